@@ -1,0 +1,1 @@
+"""Recipes (data) and the builder that makes guest images of them."""

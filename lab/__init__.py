@@ -1,0 +1,1 @@
+"""Disposable VM labs of MySQL-family clusters: clones of a formed cluster."""

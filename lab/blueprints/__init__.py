@@ -1,0 +1,1 @@
+"""How nodes become a cluster: one topology a file."""

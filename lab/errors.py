@@ -1,0 +1,121 @@
+"""The error tree.
+
+Every failure that a user can meet is one of these. The class decides the exit
+code of the CLI and the status of the HTTP API::
+
+    LabError            1 / 500
+    ├── InvalidSpec     2 / 422   bad name, unknown blueprint, unknown key in lab.toml
+    ├── NotFound        3 / 404
+    ├── Conflict        4 / 409   exists, busy, protected, has clones
+    ├── HostUnfit       5 / 503   missing tool, no permission, no memory, no space
+    ├── CommandFailed   6 / 500   argv, exit status, last lines of stderr
+    ├── NotReady        7 / 504   requirement, node, last log line
+    ├── Unauthorized    8 / 401
+    ├── Forbidden       9 / 403
+    └── Interrupted   130 / 499   Ctrl-C or SIGTERM
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class LabError(Exception):
+    """What happened, in one line, and what to do about it, in another.
+
+    ``details`` are further lines (log lines, figures) shown below the first.
+    """
+
+    exit_code: ClassVar[int] = 1
+    http_status: ClassVar[int] = 500
+
+    def __init__(self, what: str, *, hint: str = "", details: Sequence[str] = ()) -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+        self.details = tuple(details)
+
+
+class InvalidSpec(LabError):
+    """What was asked for makes no sense, whatever the host."""
+
+    exit_code = 2
+    http_status = 422
+
+
+class NotFound(LabError):
+    """The thing named does not exist."""
+
+    exit_code = 3
+    http_status = 404
+
+
+class Conflict(LabError):
+    """The thing exists already, is busy, is protected, or others depend on it."""
+
+    exit_code = 4
+    http_status = 409
+
+
+class HostUnfit(LabError):
+    """This host cannot do it: a tool, a permission, memory or space is missing."""
+
+    exit_code = 5
+    http_status = 503
+
+
+class CommandFailed(LabError):
+    """A command, here or in a guest, failed.
+
+    ``details`` holds the last lines of what it wrote to stderr.
+    """
+
+    exit_code = 6
+    http_status = 500
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        status: int,
+        *,
+        stderr: str = "",
+        where: str = "",
+        hint: str = "",
+    ) -> None:
+        ended = f"was ended by signal {-status}" if status < 0 else f"failed with status {status}"
+        place = f" in {where}" if where else ""
+        super().__init__(
+            f"{argv[0]}{place} {ended}", hint=hint, details=stderr.strip().splitlines()[-10:]
+        )
+        self.argv = tuple(argv)
+        self.status = status
+        self.stderr = stderr
+
+
+class NotReady(LabError):
+    """Something did not come up in time: the node, the unmet requirement, the log line."""
+
+    exit_code = 7
+    http_status = 504
+
+
+class Unauthorized(LabError):
+    """No valid credentials."""
+
+    exit_code = 8
+    http_status = 401
+
+
+class Forbidden(LabError):
+    """Valid credentials that do not allow this."""
+
+    exit_code = 9
+    http_status = 403
+
+
+class Interrupted(LabError):
+    """The user stopped it."""
+
+    exit_code = 130
+    http_status = 499

@@ -1,0 +1,200 @@
+"""What runs guests. ``Hypervisor`` is the seam; drivers: ``libvirt``, ``fake``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from lab.names import GuestName
+from lab.storage import Tags, VolumeFormat
+
+GuestState = Literal["running", "paused", "stopped"]
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A disk of a guest. ``serial`` is how the guest finds it, at most 20 characters."""
+
+    path: Path
+    format: VolumeFormat
+    serial: str
+    readonly: bool = False
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A port of the host's loopback (or ``address``) that leads to a port of the guest."""
+
+    host_port: int
+    guest_port: int
+    address: str = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Network:
+    """A guest's two interfaces.
+
+    The first (``outer_mac``) is user-mode, isolated from the host and the world but for
+    ``forwards``. The second (``inner_mac``) is on the lab's private segment; ``segment``
+    is a number that only this lab's guests share (a UDP port on the loopback).
+    """
+
+    outer_mac: str
+    inner_mac: str
+    forwards: tuple[Forward, ...]
+    segment: int
+
+
+@dataclass(frozen=True)
+class DirectBoot:
+    """Boot this kernel without firmware."""
+
+    kernel: Path
+    initrd: Path
+    cmdline: str
+
+
+@dataclass(frozen=True)
+class FirmwareBoot:
+    """Boot from the first disk's EFI system partition."""
+
+
+@dataclass(frozen=True)
+class GuestShape:
+    """What decides whether a RAM image fits: everything a guest's devices depend on."""
+
+    memory: int
+    cpus: int
+    disks: int
+    boot: Literal["direct", "firmware"]
+
+
+@dataclass(frozen=True)
+class GuestSpec:
+    """A guest as it is to run. ``memory`` in bytes; ``disks[0]`` is the one it boots from.
+
+    ``memory_file``: RAM is kept in this file, shared, so that ``save_memory`` need only
+    write the device state; None for anonymous RAM. ``clock_offset`` in seconds: what is
+    added to the host's UTC for the guest's hardware clock at start.
+    """
+
+    name: GuestName
+    tags: Tags
+    memory: int
+    cpus: int
+    disks: tuple[Disk, ...]
+    network: Network
+    boot: DirectBoot | FirmwareBoot
+    console_log: Path
+    memory_file: Path | None = None
+    clock_offset: int = 0
+
+    @property
+    def shape(self) -> GuestShape:
+        """The part that a RAM image depends on."""
+        boot: Literal["direct", "firmware"] = (
+            "direct" if isinstance(self.boot, DirectBoot) else "firmware"
+        )
+        return GuestShape(self.memory, self.cpus, len(self.disks), boot)
+
+
+@dataclass(frozen=True)
+class MemoryImage:
+    """A guest's RAM (``ram``, ``size`` bytes) and device state, saved at one moment."""
+
+    ram: Path
+    state: Path
+    size: int
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What this hypervisor can do here.
+
+    ``facts`` is shown by ``lab doctor``. ``warm`` says whether RAM can be captured and
+    restored, ``why_cold`` why not.
+    """
+
+    name: str
+    accelerator: Literal["kvm", "tcg", "bhyve", "fake"]
+    warm: bool
+    why_cold: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A guest as it exists."""
+
+    name: GuestName
+    state: GuestState
+    tags: Tags
+
+
+class GuestChannel(Protocol):
+    """A way into one running guest that needs no network."""
+
+    def ping(self, timeout: float) -> bool:
+        """True if the guest answers within ``timeout`` seconds; never raises for silence."""
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout: float) -> bytes:
+        """Run a program in the guest as root and return its stdout.
+
+        Raises CommandFailed (non-zero exit; ``where`` names the guest) and NotReady (no
+        answer within ``timeout`` seconds).
+        """
+
+    def write(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
+        """Put a file into the guest. Raises as ``run`` does."""
+
+
+class Hypervisor(Protocol):
+    """Starts, restores, pauses and stops guests. Safe for use by several threads at once."""
+
+    def capabilities(self) -> Capabilities:
+        """What works on this host; probes once. Raises HostUnfit if nothing does."""
+
+    def fingerprint(self, shape: GuestShape) -> str:
+        """A hash of all that a RAM image of such a guest depends on (versions, devices, CPU)."""
+
+    def start(self, guest: GuestSpec) -> None:
+        """Boot. Returns once the guest runs, not once it is ready.
+
+        Raises Conflict if a guest of that name exists, HostUnfit if it cannot be started.
+        """
+
+    def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
+        """Bring a guest up from saved RAM, copy-on-write; it stays paused until ``resume``.
+
+        Raises as ``start`` does; nothing is left when it fails.
+        """
+
+    def pause(self, guests: Sequence[GuestName]) -> None:
+        """Stop the virtual CPUs of all ``guests`` together and flush their disks."""
+
+    def resume(self, guests: Sequence[GuestName]) -> None:
+        """Let all ``guests`` run again together."""
+
+    def save_memory(self, guest: GuestName, ram: Path, state: Path) -> MemoryImage:
+        """Save the RAM and device state of a paused guest whose ``memory_file`` is ``ram``.
+
+        The guest can only be stopped after this.
+        """
+
+    def stop(self, guest: GuestName, *, force: bool, timeout: float = 60.0) -> None:
+        """End a guest: ``force`` at once, else by asking it to shut down; fine if absent.
+
+        Raises NotReady if it has not shut down after ``timeout`` seconds, Conflict if a
+        guest of that name exists that is not ours.
+        """
+
+    def guests(self) -> dict[GuestName, Guest]:
+        """All guests that carry our tags, and no others."""
+
+    def channel(self, guest: GuestName) -> GuestChannel:
+        """The way into a guest; raises NotFound if it does not run."""
+
+    def console_argv(self, guest: GuestName) -> list[str]:
+        """The command that connects a terminal to the guest's console; raises NotFound."""

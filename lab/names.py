@@ -1,0 +1,106 @@
+"""Every name: what is valid, and how one name is made from others.
+
+Lengths follow the tightest consumer: a bhyve guest on older FreeBSD may have 32
+characters, and ``lab-<lab>-n9`` must fit.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, NewType
+
+from lab.errors import InvalidSpec
+
+LAB_NAME_LIMIT = 24
+"""Characters in a lab's name, at most."""
+
+GuestName = NewType("GuestName", str)
+"""The name under which the hypervisor knows a node: ``lab-<lab>-<node>``."""
+
+OwnerKind = Literal["lab", "template", "image"]
+
+_LAB = re.compile(r"[a-z](?:[a-z0-9-]*[a-z0-9])?")
+_PART = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
+_NODE = re.compile(r"n[1-9]")
+
+
+@dataclass(frozen=True, order=True)
+class Owner:
+    """What a resource (volume, guest, port, file) belongs to."""
+
+    kind: OwnerKind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+    @staticmethod
+    def parse(text: str) -> Owner:
+        """The reverse of ``str(owner)``; raises InvalidSpec."""
+        kind, colon, name = text.partition(":")
+        if not colon or kind not in ("lab", "template", "image") or not _PART.fullmatch(name):
+            raise InvalidSpec(f"{text!r} names no owner")
+        return Owner(kind, name)  # type: ignore[arg-type]  # narrowed by the test above
+
+
+@dataclass(frozen=True, order=True)
+class VolumeName:
+    """One disk of one node of a lab, a template or an image.
+
+    ``str()`` is its path below the storage's root: ``labs/pxc/n1/os``.
+    """
+
+    owner: Owner
+    node: str
+    volume: str
+
+    def __post_init__(self) -> None:
+        for part in (self.owner.name, self.node, self.volume):
+            if not _PART.fullmatch(part) or len(part) > 80:
+                raise InvalidSpec(f"{part!r} cannot be part of a volume's name")
+
+    def __str__(self) -> str:
+        return f"{self.owner.kind}s/{self.owner.name}/{self.node}/{self.volume}"
+
+    @staticmethod
+    def parse(text: str) -> VolumeName:
+        """The reverse of ``str(volume_name)``; raises InvalidSpec."""
+        parts = text.split("/")
+        if len(parts) != 4 or not parts[0].endswith("s"):
+            raise InvalidSpec(f"{text!r} names no volume")
+        return VolumeName(Owner.parse(f"{parts[0][:-1]}:{parts[1]}"), parts[2], parts[3])
+
+
+def check_lab_name(name: str) -> str:
+    """``name`` if it is a valid lab name; raises InvalidSpec."""
+    if len(name) > LAB_NAME_LIMIT:
+        raise InvalidSpec(
+            f"a lab's name has at most {LAB_NAME_LIMIT} characters, this one has {len(name)}"
+        )
+    if not _LAB.fullmatch(name):
+        raise InvalidSpec(
+            f"{name!r} is not a valid name for a lab",
+            hint="a lower-case letter, then letters, digits and hyphens, such as pxc-2",
+        )
+    return name
+
+
+def node_name(index: int) -> str:
+    """The name of the ``index``-th node, counted from 1."""
+    return f"n{index}"
+
+
+def parse_node(text: str) -> str:
+    """A node as a person writes it (``2`` or ``n2``), as its name; raises InvalidSpec."""
+    name = text if text.startswith("n") else f"n{text}"
+    if not _NODE.fullmatch(name):
+        raise InvalidSpec(f"{text!r} is not a node", hint="nodes are n1, n2, ... or 1, 2, ...")
+    return name
+
+
+def guest_name(owner: Owner, node: str) -> GuestName:
+    """The hypervisor's name for a node of a lab, or of the lab that forms a template."""
+    if owner.kind == "template":
+        return GuestName(f"lab-t.{owner.name[:16]}-{node}")
+    return GuestName(f"lab-{owner.name}-{node}")

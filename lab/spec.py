@@ -1,0 +1,109 @@
+"""What the user asked for, validated: sizes, durations and the lab itself."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lab.errors import InvalidSpec
+from lab.names import check_lab_name
+
+MIB = 1 << 20
+GIB = 1 << 30
+NODES_LIMIT = 9
+
+_SIZE = re.compile(r"(\d{1,15})\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_UNIT = {"": 1, "K": 1 << 10, "M": MIB, "G": GIB, "T": 1 << 40}
+_DURATION = re.compile(r"(?:(\d{1,5})d)?(?:(\d{1,6})h)?(?:(\d{1,7})m)?(?:(\d{1,9})s)?")
+
+
+def parse_size(text: str) -> int:
+    """Bytes from ``768M``, ``2G``, ``512MiB``; binary units; raises InvalidSpec."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise InvalidSpec(f"{text!r} is not a size", hint="write sizes like 768M or 2G")
+    return int(match[1]) * _UNIT[match[2].upper()]
+
+
+def format_size(size: int) -> str:
+    """``size`` bytes as a person writes it: ``768M``, ``1.5G``."""
+    for unit, factor in (("T", 1 << 40), ("G", GIB), ("M", MIB), ("K", 1 << 10)):
+        if size >= factor:
+            number = f"{size / factor:.1f}"
+            return number.removesuffix(".0") + unit
+    return f"{size}B"
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from ``90s``, ``15m``, ``2h``, ``1d12h``; raises InvalidSpec."""
+    match = _DURATION.fullmatch(text.strip())
+    if not match or not match[0]:
+        raise InvalidSpec(
+            f"{text!r} is not a duration", hint="write durations like 30m, 2h or 1d12h"
+        )
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    total = float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    if total <= 0:
+        raise InvalidSpec(f"{text!r} is no time at all", hint="give at least 1s")
+    return total
+
+
+def format_duration(seconds: float) -> str:
+    """``seconds`` in the two largest units that matter: ``1h30m``, ``45s``."""
+    left = int(seconds)
+    parts = []
+    for unit, factor in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        if left >= factor:
+            parts.append(f"{left // factor}{unit}")
+            left %= factor
+    return "".join(parts[:2]) or "0s"
+
+
+@dataclass(frozen=True)
+class NodeSize:
+    """What each node gets: ``memory`` and ``disk`` in bytes, ``cpus`` virtual CPUs.
+
+    ``disk`` 0 means the size of the image's own disk.
+    """
+
+    memory: int = 768 * MIB
+    cpus: int = 1
+    disk: int = 0
+
+    def __post_init__(self) -> None:
+        if self.memory < 384 * MIB:
+            raise InvalidSpec(
+                f"{format_size(self.memory)} of memory is too little for a node",
+                hint="give at least 384M; 768M is the default",
+            )
+        if self.memory % MIB:
+            raise InvalidSpec("a node's memory must be whole MiB", hint="such as 768M")
+        if not 1 <= self.cpus <= 64:
+            raise InvalidSpec(f"a node has 1 to 64 CPUs, not {self.cpus}")
+        if self.disk and self.disk % MIB:
+            raise InvalidSpec("a node's disk must be whole MiB", hint="such as 8G")
+
+
+@dataclass(frozen=True)
+class LabSpec:
+    """A lab as asked for.
+
+    ``name`` empty: the first free one made from the blueprint's. ``engine`` empty: the
+    blueprint's own choice. ``ttl`` in seconds, None for no lease.
+    """
+
+    blueprint: str
+    name: str = ""
+    nodes: int = 3
+    engine: str = ""
+    size: NodeSize = NodeSize()
+    ttl: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.name:
+            check_lab_name(self.name)
+        if not 1 <= self.nodes <= NODES_LIMIT:
+            raise InvalidSpec(
+                f"a lab has 1 to {NODES_LIMIT} nodes, not {self.nodes}",
+                hint="an odd number keeps a majority when a node is lost",
+            )

@@ -1,0 +1,132 @@
+"""Where disks live: volumes, their snapshots, and clones of those.
+
+``Storage`` is the seam; the drivers are ``qcow2`` (files) and ``fake`` (a behaving fake).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal, Protocol
+
+from lab.names import VolumeName
+
+Tags = Mapping[str, str]
+"""Small texts kept with a volume or guest by its driver; keys ``[a-z][a-z_]*``."""
+
+VolumeFormat = Literal["raw", "qcow2", "block"]
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A volume as it exists: ``size`` is what a guest sees, in bytes.
+
+    ``path`` is what a hypervisor opens: a file, or a block device when ``format`` is block.
+    """
+
+    name: VolumeName
+    path: Path
+    format: VolumeFormat
+    size: int
+    tags: Tags
+
+
+@dataclass(frozen=True)
+class VolumeSnapshot:
+    """A frozen point in time of a volume. ``size`` in bytes, as of the volume then."""
+
+    volume: VolumeName
+    label: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Space:
+    """Bytes of the file system or pool that volumes are on."""
+
+    free: int
+    total: int
+
+
+class Storage(Protocol):
+    """Creates, snapshots, clones and destroys volumes.
+
+    Safe for use by several threads and processes at once. Every call leaves either the
+    whole result or nothing, also when the process is killed in the middle: what a killed
+    call left is invisible to all other calls and removed by ``sweep``.
+    """
+
+    name: str
+    """The driver's name as in settings: ``qcow2``, ``zfs``."""
+
+    def create(self, volume: VolumeName, size: int, tags: Tags) -> Volume:
+        """A new empty volume of ``size`` bytes that reads as zeros.
+
+        Raises Conflict if it exists, HostUnfit (with figures) if there is no space.
+        """
+
+    def import_raw(self, volume: VolumeName, source: Path, tags: Tags) -> Volume:
+        """A new volume with the content of the raw disk file ``source``, holes kept.
+
+        ``source`` may be consumed (moved) by this. Raises as ``create`` does.
+        """
+
+    def snapshot(self, volumes: Sequence[VolumeName], label: str) -> list[VolumeSnapshot]:
+        """Freeze all ``volumes`` at one point in time, or none of them.
+
+        The caller has paused the guests that write to them. Raises NotFound if a volume
+        is absent, Conflict if one already has a snapshot ``label``.
+        """
+
+    def snapshots(self, volume: VolumeName) -> list[VolumeSnapshot]:
+        """The snapshots of ``volume``, oldest first; empty if the volume is absent."""
+
+    def clone(
+        self, origin: VolumeSnapshot, volume: VolumeName, tags: Tags, *, size: int = 0
+    ) -> Volume:
+        """A new writable volume that starts as ``origin``; takes milliseconds, shares blocks.
+
+        ``size`` in bytes grows it; 0 keeps the origin's. Raises NotFound if the origin is
+        gone, Conflict if ``volume`` exists, InvalidSpec if ``size`` is below the origin's.
+        """
+
+    def rollback(self, volume: VolumeName, label: str) -> None:
+        """Put ``volume`` back to its snapshot ``label``; no guest may have it open.
+
+        Raises NotFound if there is no such snapshot or volume.
+        """
+
+    def destroy(self, volume: VolumeName) -> None:
+        """Remove ``volume`` and its snapshots; fine if absent.
+
+        Raises Conflict if a clone of one of its snapshots exists, or if it is not ours.
+        """
+
+    def volumes(self) -> list[Volume]:
+        """All volumes that carry our tags, and no others."""
+
+    def get(self, volume: VolumeName) -> Volume:
+        """The volume of that name; raises NotFound."""
+
+    def used(self, volume: VolumeName) -> int:
+        """Bytes on disk that would be freed by destroying ``volume``; raises NotFound."""
+
+    def space(self) -> Space:
+        """Free and total bytes where volumes are kept."""
+
+    def send(self, snapshot: VolumeSnapshot, to: BinaryIO) -> None:
+        """Write the content of ``snapshot`` as a stream that ``receive`` of this driver reads.
+
+        Raises NotFound.
+        """
+
+    def receive(self, volume: VolumeName, source: BinaryIO, tags: Tags) -> VolumeSnapshot:
+        """A new volume with one snapshot, from a stream that ``send`` wrote.
+
+        Nothing is left when the stream is cut or damaged: raises InvalidSpec then, and as
+        ``create`` does otherwise.
+        """
+
+    def sweep(self) -> list[str]:
+        """Remove what killed calls left behind; says what, one line each."""
