@@ -22,7 +22,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
 from lab.errors import HostUnfit, InvalidSpec
@@ -54,6 +53,8 @@ class Home:
 
         It depends on nothing else, so it survives the loss of the state file.
         """
+        from hashlib import sha256
+
         return sha256(os.fsencode(self.root.resolve())).hexdigest()[:8]
 
     @property
