@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from lab.errors import Conflict
-from lab.paths import PRIVATE, Home, make_directory, unwritable
+from lab.paths import Home, unwritable
 from lab.wait import Deadline, attempts
 
 LockKind = Literal["lab", "template", "image", "state"]
@@ -31,6 +31,7 @@ def lock(
     *,
     shared: bool = False,
     wait: bool = True,
+    deadline: Deadline | None = None,
     on_wait: Callable[[int | None], object] | None = None,
 ) -> Iterator[None]:
     """Hold the lock of a lab, template or image for the block.
@@ -38,20 +39,20 @@ def lock(
     ``shared`` holders exclude only exclusive ones. ``on_wait`` is called once before
     waiting, with the holder's pid if it is known (exclusive holders note theirs).
 
-    Raises Conflict if it is held and ``wait`` is False, HostUnfit if the home cannot be
-    written.
+    Raises Conflict if it is held and ``wait`` is False or ``deadline`` passes, HostUnfit
+    if the home cannot be written.
     """
     path = home.lock(kind, name)
-    make_directory(home.locks, PRIVATE)
+    if not home.locks.is_dir():
+        home.create()
     how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-    fd = _acquire(path, how)
-    if fd is None:
-        pid = _holder(path)
-        if not wait:
-            raise _busy(kind, name, pid)
+    fd = _acquire(path, how, Deadline.after(PROBE_GRACE))
+    if fd is None and wait:
         if on_wait is not None:
-            on_wait(pid)
-        fd = _acquire_waiting(path, how)
+            on_wait(_holder(path))
+        fd = _acquire(path, how, deadline) if deadline else _acquire_waiting(path, how)
+    if fd is None:
+        raise _busy(kind, name, _holder(path))
     try:
         _note_holder(fd, shared=shared)
         yield
@@ -78,8 +79,8 @@ def held(home: Home, kind: LockKind, name: str) -> bool:
             os.close(fd)
 
 
-def _acquire(path: Path, how: int) -> int | None:
-    for _ in attempts(Deadline.after(PROBE_GRACE), first=0.005):
+def _acquire(path: Path, how: int, deadline: Deadline) -> int | None:
+    for _ in attempts(deadline, first=0.005):
         while True:
             fd = _open(path)
             if not _try(fd, how):

@@ -166,6 +166,7 @@ class Home:
 
     def create_directory(self, owner: Owner) -> Path:
         """Make the directory of an owner and its private one; raises HostUnfit."""
+        self.create()
         path = make_directory(self.directory(owner), REACHABLE)
         make_directory(self.private(owner), PRIVATE)
         return path

@@ -115,9 +115,9 @@ class Database:
 
     def _create_file(self, path: Path) -> None:
         """Make the file ourselves: SQLite would make it readable for all."""
+        self._home.create()
         if path.exists():
             return
-        self._home.create()
         try:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
         except OSError as error:
@@ -200,11 +200,14 @@ _SQLITE_ERRORS: tuple[tuple[tuple[str, ...], type[LabError], str, str], ...] = (
 
 
 def _engine(url: URL) -> Engine:
+    # Parameters are hidden, as passwords are among them and tracebacks show them.
     if url.get_backend_name() != "sqlite":
-        engine = create_engine(url, pool_pre_ping=True)
+        engine = create_engine(url, pool_pre_ping=True, hide_parameters=True)
         event.listen(engine, "begin", _begin_postgresql)
         return engine
-    engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT}, max_overflow=-1)
+    engine = create_engine(
+        url, connect_args={"timeout": BUSY_TIMEOUT}, max_overflow=-1, hide_parameters=True
+    )
     event.listen(engine, "connect", _connected_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,8 +44,12 @@ def holder(home: Home, how: str = "exclusive") -> Iterator[subprocess.Popen[str]
         yield process
 
 
-def take(home: Home) -> None:
-    with lock(home, "lab", "pxc", wait=False):
+def take(
+    home: Home,
+    deadline: Deadline | None = None,
+    on_wait: Callable[[int | None], object] | None = None,
+) -> None:
+    with lock(home, "lab", "pxc", wait=deadline is not None, deadline=deadline, on_wait=on_wait):
         pass
 
 
@@ -87,6 +91,14 @@ def test_waiting_is_told_once_and_ends(home: Home) -> None:
 
         with lock(home, "lab", "pxc", on_wait=on_wait):
             pass
+        assert told == [process.pid]
+
+
+def test_waiting_has_an_end(home: Home) -> None:
+    told: list[int | None] = []
+    with holder(home) as process:
+        with pytest.raises(Conflict, match=f"process {process.pid}"):
+            take(home, deadline=Deadline.after(0.1), on_wait=told.append)
         assert told == [process.pid]
 
 

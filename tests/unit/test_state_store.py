@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from lab.errors import Conflict, NotFound
+from lab.errors import Conflict, LabError, NotFound
 from lab.names import Owner
 from lab.paths import Home
 from lab.state.records import ImageRecord, LabRecord, LabWithNodes, NodeRecord, TemplateRecord
@@ -94,6 +95,14 @@ def test_a_mistyped_name_gets_a_hint(store: Store) -> None:
 def test_no_password_in_a_repr() -> None:
     assert "s3cret" not in repr(lab())
     assert "s3cret" not in repr(LabWithNodes(lab(), ()))
+
+
+def test_no_password_in_a_traceback(store: Store) -> None:
+    with pytest.raises(LabError, match="CHECK") as caught:
+        store.labs.add(lab(state="nonsense"))
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "INSERT INTO labs" in shown
+    assert "s3cret" not in shown
 
 
 def test_images_and_templates(store: Store) -> None:
