@@ -79,6 +79,13 @@ class Storage(Protocol):
         is absent, Conflict if one already has a snapshot ``label``.
         """
 
+    def persist(self, snapshots: Sequence[VolumeSnapshot]) -> None:
+        """Make ``snapshots`` survive a power loss from now on.
+
+        Apart from ``snapshot``, so that paused guests need not wait for the disk: call it
+        after they resumed and before the capture is recorded as good. Raises NotFound.
+        """
+
     def snapshots(self, volume: VolumeName) -> list[VolumeSnapshot]:
         """The snapshots of ``volume``, oldest first; empty if the volume is absent."""
 
