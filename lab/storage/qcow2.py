@@ -13,7 +13,6 @@ paused, which is what makes the copy whole.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -195,7 +194,7 @@ class Qcow2Storage:
         with self._new(volume, head.data) as work:
             if head.data > self.space().free:
                 raise rules.no_space(str(self._shelf.root), head.data, self.space().free)
-            _fill(work / BASE, stream)
+            stream.write_to(work / BASE)
             self._shelf.own(work / BASE, frozen=True)
             self._write_overlay(work, head.size, self._base(volume))
             self._write_snapshot(work, head, self._base(volume))
@@ -283,10 +282,3 @@ def _raw_size(source: Path) -> int:
     if not source.is_file():
         raise InvalidSpec(f"{source} is not a raw disk file")
     return rules.check_size(-(-source.stat().st_size // rules.SECTOR) * rules.SECTOR)
-
-
-def _fill(base: Path, stream: StreamReader) -> None:
-    with base.open("xb") as file:
-        os.ftruncate(file.fileno(), stream.header.size)
-        for offset, data in stream.extents():
-            sparse.fill(file.fileno(), data, offset)

@@ -33,6 +33,13 @@ def extents(handle: int) -> Iterator[tuple[int, int]]:
         yield start, offset - start
 
 
+def read(handle: int, parts: list[tuple[int, int]], chunk: int) -> Iterator[tuple[int, bytes]]:
+    """Offset and content of each of the extents ``parts``, at most ``chunk`` bytes at a time."""
+    for start, length in parts:
+        for offset in range(start, start + length, chunk):
+            yield offset, os.pread(handle, min(chunk, start + length - offset), offset)
+
+
 def copy(source: Path, target: Path) -> None:
     """Copy ``source`` to the new file ``target``, sharing blocks where the file system can.
 

@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 from lab.errors import InvalidSpec
+from lab.storage import sparse
 from lab.storage.rules import check_label, check_size
 
 CHUNK = 1 << 20
@@ -77,6 +80,13 @@ class StreamReader:
             raise _damaged("its checksum does not match")
         if self._source.read(1):
             raise _damaged("there is more after its end")
+
+    def write_to(self, path: Path) -> None:
+        """Make the new sparse file ``path`` of all extents; see ``extents``."""
+        with path.open("xb") as file:
+            os.ftruncate(file.fileno(), self.header.size)
+            for offset, data in self.extents():
+                sparse.fill(file.fileno(), data, offset)
 
     def _read_header(self) -> StreamHeader:
         line = self._source.readline(_LINE_LIMIT)
