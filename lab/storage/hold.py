@@ -50,8 +50,9 @@ def abandoned(parent: Path) -> Iterator[Path]:
     except FileNotFoundError:
         return
     for path in entries:
-        with contextlib.suppress(BlockingIOError, FileNotFoundError), hold(path, wait=False):
-            yield path
+        if path.is_dir():
+            with contextlib.suppress(BlockingIOError, FileNotFoundError), hold(path, wait=False):
+                yield path
 
 
 def _new_held(parent: Path) -> tuple[Path, int]:

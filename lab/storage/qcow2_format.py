@@ -59,11 +59,12 @@ def write_empty(
     """
     cluster = 1 << cluster_bits
     l1_entries = -(-size // (cluster * (cluster // 8)))
-    if size <= 0 or size % _SECTOR or l1_entries * 8 > _L1_LIMIT:
+    used = 3 + max(1, -(-l1_entries * 8 // cluster))
+    one_block_counts = cluster * 8 >> _REFCOUNT_ORDER
+    too_large = l1_entries * 8 > _L1_LIMIT or used > one_block_counts
+    if size <= 0 or size % _SECTOR or too_large:
         raise InvalidSpec(f"a qcow2 disk cannot have {size} bytes")
-    l1_clusters = max(1, -(-l1_entries * 8 // cluster))
     head = _head(size, backing, cluster_bits, l1_entries)
-    used = 3 + l1_clusters
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
     try:
         os.ftruncate(handle, used * cluster)

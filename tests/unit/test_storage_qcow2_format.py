@@ -25,7 +25,7 @@ needs_qemu = pytest.mark.skipif(
 def test_qemu_accepts_and_writes(tmp_path: Path, size: int, cluster_bits: int) -> None:
     path = tmp_path / "disk.qcow2"
     if (cluster_bits, size) == (12, 5 * TIB):
-        with pytest.raises(InvalidSpec):  # more L1 than QEMU takes
+        with pytest.raises(InvalidSpec):  # more L1 than one refcount block counts
             write_empty(path, size, cluster_bits=cluster_bits)
         return
     write_empty(path, size, cluster_bits=cluster_bits)

@@ -77,9 +77,13 @@ def test_hold_excludes_threads_and_follows_the_path(tmp_path: Path) -> None:
 
 
 def test_hold_shared(tmp_path: Path) -> None:
-    with hold.hold(tmp_path, shared=True), hold.hold(tmp_path, shared=True):
-        with pytest.raises(BlockingIOError), hold.hold(tmp_path, wait=False):
-            pass
+    with (
+        hold.hold(tmp_path, shared=True),
+        hold.hold(tmp_path, shared=True),
+        pytest.raises(BlockingIOError),
+        hold.hold(tmp_path, wait=False),
+    ):
+        pass
     with pytest.raises(FileNotFoundError), hold.hold(tmp_path / "absent"):
         pass
 
