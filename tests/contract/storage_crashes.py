@@ -8,6 +8,7 @@ import itertools
 import multiprocessing as mp
 import os
 import random
+import sys
 import time
 from collections.abc import Callable
 from multiprocessing.synchronize import Barrier
@@ -74,6 +75,19 @@ class Crashes:
         assert storage.sweep() == []
         storage.receive(vol("late"), io.BytesIO(stream), {})
 
+    def test_sweep_beside_work(self, place: Place, storage: Storage) -> None:
+        ready, ours = _SPAWN.Pipe()
+        child = _SPAWN.Process(target=_churn, args=(place.open, ours, 10))
+        child.start()
+        assert ready.recv() == "ready"
+        while child.is_alive():
+            assert storage.sweep() == []
+        child.join(30)
+        ready.close()
+        ours.close()
+        assert child.exitcode == 0
+        assert names(storage) == [str(vol("seed"))]
+
     def test_killed_at_any_moment(self, place: Place, storage: Storage) -> None:
         chance = random.Random(1)
         for kill in range(KILLS):
@@ -113,15 +127,15 @@ def _check_after_kill(place: Place, storage: Storage, *, sweep_first: bool) -> N
     assert storage.volumes() == []
 
 
-def _churn(opener: Opener, ready: mp.connection.Connection) -> None:
-    """Make and destroy until killed."""
+def _churn(opener: Opener, ready: mp.connection.Connection, rounds: int = sys.maxsize) -> None:
+    """Make and destroy, as a rule until killed."""
     storage = opener("home")
     stream = io.BytesIO()
     volume = storage.create(vol("seed"), SIZE, {})
     storage.send(storage.snapshot([volume.name], "x")[0], stream)
     pair = [vol("k", "n1"), vol("k", "n2")]
     ready.send("ready")
-    while True:
+    for _ in range(rounds):
         for name in pair:
             storage.receive(name, io.BytesIO(stream.getvalue()), TAGS)
         for index in range(3):

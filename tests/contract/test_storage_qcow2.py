@@ -17,7 +17,7 @@ import pytest
 from storage_contract import SMALL_ROOM, Place, StorageContract
 from storage_place import MIB, SIZE, labels, names, origin, vol
 
-from lab.errors import Conflict, HostUnfit, LabError
+from lab.errors import CommandFailed, Conflict, HostUnfit, LabError
 from lab.names import VolumeName
 from lab.run import run
 from lab.storage import Storage, Volume, batch
@@ -116,6 +116,33 @@ class TestQcow2(StorageContract):
             if OWNER and path.suffix in (".qcow2", ".raw"):
                 assert (stat.st_uid, stat.st_gid) == OWNER
         assert root.stat().st_mode & 0o007 == (1 if OWNER else 0)
+
+    @pytest.mark.skipif(
+        not (OWNER and shutil.which("setpriv")), reason="needs root to become another user"
+    )
+    def test_the_owner_opens_the_whole_chain_and_nobody_else(self) -> None:
+        # pytest's own directories let nobody through
+        with tempfile.TemporaryDirectory() as root:
+            Path(root).chmod(0o711)
+            storage = open_qcow2(Path(root) / "volumes", "home")
+            source = Path(root) / "source.raw"
+            source.write_bytes(b"\5" * MIB)
+            storage.import_raw(vol("a"), source, {})
+            clone = storage.clone(storage.snapshot([vol("a")], "x")[0], vol("b"), {})
+            commands = [
+                "qemu-io",
+                "-f",
+                "qcow2",
+                "-c",
+                "write -q 0 512",
+                "-c",
+                "read -q -P 5 1K 1K",
+            ]
+            user = ["setpriv", "--clear-groups", "--reuid", "12345", "--regid", "23456"]
+            assert run([*user, *commands, clone.path], timeout=30).stdout == ""
+            user[3] = user[5] = "34567"
+            with pytest.raises(CommandFailed):
+                run([*user, *commands, clone.path], timeout=30)
 
     def test_every_file_satisfies_qemu(self, place: Place, storage: Storage) -> None:
         formed = origin(place, storage)

@@ -79,7 +79,7 @@ def test_header_is_read_back(tmp_path: Path, kind: str) -> None:
     path, below = tmp_path / "disk.qcow2", tmp_path / "ümläut: and, commas"
     write_empty(path, MIB, Backing(below, kind))
     header = read_header(path)
-    assert (header.size, header.backing, header.cluster_size) == (MIB, Backing(below, kind), 65536)
+    assert (header.size, header.backing, header.cluster_size) == (MIB, Backing(below, kind), 16384)
 
 
 @pytest.mark.parametrize(
