@@ -22,7 +22,8 @@ VolumeFormat = Literal["raw", "qcow2", "block"]
 class Volume:
     """A volume as it exists: ``size`` is what a guest sees, in bytes.
 
-    Nothing of it changes as long as the volume exists. ``path`` is what a hypervisor opens: a file, or a block device when ``format`` is block.
+    Nothing of it changes as long as the volume exists. ``path`` is what a hypervisor opens:
+    a file, or a block device when ``format`` is block.
     """
 
     name: VolumeName

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lab.errors import InvalidSpec, NotFound
 from lab.names import VolumeName
-from lab.storage.shelf import SNAPSHOTS, Shelf, SnapshotRecord, write_json
+from lab.storage.shelf import SNAPSHOTS, Shelf, SnapshotRecord, entries, write_json
 
 _PLAN = "plan.json"
 
@@ -66,8 +66,8 @@ def labels(shelf: Shelf, volume: VolumeName) -> list[tuple[str, SnapshotRecord]]
     """The visible snapshots of ``volume``, oldest first."""
     folder = shelf.place(volume) / SNAPSHOTS
     found = []
-    for note in folder.glob("*.json"):
-        record = visible(shelf, volume, note.stem)
+    for note in entries(folder):
+        record = visible(shelf, volume, note.stem) if note.suffix == ".json" else None
         if record is not None:
             found.append((note.stem, record))
     return sorted(found, key=lambda entry: entry[1].order)

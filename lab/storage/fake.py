@@ -16,26 +16,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from lab.errors import InvalidSpec, LabError
+from lab.errors import InvalidSpec
 from lab.names import VolumeName
 from lab.storage import Space, Tags, Volume, VolumeSnapshot, hold, rules, sparse
 from lab.storage.stream import CHUNK, StreamHeader, StreamReader, write_stream
 
 _STATE = "state.json"
-
-
-class FailAt:
-    """Raises ``error`` at the ``call``-th time (from 1) that ``step`` is about to happen."""
-
-    def __init__(self, step: str, call: int, error: LabError) -> None:
-        self._step, self._left, self._error = step, call, error
-
-    def __call__(self, step: str) -> None:
-        """Count ``step``, raise when it is time."""
-        if step == self._step:
-            self._left -= 1
-            if self._left == 0:
-                raise self._error
 
 
 @dataclass

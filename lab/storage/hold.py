@@ -44,7 +44,10 @@ def scratch(parent: Path) -> Iterator[Path]:
 
 
 def abandoned(parent: Path) -> Iterator[Path]:
-    """Each scratch directory in ``parent`` whose process died, held while you look at it."""
+    """Each scratch directory in ``parent`` whose process died, held while you look at it.
+
+    Empty ones are removed without a word: they may be just being made, by one who tries again.
+    """
     try:
         entries = sorted(parent.iterdir())
     except FileNotFoundError:
@@ -52,7 +55,10 @@ def abandoned(parent: Path) -> Iterator[Path]:
     for path in entries:
         if path.is_dir():
             with contextlib.suppress(BlockingIOError, FileNotFoundError), hold(path, wait=False):
-                yield path
+                if any(path.iterdir()):
+                    yield path
+                else:
+                    path.rmdir()
 
 
 def _new_held(parent: Path) -> tuple[Path, int]:

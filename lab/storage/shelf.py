@@ -94,7 +94,7 @@ class Shelf:
     def names(self) -> Iterator[VolumeName]:
         """All volumes on the shelf, of any installation."""
         for kind in _KINDS:
-            for path in sorted((self.root / kind).glob("*/*/*")):
+            for path in _below(self.root / kind, 3):
                 with contextlib.suppress(InvalidSpec):
                     yield VolumeName.parse(path.relative_to(self.root).as_posix())
 
@@ -174,8 +174,8 @@ class Shelf:
     def tidy_all(self) -> None:
         """Remove all empty folders that killed calls left."""
         for kind in _KINDS:
-            for pattern in ("*/*", "*"):
-                for folder in (self.root / kind).glob(pattern):
+            for depth in (2, 1):
+                for folder in _below(self.root / kind, depth):
                     self.tidy(folder)
 
     def own(self, file: Path, *, frozen: bool = False) -> None:
@@ -221,11 +221,27 @@ class Shelf:
                 self.add_folder(folder)
 
 
+def entries(folder: Path) -> list[Path]:
+    """What is in ``folder``, sorted; nothing if it is absent, or goes while we look."""
+    # pathlib's glob raises for that, in some versions of Python
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(folder.iterdir())
+    return []
+
+
 def write_json(path: Path, fields: object) -> None:
     """Write a small new file."""
     with path.open("x", encoding="utf-8") as file:
         json.dump(fields, file)
     path.chmod(_WRITABLE)
+
+
+def _below(folder: Path, depth: int) -> Iterator[Path]:
+    for path in entries(folder):
+        if depth == 1:
+            yield path
+        else:
+            yield from _below(path, depth - 1)
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -3,5 +3,10 @@
 import pytest
 
 pytest.register_assert_rewrite(
-    "storage_basics", "storage_contract", "storage_crashes", "storage_place", "storage_streams"
+    "storage_basics",
+    "storage_contract",
+    "storage_crashes",
+    "storage_imports",
+    "storage_place",
+    "storage_streams",
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 from storage_basics import Basics
 from storage_crashes import Crashes
+from storage_imports import Imports
 from storage_place import Place
 from storage_streams import SMALL_ROOM, FullDisks, Streams
 
@@ -17,7 +18,7 @@ from lab.storage import Storage
 __all__ = ["SMALL_ROOM", "Place", "StorageContract"]
 
 
-class StorageContract(Basics, Streams, FullDisks, Crashes):
+class StorageContract(Basics, Imports, Streams, FullDisks, Crashes):
     @pytest.fixture
     def storage(self, place: Place) -> Storage:
         return place.open("home")

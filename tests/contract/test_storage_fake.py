@@ -11,7 +11,8 @@ from storage_place import SIZE, labels, vol
 
 from lab.errors import HostUnfit
 from lab.storage import Storage, Volume
-from lab.storage.fake import FailAt, FakeStorage
+from lab.storage.fake import FakeStorage
+from lab.storage.faults import FailAt
 
 
 def open_fake(root: Path, capacity: int, home: str) -> Storage:

@@ -93,6 +93,9 @@ def test_scratch_is_abandoned_only_when_nobody_holds_it(tmp_path: Path) -> None:
         assert list(hold.abandoned(tmp_path)) == []
         (work / "file").write_bytes(b"x")
     assert not work.exists()
-    (tmp_path / "dead").mkdir()
+    for name in ("dead", "empty"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "dead" / "file").write_bytes(b"x")
     assert list(hold.abandoned(tmp_path)) == [tmp_path / "dead"]
+    assert not (tmp_path / "empty").exists()
     assert list(hold.abandoned(tmp_path / "absent")) == []
