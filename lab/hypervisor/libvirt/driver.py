@@ -72,6 +72,11 @@ class LibvirtHypervisor:
                     )
             return self._machine
 
+    @property
+    def run_as(self) -> tuple[int, int] | None:
+        """The uid and gid that QEMU runs as, None if ours; raises HostUnfit."""
+        return self.machine.run_as
+
     def capabilities(self) -> Capabilities:
         """See Hypervisor."""
         accelerator = self.machine.accelerator
