@@ -59,7 +59,7 @@ class Conflict(LabError):
 
 
 class HostUnfit(LabError):
-    """This host cannot do it: a tool, a permission, memory or space is missing."""
+    """The host cannot do it: a tool, a permission, memory or space is missing."""
 
     exit_code = 5
     http_status = 503

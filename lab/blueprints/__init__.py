@@ -1,1 +1,95 @@
-"""How nodes become a cluster: one topology a file."""
+"""How nodes become a cluster: one topology a file, pure configuration and checks.
+
+A blueprint touches nothing itself: it says which files a node boots with, which statements
+make a clone itself, and how one reads from a node's answers whether it is ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from lab.errors import InvalidSpec
+from lab.guest.seed import SeedFile
+from lab.suggest import did_you_mean
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The engine in an image, as far as blueprints depend on it.
+
+    ``config``: the template of its my.cnf, ``config_path`` where a node's goes in the guest;
+    ``user``, ``uid``, ``gid``: who the server runs as there.
+    """
+
+    name: str
+    version: str
+    config: str
+    config_path: str
+    user: str
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True)
+class Member:
+    """One node of a lab to be: ``index`` counts from 1, ``address`` is on the lab's segment."""
+
+    name: str
+    index: int
+    address: str
+
+
+@dataclass(frozen=True)
+class Unmet:
+    """A requirement that a node does not meet."""
+
+    what: str
+    found: str
+
+
+class Blueprint(Protocol):
+    """A topology."""
+
+    @property
+    def name(self) -> str:
+        """What it is asked for by."""
+
+    @property
+    def version(self) -> int:
+        """Raised when what ``files`` gives changes so that older templates must not serve."""
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Recipes that can be used, the preferred one first."""
+
+    def roles(self, nodes: int) -> list[str]:
+        """The role of each node."""
+
+    def files(
+        self, member: Member, members: Sequence[Member], engine: Engine, memory: int
+    ) -> Mapping[str, SeedFile]:
+        """What ``member`` boots with, by absolute path; ``memory`` of the node in bytes."""
+
+    def own(self, member: Member, engine: Engine, user: str, password: str) -> Sequence[str]:
+        """The statements that make a cloned ``member`` itself. No password in clear text."""
+
+    def question(self) -> str:
+        """The statement whose rows (name, value) ``unmet`` wants."""
+
+    def unmet(self, answer: Mapping[str, str], nodes: int) -> list[Unmet]:
+        """What a node that gave ``answer`` lacks to be ready in a lab of ``nodes``."""
+
+
+def blueprint(name: str) -> Blueprint:
+    """The blueprint of that name; raises InvalidSpec."""
+    from lab.blueprints.galera import GALERA, PXC
+
+    known: dict[str, Blueprint] = {"pxc": PXC, "galera": GALERA}
+    if name not in known:
+        raise InvalidSpec(
+            f"there is no blueprint {name!r}",
+            hint=did_you_mean(name, known, otherwise=f"blueprints: {', '.join(known)}"),
+        )
+    return known[name]

@@ -22,7 +22,8 @@ VolumeFormat = Literal["raw", "qcow2", "block"]
 class Volume:
     """A volume as it exists: ``size`` is what a guest sees, in bytes.
 
-    ``path`` is what a hypervisor opens: a file, or a block device when ``format`` is block.
+    Nothing of it changes as long as the volume exists. ``path`` is what a hypervisor opens:
+    a file, or a block device when ``format`` is block.
     """
 
     name: VolumeName
@@ -54,7 +55,10 @@ class Storage(Protocol):
 
     Safe for use by several threads and processes at once. Every call leaves either the
     whole result or nothing, also when the process is killed in the middle: what a killed
-    call left is invisible to all other calls and removed by ``sweep``.
+    call left is invisible to all other calls and removed by ``sweep``. The volumes of other
+    installations count as absent, except that their names are taken.
+
+    All calls raise InvalidSpec for a size, label or tag key that no volume can have.
     """
 
     name: str
@@ -69,14 +73,23 @@ class Storage(Protocol):
     def import_raw(self, volume: VolumeName, source: Path, tags: Tags) -> Volume:
         """A new volume with the content of the raw disk file ``source``, holes kept.
 
-        ``source`` may be consumed (moved) by this. Raises as ``create`` does.
+        ``source`` may be consumed (moved) by this, unless it fails. Raises as ``create``
+        does, and InvalidSpec if ``source`` is not a regular file.
         """
 
     def snapshot(self, volumes: Sequence[VolumeName], label: str) -> list[VolumeSnapshot]:
         """Freeze all ``volumes`` at one point in time, or none of them.
 
         The caller has paused the guests that write to them. Raises NotFound if a volume
-        is absent, Conflict if one already has a snapshot ``label``.
+        is absent, Conflict if one already has a snapshot ``label``, HostUnfit (with figures)
+        if there is no space.
+        """
+
+    def persist(self, snapshots: Sequence[VolumeSnapshot]) -> None:
+        """Make ``snapshots`` survive a power loss from now on.
+
+        Apart from ``snapshot``, so that paused guests need not wait for the disk: call it
+        after they resumed and before the capture is recorded as good. Raises NotFound.
         """
 
     def snapshots(self, volume: VolumeName) -> list[VolumeSnapshot]:

@@ -1,0 +1,66 @@
+# What a person does here; `make help` lists it. Each target is safe to repeat.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# make up UP="pxc --nodes 5"; make test PYTEST="-x -k restore"
+UP ?= pxc --nodes 3 --exist-ok
+PYTEST ?=
+# Seconds after which the tests are interrupted; they then still clean up and report.
+TEST_TIMEOUT ?= 4800
+
+python := .venv/bin/python
+pytest := timeout --foreground --signal=INT --kill-after=120 $(TEST_TIMEOUT) $(python) -m pytest
+scripts = $(shell grep -rslE '^\#! ?(/usr)?/bin/(env )?(ba)?sh' .ci scripts images)
+
+.PHONY: help up setup venv venv-dev lint format test test-unit test-e2e bench lock clean
+
+help: ## list the targets
+	@sed -nE 's/^([a-z][a-z0-9-]*):[^#]*## (.*)/\1\t\2/p' Makefile | \
+	    while IFS=$$'\t' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
+
+up: venv ## a ready 3-node cluster: prepares this host if needed, then `lab up pxc --nodes 3`
+	@.venv/bin/lab up $(UP)
+
+setup: ## install missing system packages and see that libvirt answers
+	@scripts/setup-host
+
+venv: setup ## .venv with what `lab` needs, pinned
+	@scripts/venv run
+
+venv-dev: setup ## .venv with the tools for tests and checks as well
+	@scripts/venv dev
+
+lint: venv-dev ## style, types, shell scripts, spelling
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/shellcheck $(scripts)
+	.venv/bin/codespell
+
+format: venv-dev ## let ruff put the code in order
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+test: venv-dev ## all tests this machine can run, on real guests too; says what was skipped and why
+	@scripts/machine
+	$(pytest) $(PYTEST)
+
+test-unit: venv-dev ## the tests that need no guest, in seconds
+	$(pytest) -m "not e2e and not slow" $(PYTEST)
+
+test-e2e: venv-dev ## the tests on real guests
+	@scripts/machine
+	$(pytest) -m e2e $(PYTEST)
+
+bench: venv-dev ## measure, and print the table of docs/benchmarks.md
+	@scripts/machine
+	$(python) scripts/bench.py
+
+lock: ## pin the newest allowed dependencies (requirements*.txt) for Python 3.10 to 3.14
+	@scripts/lock --upgrade
+
+clean: ## remove .venv and caches; labs, templates and images stay
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,126 @@
+"""A Galera cluster: every node a member, all of them writable.
+
+All nodes start from one data directory that was cleanly closed, so there is nothing to
+transfer. Each is also given the file in which Galera notes its last primary view
+(``gvwstate.dat``), forged so that all of them were members of one: they find each other and
+restore that view together (``pc.recovery``) instead of one bootstrapping and the others
+joining. Format: the Galera documentation, "Recovering Primary Component".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from string import Template
+
+from lab.blueprints import Engine, Member, Unmet
+from lab.guest.seed import SeedFile
+from lab.spec import MIB
+
+_NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
+_WANTED = {
+    "wsrep_local_state_comment": "Synced",
+    "wsrep_cluster_status": "Primary",
+    "wsrep_ready": "ON",
+}
+
+
+@dataclass(frozen=True)
+class Galera:
+    """See Blueprint. ``engines`` differ: ``pxc`` prefers Percona's, ``galera`` is MariaDB's."""
+
+    name: str
+    engines: tuple[str, ...]
+    version: int = 1
+
+    def roles(self, nodes: int) -> list[str]:
+        """See Blueprint."""
+        return ["member"] * nodes
+
+    def files(
+        self, member: Member, members: Sequence[Member], engine: Engine, memory: int
+    ) -> Mapping[str, SeedFile]:
+        """See Blueprint."""
+        files = {
+            engine.config_path: SeedFile(_config(member, members, engine, memory).encode()),
+        }
+        if len(members) > 1:
+            view = SeedFile(_view(member, members).encode(), 0o660, engine.uid, engine.gid)
+            files["/var/lib/mysql/gvwstate.dat"] = view
+        return files
+
+    def own(self, member: Member, engine: Engine, user: str, password: str) -> Sequence[str]:
+        """See Blueprint."""
+        if engine.name == "mariadb":
+            renew = "FLUSH LOCAL SSL"
+            alter = (
+                f"ALTER USER '{user}'@'%' IDENTIFIED VIA mysql_native_password"
+                f" USING '{native_hash(password)}' ACCOUNT UNLOCK"
+            )
+        else:
+            renew = "ALTER INSTANCE RELOAD TLS"
+            alter = (
+                f"ALTER USER '{user}'@'%' IDENTIFIED WITH mysql_native_password"
+                f" AS '{native_hash(password)}' ACCOUNT UNLOCK"
+            )
+        # Accounts are replicated: one node changes them for all.
+        return [renew, alter] if member.index == 1 else [renew]
+
+    def question(self) -> str:
+        """See Blueprint."""
+        names = [*_WANTED, "wsrep_cluster_size"]
+        listed = ", ".join(f"'{name}'" for name in names)
+        return f"SHOW GLOBAL STATUS WHERE Variable_name IN ({listed})"
+
+    def unmet(self, answer: Mapping[str, str], nodes: int) -> list[Unmet]:
+        """See Blueprint."""
+        wanted = _WANTED | {"wsrep_cluster_size": str(nodes)}
+        return [
+            Unmet(f"{name} is {value}", answer.get(name, "nothing"))
+            for name, value in wanted.items()
+            if answer.get(name) != value
+        ]
+
+
+def native_hash(password: str) -> str:
+    """What the server keeps of a password: ``mysql_native_password``, SHA1 of SHA1."""
+    inner = hashlib.sha1(password.encode(), usedforsecurity=False).digest()
+    return "*" + hashlib.sha1(inner, usedforsecurity=False).hexdigest().upper()
+
+
+def _config(member: Member, members: Sequence[Member], engine: Engine, memory: int) -> str:
+    peers = ",".join(other.address for other in members)
+    return Template(engine.config).substitute(
+        server_id=member.index,
+        buffer_pool=f"{memory // 4 // MIB}M",
+        node_name=member.name,
+        node_address=member.address,
+        cluster_name="lab",
+        # A node alone has no one to find: it always starts a cluster of its own.
+        cluster_address=f"gcomm://{peers}" if len(members) > 1 else "gcomm://",
+    )
+
+
+def _view(member: Member, members: Sequence[Member]) -> str:
+    identities = {other.name: _identity(other) for other in members}
+    ordered = sorted(identities.values())
+    lines = [
+        f"my_uuid: {identities[member.name]}",
+        "#vwbeg",
+        f"view_id: 3 {ordered[0]} 1",
+        "bootstrap: 0",
+        *(f"member: {identity} 0" for identity in ordered),
+        "#vwend",
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _identity(member: Member) -> str:
+    # A group channel's UUIDs are time-based ones; any distinct values do.
+    return str(uuid.uuid5(_NAMESPACE, f"lab/{member.name}"))
+
+
+PXC = Galera("pxc", ("percona-xtradb-cluster", "mariadb"))
+GALERA = Galera("galera", ("mariadb",))

@@ -1,0 +1,129 @@
+"""What a clone must not share with its siblings, made on the host."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import ipaddress
+import secrets
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from cryptography.x509.oid import NameOID
+
+PASSWORD_LENGTH = 20
+ENTROPY_BYTES = 64
+_LETTERS = string.ascii_letters + string.digits
+
+
+@dataclass(frozen=True)
+class SshKey:
+    """An Ed25519 key: ``private`` in OpenSSH's format, ``public`` as one line."""
+
+    private: bytes = field(repr=False)
+    public: str
+
+
+@dataclass(frozen=True)
+class TlsKey:
+    """A self-signed certificate and its private key, both PEM."""
+
+    private: bytes = field(repr=False)
+    certificate: bytes
+
+
+@dataclass(frozen=True)
+class NodeIdentity:
+    """One node's own: host key, TLS key, and random bytes for its kernel."""
+
+    ssh_host: SshKey
+    tls: TlsKey
+    entropy: bytes = field(repr=False)
+
+
+def make_password() -> str:
+    """A password of letters and digits only: safe in shells, URLs and option files."""
+    return "".join(secrets.choice(_LETTERS) for _ in range(PASSWORD_LENGTH))
+
+
+def make_node_identity(node: str) -> NodeIdentity:
+    """A fresh identity for ``node``."""
+    return NodeIdentity(make_ssh_key(), make_tls_key(node), secrets.token_bytes(ENTROPY_BYTES))
+
+
+def make_ssh_key(comment: str = "lab") -> SshKey:
+    """A fresh Ed25519 key."""
+    key = Ed25519PrivateKey.generate()
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    return SshKey(private, f"{public} {comment}")
+
+
+def make_tls_key(node: str) -> TlsKey:
+    """A fresh P-256 key with a certificate for ``node``, localhost and 127.0.0.1."""
+    key = generate_private_key(SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node)])
+    now = dt.datetime.now(dt.timezone.utc)
+    names = [
+        x509.DNSName(node),
+        x509.DNSName("localhost"),
+        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+    ]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=825))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return TlsKey(private, certificate.public_bytes(Encoding.PEM))
+
+
+def message(
+    identity: NodeIdentity,
+    *,
+    now: float,
+    engine_user: str,
+    tls_directory: str,
+    authorized: str,
+    statements: Sequence[str],
+) -> bytes:
+    """What ``/usr/lib/lab/personalise`` in the guest reads from its stdin.
+
+    ``now``: UTC seconds since the epoch. ``engine_user`` owns the TLS files in
+    ``tls_directory``; ``authorized``: the public key that may log in as root;
+    ``statements`` are run on the node's server as its root.
+    """
+    host_key = "/etc/ssh/ssh_host_ed25519_key"
+    lines = [
+        _item("entropy", identity.entropy),
+        _item("clock", f"{now:.6f}"),
+        _item("file", host_key, "600", "root", identity.ssh_host.private),
+        _item("file", f"{host_key}.pub", "644", "root", f"{identity.ssh_host.public}\n"),
+        _item("file", "/root/.ssh/authorized_keys", "600", "root", f"{authorized}\n"),
+        _item("file", f"{tls_directory}/key.pem", "600", engine_user, identity.tls.private),
+        _item("file", f"{tls_directory}/cert.pem", "644", engine_user, identity.tls.certificate),
+        *(_item("sql", statement) for statement in statements),
+    ]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _item(word: str, *values: str | bytes) -> str:
+    encoded = (base64.b64encode(v.encode() if isinstance(v, str) else v).decode() for v in values)
+    return " ".join((word, *encoded))

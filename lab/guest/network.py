@@ -1,0 +1,45 @@
+"""Addresses inside a lab. They are the same in every lab: each has its own segment."""
+
+from __future__ import annotations
+
+from lab.guest.seed import SeedFile
+
+OUTER_ADDRESS = "10.0.2.15/24"
+"""What QEMU's user-mode network expects of its only guest."""
+OUTER_GATEWAY = "10.0.2.2"
+
+SQL_PORT = 3306
+SSH_PORT = 22
+
+
+def inner_address(index: int) -> str:
+    """The address of the ``index``-th node (from 1) on the lab's segment."""
+    return f"10.77.0.{index}"
+
+
+def outer_mac(index: int) -> str:
+    """The MAC of a node's interface towards the host."""
+    return f"52:54:00:4c:00:{index:02x}"
+
+
+def inner_mac(index: int) -> str:
+    """The MAC of a node's interface on the lab's segment."""
+    return f"52:54:00:4c:01:{index:02x}"
+
+
+def files(index: int, names: list[str]) -> dict[str, SeedFile]:
+    """What the ``index``-th of the nodes ``names`` is told about its network."""
+    hosts = ["127.0.0.1 localhost", "::1 localhost"]
+    hosts += [f"{inner_address(number)} {name}" for number, name in enumerate(names, 1)]
+    network = {
+        "OUTER_MAC": outer_mac(index),
+        "OUTER_ADDRESS": OUTER_ADDRESS,
+        "OUTER_GATEWAY": OUTER_GATEWAY,
+        "INNER_MAC": inner_mac(index),
+        "INNER_ADDRESS": f"{inner_address(index)}/24",
+    }
+    return {
+        "/etc/hostname": SeedFile(f"{names[index - 1]}\n".encode()),
+        "/etc/hosts": SeedFile("".join(f"{line}\n" for line in hosts).encode()),
+        "/etc/lab/network": SeedFile("".join(f"{k}={v}\n" for k, v in network.items()).encode()),
+    }

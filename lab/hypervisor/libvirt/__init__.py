@@ -1,0 +1,1 @@
+"""QEMU guests through libvirt."""

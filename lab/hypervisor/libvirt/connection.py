@@ -1,0 +1,83 @@
+"""The connection to libvirt, and its errors as ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import libvirt
+
+from lab.errors import Conflict, HostUnfit, LabError, NotFound
+
+
+def default_uri() -> str:
+    """The system's libvirt for root, the user's own otherwise: no rights are needed there."""
+    return "qemu:///system" if os.geteuid() == 0 else "qemu:///session"
+
+
+def connect(uri: str) -> Any:
+    """An open connection to ``uri``; raises HostUnfit with what to do."""
+    _be_quiet()
+    try:
+        return libvirt.open(uri)
+    except libvirt.libvirtError as error:
+        raise _unreachable(uri, error) from None
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turn libvirt's errors within the block into ours; ``doing`` says what was attempted."""
+    try:
+        yield
+    except libvirt.libvirtError as error:
+        raise _translate(doing, error) from error
+
+
+def absent(error: Exception) -> bool:
+    """True if ``error`` says that there is no such domain (any more)."""
+    return (
+        isinstance(error, libvirt.libvirtError)
+        and error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN
+    )
+
+
+def _be_quiet() -> None:
+    # libvirt prints every error to stderr unless someone else handles it; we raise instead.
+    libvirt.registerErrorHandler(lambda _context, _error: None, None)
+
+
+def _unreachable(uri: str, error: libvirt.libvirtError) -> HostUnfit:
+    text = str(error)
+    if error.get_error_code() in (libvirt.VIR_ERR_AUTH_FAILED, libvirt.VIR_ERR_AUTH_CANCELLED) or (
+        "Permission denied" in text
+    ):
+        return HostUnfit(
+            f"no permission to use libvirt at {uri}",
+            hint="join the group libvirt and log in again, or use LAB_LIBVIRT_URI=qemu:///session",
+            details=[text],
+        )
+    return HostUnfit(
+        f"libvirt does not answer at {uri}",
+        hint="is it installed and running? `lab doctor` looks, `make setup` sets it up",
+        details=[text],
+    )
+
+
+def _translate(doing: str, error: libvirt.libvirtError) -> LabError:
+    code = error.get_error_code()
+    details = [str(error)]
+    if code == libvirt.VIR_ERR_NO_DOMAIN:
+        return NotFound(f"{doing}: no such guest", details=details)
+    if code in (libvirt.VIR_ERR_DOM_EXIST, libvirt.VIR_ERR_OPERATION_FAILED) and "already" in str(
+        error
+    ):
+        return Conflict(
+            f"{doing}: a guest of that name exists already",
+            hint="`virsh list --all` shows it; another LAB_HOME may own it",
+            details=details,
+        )
+    if code == libvirt.VIR_ERR_OPERATION_DENIED:
+        return HostUnfit(f"{doing}: libvirt denies it", details=details)
+    return HostUnfit(f"{doing}: libvirt reports an error", details=details)

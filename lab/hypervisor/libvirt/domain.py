@@ -1,0 +1,190 @@
+"""The libvirt domain of a guest, as XML.
+
+What libvirt has no words for goes into ``<qemu:commandline>``: RAM in a file of our choice
+(a second ``-machine`` merges with libvirt's own), user-mode networking with forwarded
+ports, the private segment, and incoming device state.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from lab.hypervisor import DirectBoot, Disk, GuestSpec
+
+QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
+LAB_NAMESPACE = "urn:lab:guest:1"
+
+_GUEST_AGENT = "org.qemu.guest_agent.0"
+_OUTER_SLOT = "0x1d"
+_INNER_SLOT = "0x1e"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What this host's QEMU offers, as far as a domain depends on it.
+
+    ``run_as`` is the uid and gid that QEMU is to have, None where libvirt is not the
+    system's and everything runs as the user. ``apparmor``: libvirt confines guests with it.
+    """
+
+    emulator: str
+    machine: str
+    accelerator: str
+    cpu_mode: str
+    cpu_without: tuple[str, ...]
+    run_as: tuple[int, int] | None
+    apparmor: bool = False
+    firmware: str = ""
+
+
+def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: Path | None = None) -> str:
+    """The XML of a transient domain that runs ``guest``.
+
+    ``incoming``: a unix socket on which QEMU listens for device state. RAM is then mapped
+    copy-on-write, otherwise a ``memory_file`` is written to.
+    """
+    ET.register_namespace("qemu", QEMU_NAMESPACE)
+    ET.register_namespace("lab", LAB_NAMESPACE)
+    domain = ET.Element("domain", type="kvm" if machine.accelerator == "kvm" else "qemu")
+    _text(domain, "name", guest.name)
+    _text(domain, "uuid", str(domain_uuid(guest)))
+    metadata = ET.SubElement(domain, "metadata")
+    ET.SubElement(metadata, f"{{{LAB_NAMESPACE}}}guest", dict(sorted(guest.tags.items())))
+    _text(domain, "memory", str(guest.memory), unit="b")
+    _text(domain, "vcpu", str(guest.cpus))
+    _os(domain, guest, machine)
+    features = ET.SubElement(domain, "features")
+    ET.SubElement(features, "acpi")
+    cpu = ET.SubElement(domain, "cpu", mode=machine.cpu_mode)
+    for name in machine.cpu_without:
+        ET.SubElement(cpu, "feature", policy="disable", name=name)
+    ET.SubElement(
+        domain, "clock", offset="variable", adjustment=str(guest.clock_offset), basis="utc"
+    )
+    _text(domain, "on_reboot", "restart")
+    _text(domain, "on_crash", "destroy")
+    _devices(domain, guest, machine)
+    _security(domain, machine)
+    commandline = ET.SubElement(domain, f"{{{QEMU_NAMESPACE}}}commandline")
+    for argument in _arguments(guest, incoming):
+        ET.SubElement(commandline, f"{{{QEMU_NAMESPACE}}}arg", value=argument)
+    ET.indent(domain)
+    return ET.tostring(domain, encoding="unicode") + "\n"
+
+
+def domain_uuid(guest: GuestSpec) -> uuid.UUID:
+    """The same guest always has the same UUID; another home's guest another one."""
+    return uuid.uuid5(uuid.NAMESPACE_URL, f"urn:lab:{guest.tags.get('home', '')}:{guest.name}")
+
+
+def read_tags(xml: str) -> dict[str, str]:
+    """Our tags from a domain's XML, empty if it is not ours."""
+    element = ET.fromstring(xml).find(f"metadata/{{{LAB_NAMESPACE}}}guest")  # noqa: S314  libvirt's own XML
+    return {} if element is None else dict(element.attrib)
+
+
+def _text(parent: ET.Element, tag: str, text: str, **attributes: str) -> ET.Element:
+    element = ET.SubElement(parent, tag, attributes)
+    element.text = text
+    return element
+
+
+def _os(domain: ET.Element, guest: GuestSpec, machine: Machine) -> None:
+    os = ET.SubElement(domain, "os")
+    _text(os, "type", "hvm", arch="x86_64", machine=machine.machine)
+    if isinstance(guest.boot, DirectBoot):
+        _text(os, "kernel", str(guest.boot.kernel))
+        _text(os, "initrd", str(guest.boot.initrd))
+        _text(os, "cmdline", guest.boot.cmdline)
+    else:
+        _text(os, "loader", machine.firmware, readonly="yes", type="rom")
+
+
+def _devices(domain: ET.Element, guest: GuestSpec, machine: Machine) -> None:
+    devices = ET.SubElement(domain, "devices")
+    _text(devices, "emulator", machine.emulator)
+    for number, disk in enumerate(guest.disks):
+        _disk(devices, disk, number)
+    ET.SubElement(devices, "controller", type="usb", model="none")
+    ET.SubElement(devices, "controller", type="virtio-serial", index="0")
+    serial = ET.SubElement(devices, "serial", type="pty")
+    ET.SubElement(serial, "log", file=str(guest.console_log), append="on")
+    ET.SubElement(serial, "target", type="isa-serial", port="0")
+    channel = ET.SubElement(devices, "channel", type="unix")
+    ET.SubElement(channel, "target", type="virtio", name=_GUEST_AGENT)
+    rng = ET.SubElement(devices, "rng", model="virtio")
+    _text(rng, "backend", "/dev/urandom", model="random")
+    video = ET.SubElement(devices, "video")
+    ET.SubElement(video, "model", type="none")
+    ET.SubElement(devices, "memballoon", model="none")
+
+
+def _disk(devices: ET.Element, disk: Disk, number: int) -> None:
+    block = disk.format == "block"
+    element = ET.SubElement(devices, "disk", type="block" if block else "file", device="disk")
+    driver = {"name": "qemu", "type": "raw" if block else disk.format}
+    if disk.readonly:
+        ET.SubElement(element, "driver", driver)
+    else:
+        ET.SubElement(
+            element, "driver", driver | {"cache": "none", "io": "native", "discard": "unmap"}
+        )
+    ET.SubElement(element, "source", {"dev" if block else "file": str(disk.path)})
+    ET.SubElement(element, "target", dev=f"vd{chr(ord('a') + number)}", bus="virtio")
+    if disk.readonly:
+        ET.SubElement(element, "readonly")
+    _text(element, "serial", disk.serial)
+
+
+def _security(domain: ET.Element, machine: Machine) -> None:
+    if machine.run_as is not None:
+        # Files belong to QEMU's user from the start (see Storage), so libvirt need not
+        # change owners back and forth, which it would also do to images that labs share.
+        label = ET.SubElement(domain, "seclabel", type="static", model="dac", relabel="no")
+        _text(label, "label", "+{}:+{}".format(*machine.run_as))
+    if machine.apparmor:
+        # AppArmor's helper does not read <qemu:commandline>: it would deny the RAM files.
+        ET.SubElement(domain, "seclabel", type="none", model="apparmor")
+
+
+def _arguments(guest: GuestSpec, incoming: Path | None) -> Iterator[str]:
+    if guest.memory_file is not None:
+        share = "off" if incoming else "on"
+        yield from (
+            "-object",
+            f"memory-backend-file,id=labram,share={share},size={guest.memory},mem-path="
+            + _escape(guest.memory_file),
+            "-machine",
+            "memory-backend=labram",
+        )
+    yield from ("-netdev", _user_network(guest))
+    yield from ("-device", _card("labouter", guest.network.outer_mac, _OUTER_SLOT))
+    yield from (
+        "-netdev",
+        f"socket,id=labinner,mcast=230.0.0.1:{guest.network.segment},localaddr=127.0.0.1",
+    )
+    yield from ("-device", _card("labinner", guest.network.inner_mac, _INNER_SLOT))
+    yield from ("-global", "migration.x-ignore-shared=on")
+    if incoming is not None:
+        yield from ("-incoming", f"unix:{incoming}")
+
+
+def _user_network(guest: GuestSpec) -> str:
+    forwards = "".join(
+        f",hostfwd=tcp:{forward.address}:{forward.host_port}-:{forward.guest_port}"
+        for forward in guest.network.forwards
+    )
+    return f"user,id=labouter,ipv6=off,restrict=on{forwards}"
+
+
+def _card(backend: str, mac: str, slot: str) -> str:
+    # romfile: no option ROM for network boot, which nobody uses and every start would load.
+    return f"virtio-net-pci,netdev={backend},mac={mac},addr={slot},romfile="
+
+
+def _escape(path: Path) -> str:
+    return str(path).replace(",", ",,")

@@ -1,0 +1,257 @@
+"""The hypervisor of Linux hosts: QEMU guests as transient domains of libvirt."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import libvirt
+import libvirt_qemu
+
+from lab.errors import Conflict, HostUnfit, LabError, NotFound, NotReady
+from lab.hypervisor import (
+    Capabilities,
+    DirectBoot,
+    Disk,
+    FirmwareBoot,
+    Guest,
+    GuestShape,
+    GuestSpec,
+    GuestState,
+    MemoryImage,
+    Network,
+)
+from lab.hypervisor.libvirt import memory
+from lab.hypervisor.libvirt.channel import AgentChannel
+from lab.hypervisor.libvirt.connection import connect, default_uri, translated
+from lab.hypervisor.libvirt.domain import Machine, domain_xml, read_tags
+from lab.hypervisor.libvirt.probe import probe
+from lab.names import GuestName
+from lab.wait import Deadline, attempts
+
+_PARALLEL = 9
+
+
+class LibvirtHypervisor:
+    """See Hypervisor for the contract.
+
+    ``home``: the installation whose guests are ours. ``sockets``: a directory for the unix
+    sockets over which device state moves; QEMU's user must be able to write to it.
+    """
+
+    def __init__(
+        self, *, home: str, sockets: Path, uri: str = "", accelerator: str = "auto"
+    ) -> None:
+        self._home = home
+        self._sockets = sockets
+        self._accelerator = accelerator
+        self._connection = connect(uri or default_uri())
+        self._machine: Machine | None = None
+        self._facts: Mapping[str, str] = {}
+        self._probing = threading.Lock()
+
+    def close(self) -> None:
+        """Give the connection back; guests go on."""
+        with suppress(libvirt.libvirtError):
+            self._connection.close()
+
+    @property
+    def machine(self) -> Machine:
+        """What guests are made of on this host; raises HostUnfit."""
+        with self._probing:
+            if self._machine is None:
+                with translated("asking libvirt what it can do"):
+                    self._machine, self._facts = probe(
+                        self._connection, accelerator=self._accelerator
+                    )
+            return self._machine
+
+    @property
+    def run_as(self) -> tuple[int, int] | None:
+        """The uid and gid that QEMU runs as, None if ours; raises HostUnfit."""
+        return self.machine.run_as
+
+    def capabilities(self) -> Capabilities:
+        """See Hypervisor."""
+        accelerator = self.machine.accelerator
+        return Capabilities(
+            name="libvirt",
+            accelerator="kvm" if accelerator == "kvm" else "tcg",
+            warm=True,
+            facts=self._facts,
+        )
+
+    def fingerprint(self, shape: GuestShape) -> str:
+        """See Hypervisor."""
+        facts = [
+            self._connection.getVersion(),
+            self._connection.getLibVersion(),
+            domain_xml(_specimen(shape), self.machine),
+            _host_cpu() if self.machine.accelerator == "kvm" else "",
+        ]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+    def start(self, guest: GuestSpec) -> None:
+        """See Hypervisor."""
+        self._create(guest, domain_xml(guest, self.machine), flags=0)
+
+    def restore(self, guest: GuestSpec, memory_image: MemoryImage) -> None:
+        """See Hypervisor."""
+        path = memory.socket_path(self._sockets)
+        xml = domain_xml(guest, self.machine, incoming=path)
+        deadline = Deadline.after(memory.MOVE_SECONDS)
+        # QEMU takes the state while libvirt is still busy setting up the same QEMU.
+        feeder = ThreadPoolExecutor(1)
+        given_up = threading.Event()
+        try:
+            fed = feeder.submit(memory.load, path, memory_image.state, deadline, given_up)
+            domain = self._create(guest, xml, flags=libvirt.VIR_DOMAIN_START_PAUSED)
+            try:
+                fed.result()
+                memory.loaded(self._monitor(domain), deadline)
+            except (LabError, libvirt.libvirtError) as error:
+                self.stop(guest.name, force=True)
+                raise HostUnfit(
+                    f"{guest.name} could not be restored",
+                    details=[str(error), *self._last_words(guest)],
+                ) from error
+        finally:
+            given_up.set()
+            feeder.shutdown()
+            path.unlink(missing_ok=True)
+
+    def pause(self, guests: Sequence[GuestName]) -> None:
+        """See Hypervisor."""
+        self._all(guests, "suspend", "pausing")
+
+    def resume(self, guests: Sequence[GuestName]) -> None:
+        """See Hypervisor."""
+        self._all(guests, "resume", "resuming")
+
+    def save_memory(self, guest: GuestName, ram: Path, state: Path) -> MemoryImage:
+        """See Hypervisor."""
+        domain = self._find(guest)
+        with translated(f"saving the memory of {guest}"):
+            memory.save(self._monitor(domain), self._sockets, state, self.machine.run_as)
+        return MemoryImage(ram=ram, state=state, size=ram.stat().st_size)
+
+    def stop(self, guest: GuestName, *, force: bool, timeout: float = 60.0) -> None:
+        """See Hypervisor."""
+        try:
+            domain = self._find(guest)
+        except NotFound:
+            return
+        try:
+            with translated(f"stopping {guest}"):
+                if force:
+                    domain.destroy()
+                    return
+                domain.shutdown()
+        except NotFound:
+            return
+        for _ in attempts(Deadline.after(timeout), first=0.05, most=0.5):
+            if guest not in self.guests():
+                return
+        raise NotReady(f"{guest} did not shut down within {timeout:g} s", hint="force it")
+
+    def guests(self) -> dict[GuestName, Guest]:
+        """See Hypervisor."""
+        found: dict[GuestName, Guest] = {}
+        with translated("listing guests"):
+            domains = self._connection.listAllDomains()
+        for domain in domains:
+            with suppress(libvirt.libvirtError):  # ended since it was listed
+                tags = read_tags(domain.XMLDesc())
+                if tags.get("home") == self._home:
+                    name = GuestName(domain.name())
+                    found[name] = Guest(name, _state(domain.state()[0]), tags)
+        return found
+
+    def channel(self, guest: GuestName) -> AgentChannel:
+        """See Hypervisor."""
+        return AgentChannel(self._find(guest), guest)
+
+    def console_argv(self, guest: GuestName) -> list[str]:
+        """See Hypervisor."""
+        self._find(guest)
+        return ["virsh", "--connect", self._connection.getURI(), "console", guest]
+
+    def _create(self, guest: GuestSpec, xml: str, *, flags: int) -> Any:
+        try:
+            with translated(f"starting {guest.name}"):
+                return self._connection.createXML(xml, flags)
+        except HostUnfit as error:
+            error.details += tuple(self._last_words(guest))
+            raise
+
+    def _find(self, guest: GuestName) -> Any:
+        with translated(f"looking for {guest}"):
+            domain = self._connection.lookupByName(guest)
+            tags = read_tags(domain.XMLDesc())
+        if tags.get("home") != self._home:
+            raise Conflict(f"the guest {guest} is not ours", hint="another LAB_HOME may own it")
+        return domain
+
+    def _all(self, guests: Sequence[GuestName], method: str, doing: str) -> None:
+        def one(guest: GuestName) -> None:
+            with translated(f"{doing} {guest}"):
+                getattr(self._connection.lookupByName(guest), method)()
+
+        # At once, not one after the other: a cluster whose nodes stand still for different
+        # lengths of time would throw the slow ones out.
+        with ThreadPoolExecutor(_PARALLEL) as pool:
+            list(pool.map(one, guests))
+
+    def _monitor(self, domain: Any) -> memory.Monitor:
+        def ask(command: Mapping[str, Any]) -> Mapping[str, Any]:
+            answer = json.loads(libvirt_qemu.qemuMonitorCommand(domain, json.dumps(command), 0))
+            if "error" in answer:
+                raise HostUnfit(f"QEMU: {answer['error'].get('desc', answer['error'])}")
+            result: Mapping[str, Any] = answer["return"]
+            return result
+
+        return ask
+
+    def _last_words(self, guest: GuestSpec) -> list[str]:
+        """What QEMU itself wrote, where libvirt's log of it can be read."""
+        logs = ("/var/log/libvirt/qemu", "~/.cache/libvirt/qemu/log")
+        for directory in logs:
+            path = Path(directory).expanduser() / f"{guest.name}.log"
+            with suppress(OSError):
+                lines = path.read_text(errors="replace").splitlines()
+                return [
+                    line for line in lines[-6:] if "qemu-system" in line and "LC_ALL" not in line
+                ]
+        return []
+
+
+def _state(code: int) -> GuestState:
+    if code in (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED):
+        return "running"
+    if code in (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PMSUSPENDED):
+        return "paused"
+    return "stopped"
+
+
+def _specimen(shape: GuestShape) -> GuestSpec:
+    """A guest of this shape with all names fixed: its XML is what a RAM image depends on."""
+    nowhere = Path("/x")
+    disks = tuple(Disk(nowhere, "raw", f"disk{number}") for number in range(shape.disks))
+    boot = DirectBoot(nowhere, nowhere, "") if shape.boot == "direct" else FirmwareBoot()
+    network = Network("02:00:00:00:00:01", "02:00:00:00:00:02", (), 1)
+    return GuestSpec(
+        GuestName("specimen"), {}, shape.memory, shape.cpus, disks, network, boot, nowhere, nowhere
+    )
+
+
+def _host_cpu() -> str:
+    """What a guest sees of the processor under KVM: model, features and microcode."""
+    wanted = ("model name", "flags", "microcode")
+    lines = Path("/proc/cpuinfo").read_text(errors="replace").split("\n\n", 1)[0].splitlines()
+    return "\n".join(line for line in lines if line.startswith(wanted))

@@ -1,0 +1,103 @@
+"""What this host's libvirt and QEMU can do: asked for, never guessed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from lab.errors import CommandFailed, HostUnfit
+from lab.hypervisor.libvirt.domain import Machine
+from lab.run import run
+
+KVM_PROBE_SECONDS = 10.0
+
+
+def kvm_usable(emulator: str, *, cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[bool, str]:
+    """Whether KVM truly works, and why not.
+
+    ``/dev/kvm`` may exist where the processor offers no virtualisation: a guest hangs then.
+    So this asks for the processor's flag (as ``kvm-ok`` does), then for access, then lets
+    QEMU open it, for a bounded time.
+    """
+    flags = cpuinfo.read_text(errors="replace").split()
+    if "vmx" not in flags and "svm" not in flags:
+        return False, "the processor offers no virtualisation (neither vmx nor svm)"
+    device = Path("/dev/kvm")
+    if not device.exists():
+        return False, "/dev/kvm does not exist (is the kvm module loaded?)"
+    if not os.access(device, os.R_OK | os.W_OK):
+        return False, "no permission on /dev/kvm (is the user in the group kvm?)"
+    argv = [emulator, "-machine", "none,accel=kvm", "-nodefaults", "-display", "none"]
+    try:
+        run([*argv, "-S", "-monitor", "stdio"], timeout=KVM_PROBE_SECONDS, stdin=b"quit\n")
+    except CommandFailed as failed:
+        return False, f"QEMU cannot use KVM: {(failed.details or (failed.what,))[-1]}"
+    return True, ""
+
+
+def probe(connection: Any, *, accelerator: str) -> tuple[Machine, dict[str, str]]:
+    """What guests are made of here, and facts for people.
+
+    ``accelerator``: ``auto``, ``kvm`` or ``tcg``. Raises HostUnfit if QEMU is missing or
+    the accelerator asked for does not work.
+    """
+    capabilities = ET.fromstring(connection.getCapabilities())  # noqa: S314  libvirt's own XML
+    arch = capabilities.find("guest/arch[@name='x86_64']")
+    emulator = arch.findtext("emulator") if arch is not None else None
+    if arch is None or not emulator:
+        raise HostUnfit(
+            "libvirt finds no QEMU for x86_64", hint="install the package qemu-system-x86"
+        )
+    kvm, why = kvm_usable(emulator)
+    if accelerator == "kvm" and not kvm:
+        raise HostUnfit(f"KVM was asked for, but {why}", hint="leave the accelerator on auto")
+    use_kvm = kvm and accelerator != "tcg"
+    version = connection.getVersion()
+    models = {model.findtext("model"): model for model in capabilities.findall("host/secmodel")}
+    machine = Machine(
+        emulator=emulator,
+        machine=_machine_type(arch),
+        accelerator="kvm" if use_kvm else "tcg",
+        cpu_mode="host-passthrough" if use_kvm else "maximum",
+        # QEMU before 8 mis-executes cmpxchg16b when it translates code: Linux 6 panics.
+        cpu_without=() if use_kvm or version >= 8_000_000 else ("cx16",),
+        run_as=_run_as(models.get("dac")) if connection.getURI().endswith("/system") else None,
+        apparmor="apparmor" in models,
+        firmware=_firmware(),
+    )
+    facts = {
+        "libvirt": f"{_dotted(connection.getLibVersion())} at {connection.getURI()}",
+        "qemu": f"{_dotted(version)} ({emulator}, {machine.machine})",
+        "accelerator": "KVM" if use_kvm else f"TCG (no KVM: {why or 'tcg was asked for'})",
+    }
+    return machine, facts
+
+
+def _machine_type(arch: ET.Element) -> str:
+    for element in arch.findall("machine"):
+        if element.text == "pc":
+            return element.get("canonical", "pc")
+    raise HostUnfit("QEMU has no machine type pc", hint="install the package qemu-system-x86")
+
+
+def _run_as(dac: ET.Element | None) -> tuple[int, int] | None:
+    if dac is None:
+        return None
+    for label in dac.findall("baselabel"):
+        if label.get("type") == "qemu" and label.text:
+            uid, _, gid = label.text.replace("+", "").partition(":")
+            return int(uid), int(gid)
+    return None
+
+
+def _firmware() -> str:
+    for path in ("/usr/share/ovmf/OVMF.fd", "/usr/share/OVMF/OVMF.fd", "/usr/share/qemu/OVMF.fd"):
+        if Path(path).exists():
+            return path
+    return ""
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1_000_000}.{version // 1000 % 1000}.{version % 1000}"

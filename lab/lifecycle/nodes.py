@@ -1,0 +1,122 @@
+"""From a lab's figures to its guests: names, disks, seeds, domains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lab.blueprints import Blueprint, Engine, Member
+from lab.guest import network, seed
+from lab.hypervisor import DirectBoot, Disk, Forward, GuestSpec, Network
+from lab.names import GuestName, Owner, VolumeName, guest_name, node_name
+from lab.spec import NodeSize
+from lab.storage import Volume
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image that is ready for use. ``volumes``: the names of a node's disks, os first."""
+
+    key: str
+    recipe: str
+    boot: DirectBoot
+    engine: Engine
+    volumes: tuple[str, ...] = ("os",)
+
+    @property
+    def owner(self) -> Owner:
+        """Whom its volumes belong to."""
+        return Owner("image", self.key)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node to be made. Ports are the host's, 0 for none."""
+
+    owner: Owner
+    name: str
+    index: int
+    role: str
+    sql_port: int = 0
+    ssh_port: int = 0
+
+    @property
+    def guest(self) -> GuestName:
+        """What the hypervisor knows it as."""
+        return guest_name(self.owner, self.name)
+
+    def volume(self, disk: str) -> VolumeName:
+        """The name of one of its volumes."""
+        return VolumeName(self.owner, self.name, disk)
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What differs between a guest's uses: where its files are and which ports lead to it."""
+
+    home: str
+    segment: int
+    seed: Path
+    console_log: Path
+    memory_file: Path | None = None
+    clock_offset: int = 0
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan(owner: Owner, roles: Sequence[str], ports: Sequence[int] = ()) -> list[Node]:
+    """The nodes of ``owner``, one for each role. ``ports``: first all SQL, then all SSH ones."""
+    count = len(roles)
+    sql, ssh = ports[:count] or [0] * count, ports[count:] or [0] * count
+    return [
+        Node(owner, node_name(number), number, role, sql[number - 1], ssh[number - 1])
+        for number, role in enumerate(roles, 1)
+    ]
+
+
+def seed_disk(
+    node: Node, nodes: Sequence[Node], blueprint: Blueprint, engine: Engine, size: NodeSize
+) -> bytes:
+    """The seed that ``node`` boots with."""
+    members = [Member(n.name, n.index, network.inner_address(n.index)) for n in nodes]
+    files = network.files(node.index, [n.name for n in nodes])
+    files |= blueprint.files(members[node.index - 1], members, engine, size.memory)
+    return seed.pack(files)
+
+
+def guest_spec(
+    node: Node, volumes: Sequence[Volume], image: Image, size: NodeSize, wiring: Wiring
+) -> GuestSpec:
+    """The guest of ``node``, with its ``volumes`` and its seed as disks."""
+    disks = [Disk(v.path, v.format, f"lab-{v.name.volume}") for v in volumes]
+    disks.append(Disk(wiring.seed, "raw", seed.SERIAL, readonly=True))
+    forwards = [
+        Forward(host, guest)
+        for host, guest in (
+            (node.sql_port, network.SQL_PORT),
+            (node.ssh_port, network.SSH_PORT),
+        )
+        if host
+    ]
+    return GuestSpec(
+        name=node.guest,
+        tags={
+            "home": wiring.home,
+            "owner": str(node.owner),
+            "node": node.name,
+            **wiring.tags,
+        },
+        memory=size.memory,
+        cpus=size.cpus,
+        disks=tuple(disks),
+        network=Network(
+            network.outer_mac(node.index),
+            network.inner_mac(node.index),
+            tuple(forwards),
+            wiring.segment,
+        ),
+        boot=image.boot,
+        console_log=wiring.console_log,
+        memory_file=wiring.memory_file,
+        clock_offset=wiring.clock_offset,
+    )

@@ -1,0 +1,116 @@
+"""Ready means usable: what must hold before a lab is handed out, and the wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from lab.blueprints import Blueprint
+from lab.errors import CommandFailed, LabError, NotFound, NotReady
+from lab.hypervisor import Hypervisor
+from lab.lifecycle.nodes import Node
+from lab.lifecycle.parallel import each
+from lab.lifecycle.sql import Account, ask
+from lab.lifecycle.views import Requirement
+from lab.wait import Deadline, attempts
+
+Ask = Callable[[Node], Mapping[str, str]]
+"""Puts the blueprint's question to a node; raises LabError while there is no answer."""
+
+_PATIENCE = 5.0
+
+
+def through_port(blueprint: Blueprint, account: Account) -> Ask:
+    """Ask as a user would: with the lab's account, through the published port."""
+
+    def answer(node: Node) -> Mapping[str, str]:
+        rows = ask(account, node.sql_port, blueprint.question(), timeout=_PATIENCE)
+        return {str(row[0]): str(row[1]) for row in rows.rows}
+
+    return answer
+
+
+def through_agent(blueprint: Blueprint, hypervisor: Hypervisor) -> Ask:
+    """Ask from inside, where nothing is published yet."""
+
+    def answer(node: Node) -> Mapping[str, str]:
+        channel = hypervisor.channel(node.guest)
+        if not channel.ping(_PATIENCE):
+            raise NotReady(f"the guest agent of {node.name} does not answer")
+        question = blueprint.question().encode() + b"\n"
+        lines = channel.run(["/usr/lib/lab/sql"], stdin=question, timeout=30.0).decode()
+        pairs = (line.split("\t", 1) for line in lines.splitlines() if "\t" in line)
+        return {pair[0]: pair[1] for pair in pairs}
+
+    return answer
+
+
+def look(nodes: Sequence[Node], blueprint: Blueprint, answer: Ask) -> list[Requirement]:
+    """Every requirement of every node, as it is now."""
+    return [
+        r for found in each(lambda n: _of(n, len(nodes), blueprint, answer), nodes) for r in found
+    ]
+
+
+def until_ready(
+    nodes: Sequence[Node],
+    blueprint: Blueprint,
+    answer: Ask,
+    deadline: Deadline,
+    *,
+    pause: float,
+    alive: Callable[[], Mapping[str, str]],
+    logs: Callable[[Node], Path],
+) -> None:
+    """Return once all requirements of all nodes are met.
+
+    ``pause``: the shortest time between two looks at a node, in seconds. ``alive`` gives
+    the state of every guest that exists, by name. Raises NotReady, naming node, requirement
+    and the last lines of the console (``logs``), when the deadline passes or a guest ends.
+    """
+
+    def one(node: Node) -> Requirement | None:
+        missing: Requirement | None = None
+        for number in attempts(deadline, first=pause, most=max(0.25, pause)):
+            if number and number % 8 == 0 and alive().get(node.guest) is None:
+                raise NotReady(
+                    f"{node.name} ended while it was waited for",
+                    details=tail(logs(node)),
+                    hint="`--keep-failed` keeps the guests for a look",
+                )
+            missing = next((r for r in _of(node, len(nodes), blueprint, answer) if not r.met), None)
+            if missing is None:
+                return None
+        return missing
+
+    for node, missing in zip(nodes, each(one, nodes), strict=True):
+        if missing is not None:
+            raise NotReady(
+                f"{node.name} is not ready: {missing.what} is not met ({missing.found})",
+                details=tail(logs(node)),
+                hint="`--timeout` waits longer, `--keep-failed` keeps the guests for a look",
+            )
+
+
+def tail(log: Path, lines: int = 5) -> list[str]:
+    """The last lines of a console log, without control characters; empty if unreadable."""
+    try:
+        text = log.read_bytes()[-8192:].decode(errors="replace")
+    except OSError:
+        return []
+    clean = "".join(c for c in text if c.isprintable() or c == "\n")
+    return [line for line in clean.splitlines() if line.strip()][-lines:]
+
+
+def _of(node: Node, nodes: int, blueprint: Blueprint, answer: Ask) -> list[Requirement]:
+    try:
+        found = answer(node)
+    except (CommandFailed, NotReady, NotFound) as error:
+        return [Requirement(node.name, "SQL answers", met=False, found=_reason(error))]
+    unmet = blueprint.unmet(found, nodes)
+    missing = [Requirement(node.name, u.what, met=False, found=u.found) for u in unmet]
+    return [Requirement(node.name, "SQL answers", met=True), *missing]
+
+
+def _reason(error: LabError) -> str:
+    return error.details[-1] if error.details else error.what

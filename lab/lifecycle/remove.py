@@ -1,0 +1,63 @@
+"""Removing all that an owner (a lab, a template, an image) has, whatever became of it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+
+from lab.errors import LabError
+from lab.lifecycle.context import Context
+from lab.lifecycle.parallel import each
+from lab.names import GuestName, Owner
+from lab.storage import Volume
+
+
+def release(ctx: Context, owner: Owner) -> list[str]:
+    """Remove the guests, volumes, files and ports of ``owner``, recorded or only tagged.
+
+    The caller holds the owner's lock. Returns what was removed, a line each. What cannot
+    be removed stays recorded: raises the first error after everything was tried. Raises
+    Conflict if volumes of other owners are clones of this one's; its guests are gone then.
+    """
+    guests = _guests(ctx, owner)
+    each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
+    volumes = [volume for volume in ctx.storage.volumes() if volume.name.owner == owner]
+    removed = [f"guest {guest}" for guest in guests]
+    removed += _destroy(ctx, volumes)
+    removed += _files(ctx, owner, guests)
+    ctx.store.resources.all_gone(owner)
+    return removed
+
+
+def _guests(ctx: Context, owner: Owner) -> list[GuestName]:
+    return sorted(
+        name
+        for name, guest in ctx.hypervisor.guests().items()
+        if guest.tags.get("owner") == str(owner)
+    )
+
+
+def _destroy(ctx: Context, volumes: list[Volume]) -> list[str]:
+    failures: list[LabError] = []
+    removed = []
+    for volume in volumes:
+        try:
+            ctx.storage.destroy(volume.name)
+            removed.append(f"volume {volume.name}")
+        except LabError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    return removed
+
+
+def _files(ctx: Context, owner: Owner, guests: list[GuestName]) -> list[str]:
+    recorded = {r.ref for r in ctx.store.resources.of(owner) if r.kind == "guest"}
+    for guest in recorded | set(guests):
+        ctx.home.console_log(guest).unlink(missing_ok=True)
+    directory = ctx.home.directory(owner)
+    if not directory.exists():
+        return []
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(directory)
+    return [f"files {directory}"]

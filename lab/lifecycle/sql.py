@@ -1,0 +1,64 @@
+"""SQL from the host, through the published ports."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pymysql
+import pymysql.cursors
+
+from lab.errors import CommandFailed, NotReady
+from lab.lifecycle.views import Rows
+
+
+@dataclass(frozen=True)
+class Account:
+    """Who logs in at the host's loopback."""
+
+    user: str
+    password: str = field(repr=False)
+    host: str = "127.0.0.1"
+
+
+def ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
+    """Run one statement; ``timeout`` in seconds holds for connecting and for each answer.
+
+    Raises NotReady if the server does not answer, CommandFailed if it refuses the statement.
+    """
+    try:
+        connection = pymysql.connect(
+            host=account.host,
+            port=port,
+            user=account.user,
+            password=account.password,
+            connect_timeout=max(1, round(timeout)),
+            read_timeout=timeout,
+            write_timeout=timeout,
+            autocommit=True,
+            ssl_disabled=True,  # the loopback; the server's certificate is for others
+        )
+    except (pymysql.err.MySQLError, OSError) as error:
+        raise NotReady(f"no SQL at {account.host}:{port}", details=[_text(error)]) from None
+    try:
+        with connection.cursor(pymysql.cursors.Cursor) as cursor:
+            affected = cursor.execute(statement)
+            columns = tuple(column[0] for column in cursor.description or ())
+            return Rows(columns, tuple(cursor.fetchall()), affected)
+    except pymysql.err.OperationalError as error:
+        if error.args and error.args[0] in (2006, 2013):
+            raise NotReady("the server closed the connection", details=[_text(error)]) from None
+        raise CommandFailed(["SQL"], _code(error), stderr=_text(error)) from None
+    except (pymysql.err.MySQLError, OSError) as error:
+        raise CommandFailed(["SQL"], _code(error), stderr=_text(error)) from None
+    finally:
+        with suppress(pymysql.err.MySQLError, OSError):
+            connection.close()
+
+
+def _text(error: Exception) -> str:
+    return str(error.args[1]) if len(error.args) > 1 else str(error)
+
+
+def _code(error: Exception) -> int:
+    return error.args[0] if error.args and isinstance(error.args[0], int) else 1

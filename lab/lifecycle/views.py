@@ -1,0 +1,134 @@
+"""What the lifecycle hands out: plain data that the CLI prints and the API serialises.
+
+Times are UTC epoch seconds, durations seconds, sizes bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """A node of a lab. ``state``: ready, running, paused, stopped."""
+
+    name: str
+    role: str
+    state: str
+    host: str
+    sql_port: int
+    ssh_port: int
+    guest: str
+
+    @property
+    def address(self) -> str:
+        """Where SQL answers, as ``host:port``."""
+        return f"{self.host}:{self.sql_port}"
+
+
+@dataclass(frozen=True)
+class LabView:
+    """A lab. ``state``: creating, ready, degraded, stopped, failed, removing."""
+
+    name: str
+    blueprint: str
+    engine: str
+    engine_version: str
+    state: str
+    nodes: tuple[NodeView, ...]
+    user: str
+    password: str = field(repr=False)
+    dsn: str = field(repr=False)
+    image: str = ""
+    template: str = ""
+    owner: str = ""
+    started: str = ""
+    why_cold: str = ""
+    memory: int = 0
+    cpus: int = 1
+    disk: int = 0
+    created_at: float = 0.0
+    expires_at: float | None = None
+    seconds: float = 0.0
+    steps: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """Something that must hold for a node to be ready, and whether it does."""
+
+    node: str
+    what: str
+    met: bool
+    found: str = ""
+
+
+@dataclass(frozen=True)
+class LabStatus:
+    """A lab looked at just now, with each requirement of each node."""
+
+    lab: LabView
+    requirements: tuple[Requirement, ...]
+
+
+@dataclass(frozen=True)
+class ImageView:
+    """An image. ``key`` is its content key; ``used_by`` names templates and labs."""
+
+    key: str
+    recipe: str
+    engine: str
+    engine_version: str
+    state: str
+    size: int
+    created_at: float
+    build_seconds: float
+    used_by: tuple[str, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TemplateView:
+    """A template. ``state``: building, ready, broken; ``warm``: RAM is part of it."""
+
+    key: str
+    blueprint: str
+    image: str
+    nodes: int
+    memory: int
+    cpus: int
+    disk: int
+    state: str
+    warm: bool
+    size: int
+    created_at: float
+    used_at: float
+    form_seconds: float
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of ``lab doctor``. ``level``: ok, note, warn, fail."""
+
+    topic: str
+    level: str
+    value: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class GcReport:
+    """What ``lab gc`` removed, what it found but left alone, and why."""
+
+    removed: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The result of a statement: no columns where it returns no rows."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[object, ...], ...]
+    affected: int

@@ -1,0 +1,164 @@
+"""Locks that the kernel holds: they vanish with the process, however it ends.
+
+A lock is an flock(2) on a file in the home. It is exclusive (building, removing) or
+shared (using). Locks are not re-entrant: taking one twice in a row waits for oneself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from lab.errors import Conflict
+from lab.paths import Home, unwritable
+from lab.wait import Deadline, attempts
+
+LockKind = Literal["lab", "template", "image", "state"]
+
+PROBE_GRACE = 0.05
+"""Seconds before a lock counts as busy; ``held`` takes a free one for microseconds."""
+
+
+@contextlib.contextmanager
+def lock(
+    home: Home,
+    kind: LockKind,
+    name: str,
+    *,
+    shared: bool = False,
+    wait: bool = True,
+    deadline: Deadline | None = None,
+    on_wait: Callable[[int | None], object] | None = None,
+) -> Iterator[None]:
+    """Hold the lock of a lab, template or image for the block.
+
+    ``shared`` holders exclude only exclusive ones. ``on_wait`` is called once before
+    waiting, with the holder's pid if it is known (exclusive holders note theirs).
+
+    Raises Conflict if it is held and ``wait`` is False or ``deadline`` passes, HostUnfit
+    if the home cannot be written.
+    """
+    path = home.lock(kind, name)
+    if not home.locks.is_dir():
+        home.create()
+    how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    fd = _acquire(path, how, Deadline.after(PROBE_GRACE))
+    if fd is None and wait:
+        if on_wait is not None:
+            on_wait(_holder(path))
+        fd = _acquire(path, how, deadline) if deadline else _acquire_waiting(path, how)
+    if fd is None:
+        raise _busy(kind, name, _holder(path))
+    try:
+        _note_holder(fd, shared=shared)
+        yield
+    finally:
+        _release(path, fd, shared=shared)
+
+
+def held(home: Home, kind: LockKind, name: str) -> bool:
+    """True if some process holds that lock, shared or exclusive; never waits."""
+    path = home.lock(kind, name)
+    while True:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise unwritable(path, error) from error
+        try:
+            if not _try(fd, fcntl.LOCK_EX):
+                return True
+            if _is_at(fd, path):
+                return False
+        finally:
+            os.close(fd)
+
+
+def _acquire(path: Path, how: int, deadline: Deadline) -> int | None:
+    for _ in attempts(deadline, first=0.005):
+        while True:
+            fd = _open(path)
+            if not _try(fd, how):
+                os.close(fd)
+                break
+            if _is_at(fd, path):
+                return fd
+            os.close(fd)
+    return None
+
+
+def _acquire_waiting(path: Path, how: int) -> int:
+    while True:
+        fd = _open(path)
+        try:
+            fcntl.flock(fd, how)
+        except BaseException:
+            os.close(fd)
+            raise
+        if _is_at(fd, path):
+            return fd
+        os.close(fd)
+
+
+def _release(path: Path, fd: int, *, shared: bool) -> None:
+    try:
+        if not shared and _is_at(fd, path):
+            # Nobody else holds it, and who waits for it looks whether it is still there.
+            with contextlib.suppress(OSError):
+                path.unlink()
+    finally:
+        # Unlocked by hand as a forked child may still have the descriptor.
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def _try(fd: int, how: int) -> bool:
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """True if the file we locked is still the one that others will find."""
+    ours = os.fstat(fd)
+    try:
+        there = path.stat()
+    except OSError:
+        return False
+    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _note_holder(fd: int, *, shared: bool) -> None:
+    os.ftruncate(fd, 0)
+    if not shared:
+        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+
+
+def _holder(path: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        pid = int(path.read_bytes()[:20])
+        os.kill(pid, 0)
+        return pid
+    return None
+
+
+def _busy(kind: LockKind, name: str, pid: int | None) -> Conflict:
+    who = f"process {pid}" if pid else "another process"
+    return Conflict(
+        f"{kind} {name} is busy: {who} is working on it",
+        hint="try again when it is done" + (f"; `ps {pid}` shows what it is" if pid else ""),
+    )

@@ -1,0 +1,219 @@
+"""Every on-disk name of the program.
+
+::
+
+    <home>/                      0711, so that QEMU's own user can reach the files it is given
+      state.db                   0600, holds the labs' passwords
+      locks/<kind>.<name>.lock   0700
+      storage/                   volumes of the file-backed driver
+      images/<key>/              kernel, initrd and manifest of an image
+      templates/<key>/           manifest.json, and per node <node>.ram and <node>.state
+      labs/<name>/               <node>.seed, and private/ (0700)
+      builds/<key>/              what is being made; nothing in it is ever used
+      logs/console/<guest>.log
+      logs/images/<key>.log
+      run/                       sockets
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.errors import HostUnfit, InvalidSpec
+from lab.names import Owner
+
+REACHABLE = 0o711
+"""Mode of directories below which QEMU's user opens files."""
+PRIVATE = 0o700
+"""Mode of directories that hold secrets."""
+
+_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class Home:
+    """The directory that holds all that the program keeps. ``root`` is made absolute.
+
+    The methods that take a name raise InvalidSpec if it could lead out of the home.
+    """
+
+    root: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", self.root.expanduser().absolute())
+
+    @property
+    def id(self) -> str:
+        """8 hex characters made from the root's real path: the ``home`` tag of what we own.
+
+        It depends on nothing else, so it survives the loss of the state file.
+        """
+        from hashlib import sha256
+
+        return sha256(os.fsencode(self.root.resolve())).hexdigest()[:8]
+
+    @property
+    def database(self) -> Path:
+        """The state file."""
+        return self.root / "state.db"
+
+    @property
+    def locks(self) -> Path:
+        """Where lock files are."""
+        return self.root / "locks"
+
+    @property
+    def storage(self) -> Path:
+        """The root of the storage drivers that keep volumes as files."""
+        return self.root / "storage"
+
+    @property
+    def sockets(self) -> Path:
+        """Where sockets are; the path is short because a socket's path must be (107 bytes)."""
+        return self.root / "run"
+
+    @property
+    def templates(self) -> Path:
+        """Where the templates' directories are."""
+        return self.root / "templates"
+
+    @property
+    def labs(self) -> Path:
+        """Where the labs' directories are."""
+        return self.root / "labs"
+
+    @property
+    def builds(self) -> Path:
+        """Where things are made before they are moved to their place."""
+        return self.root / "builds"
+
+    def lock(self, kind: str, name: str) -> Path:
+        """The lock file of a lab, template or image."""
+        return self.locks / f"{_part(kind)}.{_part(name)}.lock"
+
+    def directory(self, owner: Owner) -> Path:
+        """The directory of a lab, a template or an image."""
+        return self.root / f"{owner.kind}s" / _part(owner.name)
+
+    def lab(self, name: str) -> Path:
+        """The directory of a lab."""
+        return self.directory(Owner("lab", name))
+
+    def template(self, key: str) -> Path:
+        """The directory of a template."""
+        return self.directory(Owner("template", key))
+
+    def image(self, key: str) -> Path:
+        """The directory of an image's files (its disk is a volume)."""
+        return self.directory(Owner("image", key))
+
+    def seed(self, owner: Owner, node: str) -> Path:
+        """The small disk that tells a node who it is at boot."""
+        return self.directory(owner) / f"{_part(node)}.seed"
+
+    def private(self, owner: Owner) -> Path:
+        """The directory of an owner's secrets, such as keys."""
+        return self.directory(owner) / "private"
+
+    def ram(self, key: str, node: str) -> Path:
+        """The RAM image of a template's node."""
+        return self.template(key) / f"{_part(node)}.ram"
+
+    def device_state(self, key: str, node: str) -> Path:
+        """The device state that goes with ``ram``."""
+        return self.template(key) / f"{_part(node)}.state"
+
+    def manifest(self, key: str) -> Path:
+        """What a template is made of, enough to use it when the state file is lost."""
+        return self.template(key) / "manifest.json"
+
+    def build(self, key: str) -> Path:
+        """The directory in which the thing with this key is made."""
+        return self.builds / _part(key)
+
+    def console_log(self, guest: str) -> Path:
+        """What a guest wrote to its console."""
+        return self.root / "logs" / "console" / f"{_part(guest)}.log"
+
+    def image_log(self, key: str) -> Path:
+        """What the build of an image wrote."""
+        return self.root / "logs" / "images" / f"{_part(key)}.log"
+
+    def create(self) -> None:
+        """Make all directories that are missing; raises HostUnfit.
+
+        The mode of a directory that exists stays: it may be the user's choice.
+        """
+        make_directory(self.root, REACHABLE)
+        make_directory(self.locks, PRIVATE)
+        for path in (
+            self.storage,
+            self.root / "images",
+            self.templates,
+            self.labs,
+            self.builds,
+            self.sockets,
+            self.root / "logs",
+            self.console_log("x").parent,
+            self.image_log("x").parent,
+        ):
+            make_directory(path, REACHABLE)
+
+    def create_directory(self, owner: Owner) -> Path:
+        """Make the directory of an owner and its private one; raises HostUnfit."""
+        self.create()
+        path = make_directory(self.directory(owner), REACHABLE)
+        make_directory(self.private(owner), PRIVATE)
+        return path
+
+
+def default_root(env: Mapping[str, str] | None = None) -> Path:
+    """Where the home is unless something else is said, for the user we run as."""
+    env = os.environ if env is None else env
+    if os.geteuid() == 0:
+        return Path("/var/lib/lab")
+    data = env.get("XDG_DATA_HOME", "")
+    # The XDG specification says to ignore a relative path.
+    base = Path(data) if data.startswith("/") else Path("~/.local/share").expanduser()
+    return base / "lab"
+
+
+def make_directory(path: Path, mode: int) -> Path:
+    """Make ``path`` with exactly ``mode`` whatever the umask; fine if it is there.
+
+    Parents that are missing are made too. Raises HostUnfit.
+    """
+    try:
+        if not path.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode)
+                path.chmod(mode)
+            if not path.is_dir():
+                raise HostUnfit(
+                    f"{path} is in the way: it is not a directory",
+                    hint="move it, or set LAB_HOME to another place",
+                )
+    except OSError as error:
+        raise unwritable(path, error) from error
+    return path
+
+
+def unwritable(path: Path, error: OSError) -> HostUnfit:
+    """What to tell when ``path`` in the home cannot be written."""
+    reason = error.strerror or str(error)
+    return HostUnfit(
+        f"{path} cannot be written: {reason}",
+        hint="set LAB_HOME to a directory you may write to, or become its owner",
+    )
+
+
+def _part(name: str) -> str:
+    if not _PART.fullmatch(name):
+        raise InvalidSpec(f"{name!r} cannot be part of a file's name")
+    return name

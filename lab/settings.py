@@ -1,0 +1,146 @@
+"""Settings: flag > ``LAB_*`` environment variable > config file > default, key by key.
+
+Config files are ``$XDG_CONFIG_HOME/lab/config.toml`` (``~/.config/lab/config.toml``) and,
+for what that one does not say, ``/etc/lab/config.toml``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from lab import tomlfile
+from lab.errors import InvalidSpec
+from lab.paths import Home, default_root
+from lab.spec import GIB, MIB
+from lab.tomlfile import Key, WrongType
+
+Ports = tuple[int, int]
+"""First and last of a range, both included."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the program works on this host. Build it with ``load``.
+
+    ``libvirt_uri`` empty: automatic. ``default_ttl``, ``ready_timeout`` in seconds.
+    ``port_range``: first and last port that labs may use; the default lies below the
+    ports that Linux hands out to clients (``ip_local_port_range``). ``memory_floor`` and
+    ``space_floor``: bytes that stay free on the host. ``sources``: key -> where its value
+    came from, for ``lab doctor``.
+    """
+
+    home: Home
+    owner: str
+    hypervisor: Literal["libvirt", "fake"] = "libvirt"
+    libvirt_uri: str = ""
+    storage: Literal["qcow2", "fake"] = "qcow2"
+    accelerator: Literal["auto", "kvm", "tcg"] = "auto"
+    default_ttl: float | None = None
+    port_range: Ports = (23306, 28999)
+    ready_timeout: float = 600.0
+    memory_floor: int = 512 * MIB
+    space_floor: int = 2 * GIB
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+
+def load(
+    flags: Mapping[str, object] | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    files: Sequence[Path] | None = None,
+) -> Settings:
+    """The settings that hold here.
+
+    ``flags``: key -> value as given on the command line, None where it was not. ``files``:
+    config files, the strongest first. Environment variables that are empty or name no
+    key are not ours and ignored.
+
+    Raises InvalidSpec, naming the place and the key.
+    """
+    env = os.environ if env is None else env
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+
+    def take(found: Mapping[str, Any], place: str) -> None:
+        for key, value in found.items():
+            if key not in values:
+                values[key] = value
+                sources[key] = place
+
+    for key, value in (flags or {}).items():
+        if value is not None:
+            flag = "--" + key.replace("_", "-")
+            take({key: tomlfile.parse(_KEYS, key, value, flag)}, flag)
+    for key in _KEYS:
+        variable = f"LAB_{key.upper()}"
+        if env.get(variable):
+            take({key: tomlfile.parse(_KEYS, key, env[variable], variable)}, variable)
+    for path in config_files(env) if files is None else files:
+        take(tomlfile.read(path, _KEYS), str(path))
+    values.setdefault("home", Home(default_root(env)))
+    values.setdefault("owner", user_name(env))
+    return Settings(**values, sources=sources)
+
+
+def config_files(env: Mapping[str, str]) -> tuple[Path, ...]:
+    """The config files, the strongest first; they need not exist."""
+    config = env.get("XDG_CONFIG_HOME", "")
+    base = Path(config) if config.startswith("/") else Path("~/.config").expanduser()
+    return base / "lab" / "config.toml", Path("/etc/lab/config.toml")
+
+
+def user_name(env: Mapping[str, str]) -> str:
+    """The name of the user we run as; the number if it has none."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return env.get("USER") or str(os.geteuid())
+
+
+def _home(value: object) -> Home:
+    if isinstance(value, Home):
+        return value
+    if isinstance(value, Path):
+        return Home(value)
+    if not isinstance(value, str) or not value:
+        raise WrongType
+    return Home(Path(value))
+
+
+def _ports(value: object) -> Ports:
+    if isinstance(value, str):
+        first, _, last = value.partition("-")
+        value = [first.strip(), last.strip()]
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise WrongType
+    low, high = (tomlfile.whole(part) for part in cast("Sequence[object]", value))
+    if not 1024 <= low <= high <= 65535:
+        raise InvalidSpec(f"{low}-{high} is no range of ports", hint="such as 23306-28999")
+    return low, high
+
+
+def _owner(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise WrongType
+    return value.strip()
+
+
+_KEYS: Mapping[str, Key] = {
+    "home": Key("a directory", _home),
+    "owner": Key("a name", _owner),
+    "hypervisor": tomlfile.one_of("libvirt", "fake"),
+    "libvirt_uri": Key("a text such as qemu:///system", tomlfile.text),
+    "storage": tomlfile.one_of("qcow2", "fake"),
+    "accelerator": tomlfile.one_of("auto", "kvm", "tcg"),
+    "default_ttl": Key("a duration such as 2h, or none", tomlfile.lease),
+    "port_range": Key("first and last port, such as 23306-28999", _ports),
+    "ready_timeout": Key("seconds, or a duration such as 5m", tomlfile.seconds),
+    "memory_floor": Key("bytes, or a size such as 512M", tomlfile.size),
+    "space_floor": Key("bytes, or a size such as 2G", tomlfile.size),
+}

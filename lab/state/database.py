@@ -1,0 +1,238 @@
+"""The connection to the state: opening, transactions, and errors that tell.
+
+What differs between SQLite and PostgreSQL is in this file and nowhere else. On both,
+transactions that write run one after the other, so that "look, then write" is atomic
+between processes without retries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
+
+from lab.errors import Conflict, HostUnfit, LabError
+from lab.locks import lock
+from lab.paths import Home, unwritable
+from lab.state import migrate
+
+BUSY_TIMEOUT = 10.0
+"""Seconds to wait for another process that writes."""
+
+_WRITE_LOCK = 0x1AB5747E
+"""The key of the advisory lock that writers on PostgreSQL take."""
+
+
+class Database:
+    """Transactions on the state of a home. Safe for use by several threads.
+
+    The file may be removed while we run: the next transaction starts a new one, as the
+    state may be lost at any time without losing labs.
+    """
+
+    def __init__(self, home: Home, url: str = "") -> None:
+        self._home = home
+        self._url = make_url(url) if url else URL.create("sqlite", database=str(home.database))
+        self._sqlite = self._url.get_backend_name() == "sqlite"
+        self._path = Path(self._url.database or "") if self._sqlite else None
+        self._guard = threading.Lock()
+        self._local = threading.local()
+        self._engine: Engine | None = None
+        self._inode: tuple[int, int] | None = None
+
+    @property
+    def where(self) -> str:
+        """The database as messages name it; no password."""
+        return f"the state in {self._path or self._url.render_as_string(hide_password=True)}"
+
+    def close(self) -> None:
+        """Close all connections; the next transaction opens new ones."""
+        with self._guard:
+            self._dispose()
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees one moment; joins the one that this thread is in.
+
+        Raises HostUnfit (cannot be opened, newer than we are), Conflict (busy), LabError
+        (damaged).
+        """
+        with self._transaction(write=False) as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[Connection]:
+        """As ``read``, for changes: no other process writes meanwhile, all or nothing."""
+        with self._transaction(write=True) as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _transaction(self, *, write: bool) -> Iterator[Connection]:
+        outer: Connection | None = getattr(self._local, "connection", None)
+        if outer is not None:
+            if write and not self._local.write:
+                raise RuntimeError("a transaction that reads cannot become one that writes")
+            yield outer
+            return
+        with self._told(), self._current_engine().connect() as plain:
+            connection = plain.execution_options(lab_mode="write" if write else "read")
+            with connection.begin():
+                self._local.connection, self._local.write = connection, write
+                try:
+                    yield connection
+                finally:
+                    self._local.connection = None
+
+    def _current_engine(self) -> Engine:
+        with self._guard:
+            if self._engine is not None and self._inode != self._file_inode():
+                self._dispose()
+            if self._engine is None:
+                self._open()
+            assert self._engine is not None  # noqa: S101  # for the type checker
+            return self._engine
+
+    def _open(self) -> None:
+        if self._path is not None:
+            self._create_file(self._path)
+            self._inode = self._file_inode()
+        self._engine = _engine(self._url)
+        try:
+            with self._engine.connect() as connection:
+                revision = self._revision(connection)
+            if not migrate.is_current(revision, self.where):
+                self._migrate(self._engine)
+        except BaseException:
+            self._dispose()
+            raise
+
+    def _create_file(self, path: Path) -> None:
+        """Make the file ourselves: SQLite would make it readable for all."""
+        self._home.create()
+        if path.exists():
+            return
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+    def _migrate(self, engine: Engine) -> None:
+        with lock(self._home, "state", "schema"):
+            if self._sqlite:
+                with engine.connect() as plain:
+                    # Kept in the file, and not possible within a transaction.
+                    connection = plain.execution_options(lab_mode="none")
+                    connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+            with engine.connect() as plain:
+                connection = plain.execution_options(lab_mode="write")
+                with connection.begin():
+                    if not migrate.is_current(self._revision(connection), self.where):
+                        migrate.upgrade(connection)
+
+    def _revision(self, connection: Connection) -> str | None:
+        if not self._sqlite:
+            return migrate.stored_revision(connection)
+        try:
+            return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+        except OperationalError as error:
+            # Cheaper than asking for the table first, which is there all but once.
+            if "no such table" in str(error.orig):
+                return None
+            raise
+
+    def _file_inode(self) -> tuple[int, int] | None:
+        if self._path is None:
+            return None
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _dispose(self) -> None:
+        if self._engine is not None:
+            self._engine.dispose()
+            self._engine = None
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn what the driver raises into our errors."""
+        try:
+            yield
+        except DBAPIError as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: DBAPIError) -> LabError:
+        said = str(error.orig).strip()
+        if not self._sqlite:
+            if isinstance(error, OperationalError | ProgrammingError):
+                return HostUnfit(f"{self.where} cannot be used: {said.splitlines()[0]}")
+            return LabError(f"{self.where}: {said.splitlines()[0]}")
+        for words, kind, what, hint in _SQLITE_ERRORS:
+            if any(word in said for word in words):
+                return kind(f"{self.where} {what}: {said}", hint=hint)
+        return LabError(f"{self.where} failed: {said}", hint="`--debug` shows where")
+
+
+_SQLITE_ERRORS: tuple[tuple[tuple[str, ...], type[LabError], str, str], ...] = (
+    (
+        ("unable to open", "readonly", "permission", "disk I/O"),
+        HostUnfit,
+        "cannot be used",
+        "set LAB_HOME to a directory you may write to, or become its owner",
+    ),
+    (("is full",), HostUnfit, "cannot grow", "free some space; `lab gc` removes leftovers"),
+    (("is locked", "is busy"), Conflict, "is busy", "try again; another lab process writes to it"),
+    (
+        ("not a database", "malformed"),
+        LabError,
+        "is damaged",
+        "move it away, with its -wal and -shm: labs are found again by the tags on their guests",
+    ),
+)
+
+
+def _engine(url: URL) -> Engine:
+    # Parameters are hidden, as passwords are among them and tracebacks show them.
+    if url.get_backend_name() != "sqlite":
+        engine = create_engine(url, pool_pre_ping=True, hide_parameters=True)
+        event.listen(engine, "begin", _begin_postgresql)
+        return engine
+    engine = create_engine(
+        url, connect_args={"timeout": BUSY_TIMEOUT}, max_overflow=-1, hide_parameters=True
+    )
+    event.listen(engine, "connect", _connected_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _connected_sqlite(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # we say BEGIN ourselves, below
+    connection.execute("PRAGMA foreign_keys=ON")
+    # With WAL this survives a crash of the process; one of the host takes guests with it.
+    connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    statement = {"write": "BEGIN IMMEDIATE", "read": "BEGIN"}.get(_mode(connection))
+    if statement:
+        connection.exec_driver_sql(statement)
+
+
+def _begin_postgresql(connection: Connection) -> None:
+    if _mode(connection) == "write":
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITE_LOCK})")
+    else:
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+
+
+def _mode(connection: Connection) -> str:
+    mode: str = connection.get_execution_options().get("lab_mode", "read")
+    return mode

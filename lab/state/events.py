@@ -1,0 +1,45 @@
+"""What happened, step by step."""
+
+from __future__ import annotations
+
+import time
+
+from sqlalchemy import delete, insert, select
+
+from lab.state.database import Database
+from lab.state.records import EventRecord
+from lab.state.schema import events as _events
+
+
+class Events:
+    """A log of steps. ``owner`` is ``str(lab.names.Owner)``, or empty for the host."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, owner: str, step: str, state: str, text: str = "", seconds: float = 0.0) -> None:
+        """Note a step, now; ``text`` must hold no secret."""
+        values = {
+            "at": time.time(),
+            "owner": owner,
+            "step": step,
+            "state": state,
+            "text": text,
+            "seconds": seconds,
+        }
+        with self._database.write() as connection:
+            connection.execute(insert(_events).values(values))
+
+    def latest(self, owner: str | None = None, *, limit: int = 100) -> list[EventRecord]:
+        """The latest ``limit`` events (of ``owner`` only), oldest first."""
+        query = select(_events).order_by(_events.c.id.desc()).limit(limit)
+        if owner is not None:
+            query = query.where(_events.c.owner == owner)
+        with self._database.read() as connection:
+            rows = connection.execute(query).mappings().all()
+        return [EventRecord(**row) for row in reversed(rows)]
+
+    def prune(self, before: float) -> int:
+        """Forget what happened before then (epoch seconds); how many events that were."""
+        with self._database.write() as connection:
+            return connection.execute(delete(_events).where(_events.c.at < before)).rowcount

@@ -1,0 +1,106 @@
+"""Bringing the schema of a database to the one that this program knows.
+
+Alembic costs a quarter of a second to import, so it is imported only when there is
+something to migrate: ``REVISION`` says whether there is.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, create_engine, inspect, text
+
+from lab.errors import HostUnfit
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+REVISION = "0001"
+"""The schema that this program works with: the head of ``migrations/versions``."""
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+def is_current(stored: str | None, where: str) -> bool:
+    """True if a database at revision ``stored`` (None: empty) needs no migration.
+
+    ``where`` names the database in the message. Raises HostUnfit if it is newer than
+    this program.
+    """
+    if stored is not None and stored > REVISION:
+        raise HostUnfit(
+            f"{where} was written by a newer version of lab"
+            f" (schema {stored}, this version knows {REVISION})",
+            hint="upgrade lab, or set LAB_HOME to use another state",
+        )
+    return stored == REVISION
+
+
+def stored_revision(connection: Connection) -> str | None:
+    """The revision of the database, None if it is empty."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+
+
+def upgrade(connection: Connection) -> None:
+    """Bring the database to ``REVISION`` within the transaction of ``connection``."""
+    from alembic import command
+
+    command.upgrade(_config(connection), "head")
+
+
+def differences(connection: Connection) -> list[Any]:
+    """How the tables in the database differ from ``schema``, as Alembic says it."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.runtime.migration import MigrationContext
+
+    from lab.state.schema import metadata
+
+    options = {"compare_type": True, "compare_server_default": True}
+    return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))
+
+
+def head() -> str | None:
+    """The number of the last migration there is."""
+    from alembic.script import ScriptDirectory
+
+    return ScriptDirectory.from_config(_config(None)).get_current_head()
+
+
+def draft(message: str, directory: Path) -> None:
+    """Write the next migration, from what ``schema`` has that the migrations lack.
+
+    ``directory`` is for a scratch database. What Alembic cannot see, such as a changed
+    check constraint, is left to the author.
+    """
+    from alembic import command
+
+    engine = create_engine(f"sqlite:///{directory}/scratch.db")
+    try:
+        with engine.begin() as connection:
+            config = _config(connection)
+            if head() is not None:
+                command.upgrade(config, "head")
+            number = f"{int(head() or 0) + 1:04d}"
+            command.revision(config, message, autogenerate=True, rev_id=number)
+    finally:
+        engine.dispose()
+
+
+def _config(connection: Connection | None) -> Config:
+    from alembic.config import Config
+
+    config = Config()
+    # The option's value is interpolated by ConfigParser.
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as scratch:
+        draft(sys.argv[1], Path(scratch))

@@ -1,0 +1,144 @@
+"""The rows of the state, as frozen dataclasses.
+
+Everywhere: times are UTC seconds since the epoch, durations are seconds, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lab.names import Owner
+
+LabState = Literal["creating", "ready", "stopped", "failed", "removing"]
+ImageState = Literal["building", "ready"]
+TemplateState = Literal["building", "ready", "broken"]
+ResourceKind = Literal["volume", "guest", "port", "file", "segment"]
+ResourceState = Literal["intended", "made"]
+Started = Literal["warm", "cold"]
+
+
+@dataclass(frozen=True)
+class LabRecord:
+    """A lab.
+
+    ``image``, ``template``: their keys. ``user``: the database user that ``password`` is
+    for; ``owner``: the person who made the lab. ``segment``: the number
+    of its private network. ``expires_at`` None: no lease. ``ready_seconds``, ``started``:
+    how its last start went, None before; ``why_cold``: why it was not warm.
+    """
+
+    name: str
+    blueprint: str
+    engine: str
+    engine_version: str
+    image: str
+    node_count: int
+    memory: int
+    cpus: int
+    disk: int
+    state: LabState
+    password: str = field(repr=False)
+    user: str
+    owner: str
+    created_at: float
+    segment: int = 0
+    template: str | None = None
+    expires_at: float | None = None
+    ready_seconds: float | None = None
+    started: Started | None = None
+    why_cold: str = ""
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """A node of a lab. ``sql_port``, ``ssh_port``: on the host, 0 for none.
+
+    ``extra``: what only one blueprint or driver knows about it; no secrets.
+    """
+
+    lab: str
+    name: str
+    idx: int
+    role: str
+    guest: str
+    sql_port: int = 0
+    ssh_port: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class LabWithNodes:
+    """A lab and its nodes, in order."""
+
+    lab: LabRecord
+    nodes: tuple[NodeRecord, ...]
+
+
+@dataclass(frozen=True)
+class ImageRecord:
+    """An image. ``build_seconds`` and ``size`` are 0 until it is ready."""
+
+    key: str
+    recipe: str
+    engine: str
+    engine_version: str
+    state: ImageState
+    created_at: float
+    used_at: float
+    build_seconds: float = 0.0
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class TemplateRecord:
+    """A template.
+
+    ``fingerprint``: of the hypervisor, for the RAM image; ``warm``: it has one.
+    ``form_seconds`` and ``size`` are 0 until it is ready.
+    """
+
+    key: str
+    image: str
+    blueprint: str
+    node_count: int
+    memory: int
+    cpus: int
+    disk: int
+    fingerprint: str
+    state: TemplateState
+    warm: bool
+    created_at: float
+    used_at: float
+    size: int = 0
+    form_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class ResourceRecord:
+    """Something that exists or was about to: written before the thing is made.
+
+    ``ref`` is the thing's name, unique within its ``kind``; ``pid``: who intended it.
+    """
+
+    id: int
+    owner: Owner
+    kind: ResourceKind
+    ref: str
+    state: ResourceState
+    created_at: float
+    pid: int
+
+
+@dataclass(frozen=True)
+class EventRecord:
+    """A step that was taken. ``state`` is that of ``lab.progress.Event``."""
+
+    id: int
+    at: float
+    owner: str
+    step: str
+    state: str
+    text: str
+    seconds: float

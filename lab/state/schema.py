@@ -1,0 +1,151 @@
+"""The tables. A change here needs a migration; a test compares the two."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _text(name: str) -> Column[str]:
+    return Column(name, String, nullable=False)
+
+
+def _int(name: str) -> Column[int]:
+    return Column(name, Integer, nullable=False)
+
+
+def _bytes(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=False)
+
+
+def _seconds(name: str, *, nullable: bool = False) -> Column[float]:
+    return Column(name, Double, nullable=nullable)
+
+
+labs = Table(
+    "labs",
+    metadata,
+    Column("name", String, primary_key=True),
+    _text("blueprint"),
+    _text("engine"),
+    _text("engine_version"),
+    _text("image"),
+    Column("template", String),
+    _int("node_count"),
+    _bytes("memory"),
+    _int("cpus"),
+    _bytes("disk"),
+    _text("state"),
+    _text("password"),
+    _text("user"),
+    _text("owner"),
+    _int("segment"),
+    _seconds("created_at"),
+    _seconds("expires_at", nullable=True),
+    _seconds("ready_seconds", nullable=True),
+    Column("started", String),
+    _text("why_cold"),
+    CheckConstraint("state IN ('creating', 'ready', 'stopped', 'failed', 'removing')", "state"),
+)
+
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("lab", String, ForeignKey("labs.name", ondelete="CASCADE"), primary_key=True),
+    Column("name", String, primary_key=True),
+    _int("idx"),
+    _text("role"),
+    _text("guest"),
+    _int("sql_port"),
+    _int("ssh_port"),
+    Column("extra", JSON, nullable=False),
+)
+
+images = Table(
+    "images",
+    metadata,
+    Column("key", String, primary_key=True),
+    _text("recipe"),
+    _text("engine"),
+    _text("engine_version"),
+    _text("state"),
+    _seconds("created_at"),
+    _seconds("used_at"),
+    _seconds("build_seconds"),
+    _bytes("size"),
+    CheckConstraint("state IN ('building', 'ready')", "state"),
+)
+
+templates = Table(
+    "templates",
+    metadata,
+    Column("key", String, primary_key=True),
+    _text("image"),
+    _text("blueprint"),
+    _int("node_count"),
+    _bytes("memory"),
+    _int("cpus"),
+    _bytes("disk"),
+    _text("fingerprint"),
+    _text("state"),
+    Column("warm", Boolean, nullable=False),
+    _seconds("created_at"),
+    _seconds("used_at"),
+    _bytes("size"),
+    _seconds("form_seconds"),
+    CheckConstraint("state IN ('building', 'ready', 'broken')", "state"),
+)
+
+resources = Table(
+    "resources",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    _text("owner"),
+    _text("kind"),
+    _text("ref"),
+    _text("state"),
+    _seconds("created_at"),
+    _int("pid"),
+    CheckConstraint("state IN ('intended', 'made')", "state"),
+    UniqueConstraint("kind", "ref"),
+    # An id that is given once more would let a late ``made(id)`` hit another's thing.
+    sqlite_autoincrement=True,
+)
+Index(None, resources.c.owner)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    _seconds("at"),
+    _text("owner"),
+    _text("step"),
+    _text("state"),
+    _text("text"),
+    _seconds("seconds"),
+)
+Index(None, events.c.owner)
+Index(None, events.c.at)

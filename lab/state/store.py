@@ -1,0 +1,98 @@
+"""The way to the record. Data in, data out: no connection or row leaves this package."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterator
+from types import TracebackType
+
+from sqlalchemy import select
+
+from lab.names import LAB_NAME_LIMIT
+from lab.paths import Home
+from lab.state import schema
+from lab.state.database import Database
+from lab.state.events import Events
+from lab.state.keyed import Keyed
+from lab.state.nodes import Nodes
+from lab.state.records import (
+    ImageRecord,
+    LabRecord,
+    LabWithNodes,
+    NodeRecord,
+    TemplateRecord,
+)
+from lab.state.resources import Resources
+
+
+class Store:
+    """The state of a home. Opens when first used; safe for use by several threads.
+
+    ``url`` names another database than the home's own file, as SQLAlchemy writes it.
+
+    Every method is a transaction of its own, or part of the one that ``transaction``
+    opened. All of them raise HostUnfit (cannot be read or written, written by a newer
+    version), Conflict (another process writes for too long) and LabError (damaged).
+    """
+
+    def __init__(self, home: Home, url: str = "") -> None:
+        self._database = Database(home, url)
+        self.labs = Keyed(self._database, schema.labs, LabRecord, "lab")
+        self.nodes = Nodes(self._database)
+        self.images = Keyed(self._database, schema.images, ImageRecord, "image")
+        self.templates = Keyed(self._database, schema.templates, TemplateRecord, "template")
+        self.resources = Resources(self._database)
+        self.events = Events(self._database)
+
+    def close(self) -> None:
+        """Close the connections; the next use opens new ones."""
+        self._database.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All that this thread does with the store in the block happens at once, or not at all.
+
+        No other process writes meanwhile: keep it short, and do nothing slow in it.
+        """
+        with self._database.write():
+            yield
+
+    def free_name(self, prefix: str) -> str:
+        """The first of ``pxc``, ``pxc-2``, ``pxc-3``, ... that no lab has.
+
+        A lab of which only resources are left still has its name. To be sure of the name,
+        add the lab in the same ``transaction``.
+        """
+        resources = schema.resources.c.owner
+        with self._database.read() as connection:
+            taken = set(connection.execute(select(schema.labs.c.name)).scalars())
+            left = select(resources).where(resources.startswith("lab:")).distinct()
+            taken |= {owner.removeprefix("lab:") for owner in connection.execute(left).scalars()}
+        number, name = 1, prefix[:LAB_NAME_LIMIT].rstrip("-")
+        while name in taken:
+            number += 1
+            name = prefix[: LAB_NAME_LIMIT - len(f"-{number}")].rstrip("-") + f"-{number}"
+        return name
+
+    def lab_with_nodes(self, name: str) -> LabWithNodes:
+        """A lab and its nodes, as of one moment; raises NotFound."""
+        with self._database.read():
+            return LabWithNodes(self.labs.get(name), tuple(self.nodes.of(name)))
+
+    def labs_with_nodes(self) -> list[LabWithNodes]:
+        """All labs and their nodes, by name, as of one moment; two queries."""
+        with self._database.read():
+            labs, nodes = self.labs.all(), self.nodes.all()
+        by_lab: dict[str, list[NodeRecord]] = defaultdict(list)
+        for node in nodes:
+            by_lab[node.lab].append(node)
+        return [LabWithNodes(lab, tuple(by_lab[lab.name])) for lab in labs]

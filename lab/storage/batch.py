@@ -1,0 +1,109 @@
+"""Snapshots of several volumes that appear together or not at all.
+
+Each snapshot's record names its batch, which is a scratch directory. As long as that holds a
+plan, the snapshots are invisible; removing the plan is the one step that shows them all. A
+batch whose process died is undone by its plan: by ``sweep``, or by whoever needs the label.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from lab.errors import InvalidSpec, NotFound
+from lab.names import VolumeName
+from lab.storage.shelf import SNAPSHOTS, Shelf, SnapshotRecord, entries, write_json
+
+_PLAN = "plan.json"
+
+
+def publish(shelf: Shelf, work: Path, label: str, disks: Mapping[VolumeName, int]) -> None:
+    """Show the copies ``work/0``, ``work/1`` ... as snapshot ``label`` of the volumes in order.
+
+    ``disks`` maps each volume to its size in bytes; the caller holds them all. On any error
+    none is shown and all are removed.
+    """
+    write_json(work / _PLAN, [[str(volume), label] for volume in disks])
+    try:
+        for index, (volume, size) in enumerate(disks.items()):
+            record = SnapshotRecord(size, next_order(shelf, volume), work.name)
+            place(shelf, work, work / str(index), (volume, label), record)
+        (work / _PLAN).unlink()
+    except BaseException:
+        if (work / _PLAN).exists():
+            for volume in disks:
+                forget(shelf, volume, label)
+        raise
+
+
+def place(
+    shelf: Shelf, work: Path, disk: Path, name: tuple[VolumeName, str], record: SnapshotRecord
+) -> None:
+    """Move the finished ``disk`` and its record to where the snapshot ``name`` is kept."""
+    frozen, note = shelf.snapshot_files(*name)
+    shelf.add_folder(frozen.parent)
+    draft = work / f"{disk.name}.json"
+    write_json(draft, asdict(record))
+    disk.rename(frozen)
+    draft.rename(note)
+
+
+def visible(shelf: Shelf, volume: VolumeName, label: str) -> SnapshotRecord | None:
+    """The snapshot's record if it is there for all to see."""
+    record = shelf.snapshot_record(volume, label)
+    if record is None or not record.batch:
+        return record
+    if (shelf.scratches / record.batch / _PLAN).exists():
+        return None
+    # undoing a batch removes the records first: what is still there now was shown for good
+    return shelf.snapshot_record(volume, label)
+
+
+def labels(shelf: Shelf, volume: VolumeName) -> list[tuple[str, SnapshotRecord]]:
+    """The visible snapshots of ``volume``, oldest first."""
+    folder = shelf.place(volume) / SNAPSHOTS
+    found = []
+    for note in entries(folder):
+        record = visible(shelf, volume, note.stem) if note.suffix == ".json" else None
+        if record is not None:
+            found.append((note.stem, record))
+    return sorted(found, key=lambda entry: entry[1].order)
+
+
+def next_order(shelf: Shelf, volume: VolumeName) -> int:
+    """The order of a new snapshot of ``volume``, which the caller holds."""
+    return max((record.order for _, record in labels(shelf, volume)), default=0) + 1
+
+
+def forget(shelf: Shelf, volume: VolumeName, label: str) -> None:
+    """Remove what there is of a snapshot of ``volume``, which the caller holds."""
+    frozen, note = shelf.snapshot_files(volume, label)
+    note.unlink(missing_ok=True)
+    frozen.unlink(missing_ok=True)
+
+
+def undo(shelf: Shelf, work: Path) -> list[str]:
+    """Remove the snapshots of the dead batch ``work``, which the caller holds; says which."""
+    removed = []
+    for volume, label in _read_plan(work / _PLAN):
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(shelf.held(volume))
+            except NotFound:
+                continue
+            record = shelf.snapshot_record(volume, label)
+            if record is None or record.batch == work.name:
+                forget(shelf, volume, label)
+                removed.append(f"unfinished snapshot {volume}@{label}")
+    (work / _PLAN).unlink(missing_ok=True)
+    return removed
+
+
+def _read_plan(plan: Path) -> list[tuple[VolumeName, str]]:
+    """What a batch was to make; a plan that was never finished made nothing yet."""
+    with contextlib.suppress(FileNotFoundError, ValueError, InvalidSpec):
+        return [(VolumeName.parse(name), label) for name, label in json.loads(plan.read_bytes())]
+    return []

@@ -1,0 +1,90 @@
+"""Locks that vanish with their process, and scratch directories that live no longer than it.
+
+The lock is the kernel's (flock) on a directory itself: no lock files, nothing stale after a
+crash, and it excludes threads as well as processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def hold(directory: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
+    """Hold the lock on ``directory``, which is still at its path when we have it.
+
+    Raises FileNotFoundError if it is absent or vanished while we waited, BlockingIOError if
+    another holds it and ``wait`` is False.
+    """
+    handle = _lock(directory, shared=shared, wait=wait)
+    try:
+        yield
+    finally:
+        _unlock(handle)
+
+
+@contextlib.contextmanager
+def scratch(parent: Path) -> Iterator[Path]:
+    """A new directory in ``parent``, held, and removed at the end if it is still there.
+
+    Renaming it away publishes it. ``abandoned`` tells the ones whose process died.
+    """
+    path, handle = _new_held(parent)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        _unlock(handle)
+
+
+def abandoned(parent: Path) -> Iterator[Path]:
+    """Each scratch directory in ``parent`` whose process died, held while you look at it.
+
+    Empty ones are removed without a word: they may be just being made, by one who tries again.
+    """
+    try:
+        entries = sorted(parent.iterdir())
+    except FileNotFoundError:
+        return
+    for path in entries:
+        if path.is_dir():
+            with contextlib.suppress(BlockingIOError, FileNotFoundError), hold(path, wait=False):
+                if any(path.iterdir()):
+                    yield path
+                else:
+                    path.rmdir()
+
+
+def _new_held(parent: Path) -> tuple[Path, int]:
+    while True:
+        path = parent / secrets.token_hex(8)
+        path.mkdir(mode=0o700)
+        # a sweep may see it before we hold it, and remove it
+        with contextlib.suppress(FileNotFoundError):
+            return path, _lock(path, shared=False, wait=True)
+
+
+def _lock(directory: Path, *, shared: bool, wait: bool) -> int:
+    mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+    while True:
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(handle, mode)
+            if os.path.samestat(os.fstat(handle), directory.stat()):
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        _unlock(handle)
+
+
+def _unlock(handle: int) -> None:
+    # a child forked at this moment shares the handle: closing alone would not unlock
+    fcntl.flock(handle, fcntl.LOCK_UN)
+    os.close(handle)

@@ -1,0 +1,284 @@
+"""The default storage: files, where every volume is a qcow2 overlay.
+
+A clone is an empty overlay on a frozen file. A snapshot is a copy of the active overlay, so
+the file that a running guest has open is never switched; that is cheap only because overlays
+hold no more than what was written since the clone (a few MB), and costs the time to copy what
+was written otherwise (blocks are shared where the file system can, such as XFS and Btrfs).
+An imported disk becomes a raw base that never changes below an overlay like any other.
+
+Guests open ``disk.qcow2`` with cache=none. QEMU writes its cached metadata when a guest is
+paused, which is what makes the copy whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import BinaryIO
+
+from lab.errors import InvalidSpec, NotFound
+from lab.names import VolumeName
+from lab.storage import Space, Tags, Volume, VolumeSnapshot, batch, hold, rules, sparse
+from lab.storage.flatten import open_parts, read_parts
+from lab.storage.qcow2_format import Backing, read_header, write_empty
+from lab.storage.shelf import (
+    BASE,
+    DISK,
+    RECORD,
+    SNAPSHOTS,
+    Shelf,
+    SnapshotRecord,
+    VolumeRecord,
+    write_json,
+)
+from lab.storage.stream import CHUNK, StreamHeader, StreamReader, write_stream
+
+_SMALL = 1 << 16  # bytes that an empty overlay and its record take, rounded up
+
+
+class Qcow2Storage:
+    """Volumes as files below ``root``; the contract is that of ``lab.storage.Storage``.
+
+    ``home`` marks the volumes of this installation: those of others are as good as absent,
+    except that their names are taken. ``owner``: the user and group (ids) that QEMU runs as,
+    None if that is us. ``root`` and what is above it must be passable for that user.
+    """
+
+    name = "qcow2"
+
+    def __init__(self, root: Path, home: str, owner: tuple[int, int] | None = None) -> None:
+        self._shelf = Shelf(root, owner)
+        self._home = home
+
+    def create(self, volume: VolumeName, size: int, tags: Tags) -> Volume:
+        """A new empty overlay on nothing."""
+        record = VolumeRecord(self._home, rules.check_size(size), rules.check_tags(tags))
+        with self._new(volume, _SMALL) as work:
+            self._write_overlay(work, size, None)
+            self._shelf.publish(work, volume, record)
+        return self._volume(volume, record)
+
+    def import_raw(self, volume: VolumeName, source: Path, tags: Tags) -> Volume:
+        """A raw base and an overlay on it, both on stable storage when this returns.
+
+        ``source`` is taken over without a copy if it is on the same file system and has no
+        other name; it is gone then as well. Raises InvalidSpec if it is not a regular file.
+        """
+        size = _raw_size(source)
+        record = VolumeRecord(self._home, size, rules.check_tags(tags))
+        with self._new(volume, sparse.allocated(source)) as work:
+            sparse.take(source, work / BASE)
+            self._shelf.own(work / BASE, frozen=True)
+            self._write_overlay(work, size, self._base(volume))
+            self._shelf.publish(work, volume, record, durable=True)
+            source.unlink(missing_ok=True)
+        return self._volume(volume, record)
+
+    def snapshot(self, volumes: Sequence[VolumeName], label: str) -> list[VolumeSnapshot]:
+        """Copies of the active overlays; all holes are kept.
+
+        Raises HostUnfit before anything is copied if the copy of a volume would not fit.
+        """
+        rules.check_label(label)
+        with contextlib.ExitStack() as stack:
+            sizes = {}
+            for name in sorted(set(volumes)):
+                sizes[name] = stack.enter_context(self._held(name)).size
+            for name in sizes:
+                if batch.visible(self._shelf, name, label):
+                    raise rules.has_snapshot(name, label)
+            needs = sum(sparse.allocated(self._shelf.place(name) / DISK) for name in sizes)
+            stack.enter_context(self._shelf.teaching(needs))
+            work = stack.enter_context(self._shelf.scratch())
+            for index, name in enumerate(sizes):
+                copy = work / str(index)
+                sparse.copy(self._shelf.place(name) / DISK, copy)
+                self._shelf.own(copy, frozen=True)
+            batch.publish(self._shelf, work, label, sizes)
+        return [VolumeSnapshot(name, label, sizes[name]) for name in volumes]
+
+    def persist(self, snapshots: Sequence[VolumeSnapshot]) -> None:
+        """Sync the frozen files and all folders they are reached by."""
+        for snapshot in snapshots:
+            with self._held(snapshot.volume, shared=True):
+                self._visible(snapshot.volume, snapshot.label)
+                place = self._shelf.place(snapshot.volume)
+                files = self._shelf.snapshot_files(snapshot.volume, snapshot.label)
+                sparse.sync(*files, place / SNAPSHOTS, place / RECORD)
+                self._shelf.sync_folders(snapshot.volume)
+
+    def snapshots(self, volume: VolumeName) -> list[VolumeSnapshot]:
+        """See ``Storage``; those of volumes that are not ours count as absent."""
+        if self._ours(volume) is None:
+            return []
+        found = batch.labels(self._shelf, volume)
+        return [VolumeSnapshot(volume, label, record.size) for label, record in found]
+
+    def clone(
+        self, origin: VolumeSnapshot, volume: VolumeName, tags: Tags, *, size: int = 0
+    ) -> Volume:
+        """A new empty overlay on the frozen file, without a subprocess and without a sync."""
+        tags = rules.check_tags(tags)
+        # held: destroying the origin waits, and then finds the new clone
+        with self._held(origin.volume, shared=True):
+            found = self._visible(origin.volume, origin.label)
+            size = rules.clone_size(origin.volume, found.size, size)
+            record = VolumeRecord(self._home, size, tags, f"{origin.volume}@{origin.label}")
+            with self._new(volume, _SMALL) as work:
+                self._write_overlay(work, size, self._frozen(origin.volume, origin.label))
+                self._shelf.publish(work, volume, record)
+        return self._volume(volume, record)
+
+    def rollback(self, volume: VolumeName, label: str) -> None:
+        """A new empty overlay on the frozen file; later snapshots stay as they are."""
+        with self._held(volume) as record, self._shelf.teaching(_SMALL):
+            self._visible(volume, label)
+            with self._shelf.scratch() as work:
+                self._write_overlay(work, record.size, self._frozen(volume, label))
+                (work / DISK).replace(self._shelf.place(volume) / DISK)
+
+    def destroy(self, volume: VolumeName) -> None:
+        """See ``Storage``; a clone counts also if another installation made it."""
+        with contextlib.suppress(NotFound), self._shelf.held(volume):
+            if self._ours(volume) is None:
+                raise rules.not_ours(volume)
+            if (self._shelf.place(volume) / SNAPSHOTS).exists():
+                clones = self._clones(volume)
+                if clones:
+                    raise rules.has_clones(volume, clones)
+            with self._shelf.teaching(0):
+                self._shelf.discard(volume)
+
+    def volumes(self) -> list[Volume]:
+        """Those whose record names our home."""
+        found = ((name, self._ours(name)) for name in self._shelf.names())
+        return [self._volume(name, record) for name, record in found if record]
+
+    def get(self, volume: VolumeName) -> Volume:
+        """See ``Storage``; volumes that are not ours count as absent."""
+        record = self._ours(volume)
+        if record is None:
+            raise rules.absent(volume)
+        return self._volume(volume, record)
+
+    def used(self, volume: VolumeName) -> int:
+        """What the files of the volume take, its snapshots and its base included."""
+        with self._held(volume, shared=True):
+            stats = (path.lstat() for path in self._shelf.place(volume).rglob("*"))
+            return sum(stat.st_blocks * 512 for stat in stats)
+
+    def space(self) -> Space:
+        """The figures of the file system."""
+        return self._shelf.space()
+
+    def send(self, snapshot: VolumeSnapshot, to: BinaryIO) -> None:
+        """The content of the whole chain, see ``stream.py``; errors of ``to`` are its own."""
+        with contextlib.ExitStack() as stack:
+            # frozen files never change: once they are open, nobody needs to wait for us
+            with self._held(snapshot.volume, shared=True):
+                record = self._visible(snapshot.volume, snapshot.label)
+                top = self._frozen(snapshot.volume, snapshot.label).path
+                parts = open_parts(top, stack)
+            data = sum(part.length for part in parts)
+            header = StreamHeader(snapshot.label, record.size, data)
+            write_stream(to, header, read_parts(parts, CHUNK))
+
+    def receive(self, volume: VolumeName, source: BinaryIO, tags: Tags) -> VolumeSnapshot:
+        """A raw base, and two overlays on it: the snapshot and the disk."""
+        tags = rules.check_tags(tags)
+        stream = StreamReader(source)
+        head = stream.header
+        with self._new(volume, head.data) as work:
+            if head.data > self.space().free:
+                raise rules.no_space(str(self._shelf.root), head.data, self.space().free)
+            stream.write_to(work / BASE)
+            self._shelf.own(work / BASE, frozen=True)
+            self._write_overlay(work, head.size, self._base(volume))
+            self._write_snapshot(work, head, self._base(volume))
+            record = VolumeRecord(self._home, head.size, tags)
+            self._shelf.publish(work, volume, record, durable=True)
+        return VolumeSnapshot(volume, head.label, head.size)
+
+    def sweep(self) -> list[str]:
+        """Undo unfinished snapshots, remove the work of processes that died."""
+        removed = []
+        for work in hold.abandoned(self._shelf.scratches):
+            removed += batch.undo(self._shelf, work)
+            shutil.rmtree(work, ignore_errors=True)
+            removed.append(f"unfinished work {work.name}")
+        self._shelf.tidy_all()
+        return removed
+
+    def _ours(self, volume: VolumeName) -> VolumeRecord | None:
+        record = self._shelf.record(volume)
+        return record if record and record.home == self._home else None
+
+    def _volume(self, volume: VolumeName, record: VolumeRecord) -> Volume:
+        path = self._shelf.place(volume) / DISK
+        return Volume(volume, path, "qcow2", record.size, record.tags)
+
+    @contextlib.contextmanager
+    def _held(self, volume: VolumeName, *, shared: bool = False) -> Iterator[VolumeRecord]:
+        with self._shelf.held(volume, shared=shared):
+            record = self._ours(volume)
+            if record is None:
+                raise rules.absent(volume)
+            yield record
+
+    @contextlib.contextmanager
+    def _new(self, volume: VolumeName, needs: int) -> Iterator[Path]:
+        """A directory that is to become ``volume``; ``needs`` in bytes."""
+        if self._shelf.place(volume).exists():
+            raise rules.exists(volume)
+        with self._shelf.teaching(needs), self._shelf.scratch() as work:
+            yield work
+
+    def _visible(self, volume: VolumeName, label: str) -> SnapshotRecord:
+        record = batch.visible(self._shelf, volume, rules.check_label(label))
+        if record is None:
+            raise rules.no_snapshot(volume, label)
+        return record
+
+    def _frozen(self, volume: VolumeName, label: str) -> Backing:
+        return Backing(self._shelf.snapshot_files(volume, label)[0], "qcow2")
+
+    def _base(self, volume: VolumeName) -> Backing:
+        return Backing(self._shelf.place(volume) / BASE, "raw")
+
+    def _write_overlay(self, work: Path, size: int, backing: Backing | None) -> None:
+        write_empty(work / DISK, size, backing)
+        self._shelf.own(work / DISK)
+
+    def _write_snapshot(self, work: Path, head: StreamHeader, backing: Backing) -> None:
+        """The one snapshot of a received volume, which appears with it."""
+        folder = work / SNAPSHOTS
+        self._shelf.add_folder(folder)
+        frozen = folder / f"{head.label}.qcow2"
+        write_empty(frozen, head.size, backing)
+        self._shelf.own(frozen, frozen=True)
+        write_json(folder / f"{head.label}.json", asdict(SnapshotRecord(head.size, order=1)))
+
+    def _clones(self, volume: VolumeName) -> list[str]:
+        """The volumes, ours or not, that are clones of a snapshot of ``volume``."""
+        others = (name for name in self._shelf.names() if name != volume)
+        return [str(name) for name in others if self._depends(name, volume)]
+
+    def _depends(self, name: VolumeName, volume: VolumeName) -> bool:
+        record = self._shelf.record(name)
+        if record:
+            return record.origin.startswith(f"{volume}@")
+        # torn by a power loss: the disk itself still tells what it needs
+        with contextlib.suppress(FileNotFoundError, InvalidSpec):
+            backing = read_header(self._shelf.place(name) / DISK).backing
+            return backing is not None and self._shelf.place(volume) in backing.path.parents
+        return False
+
+
+def _raw_size(source: Path) -> int:
+    """Bytes of the volume that ``source`` makes: whole sectors."""
+    if not source.is_file():
+        raise InvalidSpec(f"{source} is not a raw disk file")
+    return rules.check_size(-(-source.stat().st_size // rules.SECTOR) * rules.SECTOR)

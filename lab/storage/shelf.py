@@ -1,0 +1,252 @@
+"""The directory that file volumes are on: where each file is, who may read it, how it appears.
+
+::
+
+    root/labs/pxc/n1/os/            one directory per volume, its path the volume's name
+      volume.json                   tags, size, origin; never changes
+      disk.qcow2                    what the guest opens
+      base.raw                      below it, if the volume was imported; never changes
+      snapshots/<label>.qcow2       frozen, never changes
+      snapshots/<label>.json        its size, order, and the batch that made it
+    root/.scratch/<token>/          work of a live process, or litter of a dead one
+
+A volume appears by renaming a finished scratch directory into place and goes by the reverse,
+so no state in between is ever visible.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.errors import HostUnfit, InvalidSpec
+from lab.names import VolumeName
+from lab.storage import Space, hold, rules, sparse
+
+DISK, BASE, RECORD, SNAPSHOTS = "disk.qcow2", "base.raw", "volume.json", "snapshots"
+_KINDS = ("images", "labs", "templates")
+_WRITABLE, _FROZEN = 0o640, 0o440
+
+
+@dataclass(frozen=True)
+class VolumeRecord:
+    """What volume.json holds. ``origin``: the snapshot it is a clone of, as volume@label."""
+
+    home: str
+    size: int
+    tags: dict[str, str]
+    origin: str = ""
+
+
+@dataclass(frozen=True)
+class SnapshotRecord:
+    """What a snapshot's file holds; ``order`` grows within a volume. See ``batch.py``."""
+
+    size: int
+    order: int
+    batch: str = ""
+
+
+class Shelf:
+    """Places, records and appearance of volumes below ``root``.
+
+    ``owner`` is the user and group (ids) that disks are given to, None to keep our own.
+    """
+
+    def __init__(self, root: Path, owner: tuple[int, int] | None) -> None:
+        self.root = root.absolute()
+        self.scratches = self.root / ".scratch"
+        self._owner = owner
+        # a foreign QEMU user must pass through, and needs to list nothing
+        self._mode = 0o711 if owner else 0o750
+
+    def place(self, volume: VolumeName) -> Path:
+        """The directory of ``volume``."""
+        return self.root / str(volume)
+
+    def snapshot_files(self, volume: VolumeName, label: str) -> tuple[Path, Path]:
+        """The frozen disk and the record of a snapshot, there or not."""
+        folder = self.place(volume) / SNAPSHOTS
+        return folder / f"{label}.qcow2", folder / f"{label}.json"
+
+    def record(self, volume: VolumeName) -> VolumeRecord | None:
+        """What is recorded of ``volume``; None if it is absent or cannot be read."""
+        fields = _read_json(self.place(volume) / RECORD)
+        with contextlib.suppress(TypeError):
+            return VolumeRecord(**fields) if fields else None
+        return None
+
+    def snapshot_record(self, volume: VolumeName, label: str) -> SnapshotRecord | None:
+        """What is recorded of a snapshot, visible or not; None if it is absent or torn."""
+        fields = _read_json(self.snapshot_files(volume, label)[1])
+        with contextlib.suppress(TypeError):
+            return SnapshotRecord(**fields) if fields else None
+        return None
+
+    def names(self) -> Iterator[VolumeName]:
+        """All volumes on the shelf, of any installation."""
+        for kind in _KINDS:
+            for path in _below(self.root / kind, 3):
+                with contextlib.suppress(InvalidSpec):
+                    yield VolumeName.parse(path.relative_to(self.root).as_posix())
+
+    @contextlib.contextmanager
+    def held(self, volume: VolumeName, *, shared: bool = False) -> Iterator[None]:
+        """Hold ``volume``: alone, or with others that only need it to stay; raises NotFound.
+
+        Who holds several takes them in the order of their names.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(hold.hold(self.place(volume), shared=shared))
+            except FileNotFoundError:
+                raise rules.absent(volume) from None
+            yield
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A directory to prepare things in; see ``hold.scratch``."""
+        self._make_folders(self.scratches)
+        with hold.scratch(self.scratches) as work:
+            yield work
+
+    def publish(
+        self, work: Path, volume: VolumeName, record: VolumeRecord, *, durable: bool = False
+    ) -> None:
+        """Make the finished directory ``work`` the new ``volume``; raises Conflict.
+
+        ``durable``: it survives a power loss from then on, which takes its time.
+        """
+        write_json(work / RECORD, asdict(record))
+        work.chmod(self._mode)
+        if durable:
+            sparse.sync(*work.rglob("*"), work)
+        self._move_in(work, volume)
+        if durable:
+            self.sync_folders(volume)
+
+    def sync_folders(self, volume: VolumeName) -> None:
+        """Wait until the folders from ``volume`` up to the root are on stable storage."""
+        place = self.place(volume)
+        kind = place.parents[2]
+        sparse.sync(place, *place.parents[:2], kind, self.root, self.scratches)
+
+    def _move_in(self, work: Path, volume: VolumeName) -> None:
+        place = self.place(volume)
+        while True:
+            self._make_folders(place.parent)
+            try:
+                work.rename(place)
+            except FileNotFoundError:
+                if not work.exists():
+                    raise
+                continue  # another process tidied the empty folders away
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise rules.exists(volume) from None
+                raise
+            return
+
+    def discard(self, volume: VolumeName) -> None:
+        """Remove ``volume``, which the caller holds: at once from sight, then from disk."""
+        place = self.place(volume)
+        self._make_folders(self.scratches)
+        trash = self.scratches / secrets.token_hex(8)
+        place.rename(trash)
+        shutil.rmtree(trash, ignore_errors=True)  # sweep takes what is left
+        self.tidy(place.parent)
+
+    def tidy(self, folder: Path) -> None:
+        """Remove ``folder`` and those above it as far as they are empty."""
+        with contextlib.suppress(OSError):
+            while folder != self.root:
+                folder.rmdir()
+                folder = folder.parent
+
+    def tidy_all(self) -> None:
+        """Remove all empty folders that killed calls left."""
+        for kind in _KINDS:
+            for depth in (2, 1):
+                for folder in _below(self.root / kind, depth):
+                    self.tidy(folder)
+
+    def own(self, file: Path, *, frozen: bool = False) -> None:
+        """Give a disk to the user who runs QEMU; nobody else may read it."""
+        if self._owner:
+            os.chown(file, *self._owner)
+        file.chmod(_FROZEN if frozen else _WRITABLE)
+
+    def add_folder(self, folder: Path) -> None:
+        """Make ``folder`` in an existing one; fine if it is there."""
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            folder.chmod(self._mode)
+
+    def space(self) -> Space:
+        """Free and total bytes of the file system the shelf is on, or will be."""
+        folder = self.root
+        while not folder.exists():
+            folder = folder.parent
+        status = os.statvfs(folder)
+        return Space(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize)
+
+    @contextlib.contextmanager
+    def teaching(self, needs: int) -> Iterator[None]:
+        """Turn a full or forbidden disk into HostUnfit; ``needs`` in bytes, for the figures."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise rules.no_space(str(self.root), needs, self.space().free) from error
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise HostUnfit(
+                    f"no permission to write in {self.root}: {error}",
+                    hint="run as the user who owns it, or choose another storage root",
+                ) from error
+            raise
+
+    def _make_folders(self, folder: Path) -> None:
+        # others may tidy empty folders away between any two steps
+        while not folder.is_dir():
+            self._make_folders(folder.parent)
+            with contextlib.suppress(FileNotFoundError):
+                self.add_folder(folder)
+
+
+def entries(folder: Path) -> list[Path]:
+    """What is in ``folder``, sorted; nothing if it is absent, or goes while we look."""
+    # pathlib's glob raises for that, in some versions of Python
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(folder.iterdir())
+    return []
+
+
+def write_json(path: Path, fields: object) -> None:
+    """Write a small new file."""
+    with path.open("x", encoding="utf-8") as file:
+        json.dump(fields, file)
+    path.chmod(_WRITABLE)
+
+
+def _below(folder: Path, depth: int) -> Iterator[Path]:
+    for path in entries(folder):
+        if depth == 1:
+            yield path
+        else:
+            yield from _below(path, depth - 1)
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        fields = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return fields if isinstance(fields, dict) else None

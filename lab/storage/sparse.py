@@ -1,0 +1,124 @@
+"""Files with holes: which parts hold data, and copies that keep the holes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_FICLONE = 0x40049409
+_CHUNK = 8 << 20
+_NO_REFLINK = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS)
+
+
+def allocated(path: Path) -> int:
+    """Bytes that ``path`` takes on disk."""
+    return path.stat().st_blocks * 512
+
+
+def extents(handle: int) -> Iterator[tuple[int, int]]:
+    """Offset and length in bytes of each part of the open file that is not a hole."""
+    offset, end = 0, os.fstat(handle).st_size
+    while offset < end:
+        try:
+            start = os.lseek(handle, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # only a hole is left
+                return
+            raise
+        offset = os.lseek(handle, start, os.SEEK_HOLE)
+        yield start, offset - start
+
+
+def read(handle: int, parts: list[tuple[int, int]], chunk: int) -> Iterator[tuple[int, bytes]]:
+    """Offset and content of each of the extents ``parts``, at most ``chunk`` bytes at a time."""
+    for start, length in parts:
+        for offset in range(start, start + length, chunk):
+            yield offset, os.pread(handle, min(chunk, start + length - offset), offset)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy ``source`` to the new file ``target``, sharing blocks where the file system can.
+
+    Raises FileExistsError; OSError with ENOSPC before anything is written if it can't fit, so
+    that a copy does not take the last bytes from running guests.
+    """
+    with source.open("rb") as reader, target.open("xb") as writer:
+        if _reflink(reader.fileno(), writer.fileno()):
+            return
+        status = os.fstatvfs(writer.fileno())
+        if allocated(source) > status.f_bavail * status.f_frsize:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(target))
+        os.ftruncate(writer.fileno(), os.fstat(reader.fileno()).st_size)
+        for offset, length in extents(reader.fileno()):
+            _copy_extent(reader.fileno(), writer.fileno(), offset, length)
+
+
+def take(source: Path, target: Path) -> None:
+    """Give ``source`` the second name ``target`` if it can be ours alone, else copy it.
+
+    Raises as ``copy`` does.
+    """
+    if source.is_symlink() or source.stat().st_nlink > 1:
+        copy(source, target)
+        return
+    try:
+        target.hardlink_to(source)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP):
+            raise
+        copy(source, target)
+
+
+def fill(handle: int, data: bytes, offset: int) -> None:
+    """Write all of ``data`` at ``offset`` of the open file."""
+    while data:
+        written = os.pwrite(handle, data, offset)
+        data, offset = data[written:], offset + written
+
+
+def sync(*paths: Path) -> None:
+    """Wait until each file or directory is on stable storage."""
+    for path in paths:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _reflink(reader: int, writer: int) -> bool:
+    try:
+        fcntl.ioctl(writer, _FICLONE, reader)
+    except OSError as error:
+        if error.errno in _NO_REFLINK:
+            return False
+        raise
+    return True
+
+
+def _copy_extent(reader: int, writer: int, offset: int, length: int) -> None:
+    end = offset + length
+    while offset < end:
+        copied = _in_kernel(reader, writer, offset, min(end - offset, _CHUNK))
+        if not copied:
+            data = os.pread(reader, min(end - offset, _CHUNK), offset)
+            if not data:
+                return  # the source shrank
+            fill(writer, data, offset)
+            copied = len(data)
+        offset += copied
+
+
+def _in_kernel(reader: int, writer: int, offset: int, length: int) -> int:
+    """Bytes copied by the kernel; 0 where it can't."""
+    with contextlib.suppress(AttributeError):  # FreeBSD's Python may lack it
+        try:
+            return os.copy_file_range(reader, writer, length, offset, offset)
+        except OSError as error:
+            if error.errno not in (*_NO_REFLINK, errno.EPERM):
+                raise
+    return 0

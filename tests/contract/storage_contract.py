@@ -1,0 +1,24 @@
+"""The contract of ``lab.storage.Storage``, as tests that each driver's test class inherits.
+
+A driver's class gives two fixtures: ``place``, a fresh place with volumes, and ``small_place``,
+one with room for about ``SMALL_ROOM`` bytes.
+"""
+
+from __future__ import annotations
+
+import pytest
+from storage_basics import Basics
+from storage_crashes import Crashes
+from storage_imports import Imports
+from storage_place import Place
+from storage_streams import SMALL_ROOM, FullDisks, Streams
+
+from lab.storage import Storage
+
+__all__ = ["SMALL_ROOM", "Place", "StorageContract"]
+
+
+class StorageContract(Basics, Imports, Streams, FullDisks, Crashes):
+    @pytest.fixture
+    def storage(self, place: Place) -> Storage:
+        return place.open("home")

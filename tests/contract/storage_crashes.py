@@ -1,0 +1,224 @@
+"""The contract between processes: races, and processes killed at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import multiprocessing as mp
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import pytest
+from storage_place import MIB, SIZE, TAGS, Place, destroy_all, labels, names, origin, vol
+
+from lab.errors import Conflict, LabError, NotFound
+from lab.storage import Storage
+
+Opener = Callable[[str], Storage]
+
+ROUNDS = 15
+KILLS = 8
+_SPAWN = mp.get_context("spawn")
+
+
+class Crashes:
+    @pytest.mark.parametrize("verb", ["create", "clone", "snapshot"])
+    def test_two_processes_race_for_one_name(
+        self, place: Place, storage: Storage, verb: str
+    ) -> None:
+        origin(place, storage)
+        for index in range(ROUNDS):
+            storage.create(vol(f"s{index}"), SIZE, {})
+        results = _race(place.open, [verb, verb])
+        for both in zip(*results, strict=True):
+            assert sorted(both) == ["Conflict", "done"]
+        assert storage.sweep() == []
+
+    def test_clone_and_destroy_race(self, place: Place, storage: Storage) -> None:
+        for index in range(ROUNDS):
+            origin(place, storage, f"o{index}")
+        clones, destroys = _race(place.open, ["clone own", "destroy own"])
+        for index, pair in enumerate(zip(clones, destroys, strict=True)):
+            assert pair in (("done", "Conflict"), ("NotFound", "done"))
+            if pair[0] == "done":
+                assert place.get(storage.get(vol(f"c{index}")), 0, 6) == b"origin"
+
+    def test_sweep_leaves_the_work_of_live_processes(
+        self, place: Place, storage: Storage, tmp_path: Path
+    ) -> None:
+        stream = _stream(place, storage)
+        child, pipe = _stalled_receive(place.open, stream, tmp_path)
+        assert storage.sweep() == []
+        assert str(vol("late")) not in names(storage)
+        with os.fdopen(pipe, "wb") as rest:
+            rest.write(stream[len(stream) // 2 :])
+        child.join(30)
+        assert child.exitcode == 0
+        assert place.get(storage.get(vol("late")), 0, 4) == b"data"
+
+    def test_killed_receive_leaves_what_sweep_removes(
+        self, place: Place, storage: Storage, tmp_path: Path
+    ) -> None:
+        stream = _stream(place, storage)
+        child, pipe = _stalled_receive(place.open, stream, tmp_path)
+        child.kill()
+        child.join(30)
+        os.close(pipe)
+        assert str(vol("late")) not in names(storage)
+        assert len(storage.sweep()) > 0
+        assert storage.sweep() == []
+        storage.receive(vol("late"), io.BytesIO(stream), {})
+
+    def test_sweep_beside_work(self, place: Place, storage: Storage) -> None:
+        ready, ours = _SPAWN.Pipe()
+        child = _SPAWN.Process(target=_churn, args=(place.open, ours, 10))
+        child.start()
+        assert ready.recv() == "ready"
+        while child.is_alive():
+            assert storage.sweep() == []
+        child.join(30)
+        ready.close()
+        ours.close()
+        assert child.exitcode == 0
+        assert names(storage) == [str(vol("seed"))]
+
+    def test_killed_at_any_moment(self, place: Place, storage: Storage) -> None:
+        chance = random.Random(1)
+        for kill in range(KILLS):
+            ready, ours = _SPAWN.Pipe()
+            child = _SPAWN.Process(target=_churn, args=(place.open, ours))
+            child.start()
+            assert ready.recv() == "ready"
+            time.sleep(chance.uniform(0, 0.05))
+            child.kill()
+            child.join(30)
+            ready.close()
+            ours.close()
+            _check_after_kill(place, storage, sweep_first=bool(kill % 2))
+
+
+def _check_after_kill(place: Place, storage: Storage, *, sweep_first: bool) -> None:
+    """All that is visible is whole; names and labels of what is not can be used again."""
+    if sweep_first:
+        storage.sweep()
+    for volume in storage.volumes():
+        assert place.get(volume, 0, 4) in (b"data", bytes(4))
+    first, second = vol("k", "n1"), vol("k", "n2")
+    if {str(first), str(second)} <= set(names(storage)):
+        common = [label for label in labels(storage, first) if label in labels(storage, second)]
+        assert labels(storage, first) == common == labels(storage, second)
+        for label in ("x0", "x1", "x2"):
+            with contextlib.suppress(Conflict):
+                storage.snapshot([first, second], label)
+            assert label in labels(storage, first)
+            assert label in labels(storage, second)
+    for snapshot in storage.snapshots(first):
+        clone = storage.clone(snapshot, vol("check", "n1", snapshot.label), {})
+        assert place.get(clone, 0, 4) in (b"data", bytes(4))
+    destroy_all(storage)
+    storage.sweep()
+    assert storage.sweep() == []
+    assert storage.volumes() == []
+
+
+def _churn(opener: Opener, ready: mp.connection.Connection, rounds: int = sys.maxsize) -> None:
+    """Make and destroy, as a rule until killed."""
+    storage = opener("home")
+    stream = io.BytesIO()
+    volume = storage.create(vol("seed"), SIZE, {})
+    storage.send(storage.snapshot([volume.name], "x")[0], stream)
+    pair = [vol("k", "n1"), vol("k", "n2")]
+    ready.send("ready")
+    for _ in range(rounds):
+        for name in pair:
+            storage.receive(name, io.BytesIO(stream.getvalue()), TAGS)
+        for index in range(3):
+            made = storage.snapshot(pair, f"x{index}")
+            storage.clone(made[0], vol(f"c{index}"), TAGS)
+            storage.rollback(pair[1], f"x{index}")
+        for index in range(3):
+            storage.destroy(vol(f"c{index}"))
+        for name in pair:
+            storage.destroy(name)
+
+
+def _race(opener: Opener, verbs: list[str]) -> list[list[str]]:
+    """What each of the processes, one per verb, met in each round."""
+    barrier = _SPAWN.Barrier(len(verbs))
+    pipes = [_SPAWN.Pipe(duplex=False) for _ in verbs]
+    children = [
+        _SPAWN.Process(target=_run_rounds, args=(opener, verb, barrier, pipe[1]))
+        for verb, pipe in zip(verbs, pipes, strict=True)
+    ]
+    for child in children:
+        child.start()
+    results = [pipe[0].recv() for pipe in pipes]
+    for child in children:
+        child.join(30)
+    for end in itertools.chain.from_iterable(pipes):
+        end.close()
+    return results
+
+
+def _run_rounds(opener: Opener, verb: str, barrier: Barrier, to: mp.connection.Connection) -> None:
+    storage = opener("home")
+    results = []
+    for index in range(ROUNDS):
+        barrier.wait(30)
+        try:
+            _act(storage, verb, index)
+            results.append("done")
+        except LabError as error:
+            results.append(type(error).__name__)
+    to.send(results)
+
+
+def _act(storage: Storage, verb: str, index: int) -> None:
+    if verb == "create":
+        storage.create(vol(f"c{index}"), SIZE, {})
+    elif verb == "snapshot":
+        storage.snapshot([vol(f"s{index}"), vol("origin")], f"x{index}")
+    elif verb == "clone":
+        storage.clone(storage.snapshots(vol("origin"))[0], vol(f"c{index}"), {})
+    elif verb == "clone own":
+        found = storage.snapshots(vol(f"o{index}"))
+        if not found:
+            raise NotFound("too late")
+        storage.clone(found[0], vol(f"c{index}"), {})
+    elif verb == "destroy own":
+        storage.destroy(vol(f"o{index}"))
+
+
+def _stream(place: Place, storage: Storage) -> bytes:
+    volume = storage.create(vol("early"), SIZE, {})
+    place.put(volume, 0, b"data" + os.urandom(2 * MIB))
+    to = io.BytesIO()
+    storage.send(storage.snapshot([volume.name], "x")[0], to)
+    return to.getvalue()
+
+
+def _stalled_receive(
+    opener: Opener, stream: bytes, folder: Path
+) -> tuple[mp.context.SpawnProcess, int]:
+    """A process in the middle of receiving ``late``, and the pipe it waits for more from."""
+    fifo = folder / "fifo"
+    os.mkfifo(fifo)
+    child = _SPAWN.Process(target=_receive, args=(opener, fifo))
+    child.start()
+    pipe = os.open(fifo, os.O_WRONLY)
+    half = stream[: len(stream) // 2]
+    # a pipe holds 64 KiB: when more was taken, the other end is past the header
+    while half:
+        half = half[os.write(pipe, half) :]
+    return child, pipe
+
+
+def _receive(opener: Opener, fifo: Path) -> None:
+    with fifo.open("rb") as source:
+        opener("home").receive(vol("late"), source, {})

@@ -1,0 +1,60 @@
+"""What a driver's tests give to the contract, and small words the contract is written in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lab.errors import Conflict
+from lab.names import Owner, VolumeName
+from lab.storage import Storage, Volume, VolumeSnapshot
+
+MIB = 1 << 20
+SIZE = 8 * MIB
+TAGS = {"role": "os", "made_by": "contract"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place with volumes.
+
+    ``open`` gives a storage on it for an installation's name, in this process or, pickled, in
+    another. ``put`` and ``get`` write and read a volume (offset, bytes or length) the way a
+    guest would.
+    """
+
+    open: Callable[[str], Storage]
+    put: Callable[[Volume, int, bytes], None]
+    get: Callable[[Volume, int, int], bytes]
+
+
+def vol(lab: str, node: str = "n1", volume: str = "os") -> VolumeName:
+    return VolumeName(Owner("lab", lab), node, volume)
+
+
+def names(storage: Storage) -> list[str]:
+    return sorted(str(volume.name) for volume in storage.volumes())
+
+
+def labels(storage: Storage, volume: VolumeName) -> list[str]:
+    return [snapshot.label for snapshot in storage.snapshots(volume)]
+
+
+def origin(place: Place, storage: Storage, lab: str = "origin") -> VolumeSnapshot:
+    """A snapshot ``formed`` of a volume that starts with ``origin``."""
+    volume = storage.create(vol(lab), SIZE, TAGS)
+    place.put(volume, 0, b"origin")
+    return storage.snapshot([volume.name], "formed")[0]
+
+
+def destroy_all(storage: Storage) -> None:
+    """Destroy every volume, clones before their origins."""
+    left = storage.volumes()
+    while left:
+        count = len(left)
+        for volume in left:
+            with contextlib.suppress(Conflict):
+                storage.destroy(volume.name)
+        left = storage.volumes()
+        assert len(left) < count, "the clones go round in a circle"

@@ -1,0 +1,221 @@
+"""The qcow2 driver keeps the contract, and QEMU's own tools agree with its files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from storage_contract import SMALL_ROOM, Place, StorageContract
+from storage_place import MIB, SIZE, labels, names, origin, vol
+
+from lab.errors import CommandFailed, Conflict, HostUnfit, LabError
+from lab.names import VolumeName
+from lab.run import run
+from lab.storage import Storage, Volume, batch
+from lab.storage.qcow2 import Qcow2Storage
+from lab.storage.shelf import SnapshotRecord
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("qemu-img") and shutil.which("qemu-io")), reason="needs qemu-utils"
+)
+OWNER = (12345, 23456) if os.geteuid() == 0 else None
+
+
+def open_qcow2(root: Path, home: str) -> Storage:
+    return Qcow2Storage(root, home, OWNER)
+
+
+def put(volume: Volume, offset: int, data: bytes) -> None:
+    """Write through QEMU, from a file: patterns of one byte would hide misplaced data."""
+    # qemu-io writes whole sectors: keep what is around in the first and the last
+    before = offset % 512
+    after = -(offset + len(data)) % 512
+    head = get(volume, offset - before, before) if before else b""
+    tail = get(volume, offset + len(data), after) if after else b""
+    with tempfile.NamedTemporaryFile() as source:
+        source.write(head + data + tail)
+        source.flush()
+        length = before + len(data) + after
+        qemu_io(volume, f"write -q -s {source.name} {offset - before} {length}")
+
+
+def get(volume: Volume, offset: int, length: int) -> bytes:
+    start = offset // 512 * 512
+    whole = -(-(offset + length - start) // 512) * 512
+    dump = qemu_io(volume, f"read -v {start} {whole}")
+    found = b"".join(
+        bytes.fromhex(line.split(":  ", 1)[1][:48])
+        for line in dump.splitlines()
+        if re.match(r"[0-9a-f]{8,}:  ", line)
+    )
+    return found[offset - start : offset - start + length]
+
+
+def qemu_io(volume: Volume, command: str) -> str:
+    return run(["qemu-io", "-f", "qcow2", "-c", command, volume.path], timeout=60).stdout
+
+
+class TestQcow2(StorageContract):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        return Place(partial(open_qcow2, tmp_path / "volumes"), put, get)
+
+    @pytest.fixture
+    def small_place(self, tmp_path: Path) -> Iterator[Place]:
+        mounted = tmp_path / "small"
+        mounted.mkdir()
+        options = f"size={SMALL_ROOM},mode=0755"
+        try:
+            run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", mounted], timeout=10)
+        except LabError as error:
+            pytest.skip(f"cannot mount a small file system: {error}")
+        yield Place(partial(open_qcow2, mounted / "volumes"), put, get)
+        run(["umount", mounted], timeout=10)
+
+    @pytest.mark.parametrize("verb", ["create", "clone", "rollback"])
+    def test_not_a_byte_left(self, small_place: Place, verb: str) -> None:
+        storage = small_place.open("home")
+        formed = origin(small_place, storage)
+        filler = storage.get(formed.volume).path.parents[5] / "filler"
+        fill_up(filler)
+        verbs: dict[str, Callable[[], object]] = {
+            "create": lambda: storage.create(vol("a"), SIZE, {}),
+            "clone": lambda: storage.clone(formed, vol("a"), {}),
+            "rollback": lambda: storage.rollback(formed.volume, "formed"),
+        }
+        with pytest.raises(HostUnfit, match="0B free"):
+            verbs[verb]()
+        filler.unlink()
+        assert names(storage) == [str(formed.volume)]
+        assert storage.sweep() == []
+        assert small_place.get(storage.get(formed.volume), 0, 6) == b"origin"
+
+    def test_only_the_owner_reads_disks(
+        self, place: Place, storage: Storage, tmp_path: Path
+    ) -> None:
+        storage.clone(origin(place, storage), vol("a"), {})
+        source = tmp_path / "source.raw"
+        source.write_bytes(bytes(MIB))
+        storage.import_raw(vol("b"), source, {})
+        root = tmp_path / "volumes"
+        for path in root.rglob("*"):
+            stat = path.stat()
+            if path.is_dir():
+                assert stat.st_mode & 0o777 == (0o711 if OWNER else 0o750)
+            else:
+                assert stat.st_mode & 0o137 == 0
+            if OWNER and path.suffix in (".qcow2", ".raw"):
+                assert (stat.st_uid, stat.st_gid) == OWNER
+        assert root.stat().st_mode & 0o007 == (1 if OWNER else 0)
+
+    @pytest.mark.skipif(
+        not (OWNER and shutil.which("setpriv")), reason="needs root to become another user"
+    )
+    def test_the_owner_opens_the_whole_chain_and_nobody_else(self) -> None:
+        # pytest's own directories let nobody through
+        with tempfile.TemporaryDirectory() as root:
+            Path(root).chmod(0o711)
+            storage = open_qcow2(Path(root) / "volumes", "home")
+            source = Path(root) / "source.raw"
+            source.write_bytes(b"\5" * MIB)
+            storage.import_raw(vol("a"), source, {})
+            clone = storage.clone(storage.snapshot([vol("a")], "x")[0], vol("b"), {})
+            commands = [
+                "qemu-io",
+                "-f",
+                "qcow2",
+                "-c",
+                "write -q 0 512",
+                "-c",
+                "read -q -P 5 1K 1K",
+            ]
+            user = ["setpriv", "--clear-groups", "--reuid", "12345", "--regid", "23456"]
+            assert run([*user, *commands, clone.path], timeout=30).stdout == ""
+            user[3] = user[5] = "34567"
+            with pytest.raises(CommandFailed):
+                run([*user, *commands, clone.path], timeout=30)
+
+    def test_every_file_satisfies_qemu(self, place: Place, storage: Storage) -> None:
+        formed = origin(place, storage)
+        grown = storage.clone(formed, vol("a"), {}, size=4 << 40)
+        place.put(grown, (4 << 40) - 4, b"last")
+        storage.snapshot([vol("a")], "x")
+        files = sorted((grown.path.parents[4]).rglob("*.qcow2"))
+        assert len(files) == 4
+        for file in files:
+            run(["qemu-img", "check", "-q", "-f", "qcow2", file], timeout=60)
+
+    def test_import_takes_over_a_file_of_its_own_only(
+        self, storage: Storage, tmp_path: Path
+    ) -> None:
+        source, other = tmp_path / "source.raw", tmp_path / "other.raw"
+        source.write_bytes(bytes(MIB))
+        other.hardlink_to(source)
+        base = storage.import_raw(vol("a"), source, {}).path.parent / "base.raw"
+        assert base.stat().st_ino != other.stat().st_ino
+        inode = other.stat().st_ino
+        base = storage.import_raw(vol("b"), other, {}).path.parent / "base.raw"
+        assert (base.stat().st_ino, base.stat().st_nlink) == (inode, 1)
+
+    def test_torn_record_is_left_alone_and_still_protects(
+        self, place: Place, storage: Storage
+    ) -> None:
+        formed = origin(place, storage)
+        torn = storage.clone(formed, vol("a"), {})
+        (torn.path.parent / "volume.json").write_bytes(b"")
+        assert names(storage) == [str(formed.volume)]
+        with pytest.raises(Conflict, match="not ours"):
+            storage.destroy(vol("a"))
+        with pytest.raises(Conflict, match="1 clone"):
+            storage.destroy(formed.volume)
+
+    def test_half_published_batch_is_invisible(self, place: Place, tmp_path: Path) -> None:
+        storage = Qcow2Storage(tmp_path / "volumes", "home", OWNER)
+        volumes = [vol("a", "n1"), vol("a", "n2")]
+        for name in volumes:
+            storage.create(name, SIZE, {})
+        die_in_batch(storage, volumes[0])
+        assert [labels(storage, name) for name in volumes] == [[], []]
+        storage.snapshot(volumes[:1], "y")
+        assert storage.sweep()[0] == "unfinished snapshot labs/a/n1/os@x"
+        assert labels(storage, volumes[0]) == ["y"]
+        die_in_batch(storage, volumes[0])
+        storage.snapshot(volumes, "x")
+        assert len(storage.sweep()) == 1
+        assert [labels(storage, name) for name in volumes] == [["y", "x"], ["x"]]
+        place.get(storage.clone(storage.snapshots(volumes[1])[0], vol("b"), {}), 0, 512)
+
+    def test_clone_takes_milliseconds(self, place: Place, storage: Storage) -> None:
+        formed = origin(place, storage)
+        times = []
+        for index in range(50):
+            start = time.perf_counter()
+            storage.clone(formed, vol(f"c{index}"), {})
+            times.append(time.perf_counter() - start)
+        assert statistics.median(times) < 0.01
+
+
+def fill_up(filler: Path) -> None:
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+
+
+def die_in_batch(storage: Qcow2Storage, volume: VolumeName) -> None:
+    """Leave what a process leaves that is killed after showing the first of two snapshots."""
+    shelf = storage._shelf
+    with shelf.scratch() as work:
+        (work / "0").write_bytes(b"")
+        plan = work.parent / "dead" / "plan.json"
+        plan.parent.mkdir()
+        plan.write_text(f'[["{volume}", "x"], ["labs/a/n2/os", "x"]]')
+        batch.place(shelf, work, work / "0", (volume, "x"), SnapshotRecord(SIZE, 1, "dead"))

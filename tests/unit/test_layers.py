@@ -1,0 +1,156 @@
+"""Imports point one way, as DESIGN.md draws it; this keeps it so."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("lab", "api", "images")
+
+# From the top down. A room is a module or package of `lab`, or another top-level package.
+# It may import rooms of its own row and of those below, never one above.
+LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"cli", "api"}),
+    frozenset({"lifecycle", "host"}),
+    frozenset({"images", "state", "storage", "hypervisor", "guest", "blueprints"}),
+    frozenset(
+        {
+            "settings", "labfile", "locks", "paths", "spec", "names",
+            "errors", "run", "wait", "undo", "progress",
+        }
+    ),
+)  # fmt: skip
+
+
+def room_of(module: str) -> str | None:
+    """The room of a dotted module name; None for `lab` itself and for foreign modules."""
+    first, *rest = module.split(".")
+    if first == "lab":
+        return rest[0] if rest else None
+    return first if first in PACKAGES else None
+
+
+def layer_of(room: str) -> int:
+    """The row of ``room``, 0 is the top; raises for a room that DESIGN.md does not know."""
+    for number, rooms in enumerate(LAYERS):
+        if room in rooms:
+            return number
+    raise AssertionError(f"{room} is a new room: give it a place in LAYERS and in DESIGN.md")
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(source: str, module: str, *, package: bool = False) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of all that ``source`` imports, late and typing imports too."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = module.split(".")
+                keep = len(parents) - node.level + (1 if package else 0)
+                base = ".".join([*parents[:keep], *([base] if base else [])])
+            for alias in node.names:
+                # `from lab import run` imports the room `run`.
+                yield node.lineno, f"{base}.{alias.name}"
+
+
+def wrong_way(source: str, module: str, *, package: bool = False) -> list[str]:
+    """The imports of ``source`` that point upwards, as lines for a person."""
+    room = room_of(module)
+    found = []
+    for line, name in imported(source, module, package=package):
+        target = room_of(name)
+        if target is None or target == room or name == "lab.__version__":
+            continue
+        if room is None:
+            found.append(f"{module}:{line} imports {name}; the package itself imports no room")
+        elif layer_of(target) < layer_of(room):
+            found.append(f"{module}:{line} imports {name}; {room} lies below {target}")
+    return found
+
+
+def sources() -> list[Path]:
+    return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+def read(path: Path) -> tuple[str, str, bool]:
+    return path.read_text(), module_name(path), path.name == "__init__.py"
+
+
+def test_imports_point_down() -> None:
+    """Protects the straight line: a lower room that calls a higher one makes a knot."""
+    found = []
+    for path in sources():
+        source, module, package = read(path)
+        if room := room_of(module):
+            layer_of(room)
+        found += wrong_way(source, module, package=package)
+    assert not found, "\n".join(found)
+
+
+def test_rooms_do_not_import_each_other_in_circles() -> None:
+    """Protects the rows themselves: rooms of one row may use each other, one way only."""
+    uses: dict[str, set[str]] = {}
+    for path in sources():
+        source, module, package = read(path)
+        if room := room_of(module):
+            targets = {room_of(name) for _, name in imported(source, module, package=package)}
+            uses.setdefault(room, set()).update(t for t in targets if t and t != room)
+
+    def reached(room: str, seen: set[str]) -> set[str]:
+        for target in uses.get(room, set()) - seen:
+            seen.add(target)
+            reached(target, seen)
+        return seen
+
+    circles = sorted(room for room in uses if room in reached(room, set()))
+    assert not circles, f"these rooms import each other in a circle: {', '.join(circles)}"
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("lab.run", "import lab.lifecycle.up"),
+        ("lab.storage.qcow2", "from lab.lifecycle import up"),
+        ("lab.storage.qcow2", "from lab import lifecycle"),
+        ("lab.storage.qcow2", "from ..lifecycle import up"),
+        ("lab.storage.qcow2", "def late():\n    from lab.cli import main"),
+        ("lab.lifecycle.up", "import api"),
+        ("images.build", "from lab.lifecycle.up import up"),
+    ],
+)
+def test_an_import_that_points_up_is_found(module: str, source: str) -> None:
+    """Protects the check itself: every form of import that it must see."""
+    assert wrong_way(source, module)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("lab.lifecycle.up", "from lab.storage import Storage"),
+        ("lab.cli.up", "from lab.lifecycle import up"),
+        ("lab.storage.qcow2", "from lab.storage.zfs import Zfs"),
+        ("lab.storage.qcow2", "from . import zfs"),
+        ("images.build", "from lab.run import run"),
+        ("lab.run", "import subprocess"),
+    ],
+)
+def test_an_import_that_points_down_or_stays_is_fine(module: str, source: str) -> None:
+    """Protects the check itself from crying wolf."""
+    assert not wrong_way(source, module)
+
+
+def test_a_room_without_a_place_is_an_error() -> None:
+    """Protects LAYERS from falling behind the tree."""
+    with pytest.raises(AssertionError, match="new room"):
+        layer_of("helpers")

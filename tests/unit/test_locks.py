@@ -1,0 +1,175 @@
+"""Protects: one builder at a time, locks that die with their process, and no lost wake-up."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lab.errors import Conflict
+from lab.locks import held, lock
+from lab.paths import Home
+from lab.wait import Deadline, until
+
+HOLD = """
+import sys
+from pathlib import Path
+from lab.locks import lock
+from lab.paths import Home
+with lock(Home(Path(sys.argv[1])), "lab", "pxc", shared=sys.argv[2] == "shared"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+@contextmanager
+def holder(home: Home, how: str = "exclusive") -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock of lab pxc until its stdin ends or it is killed."""
+    argv = [sys.executable, "-c", HOLD, str(home.root), how]
+    with subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+
+
+def take(
+    home: Home,
+    deadline: Deadline | None = None,
+    on_wait: Callable[[int | None], object] | None = None,
+) -> None:
+    with lock(home, "lab", "pxc", wait=deadline is not None, deadline=deadline, on_wait=on_wait):
+        pass
+
+
+def test_busy_names_the_holder(home: Home) -> None:
+    with holder(home) as process:
+        with pytest.raises(Conflict, match=f"lab pxc is busy: process {process.pid}"):
+            take(home)
+        assert held(home, "lab", "pxc")
+        with lock(home, "lab", "other", wait=False), lock(home, "template", "pxc", wait=False):
+            pass
+
+
+def test_a_killed_holder_holds_nothing(home: Home) -> None:
+    with holder(home) as process:
+        process.kill()
+        process.wait()
+        assert not held(home, "lab", "pxc")
+        with lock(home, "lab", "pxc", wait=False):
+            assert held(home, "lab", "pxc")
+    assert not held(home, "lab", "pxc")
+
+
+def test_shared_excludes_only_exclusive(home: Home) -> None:
+    with holder(home, "shared"):
+        with lock(home, "lab", "pxc", shared=True, wait=False):
+            assert held(home, "lab", "pxc")
+        assert held(home, "lab", "pxc")
+        with pytest.raises(Conflict, match="another process"):
+            take(home)
+
+
+def test_waiting_is_told_once_and_ends(home: Home) -> None:
+    told: list[int | None] = []
+    with holder(home) as process:
+
+        def on_wait(pid: int | None) -> None:
+            told.append(pid)
+            process.kill()
+
+        with lock(home, "lab", "pxc", on_wait=on_wait):
+            pass
+        assert told == [process.pid]
+
+
+def test_waiting_has_an_end(home: Home) -> None:
+    told: list[int | None] = []
+    with holder(home) as process:
+        with pytest.raises(Conflict, match=f"process {process.pid}"):
+            take(home, deadline=Deadline.after(0.1), on_wait=told.append)
+        assert told == [process.pid]
+
+
+def test_a_lock_file_that_was_removed_is_not_held_twice(home: Home) -> None:
+    """Who waits for the old file must not run beside who has made a new one."""
+    inside = 0
+    most = 0
+    guard = threading.Lock()
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(30):
+            with lock(home, "lab", "pxc"):
+                with guard:
+                    inside += 1
+                    most = max(most, inside)
+                with guard:
+                    inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert most == 1
+    assert not home.lock("lab", "pxc").exists()  # an exclusive holder cleans up
+
+
+def test_a_file_removed_by_someone_else(home: Home) -> None:
+    done = threading.Event()
+
+    def waiter() -> None:
+        with lock(home, "lab", "pxc"):
+            done.set()
+
+    with lock(home, "lab", "pxc"):
+        thread = threading.Thread(target=waiter)
+        thread.start()
+        home.lock("lab", "pxc").unlink()
+    thread.join(10)
+    assert done.is_set()
+    assert not held(home, "lab", "pxc")
+
+
+def test_asking_does_not_make_a_lock_busy(home: Home) -> None:
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            held(home, "lab", "pxc")
+
+    with lock(home, "lab", "pxc", shared=True):
+        pass  # leaves the file, so that asking has something to lock
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        for _ in range(50):
+            with lock(home, "lab", "pxc", shared=True, wait=False):
+                pass
+    finally:
+        stop.set()
+        thread.join(10)
+
+
+def test_lock_files_are_private(home: Home) -> None:
+    with lock(home, "lab", "pxc"):
+        assert home.lock("lab", "pxc").stat().st_mode & 0o777 == 0o600
+        assert home.locks.stat().st_mode & 0o777 == 0o700
+
+
+def test_an_error_in_the_block_frees_the_lock(home: Home) -> None:
+    with pytest.raises(ZeroDivisionError), lock(home, "lab", "pxc"):
+        raise ZeroDivisionError
+    assert until(lambda: True if not held(home, "lab", "pxc") else None, Deadline.after(1))

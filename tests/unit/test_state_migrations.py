@@ -1,0 +1,84 @@
+"""Protects: the tables in the code and those that the migrations make are the same."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import CheckConstraint, Connection, create_engine, inspect, make_url, text
+from sqlalchemy.schema import CreateTable
+
+from lab.state import migrate
+from lab.state.schema import metadata
+
+
+@pytest.fixture
+def migrated(tmp_path: Path) -> Iterator[Connection]:
+    engine = create_engine(f"sqlite:///{tmp_path}/state.db")
+    with engine.begin() as connection:
+        migrate.upgrade(connection)
+        yield connection
+    engine.dispose()
+
+
+def test_migrations_make_what_the_code_expects(migrated: Connection) -> None:
+    assert migrate.differences(migrated) == []
+
+
+def test_check_constraints_agree(migrated: Connection) -> None:
+    """Alembic does not compare these."""
+    found = inspect(migrated)
+    for table in metadata.sorted_tables:
+        ours = {str(c.sqltext) for c in table.constraints if isinstance(c, CheckConstraint)}
+        assert {c["sqltext"] for c in found.get_check_constraints(table.name)} == ours
+
+
+def test_the_constant_is_the_head(migrated: Connection) -> None:
+    assert migrate.head() == migrate.REVISION
+    assert migrate.stored_revision(migrated) == migrate.REVISION
+
+
+def test_numbers_count_up() -> None:
+    files = sorted(path.name for path in (migrate.MIGRATIONS / "versions").glob("0*.py"))
+    assert [name[:4] for name in files] == [f"{n:04d}" for n in range(1, len(files) + 1)]
+
+
+def test_an_empty_database_has_no_revision() -> None:
+    engine = create_engine("sqlite://")
+    with engine.connect() as connection:
+        assert migrate.stored_revision(connection) is None
+        connection.execute(text("SELECT 1"))
+    engine.dispose()
+    assert not migrate.is_current(None, "x")
+
+
+def test_a_failed_migration_leaves_nothing(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/state.db")
+    with engine.connect() as connection:
+        connection.connection.dbapi_connection.isolation_level = None  # type: ignore[union-attr]
+        connection.execute(text("BEGIN"))
+        migrate.upgrade(connection)
+        connection.rollback()
+        assert inspect(connection).get_table_names() == []
+    engine.dispose()
+
+
+def test_the_tables_are_fit_for_postgresql() -> None:
+    dialect = make_url("postgresql://").get_dialect()()
+    made = {t.name: str(CreateTable(t).compile(dialect=dialect)) for t in metadata.sorted_tables}
+    assert "memory BIGINT" in made["labs"]  # an INTEGER of PostgreSQL ends at 2 GiB
+
+
+def test_nothing_but_database_py_is_about_one_database() -> None:
+    """Pragmas and the like stay in one place."""
+    for path in Path(migrate.__file__).parent.glob("*.py"):
+        if path.name != "database.py":
+            texts = [
+                n.value
+                for n in ast.walk(ast.parse(path.read_text()))
+                if isinstance(n, ast.Constant) and isinstance(n.value, str)
+            ]
+            assert not [text for text in texts if re.search(r"PRAGMA|BEGIN|pg_", text)]
