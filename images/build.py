@@ -128,9 +128,9 @@ def _overlay(job: _Job) -> None:
 def _provision(job: _Job) -> None:
     for directory in (GUEST, job.recipe.directory):
         script = (directory / "provision").read_bytes()
-        chroot = (*isolate.isolated(network=False), "sh", RECIPES / "chroot.sh", job.root)
+        inside = [*isolate.isolated(network=False), "sh", str(RECIPES / "chroot.sh"), str(job.root)]
         with job.log.open("ab") as log:
-            run([*chroot, "sh", "-x", "-s"], timeout=300, stdin=script, log=log)
+            run([*inside, "sh", "-x", "-s"], timeout=300, stdin=script, log=log)
 
 
 def _extract_kernel(job: _Job) -> None:

@@ -6,7 +6,6 @@ Sizes and offsets are in bytes. The layout: 1 MiB free, 64 MiB of ESP, the root 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -95,11 +94,6 @@ def verify(disk: Path, log: IO[bytes]) -> None:
     """Raise CommandFailed unless partition table and file systems are sound."""
     run(["sgdisk", "--verify", disk], timeout=60, log=log)
     run(["e2fsck", "-fn", f"{disk}?offset={ROOT_START}"], timeout=120, log=log)
-
-
-def allocated(path: Path) -> int:
-    """Bytes that ``path`` takes on disk; less than its size if it is sparse."""
-    return os.stat(path).st_blocks * 512
 
 
 def _chunks(reader: IO[bytes]) -> Iterator[tuple[int, bytes]]:

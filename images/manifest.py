@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from lab.errors import InvalidSpec
 from lab.spec import MIB
+from lab.storage.sparse import extents
 
 MANIFEST = "manifest.json"
 """The manifest's name, in the directory of the files it describes."""
@@ -89,7 +89,7 @@ def upstream(version: str) -> str:
 
 
 def account(root: Path, user: str) -> tuple[int, int]:
-    """uid and gid of ``user`` in the root file system ``root``; raises InvalidSpec."""
+    """The uid and gid of ``user`` in the root file system ``root``; raises InvalidSpec."""
     for line in (root / "etc/passwd").read_text(encoding="utf-8").splitlines():
         name, _, uid, gid, *_ = line.split(":")
         if name == user:
@@ -107,7 +107,7 @@ def digest(path: Path) -> str:
     whole = hashlib.sha256()
     size = path.stat().st_size
     with path.open("rb") as file:
-        data = _data_blocks(file.fileno(), size)
+        data = _data_blocks(file.fileno())
         following = next(data, None)
         for block in range(-(-size // _BLOCK)):
             length = min(_BLOCK, size - block * _BLOCK)
@@ -122,16 +122,10 @@ def digest(path: Path) -> str:
     return whole.hexdigest()
 
 
-def _data_blocks(fd: int, size: int) -> Iterator[int]:
+def _data_blocks(fd: int) -> Iterator[int]:
     """The numbers of the blocks of ``fd`` that are not all hole, in order, each once."""
     done = -1
-    position = 0
-    while position < size:
-        try:
-            start = os.lseek(fd, position, os.SEEK_DATA)
-        except OSError:  # ENXIO: nothing but a hole up to the end
-            return
-        position = os.lseek(fd, start, os.SEEK_HOLE)
-        for block in range(max(start // _BLOCK, done + 1), -(-position // _BLOCK)):
-            yield block
-            done = block
+    for start, length in extents(fd):
+        first = max(start // _BLOCK, done + 1)
+        done = (start + length - 1) // _BLOCK
+        yield from range(first, done + 1)

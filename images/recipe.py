@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab import tomlfile
 from lab.errors import InvalidSpec, NotFound
-from lab.spec import GIB, MIB, parse_size
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from lab.spec import GIB, MIB
+from lab.suggest import did_you_mean
+from lab.tomlfile import Key, Keys, WrongType
 
 RECIPES = Path(__file__).parent
 """Where the recipes are: one directory each, beside this module."""
@@ -24,9 +20,6 @@ RECIPES = Path(__file__).parent
 GUEST = RECIPES / "guest"
 """What all recipes share: files, a provision script and ``guest.toml``."""
 
-_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")  # Debian Policy 5.6.7
-_WORD = re.compile(r"[a-z][a-z0-9-]*")
-_FINGERPRINT = re.compile(r"[0-9A-F]{40}")
 _DISK_LEAST = 2 * GIB
 
 
@@ -84,46 +77,21 @@ def load(name: str, root: Path = RECIPES) -> Recipe:
     """The recipe called ``name``; raises NotFound, or InvalidSpec if it is not sound."""
     known = recipes(root)
     if name not in known:
-        close = difflib.get_close_matches(name, known, 1)
-        guess = f"did you mean {close[0]}? " if close else ""
+        have = f"recipes are: {', '.join(known)}"
         raise NotFound(
-            f"there is no image recipe {name!r}", hint=f"{guess}recipes are: {', '.join(known)}"
+            f"there is no image recipe {name!r}", hint=did_you_mean(name, known, otherwise=have)
         )
     directory = root / name
-    table = _Table(directory / "recipe.toml")
-    recipe = Recipe(
-        name=name,
-        engine=table.match("engine", _WORD),
-        suite=table.match("suite", _WORD),
-        disk=_disk(table),
-        packages=table.packages("packages"),
-        version_package=table.match("version_package", _PACKAGE),
-        service=table.text("service"),
-        user=table.match("user", _WORD),
-        config=table.text("config"),
-        directory=directory,
-        repository=_repository(table),
-    )
-    table.finish()
+    values = _read(directory / "recipe.toml", _RECIPE, optional=("repository",))
     for needed in ("provision", "my.cnf"):
         if not (directory / needed).is_file():
             raise InvalidSpec(f"the recipe {name} has no file {needed}")
-    if not recipe.config.startswith("/"):
-        raise InvalidSpec(f"{table.where}: config must be an absolute path in the guest")
-    return recipe
+    return Recipe(name=name, directory=directory, **values)
 
 
 def load_guest(directory: Path = GUEST) -> Guest:
     """What ``guest.toml`` in ``directory`` says; raises InvalidSpec."""
-    table = _Table(directory / "guest.toml")
-    loader = table.table("boot_loader")
-    guest = Guest(
-        packages=table.packages("packages"),
-        cmdline=table.text("cmdline"),
-        boot_loader={str(suite): str(package) for suite, package in loader.items()},
-    )
-    table.finish()
-    return guest
+    return Guest(**_read(directory / "guest.toml", _GUEST))
 
 
 def all_packages(recipe: Recipe, guest: Guest) -> tuple[str, ...]:
@@ -137,104 +105,83 @@ def all_packages(recipe: Recipe, guest: Guest) -> tuple[str, ...]:
     return tuple(sorted({loader, *guest.packages, *recipe.packages}))
 
 
-def _disk(table: _Table) -> int:
-    size = parse_size(table.text("disk"))
+def _read(path: Path, keys: Keys, optional: Sequence[str] = ()) -> dict[str, Any]:
+    values = tomlfile.read(path, keys)
+    _complete(values, keys, optional, path)
+    return values
+
+
+def _complete(
+    values: Mapping[str, Any], keys: Keys, optional: Sequence[str], place: object
+) -> None:
+    missing = [key for key in keys if key not in values and key not in optional]
+    if missing:
+        expected = f"expected {keys[missing[0]].expected}"
+        raise InvalidSpec(f"{place}: {missing[0]} is missing", hint=expected)
+
+
+def _matching(pattern: str) -> Callable[[object], str]:
+    def parse(value: object) -> str:
+        if not re.fullmatch(pattern, tomlfile.text(value)):
+            raise WrongType
+        return tomlfile.text(value)
+
+    return parse
+
+
+def _disk(value: object) -> int:
+    size = tomlfile.size(value)
     if size < _DISK_LEAST or size % MIB:
-        raise InvalidSpec(f"{table.where}: disk must be whole MiB, 2G or more")
+        raise WrongType
     return size
 
 
-def _repository(table: _Table) -> Repository | None:
-    if not table.has("repository"):
-        return None
-    inner = _Table(table.path, table.table("repository"), "repository.")
-    repository = Repository(
-        url=inner.text("url"),
-        suite=inner.text("suite"),
-        component=inner.match("component", _WORD),
-        key_url=inner.text("key_url"),
-        key_fingerprint=inner.match("key_fingerprint", _FINGERPRINT),
-    )
-    inner.finish()
-    if any(re.search(r"\s", text) for text in (repository.url, repository.suite)):
-        raise InvalidSpec(f"{table.where}: no blanks in a repository's url or suite")
-    return repository
+def _packages(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
+        raise WrongType
+    return tuple(_PACKAGE.parse(name) for name in value)
 
 
-class _Table:
-    """A TOML table that remembers which keys were asked for, to tell of all others."""
-
-    def __init__(
-        self, path: Path, values: Mapping[str, Any] | None = None, prefix: str = ""
-    ) -> None:
-        self.path = path
-        self.where = f"{path.parent.name}/{path.name}"
-        self._prefix = prefix
-        self._known: list[str] = []
-        self._values = _parse(path) if values is None else values
-
-    def has(self, key: str) -> bool:
-        self._known.append(key)
-        return key in self._values
-
-    def text(self, key: str) -> str:
-        value = self._get(key)
-        if not isinstance(value, str) or not value.strip():
-            raise InvalidSpec(f"{self.where}: {self._prefix}{key} must be a text")
-        return value
-
-    def match(self, key: str, pattern: re.Pattern[str]) -> str:
-        value = self.text(key)
-        if not pattern.fullmatch(value):
-            raise InvalidSpec(
-                f"{self.where}: {value!r} is not valid for {self._prefix}{key}",
-                hint=f"it must match {pattern.pattern}",
-            )
-        return value
-
-    def packages(self, key: str) -> tuple[str, ...]:
-        value = self._get(key)
-        if not isinstance(value, list) or not value:
-            raise InvalidSpec(f"{self.where}: {key} must be a list of package names")
-        for name in value:
-            if not isinstance(name, str) or not _PACKAGE.fullmatch(name):
-                raise InvalidSpec(f"{self.where}: {name!r} is not a package name")
-        return tuple(value)
-
-    def table(self, key: str) -> Mapping[str, Any]:
-        value = self._get(key)
-        if not isinstance(value, dict):
-            raise InvalidSpec(f"{self.where}: [{key}] must be a table")
-        return value
-
-    def finish(self) -> None:
-        """Raise InvalidSpec if there is a key that nobody asked for."""
-        for key in self._values:
-            if key not in self._known:
-                close = difflib.get_close_matches(key, self._known, 1)
-                raise InvalidSpec(
-                    f"{self.where}: unknown key {self._prefix}{key}",
-                    hint=f"did you mean {close[0]}?"
-                    if close
-                    else f"keys are: {', '.join(self._known)}",
-                )
-
-    def _get(self, key: str) -> Any:
-        self._known.append(key)
-        if key not in self._values:
-            raise InvalidSpec(
-                f"{self.where}: {self._prefix}{key} is missing",
-                hint=self._misspelt(key),
-            )
-        return self._values[key]
-
-    def _misspelt(self, key: str) -> str:
-        close = difflib.get_close_matches(key, self._values, 1)
-        return f"is {close[0]} meant to be {key}?" if close else ""
+def _boot_loader(value: object) -> Mapping[str, str]:
+    if not isinstance(value, dict) or not value:
+        raise WrongType
+    return {suite: _PACKAGE.parse(package) for suite, package in value.items()}
 
 
-def _parse(path: Path) -> Mapping[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidSpec(f"{path.parent.name}/{path.name} is not valid TOML: {error}") from None
+def _repository(value: object) -> Repository:
+    if not isinstance(value, dict):
+        raise WrongType
+    place = "[repository]"
+    values = {key: tomlfile.parse(_REPOSITORY, key, each, place) for key, each in value.items()}
+    _complete(values, _REPOSITORY, (), place)
+    return Repository(**values)
+
+
+_WORD = Key("a word of small letters, digits and hyphens", _matching(r"[a-z][a-z0-9-]*"))
+_PACKAGE = Key("a package's name", _matching(r"[a-z0-9][a-z0-9+.-]+"))  # Debian Policy 5.6.7
+_PACKAGES = Key("a list of names of packages", _packages)
+_URL = Key("an http or https URL", _matching(r"https?://[^\s\]]+"))
+
+_REPOSITORY: Keys = {
+    "url": _URL,
+    "suite": _WORD,
+    "component": _WORD,
+    "key_url": _URL,
+    "key_fingerprint": Key("40 hexadecimal digits, capital letters", _matching("[0-9A-F]{40}")),
+}
+_RECIPE: Keys = {
+    "engine": _WORD,
+    "suite": _WORD,
+    "disk": Key("a size in whole MiB, 2G or more", _disk),
+    "packages": _PACKAGES,
+    "version_package": _PACKAGE,
+    "service": Key("a systemd unit, such as mysql.service", _matching(r"[\w@.-]+\.service")),
+    "user": _WORD,
+    "config": Key("an absolute path in the guest", _matching(r"(/[\w.-]+)+")),
+    "repository": Key("a table", _repository),
+}
+_GUEST: Keys = {
+    "packages": _PACKAGES,
+    "cmdline": Key("the kernel's command line", _matching(r"[^\n]+")),
+    "boot_loader": Key("a table of packages by suite", _boot_loader),
+}
