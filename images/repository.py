@@ -86,7 +86,7 @@ def setup_hooks(repository: Repository, scratch: Path) -> list[str]:
     key = shlex.quote(str(pinned_key(repository, scratch)))
     return [
         f'mkdir -p "$1/etc/apt/keyrings" && cp {key} "$1{KEYRING}" && chmod 644 "$1{KEYRING}"',
-        f"echo {shlex.quote(source_entry(repository))} >\"$1{_SOURCE}\"",
+        f'echo {shlex.quote(source_entry(repository))} >"$1{_SOURCE}"',
     ]
 
 
