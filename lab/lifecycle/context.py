@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-
 from typing import TYPE_CHECKING
 
 from lab.errors import HostUnfit
