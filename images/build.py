@@ -128,15 +128,29 @@ def _overlay(job: _Job) -> None:
 def _provision(job: _Job) -> None:
     for directory in (GUEST, job.recipe.directory):
         script = (directory / "provision").read_bytes()
-        inside = [*isolate.isolated(network=False), "sh", str(RECIPES / "chroot.sh"), str(job.root)]
         with job.log.open("ab") as log:
-            run([*inside, "sh", "-x", "-s"], timeout=300, stdin=script, log=log)
+            run([*_inside(job), "sh", "-x", "-s"], timeout=300, stdin=script, log=log)
+
+
+def _inside(job: _Job) -> list[str]:
+    """The argv prefix for a command inside the root file system."""
+    return [*isolate.isolated(network=False), "sh", str(RECIPES / "chroot.sh"), str(job.root)]
 
 
 def _extract_kernel(job: _Job) -> None:
+    def unzstd(packed: bytes) -> bytes:
+        # By the guest's own program: the host need not have one.
+        unpacked = job.out / "unpacked"
+        with unpacked.open("wb") as sink:
+            run([*_inside(job), "zstd", "-qdc"], timeout=60, stdin=packed, log=sink)
+        kernel = unpacked.read_bytes()
+        unpacked.unlink()
+        return kernel
+
     boot = job.root / "boot"
     shutil.copyfile(boot / "initrd", job.out / "initrd")
-    kernel.extract(next(boot.glob("vmlinuz-*")), job.out / "kernel")
+    bzimage = next(boot.glob("vmlinuz-*")).read_bytes()
+    (job.out / "kernel").write_bytes(kernel.pvh_kernel(bzimage, unzstd) or bzimage)
 
 
 def _make_disk(job: _Job) -> None:

@@ -173,7 +173,9 @@ def free_port() -> int:
 
 
 @contextmanager
-def machine(image: BuiltImage, directory: Path, how: Sequence[str], disk: Path) -> Iterator[Machine]:
+def machine(
+    image: BuiltImage, directory: Path, how: Sequence[str], disk: Path
+) -> Iterator[Machine]:
     """A guest with ``disk``, started as ``how`` says; always ended at the end."""
     for tool in ("qemu-system-x86_64", "qemu-img"):
         if not shutil.which(tool):
@@ -184,7 +186,7 @@ def machine(image: BuiltImage, directory: Path, how: Sequence[str], disk: Path) 
         "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none",
         "-machine", "q35,accel=tcg", "-cpu", "max,cx16=off", "-m", "768", *how,
         "-drive", f"file={disk},format={disk_format},if=none,id=os,snapshot=on",
-        "-device", "virtio-blk-pci,drive=os,serial=lab-os,bootindex=0",
+        "-device", "virtio-blk-pci,drive=os,serial=lab-os,bootindex=1",
         "-drive", f"file={seed(directory, image)},format=raw,if=none,id=seed,readonly=on",
         "-device", "virtio-blk-pci,drive=seed,serial=lab-seed",
         "-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:3306",
