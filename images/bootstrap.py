@@ -38,11 +38,12 @@ def command(
     *,
     mirror: str = "",
     setup: Sequence[str] = (),
+    customize: Sequence[str] = (),
 ) -> list[str]:
     """The argv that fills ``root`` with ``suite``.
 
     ``mirror`` empty: Debian's own, which mmdebstrap knows. ``setup``: shell commands that
-    are run with the directory as $1 before packages are looked up.
+    are run with the directory as $1 before packages are looked up; ``customize``: at the end.
     """
     argv = ["mmdebstrap", "--variant=minbase", "--mode=root", "--format=directory"]
     argv.append(f"--include={','.join(packages)}")
@@ -57,6 +58,7 @@ def command(
     argv += ["--dpkgopt=force-confold", "--dpkgopt=force-unsafe-io"]
     argv += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in _EXCLUDED]
     argv += [f"--setup-hook={hook}" for hook in setup]
+    argv += [f"--customize-hook={hook}" for hook in customize]
     argv += [suite, str(root)]
     if mirror:
         argv.append(mirror)
