@@ -25,10 +25,11 @@ _DISK_LEAST = 2 * GIB
 
 @dataclass(frozen=True)
 class Repository:
-    """Signed APT repositories of one owner, besides Debian's. The first of ``urls`` is the main one.
+    """Signed APT repositories of one owner, besides Debian's.
 
-    ``key_url`` is where its public key is fetched from at build time. Nothing but
-    ``key_fingerprint`` (40 hexadecimal digits) decides whether the key is trusted.
+    The first of ``urls`` has the engine. ``key_url`` is where the public key is fetched from
+    at build time. Nothing but ``key_fingerprint`` (40 hexadecimal digits) decides whether
+    the key is trusted.
     """
 
     urls: tuple[str, ...]
