@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import Literal, cast
+from typing import Literal
 
 from lab.errors import InvalidSpec
 from lab.suggest import did_you_mean
@@ -15,10 +15,11 @@ FORMATS: tuple[Format, ...] = ("table", "json", "yaml", "name")
 
 def parse_format(text: str) -> Format:
     """The format a user named; raises InvalidSpec."""
-    if text not in FORMATS:
-        hint = did_you_mean(text, FORMATS, otherwise=f"one of {', '.join(FORMATS)}")
-        raise InvalidSpec(f"{text!r} is not an output format", hint=hint)
-    return cast("Format", text)
+    for known in FORMATS:
+        if text == known:
+            return known
+    hint = did_you_mean(text, FORMATS, otherwise=f"one of {', '.join(FORMATS)}")
+    raise InvalidSpec(f"{text!r} is not an output format", hint=hint)
 
 
 def emit(

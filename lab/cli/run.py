@@ -46,8 +46,9 @@ def run(
 ) -> int:
     """Run a command beside a lab made for it, then remove the lab.
 
-    The command finds the lab by its environment: what `lab env` prints. The exit code is the command's, 128 + n if signal n ended it. Signals go to the
-    command first; whatever happens, the lab is removed.
+    The command finds the lab by its environment, which is what `lab env` prints. The exit
+    code is the command's, 128 + n if signal n ended it. Signals go to the command first;
+    whatever happens, the lab is removed.
     """
     app = app_of(ctx)
     argv = app.command("lab run pxc -- make test")

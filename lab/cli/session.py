@@ -70,7 +70,7 @@ class Session:
 
     def names(self) -> list[str]:
         """The names of all labs, those too that only tags tell of."""
-        from lab.lifecycle.look import names
+        from lab.lifecycle.down import names
 
         return names(self._context)
 
