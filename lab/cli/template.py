@@ -30,7 +30,7 @@ def build(
     engine: flags.Engine = "",
     output: flags.Output = "table",
 ) -> None:
-    """Form a cluster and capture it, so that the next `lab up` of that kind is quick."""
+    """Form a cluster and capture it, for `lab up` to clone."""
     app = app_of(ctx)
     how = parse_format(output)
     spec = flags.wanted(

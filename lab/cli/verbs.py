@@ -140,6 +140,8 @@ class RootVerbs(Verbs):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Accept the global flags behind the verb too: that is where people add them."""
+        if args and args[-1] == "--home" and not ctx.resilient_parsing:
+            raise InvalidSpec("--home: no directory is given")
         return super().parse_args(ctx, _globals_first(args))
 
 
@@ -225,7 +227,7 @@ def _globals_first(args: list[str]) -> list[str]:
         elif word == "--home":
             value = next(words, None)
             if value is None:
-                rest.append(word)  # the parser says what is missing
+                rest.append(word)  # while it is being completed
             else:
                 first += [word, value]
         else:
