@@ -29,8 +29,14 @@ def labs(ctx: typer.Context, incomplete: str) -> list[str]:
 def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     """The nodes of the lab on the command line, or of the only one."""
     recorded = _recorded(ctx)
-    name = ctx.params.get("name") or (next(iter(recorded)) if len(recorded) == 1 else "")
-    return [node for node in recorded.get(str(name), []) if node.startswith(incomplete)]
+    # Where the line ends in --node the parser gives up early, and leaves words in args.
+    words = [
+        str(ctx.params.get("name") or ""),
+        *ctx.args,
+        *(recorded if len(recorded) == 1 else ()),
+    ]
+    known = next((recorded[word] for word in words if word in recorded), [])
+    return [node for node in known if node.startswith(incomplete)]
 
 
 def blueprints(incomplete: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import sys
 from typing import TYPE_CHECKING
 
@@ -63,14 +64,18 @@ def describe(error: LabError, *, colour: bool = False) -> str:
 
 
 def broken_stdout() -> bool:
-    """Whether nobody reads stdout any more; if so, nothing is written to it from now on."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # What is still in the buffer would make the interpreter complain when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+    """Whether nobody reads stdout any more; if so, nothing is written to it from now on.
+
+    Asked of the system: a BrokenPipeError may as well come from a guest's socket.
+    """
+    number = sys.stdout.fileno()
+    poll = select.poll()
+    poll.register(number, select.POLLOUT)
+    if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
+        return False
+    # What is still in the buffer would make the interpreter complain when it ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    return True
 
 
 def _interrupted(error: BaseException, app: App) -> int:

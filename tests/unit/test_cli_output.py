@@ -117,7 +117,9 @@ def test_status_shows_what_is_unmet(capsys: Capture) -> None:
     text = out(capsys, "status", "pxc")
     assert text.startswith(UP)
     assert text.endswith(
-        "NODE  REQUIREMENT   MET  FOUND\nn1    wsrep Synced  yes\nn2    SQL           NO   refused\n"
+        "NODE  REQUIREMENT   MET  FOUND\n"
+        "n1    wsrep Synced  yes\n"
+        "n2    SQL           NO   refused\n"
     )
 
 

@@ -18,7 +18,7 @@ from lab.errors import (
     NotFound,
     NotReady,
 )
-from lab.spec import GIB, MIB, LabSpec, NodeSize
+from lab.spec import GIB, LabSpec, NodeSize
 
 Capture = pytest.CaptureFixture[str]
 

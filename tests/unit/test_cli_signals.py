@@ -240,7 +240,8 @@ def test_run_that_cannot_start_the_program_removes_the_lab(start: Start, tmp_pat
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_run_gives_a_signal_to_the_command_first(start: Start, number: int) -> None:
     """Protects the command's own cleaning: it ends in its own way, then the lab goes."""
-    script = "trap 'echo trapped >> log; exit 3' INT TERM HUP; echo began >> log; sleep 60 & wait"
+    trap = "trap 'echo trapped >> log; exit 3' INT TERM HUP"
+    script = f"{trap}; echo began >> log; while :; do sleep 0.1; done"
     lab = start("run", "pxc", "--", "sh", "-c", script)
     lab.wait_for("began")
     lab.send(number)
