@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from lab.errors import Interrupted
 from lab.undo import Undo
@@ -42,7 +42,7 @@ class Interrupts:
         self.came = 0
         self._during_cleaning = 0
         self._raised = False
-        self._told = False
+        self._line: Literal["", "open", "ended"] = ""
         self._shielded = ""
         self._patience = 1
         self._receiver: Callable[[int], None] | None = None
@@ -87,9 +87,11 @@ class Interrupts:
 
     def finish(self, *, failed: bool = False) -> None:
         """End the line that the handler began; call it when the cleaning is over."""
-        if self._told:
+        if self._line == "open":
             write_stderr("\n" if failed else " done\n")
-        self._told = False
+        elif self._line == "ended" and not failed:
+            write_stderr("lab: done\n")
+        self._line = ""
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.came += 1
@@ -100,22 +102,27 @@ class Interrupts:
             if self._during_cleaning > self._patience:
                 self._give_up()
             doing = self._shielded or self.doing or "cleaning up"
-            line = "\n" if self._told else ""
-            write_stderr(f"{line}lab: still {doing}; once more stops at once and leaves the rest")
-            self._told = True
+            self._answer(f"lab: still {doing}; {self._threat()}\n")
         else:
             self._raised = True
             self.on_first()
             if self.doing:
                 write_stderr(f"lab: interrupted, {self.doing} ...")
-                self._told = True
+                self._line = "open"
             raise KeyboardInterrupt
 
+    def _threat(self) -> str:
+        left = self._patience - self._during_cleaning
+        if left:
+            return "please wait"
+        return "once more stops at once and leaves the rest"
+
+    def _answer(self, text: str) -> None:
+        write_stderr(f"\n{text}" if self._line == "open" else text)
+        self._line = "ended"
+
     def _give_up(self) -> NoReturn:
-        write_stderr(
-            f"{chr(10) if self._told else ''}lab: error: stopped while cleaning up\n"
-            "hint: `lab gc` removes what is left\n"
-        )
+        self._answer("lab: error: stopped while cleaning up\nhint: `lab gc` removes what is left\n")
         os._exit(Interrupted.exit_code)
 
 
