@@ -100,7 +100,7 @@ def test_a_command_can_read_the_terminal(tmp_path: Path) -> None:
 class Terminal(io.StringIO):
     """A stream that remembers, as UTF-8."""
 
-    encoding = "utf-8"  # type: ignore[assignment]  # StringIO has none
+    encoding = "utf-8"
 
 
 def test_the_spinner_shows_what_takes_long() -> None:
