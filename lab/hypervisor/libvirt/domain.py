@@ -41,11 +41,11 @@ class Machine:
     firmware: str = ""
 
 
-def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: Path | None = None) -> str:
+def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: bool = False) -> str:
     """The XML of a transient domain that runs ``guest``.
 
-    ``incoming``: a unix socket on which QEMU listens for device state. RAM is then mapped
-    copy-on-write, otherwise a ``memory_file`` is written to.
+    ``incoming``: QEMU waits to be given device state, and RAM is mapped copy-on-write;
+    otherwise it writes to the ``memory_file``.
     """
     ET.register_namespace("qemu", QEMU_NAMESPACE)
     ET.register_namespace("lab", LAB_NAMESPACE)
@@ -151,7 +151,7 @@ def _security(domain: ET.Element, machine: Machine) -> None:
         ET.SubElement(domain, "seclabel", type="none", model="apparmor")
 
 
-def _arguments(guest: GuestSpec, incoming: Path | None) -> Iterator[str]:
+def _arguments(guest: GuestSpec, incoming: bool) -> Iterator[str]:
     if guest.memory_file is not None:
         share = "off" if incoming else "on"
         yield from (
@@ -168,9 +168,8 @@ def _arguments(guest: GuestSpec, incoming: Path | None) -> Iterator[str]:
         f"socket,id=labinner,mcast=230.0.0.1:{guest.network.segment},localaddr=127.0.0.1",
     )
     yield from ("-device", _card("labinner", guest.network.inner_mac, _INNER_SLOT))
-    yield from ("-global", "migration.x-ignore-shared=on")
-    if incoming is not None:
-        yield from ("-incoming", f"unix:{incoming}")
+    if incoming:
+        yield from ("-incoming", "defer")
 
 
 def _user_network(guest: GuestSpec) -> str:
