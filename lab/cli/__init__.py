@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -32,6 +33,9 @@ def main(argv: Sequence[str] | None = None, *, lifecycle: Lifecycle | None = Non
     ``lifecycle``: what does the work, if it is not the real one.
     """
     args = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        # Imports make many objects and no garbage: collecting less often is 35 ms of `lab ls`.
+        gc.set_threshold(50_000, 20, 50)
     # From here on: an interrupt during the imports is answered as any other.
     with Interrupts() as interrupts:
         try:

@@ -10,7 +10,7 @@ import typer
 from lab.cli import flags
 from lab.cli.app import app_of
 from lab.cli.output import emit, parse_format
-from lab.cli.show import SHORT_KEY, age, seconds_or_dash, size_or_dash
+from lab.cli.show import age, seconds_or_dash, size_or_dash
 from lab.cli.table import facts, table
 from lab.cli.verbs import manual
 
@@ -83,7 +83,7 @@ def _table(views: Sequence[ImageView], now: float) -> str:
         ("KEY", "RECIPE", "ENGINE", "STATE", "SIZE", "BUILD", "AGE", "USED BY"),
         [
             (
-                view.key[:SHORT_KEY],
+                view.key,
                 view.recipe,
                 f"{view.engine} {view.engine_version}".strip(),
                 view.state,

@@ -12,9 +12,6 @@ from lab.spec import format_duration, format_size
 if TYPE_CHECKING:
     from lab.lifecycle.views import LabStatus, LabView
 
-SHORT_KEY = 12
-"""Characters of a content key that are shown; commands take any unique beginning."""
-
 
 def lab_text(view: LabView, now: float) -> str:
     """A lab: a table of its nodes, then what one needs to use it."""

@@ -10,7 +10,7 @@ import typer
 from lab.cli import flags
 from lab.cli.app import app_of
 from lab.cli.output import emit, parse_format
-from lab.cli.show import SHORT_KEY, age, seconds_or_dash, size_or_dash
+from lab.cli.show import age, seconds_or_dash, size_or_dash
 from lab.cli.table import table
 from lab.cli.verbs import manual
 
@@ -87,13 +87,13 @@ def _table(views: Sequence[TemplateView], now: float) -> str:
         ),
         [
             (
-                view.key[:SHORT_KEY],
+                view.key,
                 view.blueprint,
                 str(view.nodes),
                 size_or_dash(view.memory),
                 str(view.cpus),
                 size_or_dash(view.disk),
-                view.image[:SHORT_KEY],
+                view.image,
                 view.state,
                 "warm" if view.warm else "cold",
                 size_or_dash(view.size),
