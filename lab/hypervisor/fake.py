@@ -108,6 +108,8 @@ class FakeHypervisor:
                 raise Conflict(f"{guest} is {record.state}: pause it before its memory is saved")
             if record.memory_file != ram:
                 raise Conflict(f"the memory of {guest} is not in {ram}")
+            if state.exists():
+                raise Conflict(f"{state} exists already")
             content = {
                 "fingerprint": self.fingerprint(record.shape),
                 "disk": guest_side.read_inside(record.disks).digest(),
@@ -259,8 +261,7 @@ def _size_ram(guest: GuestSpec, ram: Path) -> None:
 
 def _write_state(path: Path, content: Mapping[str, str]) -> None:
     text = json.dumps(content)
-    with path.open("x") as file:
-        file.write(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}\n")
+    path.write_text(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}\n")
 
 
 def _read_state(guest: GuestSpec, memory: MemoryImage) -> dict[str, str]:

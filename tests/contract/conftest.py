@@ -3,6 +3,9 @@
 import pytest
 
 pytest.register_assert_rewrite(
+    "hypervisor_basics",
+    "hypervisor_memory",
+    "hypervisor_site",
     "storage_basics",
     "storage_contract",
     "storage_crashes",

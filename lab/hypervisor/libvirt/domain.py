@@ -41,11 +41,11 @@ class Machine:
     firmware: str = ""
 
 
-def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: Path | None = None) -> str:
+def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: bool = False) -> str:
     """The XML of a transient domain that runs ``guest``.
 
-    ``incoming``: a unix socket on which QEMU listens for device state. RAM is then mapped
-    copy-on-write, otherwise a ``memory_file`` is written to.
+    ``incoming``: QEMU waits for device state. RAM is then mapped copy-on-write, otherwise a
+    ``memory_file`` is written to.
     """
     ET.register_namespace("qemu", QEMU_NAMESPACE)
     ET.register_namespace("lab", LAB_NAMESPACE)
@@ -85,6 +85,18 @@ def read_tags(xml: str) -> dict[str, str]:
     """Our tags from a domain's XML, empty if it is not ours."""
     element = ET.fromstring(xml).find(f"metadata/{{{LAB_NAMESPACE}}}guest")  # noqa: S314  libvirt's own XML
     return {} if element is None else dict(element.attrib)
+
+
+def memory_path(xml: str) -> Path | None:
+    """The file in which a domain of ours keeps its RAM, from its XML; None if there is none."""
+    arguments = ET.fromstring(xml).iterfind(  # noqa: S314  libvirt's own XML
+        f"{{{QEMU_NAMESPACE}}}commandline/{{{QEMU_NAMESPACE}}}arg"
+    )
+    for argument in arguments:
+        value = argument.get("value", "")
+        if value.startswith("memory-backend-file,id=labram,"):
+            return Path(value.partition(",mem-path=")[2].replace(",,", ","))
+    return None
 
 
 def _text(parent: ET.Element, tag: str, text: str, **attributes: str) -> ET.Element:
@@ -151,7 +163,7 @@ def _security(domain: ET.Element, machine: Machine) -> None:
         ET.SubElement(domain, "seclabel", type="none", model="apparmor")
 
 
-def _arguments(guest: GuestSpec, incoming: Path | None) -> Iterator[str]:
+def _arguments(guest: GuestSpec, incoming: bool) -> Iterator[str]:
     if guest.memory_file is not None:
         share = "off" if incoming else "on"
         yield from (
@@ -168,9 +180,8 @@ def _arguments(guest: GuestSpec, incoming: Path | None) -> Iterator[str]:
         f"socket,id=labinner,mcast=230.0.0.1:{guest.network.segment},localaddr=127.0.0.1",
     )
     yield from ("-device", _card("labinner", guest.network.inner_mac, _INNER_SLOT))
-    yield from ("-global", "migration.x-ignore-shared=on")
-    if incoming is not None:
-        yield from ("-incoming", f"unix:{incoming}")
+    if incoming:
+        yield from ("-incoming", "defer")
 
 
 def _user_network(guest: GuestSpec) -> str:

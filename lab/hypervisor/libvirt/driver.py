@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from lab.hypervisor import (
 from lab.hypervisor.libvirt import memory
 from lab.hypervisor.libvirt.channel import AgentChannel
 from lab.hypervisor.libvirt.connection import connect, default_uri, translated
-from lab.hypervisor.libvirt.domain import Machine, domain_xml, read_tags
+from lab.hypervisor.libvirt.domain import Machine, domain_xml, memory_path, read_tags
 from lab.hypervisor.libvirt.probe import probe
 from lab.names import GuestName
 from lab.wait import Deadline, attempts
@@ -103,28 +104,22 @@ class LibvirtHypervisor:
 
     def restore(self, guest: GuestSpec, memory_image: MemoryImage) -> None:
         """See Hypervisor."""
-        path = memory.socket_path(self._sockets)
-        xml = domain_xml(guest, self.machine, incoming=path)
-        deadline = Deadline.after(memory.MOVE_SECONDS)
-        # QEMU takes the state while libvirt is still busy setting up the same QEMU.
-        feeder = ThreadPoolExecutor(1)
-        given_up = threading.Event()
+        _check_image(guest, memory_image)
+        guest = replace(guest, memory_file=memory_image.ram)
+        xml = domain_xml(guest, self.machine, incoming=True)
+        domain = self._create(guest, xml, flags=libvirt.VIR_DOMAIN_START_PAUSED)
         try:
-            fed = feeder.submit(memory.load, path, memory_image.state, deadline, given_up)
-            domain = self._create(guest, xml, flags=libvirt.VIR_DOMAIN_START_PAUSED)
-            try:
-                fed.result()
-                memory.loaded(self._monitor(domain), deadline)
-            except (LabError, libvirt.libvirtError) as error:
-                self.stop(guest.name, force=True)
-                raise HostUnfit(
-                    f"{guest.name} could not be restored",
-                    details=[str(error), *self._last_words(guest)],
-                ) from error
-        finally:
-            given_up.set()
-            feeder.shutdown()
-            path.unlink(missing_ok=True)
+            memory.load(
+                self._monitor(domain), self._sockets, memory_image.state, self.machine.run_as
+            )
+        except BaseException as error:
+            self.stop(guest.name, force=True)
+            if not isinstance(error, LabError | libvirt.libvirtError):
+                raise
+            raise HostUnfit(
+                f"{guest.name} could not be restored",
+                details=[str(error), *self._last_words(guest)],
+            ) from error
 
     def pause(self, guests: Sequence[GuestName]) -> None:
         """See Hypervisor."""
@@ -138,6 +133,13 @@ class LibvirtHypervisor:
         """See Hypervisor."""
         domain = self._find(guest)
         with translated(f"saving the memory of {guest}"):
+            found = _state(domain.state()[0])
+            if found != "paused":
+                raise Conflict(f"{guest} is {found}: pause it before its memory is saved")
+            if memory_path(domain.XMLDesc()) != ram:
+                raise Conflict(f"the memory of {guest} is not in {ram}")
+            if state.exists():
+                raise Conflict(f"{state} exists already")
             memory.save(self._monitor(domain), self._sockets, state, self.machine.run_as)
         return MemoryImage(ram=ram, state=state, size=ram.stat().st_size)
 
@@ -199,14 +201,17 @@ class LibvirtHypervisor:
         return domain
 
     def _all(self, guests: Sequence[GuestName], method: str, doing: str) -> None:
-        def one(guest: GuestName) -> None:
-            with translated(f"{doing} {guest}"):
-                getattr(self._connection.lookupByName(guest), method)()
+        # All are looked up first: either every guest is there or none is touched.
+        domains = [(guest, self._find(guest)) for guest in guests]
+
+        def one(found: tuple[GuestName, Any]) -> None:
+            with translated(f"{doing} {found[0]}"):
+                getattr(found[1], method)()
 
         # At once, not one after the other: a cluster whose nodes stand still for different
         # lengths of time would throw the slow ones out.
         with ThreadPoolExecutor(_PARALLEL) as pool:
-            list(pool.map(one, guests))
+            list(pool.map(one, domains))
 
     def _monitor(self, domain: Any) -> memory.Monitor:
         def ask(command: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -237,6 +242,19 @@ def _state(code: int) -> GuestState:
     if code in (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PMSUSPENDED):
         return "paused"
     return "stopped"
+
+
+def _check_image(guest: GuestSpec, image: MemoryImage) -> None:
+    # QEMU would make a RAM file that is missing or empty, and run on zeros.
+    for path in (image.ram, image.state):
+        if not path.is_file():
+            raise _no_restore(guest, f"{path} does not exist")
+    if not image.ram.stat().st_size == image.size == guest.memory:
+        raise _no_restore(guest, f"{image.ram} is not of the guest's size")
+
+
+def _no_restore(guest: GuestSpec, why: str) -> HostUnfit:
+    return HostUnfit(f"{guest.name} could not be restored", details=[why])
 
 
 def _specimen(shape: GuestShape) -> GuestSpec:
