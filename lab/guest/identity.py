@@ -112,18 +112,19 @@ def message(
     """
     host_key = "/etc/ssh/ssh_host_ed25519_key"
     lines = [
-        _item("entropy", identity.entropy),
-        _item("clock", f"{now:.6f}"),
-        _item("file", host_key, "600", "root", identity.ssh_host.private),
-        _item("file", f"{host_key}.pub", "644", "root", f"{identity.ssh_host.public}\n"),
-        _item("file", "/root/.ssh/authorized_keys", "600", "root", f"{authorized}\n"),
-        _item("file", f"{tls_directory}/key.pem", "600", engine_user, identity.tls.private),
-        _item("file", f"{tls_directory}/cert.pem", "644", engine_user, identity.tls.certificate),
-        *(_item("sql", statement) for statement in statements),
+        item("entropy", identity.entropy),
+        item("clock", f"{now:.6f}"),
+        item("file", host_key, "600", "root", identity.ssh_host.private),
+        item("file", f"{host_key}.pub", "644", "root", f"{identity.ssh_host.public}\n"),
+        item("file", "/root/.ssh/authorized_keys", "600", "root", f"{authorized}\n"),
+        item("file", f"{tls_directory}/key.pem", "600", engine_user, identity.tls.private),
+        item("file", f"{tls_directory}/cert.pem", "644", engine_user, identity.tls.certificate),
+        *(item("sql", statement) for statement in statements),
     ]
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _item(word: str, *values: str | bytes) -> str:
+def item(word: str, *values: str | bytes) -> str:
+    """One line of a message: the word and its values, each as base64."""
     encoded = (base64.b64encode(v.encode() if isinstance(v, str) else v).decode() for v in values)
     return " ".join((word, *encoded))

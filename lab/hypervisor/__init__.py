@@ -153,6 +153,10 @@ class GuestChannel(Protocol):
 class Hypervisor(Protocol):
     """Starts, restores, pauses and stops guests. Safe for use by several threads at once."""
 
+    @property
+    def run_as(self) -> tuple[int, int] | None:
+        """The uid and gid that must own the files guests write to, None if they are ours."""
+
     def capabilities(self) -> Capabilities:
         """What works on this host; probes once. Raises HostUnfit if nothing does."""
 

@@ -52,6 +52,10 @@ class FakeHypervisor:
         self._version = version
         self._boot_seconds = boot_seconds
 
+    @property
+    def run_as(self) -> None:
+        """See Hypervisor; guests are files of ours."""
+
     def close(self) -> None:
         """There is nothing to give back; guests go on."""
 

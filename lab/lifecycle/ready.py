@@ -8,6 +8,7 @@ from pathlib import Path
 from lab.blueprints import Blueprint
 from lab.errors import CommandFailed, LabError, NotFound, NotReady
 from lab.hypervisor import Hypervisor
+from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Node
 from lab.lifecycle.parallel import each
 from lab.lifecycle.sql import Account, ask
@@ -35,7 +36,7 @@ def through_agent(blueprint: Blueprint, hypervisor: Hypervisor) -> Ask:
 
     def answer(node: Node) -> Mapping[str, str]:
         channel = hypervisor.channel(node.guest)
-        if not channel.ping(_PATIENCE):
+        if not channel.ping(0.0):
             raise NotReady(f"the guest agent of {node.name} does not answer")
         question = blueprint.question().encode() + b"\n"
         lines = channel.run(["/usr/lib/lab/sql"], stdin=question, timeout=30.0).decode()
@@ -53,29 +54,28 @@ def look(nodes: Sequence[Node], blueprint: Blueprint, answer: Ask) -> list[Requi
 
 
 def until_ready(
+    ctx: Context,
     nodes: Sequence[Node],
     blueprint: Blueprint,
     answer: Ask,
     deadline: Deadline,
     *,
     pause: float,
-    alive: Callable[[], Mapping[str, str]],
-    logs: Callable[[Node], Path],
 ) -> None:
     """Return once all requirements of all nodes are met.
 
-    ``pause``: the shortest time between two looks at a node, in seconds. ``alive`` gives
-    the state of every guest that exists, by name. Raises NotReady, naming node, requirement
-    and the last lines of the console (``logs``), when the deadline passes or a guest ends.
+    ``pause``: the shortest time between two looks at a node, in seconds. Raises NotReady,
+    naming node, requirement and the console's last lines, when the deadline passes or a
+    guest ends.
     """
 
     def one(node: Node) -> Requirement | None:
         missing: Requirement | None = None
         for number in attempts(deadline, first=pause, most=max(0.25, pause)):
-            if number and number % 8 == 0 and alive().get(node.guest) is None:
+            if number % 8 == 7 and node.guest not in ctx.hypervisor.guests():
                 raise NotReady(
                     f"{node.name} ended while it was waited for",
-                    details=tail(logs(node)),
+                    details=tail(ctx.home.console_log(node.guest)),
                     hint="`--keep-failed` keeps the guests for a look",
                 )
             missing = next((r for r in _of(node, len(nodes), blueprint, answer) if not r.met), None)
@@ -87,7 +87,7 @@ def until_ready(
         if missing is not None:
             raise NotReady(
                 f"{node.name} is not ready: {missing.what} is not met ({missing.found})",
-                details=tail(logs(node)),
+                details=tail(ctx.home.console_log(node.guest)),
                 hint="`--timeout` waits longer, `--keep-failed` keeps the guests for a look",
             )
 

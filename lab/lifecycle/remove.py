@@ -29,6 +29,16 @@ def release(ctx: Context, owner: Owner) -> list[str]:
     return removed
 
 
+def forget(ctx: Context, owner: Owner) -> list[str]:
+    """``release`` a lab and remove its record, last of all; its lock is held."""
+    if ctx.store.labs.find(owner.name) is not None:
+        ctx.store.labs.update(owner.name, state="removing")
+    removed = release(ctx, owner)
+    if ctx.store.labs.find(owner.name) is not None:
+        ctx.store.labs.remove(owner.name)
+    return removed
+
+
 def _guests(ctx: Context, owner: Owner) -> list[GuestName]:
     return sorted(
         name

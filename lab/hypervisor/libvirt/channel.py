@@ -72,12 +72,19 @@ class AgentChannel:
         request: dict[str, Any] = {"execute": command}
         if arguments:
             request["arguments"] = arguments
-        try:
-            answer = libvirt_qemu.qemuAgentCommand(
-                self._domain, json.dumps(request), max(1, math.ceil(timeout)), 0
-            )
-        except libvirt.libvirtError as error:
-            raise NotReady(
-                f"the guest agent of {self._guest} does not answer", details=[str(error)]
-            ) from None
-        return json.loads(answer)["return"]
+        text = json.dumps(request)
+        deadline = Deadline.after(timeout)
+        seconds = max(1, math.ceil(timeout))
+        for _ in attempts(deadline, first=0.004, most=0.1):
+            try:
+                answer = libvirt_qemu.qemuAgentCommand(self._domain, text, seconds, 0)
+            except libvirt.libvirtError as error:
+                # Nothing was sent yet: the guest has not opened its port, or a restored one
+                # has not run long enough for QEMU to say that it had.
+                if "not connected" in str(error) and not deadline.passed:
+                    continue
+                raise NotReady(
+                    f"the guest agent of {self._guest} does not answer", details=[str(error)]
+                ) from None
+            return json.loads(answer)["return"]
+        raise NotReady(f"the guest agent of {self._guest} did not connect in {timeout:g} s")

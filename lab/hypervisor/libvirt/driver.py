@@ -123,11 +123,11 @@ class LibvirtHypervisor:
 
     def pause(self, guests: Sequence[GuestName]) -> None:
         """See Hypervisor."""
-        self._all(guests, "suspend", "pausing")
+        self._all(guests, "suspend", "pausing", unless="paused")
 
     def resume(self, guests: Sequence[GuestName]) -> None:
         """See Hypervisor."""
-        self._all(guests, "resume", "resuming")
+        self._all(guests, "resume", "resuming", unless="running")
 
     def save_memory(self, guest: GuestName, ram: Path, state: Path) -> MemoryImage:
         """See Hypervisor."""
@@ -154,6 +154,8 @@ class LibvirtHypervisor:
                 if force:
                     domain.destroy()
                     return
+                if _state(domain.state()[0]) == "paused":
+                    raise NotReady(f"{guest} is paused and cannot shut down", hint="force it")
                 domain.shutdown()
         except NotFound:
             return
@@ -200,13 +202,17 @@ class LibvirtHypervisor:
             raise Conflict(f"the guest {guest} is not ours", hint="another LAB_HOME may own it")
         return domain
 
-    def _all(self, guests: Sequence[GuestName], method: str, doing: str) -> None:
+    def _all(
+        self, guests: Sequence[GuestName], method: str, doing: str, *, unless: GuestState
+    ) -> None:
         # All are looked up first: either every guest is there or none is touched.
         domains = [(guest, self._find(guest)) for guest in guests]
 
         def one(found: tuple[GuestName, Any]) -> None:
-            with translated(f"{doing} {found[0]}"):
-                getattr(found[1], method)()
+            guest, domain = found
+            with translated(f"{doing} {guest}"):
+                if _state(domain.state()[0]) != unless:
+                    getattr(domain, method)()
 
         # At once, not one after the other: a cluster whose nodes stand still for different
         # lengths of time would throw the slow ones out.

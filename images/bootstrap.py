@@ -1,0 +1,138 @@
+"""The root file system: mmdebstrap, and what its failures mean."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from images.isolate import isolated
+from lab.errors import CommandFailed, HostUnfit
+from lab.progress import Progress
+from lab.run import run
+
+TIMEOUT = 1800.0
+"""Seconds that mmdebstrap may take: a slow line needs minutes."""
+
+# What a lab's guest never reads. Locales and manuals are a third of the files.
+_EXCLUDED = ("man", "doc", "locale", "info", "lintian", "bash-completion", "zoneinfo-icu")
+
+_NETWORK = re.compile(
+    r"Temporary failure resolving|Could not resolve|Could not connect|Unable to connect"
+    r"|Cannot initiate the connection|Connection (?:timed out|refused|failed)|connect \("
+    r"|Network is unreachable|No route to host|Received HTTP code \d+ from proxy"
+    r"|Failed to fetch|Some index files failed to download"
+)
+_NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|don't have enough free space")
+_UNTRUSTED = re.compile(r"NO_PUBKEY|is not signed|not available to verify|BADSIG|EXPKEYSIG")
+_PHASE = re.compile(r"^I: ([a-z].*?)\.*$")
+
+
+def command(
+    root: Path,
+    suite: str,
+    packages: Sequence[str],
+    *,
+    mirror: str = "",
+    setup: Sequence[str] = (),
+) -> list[str]:
+    """The argv that fills ``root`` with ``suite``.
+
+    ``mirror`` empty: Debian's own, which mmdebstrap knows. ``setup``: shell commands that
+    are run with the directory as $1 before packages are looked up.
+    """
+    argv = ["mmdebstrap", "--variant=minbase", "--mode=root", "--format=directory"]
+    argv.append(f"--include={','.join(packages)}")
+    options = {
+        "APT::Install-Recommends": "false",
+        "Acquire::Languages": "none",
+        "Acquire::Retries": "2",
+        "Acquire::http::Timeout": "20",
+        "Acquire::https::Timeout": "20",
+    }
+    argv += [f'--aptopt={name} "{value}"' for name, value in options.items()]
+    argv += ["--dpkgopt=force-confold", "--dpkgopt=force-unsafe-io"]
+    argv += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in _EXCLUDED]
+    argv += [f"--setup-hook={hook}" for hook in setup]
+    argv += [suite, str(root)]
+    if mirror:
+        argv.append(mirror)
+    return argv
+
+
+def bootstrap(argv: Sequence[str], log: Path, progress: Progress) -> None:
+    """Run mmdebstrap; raises HostUnfit for want of network, else CommandFailed."""
+    # INITRD=No: Debian's own initramfs takes seconds to make and is not used.
+    env = {**os.environ, "LC_ALL": "C.UTF-8", "INITRD": "No"}
+    began = log.stat().st_size if log.exists() else 0
+    with log.open("ab") as sink, _phases(log, began, progress):
+        try:
+            run([*isolated(network=True), *argv], timeout=TIMEOUT, log=sink, env=env)
+            return
+        except CommandFailed as error:
+            failed = error
+    with log.open("rb") as source:
+        source.seek(began)
+        raise explain(failed, source.read().decode(errors="replace"))
+
+
+def explain(error: CommandFailed, output: str) -> HostUnfit | CommandFailed:
+    """What the user should be told when ``error`` came with ``output``."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    if is_full(output):
+        # The caller knows the figures.
+        return CommandFailed(error.argv, error.status, stderr="\n".join(lines[-10:]))
+    telling = [line for line in lines if _UNTRUSTED.search(line)]
+    if telling:
+        return HostUnfit(
+            "a package repository is not signed by a key that this host trusts",
+            hint="update the package debian-archive-keyring",
+            details=telling[-5:],
+        )
+    telling = [line for line in lines if _NETWORK.search(line)]
+    if telling and any(re.search(r"\b404\b", line) for line in telling):
+        return HostUnfit(
+            "the Debian mirror lacks a file that it lists",
+            hint="it is being updated: try again in a few minutes",
+            details=telling[-5:],
+        )
+    if telling:
+        return HostUnfit(
+            "cannot reach a Debian mirror",
+            hint="check the network; behind a proxy, set http_proxy",
+            details=telling[-5:],
+        )
+    return CommandFailed(error.argv, error.status, stderr="\n".join(lines[-10:]))
+
+
+def is_full(output: str) -> bool:
+    """Whether ``output`` tells of a full disk."""
+    return _NO_SPACE.search(output) is not None
+
+
+@contextmanager
+def _phases(log: Path, start: int, progress: Progress) -> Iterator[None]:
+    """Tell ``progress`` of each phase that mmdebstrap announces in ``log``."""
+    over = threading.Event()
+
+    def follow() -> None:
+        with log.open("rb") as source:
+            source.seek(start)
+            rest = b""
+            while not over.wait(0.2):
+                *lines, rest = (rest + source.read()).split(b"\n")
+                for line in lines:
+                    phase = _PHASE.match(line.decode(errors="replace"))
+                    if phase and "hook" not in phase[1] and "chroot architecture" not in phase[1]:
+                        progress.note("bootstrap", phase[1])
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -1,0 +1,226 @@
+"""Building an image: one recipe in, one directory with a bootable disk out."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from images import bootstrap, disk, isolate, kernel, manifest, repository
+from images.key import image_key
+from images.manifest import BuiltImage
+from images.recipe import GUEST, RECIPES, Guest, Recipe, all_packages, load_guest
+from images.tree import overlay_tar
+from lab.errors import CommandFailed, HostUnfit
+from lab.progress import Progress
+from lab.run import require, run
+from lab.spec import GIB, format_size
+
+SPACE_NEEDED = 3 * GIB
+"""Bytes that must be free where an image is built."""
+
+_TOOLS = {
+    "mmdebstrap": "mmdebstrap",
+    "sgdisk": "gdisk",
+    "mke2fs": "e2fsprogs",
+    "e2fsck": "e2fsprogs",
+    "mkfs.vfat": "dosfstools",
+    "mcopy": "mtools",
+    "mmd": "mtools",
+    "tar": "tar",
+}
+_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One build: what is built, where, and whom to tell."""
+
+    recipe: Recipe
+    guest: Guest
+    out: Path
+    log: Path
+    progress: Progress
+    mirror: str
+
+    @property
+    def root(self) -> Path:
+        return self.out / "rootfs"
+
+    @property
+    def disk(self) -> Path:
+        return self.out / "disk.raw"
+
+
+def build(
+    recipe: Recipe, out: Path, *, progress: Progress, log: Path, mirror: str = ""
+) -> BuiltImage:
+    """Build ``recipe`` in the empty directory ``out``; what each step prints goes to ``log``.
+
+    Nothing outside of ``out`` and ``log`` is touched, and what is in ``out`` is of use only
+    once this returns: publish it then, or remove it with ``isolate.remove_tree``. ``mirror``
+    is a Debian mirror's URL; empty for the default.
+
+    Raises HostUnfit (a tool, the network, space or a permission is missing), CommandFailed
+    (a step went wrong; with the log's last lines) or InvalidSpec.
+    """
+    job = _Job(recipe, load_guest(), out, log, progress, mirror)
+    check_host(recipe, out)
+    try:
+        with progress.step("bootstrap", f"installing {recipe.engine} on Debian {recipe.suite}"):
+            _bootstrap(job)
+        with progress.step("provision", f"initialising {recipe.engine}"):
+            _overlay(job)
+            _provision(job)
+        with progress.step("disk", f"making a disk of {format_size(recipe.disk)}"):
+            _extract_kernel(job)
+            _make_disk(job)
+        with progress.step("verify", "checking the disk"):
+            return _verify(job)
+    except CommandFailed as error:
+        raise _explain(job, error) from None
+    except OSError as error:
+        raise HostUnfit(f"cannot write the image: {error}", hint=_space(out)) from None
+
+
+def check_host(recipe: Recipe, out: Path) -> None:
+    """Raise HostUnfit unless this host can build ``recipe`` in ``out``."""
+    for tool, package in _TOOLS.items():
+        require(tool, package=package)
+    if not _KEYRING.exists():
+        raise HostUnfit(
+            "Debian's archive keys are not installed",
+            hint="install the package debian-archive-keyring",
+        )
+    if recipe.repository:
+        require("gpg", package="gpg")
+    free = shutil.disk_usage(out).free
+    if free < SPACE_NEEDED:
+        raise HostUnfit(
+            f"an image build needs {format_size(SPACE_NEEDED)} of free space, "
+            f"{out} has {format_size(free)}",
+            hint="free some space, or keep images elsewhere",
+        )
+    isolate.check()
+
+
+def _bootstrap(job: _Job) -> None:
+    setup: list[str] = []
+    if job.recipe.repository:
+        setup = repository.setup_hooks(job.recipe.repository, job.out)
+    packages = all_packages(job.recipe, job.guest)
+    argv = bootstrap.command(job.root, job.recipe.suite, packages, mirror=job.mirror, setup=setup)
+    bootstrap.bootstrap(argv, job.log, job.progress)
+
+
+def _overlay(job: _Job) -> None:
+    archive = overlay_tar([GUEST, job.recipe.directory])
+    with job.log.open("ab") as log:
+        run(
+            [
+                *isolate.isolated(network=False),
+                *("tar", "-xpf", "-", "--no-overwrite-dir", "-C", job.root),
+            ],
+            timeout=60, stdin=archive, log=log,
+        )  # fmt: skip
+
+
+def _provision(job: _Job) -> None:
+    for directory in (GUEST, job.recipe.directory):
+        script = (directory / "provision").read_bytes()
+        with job.log.open("ab") as log:
+            run([*_inside(job), "sh", "-x", "-s"], timeout=300, stdin=script, log=log)
+
+
+def _inside(job: _Job) -> list[str]:
+    """The argv prefix for a command inside the root file system."""
+    return [*isolate.isolated(network=False), "sh", str(RECIPES / "chroot.sh"), str(job.root)]
+
+
+def _extract_kernel(job: _Job) -> None:
+    def unzstd(packed: bytes) -> bytes:
+        # By the guest's own program: the host need not have one.
+        unpacked = job.out / "unpacked"
+        with unpacked.open("wb") as sink:
+            run([*_inside(job), "zstd", "-qdc"], timeout=60, stdin=packed, log=sink)
+        kernel = unpacked.read_bytes()
+        unpacked.unlink()
+        return kernel
+
+    boot = job.root / "boot"
+    shutil.copyfile(boot / "initrd", job.out / "initrd")
+    bzimage = next(boot.glob("vmlinuz-*")).read_bytes()
+    (job.out / "kernel").write_bytes(kernel.pvh_kernel(bzimage, unzstd) or bzimage)
+
+
+def _make_disk(job: _Job) -> None:
+    entry = job.out / "lab.conf"
+    entry.write_text(
+        f"title lab\nlinux /lab/vmlinuz\ninitrd /lab/initrd\noptions {job.guest.cmdline}\n"
+    )
+    loader = job.out / "loader.conf"
+    loader.write_text("timeout 0\ndefault lab.conf\neditor no\n")
+    on_esp = {
+        "EFI/BOOT/BOOTX64.EFI": job.root / "usr/lib/systemd/boot/efi/systemd-bootx64.efi",
+        "loader/loader.conf": loader,
+        "loader/entries/lab.conf": entry,
+        "lab/vmlinuz": next((job.root / "boot").glob("vmlinuz-*")),
+        "lab/initrd": job.out / "initrd",
+    }
+    esp = job.out / "esp.fat"
+    with job.log.open("ab") as log:
+        disk.partition(job.disk, job.recipe.disk, log)
+        disk.fill_root(job.disk, job.recipe.disk, job.root, log)
+        disk.fill_esp(job.disk, esp, on_esp, log)
+    for scratch in (esp, entry, loader):
+        scratch.unlink()
+
+
+def _verify(job: _Job) -> BuiltImage:
+    with job.log.open("ab") as log:
+        disk.verify(job.disk, log)
+    image = _describe(job)
+    manifest.write(image)
+    isolate.remove_tree(job.root)
+    return image
+
+
+def _describe(job: _Job) -> BuiltImage:
+    recipe = job.recipe
+    packages = manifest.installed(job.root)
+    uid, gid = manifest.account(job.root, recipe.user)
+    files = [job.disk, job.out / "kernel", job.out / "initrd"]
+    return BuiltImage(
+        recipe=recipe.name,
+        key=image_key(recipe),
+        disk=files[0],
+        kernel=files[1],
+        initrd=files[2],
+        cmdline=job.guest.cmdline,
+        engine=recipe.engine,
+        engine_version=manifest.upstream(packages[recipe.version_package]),
+        size=recipe.disk,
+        user=recipe.user,
+        uid=uid,
+        gid=gid,
+        service=recipe.service,
+        config=recipe.config,
+        packages=packages,
+        digests={file.name: manifest.digest(file) for file in files},
+    )
+
+
+def _explain(job: _Job, error: CommandFailed) -> HostUnfit | CommandFailed:
+    tail = job.log.read_bytes()[-8192:].decode(errors="replace") if job.log.exists() else ""
+    lines = [line for line in tail.splitlines() if line.strip()][-10:]
+    if bootstrap.is_full(tail):
+        return HostUnfit("the disk is full", hint=_space(job.out), details=lines)
+    said = error.stderr or "\n".join(lines)
+    return CommandFailed(
+        error.argv, error.status, stderr=said, hint=f"the whole build log is {job.log}"
+    )
+
+
+def _space(out: Path) -> str:
+    free = shutil.disk_usage(out).free
+    return f"{out} has {format_size(free)} left; a build needs {format_size(SPACE_NEEDED)}"

@@ -1,0 +1,131 @@
+"""What was built: the facts that the rest of the program needs, and their file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.errors import InvalidSpec
+from lab.spec import MIB
+from lab.storage.sparse import extents
+
+MANIFEST = "manifest.json"
+"""The manifest's name, in the directory of the files it describes."""
+
+_BLOCK = 4 * MIB
+
+
+@dataclass(frozen=True)
+class BuiltImage:
+    """An image in a directory.
+
+    ``disk``, ``kernel`` and ``initrd`` are files; ``cmdline`` is the kernel's. ``size`` is
+    the disk's in bytes. ``user`` with ``uid`` and ``gid`` is the engine's account in the
+    guest, ``service`` its systemd unit and ``config`` the path of its option file.
+    ``packages`` maps names to versions, ``digests`` names of files to what ``digest`` says.
+    """
+
+    recipe: str
+    key: str
+    disk: Path
+    kernel: Path
+    initrd: Path
+    cmdline: str
+    engine: str
+    engine_version: str
+    size: int
+    user: str
+    uid: int
+    gid: int
+    service: str
+    config: str
+    packages: dict[str, str]
+    digests: dict[str, str]
+
+
+def write(image: BuiltImage) -> Path:
+    """Write the manifest beside the image's disk and return its path."""
+    values = asdict(image)
+    for name in ("disk", "kernel", "initrd"):
+        values[name] = values[name].name
+    path = image.disk.with_name(MANIFEST)
+    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    return path
+
+
+def read(directory: Path) -> BuiltImage:
+    """The image in ``directory``; raises InvalidSpec if its manifest makes no sense."""
+    try:
+        values: dict[str, Any] = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        for name in ("disk", "kernel", "initrd"):
+            values[name] = directory / values[name]
+        return BuiltImage(**values)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidSpec(f"no image in {directory}: {error}") from None
+
+
+def installed(root: Path) -> dict[str, str]:
+    """Names and versions of the packages in the root file system ``root``.
+
+    Format: deb822 paragraphs in /var/lib/dpkg/status, see dpkg(1) and deb-control(5).
+    """
+    packages = {}
+    status = (root / "var/lib/dpkg/status").read_text(encoding="utf-8")
+    for paragraph in status.split("\n\n"):
+        lines = (line.split(": ", 1) for line in paragraph.splitlines() if line[:1].strip())
+        fields = {pair[0]: pair[1] for pair in lines if len(pair) == 2}
+        if fields.get("Status", "").endswith(" installed"):
+            packages[fields["Package"]] = fields["Version"]
+    return packages
+
+
+def upstream(version: str) -> str:
+    """The upstream part of a Debian ``version``: ``1:11.8.6-0+deb13u1`` is ``11.8.6``."""
+    return version.split(":", 1)[-1].rsplit("-", 1)[0]
+
+
+def account(root: Path, user: str) -> tuple[int, int]:
+    """The uid and gid of ``user`` in the root file system ``root``; raises InvalidSpec."""
+    for line in (root / "etc/passwd").read_text(encoding="utf-8").splitlines():
+        name, _, uid, gid, *_ = line.split(":")
+        if name == user:
+            return int(uid), int(gid)
+    raise InvalidSpec(f"the image has no account {user!r}")
+
+
+def digest(path: Path) -> str:
+    """SHA-256 over the SHA-256 of each 4 MiB block of ``path``.
+
+    That of a block of zeros is computed once, and holes are not even read: a disk of
+    8 GiB with half a GiB in it takes a second.
+    """
+    zeros = hashlib.sha256(bytes(_BLOCK)).digest()
+    whole = hashlib.sha256()
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        data = _data_blocks(file.fileno())
+        following = next(data, None)
+        for block in range(-(-size // _BLOCK)):
+            length = min(_BLOCK, size - block * _BLOCK)
+            if block == following:
+                file.seek(block * _BLOCK)
+                whole.update(hashlib.sha256(file.read(length)).digest())
+                following = next(data, None)
+            elif length == _BLOCK:
+                whole.update(zeros)
+            else:
+                whole.update(hashlib.sha256(bytes(length)).digest())
+    return whole.hexdigest()
+
+
+def _data_blocks(fd: int) -> Iterator[int]:
+    """The numbers of the blocks of ``fd`` that are not all hole, in order, each once."""
+    done = -1
+    for start, length in extents(fd):
+        first = max(start // _BLOCK, done + 1)
+        done = (start + length - 1) // _BLOCK
+        yield from range(first, done + 1)

@@ -1,0 +1,130 @@
+"""A template's files: what belongs to it, and whether it is still what was captured.
+
+RAM images are hundreds of megabytes, too many to read at each use. So the manifest notes
+size and times of each as the kernel keeps them: a write, a truncation or a copy changes the
+change time (ctime), which no program can set back. Where they differ, the content is read
+and compared; device states are small and always read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.errors import LabError
+
+FORMAT = 1
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """A file as it was when the template was made; times in nanoseconds."""
+
+    size: int
+    mtime: int
+    ctime: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class CapturedNode:
+    """A node of a template: RAM and device state, both None when only disks were captured."""
+
+    name: str
+    role: str
+    ram: FileFacts | None
+    state: FileFacts | None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A template: ``label`` of the disk snapshots, and its nodes."""
+
+    key: str
+    label: str
+    nodes: tuple[CapturedNode, ...]
+
+    @property
+    def warm(self) -> bool:
+        """True if RAM was captured with the disks."""
+        return all(node.ram is not None and node.state is not None for node in self.nodes)
+
+
+class Damaged(LabError):
+    """A template's files are not what was captured."""
+
+
+def facts(path: Path) -> FileFacts:
+    """Facts of a file, with a digest of all of its content (holes are skipped quickly)."""
+    status = path.stat()
+    return FileFacts(status.st_size, status.st_mtime_ns, status.st_ctime_ns, digest(path))
+
+
+def digest(path: Path) -> str:
+    """A hash of where the data lies in a sparse file and what it is."""
+    found = hashlib.blake2b(digest_size=16)
+    with path.open("rb", buffering=0) as file:
+        end = os.fstat(file.fileno()).st_size
+        found.update(str(end).encode())
+        zeros = bytes(_CHUNK)
+        at = 0
+        while at < end:
+            try:
+                at = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            except OSError:  # ENXIO: no data from here to the end
+                break
+            at -= at % _CHUNK
+            block = os.pread(file.fileno(), _CHUNK, at)
+            # A hole and zeros are the same content, however the file system keeps them.
+            if block != zeros[: len(block)]:
+                found.update(at.to_bytes(8, "little") + block)
+            at += _CHUNK
+    return found.hexdigest()
+
+
+def unharmed(path: Path, wanted: FileFacts, *, read: bool = False) -> None:
+    """Raise Damaged unless ``path`` is still what ``wanted`` says; ``read`` always reads it."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise Damaged(f"{path.name} is gone: {error.strerror}") from None
+    if status.st_size != wanted.size:
+        raise Damaged(f"{path.name} has {status.st_size} bytes instead of {wanted.size}")
+    touched = (status.st_mtime_ns, status.st_ctime_ns) != (wanted.mtime, wanted.ctime)
+    if (read or touched) and digest(path) != wanted.digest:
+        raise Damaged(f"the content of {path.name} has changed")
+
+
+def write(path: Path, manifest: Manifest) -> None:
+    """Write ``manifest`` so that it is there whole or not at all, also after a power loss."""
+    fresh = path.with_suffix(".new")
+    content = json.dumps({"format": FORMAT, **asdict(manifest)}, indent=1)
+    with fresh.open("w", encoding="utf-8") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def read(path: Path) -> Manifest:
+    """The manifest at ``path``; raises Damaged."""
+    try:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if values.pop("format") != FORMAT:
+            raise Damaged("the template was made by another version of lab")
+        nodes = tuple(
+            CapturedNode(node["name"], node["role"], _facts(node["ram"]), _facts(node["state"]))
+            for node in values["nodes"]
+        )
+        return Manifest(values["key"], values["label"], nodes)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"the template has no readable manifest: {error}") from None
+
+
+def _facts(values: dict[str, Any] | None) -> FileFacts | None:
+    return FileFacts(**values) if values else None

@@ -1,0 +1,88 @@
+"""Warm: clone a captured cluster, disks and RAM, and let it go on where it stood."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from lab.hypervisor import GuestSpec, MemoryImage
+from lab.lifecycle.captured import Manifest
+from lab.lifecycle.context import Context
+from lab.lifecycle.form import intend
+from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec
+from lab.lifecycle.parallel import each
+from lab.lifecycle.template import origins
+from lab.names import Owner
+from lab.spec import NodeSize
+from lab.storage import Volume
+
+if TYPE_CHECKING:
+    from lab.lifecycle.identify import Prepared
+
+
+def clone(
+    ctx: Context,
+    manifest: Manifest,
+    image: Image,
+    size: NodeSize,
+    nodes: Sequence[Node],
+    segment: int,
+) -> Prepared:
+    """Clone the template's disks and RAM into the guests of ``nodes``; they run afterwards.
+
+    The lab's lock is held, the template kept from removal. Returns the identities that the
+    nodes are to get, made while QEMU was starting. Raises as storage and hypervisor do; what
+    was made stays: the caller releases the owner.
+    """
+    owner = nodes[0].owner
+    with ctx.progress.step("clone", f"cloning the disks of {len(nodes)} nodes"):
+        intent = intend(ctx, nodes, image.volumes)
+        ctx.home.create_directory(owner)
+        volumes = {node.name: _clone_disks(ctx, manifest, node, image) for node in nodes}
+    template = Owner("template", manifest.key)
+    warm = manifest.warm
+
+    def bring_up(node: Node) -> None:
+        wiring = Wiring(
+            home=ctx.home.id,
+            segment=segment,
+            seed=ctx.home.seed(template, node.name),
+            console_log=ctx.home.console_log(node.guest),
+            memory_file=ctx.home.ram(manifest.key, node.name) if warm else None,
+        )
+        guest = guest_spec(node, volumes[node.name], image, size, wiring)
+        if warm:
+            ctx.hypervisor.restore(guest, _memory(ctx, manifest, node, guest))
+        else:
+            ctx.hypervisor.start(guest)
+
+    with ctx.progress.step("restore", "restoring RAM"), ThreadPoolExecutor(1) as aside:
+        prepared = aside.submit(_identities, ctx, owner, nodes)
+        each(bring_up, nodes)
+        result = prepared.result()
+    ctx.store.resources.made(*intent)
+    if warm:
+        with ctx.progress.step("resume", "resuming all nodes together"):
+            ctx.hypervisor.resume([node.guest for node in nodes])
+    return result
+
+
+def _identities(ctx: Context, owner: Owner, nodes: Sequence[Node]) -> Prepared:
+    from lab.lifecycle.identify import prepare
+
+    return prepare(ctx, owner, nodes)
+
+
+def _clone_disks(ctx: Context, manifest: Manifest, node: Node, image: Image) -> list[Volume]:
+    tags = {"owner": str(node.owner), "node": node.name}
+    found = origins(ctx, manifest, node.name, image.volumes)
+    return [ctx.storage.clone(o, node.volume(o.volume.volume), tags) for o in found]
+
+
+def _memory(ctx: Context, manifest: Manifest, node: Node, guest: GuestSpec) -> MemoryImage:
+    return MemoryImage(
+        ram=ctx.home.ram(manifest.key, node.name),
+        state=ctx.home.device_state(manifest.key, node.name),
+        size=guest.memory,
+    )

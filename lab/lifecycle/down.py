@@ -1,0 +1,30 @@
+"""``lab down``: nothing of a lab is left afterwards."""
+
+from __future__ import annotations
+
+from lab.errors import NotFound
+from lab.lifecycle.context import Context
+from lab.lifecycle.look import tagged
+from lab.lifecycle.remove import forget
+from lab.locks import lock
+from lab.names import Owner, check_lab_name
+from lab.suggest import did_you_mean
+
+
+def down(ctx: Context, name: str) -> None:
+    """Remove a lab; raises NotFound, and Conflict while another command works on it."""
+    check_lab_name(name)
+    owner = Owner("lab", name)
+    with lock(ctx.home, "lab", name, wait=False):
+        known = ctx.store.labs.find(name) is not None
+        with ctx.progress.step("down", f"removing the lab {name}"):
+            removed = forget(ctx, owner) if known or name in names(ctx) else []
+        if not known and not removed:
+            hint = did_you_mean(name, names(ctx), otherwise="`lab ls` lists the labs")
+            raise NotFound(f"there is no lab {name!r}", hint=hint)
+
+
+def names(ctx: Context) -> list[str]:
+    """All labs, also those of which only guests or volumes with our tags are left."""
+    recorded = {record.name for record in ctx.store.labs.all()}
+    return sorted(recorded | tagged(ctx, ctx.hypervisor.guests()))

@@ -1,0 +1,109 @@
+"""Cold: clone the image once per node, boot, and wait until they are a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.blueprints import Blueprint
+from lab.hypervisor import GuestSpec
+from lab.lifecycle import image as images
+from lab.lifecycle.context import Context
+from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec, seed_disk
+from lab.lifecycle.parallel import each
+from lab.lifecycle.ready import through_agent, until_ready
+from lab.names import Owner
+from lab.spec import NodeSize
+from lab.state.records import ResourceKind
+from lab.storage import Volume
+from lab.wait import Deadline
+
+_LOOK_EVERY = 0.4  # seconds; each look costs an emulated guest some of its processor
+
+
+@dataclass(frozen=True)
+class Formation:
+    """What is to be formed. ``memory_file`` gives a node's RAM file, None for ordinary RAM."""
+
+    owner: Owner
+    image: Image
+    blueprint: Blueprint
+    size: NodeSize
+    nodes: tuple[Node, ...]
+    segment: int
+    clock_offset: int = 0
+    memory_file: Callable[[Node], Path] | None = None
+
+
+def form(ctx: Context, formation: Formation, deadline: Deadline) -> None:
+    """Create, boot and form; the owner's lock is held and its segment reserved.
+
+    Raises NotReady if they do not become a cluster by ``deadline``, and as storage and
+    hypervisor do. What was made stays: the caller releases the owner.
+    """
+    with ctx.progress.step("clone", f"cloning the image for {len(formation.nodes)} nodes"):
+        volumes = _volumes(ctx, formation)
+    with ctx.progress.step("boot", "booting the nodes"):
+        specs = [_prepare(ctx, formation, node, volumes[node.name]) for node in formation.nodes]
+        each(ctx.hypervisor.start, specs)
+    until_formed(ctx, formation.nodes, formation.blueprint, deadline)
+
+
+def until_formed(
+    ctx: Context, nodes: Sequence[Node], blueprint: Blueprint, deadline: Deadline
+) -> None:
+    """Wait until ``nodes`` are a cluster, seen from inside; raises NotReady."""
+    with ctx.progress.step("form", "forming the cluster"):
+        ask = through_agent(blueprint, ctx.hypervisor)
+        until_ready(ctx, nodes, blueprint, ask, deadline, pause=_LOOK_EVERY)
+
+
+def intend(ctx: Context, nodes: Sequence[Node], disks: Sequence[str]) -> list[int]:
+    """Record that guests, volumes and console logs of ``nodes`` are about to be made."""
+    things: list[tuple[ResourceKind, str]] = [("guest", str(node.guest)) for node in nodes]
+    things += [("volume", str(node.volume(disk))) for node in nodes for disk in disks]
+    return ctx.store.resources.intend_all(nodes[0].owner, things)
+
+
+def write_seed(ctx: Context, formation: Formation, node: Node) -> Path:
+    """Write the seed disk of ``node`` and return its path."""
+    path = ctx.home.seed(formation.owner, node.name)
+    content = seed_disk(
+        node, formation.nodes, formation.blueprint, formation.image.engine, formation.size
+    )
+    path.write_bytes(content)
+    path.chmod(0o644)
+    return path
+
+
+def _volumes(ctx: Context, formation: Formation) -> dict[str, list[Volume]]:
+    origins = images.snapshots(ctx, formation.image)
+    intent = intend(ctx, formation.nodes, formation.image.volumes)
+    ctx.home.create_directory(formation.owner)
+    made = {
+        node.name: [
+            ctx.storage.clone(
+                origin,
+                node.volume(disk),
+                {"owner": str(formation.owner), "node": node.name},
+                size=max(formation.size.disk, origin.size) if disk == "os" else 0,
+            )
+            for disk, origin in origins.items()
+        ]
+        for node in formation.nodes
+    }
+    ctx.store.resources.made(*intent)
+    return made
+
+
+def _prepare(ctx: Context, formation: Formation, node: Node, volumes: list[Volume]) -> GuestSpec:
+    wiring = Wiring(
+        home=ctx.home.id,
+        segment=formation.segment,
+        seed=write_seed(ctx, formation, node),
+        console_log=ctx.home.console_log(node.guest),
+        memory_file=formation.memory_file(node) if formation.memory_file else None,
+        clock_offset=formation.clock_offset,
+    )
+    return guest_spec(node, volumes, formation.image, formation.size, wiring)

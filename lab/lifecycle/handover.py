@@ -1,0 +1,35 @@
+"""The last step of every way to a lab: nodes become themselves, then must prove usable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lab.blueprints import Blueprint, Engine
+from lab.lifecycle.context import Context
+from lab.lifecycle.identify import Prepared, personalise
+from lab.lifecycle.nodes import Node
+from lab.lifecycle.ready import through_port, until_ready
+from lab.lifecycle.sql import Account
+from lab.wait import Deadline
+
+_LOOK_EVERY = 0.02  # seconds; everything runs already
+
+
+def hand_over(
+    ctx: Context,
+    nodes: Sequence[Node],
+    blueprint: Blueprint,
+    engine: Engine,
+    account: Account,
+    prepared: Prepared,
+    deadline: Deadline,
+) -> None:
+    """Give every node its identity, then wait until the lab's account can use all of them.
+
+    Raises NotReady or CommandFailed.
+    """
+    with ctx.progress.step("personalise", "new clock, seeds, password and keys"):
+        personalise(ctx, nodes, blueprint, engine, account.password, prepared)
+    with ctx.progress.step("ready", "waiting until every node can be used"):
+        ask = through_port(blueprint, account)
+        until_ready(ctx, nodes, blueprint, ask, deadline, pause=_LOOK_EVERY)

@@ -1,0 +1,84 @@
+"""Making a clone itself: clock, random seeds, password and keys, before anyone can use it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from lab.blueprints import Blueprint, Engine, Member
+from lab.guest import identity, network
+from lab.guest.identity import make_password
+from lab.lifecycle.context import Context
+from lab.lifecycle.nodes import Node
+from lab.lifecycle.parallel import each
+from lab.names import Owner
+
+__all__ = ["USER", "Prepared", "make_password", "personalise", "prepare", "rehearse"]
+
+PERSONALISE = "/usr/lib/lab/personalise"
+USER = "lab"
+"""The account that images have for a lab's user."""
+
+Prepared = tuple[identity.SshKey, Mapping[str, identity.NodeIdentity]]
+"""The key with which the user logs in, and each node's own identity."""
+
+_TLS_DIRECTORY = "/etc/mysql/tls"
+_SECONDS = 60.0
+
+
+def prepare(ctx: Context, owner: Owner, nodes: Sequence[Node]) -> Prepared:
+    """Fresh identities; the user's key and the hosts' public keys are written for ssh."""
+    login = identity.make_ssh_key(f"lab {owner.name}")
+    own = {node.name: identity.make_node_identity(node.name) for node in nodes}
+    directory = ctx.home.private(owner)
+    _write(directory / "id_ed25519", login.private)
+    hosts = [
+        f"[127.0.0.1]:{node.ssh_port} {' '.join(own[node.name].ssh_host.public.split()[:2])}"
+        for node in nodes
+    ]
+    _write(directory / "known_hosts", "".join(f"{line}\n" for line in hosts).encode())
+    return login, own
+
+
+def personalise(
+    ctx: Context,
+    nodes: Sequence[Node],
+    blueprint: Blueprint,
+    engine: Engine,
+    password: str,
+    prepared: Prepared,
+) -> None:
+    """Give every node what it must not share; raises NotReady or CommandFailed."""
+    login, own = prepared
+
+    def one(node: Node) -> None:
+        member = Member(node.name, node.index, network.inner_address(node.index))
+        message = identity.message(
+            own[node.name],
+            now=time.time(),
+            engine_user=engine.user,
+            tls_directory=_TLS_DIRECTORY,
+            authorized=login.public,
+            statements=blueprint.own(member, engine, USER, password),
+        )
+        ctx.hypervisor.channel(node.guest).run([PERSONALISE], stdin=message, timeout=_SECONDS)
+
+    each(one, nodes)
+
+
+def rehearse(ctx: Context, nodes: Sequence[Node]) -> None:
+    """Let the program run once without effect, so that a template's RAM has it at hand."""
+
+    def one(node: Node) -> None:
+        line = identity.item("sql", "DO 1").encode() + b"\n"
+        ctx.hypervisor.channel(node.guest).run([PERSONALISE], stdin=line, timeout=_SECONDS)
+
+    each(one, nodes)
+
+
+def _write(path: Path, content: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(content)

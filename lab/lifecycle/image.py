@@ -1,0 +1,219 @@
+"""Images: built once from a recipe, published in one step, cloned by everything else."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from images import isolate, manifest
+from images.build import build as build_image
+from images.key import image_key
+from images.recipe import Recipe, load
+from lab.blueprints import Engine
+from lab.errors import Conflict, InvalidSpec, NotFound
+from lab.hypervisor import DirectBoot
+from lab.lifecycle.context import Context
+from lab.lifecycle.nodes import Image
+from lab.lifecycle.remove import release
+from lab.lifecycle.views import ImageView
+from lab.locks import lock
+from lab.names import Owner, VolumeName
+from lab.state.records import ImageRecord
+from lab.storage import VolumeSnapshot
+
+BASE = "base"
+"""The node and the snapshot label of an image's volumes."""
+
+
+def key_of(recipe: Recipe) -> str:
+    """The key of the image that ``recipe`` makes here: its name and content key."""
+    return f"{recipe.name}-{image_key(recipe)}"
+
+
+def ensure(ctx: Context, recipe_name: str) -> Image:
+    """The image of a recipe, built first if need be; another process's build is waited for.
+
+    Raises InvalidSpec for an unknown recipe, HostUnfit or CommandFailed if the build fails.
+    """
+    recipe = load(recipe_name)
+    key = key_of(recipe)
+    if not _ready(ctx, key):
+        with _locked(ctx, key):
+            if not _ready(ctx, key):
+                _build(ctx, recipe, key)
+    return find(ctx, recipe, key)
+
+
+def find(ctx: Context, recipe: Recipe, key: str) -> Image:
+    """A ready image, as others need it; raises NotFound."""
+    try:
+        built = manifest.read(ctx.home.image(key))
+    except InvalidSpec as error:
+        raise NotFound(f"the image {key} has lost its files", hint="`lab image rm` it") from error
+    engine = Engine(
+        name=recipe.engine,
+        version=built.engine_version,
+        config=(recipe.directory / "my.cnf").read_text(encoding="utf-8"),
+        config_path=built.config,
+        user=built.user,
+        uid=built.uid,
+        gid=built.gid,
+    )
+    boot = DirectBoot(built.kernel, built.initrd, built.cmdline)
+    return Image(key, recipe.name, boot, engine)
+
+
+def snapshots(ctx: Context, image: Image) -> dict[str, VolumeSnapshot]:
+    """What a node's volumes are cloned from, by the volume's name; raises NotFound."""
+    return {
+        disk: next(
+            s for s in ctx.storage.snapshots(VolumeName(image.owner, BASE, disk)) if s.label == BASE
+        )
+        for disk in image.volumes
+    }
+
+
+def build(ctx: Context, recipe_name: str, *, rebuild: bool = False) -> ImageView:
+    """Build an image now. ``rebuild``: again, with what the mirror offers today.
+
+    Raises Conflict when the image to be rebuilt is in use.
+    """
+    recipe = load(recipe_name)
+    key = key_of(recipe)
+    with _locked(ctx, key):
+        if rebuild:
+            _discard(ctx, key)
+        if not _ready(ctx, key):
+            _build(ctx, recipe, key)
+    return image(ctx, key)
+
+
+def images(ctx: Context) -> list[ImageView]:
+    """All images, also those being built."""
+    return [_view(ctx, record) for record in ctx.store.images.all()]
+
+
+def image(ctx: Context, key_or_recipe: str) -> ImageView:
+    """One image, by key or by the recipe it was built from; raises NotFound."""
+    return _view(ctx, _record(ctx, key_or_recipe))
+
+
+def remove(ctx: Context, key_or_recipe: str) -> None:
+    """Remove an image; raises NotFound, and Conflict while templates or labs use it."""
+    record = _record(ctx, key_or_recipe)
+    with lock(ctx.home, "image", record.key, wait=False):
+        _discard(ctx, record.key)
+
+
+def _record(ctx: Context, key_or_recipe: str) -> ImageRecord:
+    records = ctx.store.images.all()
+    exact = [r for r in records if r.key == key_or_recipe]
+    named = [r for r in records if r.recipe == key_or_recipe]
+    found = exact or sorted(named, key=lambda r: r.created_at)[-1:]
+    if not found:
+        raise NotFound(f"there is no image {key_or_recipe!r}", hint="`lab image ls` lists them")
+    return found[0]
+
+
+def _ready(ctx: Context, key: str) -> bool:
+    record = ctx.store.images.find(key)
+    if record is None or record.state != "ready":
+        return False
+    volume = VolumeName(Owner("image", key), BASE, "os")
+    there = any(s.label == BASE for s in ctx.storage.snapshots(volume))
+    return there and (ctx.home.image(key) / manifest.MANIFEST).exists()
+
+
+def _build(ctx: Context, recipe: Recipe, key: str) -> None:
+    """Build and publish; the image's lock is held. What a killed build left is removed first."""
+    owner = Owner("image", key)
+    began = time.time()
+    _discard(ctx, key)
+    record = ImageRecord(key, recipe.name, recipe.engine, "", "building", began, began)
+    ctx.store.images.add(record)
+    out = ctx.home.build(key)
+    try:
+        with ctx.progress.step("image", f"building the image {key}"):
+            isolate.remove_tree(out)
+            out.mkdir(mode=0o711, parents=True)
+            log = ctx.home.image_log(key)
+            built = build_image(recipe, out, progress=ctx.progress, log=log)
+            _publish(ctx, owner, built)
+        size = ctx.storage.used(VolumeName(owner, BASE, "os"))
+        ctx.store.images.update(
+            key,
+            state="ready",
+            engine_version=built.engine_version,
+            build_seconds=time.time() - began,
+            size=size,
+        )
+    except BaseException:
+        _discard(ctx, key)
+        raise
+    finally:
+        isolate.remove_tree(out)
+
+
+def _publish(ctx: Context, owner: Owner, built: manifest.BuiltImage) -> None:
+    volume = VolumeName(owner, BASE, "os")
+    intent = ctx.store.resources.intend(owner, "volume", str(volume))
+    ctx.storage.import_raw(volume, built.disk, {"owner": str(owner), "node": BASE})
+    ctx.storage.persist(ctx.storage.snapshot([volume], BASE))
+    ctx.store.resources.made(intent)
+    directory = ctx.home.create_directory(owner)
+    for file in (built.kernel, built.initrd):
+        _move(file, directory / file.name, mode=0o644)
+    # The manifest comes last: without it the image is not used.
+    written = manifest.write(built)
+    _move(written, directory / manifest.MANIFEST, mode=0o644)
+
+
+def _move(source: Path, to: Path, *, mode: int) -> None:
+    source.chmod(mode)
+    shutil.move(source, to)
+
+
+def _discard(ctx: Context, key: str) -> None:
+    users = _users(ctx, key)
+    if users:
+        raise Conflict(
+            f"the image {key} is used by {', '.join(users)}",
+            hint="`lab down` the labs and `lab template rm` the templates first",
+        )
+    release(ctx, Owner("image", key))
+    if ctx.store.images.find(key) is not None:
+        ctx.store.images.remove(key)
+
+
+def _users(ctx: Context, key: str) -> list[str]:
+    labs = [f"lab {r.name}" for r in ctx.store.labs.all() if r.image == key]
+    return labs + [f"template {r.key}" for r in ctx.store.templates.all() if r.image == key]
+
+
+def _locked(ctx: Context, key: str) -> AbstractContextManager[None]:
+    def tell(pid: int | None) -> None:
+        ctx.progress.note("image", f"waiting for process {pid or '?'} to build the image {key}")
+
+    return lock(ctx.home, "image", key, on_wait=tell)
+
+
+def _view(ctx: Context, record: ImageRecord) -> ImageView:
+    return ImageView(
+        key=record.key,
+        recipe=record.recipe,
+        engine=record.engine,
+        engine_version=record.engine_version,
+        state=record.state,
+        size=record.size,
+        created_at=record.created_at,
+        build_seconds=record.build_seconds,
+        used_by=tuple(_users(ctx, record.key)),
+        facts=_facts(ctx, record.key),
+    )
+
+
+def _facts(ctx: Context, key: str) -> dict[str, str]:
+    log = ctx.home.image_log(key)
+    return {"files": str(ctx.home.image(key)), "log": str(log) if log.exists() else ""}

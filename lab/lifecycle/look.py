@@ -1,0 +1,137 @@
+"""Looking at labs: what the record says, beside what exists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lab.blueprints import blueprint
+from lab.errors import NotFound
+from lab.hypervisor import Guest
+from lab.lifecycle.context import Context
+from lab.lifecycle.nodes import Node
+from lab.lifecycle.views import LabStatus, LabView, NodeView
+from lab.names import GuestName, Owner
+from lab.state.records import LabRecord, LabWithNodes, NodeRecord
+
+HOST = "127.0.0.1"
+"""Where ports are published."""
+
+
+def labs(ctx: Context) -> list[LabView]:
+    """All labs, by name, also those of which only guests or volumes with our tags are left."""
+    guests = ctx.hypervisor.guests()
+    recorded = ctx.store.labs_with_nodes()
+    names = {found.lab.name for found in recorded}
+    views = [_view(found, guests) for found in recorded]
+    views += [_unrecorded(name, guests) for name in tagged(ctx, guests) - names]
+    return sorted(views, key=lambda view: view.name)
+
+
+def lab(ctx: Context, name: str, *, steps: Mapping[str, float] | None = None) -> LabView:
+    """One lab; ``steps``: how long making it took, by step. Raises NotFound."""
+    guests = ctx.hypervisor.guests()
+    if ctx.store.labs.find(name) is None and name in tagged(ctx, guests):
+        return _unrecorded(name, guests)
+    return _view(ctx.store.lab_with_nodes(name), guests, steps=steps or {})
+
+
+def status(ctx: Context, name: str) -> LabStatus:
+    """One lab, and every requirement of every node, looked at now; raises NotFound."""
+    from lab.lifecycle.ready import look, through_port
+    from lab.lifecycle.sql import Account
+
+    view = lab(ctx, name)
+    if not view.user:
+        return LabStatus(view, ())
+    plan = blueprint(view.blueprint)
+    ask = through_port(plan, Account(view.user, view.password, HOST))
+    return LabStatus(view, tuple(look(nodes_of(ctx, name), plan, ask)))
+
+
+def nodes_of(ctx: Context, name: str) -> tuple[Node, ...]:
+    """The recorded nodes of a lab; raises NotFound."""
+    found = ctx.store.lab_with_nodes(name)
+    owner = Owner("lab", name)
+    return tuple(Node(owner, n.name, n.idx, n.role, n.sql_port, n.ssh_port) for n in found.nodes)
+
+
+def node_of(ctx: Context, name: str, node: str) -> Node:
+    """One recorded node of a lab; raises NotFound."""
+    nodes = nodes_of(ctx, name)
+    for found in nodes:
+        if found.name == node:
+            return found
+    raise NotFound(
+        f"the lab {name} has no node {node}",
+        hint=f"its nodes: {', '.join(n.name for n in nodes)}",
+    )
+
+
+def tagged(ctx: Context, guests: Mapping[GuestName, Guest]) -> set[str]:
+    """The labs that the tags of ``guests`` and of our volumes tell of."""
+    owners = {guest.tags.get("owner", "") for guest in guests.values()}
+    owners |= {str(volume.name.owner) for volume in ctx.storage.volumes()}
+    return {owner.removeprefix("lab:") for owner in owners if owner.startswith("lab:")}
+
+
+def _view(
+    found: LabWithNodes,
+    guests: Mapping[GuestName, Guest],
+    *,
+    steps: Mapping[str, float] | None = None,
+) -> LabView:
+    record = found.lab
+    nodes = tuple(_node(record, node, guests) for node in found.nodes)
+    dsn = ""
+    if nodes and record.user:
+        dsn = f"mysql://{record.user}:{record.password}@{nodes[0].address}/"
+    return LabView(
+        name=record.name,
+        blueprint=record.blueprint,
+        engine=record.engine,
+        engine_version=record.engine_version,
+        state=_state(record, nodes),
+        nodes=nodes,
+        user=record.user,
+        password=record.password,
+        dsn=dsn,
+        image=record.image,
+        template=record.template or "",
+        owner=record.owner,
+        started=record.started or "",
+        why_cold=record.why_cold,
+        memory=record.memory,
+        cpus=record.cpus,
+        disk=record.disk,
+        created_at=record.created_at,
+        expires_at=record.expires_at,
+        seconds=record.ready_seconds or 0.0,
+        steps=steps or {},
+    )
+
+
+def _node(record: LabRecord, node: NodeRecord, guests: Mapping[GuestName, Guest]) -> NodeView:
+    guest = guests.get(GuestName(node.guest))
+    state: str = guest.state if guest else "stopped"
+    if state == "running" and record.state == "ready":
+        state = "ready"
+    return NodeView(node.name, node.role, state, HOST, node.sql_port, node.ssh_port, node.guest)
+
+
+def _state(record: LabRecord, nodes: tuple[NodeView, ...]) -> str:
+    """What the record says, corrected by what runs."""
+    if record.state not in ("ready", "stopped"):
+        return record.state
+    running = sum(node.state != "stopped" for node in nodes)
+    if not running:
+        return "stopped"
+    return record.state if running == len(nodes) and record.state == "ready" else "degraded"
+
+
+def _unrecorded(name: str, guests: Mapping[GuestName, Guest]) -> LabView:
+    """A lab that only tags tell of: the record was lost. It can be looked at and removed."""
+    ours = sorted(g.name for g in guests.values() if g.tags.get("owner") == f"lab:{name}")
+    nodes = tuple(
+        NodeView(guests[g].tags.get("node", ""), "", guests[g].state, HOST, 0, 0, g) for g in ours
+    )
+    return LabView(name, "", "", "", "unrecorded", nodes, "", "", "")

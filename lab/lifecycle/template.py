@@ -1,0 +1,303 @@
+"""Templates: captures of freshly formed clusters, made on first use, cloned ever after."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lab.blueprints import Blueprint, blueprint
+from lab.errors import Conflict, NotFound
+from lab.hypervisor import GuestShape
+from lab.lifecycle import captured
+from lab.lifecycle import image as images
+from lab.lifecycle.captured import CapturedNode, Damaged, Manifest
+from lab.lifecycle.context import Context
+from lab.lifecycle.engine import choose
+from lab.lifecycle.form import Formation, form
+from lab.lifecycle.identify import rehearse
+from lab.lifecycle.nodes import Image, Node, plan
+from lab.lifecycle.parallel import each
+from lab.lifecycle.ports import reserve_segment
+from lab.lifecycle.remove import release
+from lab.lifecycle.views import TemplateView
+from lab.locks import held, lock
+from lab.names import Owner
+from lab.spec import LabSpec
+from lab.state.records import TemplateRecord
+from lab.storage import VolumeSnapshot
+from lab.wait import Deadline
+
+FORMED = "formed"
+"""The label of the snapshots of a freshly formed cluster."""
+
+CLOCK_OFFSET = -86_400
+"""Seconds. A template lives a day in the past, so that setting a clone's clock is always a
+leap forward of more than the hour after which OpenSSL's generators ask for new seeds."""
+
+
+@contextmanager
+def using(
+    ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec, deadline: Deadline
+) -> Iterator[Manifest]:
+    """The template for ``spec``, made first if need be; it is kept from removal in the block."""
+    key = key_of(ctx, image, plan_, spec)
+    while True:
+        name = _current(ctx, key)
+        if name is not None:
+            with lock(ctx.home, "template", name, shared=True):
+                manifest = _sound(ctx, name)
+                if manifest is not None:
+                    ctx.store.templates.update(name, used_at=time.time())
+                    yield manifest
+                    return
+        _ensure(ctx, key, image, plan_, spec, deadline)
+
+
+def key_of(ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec) -> str:
+    """What a template for ``spec`` is known by: all that decides whether it fits."""
+    shape = GuestShape(spec.size.memory, spec.size.cpus, len(image.volumes) + 1, "direct")
+    parts = [
+        captured.FORMAT,
+        ctx.home.id,
+        image.key,
+        plan_.name,
+        plan_.version,
+        spec.nodes,
+        spec.size.memory,
+        spec.size.cpus,
+        spec.size.disk,
+        ctx.hypervisor.fingerprint(shape),
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:14]
+
+
+def build(ctx: Context, spec: LabSpec) -> TemplateView:
+    """Make the template for ``spec`` now, if it does not exist."""
+    plan_ = blueprint(spec.blueprint)
+    image = images.ensure(ctx, choose(ctx, plan_, spec.engine).recipe)
+    deadline = Deadline.after(ctx.settings.ready_timeout)
+    with using(ctx, image, plan_, spec, deadline) as manifest:
+        return _view(ctx.store.templates.get(manifest.key))
+
+
+def templates(ctx: Context) -> list[TemplateView]:
+    """All templates, also those being made and broken ones."""
+    return [_view(record) for record in ctx.store.templates.all()]
+
+
+def remove(ctx: Context, key: str) -> None:
+    """Remove a template; raises NotFound, and Conflict while labs are clones of it."""
+    found = [r.key for r in ctx.store.templates.all() if r.key.startswith(key)]
+    if len(found) != 1:
+        what = "no template" if not found else "more than one template"
+        raise NotFound(f"there is {what} {key!r}", hint="`lab template ls` lists them")
+    with lock(ctx.home, "template", found[0], wait=False):
+        users = [lab.name for lab in ctx.store.labs.all() if lab.template == found[0]]
+        if users:
+            raise Conflict(
+                f"the template {found[0]} is used by {', '.join(users)}",
+                hint=f"`lab down {' '.join(users)}` first",
+            )
+        discard(ctx, found[0])
+
+
+def discard(ctx: Context, name: str) -> None:
+    """Remove a template and its record; its lock is held. Raises Conflict if it has clones."""
+    release(ctx, Owner("template", name))
+    if ctx.store.templates.find(name) is not None:
+        ctx.store.templates.remove(name)
+
+
+def origins(
+    ctx: Context, manifest: Manifest, node: str, disks: tuple[str, ...]
+) -> list[VolumeSnapshot]:
+    """The snapshots from which the volumes of ``node`` are cloned; raises NotFound."""
+    owner = Owner("template", manifest.key)
+    found = []
+    for disk in disks:
+        volume = Node(owner, node, 0, "").volume(disk)
+        snapshots = [s for s in ctx.storage.snapshots(volume) if s.label == manifest.label]
+        if not snapshots:
+            raise NotFound(f"the template {manifest.key} has lost {volume}")
+        found += snapshots
+    return found
+
+
+def _current(ctx: Context, key: str) -> str | None:
+    """The ready template of this key: a broken one may be followed by ``<key>.2`` and so on."""
+    ready = [r for r in ctx.store.templates.all() if _base(r.key) == key and r.state == "ready"]
+    return ready[-1].key if ready else None
+
+
+def _base(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _sound(ctx: Context, name: str) -> Manifest | None:
+    """The manifest of a template that is whole, else None, and the template is marked broken."""
+    record = ctx.store.templates.find(name)
+    if record is None or record.state != "ready":
+        return None
+    try:
+        manifest = captured.read(ctx.home.manifest(name))
+        for node in manifest.nodes:
+            if node.ram is not None and node.state is not None:
+                captured.unharmed(ctx.home.ram(name, node.name), node.ram)
+                captured.unharmed(ctx.home.device_state(name, node.name), node.state, read=True)
+            origins(ctx, manifest, node.name, ("os",))
+    except (Damaged, NotFound) as error:
+        ctx.progress.note("template", f"the template {name} is not used: {error}; making it anew")
+        ctx.store.templates.update(name, state="broken")
+        return None
+    return manifest
+
+
+def _ensure(
+    ctx: Context, key: str, image: Image, plan_: Blueprint, spec: LabSpec, deadline: Deadline
+) -> None:
+    def tell(pid: int | None) -> None:
+        ctx.progress.note("template", f"waiting for process {pid or '?'} to make the template")
+
+    with lock(ctx.home, "template", key, deadline=deadline, on_wait=tell):
+        if _current(ctx, key) is None:
+            name = _vacant(ctx, key)
+            with ctx.progress.step("template", f"making the template {name} (first use)"):
+                _make(ctx, name, image, plan_, spec, deadline)
+
+
+def _vacant(ctx: Context, key: str) -> str:
+    """A name for a new template: leftovers are removed, those with clones are passed over."""
+    name, number = key, 1
+    while True:
+        if name == key or not held(ctx.home, "template", name):
+            try:
+                discard(ctx, name)
+            except Conflict:
+                pass
+            else:
+                return name
+        number += 1
+        name = f"{key}.{number}"
+
+
+def _make(
+    ctx: Context, name: str, image: Image, plan_: Blueprint, spec: LabSpec, deadline: Deadline
+) -> None:
+    owner, began = Owner("template", name), time.time()
+    warm = ctx.hypervisor.capabilities().warm
+    ctx.store.templates.add(
+        TemplateRecord(
+            key=name,
+            image=image.key,
+            blueprint=plan_.name,
+            node_count=spec.nodes,
+            memory=spec.size.memory,
+            cpus=spec.size.cpus,
+            disk=spec.size.disk,
+            fingerprint=_base(name),
+            state="building",
+            warm=warm,
+            created_at=began,
+            used_at=began,
+        )
+    )
+    try:
+        nodes = tuple(plan(owner, plan_.roles(spec.nodes)))
+        formation = Formation(
+            owner,
+            image,
+            plan_,
+            spec.size,
+            nodes,
+            reserve_segment(ctx, owner),
+            CLOCK_OFFSET,
+            (lambda node: _memory_file(ctx, node, spec.size.memory)) if warm else None,
+        )
+        form(ctx, formation, deadline)
+        with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
+            rehearse(ctx, nodes)
+            manifest = _capture(ctx, name, nodes, image, warm=warm)
+        captured.write(ctx.home.manifest(name), manifest)
+        ctx.store.templates.update(
+            name, state="ready", form_seconds=time.time() - began, size=_size(ctx, name)
+        )
+    except BaseException:
+        discard(ctx, name)
+        raise
+
+
+def _capture(
+    ctx: Context, name: str, nodes: tuple[Node, ...], image: Image, *, warm: bool
+) -> Manifest:
+    guests = [node.guest for node in nodes]
+    ctx.hypervisor.pause(guests)
+    if warm:
+        each(
+            lambda node: ctx.hypervisor.save_memory(
+                node.guest, ctx.home.ram(name, node.name), ctx.home.device_state(name, node.name)
+            ),
+            nodes,
+        )
+    volumes = [node.volume(disk) for node in nodes for disk in image.volumes]
+    snapshots = ctx.storage.snapshot(volumes, FORMED)
+    each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
+    ctx.storage.persist(snapshots)
+    found = each(lambda node: _captured(ctx, name, node, warm=warm), nodes)
+    return Manifest(name, FORMED, tuple(found))
+
+
+def _captured(ctx: Context, name: str, node: Node, *, warm: bool) -> CapturedNode:
+    if not warm:
+        return CapturedNode(node.name, node.role, None, None)
+    found = []
+    for path in (ctx.home.ram(name, node.name), ctx.home.device_state(name, node.name)):
+        _give_to_qemu(ctx, path)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        found.append(captured.facts(path))
+    return CapturedNode(node.name, node.role, found[0], found[1])
+
+
+def _memory_file(ctx: Context, node: Node, size: int) -> Path:
+    path = ctx.home.ram(node.owner.name, node.name)
+    with path.open("xb") as file:
+        file.truncate(size)
+    _give_to_qemu(ctx, path)
+    return path
+
+
+def _give_to_qemu(ctx: Context, path: Path) -> None:
+    path.chmod(0o600)
+    run_as = ctx.hypervisor.run_as
+    if run_as is not None:
+        os.chown(path, *run_as)
+
+
+def _size(ctx: Context, name: str) -> int:
+    files = sum(f.stat().st_blocks * 512 for f in ctx.home.template(name).rglob("*") if f.is_file())
+    owner = Owner("template", name)
+    volumes = [v.name for v in ctx.storage.volumes() if v.name.owner == owner]
+    return files + sum(ctx.storage.used(volume) for volume in volumes)
+
+
+def _view(record: TemplateRecord) -> TemplateView:
+    return TemplateView(
+        key=record.key,
+        blueprint=record.blueprint,
+        image=record.image,
+        nodes=record.node_count,
+        memory=record.memory,
+        cpus=record.cpus,
+        disk=record.disk,
+        state=record.state,
+        warm=record.warm,
+        size=record.size,
+        created_at=record.created_at,
+        used_at=record.used_at,
+        form_seconds=record.form_seconds,
+    )

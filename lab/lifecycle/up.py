@@ -1,0 +1,220 @@
+"""``lab up``: the straight line from what was asked for to a lab that can be used."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from lab import host
+from lab.blueprints import Blueprint, blueprint
+from lab.errors import Conflict
+from lab.lifecycle import image as images
+from lab.lifecycle import template
+from lab.lifecycle.clone import clone
+from lab.lifecycle.context import Context
+from lab.lifecycle.engine import choose
+from lab.lifecycle.form import Formation, form, until_formed
+from lab.lifecycle.handover import hand_over
+from lab.lifecycle.identify import USER, make_password, prepare
+from lab.lifecycle.look import lab as look_at
+from lab.lifecycle.nodes import Image, Node, plan
+from lab.lifecycle.ports import reserve_ports, reserve_segment
+from lab.lifecycle.remove import forget
+from lab.lifecycle.sql import Account
+from lab.lifecycle.views import LabView
+from lab.locks import lock
+from lab.names import Owner
+from lab.spec import LabSpec
+from lab.state.records import LabRecord, NodeRecord
+from lab.wait import Deadline
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A lab in the making: its lock is held and its name recorded."""
+
+    spec: LabSpec
+    plan: Blueprint
+    owner: Owner
+    deadline: Deadline
+
+
+def up(
+    ctx: Context,
+    spec: LabSpec,
+    *,
+    cold: bool = False,
+    keep_failed: bool = False,
+    exist_ok: bool = False,
+    timeout: float | None = None,
+) -> LabView:
+    """Make a lab and return it once every node can be used.
+
+    ``cold`` boots instead of cloning a template; ``exist_ok`` returns the lab if it is there
+    already and as asked for; ``timeout`` in seconds bounds the wait for nodes to get ready.
+
+    Nothing is left when it fails, unless ``keep_failed``. Raises InvalidSpec, Conflict (name
+    taken), HostUnfit, NotReady, CommandFailed.
+    """
+    began = time.time()
+    plan_ = blueprint(spec.blueprint)
+    if exist_ok:
+        found = _existing(ctx, spec)
+        if found is not None:
+            return found
+    with ctx.progress.step("preflight"):
+        preflight(ctx, spec)
+    deadline = Deadline.after(timeout or ctx.settings.ready_timeout)
+    with _claimed(ctx, spec, plan_, deadline) as job:
+        try:
+            _make(ctx, job, cold=cold)
+        except BaseException:
+            _give_up(ctx, job, keep=keep_failed)
+            raise
+        ctx.store.labs.update(job.owner.name, state="ready", ready_seconds=time.time() - began)
+    return look_at(ctx, job.owner.name, steps=ctx.progress.seconds)
+
+
+def preflight(ctx: Context, spec: LabSpec) -> None:
+    """Raise HostUnfit unless this host can take the lab; nothing is made before this passes."""
+    host.check_cpus(spec)
+    host.check_memory(spec, host.memory(), ctx.settings.memory_floor)
+    space = ctx.storage.space()
+    host.check_space(space.free, ctx.settings.space_floor, ctx.home.root)
+    if spec.size.disk > space.total:
+        host.check_space(
+            space.free,
+            ctx.settings.space_floor,
+            ctx.home.root,
+            needed=spec.size.disk,
+            what="a node",
+        )
+    ctx.hypervisor.capabilities()
+
+
+def _existing(ctx: Context, spec: LabSpec) -> LabView | None:
+    record = ctx.store.labs.find(spec.name or spec.blueprint)
+    if record is None or record.state in ("creating", "removing"):
+        return None
+    asked = (spec.blueprint, spec.nodes, spec.size.memory, spec.size.cpus)
+    there = (record.blueprint, record.node_count, record.memory, record.cpus)
+    if asked != there:
+        raise Conflict(
+            f"the lab {record.name} exists and is not what was asked for",
+            hint=f"`lab status {record.name}` shows it; `lab down {record.name}` removes it",
+        )
+    return look_at(ctx, record.name)
+
+
+@contextmanager
+def _claimed(ctx: Context, spec: LabSpec, plan_: Blueprint, deadline: Deadline) -> Iterator[_Job]:
+    """Take a name, in the record and by its lock; raises Conflict."""
+    with ExitStack() as held:
+        while True:
+            name = spec.name or ctx.store.free_name(spec.blueprint)
+            try:
+                held.enter_context(lock(ctx.home, "lab", name, wait=False))
+                _record(ctx, name, spec, plan_)
+            except Conflict:
+                held.pop_all().close()
+                if spec.name or deadline.passed:
+                    raise
+            else:
+                break
+        yield _Job(spec, plan_, Owner("lab", name), deadline)
+
+
+def _record(ctx: Context, name: str, spec: LabSpec, plan_: Blueprint) -> None:
+    now = time.time()
+    with ctx.store.transaction():
+        if ctx.store.resources.of(Owner("lab", name)):
+            raise Conflict(f"remains of a lab {name} are there", hint="`lab gc` removes them")
+        ctx.store.labs.add(
+            LabRecord(
+                name=name,
+                blueprint=plan_.name,
+                engine="",
+                engine_version="",
+                image="",
+                node_count=spec.nodes,
+                memory=spec.size.memory,
+                cpus=spec.size.cpus,
+                disk=spec.size.disk,
+                state="creating",
+                password="",
+                user="",
+                owner=ctx.settings.owner,
+                created_at=now,
+                expires_at=None if spec.ttl is None else now + spec.ttl,
+            )
+        )
+
+
+def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
+    choice = choose(ctx, job.plan, job.spec.engine)
+    image = images.ensure(ctx, choice.recipe)
+    if cold:
+        allotted = _allot(ctx, job, image, template_key=None, why_cold="asked for")
+        formation = Formation(
+            job.owner, image, job.plan, job.spec.size, allotted.nodes, allotted.segment
+        )
+        form(ctx, formation, job.deadline)
+        prepared = prepare(ctx, job.owner, allotted.nodes)
+    else:
+        with template.using(ctx, image, job.plan, job.spec, job.deadline) as manifest:
+            why_cold = "" if manifest.warm else ctx.hypervisor.capabilities().why_cold
+            allotted = _allot(ctx, job, image, template_key=manifest.key, why_cold=why_cold)
+            prepared = clone(ctx, manifest, image, job.spec.size, allotted.nodes, allotted.segment)
+        if not manifest.warm:
+            until_formed(ctx, allotted.nodes, job.plan, job.deadline)
+    hand_over(ctx, allotted.nodes, job.plan, image.engine, allotted.account, prepared, job.deadline)
+
+
+@dataclass(frozen=True)
+class _Allotted:
+    """What the lab was given: nodes with ports, a private segment, an account."""
+
+    nodes: tuple[Node, ...]
+    segment: int
+    account: Account
+
+
+def _allot(
+    ctx: Context, job: _Job, image: Image, *, template_key: str | None, why_cold: str
+) -> _Allotted:
+    roles = job.plan.roles(job.spec.nodes)
+    account = Account(USER, make_password())
+    with ctx.store.transaction():
+        ports = reserve_ports(ctx, job.owner, 2 * len(roles))
+        segment = reserve_segment(ctx, job.owner)
+        nodes = tuple(plan(job.owner, roles, ports))
+        ctx.store.labs.update(
+            job.owner.name,
+            engine=image.engine.name,
+            engine_version=image.engine.version,
+            image=image.key,
+            template=template_key,
+            password=account.password,
+            user=account.user,
+            segment=segment,
+            started="cold" if why_cold else "warm",
+            why_cold=why_cold,
+        )
+        ctx.store.nodes.add(
+            [
+                NodeRecord(job.owner.name, n.name, n.index, n.role, n.guest, n.sql_port, n.ssh_port)
+                for n in nodes
+            ]
+        )
+    return _Allotted(nodes, segment, account)
+
+
+def _give_up(ctx: Context, job: _Job, *, keep: bool) -> None:
+    """Undo everything, or keep the guests for a look."""
+    if keep:
+        ctx.store.labs.update(job.owner.name, state="failed")
+        return
+    with ctx.progress.step("undo", "removing what was made"):
+        forget(ctx, job.owner)
