@@ -32,7 +32,7 @@ class Starting:
 
     def test_a_name_is_taken_once(self, site: Site, ours: Hypervisor) -> None:
         ours.start(site.guest())
-        for other, home in ((ours, site.home), (site.open(site.foreign), site.foreign)):
+        for other, home in ((ours, site.home), (site.hypervisor(site.foreign), site.foreign)):
             again = replace(site.guest("n2", home), name=site.guest().name)
             with pytest.raises(Conflict):
                 other.start(again)
@@ -98,7 +98,7 @@ class Starting:
         ]
         prints = [ours.fingerprint(shape) for shape in shapes]
         assert len(set(prints)) == len(shapes)
-        other = site.open(site.foreign)
+        other = site.hypervisor(site.foreign)
         assert prints == [other.fingerprint(shape) for shape in shapes]
         assert other.capabilities() == ours.capabilities()
 
@@ -179,7 +179,7 @@ class Owning:
     def test_foreign_guests_are_invisible_and_left_alone(
         self, site: Site, ours: Hypervisor
     ) -> None:
-        foreign = site.open(site.foreign)
+        foreign = site.hypervisor(site.foreign)
         spec = site.guest(home=site.foreign)
         guest = spec.name
         foreign.start(spec)
@@ -200,7 +200,7 @@ class Owning:
     def test_guests_outlive_the_connection(self, site: Site, ours: ClosableHypervisor) -> None:
         ours.start(site.guest())
         ours.close()
-        assert states(site.open(site.home)) == {site.guest().name: "running"}
+        assert states(site.hypervisor(site.home)) == {site.guest().name: "running"}
 
     def test_another_process_sees_and_ends_them(self, site: Site, ours: Hypervisor) -> None:
         guest = site.guest().name

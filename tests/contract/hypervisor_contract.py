@@ -19,9 +19,7 @@ class HypervisorContract(Starting, Pausing, Stopping, Owning, Capturing, Restori
     @pytest.fixture
     def ours(self, site: Site) -> Iterator[ClosableHypervisor]:
         """A hypervisor of our installation; its guests end with the test."""
-        yield site.open(site.home)
-        for home in (site.home, site.foreign):
-            hypervisor = site.open(home)
-            for guest in hypervisor.guests():
-                hypervisor.stop(guest, force=True)
-            hypervisor.close()
+        try:
+            yield site.hypervisor(site.home)
+        finally:
+            site.clear()

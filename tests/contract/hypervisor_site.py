@@ -41,6 +41,7 @@ class Site:
     give: Callable[[Path], None]
     booted: Callable[[GuestSpec], None]
     token: str = field(default_factory=lambda: f"ct{secrets.token_hex(3)}")
+    opened: list[ClosableHypervisor] = field(default_factory=list)
 
     @property
     def home(self) -> str:
@@ -51,6 +52,20 @@ class Site:
     def foreign(self) -> str:
         """Another installation."""
         return f"{self.token}-foreign"
+
+    def hypervisor(self, home: str) -> ClosableHypervisor:
+        """A hypervisor for an installation; it is closed when the test ends."""
+        self.opened.append(self.open(home))
+        return self.opened[-1]
+
+    def clear(self) -> None:
+        """End all guests and close all that was opened."""
+        for home in (self.home, self.foreign):
+            hypervisor = self.hypervisor(home)
+            for guest in hypervisor.guests():
+                hypervisor.stop(guest, force=True)
+        for hypervisor in self.opened:
+            hypervisor.close()
 
     def guest(self, node: str = "n1", home: str = "") -> GuestSpec:
         """A guest as it could be started, with its files in place."""

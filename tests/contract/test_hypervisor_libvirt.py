@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from hypervisor_contract import HypervisorContract, Site
-from hypervisor_site import MEMORY, SECONDS, states
+from hypervisor_site import MEMORY, SECONDS, ClosableHypervisor, states
 
 from lab.errors import HostUnfit
 from lab.hypervisor import Disk, FirmwareBoot, GuestSpec, Hypervisor
@@ -29,7 +29,7 @@ def _driver() -> type:
     return found
 
 
-def _open(sockets: Path, home: str) -> Hypervisor:
+def _open(sockets: Path, home: str) -> ClosableHypervisor:
     from lab.hypervisor.libvirt.driver import LibvirtHypervisor
 
     return LibvirtHypervisor(home=home, sockets=sockets, accelerator="tcg")
