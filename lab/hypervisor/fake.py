@@ -29,8 +29,8 @@ class FakeHypervisor:
     """Guests in ``directory``; ``home`` marks those of this installation.
 
     ``before`` is called with the name of each step about to happen and may raise: a method's
-    name when it starts (``ping``, ``run``, ``write`` and ``sql`` for what is asked of a
-    guest), ``commit`` before a change appears. ``version`` is part of the fingerprint.
+    name when it starts (``ping``, ``run``, ``write``, ``personalise`` and ``sql`` for what is
+    asked of a guest), ``commit`` before a change appears. ``version`` is part of the fingerprint.
     ``boot_seconds``: how long after a cold start a guest begins to answer.
     """
 
@@ -216,14 +216,15 @@ class FakeHypervisor:
         known = guest_side.members(record.disks)
         if not known:
             owner = record.tags.get("owner")
-            known = sum(r.segment == record.segment and r.tags.get("owner") == owner
-                        for r in everyone)  # fmt: skip
+            near = [r for r in everyone if r.segment == record.segment]
+            known = sum(r.tags.get("owner") == owner for r in near)
         variables = guest_side.status(len(peers), known)
         shown = guest_side.show_status(statement, variables)
         if shown is not None:
             return shown
-        renews = statement in guest_side.RENEWALS
-        if variables["wsrep_ready"] != "ON" and not renews:
+        if statement in guest_side.NO_DATA:
+            return Result()
+        if variables["wsrep_ready"] != "ON":
             text = "WSREP has not yet prepared node for application use"
             raise CommandFailed(["SQL"], 1047, stderr=text)
         nodes = [(peer, guest_side.read_inside(peer.disks)) for peer in peers]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -36,17 +35,26 @@ class FakeChannel:
         self._before("run")
         if not self._hypervisor.awake(self._guest):
             raise NotReady(f"the guest agent of {self._guest} does not answer")
+        if argv[0] != "/usr/lib/lab/sql":
+            raise CommandFailed(argv, 127, stderr=f"{argv[0]}: not found", where=self._guest)
         try:
-            if argv[0] == "/usr/lib/lab/sql":
-                return "".join(map(self._rows, stdin.decode().splitlines())).encode()
-            if argv[0] == "/usr/lib/lab/personalise":
-                for line in stdin.decode().splitlines():
-                    self._item(*line.split())
-                return b""
+            return "".join(map(self._rows, stdin.decode().splitlines())).encode()
         except CommandFailed as failed:
             # What the server refuses ends the program: a Perl script that dies exits with 255.
             raise CommandFailed(argv, 255, stderr=failed.stderr, where=self._guest) from None
-        raise CommandFailed(argv, 127, stderr=f"{argv[0]}: not found", where=self._guest)
+
+    def personalise(self, message: bytes, *, timeout: float) -> None:  # noqa: ARG002
+        """See GuestChannel."""
+        self._before("personalise")
+        if not self._hypervisor.awake(self._guest):
+            raise NotReady(f"{self._guest} does not answer at its port")
+        for line in message.decode().splitlines():
+            word, *values = line.split()
+            try:
+                self._item(word, [bytes.fromhex(value) for value in values])
+            except CommandFailed as failed:
+                text = f"{word}: {failed.stderr}"
+                raise CommandFailed(["personalise"], 1, stderr=text, where=self._guest) from None
 
     def write(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
         """See GuestChannel."""
@@ -57,14 +65,13 @@ class FakeChannel:
         rows = self._hypervisor.execute(self._guest, statement).rows if statement else ()
         return "".join("\t".join(map(_text, row)) + "\n" for row in rows)
 
-    def _item(self, word: str, *encoded: str) -> None:
-        values = [base64.b64decode(value) for value in encoded]
+    def _item(self, word: str, values: list[bytes]) -> None:
         if word == "sql":
             self._hypervisor.execute(self._guest, values[0].decode())
         elif word in _CHANGES:
             self._hypervisor.alter(self._guest, partial(_CHANGES[word], values))
         else:
-            raise CommandFailed(["personalise"], 255, stderr=f"unknown item {word}")
+            raise CommandFailed(["personalise"], 1, stderr="unknown item")
 
 
 def _entropy(values: list[bytes], inside: Inside) -> None:
