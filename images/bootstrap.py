@@ -20,6 +20,14 @@ TIMEOUT = 1800.0
 # What a lab's guest never reads. Locales and manuals are a third of the files.
 _EXCLUDED = ("man", "doc", "locale", "info", "lintian", "bash-completion", "zoneinfo-icu")
 
+_ENVIRONMENT = {
+    "LC_ALL": "C.UTF-8",
+    # Debian's own initramfs takes seconds to make and is not used.
+    "INITRD": "No",
+    # Percona's packages would tell Percona of their installation.
+    "PERCONA_TELEMETRY_DISABLE": "1",
+}
+
 _NETWORK = re.compile(
     r"Temporary failure resolving|Could not resolve|Could not connect|Unable to connect"
     r"|Cannot initiate the connection|Connection (?:timed out|refused|failed)|connect \("
@@ -28,6 +36,7 @@ _NETWORK = re.compile(
 )
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|don't have enough free space")
 _UNTRUSTED = re.compile(r"NO_PUBKEY|is not signed|not available to verify|BADSIG|EXPKEYSIG")
+_ASIDE = re.compile(r"hook|chroot architecture|signed-by|^success")
 _PHASE = re.compile(r"^I: ([a-z].*?)\.*$")
 
 
@@ -38,11 +47,12 @@ def command(
     *,
     mirror: str = "",
     setup: Sequence[str] = (),
+    customize: Sequence[str] = (),
 ) -> list[str]:
     """The argv that fills ``root`` with ``suite``.
 
     ``mirror`` empty: Debian's own, which mmdebstrap knows. ``setup``: shell commands that
-    are run with the directory as $1 before packages are looked up.
+    are run with the directory as $1 before packages are looked up; ``customize``: at the end.
     """
     argv = ["mmdebstrap", "--variant=minbase", "--mode=root", "--format=directory"]
     argv.append(f"--include={','.join(packages)}")
@@ -57,6 +67,7 @@ def command(
     argv += ["--dpkgopt=force-confold", "--dpkgopt=force-unsafe-io"]
     argv += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in _EXCLUDED]
     argv += [f"--setup-hook={hook}" for hook in setup]
+    argv += [f"--customize-hook={hook}" for hook in customize]
     argv += [suite, str(root)]
     if mirror:
         argv.append(mirror)
@@ -65,10 +76,9 @@ def command(
 
 def bootstrap(argv: Sequence[str], log: Path, progress: Progress) -> None:
     """Run mmdebstrap; raises HostUnfit for want of network, else CommandFailed."""
-    # INITRD=No: Debian's own initramfs takes seconds to make and is not used.
-    env = {**os.environ, "LC_ALL": "C.UTF-8", "INITRD": "No"}
+    env = {**os.environ, **_ENVIRONMENT}
     began = log.stat().st_size if log.exists() else 0
-    with log.open("ab") as sink, _phases(log, began, progress):
+    with log.open("ab") as sink, phases(log, began, progress):
         try:
             run([*isolated(network=True), *argv], timeout=TIMEOUT, log=sink, env=env)
             return
@@ -89,7 +99,7 @@ def explain(error: CommandFailed, output: str) -> HostUnfit | CommandFailed:
     if telling:
         return HostUnfit(
             "a package repository is not signed by a key that this host trusts",
-            hint="update the package debian-archive-keyring",
+            hint="update debian-archive-keyring; has the owner of the recipe's repository a new key?",
             details=telling[-5:],
         )
     telling = [line for line in lines if _NETWORK.search(line)]
@@ -114,20 +124,25 @@ def is_full(output: str) -> bool:
 
 
 @contextmanager
-def _phases(log: Path, start: int, progress: Progress) -> Iterator[None]:
+def phases(log: Path, start: int, progress: Progress) -> Iterator[None]:
     """Tell ``progress`` of each phase that mmdebstrap announces in ``log``."""
     over = threading.Event()
+
+    def tell(line: bytes) -> None:
+        phase = _PHASE.match(line.decode(errors="replace"))
+        if phase and not _ASIDE.search(phase[1]):
+            progress.note("bootstrap", phase[1])
 
     def follow() -> None:
         with log.open("rb") as source:
             source.seek(start)
             rest = b""
-            while not over.wait(0.2):
+            last = False
+            while not last:
+                last = over.wait(0.2)
                 *lines, rest = (rest + source.read()).split(b"\n")
                 for line in lines:
-                    phase = _PHASE.match(line.decode(errors="replace"))
-                    if phase and "hook" not in phase[1] and "chroot architecture" not in phase[1]:
-                        progress.note("bootstrap", phase[1])
+                    tell(line)
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()

@@ -105,11 +105,14 @@ def check_host(recipe: Recipe, out: Path) -> None:
 
 
 def _bootstrap(job: _Job) -> None:
-    setup: list[str] = []
+    setup, customize = [], []
     if job.recipe.repository:
         setup = repository.setup_hooks(job.recipe.repository, job.out)
+        customize = repository.customize_hooks(job.recipe.repository)
     packages = all_packages(job.recipe, job.guest)
-    argv = bootstrap.command(job.root, job.recipe.suite, packages, mirror=job.mirror, setup=setup)
+    argv = bootstrap.command(
+        job.root, job.recipe.suite, packages, mirror=job.mirror, setup=setup, customize=customize
+    )
     bootstrap.bootstrap(argv, job.log, job.progress)
 
 

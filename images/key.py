@@ -35,7 +35,8 @@ def image_key(
         "recipe": _tree(recipe.directory),
         "guest": _tree(guest),
         "builder": [
-            (path.name, _digest(path.read_bytes())) for path in sorted(source.glob("*.py"))
+            (path.name, _digest(path.read_bytes()))
+            for path in sorted([*source.glob("*.py"), *source.glob("*.sh")])
         ],
     }
     return _digest(json.dumps(parts, sort_keys=True).encode())[:16]

@@ -25,13 +25,14 @@ _DISK_LEAST = 2 * GIB
 
 @dataclass(frozen=True)
 class Repository:
-    """A signed APT repository besides Debian's.
+    """Signed APT repositories of one owner, besides Debian's.
 
-    ``key_url`` is where its public key is fetched from at build time. Nothing but
-    ``key_fingerprint`` (40 hexadecimal digits) decides whether the key is trusted.
+    The first of ``urls`` has the engine. ``key_url`` is where the public key is fetched from
+    at build time. Nothing but ``key_fingerprint`` (40 hexadecimal digits) decides whether
+    the key is trusted.
     """
 
-    url: str
+    urls: tuple[str, ...]
     suite: str
     component: str
     key_url: str
@@ -61,11 +62,10 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Guest:
-    """What all guests have: ``packages``, the kernel's ``cmdline``, the boot loader's package."""
+    """What all guests have: ``packages`` and the kernel's ``cmdline``."""
 
     packages: tuple[str, ...]
     cmdline: str
-    boot_loader: Mapping[str, str]
 
 
 def recipes(root: Path = RECIPES) -> list[str]:
@@ -96,13 +96,7 @@ def load_guest(directory: Path = GUEST) -> Guest:
 
 def all_packages(recipe: Recipe, guest: Guest) -> tuple[str, ...]:
     """Every package that is asked for, sorted, each once."""
-    loader = guest.boot_loader.get(recipe.suite)
-    if loader is None:
-        raise InvalidSpec(
-            f"the recipe {recipe.name} wants the suite {recipe.suite}, which guest.toml lacks",
-            hint=f"suites are: {', '.join(sorted(guest.boot_loader))}",
-        )
-    return tuple(sorted({loader, *guest.packages, *recipe.packages}))
+    return tuple(sorted({*guest.packages, *recipe.packages}))
 
 
 def _read(path: Path, keys: Keys, optional: Sequence[str] = ()) -> dict[str, Any]:
@@ -142,10 +136,10 @@ def _packages(value: object) -> tuple[str, ...]:
     return tuple(_PACKAGE.parse(name) for name in value)
 
 
-def _boot_loader(value: object) -> Mapping[str, str]:
-    if not isinstance(value, dict) or not value:
+def _urls(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
         raise WrongType
-    return {suite: _PACKAGE.parse(package) for suite, package in value.items()}
+    return tuple(_URL.parse(url) for url in value)
 
 
 def _repository(value: object) -> Repository:
@@ -163,7 +157,7 @@ _PACKAGES = Key("a list of names of packages", _packages)
 _URL = Key("an http or https URL", _matching(r"https?://[^\s\]]+"))
 
 _REPOSITORY: Keys = {
-    "url": _URL,
+    "urls": Key("a list of http or https URLs", _urls),
     "suite": _WORD,
     "component": _WORD,
     "key_url": _URL,
@@ -183,5 +177,4 @@ _RECIPE: Keys = {
 _GUEST: Keys = {
     "packages": _PACKAGES,
     "cmdline": Key("the kernel's command line", _matching(r"[^\n]+")),
-    "boot_loader": Key("a table of packages by suite", _boot_loader),
 }

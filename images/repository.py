@@ -1,4 +1,4 @@
-"""A signed APT repository besides Debian's: its key, its source entry, whether it answers.
+"""A signed APT repository besides Debian's: its key and its source entry.
 
 A key is fetched from where its owner offers it, but only the one with the fingerprint that
 the recipe pins is kept, whatever else the file holds. apt then trusts that key for this
@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from images.recipe import Recipe, Repository
+from images.recipe import Repository
 from lab.errors import CommandFailed, HostUnfit
 from lab.run import run
 
@@ -21,25 +21,12 @@ KEYRING = "/etc/apt/keyrings/lab-recipe.gpg"
 """Where the key lies in the guest."""
 
 _SOURCE = "/etc/apt/sources.list.d/lab-recipe.list"
+_KEY_NAME = "lab-recipe.gpg"
 _KEY_LIMIT = 1 << 20
 _TIMEOUT = 20.0
 
-# What urllib raises when nobody answers, or not with what was asked for.
-_UNREACHABLE = (urllib.error.URLError, http.client.HTTPException, OSError)
-
-
-def reachable(recipe: Recipe, *, timeout: float = 4.0) -> bool:
-    """Whether the recipe's repository answers with its Release file within ``timeout`` seconds.
-
-    True for a recipe without one. Costs a request: callers remember the answer.
-    """
-    if recipe.repository is None:
-        return True
-    url = f"{recipe.repository.url}/dists/{recipe.repository.suite}/InRelease"
-    try:
-        return bool(_fetch(url, timeout))
-    except _UNREACHABLE:
-        return False
+UNREACHABLE = (urllib.error.URLError, http.client.HTTPException, OSError)
+"""What ``fetch`` raises when nobody answers, or not with what was asked for."""
 
 
 def pinned_key(repository: Repository, scratch: Path) -> Path:
@@ -48,16 +35,16 @@ def pinned_key(repository: Repository, scratch: Path) -> Path:
     Raises HostUnfit if it cannot be fetched or is not the key that the recipe pins.
     """
     try:
-        offered = _fetch(repository.key_url, _TIMEOUT)
-    except _UNREACHABLE as error:
+        offered = fetch(repository.key_url, _TIMEOUT)
+    except UNREACHABLE as error:
         raise HostUnfit(
-            f"cannot fetch the key of {repository.url}: {error}",
+            f"cannot fetch the key of {repository.urls[0]}: {error}",
             hint="check the network; behind a proxy, set http_proxy and https_proxy",
         ) from None
     home = scratch / "gnupg"
     home.mkdir(mode=0o700)
     gpg = ["gpg", "--homedir", str(home), "--batch", "--quiet", "--no-autostart"]
-    keyring = scratch / "lab-recipe.gpg"
+    keyring = scratch / _KEY_NAME
     try:
         run([*gpg, "--import"], stdin=offered, timeout=30)
         # Exports just this one; no key at all is an error only by the missing output.
@@ -80,23 +67,35 @@ def pinned_key(repository: Repository, scratch: Path) -> Path:
 def setup_hooks(repository: Repository, scratch: Path) -> list[str]:
     """Shell commands that add the repository to the root file system $1 before apt runs.
 
-    apt resolves ``signed-by`` outside of the new root file system at first and inside of
-    it later: the entry names the key's path inside, which is bound to the key outside.
+    mmdebstrap runs apt from outside at first, where ``signed-by`` is a path of the host,
+    and from inside later: the entry names the key below ``scratch`` while packages are
+    fetched, and ``customize_hooks`` makes that the path inside.
     """
     key = shlex.quote(str(pinned_key(repository, scratch)))
+    entries = shlex.quote(source_entries(repository, str(scratch / _KEY_NAME)))
     return [
         f'mkdir -p "$1/etc/apt/keyrings" && cp {key} "$1{KEYRING}" && chmod 644 "$1{KEYRING}"',
-        f'echo {shlex.quote(source_entry(repository))} >"$1{_SOURCE}"',
+        f'printf %s {entries} >"$1{_SOURCE}"',
     ]
 
 
-def source_entry(repository: Repository, keyring: str = KEYRING) -> str:
-    """The repository as a line for sources.list(5)."""
+def customize_hooks(repository: Repository) -> list[str]:
+    """Shell commands for the finished root file system $1: the key's path inside of it."""
+    entries = shlex.quote(source_entries(repository, KEYRING))
+    return [f'printf %s {entries} >"$1{_SOURCE}"']
+
+
+def source_entries(repository: Repository, keyring: str) -> str:
+    """The repository as lines for sources.list(5), trusting just ``keyring``."""
     options = f"[arch=amd64 signed-by={keyring}]"
-    return f"deb {options} {repository.url} {repository.suite} {repository.component}"
+    return "".join(
+        f"deb {options} {url} {repository.suite} {repository.component}\n"
+        for url in repository.urls
+    )
 
 
-def _fetch(url: str, timeout: float) -> bytes:
+def fetch(url: str, timeout: float) -> bytes:
+    """The first MiB of ``url``, waiting ``timeout`` seconds for each step at most."""
     with urllib.request.urlopen(url, timeout=timeout) as answer:  # noqa: S310  # http(s) by recipe
         data: bytes = answer.read(_KEY_LIMIT)
         return data

@@ -6,11 +6,13 @@ one is built here.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -103,8 +105,6 @@ class Machine:
         for _ in attempts(Deadline.after(30)):
             status = self.agent("guest-exec-status", pid=pid)
             if status["exited"]:
-                import base64
-
                 out = base64.b64decode(status.get("out-data", "")).decode()
                 err = base64.b64decode(status.get("err-data", "")).decode()
                 assert status["exitcode"] == 0, err
@@ -182,6 +182,7 @@ def machine(
             pytest.skip(f"{tool} is not installed")
     port = free_port()
     disk_format = "qcow2" if disk.suffix == ".qcow2" else "raw"
+    console = f"socket,id=console,path={directory}/console,server=on,wait=off"
     argv = [
         "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none",
         "-machine", "q35,accel=tcg", "-cpu", "max,cx16=off", "-m", "768", *how,
@@ -194,9 +195,7 @@ def machine(
         "-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
         "-chardev", f"socket,id=agent,path={directory}/agent,server=on,wait=off",
         "-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0",
-        "-chardev",
-        f"socket,id=console,path={directory}/console,server=on,wait=off,"
-        f"logfile={directory}/console.log",
+        "-chardev", f"{console},logfile={directory}/console.log",
         "-serial", "chardev:console",
         "-qmp", f"unix:{directory}/qmp,server=on,wait=off",
     ]  # fmt: skip
@@ -209,10 +208,8 @@ def machine(
 
 
 @pytest.fixture
-def short(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def short() -> Iterator[Path]:
     """A directory whose path leaves room for the name of a unix socket (108 bytes)."""
-    import tempfile
-
     with tempfile.TemporaryDirectory(prefix="lab-boot-", dir="/tmp") as path:
         yield Path(path)
 

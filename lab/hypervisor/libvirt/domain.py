@@ -18,7 +18,10 @@ from lab.hypervisor import DirectBoot, Disk, GuestSpec
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 LAB_NAMESPACE = "urn:lab:guest:1"
 
-_GUEST_AGENT = "org.qemu.guest_agent.0"
+GUEST_AGENT = "org.qemu.guest_agent.0"
+PERSONALISE = "org.lab.personalise.0"
+"""The virtio ports of a guest: QEMU's agent, and the program that makes a clone itself."""
+
 _OUTER_SLOT = "0x1d"
 _INNER_SLOT = "0x1e"
 
@@ -126,8 +129,9 @@ def _devices(domain: ET.Element, guest: GuestSpec, machine: Machine) -> None:
     serial = ET.SubElement(devices, "serial", type="pty")
     ET.SubElement(serial, "log", file=str(guest.console_log), append="on")
     ET.SubElement(serial, "target", type="isa-serial", port="0")
-    channel = ET.SubElement(devices, "channel", type="unix")
-    ET.SubElement(channel, "target", type="virtio", name=_GUEST_AGENT)
+    for name in (GUEST_AGENT, PERSONALISE):
+        channel = ET.SubElement(devices, "channel", type="unix")
+        ET.SubElement(channel, "target", type="virtio", name=name)
     rng = ET.SubElement(devices, "rng", model="virtio")
     _text(rng, "backend", "/dev/urandom", model="random")
     video = ET.SubElement(devices, "video")

@@ -1,0 +1,268 @@
+"""A recipe's own repository: only the pinned key is trusted, and only for that repository.
+
+The repository is a tiny signed one, served on loopback.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from images import bootstrap, repository
+from images.reachable import reachable, reachable_recently
+from images.recipe import Repository, load
+from lab.errors import HostUnfit
+from lab.progress import Progress
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("gpg") and shutil.which("dpkg-deb")), reason="needs gpg and dpkg-deb"
+)
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves files and says nothing."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+@dataclass
+class Signer:
+    """A GnuPG home with one key."""
+
+    home: Path
+    fingerprint: str
+
+    @staticmethod
+    def make(home: Path, name: str) -> Signer:
+        home.mkdir(mode=0o700)
+        signer = Signer(home, "")
+        signer.gpg(
+            "--passphrase", "", "--quick-generate-key", f"{name} <{name}@example.org>", "ed25519"
+        )
+        listing = signer.gpg("--list-keys", "--with-colons").decode()
+        signer.fingerprint = next(
+            line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr")
+        )
+        return signer
+
+    def gpg(self, *argv: str | Path, stdin: bytes = b"") -> bytes:
+        command = ["gpg", "--homedir", self.home, "--batch", "--quiet", *argv]
+        return subprocess.run(command, input=stdin, check=True, capture_output=True).stdout
+
+    def public(self) -> bytes:
+        return self.gpg("--armor", "--export")
+
+
+@dataclass
+class Served:
+    """A repository on loopback with the package ``lab-probe``."""
+
+    root: Path
+    url: str
+    owner: Signer
+    stranger: Signer
+
+    @property
+    def described(self) -> Repository:
+        return Repository(
+            urls=(self.url,),
+            suite="probe",
+            component="main",
+            key_url=f"{self.url}/key.asc",
+            key_fingerprint=self.owner.fingerprint,
+        )
+
+    def sign(self, signer: Signer) -> None:
+        release = self.root / "dists/probe/Release"
+        inline = release.with_name("InRelease")
+        inline.unlink(missing_ok=True)
+        signer.gpg("--clearsign", "--output", inline, release)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    # gpg-agent's socket needs a short path.
+    with tempfile.TemporaryDirectory(prefix="lab-repo-", dir="/tmp") as top:
+        root = Path(top, "www")
+        root.mkdir()
+        handler = partial(Quiet, directory=str(root))
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        owner = Signer.make(Path(top, "owner"), "owner")
+        stranger = Signer.make(Path(top, "stranger"), "stranger")
+        write_repository(root)
+        it = Served(root, f"http://127.0.0.1:{server.server_port}", owner, stranger)
+        it.sign(owner)
+        yield it
+        server.shutdown()
+        server.server_close()
+        for signer in (owner, stranger):
+            subprocess.run(["gpgconf", "--homedir", signer.home, "--kill", "all"], check=False)
+
+
+def write_repository(root: Path) -> None:
+    tree = root.parent / "probe"
+    (tree / "DEBIAN").mkdir(parents=True)
+    control = (
+        "Package: lab-probe\nVersion: 1.2-3\nArchitecture: all\nMaintainer: x <x@example.org>\n"
+    )
+    (tree / "DEBIAN/control").write_text(control + "Description: probe\n")
+    (tree / "probe").write_text("here\n")
+    subprocess.run(
+        ["dpkg-deb", "--root-owner-group", "--build", tree, root / "probe.deb"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    deb = (root / "probe.deb").read_bytes()
+    digest = hashlib.sha256(deb).hexdigest()
+    entry = f"Filename: probe.deb\nSize: {len(deb)}\nSHA256: {digest}\nDescription: probe\n"
+    packages = root / "dists/probe/main/binary-amd64/Packages"
+    packages.parent.mkdir(parents=True)
+    packages.write_text(control + entry)
+    index = packages.read_bytes()
+    (root / "dists/probe/Release").write_text(
+        "Suite: probe\nCodename: probe\nArchitectures: amd64\nComponents: main\n"
+        f"Date: {time.strftime('%a, %d %b %Y %H:%M:%S UTC', time.gmtime())}\nSHA256:\n"
+        f" {hashlib.sha256(index).hexdigest()} {len(index)} main/binary-amd64/Packages\n"
+    )
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="lab-key-", dir="/tmp") as path:
+        yield Path(path)
+
+
+def fingerprints(keyring: Path) -> list[str]:
+    out = subprocess.run(
+        ["gpg", "--homedir", keyring.parent, "--show-keys", "--with-colons", keyring],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    return [line.split(":")[9] for line in out.splitlines() if line.startswith("fpr")]
+
+
+def test_pinned_key_is_taken(served: Served, scratch: Path) -> None:
+    (served.root / "key.asc").write_bytes(served.owner.public())
+    keyring = repository.pinned_key(served.described, scratch)
+    assert fingerprints(keyring) == [served.owner.fingerprint]
+
+
+def test_another_key_is_refused(served: Served, scratch: Path) -> None:
+    (served.root / "key.asc").write_bytes(served.stranger.public())
+    with pytest.raises(HostUnfit, match="not the key") as caught:
+        repository.pinned_key(served.described, scratch)
+    assert served.owner.fingerprint in caught.value.hint
+
+
+def test_a_key_slipped_in_beside_is_left_out(served: Served, scratch: Path) -> None:
+    (served.root / "key.asc").write_bytes(served.stranger.public() + served.owner.public())
+    keyring = repository.pinned_key(served.described, scratch)
+    assert fingerprints(keyring) == [served.owner.fingerprint]
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>404</html>"])
+def test_no_key_at_all(served: Served, scratch: Path, content: bytes) -> None:
+    (served.root / "key.asc").write_bytes(content)
+    with pytest.raises(HostUnfit):
+        repository.pinned_key(served.described, scratch)
+
+
+def test_key_out_of_reach(served: Served, scratch: Path) -> None:
+    gone = replace(served.described, key_url=f"{served.url}/nowhere")
+    with pytest.raises(HostUnfit, match="cannot fetch"):
+        repository.pinned_key(gone, scratch)
+
+
+def test_source_entries_trust_one_key() -> None:
+    percona = load("percona-xtradb-cluster").repository
+    assert percona is not None
+    lines = repository.source_entries(percona, "/k.gpg").splitlines()
+    assert len(lines) == len(percona.urls)
+    assert all("signed-by=/k.gpg" in line and line.startswith("deb [") for line in lines)
+
+
+def fetch_probe(served: Served, scratch: Path) -> Path:
+    """Let mmdebstrap fetch lab-probe from a root file system of that package alone."""
+    (served.root / "key.asc").write_bytes(served.owner.public())
+    root = scratch / "root"
+    setup = [*repository.setup_hooks(served.described, scratch), 'rm -f "$1/etc/apt/sources.list"']
+    options = bootstrap.command(root, "", ["lab-probe"], setup=setup)[1:-2]
+    # Nothing but that package: it is unpacked, not installed, as there is no dpkg in it.
+    options = ["--variant=extract", *(o for o in options if not o.startswith("--variant"))]
+    argv = ["mmdebstrap", *options, "", str(root), f"deb [trusted=yes] file:{scratch} ./"]
+    (scratch / "Packages").write_text("")
+    bootstrap.bootstrap(argv, scratch / "log", Progress())
+    return root
+
+
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("mmdebstrap"), reason="needs root and mmdebstrap"
+)
+
+
+@needs_root
+def test_packages_signed_by_the_owner_are_installed(served: Served, scratch: Path) -> None:
+    served.sign(served.owner)
+    root = fetch_probe(served, scratch)
+    assert (root / "probe").read_text() == "here\n"
+
+
+@needs_root
+def test_packages_signed_by_a_stranger_are_refused(served: Served, scratch: Path) -> None:
+    served.sign(served.stranger)
+    with pytest.raises(HostUnfit, match="not signed"):
+        fetch_probe(served, scratch)
+
+
+def test_reachable(served: Served) -> None:
+    recipe = replace(load("percona-xtradb-cluster"), repository=served.described)
+    assert reachable(recipe)
+    assert not reachable(replace(recipe, repository=replace(served.described, suite="other")))
+    assert reachable(load("mariadb"))
+
+
+def test_reachable_is_bounded() -> None:
+    """A repository that accepts and says nothing costs the timeout, no more."""
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        recipe = load("percona-xtradb-cluster")
+        assert recipe.repository is not None
+        recipe = replace(recipe, repository=replace(recipe.repository, urls=(url,)))
+        began = time.monotonic()
+        assert not reachable(recipe, timeout=0.3)
+        assert time.monotonic() - began < 2
+
+
+def test_answers_are_remembered(tmp_path: Path) -> None:
+    """The second `lab up` does not wait for a repository that is out of reach."""
+    percona = load("percona-xtradb-cluster").repository
+    assert percona is not None
+    memory = tmp_path / "reachable.json"
+    for answer in (True, False):
+        memory.write_text(json.dumps({percona.urls[0]: [time.time(), answer]}))
+        assert reachable_recently("percona-xtradb-cluster", memory, timeout=0.0) is answer
+    assert reachable_recently("mariadb", memory)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"x": 1}', "\0"])
+def test_a_spoilt_memory_is_forgotten(tmp_path: Path, content: str) -> None:
+    memory = tmp_path / "reachable.json"
+    memory.write_text(content)
+    assert reachable_recently("percona-xtradb-cluster", memory, timeout=0.0) is False
+    assert len(json.loads(memory.read_text())) == 1
