@@ -134,6 +134,8 @@ class Pausing:
         assert not ours.channel(guest).ping(1.0)
         with pytest.raises(NotReady):
             ours.channel(guest).run(["/bin/true"], timeout=1.0)
+        with pytest.raises(NotReady):
+            ours.channel(guest).personalise(b"", timeout=1.0)
 
     def test_there_is_no_way_into_an_absent_guest(self, ours: Hypervisor) -> None:
         with pytest.raises(NotFound):
