@@ -99,7 +99,7 @@ def explain(error: CommandFailed, output: str) -> HostUnfit | CommandFailed:
     if telling:
         return HostUnfit(
             "a package repository is not signed by a key that this host trusts",
-            hint="update debian-archive-keyring; has the owner of the recipe's repository a new key?",
+            hint="update debian-archive-keyring, or ask the owner of the recipe's repository",
             details=telling[-5:],
         )
     telling = [line for line in lines if _NETWORK.search(line)]
