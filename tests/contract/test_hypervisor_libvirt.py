@@ -59,10 +59,21 @@ def site(run_as: tuple[int, int] | None) -> Iterator[Site]:
         if run_as is not None:
             os.chown(path, *run_as)
 
+    made = Site(partial(_open, home.sockets), directory, give, _booted)
     try:
-        yield Site(partial(_open, home.sockets), directory, give, _booted)
+        yield made
     finally:
         shutil.rmtree(directory)
+        _remove_logs(made.token)
+
+
+def _remove_logs(token: str) -> None:
+    # libvirt keeps one for each name for ever, and ours are never used again.
+    from lab.hypervisor.libvirt.driver import LOGS
+
+    for directory in LOGS:
+        for log in Path(directory).expanduser().glob(f"lab-{token}-*.log"):
+            log.unlink()
 
 
 def _booted(guest: GuestSpec) -> None:

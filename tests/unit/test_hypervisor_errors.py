@@ -11,6 +11,7 @@ pytest.importorskip("libvirt", reason="no libvirt-python")
 import libvirt
 
 from lab.hypervisor.libvirt.connection import connect, translated
+from lab.hypervisor.libvirt.driver import last_words
 
 
 class Refusal(libvirt.libvirtError):  # type: ignore[misc]  # libvirt has no types
@@ -45,3 +46,15 @@ def test_a_libvirt_that_is_not_there() -> None:
         connect("qemu+unix:///system?socket=/nowhere/at-all")
     assert error.value.hint
     assert error.value.details
+
+
+def test_qemu_s_last_words_are_its_own_and_of_this_start() -> None:
+    """Protects people from the reason why an earlier guest of the same name failed."""
+    start = "2026-11-21 02:44:54.276+0000: starting up libvirt version: 9.0.0, qemu version: 7.2"
+    argv = "LC_ALL=C \\\nPATH=/bin \\\n/usr/bin/qemu-system-x86_64 \\\n-name guest=x"
+    early = "2026-11-21T02:44:54.6Z qemu-system-x86_64: could not set up port 1"
+    late = "2026-11-21T02:45:54.6Z qemu-system-x86_64: load of migration failed"
+    ended = "2026-11-21 02:45:54.804+0000: shutting down, reason=destroyed"
+    log = f"{start}\n{argv}\n{early}\n{ended}\n{start}\n{argv}\n{late}\n{ended}\n"
+    assert last_words(log) == [late]
+    assert last_words("") == []

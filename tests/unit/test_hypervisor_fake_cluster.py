@@ -173,6 +173,7 @@ def test_from_inside_there_is_an_answer_before_any_password(world: World) -> Non
     channel = world.hypervisor.channel(guests[0].name)
     text = channel.run(["/usr/lib/lab/sql"], stdin=GALERA.question().encode(), timeout=1).decode()
     assert "wsrep_cluster_size\t3\n" in text
+    assert channel.run(["/bin/sync"], timeout=1) == b""
     with pytest.raises(CommandFailed, match="127"):
         channel.run(["/usr/bin/anything"], timeout=1)
     with pytest.raises(CommandFailed, match="personalise"):

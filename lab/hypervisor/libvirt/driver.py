@@ -36,6 +36,9 @@ from lab.hypervisor.libvirt.probe import probe
 from lab.names import GuestName
 from lab.wait import Deadline, attempts
 
+LOGS = ("/var/log/libvirt/qemu", "~/.cache/libvirt/qemu/log")
+"""Where libvirt keeps what QEMU writes, ``<guest>.log``: the system's, the user's own."""
+
 _PARALLEL = 9
 
 
@@ -231,15 +234,21 @@ class LibvirtHypervisor:
 
     def _last_words(self, guest: GuestSpec) -> list[str]:
         """What QEMU itself wrote, where libvirt's log of it can be read."""
-        logs = ("/var/log/libvirt/qemu", "~/.cache/libvirt/qemu/log")
-        for directory in logs:
-            path = Path(directory).expanduser() / f"{guest.name}.log"
+        for directory in LOGS:
             with suppress(OSError):
-                lines = path.read_text(errors="replace").splitlines()
-                return [
-                    line for line in lines[-6:] if "qemu-system" in line and "LC_ALL" not in line
-                ]
+                text = (Path(directory).expanduser() / f"{guest.name}.log").read_text(
+                    errors="replace"
+                )
+                return last_words(text)
         return []
+
+
+def last_words(log: str) -> list[str]:
+    """The last lines that QEMU wrote since it was last started, from libvirt's log of it."""
+    # Names are used again: what an earlier guest of this name said would mislead.
+    latest = log.rpartition(": starting up libvirt version")[2]
+    lines = [line for line in latest.splitlines() if "qemu-system" in line]
+    return [line for line in lines if ": " in line and "LC_ALL" not in line][-6:]
 
 
 def _state(code: int) -> GuestState:
