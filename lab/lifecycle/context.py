@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from lab.errors import HostUnfit
 from lab.hypervisor import Hypervisor
+from lab.lifecycle.views import Rows
 from lab.paths import Home
 from lab.progress import Listener, Progress, ignore
 from lab.settings import Settings
 from lab.state.store import Store
 from lab.storage import Storage
 
+
+class Sql(Protocol):
+    """Runs one statement as ``account`` through a port of this host; see ``sql.ask``."""
+
+    def __call__(self, account: Account, port: int, statement: str, *, timeout: float) -> Rows:
+        """Rows; raises NotReady or CommandFailed."""
+
+
+class Build(Protocol):
+    """Makes an image in an empty directory; see ``images.build.build``."""
+
+    def __call__(self, recipe: Recipe, out: Path, *, progress: Progress, log: Path) -> BuiltImage:
+        """What was built."""
+
+
 if TYPE_CHECKING:
+    from images.manifest import BuiltImage
+    from images.recipe import Recipe
     from lab.hypervisor.libvirt.driver import LibvirtHypervisor
+    from lab.lifecycle.sql import Account
 
 
 @dataclass(frozen=True)
 class Context:
-    """The record, the seams, and whom to tell. Built by ``open_context``."""
+    """The record, the seams, and whom to tell. Built by ``open_context``.
+
+    ``sql`` asks a server through a published port, ``build`` makes an image from a recipe.
+    """
 
     settings: Settings
     store: Store
     storage: Storage
     hypervisor: Hypervisor
     progress: Progress
+    sql: Sql
+    build: Build
 
     @property
     def home(self) -> Home:
@@ -40,31 +64,41 @@ class Context:
 def open_context(settings: Settings, listener: Listener = ignore) -> Iterator[Context]:
     """The context that ``settings`` ask for; raises HostUnfit if the host cannot do it."""
     settings.home.create()
-    with Store(settings.home) as store:
-        if settings.hypervisor == "fake":
-            from lab.hypervisor.fake import FakeHypervisor
-            from lab.storage.fake import FakeStorage
-
-            fake = FakeHypervisor(settings.home.root / "fake-guests", settings.home.id)
-            storage: Storage = FakeStorage(settings.home.storage, settings.home.id)
-            yield Context(settings, store, storage, fake, Progress(listener))
-            return
-        hypervisor = open_libvirt(settings)
-        try:
-            from lab.storage.qcow2 import Qcow2Storage
-
-            owner = hypervisor.run_as
-            _give_sockets(settings.home, owner)
-            storage = Qcow2Storage(settings.home.storage, settings.home.id, owner)
-            yield Context(settings, store, storage, hypervisor, Progress(listener))
-        finally:
-            hypervisor.close()
+    opened = _fake if settings.hypervisor == "fake" else _linux
+    with Store(settings.home) as store, opened(settings, store, Progress(listener)) as context:
+        yield context
 
 
-def _give_sockets(home: Home, owner: tuple[int, int] | None) -> None:
-    """QEMU makes sockets there, so its user must own the directory."""
-    if owner is not None and home.sockets.stat().st_uid != owner[0]:
-        os.chown(home.sockets, *owner)
+@contextmanager
+def _linux(settings: Settings, store: Store, progress: Progress) -> Iterator[Context]:
+    from images.build import build
+    from lab.lifecycle.sql import ask
+    from lab.storage.qcow2 import Qcow2Storage
+
+    hypervisor = open_libvirt(settings)
+    try:
+        storage = Qcow2Storage(settings.home.storage, settings.home.id, hypervisor.run_as)
+        yield Context(settings, store, storage, hypervisor, progress, ask, build)
+    finally:
+        hypervisor.close()
+
+
+@contextmanager
+def _fake(settings: Settings, store: Store, progress: Progress) -> Iterator[Context]:
+    """No guests, only what behaves like some: to try the program, and to test it."""
+    from images.fake import build
+    from lab.hypervisor.fake import FakeHypervisor
+    from lab.storage.fake import FakeStorage
+
+    fake = FakeHypervisor(settings.home.root / "fake-guests", settings.home.id)
+    storage = FakeStorage(settings.home.storage, settings.home.id)
+
+    def ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
+        del timeout  # the fake answers at once
+        result = fake.sql(port, account.user, account.password, statement)
+        return Rows(result.columns, result.rows, result.affected)
+
+    yield Context(settings, store, storage, fake, progress, ask, build)
 
 
 def open_libvirt(settings: Settings) -> LibvirtHypervisor:

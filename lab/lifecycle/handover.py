@@ -31,5 +31,5 @@ def hand_over(
     with ctx.progress.step("personalise", "new clock, seeds, password and keys"):
         personalise(ctx, nodes, blueprint, engine, account.password, prepared)
     with ctx.progress.step("ready", "waiting until every node can be used"):
-        ask = through_port(blueprint, account)
+        ask = through_port(blueprint, account, ctx.sql)
         until_ready(ctx, nodes, blueprint, ask, deadline, pause=_LOOK_EVERY)

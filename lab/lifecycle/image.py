@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from images import isolate, manifest
-from images.build import build as build_image
 from images.key import image_key
 from images.recipe import Recipe, load
 from lab.blueprints import Engine
@@ -139,7 +138,7 @@ def _build(ctx: Context, recipe: Recipe, key: str) -> None:
             isolate.remove_tree(out)
             out.mkdir(mode=0o711, parents=True)
             log = ctx.home.image_log(key)
-            built = build_image(recipe, out, progress=ctx.progress, log=log)
+            built = ctx.build(recipe, out, progress=ctx.progress, log=log)
             _publish(ctx, owner, built)
         size = ctx.storage.used(VolumeName(owner, BASE, "os"))
         ctx.store.images.update(

@@ -44,7 +44,7 @@ def status(ctx: Context, name: str) -> LabStatus:
     if not view.user:
         return LabStatus(view, ())
     plan = blueprint(view.blueprint)
-    ask = through_port(plan, Account(view.user, view.password, HOST))
+    ask = through_port(plan, Account(view.user, view.password, HOST), ctx.sql)
     return LabStatus(view, tuple(look(nodes_of(ctx, name), plan, ask)))
 
 

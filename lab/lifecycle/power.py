@@ -86,7 +86,7 @@ def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float) -> L
         plan = blueprint(record.blueprint)
         everyone = nodes_of(ctx, name)
         running = [n for n in everyone if n.guest in ctx.hypervisor.guests()]
-        ask = through_port(plan, Account(record.user, record.password))
+        ask = through_port(plan, Account(record.user, record.password), ctx.sql)
         with ctx.progress.step("ready", "waiting until every node can be used"):
             until_ready(ctx, running, plan, ask, deadline, pause=_LOOK_EVERY)
         ctx.store.labs.update(name, state="ready")

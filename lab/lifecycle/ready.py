@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lab.blueprints import Blueprint
 from lab.errors import CommandFailed, LabError, NotFound, NotReady
 from lab.hypervisor import Hypervisor
-from lab.lifecycle.context import Context
+from lab.lifecycle.context import Context, Sql
 from lab.lifecycle.nodes import Node
 from lab.lifecycle.parallel import each
-from lab.lifecycle.sql import Account, ask
 from lab.lifecycle.views import Requirement
 from lab.wait import Deadline, attempts
+
+if TYPE_CHECKING:
+    from lab.lifecycle.sql import Account
 
 Ask = Callable[[Node], Mapping[str, str]]
 """Puts the blueprint's question to a node; raises LabError while there is no answer."""
@@ -21,11 +24,11 @@ Ask = Callable[[Node], Mapping[str, str]]
 _PATIENCE = 5.0
 
 
-def through_port(blueprint: Blueprint, account: Account) -> Ask:
+def through_port(blueprint: Blueprint, account: Account, sql: Sql) -> Ask:
     """Ask as a user would: with the lab's account, through the published port."""
 
     def answer(node: Node) -> Mapping[str, str]:
-        rows = ask(account, node.sql_port, blueprint.question(), timeout=_PATIENCE)
+        rows = sql(account, node.sql_port, blueprint.question(), timeout=_PATIENCE)
         return {str(row[0]): str(row[1]) for row in rows.rows}
 
     return answer

@@ -70,7 +70,7 @@ def query(ctx: Context, name: str, node: str | None, statement: str) -> Rows:
     Raises NotFound, NotReady or CommandFailed.
     """
     account, port = _login(ctx, name, node)
-    return ask(account, port, statement, timeout=_QUERY_SECONDS)
+    return ctx.sql(account, port, statement, timeout=_QUERY_SECONDS)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,6 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
     if not found.nodes:
         raise NotFound(f"the lab {name} has no nodes")
     plan = blueprint(found.blueprint)
-    ask = through_port(plan, Account(found.user, found.password))
+    ask = through_port(plan, Account(found.user, found.password), ctx.sql)
     until_ready(ctx, nodes_of(ctx, name), plan, ask, deadline, pause=_LOOK_EVERY)
     return lab(ctx, name)

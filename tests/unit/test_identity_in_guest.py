@@ -193,7 +193,6 @@ def test_sql_prints_rows(server: Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.xfail(strict=True, reason="SIGPIPE ends personalise: it should be ignored there")
 def test_statements_survive_a_server_that_was_restarted(server: Server, tmp_path: Path) -> None:
     """Protects clones: the program's connection may be older than the server they have."""
     with resident(tmp_path, server.socket) as port:

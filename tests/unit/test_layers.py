@@ -14,13 +14,13 @@ PACKAGES = ("lab", "api", "images")
 # From the top down. A room is a module or package of `lab`, or another top-level package.
 # It may import rooms of its own row and of those below, never one above.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"cli", "api"}),
-    frozenset({"lifecycle", "host"}),
-    frozenset({"images", "state", "storage", "hypervisor", "guest", "blueprints"}),
+    frozenset({"__main__", "cli", "api"}),
+    frozenset({"lifecycle"}),
+    frozenset({"images", "state", "storage", "hypervisor", "guest", "blueprints", "host"}),
     frozenset(
         {
             "settings", "labfile", "locks", "paths", "spec", "names",
-            "errors", "run", "wait", "undo", "progress",
+            "errors", "run", "wait", "undo", "progress", "suggest", "tomlfile",
         }
     ),
 )  # fmt: skip

@@ -63,7 +63,9 @@ class AgentChannel:
             raise NotReady(f"{self._guest} does not run", details=[str(error)]) from None
         element = xml.find(f"devices/channel/target[@name='{PERSONALISE}']/../source")
         path = element.get("path", "") if element is not None else ""
-        answer = _exchange(path, message + b"end\n", Deadline.after(timeout), str(self._guest))
+        answer = _exchange(
+            path, b"begin\n" + message + b"end\n", Deadline.after(timeout), str(self._guest)
+        )
         word, _, reason = answer.partition(" ")
         if word != "ok":
             text = bytes.fromhex(reason).decode(errors="replace")
