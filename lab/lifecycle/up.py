@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lab import host
 from lab.blueprints import Blueprint, blueprint
-from lab.errors import Conflict
+from lab.errors import Conflict, LabError
 from lab.lifecycle import image as images
 from lab.lifecycle import template
 from lab.lifecycle.clone import clone
@@ -70,11 +70,12 @@ def up(
     with _claimed(ctx, spec, plan_, deadline) as job:
         try:
             _make(ctx, job, cold=cold)
-        except BaseException:
-            _give_up(ctx, job, keep=keep_failed)
+            took = time.time() - began
+            ctx.store.labs.update(job.owner.name, state="ready", ready_seconds=took)
+            return look_at(ctx, job.owner.name, steps=ctx.progress.seconds)
+        except BaseException as error:
+            _give_up(ctx, job, error, keep=keep_failed)
             raise
-        ctx.store.labs.update(job.owner.name, state="ready", ready_seconds=time.time() - began)
-    return look_at(ctx, job.owner.name, steps=ctx.progress.seconds)
 
 
 def preflight(ctx: Context, spec: LabSpec) -> None:
@@ -219,10 +220,15 @@ def _allot(
     return _Allotted(nodes, segment, account)
 
 
-def _give_up(ctx: Context, job: _Job, *, keep: bool) -> None:
-    """Undo everything, or keep the guests for a look."""
-    if keep:
-        ctx.store.labs.update(job.owner.name, state="failed")
-        return
-    with ctx.progress.step("undo", "removing what was made"):
-        forget(ctx, job.owner)
+def _give_up(ctx: Context, job: _Job, error: BaseException, *, keep: bool) -> None:
+    """Undo everything, or keep the guests for a look; ``error`` stays the one that is told."""
+    try:
+        if keep:
+            ctx.store.labs.update(job.owner.name, state="failed")
+            return
+        with ctx.progress.step("undo", "removing what was made"):
+            forget(ctx, job.owner)
+    except LabError as failed:
+        if not isinstance(error, LabError):
+            raise
+        error.details += (f"not undone: {failed}", "`lab gc` removes what is left")
