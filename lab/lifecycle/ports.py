@@ -7,6 +7,9 @@ import socket
 from lab.lifecycle.context import Context
 from lab.names import Owner
 
+GROUP = "230.0.0.1"
+"""The multicast group of all segments; see ``lab.hypervisor.libvirt.domain``."""
+
 
 def reserve_ports(ctx: Context, owner: Owner, count: int) -> list[int]:
     """``count`` TCP ports on the loopback that nobody uses; raises HostUnfit."""
@@ -28,13 +31,15 @@ def _tcp_free(port: int) -> bool:
 
 
 def _udp_free(port: int) -> bool:
+    # At the group's address, as QEMU binds: a socket at the loopback's would not collide with
+    # the guests of another installation, and two clusters on one segment would mix.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        return _binds(probe, port)
+        return _binds(probe, port, GROUP)
 
 
-def _binds(probe: socket.socket, port: int) -> bool:
+def _binds(probe: socket.socket, port: int, address: str = "127.0.0.1") -> bool:
     try:
-        probe.bind(("127.0.0.1", port))
+        probe.bind((address, port))
     except OSError:
         return False
     return True

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from lab import host
 from lab.blueprints import Blueprint, blueprint
 from lab.errors import Conflict, LabError
 from lab.lifecycle import image as images
@@ -21,6 +20,8 @@ from lab.lifecycle.identify import USER, make_password, prepare
 from lab.lifecycle.look import lab as look_at
 from lab.lifecycle.nodes import Image, Node, plan
 from lab.lifecycle.ports import reserve_ports, reserve_segment
+from lab.lifecycle.power import start
+from lab.lifecycle.preflight import preflight
 from lab.lifecycle.remove import forget
 from lab.lifecycle.sql import Account
 from lab.lifecycle.views import LabView
@@ -53,7 +54,7 @@ def up(
     """Make a lab and return it once every node can be used.
 
     ``cold`` boots instead of cloning a template; ``exist_ok`` returns the lab if it is there
-    already and as asked for; ``timeout`` in seconds bounds the wait for nodes to get ready.
+    already and as asked for, started if it was stopped; ``timeout`` in seconds bounds the wait for nodes to get ready.
 
     Nothing is left when it fails, unless ``keep_failed``. Raises InvalidSpec, Conflict (name
     taken), HostUnfit, NotReady, CommandFailed.
@@ -61,7 +62,7 @@ def up(
     began = time.time()
     plan_ = blueprint(spec.blueprint)
     if exist_ok:
-        found = _existing(ctx, spec)
+        found = _existing(ctx, spec, timeout or ctx.settings.ready_timeout)
         if found is not None:
             return found
     with ctx.progress.step("preflight"):
@@ -78,24 +79,7 @@ def up(
             raise
 
 
-def preflight(ctx: Context, spec: LabSpec) -> None:
-    """Raise HostUnfit unless this host can take the lab; nothing is made before this passes."""
-    host.check_cpus(spec)
-    host.check_memory(spec, host.memory(), ctx.settings.memory_floor)
-    space = ctx.storage.space()
-    host.check_space(space.free, ctx.settings.space_floor, ctx.home.root)
-    if spec.size.disk > space.total:
-        host.check_space(
-            space.free,
-            ctx.settings.space_floor,
-            ctx.home.root,
-            needed=spec.size.disk,
-            what="a node",
-        )
-    ctx.hypervisor.capabilities()
-
-
-def _existing(ctx: Context, spec: LabSpec) -> LabView | None:
+def _existing(ctx: Context, spec: LabSpec, timeout: float) -> LabView | None:
     record = ctx.store.labs.find(spec.name or spec.blueprint)
     if record is None or record.state in ("creating", "removing"):
         return None
@@ -106,7 +90,8 @@ def _existing(ctx: Context, spec: LabSpec) -> LabView | None:
             f"the lab {record.name} exists and is not what was asked for",
             hint=f"`lab status {record.name}` shows it; `lab down {record.name}` removes it",
         )
-    return look_at(ctx, record.name)
+    found = look_at(ctx, record.name)
+    return found if found.state == "ready" else start(ctx, record.name, timeout=timeout)
 
 
 @contextmanager
@@ -163,7 +148,11 @@ def _record(ctx: Context, name: str, spec: LabSpec, plan_: Blueprint) -> None:
 
 def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
     choice = choose(ctx, job.plan, job.spec.engine)
-    image = images.ensure(ctx, choice.recipe)
+    with images.using(ctx, choice.recipe) as image:
+        _make_of(ctx, job, image, cold=cold)
+
+
+def _make_of(ctx: Context, job: _Job, image: Image, *, cold: bool) -> None:
     if cold:
         allotted = _allot(ctx, job, image, template_key=None, why_cold="asked for")
         formation = Formation(
