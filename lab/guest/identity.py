@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
 import ipaddress
 import secrets
@@ -104,7 +103,7 @@ def message(
     authorized: str,
     statements: Sequence[str],
 ) -> bytes:
-    """What ``/usr/lib/lab/personalise`` in the guest reads from its stdin.
+    """What ``/usr/lib/lab/personalise`` in the guest is told.
 
     ``now``: UTC seconds since the epoch. ``engine_user`` owns the TLS files in
     ``tls_directory``; ``authorized``: the public key that may log in as root;
@@ -125,6 +124,6 @@ def message(
 
 
 def item(word: str, *values: str | bytes) -> str:
-    """One line of a message: the word and its values, each as base64."""
-    encoded = (base64.b64encode(v.encode() if isinstance(v, str) else v).decode() for v in values)
+    """One line of a message: the word and its values, each in hexadecimal."""
+    encoded = ((v.encode() if isinstance(v, str) else v).hex() for v in values)
     return " ".join((word, *encoded))

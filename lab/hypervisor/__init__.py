@@ -146,6 +146,13 @@ class GuestChannel(Protocol):
         answer within ``timeout`` seconds).
         """
 
+    def personalise(self, message: bytes, *, timeout: float) -> None:
+        """Hand ``message`` (see ``lab.guest.identity``) to the program that waits for it.
+
+        That program runs in every guest from boot on, so this starts nothing. Raises
+        CommandFailed if it reports an error, NotReady without an answer in ``timeout`` seconds.
+        """
+
     def write(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
         """Put a file into the guest. Raises as ``run`` does."""
 

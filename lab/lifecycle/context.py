@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,10 +54,17 @@ def open_context(settings: Settings, listener: Listener = ignore) -> Iterator[Co
             from lab.storage.qcow2 import Qcow2Storage
 
             owner = hypervisor.run_as
+            _give_sockets(settings.home, owner)
             storage = Qcow2Storage(settings.home.storage, settings.home.id, owner)
             yield Context(settings, store, storage, hypervisor, Progress(listener))
         finally:
             hypervisor.close()
+
+
+def _give_sockets(home: Home, owner: tuple[int, int] | None) -> None:
+    """QEMU makes sockets there, so its user must own the directory."""
+    if owner is not None and home.sockets.stat().st_uid != owner[0]:
+        os.chown(home.sockets, *owner)
 
 
 def open_libvirt(settings: Settings) -> LibvirtHypervisor:

@@ -17,7 +17,6 @@ from lab.names import Owner
 
 __all__ = ["USER", "Prepared", "make_password", "personalise", "prepare", "rehearse"]
 
-PERSONALISE = "/usr/lib/lab/personalise"
 USER = "lab"
 """The account that images have for a lab's user."""
 
@@ -63,17 +62,17 @@ def personalise(
             authorized=login.public,
             statements=blueprint.own(member, engine, USER, password),
         )
-        ctx.hypervisor.channel(node.guest).run([PERSONALISE], stdin=message, timeout=_SECONDS)
+        ctx.hypervisor.channel(node.guest).personalise(message, timeout=_SECONDS)
 
     each(one, nodes)
 
 
 def rehearse(ctx: Context, nodes: Sequence[Node]) -> None:
-    """Let the program run once without effect, so that a template's RAM has it at hand."""
+    """Let the program run once without effect, so that it is connected in the template's RAM."""
 
     def one(node: Node) -> None:
         line = identity.item("sql", "DO 1").encode() + b"\n"
-        ctx.hypervisor.channel(node.guest).run([PERSONALISE], stdin=line, timeout=_SECONDS)
+        ctx.hypervisor.channel(node.guest).personalise(line, timeout=_SECONDS)
 
     each(one, nodes)
 

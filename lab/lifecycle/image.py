@@ -7,13 +7,12 @@ import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from images import isolate, manifest
+from images.build import build as build_image
 from images.key import image_key
 from images.recipe import Recipe, load
-
-from images import build as builder
-from images import isolate, manifest
 from lab.blueprints import Engine
-from lab.errors import Conflict, NotFound
+from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.hypervisor import DirectBoot
 from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Image
@@ -51,7 +50,7 @@ def find(ctx: Context, recipe: Recipe, key: str) -> Image:
     """A ready image, as others need it; raises NotFound."""
     try:
         built = manifest.read(ctx.home.image(key))
-    except manifest.InvalidSpec as error:
+    except InvalidSpec as error:
         raise NotFound(f"the image {key} has lost its files", hint="`lab image rm` it") from error
     engine = Engine(
         name=recipe.engine,
@@ -140,7 +139,7 @@ def _build(ctx: Context, recipe: Recipe, key: str) -> None:
             isolate.remove_tree(out)
             out.mkdir(mode=0o711, parents=True)
             log = ctx.home.image_log(key)
-            built = builder.build(recipe, out, progress=ctx.progress, log=log)
+            built = build_image(recipe, out, progress=ctx.progress, log=log)
             _publish(ctx, owner, built)
         size = ctx.storage.used(VolumeName(owner, BASE, "os"))
         ctx.store.images.update(

@@ -36,7 +36,7 @@ def through_agent(blueprint: Blueprint, hypervisor: Hypervisor) -> Ask:
 
     def answer(node: Node) -> Mapping[str, str]:
         channel = hypervisor.channel(node.guest)
-        if not channel.ping(_PATIENCE):
+        if not channel.ping(0.0):
             raise NotReady(f"the guest agent of {node.name} does not answer")
         question = blueprint.question().encode() + b"\n"
         lines = channel.run(["/usr/lib/lab/sql"], stdin=question, timeout=30.0).decode()

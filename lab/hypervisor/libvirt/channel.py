@@ -9,13 +9,16 @@ from __future__ import annotations
 import base64
 import json
 import math
+import socket
 from collections.abc import Sequence
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import libvirt
 import libvirt_qemu
 
 from lab.errors import CommandFailed, NotReady
+from lab.hypervisor.libvirt.domain import PERSONALISE
 from lab.names import GuestName
 from lab.wait import Deadline, attempts
 
@@ -52,6 +55,24 @@ class AgentChannel:
                 return self._output(argv, answer)
         raise NotReady(f"{argv[0]} in {self._guest} did not end within {timeout:g} s")
 
+    def personalise(self, message: bytes, *, timeout: float) -> None:
+        """See GuestChannel."""
+        try:
+            xml = ET.fromstring(self._domain.XMLDesc())  # noqa: S314  libvirt's own XML
+        except libvirt.libvirtError as error:
+            raise NotReady(f"{self._guest} does not run", details=[str(error)]) from None
+        element = next(
+            c.find("source")
+            for c in xml.findall("devices/channel")
+            if (t := c.find("target")) is not None and t.get("name") == PERSONALISE
+        )
+        path = element.get("path", "") if element is not None else ""
+        answer = _exchange(path, message + b"end\n", Deadline.after(timeout), str(self._guest))
+        word, _, reason = answer.partition(" ")
+        if word != "ok":
+            text = bytes.fromhex(reason).decode(errors="replace")
+            raise CommandFailed(["personalise"], 1, stderr=text, where=str(self._guest))
+
     def write(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
         """See GuestChannel."""
         # A file is created with its final mode, so that a secret is never readable by others.
@@ -72,12 +93,38 @@ class AgentChannel:
         request: dict[str, Any] = {"execute": command}
         if arguments:
             request["arguments"] = arguments
+        text = json.dumps(request)
+        deadline = Deadline.after(timeout)
+        seconds = max(1, math.ceil(timeout))
+        for _ in attempts(deadline, first=0.004, most=0.1):
+            try:
+                answer = libvirt_qemu.qemuAgentCommand(self._domain, text, seconds, 0)
+            except libvirt.libvirtError as error:
+                # Nothing was sent yet: the guest has not opened its port, or a restored one
+                # has not run long enough for QEMU to say that it had.
+                if "not connected" in str(error) and not deadline.passed:
+                    continue
+                raise NotReady(
+                    f"the guest agent of {self._guest} does not answer", details=[str(error)]
+                ) from None
+            return json.loads(answer)["return"]
+        raise NotReady(f"the guest agent of {self._guest} did not connect in {timeout:g} s")
+
+
+def _exchange(path: str, message: bytes, deadline: Deadline, guest: str) -> str:
+    """Send ``message`` into a guest's port and return the line that comes back."""
+    answer = b""
+    with socket.socket(socket.AF_UNIX) as port:
         try:
-            answer = libvirt_qemu.qemuAgentCommand(
-                self._domain, json.dumps(request), max(1, math.ceil(timeout)), 0
-            )
-        except libvirt.libvirtError as error:
-            raise NotReady(
-                f"the guest agent of {self._guest} does not answer", details=[str(error)]
-            ) from None
-        return json.loads(answer)["return"]
+            port.settimeout(max(deadline.left, 0.1))
+            port.connect(path)
+            port.sendall(message)
+            while not answer.endswith(b"\n"):
+                port.settimeout(max(deadline.left, 0.1))
+                chunk = port.recv(65536)
+                if not chunk:
+                    raise NotReady(f"{guest} ended while it was made itself")
+                answer += chunk
+        except OSError as error:
+            raise NotReady(f"{guest} does not answer at its port", details=[str(error)]) from None
+    return answer.decode(errors="replace").strip()

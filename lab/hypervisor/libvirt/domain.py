@@ -18,7 +18,10 @@ from lab.hypervisor import DirectBoot, Disk, GuestSpec
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 LAB_NAMESPACE = "urn:lab:guest:1"
 
-_GUEST_AGENT = "org.qemu.guest_agent.0"
+GUEST_AGENT = "org.qemu.guest_agent.0"
+PERSONALISE = "org.lab.personalise.0"
+"""The virtio ports of a guest: QEMU's agent, and the program that makes a clone itself."""
+
 _OUTER_SLOT = "0x1d"
 _INNER_SLOT = "0x1e"
 
@@ -41,11 +44,11 @@ class Machine:
     firmware: str = ""
 
 
-def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: Path | None = None) -> str:
+def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: bool = False) -> str:
     """The XML of a transient domain that runs ``guest``.
 
-    ``incoming``: a unix socket on which QEMU listens for device state. RAM is then mapped
-    copy-on-write, otherwise a ``memory_file`` is written to.
+    ``incoming``: QEMU waits to be given device state, and RAM is mapped copy-on-write;
+    otherwise it writes to the ``memory_file``.
     """
     ET.register_namespace("qemu", QEMU_NAMESPACE)
     ET.register_namespace("lab", LAB_NAMESPACE)
@@ -114,8 +117,9 @@ def _devices(domain: ET.Element, guest: GuestSpec, machine: Machine) -> None:
     serial = ET.SubElement(devices, "serial", type="pty")
     ET.SubElement(serial, "log", file=str(guest.console_log), append="on")
     ET.SubElement(serial, "target", type="isa-serial", port="0")
-    channel = ET.SubElement(devices, "channel", type="unix")
-    ET.SubElement(channel, "target", type="virtio", name=_GUEST_AGENT)
+    for name in (GUEST_AGENT, PERSONALISE):
+        channel = ET.SubElement(devices, "channel", type="unix")
+        ET.SubElement(channel, "target", type="virtio", name=name)
     rng = ET.SubElement(devices, "rng", model="virtio")
     _text(rng, "backend", "/dev/urandom", model="random")
     video = ET.SubElement(devices, "video")
@@ -151,7 +155,7 @@ def _security(domain: ET.Element, machine: Machine) -> None:
         ET.SubElement(domain, "seclabel", type="none", model="apparmor")
 
 
-def _arguments(guest: GuestSpec, incoming: Path | None) -> Iterator[str]:
+def _arguments(guest: GuestSpec, incoming: bool) -> Iterator[str]:
     if guest.memory_file is not None:
         share = "off" if incoming else "on"
         yield from (
@@ -168,9 +172,8 @@ def _arguments(guest: GuestSpec, incoming: Path | None) -> Iterator[str]:
         f"socket,id=labinner,mcast=230.0.0.1:{guest.network.segment},localaddr=127.0.0.1",
     )
     yield from ("-device", _card("labinner", guest.network.inner_mac, _INNER_SLOT))
-    yield from ("-global", "migration.x-ignore-shared=on")
-    if incoming is not None:
-        yield from ("-incoming", f"unix:{incoming}")
+    if incoming:
+        yield from ("-incoming", "defer")
 
 
 def _user_network(guest: GuestSpec) -> str:

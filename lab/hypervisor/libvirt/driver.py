@@ -103,28 +103,16 @@ class LibvirtHypervisor:
 
     def restore(self, guest: GuestSpec, memory_image: MemoryImage) -> None:
         """See Hypervisor."""
-        path = memory.socket_path(self._sockets)
-        xml = domain_xml(guest, self.machine, incoming=path)
-        deadline = Deadline.after(memory.MOVE_SECONDS)
-        # QEMU takes the state while libvirt is still busy setting up the same QEMU.
-        feeder = ThreadPoolExecutor(1)
-        given_up = threading.Event()
+        xml = domain_xml(guest, self.machine, incoming=True)
+        domain = self._create(guest, xml, flags=libvirt.VIR_DOMAIN_START_PAUSED)
         try:
-            fed = feeder.submit(memory.load, path, memory_image.state, deadline, given_up)
-            domain = self._create(guest, xml, flags=libvirt.VIR_DOMAIN_START_PAUSED)
-            try:
-                fed.result()
-                memory.loaded(self._monitor(domain), deadline)
-            except (LabError, libvirt.libvirtError) as error:
-                self.stop(guest.name, force=True)
-                raise HostUnfit(
-                    f"{guest.name} could not be restored",
-                    details=[str(error), *self._last_words(guest)],
-                ) from error
-        finally:
-            given_up.set()
-            feeder.shutdown()
-            path.unlink(missing_ok=True)
+            memory.load(self._monitor(domain), self._sockets, memory_image.state)
+        except (LabError, libvirt.libvirtError) as error:
+            self.stop(guest.name, force=True)
+            raise HostUnfit(
+                f"{guest.name} could not be restored",
+                details=[str(error), *self._last_words(guest)],
+            ) from error
 
     def pause(self, guests: Sequence[GuestName]) -> None:
         """See Hypervisor."""

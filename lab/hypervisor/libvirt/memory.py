@@ -1,7 +1,7 @@
 """Device state in and out of a running QEMU, over unix sockets.
 
 RAM stays where it is: in the guest's memory file. With the migration capability
-``x-ignore-shared`` (set in ``domain.py``) QEMU's migration stream then holds only the
+``x-ignore-shared`` QEMU's migration stream then holds only the
 device state, about half a megabyte. libvirt forbids QEMU to start processes, so ``exec:``
 streams are out; ``unix:`` ones work with every QEMU and libvirt that we support.
 """
@@ -11,9 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +37,7 @@ def save(monitor: Monitor, directory: Path, to: Path, owner: tuple[int, int] | N
     """
     path = socket_path(directory)
     deadline = Deadline.after(MOVE_SECONDS)
+    _leave_out_ram(monitor)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         try:
@@ -55,39 +54,36 @@ def save(monitor: Monitor, directory: Path, to: Path, owner: tuple[int, int] | N
     return size
 
 
-def load(path: Path, state: Path, deadline: Deadline, given_up: threading.Event) -> None:
-    """Feed the device state in ``state`` to a QEMU that will listen on the socket ``path``.
+def load(monitor: Monitor, directory: Path, state: Path) -> None:
+    """Give the device state in ``state`` to a paused QEMU that waits for one.
 
-    Returns once QEMU has taken all of it, or when ``given_up`` is set before it listens.
-    Raises HostUnfit if it does not within the deadline.
+    Raises HostUnfit when QEMU refuses it or stops talking.
     """
-    content = state.read_bytes()
+    path = socket_path(directory)
+    deadline = Deadline.after(MOVE_SECONDS)
+    _leave_out_ram(monitor)
+    monitor({"execute": "migrate-incoming", "arguments": {"uri": f"unix:{path}"}})
     with socket.socket(socket.AF_UNIX) as connection:
-        for _ in attempts(deadline, first=0.002, most=0.02):
-            with suppress(FileNotFoundError, ConnectionRefusedError):
-                connection.connect(str(path))
-                break
-            if given_up.is_set():
-                return
-        else:
-            raise HostUnfit("QEMU did not open its socket for the device state in time")
-        connection.settimeout(max(deadline.left, 0.1))
+        connection.settimeout(deadline.left)
         try:
-            connection.sendall(content)
+            connection.connect(str(path))
+            connection.sendall(state.read_bytes())
         except OSError as error:
             raise HostUnfit(f"QEMU refused the device state: {error}") from None
-
-
-def loaded(monitor: Monitor, deadline: Deadline) -> None:
-    """Wait until a QEMU that was fed by ``load`` is complete and paused; raises HostUnfit."""
+        finally:
+            path.unlink(missing_ok=True)
     for _ in attempts(deadline, first=0.003, most=0.05):
         status = monitor({"execute": "query-status"})["status"]
         if status != "inmigrate":
             break
-    else:
-        raise HostUnfit("QEMU did not finish loading the device state in time")
     if status not in ("paused", "prelaunch"):
         raise HostUnfit(f"QEMU is in state {status} after loading the device state")
+
+
+def _leave_out_ram(monitor: Monitor) -> None:
+    capability = {"capability": "x-ignore-shared", "state": True}
+    arguments = {"capabilities": [capability]}
+    monitor({"execute": "migrate-set-capabilities", "arguments": arguments})
 
 
 def _receive(listener: socket.socket, to: Path, deadline: Deadline) -> int:

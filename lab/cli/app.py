@@ -1,0 +1,103 @@
+"""What every verb is given: flags, the way to the lifecycle, and the way to the user."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lab.cli.signals import Interrupts, write_stderr
+
+if TYPE_CHECKING:
+    from lab.cli.session import Lifecycle, Session
+    from lab.settings import Settings
+
+REMOVING = "removing what was made"
+"""What an interrupt leads to where a verb makes things."""
+
+
+@dataclass
+class App:
+    """One run of the program. ``after_dashes``: the command given after ``--``, if any."""
+
+    lifecycle: Lifecycle
+    interrupts: Interrupts = field(default_factory=Interrupts)
+    home: str | None = None
+    debug: bool = False
+    quiet: bool = False
+    after_dashes: tuple[str, ...] | None = None
+    now: Callable[[], float] = time.time
+
+    def settings(self) -> Settings:
+        """The settings that hold here."""
+        return self.lifecycle.settings({"home": self.home})
+
+    @contextmanager
+    def open(self, *, doing: str = "") -> Iterator[Session]:
+        """The lifecycle, with progress shown; ``doing``: what an interrupt leads to."""
+        from lab.cli.progress import CLEAR, listener
+
+        settings = self.settings()
+        with listener(quiet=self.quiet) as hear:
+
+            def interrupted() -> None:
+                hear.silence()
+                if not self.quiet and sys.stderr.isatty():
+                    write_stderr(CLEAR)
+
+            self.interrupts.on_first = interrupted
+            self.interrupts.doing = doing
+            with self.lifecycle.open(settings, hear) as session:
+                yield session
+
+    def say(self, text: str) -> None:
+        """Talk: one line on stderr, unless it is not wanted."""
+        if not self.quiet:
+            sys.stdout.flush()  # so that the two streams keep their order on a terminal
+            sys.stderr.write(f"{text}\n")
+
+    def command(self, example: str) -> tuple[str, ...]:
+        """What was given after ``--``; raises InvalidSpec if that is nothing."""
+        from lab.errors import InvalidSpec
+
+        if not self.after_dashes:
+            raise InvalidSpec("no command is given", hint=f"after two dashes: `{example}`")
+        return self.after_dashes
+
+
+def app_of(context: Any) -> App:
+    """The run that a verb's context belongs to."""
+    app = context.find_root().obj
+    assert isinstance(app, App)  # noqa: S101  # set by main, and for the type checker
+    return app
+
+
+def pick(session: Session, name: str) -> str:
+    """The lab meant: the one named, the one ``lab.toml`` here names, or the only one.
+
+    Raises InvalidSpec (not a name, several labs), NotFound (no lab).
+    """
+    from lab import labfile
+    from lab.errors import InvalidSpec, NotFound
+    from lab.names import check_lab_name
+
+    if name:
+        return check_lab_name(name)
+    named = labfile.read(Path.cwd()).get("name")
+    if named:
+        return named
+    names = session.names()
+    if not names:
+        raise NotFound("there is no lab", hint="`lab up pxc` makes one")
+    if len(names) > 1:
+        raise InvalidSpec("which lab?", hint=f"name one of {_listed(names)}")
+    return names[0]
+
+
+def _listed(names: Sequence[str]) -> str:
+    some = ", ".join(names[:8])
+    return f"{some}, ..." if len(names) > 8 else some

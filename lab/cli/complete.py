@@ -1,0 +1,64 @@
+"""Completion of names: a glance at the recorded state, and never an error.
+
+A shell that completes has no place for messages, so whatever goes wrong means no names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from lab.cli.output import FORMATS
+
+if TYPE_CHECKING:
+    from lab.cli.app import App
+
+BLUEPRINTS = ("pxc", "galera", "replication", "group", "single")
+"""Of DESIGN.md; completion offers them, only the lifecycle knows which are there."""
+
+SOURCES = ("engine", "journal", "console")
+
+
+def labs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Recorded labs that are not on the command line yet."""
+    given = ctx.params.get("names") or ()
+    return [name for name in _recorded(ctx) if name.startswith(incomplete) and name not in given]
+
+
+def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The nodes of the lab on the command line, or of the only one."""
+    recorded = _recorded(ctx)
+    # Where the line ends in --node the parser gives up early, and leaves words in args.
+    words = [
+        str(ctx.params.get("name") or ""),
+        *ctx.args,
+        *(recorded if len(recorded) == 1 else ()),
+    ]
+    known = next((recorded[word] for word in words if word in recorded), [])
+    return [node for node in known if node.startswith(incomplete)]
+
+
+def blueprints(incomplete: str) -> list[str]:
+    """The blueprints there may be."""
+    return [name for name in BLUEPRINTS if name.startswith(incomplete)]
+
+
+def formats(incomplete: str) -> list[str]:
+    """The output formats."""
+    return [name for name in FORMATS if name.startswith(incomplete)]
+
+
+def sources(incomplete: str) -> list[str]:
+    """Where a node's log lines come from."""
+    return [name for name in SOURCES if name.startswith(incomplete)]
+
+
+def _recorded(ctx: typer.Context) -> dict[str, list[str]]:
+    root = ctx.find_root()
+    app: App = root.obj
+    app.home = root.params.get("home") or None
+    try:
+        return app.lifecycle.recorded(app.settings())
+    except Exception:  # noqa: BLE001  # see above
+        return {}

@@ -1,0 +1,117 @@
+"""Errors as people see them, and the exit code of each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from lab.errors import Interrupted, LabError
+from lab.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from lab.cli.app import App
+
+# Versions of the library differ in whether Click is a package or a part of it; both know
+# this class, and by it the one that all errors of usage are.
+_USAGE_ERROR: type[BaseException] = typer.BadParameter.__mro__[1]
+_PARSER_ERROR: type[BaseException] = typer.BadParameter.__mro__[2]
+
+
+def report(error: BaseException, app: App) -> int:
+    """Tell what went wrong on stderr, and return the exit code.
+
+    SystemExit and typer's ``Exit`` are no failures: they are passed on as their code.
+    """
+    if isinstance(error, typer.Exit):
+        return int(error.exit_code)
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+    if isinstance(error, KeyboardInterrupt | Interrupted | typer.Abort):
+        return _interrupted(error, app)
+    app.interrupts.finish(failed=True)
+    if app.debug:
+        import traceback
+
+        _write("".join(traceback.format_exception(error)))
+    if isinstance(error, _USAGE_ERROR):
+        shown = _usage(error)
+    elif isinstance(error, _PARSER_ERROR):
+        shown = LabError(str(error))
+    elif isinstance(error, LabError):
+        shown = error
+    else:
+        shown = LabError(
+            f"this should not happen: {type(error).__name__}: {error}",
+            hint="please report it, with what the same command prints with --debug",
+        )
+    _write(describe(shown, colour=_colour()))
+    return 2 if isinstance(error, _USAGE_ERROR) else shown.exit_code
+
+
+def describe(error: LabError, *, colour: bool = False) -> str:
+    """The lines that tell of an error: what, details, hint."""
+    begin, end = ("\x1b[1;31m", "\x1b[0m") if colour else ("", "")
+    lines = [f"lab: {begin}error:{end} {error.what}"]
+    lines += [f"  {line}" for detail in error.details for line in detail.splitlines()]
+    if error.hint:
+        lines.append(f"hint: {error.hint}")
+    return "\n".join(lines) + "\n"
+
+
+def broken_stdout() -> bool:
+    """Whether nobody reads stdout any more; if so, nothing is written to it from now on.
+
+    Asked of the system: a BrokenPipeError may as well come from a guest's socket.
+    """
+    number = sys.stdout.fileno()
+    poll = select.poll()
+    poll.register(number, select.POLLOUT)
+    if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
+        return False
+    # What is still in the buffer would make the interpreter complain when it ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    return True
+
+
+def _interrupted(error: BaseException, app: App) -> int:
+    details = error.details if isinstance(error, LabError) else ()
+    app.interrupts.finish(failed=bool(details))
+    if details and isinstance(error, LabError):
+        _write(describe(error))
+    return Interrupted.exit_code
+
+
+def _usage(error: BaseException) -> LabError:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "lab"
+    hint = f"`{path} --help`"
+    unknown = getattr(error, "option_name", "")
+    if unknown and hasattr(error, "possibilities"):
+        known = [flag for param in context.command.params for flag in param.opts] if context else []
+        return LabError(
+            f"{path} has no flag {unknown!r}",
+            hint=did_you_mean(unknown, [*known, "--help"], otherwise=f"{hint} lists them"),
+        )
+    message = str(getattr(error, "format_message", lambda: error)()).rstrip(".")
+    if "unexpected extra argument" in message and getattr(
+        context and context.command, "takes_command", False
+    ):
+        hint = f"a command goes behind two dashes: `{path} ... -- CMD`"
+    return LabError(message[:1].lower() + message[1:], hint=hint)
+
+
+def _colour() -> bool:
+    return sys.stderr.isatty() and "NO_COLOR" not in os.environ
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()  # what went wrong with it is not what is told here
+    with contextlib.suppress(OSError):  # nobody is left to be told
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -1,0 +1,198 @@
+"""The flags that several verbs share, and what they mean in the program's own types.
+
+Values reach the verbs as text and are read here, so that a wrong one is told in our words,
+whichever version of the library parses the line.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lab.cli import complete
+from lab.cli.output import FORMATS
+from lab.errors import InvalidSpec
+from lab.spec import parse_duration, parse_size
+
+if TYPE_CHECKING:
+    from lab.labfile import LabValues
+    from lab.settings import Settings
+    from lab.spec import LabSpec
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        show_default=False,
+        autocompletion=complete.labs,
+        help="The lab; not needed if lab.toml names one or there is only one.",
+    ),
+]
+Node = Annotated[
+    str,
+    typer.Option(
+        "--node",
+        metavar="NODE",
+        show_default=False,
+        autocompletion=complete.nodes,
+        help="The node, as n2 or 2.",
+    ),
+]
+Output = Annotated[
+    str,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FORMAT",
+        autocompletion=complete.formats,
+        help=f"How to print: {', '.join(FORMATS)}.",
+    ),
+]
+Timeout = Annotated[
+    str,
+    typer.Option(
+        "--timeout", metavar="TIME", show_default=False, help="Give up after this, such as 5m."
+    ),
+]
+Blueprint = Annotated[
+    str,
+    typer.Argument(
+        metavar="BLUEPRINT",
+        show_default=False,
+        autocompletion=complete.blueprints,
+        help="How nodes become a cluster, such as pxc; default: what ./lab.toml says.",
+    ),
+]
+Nodes = Annotated[
+    str, typer.Option("--nodes", metavar="N", show_default=False, help="1 to 9; default 3.")
+]
+Memory = Annotated[
+    str,
+    typer.Option("--memory", metavar="SIZE", show_default=False, help="Per node; default 768M."),
+]
+Cpus = Annotated[
+    str, typer.Option("--cpus", metavar="N", show_default=False, help="Per node; default 1.")
+]
+Disk = Annotated[
+    str,
+    typer.Option(
+        "--disk", metavar="SIZE", show_default=False, help="Per node; default: the image's."
+    ),
+]
+Engine = Annotated[
+    str,
+    typer.Option(
+        "--engine", metavar="ENGINE", show_default=False, help="Insist on percona or mariadb."
+    ),
+]
+LabName = Annotated[
+    str,
+    typer.Option(
+        "--name", metavar="NAME", show_default=False, help="Default: made from the blueprint's."
+    ),
+]
+Ttl = Annotated[
+    str,
+    typer.Option(
+        "--ttl",
+        metavar="TIME",
+        show_default=False,
+        help="The lease, such as 2h, or none; `lab gc` removes a lab when it is over.",
+    ),
+]
+Cold = Annotated[bool, typer.Option("--cold", help="Boot, even if RAM could be restored.")]
+KeepFailed = Annotated[
+    bool, typer.Option("--keep-failed", help="Keep the guests of a failure, for a look.")
+]
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,9}")
+
+
+def wanted(
+    settings: Settings,
+    *,
+    blueprint: str,
+    nodes: str,
+    memory: str,
+    cpus: str,
+    disk: str,
+    engine: str,
+    name: str | None = None,
+    ttl: str = "",
+) -> LabSpec:
+    """The lab that flags and ``lab.toml`` ask for; raises InvalidSpec.
+
+    ``name``: None if the verb has no such flag.
+    """
+    from lab import labfile
+
+    given: LabValues = {}
+    if blueprint:
+        given["blueprint"] = blueprint
+    if engine:
+        given["engine"] = engine
+    if name:
+        given["name"] = name
+    if nodes:
+        given["nodes"] = whole("--nodes", nodes)
+    if cpus:
+        given["cpus"] = whole("--cpus", cpus)
+    if memory:
+        given["memory"] = size("--memory", memory)
+    if disk:
+        given["disk"] = size("--disk", disk)
+    if ttl:
+        given["ttl"] = lease("--ttl", ttl)
+    return labfile.merge(labfile.read(Path.cwd()), given, default_ttl=settings.default_ttl)
+
+
+def whole(flag: str, text: str) -> int:
+    """A whole number; raises InvalidSpec."""
+    if not _WHOLE.fullmatch(text):
+        raise InvalidSpec(f"{flag}: {text!r} is not a whole number")
+    return int(text)
+
+
+def size(flag: str, text: str) -> int:
+    """Bytes; raises InvalidSpec."""
+    try:
+        return parse_size(text)
+    except InvalidSpec as error:
+        raise _about(flag, error) from None
+
+
+def duration(flag: str, text: str) -> float:
+    """Seconds, from ``90``, ``90s`` or ``5m``; raises InvalidSpec."""
+    try:
+        return parse_duration(f"{text}s" if text.isdecimal() and text.isascii() else text)
+    except InvalidSpec as error:
+        raise _about(flag, error) from None
+
+
+def lease(flag: str, text: str) -> float | None:
+    """Seconds, or None for ``none``; raises InvalidSpec."""
+    return None if text.lower() == "none" else duration(flag, text)
+
+
+def timeout(text: str, default: float) -> float:
+    """Seconds; raises InvalidSpec."""
+    return duration("--timeout", text) if text else default
+
+
+def node(text: str, default: str = "n1") -> str:
+    """A node's name; raises InvalidSpec."""
+    from lab.names import parse_node
+
+    return parse_node(text) if text else default
+
+
+def maybe_node(text: str) -> str | None:
+    """A node's name, None if none was given; raises InvalidSpec."""
+    return node(text) if text else None
+
+
+def _about(flag: str, error: InvalidSpec) -> InvalidSpec:
+    return InvalidSpec(f"{flag}: {error.what}", hint=error.hint)

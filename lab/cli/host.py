@@ -1,0 +1,95 @@
+"""``lab gc``, ``lab doctor``, ``lab version``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lab.cli import flags
+from lab.cli.app import app_of
+from lab.cli.output import emit, parse_format
+from lab.cli.table import table
+from lab.cli.verbs import manual
+from lab.errors import HostUnfit
+
+if TYPE_CHECKING:
+    from lab.lifecycle.views import Finding
+
+
+@manual("lab gc", "lab gc --dry-run", "lab gc --orphans    # the state was lost")
+def gc(
+    ctx: typer.Context,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    orphans: Annotated[
+        bool, typer.Option("--orphans", help="Also what carries our tag but is not recorded.")
+    ] = False,
+    output: flags.Output = "table",
+) -> None:
+    """Remove labs whose lease is over, and what a crash left."""
+    app = app_of(ctx)
+    how = parse_format(output)
+    with app.open() as session:
+        report = session.gc(dry_run=dry_run, orphans=orphans)
+    if how == "table" and not report.removed and not report.left:
+        app.say("nothing to remove")
+        return
+    gone = "would remove" if dry_run else "removed"
+    rows = [*((gone, what) for what in report.removed), *(("left", what) for what in report.left)]
+    emit(
+        report,
+        how,
+        table=lambda: "".join(f"{word:<{len(gone)}}  {what}\n" for word, what in rows),
+        names=lambda: report.removed,
+    )
+
+
+@manual("lab doctor", "lab doctor -o json")
+def doctor(ctx: typer.Context, output: flags.Output = "table") -> int:
+    """Say what this host can do, and what must change.
+
+    It exits 5 if something must.
+    """
+    app = app_of(ctx)
+    how = parse_format(output)
+    findings = app.lifecycle.doctor(app.settings())
+    emit(
+        findings,
+        how,
+        table=lambda: _findings(findings),
+        names=lambda: [one.topic for one in findings if one.level == "fail"],
+    )
+    return HostUnfit.exit_code if any(one.level == "fail" for one in findings) else 0
+
+
+@manual("lab version", "lab version -o json")
+def version(_: typer.Context, output: flags.Output = "table") -> None:
+    """Print the version."""
+    import platform
+    from importlib import metadata
+
+    how = parse_format(output)
+    try:
+        ours = metadata.version("lab")
+    except metadata.PackageNotFoundError:
+        ours = "unknown (not installed)"
+    emit(
+        {"lab": ours, "python": platform.python_version()},
+        how,
+        table=lambda: f"lab {ours}\n",
+        names=lambda: [ours],
+    )
+
+
+def _findings(findings: Sequence[Finding]) -> str:
+    lines = table(
+        ("LEVEL", "TOPIC", "FOUND"), [(one.level, one.topic, one.value) for one in findings]
+    ).splitlines(keepends=True)
+    text = lines[:1]
+    for one, line in zip(findings, lines[1:], strict=True):
+        text.append(line)
+        if one.advice:
+            text.append(f"       -> {one.advice}\n")
+    return "".join(text)

@@ -1,0 +1,241 @@
+"""The one place where the CLI meets the lifecycle, and the seam its tests use.
+
+Every method imports what it calls when it is called: ``lab ls`` does not pay for what
+``lab up`` needs, ``lab --help`` for neither. Tests pass their own ``Lifecycle`` to
+``lab.cli.main``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from lab.lifecycle.context import Context
+    from lab.lifecycle.views import (
+        Finding,
+        GcReport,
+        ImageView,
+        LabStatus,
+        LabView,
+        Rows,
+        TemplateView,
+    )
+    from lab.progress import Listener
+    from lab.settings import Settings
+    from lab.spec import LabSpec
+
+
+class SqlClient(AbstractContextManager[object], Protocol):
+    """A database client's command line, and the file with the password while entered."""
+
+    @property
+    def argv(self) -> Sequence[str]:
+        """The command; the password is not in it."""
+
+
+class Session:
+    """The verbs of the lifecycle in one open context; each is documented there."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def up(
+        self,
+        spec: LabSpec,
+        *,
+        cold: bool,
+        keep_failed: bool,
+        exist_ok: bool,
+        timeout: float | None,
+    ) -> LabView:
+        """Make a lab."""
+        from lab.lifecycle.up import up
+
+        return up(
+            self._context,
+            spec,
+            cold=cold,
+            keep_failed=keep_failed,
+            exist_ok=exist_ok,
+            timeout=timeout,
+        )
+
+    def down(self, name: str) -> None:
+        """Remove a lab."""
+        from lab.lifecycle.down import down
+
+        down(self._context, name)
+
+    def names(self) -> list[str]:
+        """The names of all labs, those too that only tags tell of."""
+        from lab.lifecycle.down import names
+
+        return names(self._context)
+
+    def labs(self) -> list[LabView]:
+        """All labs."""
+        from lab.lifecycle.look import labs
+
+        return labs(self._context)
+
+    def lab(self, name: str) -> LabView:
+        """One lab."""
+        from lab.lifecycle.look import lab
+
+        return lab(self._context, name)
+
+    def status(self, name: str) -> LabStatus:
+        """One lab, looked at now."""
+        from lab.lifecycle.look import status
+
+        return status(self._context, name)
+
+    def wait(self, name: str, *, timeout: float) -> LabView:
+        """Wait until a lab is ready."""
+        from lab.lifecycle.wait import wait
+
+        return wait(self._context, name, timeout=timeout)
+
+    def start(self, name: str, node: str | None, *, timeout: float) -> LabView:
+        """Start a lab, or one node of it."""
+        from lab.lifecycle import power
+
+        if node:
+            return power.start_node(self._context, name, node, timeout=timeout)
+        return power.start(self._context, name, timeout=timeout)
+
+    def stop(self, name: str, *, node: str | None, force: bool) -> LabView:
+        """Stop a lab, or one node of it."""
+        from lab.lifecycle.power import stop
+
+        return stop(self._context, name, node=node, force=force)
+
+    def extend(self, name: str, ttl: float | None) -> LabView:
+        """Give a lab a new lease from now on; None: it has no end."""
+        from lab.lifecycle.lease import extend
+
+        return extend(self._context, name, ttl)
+
+    def gc(self, *, dry_run: bool, orphans: bool) -> GcReport:
+        """Remove what expired or was left by a crash."""
+        from lab.lifecycle.gc import gc
+
+        return gc(self._context, dry_run=dry_run, orphans=orphans)
+
+    def execute(
+        self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float
+    ) -> bytes:
+        """Run a program in a node, as root, and return what it printed."""
+        from lab.lifecycle.inside import execute
+
+        return execute(self._context, name, node, argv, stdin=stdin, timeout=timeout)
+
+    def ssh_argv(self, name: str, node: str) -> list[str]:
+        """The command that opens a shell in a node."""
+        from lab.lifecycle.inside import ssh_argv
+
+        return ssh_argv(self._context, name, node)
+
+    def console_argv(self, name: str, node: str) -> list[str]:
+        """The command that connects to a node's console."""
+        from lab.lifecycle.inside import console_argv
+
+        return console_argv(self._context, name, node)
+
+    def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
+        """Lines of a node's log."""
+        from lab.lifecycle.inside import logs
+
+        return logs(self._context, name, node, source, follow=follow, lines=lines)
+
+    def query(self, name: str, node: str | None, statement: str) -> Rows:
+        """Run one statement."""
+        from lab.lifecycle.sql import query
+
+        return query(self._context, name, node, statement)
+
+    def client(self, name: str, node: str | None) -> SqlClient:
+        """The client program for a lab."""
+        from lab.lifecycle.sql import client
+
+        return client(self._context, name, node)
+
+    def build_image(self, recipe: str, *, rebuild: bool) -> ImageView:
+        """Build an image unless it is there."""
+        from lab.lifecycle import image
+
+        return image.build(self._context, recipe, rebuild=rebuild)
+
+    def images(self) -> list[ImageView]:
+        """All images."""
+        from lab.lifecycle import image
+
+        return image.images(self._context)
+
+    def image(self, which: str) -> ImageView:
+        """One image, by key or recipe."""
+        from lab.lifecycle import image
+
+        return image.image(self._context, which)
+
+    def remove_image(self, which: str) -> None:
+        """Remove an image."""
+        from lab.lifecycle import image
+
+        image.remove(self._context, which)
+
+    def build_template(self, spec: LabSpec) -> TemplateView:
+        """Form a cluster and capture it, unless that template is there."""
+        from lab.lifecycle import template
+
+        return template.build(self._context, spec)
+
+    def templates(self) -> list[TemplateView]:
+        """All templates."""
+        from lab.lifecycle import template
+
+        return template.templates(self._context)
+
+    def remove_template(self, key: str) -> None:
+        """Remove a template."""
+        from lab.lifecycle import template
+
+        template.remove(self._context, key)
+
+
+class Lifecycle:
+    """What is there before a context is open."""
+
+    def settings(self, flags: Mapping[str, object]) -> Settings:
+        """The settings that hold here."""
+        from lab.settings import load
+
+        return load(flags)
+
+    @contextmanager
+    def open(self, settings: Settings, listener: Listener) -> Iterator[Session]:
+        """A session, for as long as the block lasts."""
+        from lab.lifecycle.context import open_context
+
+        with open_context(settings, listener) as context:
+            yield Session(context)
+
+    def doctor(self, settings: Settings) -> list[Finding]:
+        """What this host can do; works where a context cannot even be opened."""
+        from lab.lifecycle.doctor import doctor
+
+        return doctor(settings)
+
+    def recorded(self, settings: Settings) -> dict[str, list[str]]:
+        """The recorded labs and their nodes, for completion: a glance at the state only."""
+        if not settings.home.database.exists():
+            return {}  # opening the store would make it, and pressing Tab makes nothing
+        from lab.state.store import Store
+
+        with Store(settings.home) as store:
+            return {
+                found.lab.name: [node.name for node in found.nodes]
+                for found in store.labs_with_nodes()
+            }

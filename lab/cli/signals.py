@@ -1,0 +1,135 @@
+"""Ctrl-C, SIGTERM and SIGHUP: the first one undoes, none of them breaks the undoing.
+
+The first raises KeyboardInterrupt, so that every ``with Undo()`` on the way cleans up. While
+that goes on a second one is only answered, and a third ends the process on the spot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
+from typing import Any, Literal, NoReturn
+
+from lab.errors import Interrupted
+from lab.undo import Undo
+
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def write_stderr(text: str) -> None:
+    """Write at once, past Python's buffers.
+
+    Those are not to be entered again from a handler, and a terminal that has hung up is
+    no reason to stop cleaning.
+    """
+    with contextlib.suppress(OSError):
+        os.write(2, text.encode(errors="backslashreplace"))
+
+
+class Interrupts:
+    """Handles the signals while it is entered.
+
+    ``doing`` is set by a verb that makes things: what an interrupt leads to, such as
+    ``removing what was made``. ``on_first`` is called before anything is written.
+    """
+
+    def __init__(self) -> None:
+        self.doing = ""
+        self.on_first: Callable[[], None] = lambda: None
+        self.came = 0
+        self._during_cleaning = 0
+        self._raised = False
+        self._line: Literal["", "open", "ended"] = ""
+        self._shielded = ""
+        self._patience = 1
+        self._receiver: Callable[[int], None] | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        for number in HANDLED:
+            # nohup and a shell's background jobs ignore signals on purpose.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    @contextlib.contextmanager
+    def shield(self, doing: str) -> Iterator[None]:
+        """Nothing is raised in the block; ``doing`` is the answer to an impatient user."""
+        before, self._shielded = self._shielded, doing
+        try:
+            yield
+        finally:
+            self._shielded = before
+
+    def protect(self, doing: str) -> None:
+        """From now on nothing is raised any more, and it takes one signal more to give up."""
+        self._shielded = doing
+        self._patience = 2
+
+    @contextlib.contextmanager
+    def to(self, receiver: Callable[[int], None]) -> Iterator[None]:
+        """In the block signals are for ``receiver`` (a child process) and nobody else."""
+        self._receiver = receiver
+        try:
+            yield
+        finally:
+            self._receiver = None
+
+    def finish(self, *, failed: bool = False) -> None:
+        """End the line that the handler began; call it when the cleaning is over."""
+        if self._line == "open":
+            write_stderr("\n" if failed else " done\n")
+        elif self._line == "ended" and not failed:
+            write_stderr("lab: done\n")
+        self._line = ""
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.came += 1
+        if self._receiver is not None:
+            self._receiver(number)
+        elif self._raised or self._shielded or _undoing(frame):
+            self._during_cleaning += 1
+            if self._during_cleaning > self._patience:
+                self._give_up()
+            doing = self._shielded or self.doing or "cleaning up"
+            self._answer(f"lab: still {doing}; {self._threat()}\n")
+        else:
+            self._raised = True
+            self.on_first()
+            if self.doing:
+                write_stderr(f"lab: interrupted, {self.doing} ...")
+                self._line = "open"
+            raise KeyboardInterrupt
+
+    def _threat(self) -> str:
+        left = self._patience - self._during_cleaning
+        if left:
+            return "please wait"
+        return "once more stops at once and leaves the rest"
+
+    def _answer(self, text: str) -> None:
+        write_stderr(f"\n{text}" if self._line == "open" else text)
+        self._line = "ended"
+
+    def _give_up(self) -> NoReturn:
+        self._answer("lab: error: stopped while cleaning up\nhint: `lab gc` removes what is left\n")
+        os._exit(Interrupted.exit_code)
+
+
+def _undoing(frame: FrameType | None) -> bool:
+    """Whether an undo is under way where the signal came in, for whatever reason."""
+    while frame is not None:
+        if frame.f_code is Undo.__exit__.__code__:
+            return True
+        frame = frame.f_back
+    return False

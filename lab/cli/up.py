@@ -1,0 +1,64 @@
+"""``lab up``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lab.cli import flags
+from lab.cli.app import REMOVING, app_of
+from lab.cli.output import emit, parse_format
+from lab.cli.verbs import manual
+
+
+@manual(
+    "lab up pxc --nodes 3",
+    "lab up galera --name shop --memory 1G --ttl 2h",
+    "lab up                        # what ./lab.toml describes",
+    "lab up pxc -o json | jq -r .dsn",
+)
+def up(
+    ctx: typer.Context,
+    *,
+    blueprint: flags.Blueprint = "",
+    nodes: flags.Nodes = "",
+    memory: flags.Memory = "",
+    cpus: flags.Cpus = "",
+    disk: flags.Disk = "",
+    engine: flags.Engine = "",
+    name: flags.LabName = "",
+    ttl: flags.Ttl = "",
+    cold: flags.Cold = False,
+    keep_failed: flags.KeepFailed = False,
+    exist_ok: Annotated[
+        bool, typer.Option("--exist-ok", help="Fine if there is such a lab already.")
+    ] = False,
+    timeout: flags.Timeout = "",
+    output: flags.Output = "table",
+) -> None:
+    """Make a lab: a ready cluster.
+
+    It is cloned from a template, which the first use makes and which takes a while then.
+    """
+    from lab.cli.show import lab_text
+
+    app = app_of(ctx)
+    how = parse_format(output)
+    spec = flags.wanted(
+        app.settings(),
+        blueprint=blueprint,
+        nodes=nodes,
+        memory=memory,
+        cpus=cpus,
+        disk=disk,
+        engine=engine,
+        name=name,
+        ttl=ttl,
+    )
+    limit = flags.duration("--timeout", timeout) if timeout else None
+    with app.open(doing=REMOVING) as session:
+        view = session.up(
+            spec, cold=cold, keep_failed=keep_failed, exist_ok=exist_ok, timeout=limit
+        )
+    emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])

@@ -1,0 +1,235 @@
+"""The verbs, and how the words on the command line lead to their functions.
+
+A verb's module is imported when the verb is used; ``lab up`` does not pay for the rest.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, ClassVar, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from lab.errors import InvalidSpec
+from lab.suggest import did_you_mean
+
+F = TypeVar("F", bound=Callable[..., object])
+
+HELP_FLAGS = {"help_option_names": ["-h", "--help"]}
+
+
+@dataclass(frozen=True)
+class Manual:
+    """What ``--help`` shows below a verb's first line, and whether ``-- CMD`` may follow."""
+
+    examples: tuple[str, ...]
+    takes_command: bool = False
+
+
+_MANUALS: dict[Callable[..., object], Manual] = {}
+
+
+def manual(*examples: str, takes_command: bool = False) -> Callable[[F], F]:
+    """Give a verb its examples."""
+
+    def note(function: F) -> F:
+        _MANUALS[function] = Manual(examples, takes_command)
+        return function
+
+    return note
+
+
+class CommandBehind(TyperCommand):
+    """A verb that a command may follow: ``lab run pxc -- make test``.
+
+    The dashes are taken out first: else ``lab run -- make`` would take ``make`` for the
+    blueprint.
+    """
+
+    takes_command = True
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep what follows ``--`` for the verb, and parse what precedes it."""
+        if "--" in args:
+            place = args.index("--")
+            ctx.find_root().obj.after_dashes = tuple(args[place + 1 :])
+            args = args[:place]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The usage line, with the command."""
+        return [*super().collect_usage_pieces(ctx), "-- CMD..."]
+
+
+class Verbs(TyperGroup):
+    """A group whose verbs are in a table, by name: ``module:function``, or a group."""
+
+    table: ClassVar[Mapping[str, str | type[Verbs]]] = {}
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # the library's signature
+        """The names, in the order of the table."""
+        return list(self.table)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The verb of that name; in earnest, an unknown one raises InvalidSpec."""
+        target = self.table.get(cmd_name)
+        if isinstance(target, str):
+            return _command(cmd_name, target)
+        if target is not None:
+            return _group(cmd_name, target)
+        if not ctx.resilient_parsing and not cmd_name.startswith("-"):
+            raise InvalidSpec(
+                f"there is no verb {cmd_name!r}",
+                hint=did_you_mean(
+                    cmd_name, self.table, otherwise=f"`{ctx.command_path} --help` lists them"
+                ),
+            )
+        return None
+
+
+class ImageVerbs(Verbs):
+    """Build, list, show and remove images."""
+
+    table: ClassVar[Mapping[str, str | type[Verbs]]] = {
+        "build": "lab.cli.image:build",
+        "ls": "lab.cli.image:ls",
+        "show": "lab.cli.image:show",
+        "rm": "lab.cli.image:rm",
+    }
+
+
+class TemplateVerbs(Verbs):
+    """Build, list and remove templates, which labs clone."""
+
+    table: ClassVar[Mapping[str, str | type[Verbs]]] = {
+        "build": "lab.cli.template:build",
+        "ls": "lab.cli.template:ls",
+        "rm": "lab.cli.template:rm",
+    }
+
+
+class RootVerbs(Verbs):
+    """Disposable VM labs of MySQL-family clusters: clones of a formed cluster."""
+
+    table: ClassVar[Mapping[str, str | type[Verbs]]] = {
+        "up": "lab.cli.up:up",
+        "down": "lab.cli.down:down",
+        "run": "lab.cli.run:run",
+        "ls": "lab.cli.look:ls",
+        "status": "lab.cli.look:status",
+        "wait": "lab.cli.look:wait",
+        "start": "lab.cli.power:start",
+        "stop": "lab.cli.power:stop",
+        "extend": "lab.cli.power:extend",
+        "sql": "lab.cli.sql:sql",
+        "exec": "lab.cli.inside:execute",
+        "ssh": "lab.cli.inside:ssh",
+        "logs": "lab.cli.inside:logs",
+        "console": "lab.cli.inside:console",
+        "env": "lab.cli.env:env",
+        "image": ImageVerbs,
+        "template": TemplateVerbs,
+        "gc": "lab.cli.host:gc",
+        "doctor": "lab.cli.host:doctor",
+        "version": "lab.cli.host:version",
+    }
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Accept the global flags behind the verb too: that is where people add them."""
+        if args and args[-1] == "--home" and not ctx.resilient_parsing:
+            raise InvalidSpec("--home: no directory is given")
+        return super().parse_args(ctx, _globals_first(args))
+
+
+def root_command() -> Any:
+    """The whole command line."""
+    app = typer.Typer(
+        cls=RootVerbs,
+        name="lab",
+        help=RootVerbs.__doc__,
+        epilog="Exit codes, formats and environment variables: docs/cli.md",
+        invoke_without_command=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings=HELP_FLAGS,
+    )
+    app.callback()(_root)
+    return typer.main.get_command(app)
+
+
+def _root(
+    ctx: typer.Context,
+    home: str = typer.Option(
+        "", "--home", metavar="DIR", show_default=False, help="Where all is kept (LAB_HOME)."
+    ),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No notes, no progress."),
+    debug: bool = typer.Option(False, "--debug", help="A traceback with each error."),
+    version: bool = typer.Option(False, "--version", help="Print the version."),
+) -> None:
+    app = ctx.obj
+    app.home, app.quiet, app.debug = home or None, quiet, debug
+    if ctx.invoked_subcommand is None:
+        if version:
+            from lab.cli.host import version as print_version
+
+            print_version(ctx)
+        else:
+            typer.echo(ctx.get_help())
+
+
+def _group_help(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+def _command(name: str, target: str) -> Any:
+    module, _, function_name = target.partition(":")
+    function = getattr(import_module(module), function_name)
+    pages = _MANUALS[function]
+    examples = "".join(f"\n  {example}" for example in pages.examples)
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=HELP_FLAGS)
+    app.command(
+        name,
+        cls=CommandBehind if pages.takes_command else TyperCommand,
+        # The control character keeps the help's formatter from refilling the lines.
+        help=f"{inspect.getdoc(function)}\n\n\b\nExamples:{examples}",
+    )(function)
+    return typer.main.get_command(app)
+
+
+def _group(name: str, kind: type[Verbs]) -> Any:
+    app = typer.Typer(
+        cls=kind,
+        name=name,
+        help=kind.__doc__,
+        add_completion=False,
+        invoke_without_command=True,
+        rich_markup_mode=None,
+        context_settings=HELP_FLAGS,
+    )
+    app.callback()(_group_help)
+    return typer.main.get_command(app)
+
+
+def _globals_first(args: list[str]) -> list[str]:
+    first: list[str] = []
+    rest: list[str] = []
+    words = iter(args)
+    for word in words:
+        if word == "--":
+            return [*first, *rest, word, *words]
+        if word in ("--debug", "--quiet", "-q") or word.startswith("--home="):
+            first.append(word)
+        elif word == "--home":
+            value = next(words, None)
+            if value is None:
+                rest.append(word)  # while it is being completed
+            else:
+                first += [word, value]
+        else:
+            rest.append(word)
+    return first + rest

@@ -1,0 +1,206 @@
+"""What each verb prints, in every format: the text here is the golden one."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+import yaml
+from test_cli_support import FakeLifecycle, lab_view
+
+from lab.cli import main
+from lab.cli.table import facts, table
+from lab.lifecycle.views import Finding, GcReport, LabView, Rows
+
+UP = """\
+NODE  ROLE    STATE  SQL              SSH
+n1    member  ready  127.0.0.1:23306  24306
+n2    member  ready  127.0.0.1:23307  24307
+n3    member  ready  127.0.0.1:23308  24308
+
+lab       pxc (pxc, ready)
+engine    mariadb 11.8.6
+user      lab
+password  s3cret
+dsn       mysql://lab:s3cret@127.0.0.1:23306/
+started   warm, in 1.9 s
+"""
+
+ENV = """\
+export LAB_NAME=pxc
+export LAB_DSN=mysql://lab:s3cret@127.0.0.1:23306/
+export LAB_HOST=127.0.0.1
+export LAB_PORT=23306
+export LAB_USER=lab
+export LAB_PASSWORD='it'"'"'s $5'
+export LAB_PORTS=23306,23307,23308
+export MYSQL_HOST=127.0.0.1
+export MYSQL_TCP_PORT=23306
+export MYSQL_PWD='it'"'"'s $5'
+"""
+
+Capture = pytest.CaptureFixture[str]
+
+
+def out(capsys: Capture, *argv: str, world: FakeLifecycle | None = None, code: int = 0) -> str:
+    assert main(argv, lifecycle=world or FakeLifecycle("pxc")) == code
+    return capsys.readouterr().out
+
+
+def test_up_ends_with_what_one_needs(capsys: Capture) -> None:
+    """Protects the table of the issue: nodes, engine, password, DSN, time."""
+    assert main(["up", "pxc"], lifecycle=FakeLifecycle()) == 0
+    captured = capsys.readouterr()
+    assert captured.out == UP
+    assert captured.err == "percona cannot be reached: using mariadb\n"
+
+
+def test_quiet_leaves_the_data(capsys: Capture) -> None:
+    """Protects scripts: --quiet, before or behind the verb, silences talk and nothing else."""
+    for argv in (["--quiet", "up", "pxc"], ["up", "pxc", "-q"]):
+        assert main(argv, lifecycle=FakeLifecycle()) == 0
+        assert capsys.readouterr() == (UP, "")
+
+
+def test_cold_says_why(capsys: Capture) -> None:
+    """Protects the reason: a slow start without one looks like a fault."""
+    world = FakeLifecycle()
+    world.views["pxc"] = lab_view(started="cold", why_cold="QEMU is another version", seconds=61.0)
+    assert "started   cold (QEMU is another version), in 61.0 s\n" in out(
+        capsys, "status", world=world
+    )
+
+
+def test_json_is_the_whole_view(capsys: Capture) -> None:
+    """Protects programs that read us: every field of the view, its names as they are."""
+    view = json.loads(out(capsys, "up", "pxc", "-o", "json"))
+    assert set(view) == set(LabView.__dataclass_fields__)
+    assert view["dsn"] == "mysql://lab:s3cret@127.0.0.1:23306/"
+    assert view["nodes"][2]["sql_port"] == 23308
+    assert json.loads(out(capsys, "ls", "-o", "json"))[0]["name"] == "pxc"
+
+
+def test_yaml_and_name(capsys: Capture) -> None:
+    """Protects the other two formats."""
+    assert yaml.safe_load(out(capsys, "status", "-o", "yaml"))["lab"]["nodes"][0]["name"] == "n1"
+    assert out(capsys, "ls", "-o", "name", world=FakeLifecycle("a", "b")) == "a\nb\n"
+    assert out(capsys, "up", "pxc", "--output", "name") == "pxc\n"
+
+
+def test_ls(capsys: Capture) -> None:
+    """Protects the columns, also of a lab that only tags tell of."""
+    now = time.time()
+    world = FakeLifecycle()
+    world.views = {
+        "pxc": lab_view(created_at=now - 90.5, expires_at=now + 7200.9),
+        "lost": lab_view(
+            "lost", nodes=0, blueprint="", engine="", engine_version="", state="failed"
+        ),
+    }
+    assert out(capsys, "ls", world=world) == (
+        "NAME  BLUEPRINT  ENGINE          NODES  STATE   SQL              AGE    EXPIRES\n"
+        "pxc   pxc        mariadb 11.8.6      3  ready   127.0.0.1:23306  1m30s  2h\n"
+        "lost  -          -                   0  failed  -                -      never\n"
+    )
+
+
+def test_nothing_to_list_is_said_on_stderr(capsys: Capture) -> None:
+    """Protects pipes: an empty list is no data, and JSON's is still a list."""
+    assert main(["ls"], lifecycle=FakeLifecycle()) == 0
+    assert capsys.readouterr() == ("", "no labs; `lab up pxc` makes one\n")
+    assert out(capsys, "ls", "-o", "json", world=FakeLifecycle()) == "[]\n"
+
+
+def test_status_shows_what_is_unmet(capsys: Capture) -> None:
+    """Protects the way from "degraded" to the reason."""
+    text = out(capsys, "status", "pxc")
+    assert text.startswith(UP)
+    assert text.endswith(
+        "NODE  REQUIREMENT   MET  FOUND\n"
+        "n1    wsrep Synced  yes\n"
+        "n2    SQL           NO   refused\n"
+    )
+
+
+def test_env(capsys: Capture) -> None:
+    """Protects `eval`: any password is quoted for the shell, and for .env readers."""
+    world = FakeLifecycle()
+    world.views["pxc"] = lab_view(password="it's $5")
+    assert out(capsys, "env", world=world) == ENV
+    text = out(capsys, "env", "--dotenv", world=world)
+    assert "LAB_DSN=mysql://lab:s3cret@127.0.0.1:23306/\n" in text
+    assert "LAB_PASSWORD='it\\'s $5'\n" in text
+    assert json.loads(out(capsys, "env", "-o", "json", world=world))["LAB_PORT"] == "23306"
+
+
+def test_sql(capsys: Capture) -> None:
+    """Protects results: NULL, binary data and line breaks do not break the table."""
+    world = FakeLifecycle("pxc")
+    assert out(capsys, "sql", "-e", "SELECT", world=world) == "a     b\n1     NULL\n0xff  x\\ny\n"
+    assert json.loads(out(capsys, "sql", "-e", "SELECT", "-o", "json", world=world)) == {
+        "columns": ["a", "b"],
+        "rows": [[1, None], ["0xff", "x\ny"]],
+        "affected": 2,
+    }
+    assert out(capsys, "sql", "-e", "SELECT", "-o", "name", world=world) == "1\n0xff\n"
+    world.rows = Rows((), (), 1)
+    assert main(["sql", "-e", "DELETE"], lifecycle=world) == 0
+    assert capsys.readouterr() == ("", "ok, 1 row affected\n")
+
+
+def test_gc_and_doctor(capsys: Capture) -> None:
+    """Protects the reports, and doctor's exit code: 5 if something must change."""
+    world = FakeLifecycle()
+    assert out(capsys, "gc", world=world) == (
+        "removed  lab old\nleft     guest lab-x-n1: not recorded\n"
+    )
+    assert out(capsys, "gc", "--dry-run", world=world).startswith("would remove  lab old\n")
+    world.gc_report = GcReport((), ())
+    assert out(capsys, "gc", world=world) == ""
+    text = "LEVEL  TOPIC  FOUND\nwarn   kvm    no\n       -> TCG is used\nok     qemu   7.2\n"
+    assert out(capsys, "doctor", world=world) == text
+    world.findings.append(Finding("libvirt", "fail", "not installed", "apt install"))
+    assert out(capsys, "doctor", "-o", "name", world=world, code=5) == "libvirt\n"
+
+
+def test_images_and_templates(capsys: Capture) -> None:
+    """Protects the lists and the facts."""
+    assert out(capsys, "image", "ls") == (
+        "KEY               RECIPE   ENGINE          STATE  SIZE   BUILD  AGE  USED BY\n"
+        "0123456789abcdef  mariadb  mariadb 11.8.6  ready  700M  61.2 s  2h   2\n"
+    )
+    assert "used by  template:feed, lab:pxc\nkernel   6.12\n" in out(
+        capsys, "image", "show", "mariadb"
+    )
+    assert out(capsys, "image", "build", "mariadb", "-o", "name") == "0123456789abcdef\n"
+    assert out(capsys, "template", "ls").splitlines()[1].split()[:5] == [
+        "feedfacefeedface", "pxc", "3", "768M", "1",
+    ]  # fmt: skip
+    assert out(capsys, "template", "build", "pxc", "-o", "name") == "feedfacefeedface\n"
+
+
+def test_logs(capsys: Capture) -> None:
+    """Protects lines: each ends once, whether it came with a line break or not."""
+    assert out(capsys, "logs") == "one\ntwo\n"
+
+
+def test_extend(capsys: Capture) -> None:
+    """Protects the answer: how long, and until when."""
+    assert out(capsys, "extend", "2h").startswith("pxc expires: 2h (")
+    assert out(capsys, "extend", "none") == "pxc expires: never\n"
+
+
+def test_version(capsys: Capture) -> None:
+    """Protects both ways to ask."""
+    assert out(capsys, "version") == out(capsys, "--version")
+    assert set(json.loads(out(capsys, "version", "-o", "json"))) == {"lab", "python"}
+
+
+def test_table_aligns_by_what_is_seen() -> None:
+    """Protects alignment with wide and combining characters, and the terminal from data."""
+    assert table(("A", "B"), [("日本", "1"), ("é", "\x1b[2J")]) == (
+        "A     B\n日本  1\né     \\x1b[2J\n"
+    )
+    assert table(("N", "X"), [("1", ""), ("22", "")], right={0}) == " N  X\n 1\n22\n"
+    assert facts([("a", "1"), ("none", ""), ("long", "2")]) == "a     1\nlong  2\n"

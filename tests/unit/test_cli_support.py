@@ -1,0 +1,325 @@
+"""A lifecycle that remembers and runs nothing: what the CLI's tests put into its seam.
+
+As a program (``python test_cli_support.py VERB ...``) it is `lab` over that fake, for the
+tests that need a process: what the fake does slowly or wrongly is told by FAKE_* variables.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lab.cli import main
+from lab.cli.session import Lifecycle, Session
+from lab.errors import CommandFailed, HostUnfit, LabError, NotFound
+from lab.lifecycle.views import (
+    Finding,
+    GcReport,
+    ImageView,
+    LabStatus,
+    LabView,
+    NodeView,
+    Requirement,
+    Rows,
+    TemplateView,
+)
+from lab.paths import Home
+from lab.progress import Event, Listener
+from lab.settings import Settings
+from lab.spec import GIB, MIB, LabSpec
+from lab.undo import Undo
+
+HERE = Path(__file__)
+
+
+def lab_view(name: str = "pxc", *, nodes: int = 3, **fields: Any) -> LabView:
+    """A ready lab."""
+    return LabView(
+        **{
+            "name": name,
+            "blueprint": "pxc",
+            "engine": "mariadb",
+            "engine_version": "11.8.6",
+            "state": "ready",
+            "nodes": tuple(
+                NodeView(
+                    name=f"n{number}",
+                    role="member",
+                    state="ready",
+                    host="127.0.0.1",
+                    sql_port=23305 + number,
+                    ssh_port=24305 + number,
+                    guest=f"lab-{name}-n{number}",
+                )
+                for number in range(1, nodes + 1)
+            ),
+            "user": "lab",
+            "password": "s3cret",
+            "dsn": "mysql://lab:s3cret@127.0.0.1:23306/",
+            "started": "warm",
+            "seconds": 1.94,
+            **fields,
+        }
+    )
+
+
+def image_view(**fields: Any) -> ImageView:
+    """A built image."""
+    return ImageView(
+        **{
+            "key": "0123456789abcdef",
+            "recipe": "mariadb",
+            "engine": "mariadb",
+            "engine_version": "11.8.6",
+            "state": "ready",
+            "size": 700 * MIB,
+            "created_at": time.time() - 7200,
+            "build_seconds": 61.2,
+            "used_by": ("template:feed", "lab:pxc"),
+            "facts": {"kernel": "6.12"},
+            **fields,
+        }
+    )
+
+
+def template_view() -> TemplateView:
+    """A warm template."""
+    return TemplateView(
+        key="feedfacefeedface",
+        blueprint="pxc",
+        image="0123456789abcdef",
+        nodes=3,
+        memory=768 * MIB,
+        cpus=1,
+        disk=0,
+        state="ready",
+        warm=True,
+        size=GIB,
+        created_at=time.time() - 7200,
+        used_at=time.time() - 60,
+        form_seconds=48.0,
+    )
+
+
+class FakeClient:
+    """A client program that tells where it was started."""
+
+    def __init__(self, log: Callable[..., None]) -> None:
+        self._log = log
+        self.argv = (sys.executable, "-c", "import sys; sys.exit(4)")
+
+    def __enter__(self) -> FakeClient:
+        self._log("client file", "made")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._log("client file", "removed")
+
+
+class FakeSession(Session):
+    """Answers with fixed views; ``fails`` maps a method's name to what it raises."""
+
+    def __init__(self, world: FakeLifecycle, listener: Listener) -> None:
+        self._world = world
+        self._tell = listener
+
+    def _called(self, method: str, *args: object, **options: object) -> None:
+        self._world.log(method, *args, **options)
+        if error := self._world.fails.get(method):
+            raise error
+
+    def up(self, spec: LabSpec, **options: Any) -> LabView:
+        self._called("up", spec, **options)
+        self._tell(Event("image", "note", "percona cannot be reached: using mariadb"))
+        self._tell(Event("clone", "begin", "cloning"))
+        with Undo() as undo:
+            undo.push("lab", lambda: slowly_undo(self._world))
+            time.sleep(float(os.environ.get("FAKE_UP", "0")))
+            if os.environ.get("FAKE_UP_FAILS"):
+                raise HostUnfit("no memory", hint="free some")
+            undo.keep()
+        self._tell(Event("clone", "end", "cloning", 0.1))
+        name = spec.name or spec.blueprint
+        self._world.views[name] = lab_view(name, nodes=spec.nodes, blueprint=spec.blueprint)
+        return self._world.views[name]
+
+    def down(self, name: str) -> None:
+        self._called("down", name)
+        time.sleep(float(os.environ.get("FAKE_DOWN", "0")))
+        self._find(name)
+        del self._world.views[name]
+        self._world.log("is down", name)
+
+    def names(self) -> list[str]:
+        self._called("names")
+        return sorted(self._world.views)
+
+    def labs(self) -> list[LabView]:
+        self._called("labs")
+        return list(self._world.views.values())
+
+    def lab(self, name: str) -> LabView:
+        self._called("lab", name)
+        return self._find(name)
+
+    def status(self, name: str) -> LabStatus:
+        self._called("status", name)
+        return LabStatus(
+            self._find(name),
+            (Requirement("n1", "wsrep Synced", True), Requirement("n2", "SQL", False, "refused")),
+        )
+
+    def wait(self, name: str, *, timeout: float) -> LabView:
+        self._called("wait", name, timeout=timeout)
+        return self._find(name)
+
+    def start(self, name: str, node: str | None, *, timeout: float) -> LabView:
+        self._called("start", name, node, timeout=timeout)
+        return self._find(name)
+
+    def stop(self, name: str, *, node: str | None, force: bool) -> LabView:
+        self._called("stop", name, node=node, force=force)
+        return self._find(name)
+
+    def extend(self, name: str, ttl: float | None) -> LabView:
+        self._called("extend", name, ttl)
+        return lab_view(name, expires_at=None if ttl is None else time.time() + ttl + 0.9)
+
+    def gc(self, *, dry_run: bool, orphans: bool) -> GcReport:
+        self._called("gc", dry_run=dry_run, orphans=orphans)
+        return self._world.gc_report
+
+    def execute(
+        self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float
+    ) -> bytes:
+        self._called("execute", name, node, list(argv), stdin=stdin, timeout=timeout)
+        if argv[0] == "false":
+            raise CommandFailed(["false"], 9, stderr="no luck", where=f"lab-{name}-{node}")
+        return b"said\xff\n"
+
+    def ssh_argv(self, name: str, node: str) -> list[str]:
+        self._called("ssh_argv", name, node)
+        return [sys.executable, "-c", "import sys; print(*sys.argv[1:]); sys.exit(5)"]
+
+    def console_argv(self, name: str, node: str) -> list[str]:
+        self._called("console_argv", name, node)
+        return ["true"]
+
+    def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
+        self._called("logs", name, node, source, follow=follow, lines=lines)
+        yield from ("one", "two\n")
+        while follow:
+            time.sleep(0.01)
+            yield "more"
+
+    def query(self, name: str, node: str | None, statement: str) -> Rows:
+        self._called("query", name, node, statement)
+        return self._world.rows
+
+    def client(self, name: str, node: str | None) -> FakeClient:
+        self._called("client", name, node)
+        return FakeClient(self._world.log)
+
+    def build_image(self, recipe: str, *, rebuild: bool) -> ImageView:
+        self._called("build_image", recipe, rebuild=rebuild)
+        return image_view(recipe=recipe)
+
+    def images(self) -> list[ImageView]:
+        self._called("images")
+        return [image_view()]
+
+    def image(self, which: str) -> ImageView:
+        self._called("image", which)
+        return image_view()
+
+    def remove_image(self, which: str) -> None:
+        self._called("remove_image", which)
+
+    def build_template(self, spec: LabSpec) -> TemplateView:
+        self._called("build_template", spec)
+        return template_view()
+
+    def templates(self) -> list[TemplateView]:
+        self._called("templates")
+        return [template_view()]
+
+    def remove_template(self, key: str) -> None:
+        self._called("remove_template", key)
+
+    def _find(self, name: str) -> LabView:
+        if name not in self._world.views:
+            raise NotFound(f"there is no lab {name!r}", hint="`lab ls` lists them")
+        return self._world.views[name]
+
+
+class FakeLifecycle(Lifecycle):
+    """Labs in memory; ``calls`` is what was asked of it, also written to FAKE_LOG."""
+
+    def __init__(self, *names: str) -> None:
+        self.views = {name: lab_view(name) for name in names}
+        self.calls: list[tuple[Any, ...]] = []
+        self.fails: dict[str, BaseException] = {}
+        self.gc_report = GcReport(("lab old",), ("guest lab-x-n1: not recorded",))
+        self.rows = Rows(("a", "b"), ((1, None), (b"\xff", "x\ny")), 2)
+        self.findings = [Finding("kvm", "warn", "no", "TCG is used"), Finding("qemu", "ok", "7.2")]
+        self.default_ttl: float | None = None
+
+    def log(self, method: str, *args: object, **options: object) -> None:
+        """Remember a call."""
+        self.calls.append((method, *args, *([options] if options else [])))
+        if path := os.environ.get("FAKE_LOG"):
+            with Path(path).open("a") as file:
+                file.write(" ".join([method, *(a for a in args if isinstance(a, str))]) + "\n")
+
+    def called(self, method: str) -> list[Any]:
+        """What the method was called with, the last time."""
+        return list([call for call in self.calls if call[0] == method][-1][1:])
+
+    def settings(self, flags: Mapping[str, object]) -> Settings:
+        home = Home(Path(str(flags.get("home") or "/nonexistent")))
+        return Settings(home=home, owner="me", default_ttl=self.default_ttl, ready_timeout=77.0)
+
+    @contextmanager
+    def open(self, settings: Settings, listener: Listener) -> Iterator[Session]:
+        self.log("open", home=settings.home.root)
+        yield FakeSession(self, listener)
+
+    def doctor(self, settings: Settings) -> list[Finding]:
+        self.log("doctor", home=settings.home.root)
+        return self.findings
+
+    def recorded(self, settings: Settings) -> dict[str, list[str]]:
+        self.log("recorded", home=settings.home.root)
+        return {name: [n.name for n in view.nodes] for name, view in self.views.items()}
+
+
+def slowly_undo(world: FakeLifecycle) -> None:
+    """An undo step that takes FAKE_UNDO seconds."""
+    world.log("undoing")
+    time.sleep(float(os.environ.get("FAKE_UNDO", "0")))
+    if os.environ.get("FAKE_UNDO_FAILS"):
+        raise LabError("it does not go away")
+    world.log("undone")
+
+
+def test_the_fake_answers_to_every_call() -> None:
+    """Protects the other tests from reaching the real lifecycle by a method added later."""
+    for real, fake in ((Session, FakeSession), (Lifecycle, FakeLifecycle)):
+        public = {
+            name for name, _ in inspect.getmembers(real, inspect.isfunction) if name[0] != "_"
+        }
+        missing = {name for name in public if name not in vars(fake)}
+        assert not missing
+
+
+if __name__ == "__main__":
+    if os.environ.get("FAKE_IGNORES_HUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    sys.exit(main(sys.argv[1:], lifecycle=FakeLifecycle(*os.environ.get("FAKE_LABS", "").split())))
