@@ -16,5 +16,5 @@ mkdir -m 1777 "$root/dev/shm"
 mount -t proc proc "$root/proc" || mount --rbind /proc "$root/proc"
 mount -t tmpfs -o mode=755 tmpfs "$root/run"
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
-exec chroot "$root" /usr/bin/env -i HOME=/root LC_ALL=C.UTF-8 \
+exec chroot "$root" /usr/bin/env -i LAB_IMAGE_BUILD=inside HOME=/root LC_ALL=C.UTF-8 \
     PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"

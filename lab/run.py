@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -67,6 +67,28 @@ def run(
     if process.returncode != 0:
         raise CommandFailed(command, process.returncode, stderr=stderr or stdout, hint=hint)
     return Completed(stdout, stderr)
+
+
+def lines(argv: Sequence[str]) -> Iterator[str]:
+    """The lines that ``argv`` prints to stdout, as they come, until it ends or we close it.
+
+    Raises HostUnfit if the program is not installed, CommandFailed if it exits non-zero.
+    """
+    require(argv[0])
+    process = subprocess.Popen(
+        list(argv),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        for line in process.stdout or ():
+            yield line.decode(errors="replace").rstrip("\n")
+        if process.wait() != 0:
+            raise CommandFailed(list(argv), process.returncode)
+    finally:
+        _kill_session(process)
 
 
 def require(program: str, *, package: str = "") -> str:

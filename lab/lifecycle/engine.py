@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from lab.blueprints import Blueprint
 from lab.errors import InvalidSpec
 from lab.lifecycle.context import Context
 from lab.suggest import did_you_mean
 
-_REMEMBER = 900.0  # seconds for which a repository's answer, or its silence, is believed
 _NAMES = {"percona": "percona-xtradb-cluster", "mariadb": "mariadb"}
 
 
@@ -56,24 +51,6 @@ def _have_image(ctx: Context, recipe: str) -> bool:
 
 
 def _can_build(ctx: Context, recipe: str) -> bool:
-    """Whether the recipe's repository answers; the answer is remembered for a while."""
-    note = ctx.home.root / "reachable.json"
-    known = _read(note)
-    answer = known.get(recipe)
-    if answer is None or not 0 <= time.time() - answer[1] < _REMEMBER:
-        from images.recipe import load
-        from images.repository import reachable
+    from images.reachable import reachable_recently
 
-        answer = (reachable(load(recipe)), time.time())
-        fresh = note.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(known | {recipe: answer}), encoding="utf-8")
-        fresh.replace(note)
-    return answer[0]
-
-
-def _read(note: Path) -> dict[str, tuple[bool, float]]:
-    try:
-        found = json.loads(note.read_text(encoding="utf-8"))
-        return {str(name): (bool(answer[0]), float(answer[1])) for name, answer in found.items()}
-    except (OSError, ValueError, AttributeError, TypeError, IndexError):
-        return {}  # never asked, or not ours: ask again
+    return reachable_recently(recipe, ctx.home.root / "reachable.json")

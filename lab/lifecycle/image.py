@@ -84,7 +84,7 @@ def build(ctx: Context, recipe_name: str, *, rebuild: bool = False) -> ImageView
     key = key_of(recipe)
     with _locked(ctx, key):
         if rebuild:
-            _discard(ctx, key)
+            discard(ctx, key)
         if not _ready(ctx, key):
             _build(ctx, recipe, key)
     return image(ctx, key)
@@ -104,7 +104,7 @@ def remove(ctx: Context, key_or_recipe: str) -> None:
     """Remove an image; raises NotFound, and Conflict while templates or labs use it."""
     record = _record(ctx, key_or_recipe)
     with lock(ctx.home, "image", record.key, wait=False):
-        _discard(ctx, record.key)
+        discard(ctx, record.key)
 
 
 def _record(ctx: Context, key_or_recipe: str) -> ImageRecord:
@@ -130,7 +130,7 @@ def _build(ctx: Context, recipe: Recipe, key: str) -> None:
     """Build and publish; the image's lock is held. What a killed build left is removed first."""
     owner = Owner("image", key)
     began = time.time()
-    _discard(ctx, key)
+    discard(ctx, key)
     record = ImageRecord(key, recipe.name, recipe.engine, "", "building", began, began)
     ctx.store.images.add(record)
     out = ctx.home.build(key)
@@ -150,7 +150,7 @@ def _build(ctx: Context, recipe: Recipe, key: str) -> None:
             size=size,
         )
     except BaseException:
-        _discard(ctx, key)
+        discard(ctx, key)
         raise
     finally:
         isolate.remove_tree(out)
@@ -175,7 +175,8 @@ def _move(source: Path, to: Path, *, mode: int) -> None:
     shutil.move(source, to)
 
 
-def _discard(ctx: Context, key: str) -> None:
+def discard(ctx: Context, key: str) -> None:
+    """Remove an image and its record; its lock is held. Raises Conflict if it is in use."""
     users = _users(ctx, key)
     if users:
         raise Conflict(

@@ -223,12 +223,22 @@ def _make(
             rehearse(ctx, nodes)
             manifest = _capture(ctx, name, nodes, image, warm=warm)
         captured.write(ctx.home.manifest(name), manifest)
+        _only_files_are_left(ctx, owner)
         ctx.store.templates.update(
             name, state="ready", form_seconds=time.time() - began, size=_size(ctx, name)
         )
     except BaseException:
         discard(ctx, name)
         raise
+
+
+def _only_files_are_left(ctx: Context, owner: Owner) -> None:
+    """The guests are gone, and with them their console logs and the segment."""
+    for resource in ctx.store.resources.of(owner):
+        if resource.kind == "guest":
+            ctx.home.console_log(resource.ref).unlink(missing_ok=True)
+        if resource.kind in ("guest", "segment"):
+            ctx.store.resources.gone(owner, resource.kind, resource.ref)
 
 
 def _capture(

@@ -61,11 +61,7 @@ class AgentChannel:
             xml = ET.fromstring(self._domain.XMLDesc())  # noqa: S314  libvirt's own XML
         except libvirt.libvirtError as error:
             raise NotReady(f"{self._guest} does not run", details=[str(error)]) from None
-        element = next(
-            c.find("source")
-            for c in xml.findall("devices/channel")
-            if (t := c.find("target")) is not None and t.get("name") == PERSONALISE
-        )
+        element = xml.find(f"devices/channel/target[@name='{PERSONALISE}']/../source")
         path = element.get("path", "") if element is not None else ""
         answer = _exchange(path, message + b"end\n", Deadline.after(timeout), str(self._guest))
         word, _, reason = answer.partition(" ")

@@ -70,9 +70,9 @@ def _translate(doing: str, error: libvirt.libvirtError) -> LabError:
     details = [str(error)]
     if code == libvirt.VIR_ERR_NO_DOMAIN:
         return NotFound(f"{doing}: no such guest", details=details)
-    if code in (libvirt.VIR_ERR_DOM_EXIST, libvirt.VIR_ERR_OPERATION_FAILED) and "already" in str(
-        error
-    ):
+    # "already exists with uuid" if another home has the name, "is already active" if we have.
+    taken = (libvirt.VIR_ERR_OPERATION_FAILED, libvirt.VIR_ERR_OPERATION_INVALID)
+    if code == libvirt.VIR_ERR_DOM_EXIST or (code in taken and "already" in str(error)):
         return Conflict(
             f"{doing}: a guest of that name exists already",
             hint="`virsh list --all` shows it; another LAB_HOME may own it",

@@ -47,8 +47,8 @@ class Machine:
 def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: bool = False) -> str:
     """The XML of a transient domain that runs ``guest``.
 
-    ``incoming``: QEMU waits to be given device state, and RAM is mapped copy-on-write;
-    otherwise it writes to the ``memory_file``.
+    ``incoming``: QEMU waits for device state. RAM is then mapped copy-on-write, otherwise a
+    ``memory_file`` is written to.
     """
     ET.register_namespace("qemu", QEMU_NAMESPACE)
     ET.register_namespace("lab", LAB_NAMESPACE)
@@ -88,6 +88,18 @@ def read_tags(xml: str) -> dict[str, str]:
     """Our tags from a domain's XML, empty if it is not ours."""
     element = ET.fromstring(xml).find(f"metadata/{{{LAB_NAMESPACE}}}guest")  # noqa: S314  libvirt's own XML
     return {} if element is None else dict(element.attrib)
+
+
+def memory_path(xml: str) -> Path | None:
+    """The file in which a domain of ours keeps its RAM, from its XML; None if there is none."""
+    arguments = ET.fromstring(xml).iterfind(  # noqa: S314  libvirt's own XML
+        f"{{{QEMU_NAMESPACE}}}commandline/{{{QEMU_NAMESPACE}}}arg"
+    )
+    for argument in arguments:
+        value = argument.get("value", "")
+        if value.startswith("memory-backend-file,id=labram,"):
+            return Path(value.partition(",mem-path=")[2].replace(",,", ","))
+    return None
 
 
 def _text(parent: ET.Element, tag: str, text: str, **attributes: str) -> ET.Element:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,13 @@ from lab.hypervisor import (
 from lab.hypervisor.libvirt import memory
 from lab.hypervisor.libvirt.channel import AgentChannel
 from lab.hypervisor.libvirt.connection import connect, default_uri, translated
-from lab.hypervisor.libvirt.domain import Machine, domain_xml, read_tags
+from lab.hypervisor.libvirt.domain import Machine, domain_xml, memory_path, read_tags
 from lab.hypervisor.libvirt.probe import probe
 from lab.names import GuestName
 from lab.wait import Deadline, attempts
+
+LOGS = ("/var/log/libvirt/qemu", "~/.cache/libvirt/qemu/log")
+"""Where libvirt keeps what QEMU writes, ``<guest>.log``: the system's, the user's own."""
 
 _PARALLEL = 9
 
@@ -103,12 +107,18 @@ class LibvirtHypervisor:
 
     def restore(self, guest: GuestSpec, memory_image: MemoryImage) -> None:
         """See Hypervisor."""
+        _check_image(guest, memory_image)
+        guest = replace(guest, memory_file=memory_image.ram)
         xml = domain_xml(guest, self.machine, incoming=True)
         domain = self._create(guest, xml, flags=libvirt.VIR_DOMAIN_START_PAUSED)
         try:
-            memory.load(self._monitor(domain), self._sockets, memory_image.state)
-        except (LabError, libvirt.libvirtError) as error:
+            memory.load(
+                self._monitor(domain), self._sockets, memory_image.state, self.machine.run_as
+            )
+        except BaseException as error:
             self.stop(guest.name, force=True)
+            if not isinstance(error, LabError | libvirt.libvirtError):
+                raise
             raise HostUnfit(
                 f"{guest.name} could not be restored",
                 details=[str(error), *self._last_words(guest)],
@@ -116,16 +126,23 @@ class LibvirtHypervisor:
 
     def pause(self, guests: Sequence[GuestName]) -> None:
         """See Hypervisor."""
-        self._all(guests, "suspend", "pausing")
+        self._all(guests, "suspend", "pausing", unless="paused")
 
     def resume(self, guests: Sequence[GuestName]) -> None:
         """See Hypervisor."""
-        self._all(guests, "resume", "resuming")
+        self._all(guests, "resume", "resuming", unless="running")
 
     def save_memory(self, guest: GuestName, ram: Path, state: Path) -> MemoryImage:
         """See Hypervisor."""
         domain = self._find(guest)
         with translated(f"saving the memory of {guest}"):
+            found = _state(domain.state()[0])
+            if found != "paused":
+                raise Conflict(f"{guest} is {found}: pause it before its memory is saved")
+            if memory_path(domain.XMLDesc()) != ram:
+                raise Conflict(f"the memory of {guest} is not in {ram}")
+            if state.exists():
+                raise Conflict(f"{state} exists already")
             memory.save(self._monitor(domain), self._sockets, state, self.machine.run_as)
         return MemoryImage(ram=ram, state=state, size=ram.stat().st_size)
 
@@ -140,6 +157,8 @@ class LibvirtHypervisor:
                 if force:
                     domain.destroy()
                     return
+                if _state(domain.state()[0]) == "paused":
+                    raise NotReady(f"{guest} is paused and cannot shut down", hint="force it")
                 domain.shutdown()
         except NotFound:
             return
@@ -186,15 +205,22 @@ class LibvirtHypervisor:
             raise Conflict(f"the guest {guest} is not ours", hint="another LAB_HOME may own it")
         return domain
 
-    def _all(self, guests: Sequence[GuestName], method: str, doing: str) -> None:
-        def one(guest: GuestName) -> None:
+    def _all(
+        self, guests: Sequence[GuestName], method: str, doing: str, *, unless: GuestState
+    ) -> None:
+        # All are looked up first: either every guest is there or none is touched.
+        domains = [(guest, self._find(guest)) for guest in guests]
+
+        def one(found: tuple[GuestName, Any]) -> None:
+            guest, domain = found
             with translated(f"{doing} {guest}"):
-                getattr(self._connection.lookupByName(guest), method)()
+                if _state(domain.state()[0]) != unless:
+                    getattr(domain, method)()
 
         # At once, not one after the other: a cluster whose nodes stand still for different
         # lengths of time would throw the slow ones out.
         with ThreadPoolExecutor(_PARALLEL) as pool:
-            list(pool.map(one, guests))
+            list(pool.map(one, domains))
 
     def _monitor(self, domain: Any) -> memory.Monitor:
         def ask(command: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -208,15 +234,21 @@ class LibvirtHypervisor:
 
     def _last_words(self, guest: GuestSpec) -> list[str]:
         """What QEMU itself wrote, where libvirt's log of it can be read."""
-        logs = ("/var/log/libvirt/qemu", "~/.cache/libvirt/qemu/log")
-        for directory in logs:
-            path = Path(directory).expanduser() / f"{guest.name}.log"
+        for directory in LOGS:
             with suppress(OSError):
-                lines = path.read_text(errors="replace").splitlines()
-                return [
-                    line for line in lines[-6:] if "qemu-system" in line and "LC_ALL" not in line
-                ]
+                text = (Path(directory).expanduser() / f"{guest.name}.log").read_text(
+                    errors="replace"
+                )
+                return last_words(text)
         return []
+
+
+def last_words(log: str) -> list[str]:
+    """The last lines that QEMU wrote since it was last started, from libvirt's log of it."""
+    # Names are used again: what an earlier guest of this name said would mislead.
+    latest = log.rpartition(": starting up libvirt version")[2]
+    lines = [line for line in latest.splitlines() if "qemu-system" in line]
+    return [line for line in lines if ": " in line and "LC_ALL" not in line][-6:]
 
 
 def _state(code: int) -> GuestState:
@@ -225,6 +257,19 @@ def _state(code: int) -> GuestState:
     if code in (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PMSUSPENDED):
         return "paused"
     return "stopped"
+
+
+def _check_image(guest: GuestSpec, image: MemoryImage) -> None:
+    # QEMU would make a RAM file that is missing or empty, and run on zeros.
+    for path in (image.ram, image.state):
+        if not path.is_file():
+            raise _no_restore(guest, f"{path} does not exist")
+    if not image.ram.stat().st_size == image.size == guest.memory:
+        raise _no_restore(guest, f"{image.ram} is not of the guest's size")
+
+
+def _no_restore(guest: GuestSpec, why: str) -> HostUnfit:
+    return HostUnfit(f"{guest.name} could not be restored", details=[why])
 
 
 def _specimen(shape: GuestShape) -> GuestSpec:

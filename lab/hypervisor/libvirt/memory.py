@@ -1,8 +1,9 @@
 """Device state in and out of a running QEMU, over unix sockets.
 
 RAM stays where it is: in the guest's memory file. With the migration capability
-``x-ignore-shared`` QEMU's migration stream then holds only the
-device state, about half a megabyte. libvirt forbids QEMU to start processes, so ``exec:``
+``x-ignore-shared`` QEMU's migration stream then holds only the device state, about half a
+megabyte, and the RAM that is not shared: all of it for a guest that was itself restored,
+whose RAM file is mapped copy-on-write. libvirt forbids QEMU to start processes, so ``exec:``
 streams are out; ``unix:`` ones work with every QEMU and libvirt that we support.
 """
 
@@ -10,8 +11,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,87 +28,101 @@ MOVE_SECONDS = 30.0
 _CHUNK = 1 << 20
 
 
-def socket_path(directory: Path) -> Path:
-    """A fresh name for a socket; short, since the limit for the whole path is 107 bytes."""
-    return directory / f"{secrets.token_hex(6)}.sock"
+def save(monitor: Monitor, sockets: Path, to: Path, owner: tuple[int, int] | None) -> None:
+    """Write the device state of a paused guest to the new file ``to``.
 
-
-def save(monitor: Monitor, directory: Path, to: Path, owner: tuple[int, int] | None) -> int:
-    """Write the device state of a paused guest to ``to``; returns its size in bytes.
-
-    Raises HostUnfit when QEMU reports a failed migration or stops talking.
+    ``sockets``: a directory for the socket; ``owner``: the uid and gid of QEMU, None if
+    ours. Raises HostUnfit when QEMU reports a failed migration or stops talking; there is no
+    file then.
     """
-    path = socket_path(directory)
     deadline = Deadline.after(MOVE_SECONDS)
-    _leave_out_ram(monitor)
-    with socket.socket(socket.AF_UNIX) as listener:
+    _ignore_shared(monitor)
+    with _socket(sockets, owner) as path, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
+        path.chmod(0o600)
+        if owner is not None:
+            os.chown(path, *owner)
+        listener.listen(1)
+        listener.settimeout(deadline.left)
         try:
-            path.chmod(0o600)
-            if owner is not None:
-                os.chown(path, *owner)
-            listener.listen(1)
-            listener.settimeout(deadline.left)
             monitor({"execute": "migrate", "arguments": {"uri": f"unix:{path}"}})
-            size = _receive(listener, to, deadline)
-        finally:
-            path.unlink(missing_ok=True)
-    _finished(monitor, deadline, "saving the device state")
-    return size
+            _receive(listener, to, deadline)
+            _saved(monitor, deadline)
+        except BaseException:
+            to.unlink(missing_ok=True)
+            raise
 
 
-def load(monitor: Monitor, directory: Path, state: Path) -> None:
-    """Give the device state in ``state`` to a paused QEMU that waits for one.
+def load(monitor: Monitor, sockets: Path, state: Path, owner: tuple[int, int] | None) -> None:
+    """Feed the device state in ``state`` to a QEMU that was started with ``-incoming defer``.
 
-    Raises HostUnfit when QEMU refuses it or stops talking.
+    Returns once it is complete and paused; raises HostUnfit. ``sockets``, ``owner``: see
+    ``save``.
     """
-    path = socket_path(directory)
     deadline = Deadline.after(MOVE_SECONDS)
-    _leave_out_ram(monitor)
-    monitor({"execute": "migrate-incoming", "arguments": {"uri": f"unix:{path}"}})
-    with socket.socket(socket.AF_UNIX) as connection:
+    _ignore_shared(monitor)
+    with _socket(sockets, owner) as path, socket.socket(socket.AF_UNIX) as connection:
+        monitor({"execute": "migrate-incoming", "arguments": {"uri": f"unix:{path}"}})
         connection.settimeout(deadline.left)
         try:
             connection.connect(str(path))
-            connection.sendall(state.read_bytes())
+            with state.open("rb") as file:
+                connection.sendfile(file)
         except OSError as error:
             raise HostUnfit(f"QEMU refused the device state: {error}") from None
-        finally:
-            path.unlink(missing_ok=True)
+    _loaded(monitor, deadline)
+
+
+@contextmanager
+def _socket(sockets: Path, owner: tuple[int, int] | None) -> Iterator[Path]:
+    """A free path for a socket, in a directory to which QEMU may write, and nobody else.
+
+    It is short, since the limit for the whole path is 107 bytes.
+    """
+    directory = sockets / secrets.token_hex(4)
+    directory.mkdir(mode=0o700)
+    try:
+        if owner is not None:
+            os.chown(directory, *owner)
+        yield directory / "s"
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _ignore_shared(monitor: Monitor) -> None:
+    capability = {"capability": "x-ignore-shared", "state": True}
+    monitor({"execute": "migrate-set-capabilities", "arguments": {"capabilities": [capability]}})
+
+
+def _loaded(monitor: Monitor, deadline: Deadline) -> None:
     for _ in attempts(deadline, first=0.003, most=0.05):
         status = monitor({"execute": "query-status"})["status"]
         if status != "inmigrate":
             break
+    else:
+        raise HostUnfit("QEMU did not finish loading the device state in time")
     if status not in ("paused", "prelaunch"):
         raise HostUnfit(f"QEMU is in state {status} after loading the device state")
 
 
-def _leave_out_ram(monitor: Monitor) -> None:
-    capability = {"capability": "x-ignore-shared", "state": True}
-    arguments = {"capabilities": [capability]}
-    monitor({"execute": "migrate-set-capabilities", "arguments": arguments})
-
-
-def _receive(listener: socket.socket, to: Path, deadline: Deadline) -> int:
-    size = 0
+def _receive(listener: socket.socket, to: Path, deadline: Deadline) -> None:
     try:
         connection, _ = listener.accept()
         with connection, to.open("xb") as file:
             connection.settimeout(deadline.left)
             while chunk := connection.recv(_CHUNK):
                 file.write(chunk)
-                size += len(chunk)
     except TimeoutError:
         raise HostUnfit("QEMU did not send its device state in time") from None
-    return size
 
 
-def _finished(monitor: Monitor, deadline: Deadline, doing: str) -> None:
+def _saved(monitor: Monitor, deadline: Deadline) -> None:
     for _ in attempts(deadline, first=0.003, most=0.05):
         answer = monitor({"execute": "query-migrate"})
         status = answer.get("status")
         if status == "completed":
             return
         if status in ("failed", "cancelled"):
-            raise HostUnfit(f"{doing} failed", details=[str(answer.get("error-desc", status))])
-    raise HostUnfit(f"{doing} took longer than {MOVE_SECONDS:g} s")
+            why = str(answer.get("error-desc", status))
+            raise HostUnfit("saving the device state failed", details=[why])
+    raise HostUnfit(f"saving the device state took longer than {MOVE_SECONDS:g} s")

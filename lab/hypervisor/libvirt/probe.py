@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -14,8 +15,14 @@ from lab.run import run
 KVM_PROBE_SECONDS = 10.0
 
 
-def kvm_usable(emulator: str, *, cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[bool, str]:
-    """Whether KVM truly works, and why not.
+def kvm_usable(
+    emulator: str,
+    *,
+    cpuinfo: Path = Path("/proc/cpuinfo"),
+    device: Path = Path("/dev/kvm"),
+    patience: float = KVM_PROBE_SECONDS,
+) -> tuple[bool, str]:
+    """Whether KVM truly works, and why not; the answer takes at most ``patience`` seconds.
 
     ``/dev/kvm`` may exist where the processor offers no virtualisation: a guest hangs then.
     So this asks for the processor's flag (as ``kvm-ok`` does), then for access, then lets
@@ -24,23 +31,28 @@ def kvm_usable(emulator: str, *, cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple
     flags = cpuinfo.read_text(errors="replace").split()
     if "vmx" not in flags and "svm" not in flags:
         return False, "the processor offers no virtualisation (neither vmx nor svm)"
-    device = Path("/dev/kvm")
     if not device.exists():
-        return False, "/dev/kvm does not exist (is the kvm module loaded?)"
+        return False, f"{device} does not exist (is the kvm module loaded?)"
     if not os.access(device, os.R_OK | os.W_OK):
-        return False, "no permission on /dev/kvm (is the user in the group kvm?)"
+        return False, f"no permission on {device} (is the user in the group kvm?)"
     argv = [emulator, "-machine", "none,accel=kvm", "-nodefaults", "-display", "none"]
     try:
-        run([*argv, "-S", "-monitor", "stdio"], timeout=KVM_PROBE_SECONDS, stdin=b"quit\n")
+        run([*argv, "-S", "-monitor", "stdio"], timeout=patience, stdin=b"quit\n")
     except CommandFailed as failed:
         return False, f"QEMU cannot use KVM: {(failed.details or (failed.what,))[-1]}"
     return True, ""
 
 
-def probe(connection: Any, *, accelerator: str) -> tuple[Machine, dict[str, str]]:
+def probe(
+    connection: Any,
+    *,
+    accelerator: str,
+    usable: Callable[[str], tuple[bool, str]] = kvm_usable,
+) -> tuple[Machine, dict[str, str]]:
     """What guests are made of here, and facts for people.
 
-    ``accelerator``: ``auto``, ``kvm`` or ``tcg``. Raises HostUnfit if QEMU is missing or
+    ``accelerator``: ``auto``, ``kvm`` or ``tcg``. ``usable`` tells whether KVM works with an
+    emulator, and why not. Raises HostUnfit if QEMU is missing or
     the accelerator asked for does not work.
     """
     capabilities = ET.fromstring(connection.getCapabilities())  # noqa: S314  libvirt's own XML
@@ -50,7 +62,7 @@ def probe(connection: Any, *, accelerator: str) -> tuple[Machine, dict[str, str]
         raise HostUnfit(
             "libvirt finds no QEMU for x86_64", hint="install the package qemu-system-x86"
         )
-    kvm, why = kvm_usable(emulator)
+    kvm, why = usable(emulator)
     if accelerator == "kvm" and not kvm:
         raise HostUnfit(f"KVM was asked for, but {why}", hint="leave the accelerator on auto")
     use_kvm = kvm and accelerator != "tcg"

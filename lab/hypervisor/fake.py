@@ -1,0 +1,286 @@
+"""A hypervisor for tests that behaves: guests are JSON files, and they answer.
+
+It keeps the whole contract, between processes too, and refuses what the real one refuses.
+Its guests pretend to be nodes of a Galera cluster: through ``channel`` and, in the place of
+published ports, through ``sql``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, replace
+from pathlib import Path
+
+from lab.errors import CommandFailed, Conflict, HostUnfit, NotFound, NotReady
+from lab.hypervisor import Capabilities, Guest, GuestShape, GuestSpec, GuestState, MemoryImage
+from lab.hypervisor import fake_inside as guest_side
+from lab.hypervisor.fake_channel import FakeChannel
+from lab.hypervisor.fake_guests import Guests, Record, segment_of
+from lab.hypervisor.fake_inside import Inside, Result
+from lab.names import GuestName
+
+_SQL_PORT = 3306
+
+
+class FakeHypervisor:
+    """Guests in ``directory``; ``home`` marks those of this installation.
+
+    ``before`` is called with the name of each step about to happen and may raise: a method's
+    name when it starts (``ping``, ``run``, ``write``, ``personalise`` and ``sql`` for what is
+    asked of a guest), ``commit`` before a change appears. ``version`` is part of the fingerprint.
+    ``boot_seconds``: how long after a cold start a guest begins to answer.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        home: str = "home",
+        *,
+        before: Callable[[str], None] = lambda _: None,
+        capabilities: Capabilities | None = None,
+        version: str = "1",
+        boot_seconds: float = 0.0,
+    ) -> None:
+        self._guests = Guests(directory)
+        self._home = home
+        self._before = before
+        facts = {"fake": f"version {version}"}
+        self._capabilities = capabilities or Capabilities("fake", "fake", warm=True, facts=facts)
+        self._version = version
+        self._boot_seconds = boot_seconds
+
+    @property
+    def run_as(self) -> None:
+        """See Hypervisor; guests are files of ours."""
+
+    def close(self) -> None:
+        """There is nothing to give back; guests go on."""
+
+    def capabilities(self) -> Capabilities:
+        """See Hypervisor."""
+        return self._capabilities
+
+    def fingerprint(self, shape: GuestShape) -> str:
+        """See Hypervisor."""
+        facts = [self._version, self._capabilities.accelerator, *astuple(shape)]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+    def start(self, guest: GuestSpec) -> None:
+        """See Hypervisor."""
+        self._before("start")
+        with self._guests.hold():
+            self._guests.refuse(guest)
+            if guest.memory_file is not None:
+                _size_ram(guest, guest.memory_file)
+            self._make(guest, "running", time.time() + self._boot_seconds, "boots")
+
+    def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
+        """See Hypervisor."""
+        self._before("restore")
+        guest = replace(guest, memory_file=memory.ram)
+        with self._guests.hold():
+            self._guests.refuse(guest)
+            state = _read_state(guest, memory)
+            if memory.ram.stat().st_size != guest.memory or memory.size != guest.memory:
+                raise _no_restore(guest, "the RAM image is not of the guest's size")
+            if state.get("fingerprint") != self.fingerprint(guest.shape):
+                raise _no_restore(guest, "the device state is of another machine")
+            # A real one would not notice at once, but the guest would destroy its data.
+            if state.get("disk") != guest_side.read_inside(guest.disks).digest():
+                raise _no_restore(guest, "the disk is not of the same moment as the RAM")
+            self._make(guest, "paused", time.time(), "is restored")
+
+    def pause(self, guests: Sequence[GuestName]) -> None:
+        """See Hypervisor."""
+        self._before("pause")
+        self._all(guests, "paused")
+
+    def resume(self, guests: Sequence[GuestName]) -> None:
+        """See Hypervisor."""
+        self._before("resume")
+        self._all(guests, "running")
+
+    def save_memory(self, guest: GuestName, ram: Path, state: Path) -> MemoryImage:
+        """See Hypervisor."""
+        self._before("save_memory")
+        with self._guests.hold():
+            record = self._guests.find(guest, self._home)
+            if record.state != "paused":
+                raise Conflict(f"{guest} is {record.state}: pause it before its memory is saved")
+            if record.memory_file != ram:
+                raise Conflict(f"the memory of {guest} is not in {ram}")
+            if state.exists():
+                raise Conflict(f"{state} exists already")
+            content = {
+                "fingerprint": self.fingerprint(record.shape),
+                "disk": guest_side.read_inside(record.disks).digest(),
+            }
+            self._before("commit")
+            _write_state(state, content)
+            self._guests.put(replace(record, saved=True))
+        return MemoryImage(ram=ram, state=state, size=ram.stat().st_size)
+
+    def stop(self, guest: GuestName, *, force: bool, timeout: float = 60.0) -> None:
+        """See Hypervisor; never waits, as what does not shut down at once never will."""
+        self._before("stop")
+        with self._guests.hold():
+            try:
+                record = self._guests.find(guest, self._home)
+            except NotFound:
+                return
+            if not force and record.state != "running":
+                raise NotReady(f"{guest} did not shut down within {timeout:g} s", hint="force it")
+            self._before("commit")
+            self._guests.remove(guest)
+
+    def guests(self) -> dict[GuestName, Guest]:
+        """See Hypervisor."""
+        self._before("guests")
+        with self._guests.hold():
+            ours = [record for record in self._guests.all() if record.home == self._home]
+        return {record.name: Guest(record.name, record.state, record.tags) for record in ours}
+
+    def channel(self, guest: GuestName) -> FakeChannel:
+        """See Hypervisor."""
+        self._before("channel")
+        with self._guests.hold():
+            self._guests.find(guest, self._home)
+        return FakeChannel(self, guest, self._before)
+
+    def console_argv(self, guest: GuestName) -> list[str]:
+        """See Hypervisor."""
+        with self._guests.hold():
+            return ["tail", "-f", str(self._guests.find(guest, self._home).console_log)]
+
+    def sql(self, port: int, user: str, password: str, statement: str) -> Result:
+        """What a client gets that runs ``statement`` through the host's ``port``.
+
+        Raises NotReady if nothing answers there or the login is refused, CommandFailed if
+        the statement is.
+        """
+        self._before("sql")
+        with self._guests.hold():
+            listening = [r for r in self._guests.all() if r.ports.get(port) == _SQL_PORT]
+            if not listening or not self._answers(listening[0]):
+                raise NotReady(f"no SQL at port {port}", details=["Connection refused"])
+            accounts = guest_side.read_inside(listening[0].disks).accounts
+            if accounts.get(user) != guest_side.native_hash(password):
+                denied = f"Access denied for user '{user}'@'%'"
+                raise NotReady(f"no SQL at port {port}", details=[denied])
+            return self._execute(listening[0], statement)
+
+    def inside(self, guest: GuestName) -> Inside:
+        """What a guest has on its disk, for tests to look at; raises NotFound."""
+        with self._guests.hold():
+            return guest_side.read_inside(self._guests.find(guest, self._home).disks)
+
+    def alter(self, guest: GuestName, change: Callable[[Inside], None]) -> None:
+        """Let the guest itself change what is on its disk; raises NotReady if it cannot."""
+        with self._guests.hold():
+            record = self._awake(guest)
+            inside = guest_side.read_inside(record.disks)
+            change(inside)
+            guest_side.write_inside(record.disks, inside)
+
+    def execute(self, guest: GuestName, statement: str) -> Result:
+        """Run a statement as the guest's own root; raises NotReady and CommandFailed."""
+        with self._guests.hold():
+            return self._execute(self._awake(guest), statement)
+
+    def awake(self, guest: GuestName) -> bool:
+        """True if the guest runs and has booted."""
+        with self._guests.hold():
+            try:
+                return self._answers(self._guests.find(guest, self._home))
+            except (NotFound, Conflict):
+                return False
+
+    def _awake(self, guest: GuestName) -> Record:
+        try:
+            record = self._guests.find(guest, self._home)
+        except NotFound:
+            record = None
+        if record is None or not self._answers(record):
+            raise NotReady(f"the guest agent of {guest} does not answer")
+        return record
+
+    def _answers(self, record: Record) -> bool:
+        return record.state == "running" and time.time() >= record.since
+
+    def _execute(self, record: Record, statement: str) -> Result:
+        everyone = self._guests.all()
+        peers = [peer for peer in segment_of(record, everyone) if self._answers(peer)]
+        known = guest_side.members(record.disks)
+        if not known:
+            owner = record.tags.get("owner")
+            near = [r for r in everyone if r.segment == record.segment]
+            known = sum(r.tags.get("owner") == owner for r in near)
+        variables = guest_side.status(len(peers), known)
+        shown = guest_side.show_status(statement, variables)
+        if shown is not None:
+            return shown
+        if statement in guest_side.NO_DATA:
+            return Result()
+        if variables["wsrep_ready"] != "ON":
+            text = "WSREP has not yet prepared node for application use"
+            raise CommandFailed(["SQL"], 1047, stderr=text)
+        nodes = [(peer, guest_side.read_inside(peer.disks)) for peer in peers]
+        # A node that was away has caught up by the time that anyone asks.
+        newest = max((inside for _, inside in nodes), key=lambda inside: len(inside.statements))
+        result = guest_side.execute(newest, statement)
+        for peer, inside in nodes:
+            if inside.statements != newest.statements or inside is newest:
+                guest_side.write_inside(
+                    peer.disks, replace(inside, statements=list(newest.statements))
+                )
+        return result
+
+    def _make(self, guest: GuestSpec, state: GuestState, since: float, what: str) -> None:
+        self._before("commit")
+        with guest.console_log.open("a") as log:
+            log.write(f"{guest.name} {what}\n")
+        self._guests.put(Record.of(guest, state, since))
+
+    def _all(self, guests: Sequence[GuestName], state: GuestState) -> None:
+        with self._guests.hold():
+            found = [self._guests.find(guest, self._home) for guest in guests]
+            for record in found:
+                if record.saved and state == "running":
+                    raise HostUnfit(f"{record.name} can only be stopped: its memory was saved")
+            self._before("commit")
+            for record in found:
+                self._guests.put(replace(record, state=state))
+
+
+def _size_ram(guest: GuestSpec, ram: Path) -> None:
+    size = ram.stat().st_size
+    if 0 < size < guest.memory:
+        raise HostUnfit(f"starting {guest.name}: {ram} is smaller than the guest's memory")
+    if not size:
+        with ram.open("r+b") as file:
+            file.truncate(guest.memory)
+
+
+def _write_state(path: Path, content: Mapping[str, str]) -> None:
+    text = json.dumps(content)
+    path.write_text(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}\n")
+
+
+def _read_state(guest: GuestSpec, memory: MemoryImage) -> dict[str, str]:
+    try:
+        digest, text, _ = memory.state.read_text().split("\n")
+        if hashlib.sha256(text.encode()).hexdigest() != digest:
+            raise ValueError
+        content: dict[str, str] = json.loads(text)
+    except FileNotFoundError:
+        raise _no_restore(guest, f"{memory.state} does not exist") from None
+    except ValueError:
+        raise _no_restore(guest, "the device state is damaged") from None
+    return content
+
+
+def _no_restore(guest: GuestSpec, why: str) -> HostUnfit:
+    return HostUnfit(f"{guest.name} could not be restored", details=[why])

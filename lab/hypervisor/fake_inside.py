@@ -1,0 +1,166 @@
+"""What goes on inside the guests of the fake hypervisor: a pretended Galera cluster.
+
+All that a guest knows is on its first disk, so snapshots, clones and rollbacks of the
+disk do to it what they do to a real one: ``MAGIC``, then one line of JSON. Its data are the
+statements that changed something; a question is answered by replaying them into SQLite.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import sqlite3
+import tarfile
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+
+from lab.errors import CommandFailed
+from lab.guest import network, seed
+from lab.hypervisor import Disk
+
+MAGIC = b"lab-fake-guest 1\n"
+
+_ACCOUNT = re.compile(
+    r"ALTER USER '(\w+)'@'%' IDENTIFIED (?:VIA|WITH) mysql_native_password"
+    r" (?:USING|AS) '(\*[0-9A-F]{40})' ACCOUNT UNLOCK"
+)
+_DATABASE = re.compile(r"(CREATE|DROP) DATABASE (?:IF (?:NOT )?EXISTS )?`?(\w+)`?", re.IGNORECASE)
+NO_DATA = ("DO 1", "FLUSH LOCAL SSL", "ALTER INSTANCE RELOAD TLS")
+"""Statements that touch no data: a node executes them even without its cluster."""
+
+
+@dataclass
+class Inside:
+    """What is on a guest's first disk.
+
+    ``statements`` changed data or accounts, in their order; all nodes of a cluster have the
+    same. ``files``: content as base64 by path. ``modes``: of those, octal. ``clock``: what it
+    was last set to. ``entropy``: a hash of all that was mixed in.
+    """
+
+    statements: list[str] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    modes: dict[str, str] = field(default_factory=dict)
+    clock: float = 0.0
+    entropy: str = ""
+
+    @property
+    def accounts(self) -> dict[str, str]:
+        """Password hashes by user; an account that was never unlocked is not there."""
+        found = (_ACCOUNT.fullmatch(statement) for statement in self.statements)
+        return {match[1]: match[2] for match in found if match}
+
+    def file(self, path: str) -> bytes:
+        """What was put at ``path``; raises KeyError."""
+        return base64.b64decode(self.files[path])
+
+    def put(self, path: str, content: bytes, mode: str) -> None:
+        """Have a file."""
+        self.files[path] = base64.b64encode(content).decode()
+        self.modes[path] = mode
+
+    def digest(self) -> str:
+        """A hash of all of it."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+
+Row = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a statement gives: no columns where it returns no rows."""
+
+    columns: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()
+    affected: int = 0
+
+
+def read_inside(disks: Sequence[Disk]) -> Inside:
+    """What the first of a guest's disks holds; nothing if no guest ever wrote to it."""
+    if not disks:
+        return Inside()
+    with disks[0].path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            return Inside()
+        return Inside(**json.loads(file.readline()))
+
+
+def write_inside(disks: Sequence[Disk], inside: Inside) -> None:
+    """Keep ``inside`` on the first disk."""
+    with disks[0].path.open("r+b") as file:
+        file.write(MAGIC + json.dumps(asdict(inside)).encode() + b"\n")
+
+
+def members(disks: Sequence[Disk]) -> int:
+    """How many nodes a guest's seed tells it about, 0 if it has none."""
+    for disk in disks:
+        if disk.serial == seed.SERIAL:
+            prefix = network.inner_address(1).rsplit(".", 1)[0] + "."
+            with tarfile.open(disk.path) as archive:
+                hosts = archive.extractfile("lab/root/etc/hosts")
+                lines = hosts.read().decode().splitlines() if hosts else []
+            return sum(line.startswith(prefix) for line in lines)
+    return 0
+
+
+def status(running: int, nodes: int) -> dict[str, str]:
+    """A node's status variables when ``running`` of ``nodes`` nodes see each other."""
+    primary = 2 * running > nodes
+    return {
+        "wsrep_local_state_comment": "Synced" if primary else "Initialized",
+        "wsrep_cluster_status": "Primary" if primary else "non-Primary",
+        "wsrep_ready": "ON" if primary else "OFF",
+        "wsrep_cluster_size": str(running),
+    }
+
+
+def show_status(statement: str, variables: dict[str, str]) -> Result | None:
+    """The answer if ``statement`` is SHOW STATUS, of the variables that it names."""
+    if not re.match(r"SHOW (GLOBAL )?STATUS\b", statement, re.IGNORECASE):
+        return None
+    named = re.findall(r"'(\w+)'", statement)
+    rows = tuple(pair for pair in variables.items() if not named or pair[0] in named)
+    return Result(("Variable_name", "Value"), rows, len(rows))
+
+
+def execute(inside: Inside, statement: str) -> Result:
+    """Run ``statement``; if it changed something, it is added to the statements.
+
+    Raises CommandFailed for what the pretended server does not understand.
+    """
+    if _ACCOUNT.fullmatch(statement):
+        inside.statements.append(statement)
+        return Result()
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        try:
+            for earlier in inside.statements:
+                if not _ACCOUNT.fullmatch(earlier):
+                    _replay(database, earlier)
+            before = database.total_changes
+            cursor = _replay(database, statement)
+            columns = tuple(column[0] for column in cursor.description or ())
+            rows = tuple(cursor.fetchall())
+            changed = database.total_changes - before
+        except sqlite3.Error as error:
+            raise CommandFailed(["SQL"], 1064, stderr=str(error)) from None
+    if not columns:
+        inside.statements.append(statement)
+    return Result(columns, rows, len(rows) if columns else changed)
+
+
+def native_hash(password: str) -> str:
+    """What ``mysql_native_password`` keeps of a password."""
+    inner = hashlib.sha1(password.encode(), usedforsecurity=False).digest()
+    return "*" + hashlib.sha1(inner, usedforsecurity=False).hexdigest().upper()
+
+
+def _replay(database: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
+    if match := _DATABASE.match(statement):
+        if match[1].upper() == "DROP":
+            return database.execute(f"DETACH DATABASE {match[2]}")
+        return database.execute(f"ATTACH DATABASE ':memory:' AS {match[2]}")
+    return database.execute(statement)

@@ -1,0 +1,151 @@
+"""``lab doctor``: what this host offers, what was chosen and why, what is missing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from lab import host
+from lab.errors import LabError
+from lab.lifecycle.context import open_context
+from lab.lifecycle.views import Finding
+from lab.settings import Settings
+from lab.spec import format_size
+
+_BUILD_TOOLS = {
+    "mmdebstrap": "mmdebstrap",
+    "mke2fs": "e2fsprogs",
+    "mkfs.vfat": "dosfstools",
+    "mcopy": "mtools",
+    "sgdisk": "gdisk",
+    "unshare": "util-linux",
+}
+
+
+def doctor(settings: Settings) -> list[Finding]:
+    """Look at everything; never raises for what it finds."""
+    return [
+        *_machine(),
+        *_memory(settings),
+        *_space(settings),
+        *_tools(),
+        *_client(),
+        *_guests(settings),
+    ]
+
+
+def _machine() -> Iterator[Finding]:
+    system = platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+    yield Finding("system", "ok", f"{system}, Linux {platform.release()}")
+    yield Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")
+    yield Finding("processors", "ok", str(os.cpu_count()))
+
+
+def _memory(settings: Settings) -> Iterator[Finding]:
+    have = host.memory()
+    low = have.available < settings.memory_floor + (768 << 20)
+    yield Finding(
+        "memory",
+        "warn" if low else "ok",
+        f"{format_size(have.available)} of {format_size(have.total)} available,"
+        f" {format_size(settings.memory_floor)} is kept free",
+        "labs of 768M nodes do not fit" if low else "",
+    )
+
+
+def _space(settings: Settings) -> Iterator[Finding]:
+    root = settings.home.root
+    existing = next(p for p in (root, *root.parents) if p.exists())
+    free = shutil.disk_usage(existing).free
+    low = free < settings.space_floor + (3 << 30)
+    yield Finding(
+        "space",
+        "warn" if low else "ok",
+        f"{format_size(free)} free at {existing}, {format_size(settings.space_floor)} is kept free",
+        "an image build needs 3G more" if low else "",
+    )
+
+
+def _tools() -> Iterator[Finding]:
+    for tool, package in _BUILD_TOOLS.items():
+        path = shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/sbin")
+        if path:
+            yield Finding(tool, "ok", path)
+        else:
+            yield Finding(tool, "fail", "missing", f"image builds need the package {package}")
+
+
+def _client() -> Iterator[Finding]:
+    found = shutil.which("mariadb") or shutil.which("mysql")
+    if found:
+        yield Finding("sql client", "ok", found)
+    else:
+        yield Finding("sql client", "note", "none", "`lab sql -e` works without one")
+
+
+def _guests(settings: Settings) -> Iterator[Finding]:
+    """What only an open context can tell."""
+    try:
+        with open_context(settings) as ctx:
+            capabilities = ctx.hypervisor.capabilities()
+            for topic, value in capabilities.facts.items():
+                emulated = topic == "accelerator" and capabilities.accelerator == "tcg"
+                advice = "guests are emulated: many times slower than with KVM" if emulated else ""
+                yield Finding(topic, "note" if emulated else "ok", value, advice)
+            warm = "yes" if capabilities.warm else f"no: {capabilities.why_cold}"
+            yield Finding("warm start", "ok" if capabilities.warm else "warn", warm)
+            yield from _paths(settings, ctx.hypervisor.run_as)
+            yield Finding("storage", "ok", f"{ctx.storage.name} at {settings.home.root}")
+            labs = ctx.store.labs.all()
+            yield Finding("state", "ok", f"{settings.home.database}, {len(labs)} labs")
+    except LabError as error:
+        yield Finding("guests", "fail", str(error), error.hint)
+
+
+def _paths(settings: Settings, run_as: tuple[int, int] | None) -> Iterator[Finding]:
+    """QEMU's user must be able to pass every directory above the files it opens."""
+    if run_as is None:
+        return
+    blocked = [
+        p for p in (settings.home.root, *settings.home.root.parents) if not _passable(p, run_as)
+    ]
+    if blocked:
+        yield Finding(
+            "qemu's access",
+            "fail",
+            f"user {run_as[0]} cannot pass {blocked[-1]}",
+            f"chmod o+x {blocked[-1]}, or set LAB_HOME to another place",
+        )
+    kvm = Path("/dev/kvm")
+    if kvm.exists() and not _writable(kvm, run_as):
+        yield Finding(
+            "/dev/kvm",
+            "warn",
+            f"user {run_as[0]} cannot open it: libvirt probes QEMU anew at every start",
+            "chgrp kvm /dev/kvm && chmod 660 /dev/kvm",
+        )
+
+
+def _passable(path: Path, who: tuple[int, int]) -> bool:
+    status = path.stat()
+    owner, group = status.st_uid == who[0], status.st_gid in _groups(who)
+    return bool(status.st_mode & (0o100 if owner else 0o010 if group else 0o001))
+
+
+def _writable(path: Path, who: tuple[int, int]) -> bool:
+    status = path.stat()
+    owner, group = status.st_uid == who[0], status.st_gid in _groups(who)
+    return bool(status.st_mode & (0o200 if owner else 0o020 if group else 0o002))
+
+
+def _groups(who: tuple[int, int]) -> set[int]:
+    import pwd
+
+    try:
+        return {who[1], *os.getgrouplist(pwd.getpwuid(who[0]).pw_name, who[1])}
+    except KeyError:
+        return {who[1]}

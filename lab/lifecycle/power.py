@@ -1,0 +1,121 @@
+"""Stopping and starting labs and single nodes; their disks stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from images.recipe import load
+from lab.blueprints import blueprint
+from lab.errors import Conflict, LabError, NotReady
+from lab.hypervisor import GuestSpec
+from lab.lifecycle import image as images
+from lab.lifecycle.context import Context
+from lab.lifecycle.look import lab, node_of, nodes_of
+from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec
+from lab.lifecycle.parallel import each
+from lab.lifecycle.ready import through_port, until_ready
+from lab.lifecycle.sql import Account
+from lab.lifecycle.views import LabView
+from lab.locks import lock
+from lab.names import GuestName, Owner
+from lab.spec import NodeSize
+from lab.state.records import LabRecord
+from lab.wait import Deadline
+
+_LOOK_EVERY = 0.4  # seconds, while nodes boot
+_SYNC_SECONDS = 30.0
+
+
+def stop(ctx: Context, name: str, *, node: str | None = None, force: bool = False) -> LabView:
+    """Stop a lab, or one node of it.
+
+    A whole lab is frozen at one moment, after its file systems were written out, and ended:
+    so all nodes agree on where they were, and start as the cluster they were. One node leaves
+    its cluster in an orderly way. ``force`` pulls the plug in both cases. Raises NotFound,
+    and Conflict while another command works on the lab.
+    """
+    with lock(ctx.home, "lab", name, wait=False):
+        if node is not None:
+            guest = node_of(ctx, name, node).guest
+            ctx.hypervisor.stop(guest, force=force)
+        else:
+            _stop_all(ctx, nodes_of(ctx, name), force=force)
+            ctx.store.labs.update(name, state="stopped")
+    return lab(ctx, name)
+
+
+def start(ctx: Context, name: str, *, timeout: float) -> LabView:
+    """Boot all nodes that do not run and wait until the lab is ready.
+
+    Raises NotFound, Conflict, HostUnfit and, after ``timeout`` seconds, NotReady; what was
+    started keeps running then.
+    """
+    return _start(ctx, name, nodes_of(ctx, name), timeout)
+
+
+def start_node(ctx: Context, name: str, node: str, *, timeout: float) -> LabView:
+    """Boot one node and wait until it is back in its cluster; raises as ``start`` does."""
+    return _start(ctx, name, [node_of(ctx, name, node)], timeout)
+
+
+def _stop_all(ctx: Context, nodes: Sequence[Node], *, force: bool) -> None:
+    running = [n.guest for n in nodes if n.guest in ctx.hypervisor.guests()]
+    if not force:
+
+        def write_out(guest: GuestName) -> None:
+            # A guest that does not answer is stopped all the same.
+            with suppress(LabError):
+                ctx.hypervisor.channel(guest).run(["/bin/sync"], timeout=_SYNC_SECONDS)
+
+        each(write_out, running)
+        ctx.hypervisor.pause(running)
+    each(lambda guest: ctx.hypervisor.stop(guest, force=True), running)
+
+
+def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float) -> LabView:
+    deadline = Deadline.after(timeout)
+    with lock(ctx.home, "lab", name, wait=False):
+        record = ctx.store.labs.get(name)
+        if record.state not in ("ready", "stopped", "failed"):
+            raise Conflict(f"the lab {name} is {record.state}", hint="`lab gc` clears remains")
+        there = ctx.hypervisor.guests()
+        image = _image(ctx, record)
+        with ctx.progress.step("boot", f"starting {name}"):
+            _boot(ctx, record, image, [n for n in wanted if n.guest not in there])
+        plan = blueprint(record.blueprint)
+        everyone = nodes_of(ctx, name)
+        running = [n for n in everyone if n.guest in ctx.hypervisor.guests()]
+        ask = through_port(plan, Account(record.user, record.password))
+        with ctx.progress.step("ready", "waiting until every node can be used"):
+            until_ready(ctx, running, plan, ask, deadline, pause=_LOOK_EVERY)
+        ctx.store.labs.update(name, state="ready")
+    return lab(ctx, name)
+
+
+def _image(ctx: Context, record: LabRecord) -> Image:
+    recipe = ctx.store.images.get(record.image).recipe
+    return images.find(ctx, load(recipe), record.image)
+
+
+def _boot(ctx: Context, record: LabRecord, image: Image, nodes: Sequence[Node]) -> None:
+    specs = [_spec(ctx, record, image, node) for node in nodes]
+    paused = [g.name for g in ctx.hypervisor.guests().values() if g.state == "paused"]
+    each(ctx.hypervisor.start, specs)
+    ctx.hypervisor.resume([n.guest for n in nodes_of(ctx, record.name) if n.guest in paused])
+
+
+def _spec(ctx: Context, record: LabRecord, image: Image, node: Node) -> GuestSpec:
+    seeded_by = Owner("template", record.template) if record.template else node.owner
+    seed = ctx.home.seed(seeded_by, node.name)
+    if not seed.exists():
+        raise NotReady(f"{node.name} has lost its seed {seed}", hint="`lab down` the lab")
+    wiring = Wiring(
+        home=ctx.home.id,
+        segment=record.segment,
+        seed=seed,
+        console_log=ctx.home.console_log(node.guest),
+    )
+    size = NodeSize(record.memory, record.cpus, record.disk)
+    volumes = [ctx.storage.get(node.volume(disk)) for disk in image.volumes]
+    return guest_spec(node, volumes, image, size, wiring)

@@ -1,0 +1,36 @@
+"""Waiting for a lab that somebody else is making or starting."""
+
+from __future__ import annotations
+
+from lab.blueprints import blueprint
+from lab.errors import NotFound, NotReady
+from lab.lifecycle.context import Context
+from lab.lifecycle.look import lab, nodes_of
+from lab.lifecycle.ready import through_port, until_ready
+from lab.lifecycle.sql import Account
+from lab.lifecycle.views import LabView
+from lab.wait import Deadline, attempts
+
+_LOOK_EVERY = 0.1  # seconds
+
+
+def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
+    """Return once every node can be used; raises NotFound, and NotReady after ``timeout`` s."""
+    deadline = Deadline.after(timeout)
+    for _ in attempts(deadline, first=_LOOK_EVERY):
+        found = lab(ctx, name)
+        if found.state != "creating":
+            break
+    else:
+        raise NotReady(f"the lab {name} is still being made after {timeout:g} s")
+    if found.state in ("stopped", "failed", "removing", "unrecorded"):
+        raise NotReady(
+            f"the lab {name} is {found.state}: waiting does not change that",
+            hint=f"`lab start {name}` or `lab down {name}`",
+        )
+    if not found.nodes:
+        raise NotFound(f"the lab {name} has no nodes")
+    plan = blueprint(found.blueprint)
+    ask = through_port(plan, Account(found.user, found.password))
+    until_ready(ctx, nodes_of(ctx, name), plan, ask, deadline, pause=_LOOK_EVERY)
+    return lab(ctx, name)

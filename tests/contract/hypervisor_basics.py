@@ -1,0 +1,234 @@
+"""The contract: starting, pausing and ending guests, and whose they are."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypervisor_site import MIB, ClosableHypervisor, Opener, Site, states
+
+from lab.errors import Conflict, HostUnfit, NotFound, NotReady
+from lab.hypervisor import DirectBoot, Disk, Forward, GuestShape, GuestSpec, Hypervisor
+from lab.names import GuestName
+
+_SPAWN = mp.get_context("spawn")
+_NOWHERE = Path("/nowhere/at-all")
+_ABSENT = GuestName("lab-ct-absent-n1")
+
+
+class Starting:
+    def test_a_started_guest_runs_and_keeps_its_tags(self, site: Site, ours: Hypervisor) -> None:
+        guest = site.guest()
+        guest = replace(guest, tags={**guest.tags, "role": 'a "b" <c> & d'})
+        ours.start(guest)
+        found = ours.guests()
+        assert list(found) == [guest.name]
+        assert (found[guest.name].name, found[guest.name].state) == (guest.name, "running")
+        assert dict(found[guest.name].tags) == dict(guest.tags)
+
+    def test_a_name_is_taken_once(self, site: Site, ours: Hypervisor) -> None:
+        ours.start(site.guest())
+        for other, home in ((ours, site.home), (site.hypervisor(site.foreign), site.foreign)):
+            again = replace(site.guest("n2", home), name=site.guest().name)
+            with pytest.raises(Conflict):
+                other.start(again)
+        assert states(ours) == {site.guest().name: "running"}
+
+    def test_a_name_is_free_again_at_once(self, site: Site, ours: Hypervisor) -> None:
+        for _ in range(2):
+            ours.start(site.guest())
+            ours.stop(site.guest().name, force=True)
+        assert states(ours) == {}
+
+    @pytest.mark.parametrize(
+        "spoil",
+        [
+            lambda guest: replace(guest, disks=(Disk(_NOWHERE, "raw", "lab-os"),)),
+            lambda guest: replace(guest, boot=DirectBoot(_NOWHERE, guest.boot.initrd, "")),
+            lambda guest: replace(guest, boot=DirectBoot(guest.boot.kernel, _NOWHERE, "")),
+            lambda guest: replace(guest, memory_file=_NOWHERE),
+            lambda guest: replace(guest, console_log=_NOWHERE),
+        ],
+        ids=["disk", "kernel", "initrd", "memory file", "console log"],
+    )
+    def test_what_cannot_be_started_leaves_nothing(
+        self, site: Site, ours: Hypervisor, spoil: Callable[[GuestSpec], GuestSpec]
+    ) -> None:
+        with pytest.raises(HostUnfit) as failure:
+            ours.start(spoil(site.guest()))
+        assert any(str(_NOWHERE.parent) in line for line in failure.value.details)
+        assert states(ours) == {}
+        ours.start(site.guest())
+
+    def test_a_port_leads_to_one_guest(self, site: Site, ours: Hypervisor) -> None:
+        first, second = site.guest("n1"), site.guest("n2")
+        port = first.network.forwards[0].host_port
+        ours.start(first)
+        with pytest.raises(HostUnfit) as failure:
+            ours.start(
+                replace(second, network=replace(second.network, forwards=(Forward(port, 3306),)))
+            )
+        assert any(str(port) in line for line in failure.value.details)
+        assert list(states(ours)) == [first.name]
+
+    def test_a_disk_is_written_by_one_guest(self, site: Site, ours: Hypervisor) -> None:
+        first, second = site.guest("n1"), site.guest("n2")
+        ours.start(first)
+        with pytest.raises(HostUnfit):
+            ours.start(replace(second, disks=first.disks))
+        assert list(states(ours)) == [first.name]
+
+    def test_several_are_started_at_once(self, site: Site, ours: Hypervisor) -> None:
+        guests = [site.guest(f"n{number}") for number in (1, 2, 3)]
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(ours.start, guests))
+        assert states(ours) == {guest.name: "running" for guest in guests}
+
+    def test_fingerprints_tell_shapes_apart(self, site: Site, ours: Hypervisor) -> None:
+        shapes = [
+            GuestShape(64 * MIB, 1, 2, "direct"),
+            GuestShape(128 * MIB, 1, 2, "direct"),
+            GuestShape(64 * MIB, 2, 2, "direct"),
+            GuestShape(64 * MIB, 1, 3, "direct"),
+            GuestShape(64 * MIB, 1, 2, "firmware"),
+        ]
+        prints = [ours.fingerprint(shape) for shape in shapes]
+        assert len(set(prints)) == len(shapes)
+        other = site.hypervisor(site.foreign)
+        assert prints == [other.fingerprint(shape) for shape in shapes]
+        assert other.capabilities() == ours.capabilities()
+
+
+class Pausing:
+    def test_guests_pause_and_resume_together(self, site: Site, ours: Hypervisor) -> None:
+        guests = [site.guest("n1"), site.guest("n2")]
+        for guest in guests:
+            ours.start(guest)
+        names = [guest.name for guest in guests]
+        for _ in range(2):
+            ours.pause(names)
+            assert states(ours) == dict.fromkeys(names, "paused")
+        for _ in range(2):
+            ours.resume(names)
+            assert states(ours) == dict.fromkeys(names, "running")
+
+    def test_all_or_none_are_paused_and_resumed(self, site: Site, ours: Hypervisor) -> None:
+        guest = site.guest().name
+        ours.start(site.guest())
+        with pytest.raises(NotFound):
+            ours.pause([guest, _ABSENT])
+        assert states(ours) == {guest: "running"}
+        ours.pause([guest])
+        with pytest.raises(NotFound):
+            ours.resume([guest, _ABSENT])
+        assert states(ours) == {guest: "paused"}
+
+    def test_a_paused_guest_is_silent(self, site: Site, ours: Hypervisor) -> None:
+        guest = site.guest().name
+        ours.start(site.guest())
+        ours.pause([guest])
+        assert not ours.channel(guest).ping(1.0)
+        with pytest.raises(NotReady):
+            ours.channel(guest).run(["/bin/true"], timeout=1.0)
+        with pytest.raises(NotReady):
+            ours.channel(guest).personalise(b"", timeout=1.0)
+
+    def test_there_is_no_way_into_an_absent_guest(self, ours: Hypervisor) -> None:
+        with pytest.raises(NotFound):
+            ours.channel(_ABSENT)
+        with pytest.raises(NotFound):
+            ours.console_argv(_ABSENT)
+
+    def test_the_console_is_a_command(self, site: Site, ours: Hypervisor) -> None:
+        ours.start(site.guest())
+        assert all(ours.console_argv(site.guest().name))
+
+
+class Stopping:
+    def test_force_ends_at_once_running_or_paused(self, site: Site, ours: Hypervisor) -> None:
+        guests = [site.guest("n1"), site.guest("n2")]
+        for guest in guests:
+            ours.start(guest)
+        ours.pause([guests[1].name])
+        for guest in guests:
+            ours.stop(guest.name, force=True)
+        assert states(ours) == {}
+
+    @pytest.mark.parametrize("force", [True, False])
+    def test_an_absent_guest_is_stopped_already(self, ours: Hypervisor, force: bool) -> None:
+        ours.stop(_ABSENT, force=force, timeout=1)
+
+    def test_a_guest_is_asked_to_shut_down(self, site: Site, ours: Hypervisor) -> None:
+        ours.start(site.guest())
+        site.booted(site.guest())
+        ours.stop(site.guest().name, force=False, timeout=10)
+        assert states(ours) == {}
+
+    def test_a_guest_that_does_not_react_stays(self, site: Site, ours: Hypervisor) -> None:
+        guest = site.guest().name
+        ours.start(site.guest())
+        ours.pause([guest])
+        with pytest.raises(NotReady, match=guest):
+            ours.stop(guest, force=False, timeout=0.5)
+        assert states(ours) == {guest: "paused"}
+
+
+class Owning:
+    def test_foreign_guests_are_invisible_and_left_alone(
+        self, site: Site, ours: Hypervisor
+    ) -> None:
+        foreign = site.hypervisor(site.foreign)
+        spec = site.guest(home=site.foreign)
+        guest = spec.name
+        foreign.start(spec)
+        assert ours.guests() == {}
+        for meddle in (
+            lambda: ours.stop(guest, force=True),
+            lambda: ours.stop(guest, force=False),
+            lambda: ours.pause([guest]),
+            lambda: ours.resume([guest]),
+            lambda: ours.save_memory(guest, site.directory / "ram", site.directory / "state"),
+            lambda: ours.channel(guest),
+            lambda: ours.console_argv(guest),
+        ):
+            with pytest.raises(Conflict, match="not ours"):
+                meddle()
+        assert states(foreign) == {guest: "running"}
+
+    def test_guests_outlive_the_connection(self, site: Site, ours: ClosableHypervisor) -> None:
+        ours.start(site.guest())
+        ours.close()
+        assert states(site.hypervisor(site.home)) == {site.guest().name: "running"}
+
+    def test_another_process_sees_and_ends_them(self, site: Site, ours: Hypervisor) -> None:
+        guest = site.guest().name
+        ours.start(site.guest())
+        to, ours_end = _SPAWN.Pipe()
+        child = _SPAWN.Process(target=_see_and_end, args=(site.open, site.home, ours_end))
+        child.start()
+        try:
+            assert to.recv() == {guest: "running"}
+            ours.pause([guest])
+            to.send("look again")
+            assert to.recv() == {guest: "paused"}
+            to.send("end it")
+            assert to.recv() == {}
+        finally:
+            to.close()
+            ours_end.close()
+            child.join(30)
+        assert states(ours) == {}
+
+
+def _see_and_end(opener: Opener, home: str, pipe: mp.connection.Connection) -> None:
+    hypervisor = opener(home)
+    for _ in range(2):
+        pipe.send(states(hypervisor))
+        pipe.recv()
+    for guest in hypervisor.guests():
+        hypervisor.stop(guest, force=True)
+    pipe.send(states(hypervisor))

@@ -1,0 +1,159 @@
+"""The contract: capturing RAM, and guests that are brought up from it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypervisor_site import MEMORY, MIB, Site, states
+
+from lab.errors import Conflict, HostUnfit, NotFound
+from lab.hypervisor import Disk, GuestSpec, Hypervisor, MemoryImage
+from lab.names import GuestName
+
+Spoil = Callable[[GuestSpec, MemoryImage], tuple[GuestSpec, MemoryImage]]
+
+
+class Capturing:
+    def test_only_a_paused_guest_is_saved(self, site: Site, ours: Hypervisor) -> None:
+        guest = site.former()
+        state = site.directory / "state"
+        assert guest.memory_file
+        ours.start(guest)
+        with pytest.raises(Conflict, match="pause"):
+            ours.save_memory(guest.name, guest.memory_file, state)
+        assert not state.exists()
+        assert states(ours) == {guest.name: "running"}
+
+    def test_only_its_own_memory_file_is_its_ram(self, site: Site, ours: Hypervisor) -> None:
+        guest, other = site.former(), site.guest("n2")
+        for one in (guest, other):
+            ours.start(one)
+        ours.pause([guest.name, other.name])
+        for one in (guest, other):
+            with pytest.raises(Conflict):
+                ours.save_memory(one.name, site.file("x.ram", MEMORY), site.directory / "state")
+        assert not (site.directory / "state").exists()
+
+    def test_a_saved_state_is_not_overwritten(self, site: Site, ours: Hypervisor) -> None:
+        guest = site.former()
+        state = site.put("state", b"precious")
+        assert guest.memory_file
+        ours.start(guest)
+        ours.pause([guest.name])
+        with pytest.raises(Conflict, match="exists"):
+            ours.save_memory(guest.name, guest.memory_file, state)
+        assert state.read_bytes() == b"precious"
+
+    def test_an_absent_guest_is_not_saved(self, site: Site, ours: Hypervisor) -> None:
+        with pytest.raises(NotFound):
+            ours.save_memory(GuestName("lab-ct-absent-n1"), site.directory / "r", site.directory)
+
+    def test_an_image_is_what_was_asked_for(self, site: Site, ours: Hypervisor) -> None:
+        guest = site.former()
+        image = site.capture(ours, guest)
+        assert image.ram == guest.memory_file
+        assert image.size == MEMORY == image.ram.stat().st_size
+        assert image.state.stat().st_size > 0
+
+
+class Restoring:
+    def test_two_clones_of_one_image(self, site: Site, ours: Hypervisor) -> None:
+        image = site.capture(ours, site.former())
+        before = _digest(image)
+        clones = [site.guest("n2"), site.guest("n3")]
+        names = [clone.name for clone in clones]
+        for clone in clones:
+            ours.restore(clone, image)
+        assert states(ours) == dict.fromkeys(names, "paused")
+        ours.resume(names)
+        assert states(ours) == dict.fromkeys(names, "running")
+        for clone in clones:
+            ours.stop(clone.name, force=True)
+        assert _digest(image) == before, "clones map the image copy-on-write"
+
+    def test_a_clone_can_be_captured(self, site: Site, ours: Hypervisor) -> None:
+        image = site.capture(ours, site.former())
+        clone = replace(site.guest("n2"), memory_file=image.ram)
+        ours.restore(clone, image)
+        ours.resume([clone.name])
+        second = site.freeze(ours, clone)
+        ours.restore(site.guest("n3"), second)
+        ours.resume([site.guest("n3").name])
+        assert states(ours) == {site.guest("n3").name: "running"}
+
+    def test_a_running_name_is_not_restored_over(self, site: Site, ours: Hypervisor) -> None:
+        image = site.capture(ours, site.former())
+        ours.start(site.guest("n2"))
+        with pytest.raises(Conflict):
+            ours.restore(site.guest("n2"), image)
+        assert states(ours) == {site.guest("n2").name: "running"}
+
+    def test_what_cannot_be_restored_leaves_nothing(self, site: Site, ours: Hypervisor) -> None:
+        image = site.capture(ours, site.former())
+        clone = site.guest("n2")
+        # One after the other: a capture takes a second, a refusal much less.
+        for what, spoil in _SPOILED.items():
+            spoiled = spoil(clone, image)
+            with pytest.raises(HostUnfit) as failure:
+                ours.restore(*spoiled)
+            assert failure.value.details, what
+            assert states(ours) == {}, what
+        ours.restore(clone, image)
+        assert states(ours) == {clone.name: "paused"}
+
+    def test_a_capture_of_another_shape_has_another_fingerprint(
+        self, site: Site, ours: Hypervisor
+    ) -> None:
+        guest = site.former()
+        bigger = replace(guest, memory=2 * MEMORY)
+        assert ours.fingerprint(guest.shape) != ours.fingerprint(bigger.shape)
+        assert ours.fingerprint(guest.shape) == ours.fingerprint(site.guest("n2").shape)
+
+
+def _digest(image: MemoryImage) -> str:
+    return hashlib.sha256(image.ram.read_bytes()).hexdigest()
+
+
+def _state(image: MemoryImage, change: Callable[[bytes], bytes]) -> MemoryImage:
+    damaged = image.state.with_suffix(".damaged")
+    damaged.write_bytes(change(image.state.read_bytes()))
+    return replace(image, state=damaged)
+
+
+def _short_ram(image: MemoryImage) -> MemoryImage:
+    short = image.ram.with_suffix(".short")
+    short.write_bytes(image.ram.read_bytes()[: MEMORY // 2])
+    short.chmod(0o666)
+    return replace(image, ram=short)
+
+
+def _second(guest: GuestSpec) -> Disk:
+    path = guest.disks[0].path.with_suffix(".second")
+    path.write_bytes(bytes(MIB))
+    path.chmod(0o666)
+    return Disk(path, "raw", "lab-data")
+
+
+def _missing(guest: GuestSpec) -> tuple[Disk, ...]:
+    return (replace(guest.disks[0], path=Path("/nowhere/disk")),)
+
+
+_SPOILED: dict[str, Spoil] = {
+    "half a state": lambda guest, image: (guest, _state(image, lambda s: s[: len(s) // 2])),
+    "an empty state": lambda guest, image: (guest, _state(image, lambda _: b"")),
+    "a flipped state": lambda guest, image: (guest, _state(image, lambda s: b"\xff" + s[1:])),
+    "no state": lambda guest, image: (guest, replace(image, state=Path("/nowhere/state"))),
+    "no RAM": lambda guest, image: (guest, replace(image, ram=Path("/nowhere/ram"))),
+    "half of the RAM": lambda guest, image: (guest, _short_ram(image)),
+    "more memory": lambda guest, image: (replace(guest, memory=2 * MEMORY), image),
+    "less memory": lambda guest, image: (replace(guest, memory=MEMORY // 2), image),
+    "more disks": lambda guest, image: (
+        replace(guest, disks=(*guest.disks, _second(guest))),
+        image,
+    ),
+    "a missing disk": lambda guest, image: (replace(guest, disks=_missing(guest)), image),
+}

@@ -1,0 +1,30 @@
+"""The fake keeps the contract, and fails when and how it is told to."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypervisor_contract import HypervisorContract, Site
+from hypervisor_site import states
+
+from lab.errors import HostUnfit
+from lab.hypervisor.fake import FakeHypervisor
+from lab.storage.faults import FailAt
+
+
+class TestFake(HypervisorContract):
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> Site:
+        opener = partial(FakeHypervisor, tmp_path / "guests")
+        return Site(opener, tmp_path, give=lambda _: None, booted=lambda _: None)
+
+    @pytest.mark.parametrize("step", ["start", "commit"])
+    def test_injected_failure_leaves_nothing(self, site: Site, step: str) -> None:
+        fault = FailAt(step, 1, HostUnfit("no memory: 16M needed, 0B free"))
+        failing = FakeHypervisor(site.directory / "guests", site.home, before=fault)
+        with pytest.raises(HostUnfit, match="no memory"):
+            failing.start(site.guest())
+        assert states(failing) == {}
+        failing.start(site.guest())

@@ -1,0 +1,142 @@
+"""The libvirt driver keeps the contract, with real QEMU guests that hold a tiny kernel."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypervisor_contract import HypervisorContract, Site
+from hypervisor_site import MEMORY, SECONDS, ClosableHypervisor, states
+
+from lab.errors import HostUnfit
+from lab.hypervisor import Disk, FirmwareBoot, GuestSpec, Hypervisor
+from lab.paths import Home
+from lab.wait import Deadline, until
+
+pytestmark = pytest.mark.e2e
+
+
+def _driver() -> type:
+    driver = pytest.importorskip("lab.hypervisor.libvirt.driver", reason="no libvirt-python")
+    found: type = driver.LibvirtHypervisor
+    return found
+
+
+def _open(sockets: Path, home: str) -> ClosableHypervisor:
+    from lab.hypervisor.libvirt.driver import LibvirtHypervisor
+
+    return LibvirtHypervisor(home=home, sockets=sockets, accelerator="tcg")
+
+
+@pytest.fixture(scope="module")
+def run_as() -> tuple[int, int] | None:
+    """Whom QEMU runs as; skips where libvirt or QEMU is missing."""
+    try:
+        hypervisor = _driver()(home="ct", sockets=Path("/nowhere"), accelerator="tcg")
+        owner: tuple[int, int] | None = hypervisor.run_as
+    except HostUnfit as unfit:
+        pytest.skip(f"{unfit}: {' '.join(unfit.details)}")
+    hypervisor.close()
+    return owner
+
+
+@pytest.fixture
+def site(run_as: tuple[int, int] | None) -> Iterator[Site]:
+    # Not pytest's directory: that can only be entered by who runs the tests, not by QEMU.
+    directory = Path(tempfile.mkdtemp(prefix="lab-ct-"))
+    directory.chmod(0o711)
+    home = Home(directory / "home")
+    home.create()
+
+    def give(path: Path) -> None:
+        if run_as is not None:
+            os.chown(path, *run_as)
+
+    made = Site(partial(_open, home.sockets), directory, give, _booted)
+    try:
+        yield made
+    finally:
+        shutil.rmtree(directory)
+        _remove_logs(made.token)
+
+
+def _remove_logs(token: str) -> None:
+    # libvirt keeps one for each name for ever, and ours are never used again.
+    from lab.hypervisor.libvirt.driver import LOGS
+
+    for directory in LOGS:
+        for log in Path(directory).expanduser().glob(f"lab-{token}-*.log"):
+            log.unlink()
+
+
+def _booted(guest: GuestSpec) -> None:
+    assert _printed(guest, lambda text: text[:1] == "B"), "the kernel did not boot"
+
+
+def _printed(guest: GuestSpec, enough: Callable[[str], object]) -> str:
+    """What the guest's console shows once it is ``enough``."""
+
+    def look() -> str | None:
+        text = guest.console_log.read_text() if guest.console_log.exists() else ""
+        return text if enough(text) else None
+
+    return until(look, Deadline.after(SECONDS), most=0.05) or ""
+
+
+class TestLibvirt(HypervisorContract):
+    def test_a_restored_guest_goes_on_where_it_stood(self, site: Site, ours: Hypervisor) -> None:
+        former = site.former()
+        ours.start(former)
+        last = _printed(former, lambda text: len(text) > 10)[-1]
+        image = site.freeze(ours, former)
+        last = former.console_log.read_text()[-1]
+        clones = [site.guest("n2"), site.guest("n3")]
+        for clone in clones:
+            ours.restore(clone, image)
+        time.sleep(0.3)
+        assert not any(clone.console_log.read_text() for clone in clones), "they are paused"
+        ours.resume([clone.name for clone in clones])
+        shown = [_printed(clone, lambda text: len(text) > 10)[:10] for clone in clones]
+        assert shown[0] == shown[1]
+        assert "B" not in shown[0], "a restored guest does not boot"
+        # A letter may have been on its way when the guest was paused.
+        assert (ord(shown[0][0]) - ord(last)) % 26 <= 2
+
+    def test_qemu_s_own_words_reach_the_error(self, site: Site, ours: Hypervisor) -> None:
+        image = site.capture(ours, site.former())
+        image.state.write_bytes(image.state.read_bytes()[:5000])
+        with pytest.raises(HostUnfit) as failure:
+            ours.restore(site.guest("n2"), image)
+        assert any("load of migration failed" in line for line in failure.value.details)
+
+    def test_a_guest_that_boots_from_its_disk(self, site: Site, ours: Hypervisor) -> None:
+        if not ours.machine.firmware:  # type: ignore[attr-defined]
+            pytest.skip("no EFI firmware is installed")
+        guest = replace(site.guest(), boot=FirmwareBoot(), memory=4 * MEMORY)
+        ours.start(guest)
+        assert states(ours) == {guest.name: "running"}
+
+    def test_a_read_only_disk_is_shared(self, site: Site, ours: Hypervisor) -> None:
+        seed = Disk(site.put("seed", bytes(10240)), "raw", "lab-seed", readonly=True)
+        for node in ("n1", "n2"):
+            guest = site.guest(node)
+            ours.start(replace(guest, disks=(*guest.disks, seed)))
+        assert len(states(ours)) == 2
+
+    def test_a_clone_s_image_stays_readable_only(self, site: Site, ours: Hypervisor) -> None:
+        image = site.capture(ours, site.former())
+        image.state.chmod(0o400)
+        ours.restore(site.guest("n2"), image)
+        assert list(states(ours).values()) == ["paused"]
+
+    def test_nothing_is_left_in_the_sockets_directory(self, site: Site, ours: Hypervisor) -> None:
+        image = site.capture(ours, site.former())
+        ours.restore(site.guest("n2"), image)
+        assert list((site.directory / "home" / "run").iterdir()) == []

@@ -1,0 +1,158 @@
+"""The XML that libvirt gets, word for word, and that libvirt accepts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.errors import HostUnfit
+from lab.hypervisor import DirectBoot, Disk, FirmwareBoot, Forward, GuestSpec, Network
+from lab.hypervisor.libvirt.domain import (
+    Machine,
+    domain_uuid,
+    domain_xml,
+    memory_path,
+    read_tags,
+)
+from lab.names import GuestName
+
+MIB = 1 << 20
+HOME = Path("/var/lib/lab")
+
+TCG = Machine(
+    emulator="/usr/bin/qemu-system-x86_64",
+    machine="pc-i440fx-7.2",
+    accelerator="tcg",
+    cpu_mode="maximum",
+    cpu_without=("cx16",),
+    run_as=(64055, 64055),
+    firmware="/usr/share/ovmf/OVMF.fd",
+)
+KVM = replace(TCG, accelerator="kvm", cpu_mode="host-passthrough", cpu_without=())
+
+GUEST = GuestSpec(
+    name=GuestName("lab-pxc-n1"),
+    tags={"home": "0badcafe", "owner": "lab:pxc", "node": "n1"},
+    memory=768 * MIB,
+    cpus=2,
+    disks=(
+        Disk(HOME / "storage/labs/pxc/n1/os/disk.qcow2", "qcow2", "lab-os"),
+        Disk(HOME / "labs/pxc/n1.seed", "raw", "lab-seed", readonly=True),
+    ),
+    network=Network(
+        "52:54:00:4c:00:01",
+        "52:54:00:4c:01:01",
+        (Forward(23306, 3306), Forward(23307, 22)),
+        23308,
+    ),
+    boot=DirectBoot(HOME / "images/abc/kernel", HOME / "images/abc/initrd", "console=ttyS0 quiet"),
+    console_log=HOME / "logs/console/lab-pxc-n1.log",
+)
+FORMER = replace(GUEST, memory_file=HOME / "templates/key/n1.ram", clock_offset=-86400)
+ON_ZVOL = replace(
+    GUEST, disks=(Disk(Path("/dev/zvol/tank/lab/labs/pxc/n1/os"), "block", "lab-os"),)
+)
+
+DOMAINS = {
+    "cold-direct": domain_xml(GUEST, TCG),
+    "cold-firmware": domain_xml(replace(GUEST, boot=FirmwareBoot()), TCG),
+    "forming": domain_xml(FORMER, TCG),
+    "clone": domain_xml(replace(FORMER, clock_offset=0), TCG, incoming=True),
+    "kvm": domain_xml(GUEST, KVM),
+    "session": domain_xml(GUEST, replace(TCG, run_as=None)),
+    "apparmor": domain_xml(FORMER, replace(TCG, apparmor=True)),
+    "block": domain_xml(ON_ZVOL, TCG),
+}
+
+Golden = Callable[[str, str], None]
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_domain(golden: Golden, name: str) -> None:
+    """Protects every word that QEMU gets: a change must be meant."""
+    golden(f"domain/{name}.xml", DOMAINS[name])
+
+
+@pytest.fixture(scope="module")
+def test_driver() -> Any:
+    """libvirt's own in-memory driver, which knows the schema."""
+    libvirt = pytest.importorskip("libvirt", reason="no libvirt-python")
+    from lab.hypervisor.libvirt.connection import connect
+
+    try:
+        connection = connect("test:///default")
+    except HostUnfit as unfit:
+        pytest.skip(str(unfit))
+    yield libvirt, connection
+    connection.close()
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_libvirt_s_schema_knows_it(test_driver: Any, name: str) -> None:
+    """Protects from words that libvirt would silently ignore."""
+    libvirt, connection = test_driver
+    domain = connection.defineXMLFlags(DOMAINS[name], libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
+    domain.undefine()
+
+
+def test_the_schema_refuses_what_it_does_not_know(test_driver: Any) -> None:
+    """Protects the test above from accepting everything."""
+    libvirt, connection = test_driver
+    wrong = DOMAINS["cold-direct"].replace("<devices>", "<devices><teapot />")
+    with pytest.raises(libvirt.libvirtError, match="schema"):
+        connection.defineXMLFlags(wrong, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", sorted(DOMAINS.keys() - {"kvm", "apparmor"}))
+def test_qemu_s_command_line(name: str) -> None:
+    """Protects the parts that libvirt must turn into arguments; needs QEMU, starts nothing."""
+    pytest.importorskip("libvirt", reason="no libvirt-python")
+    from lab.hypervisor.libvirt.connection import connect, default_uri
+
+    try:
+        connection = connect(default_uri())
+    except HostUnfit as unfit:
+        pytest.skip(str(unfit))
+    xml = DOMAINS[name].replace(TCG.machine, "pc")
+    argv = connection.domainXMLToNative("qemu-argv", xml, 0)
+    connection.close()
+    for wanted in ("virtio-blk-pci", "virtserialport", "virtio-rng-pci", "id=labouter"):
+        assert wanted in argv
+    assert ("memory-backend-file" in argv) == (name in ("forming", "clone"))
+    assert ("-incoming defer" in argv) == (name == "clone")
+
+
+def test_tags_and_memory_file_are_read_back() -> None:
+    """Protects whose a guest is, and what `save_memory` believes its RAM to be."""
+    odd = replace(
+        FORMER,
+        tags={"home": 'a "b" <c> & d', "empty": ""},
+        memory_file=Path("/a,b/c d&e=f.ram"),
+    )
+    xml = domain_xml(odd, TCG, incoming=True)
+    assert read_tags(xml) == dict(odd.tags)
+    assert memory_path(xml) == odd.memory_file
+    assert memory_path(domain_xml(GUEST, TCG)) is None
+    assert read_tags("<domain type='qemu'><name>other</name></domain>") == {}
+
+
+def test_two_homes_have_two_guests_of_one_name() -> None:
+    """Protects from one home's guest being taken for another's by its UUID."""
+    other = replace(GUEST, tags={**GUEST.tags, "home": "deadbeef"})
+    assert domain_uuid(GUEST) == domain_uuid(replace(GUEST, memory=MIB))
+    assert domain_uuid(GUEST) != domain_uuid(other)
+
+
+def test_a_clone_differs_from_its_template_in_nothing_that_its_ram_knows() -> None:
+    """Protects restores: every device of the clone stands where the template's stood."""
+    forming, clone = DOMAINS["forming"].splitlines(), DOMAINS["clone"].splitlines()
+    different = [line.strip() for line in clone if line not in forming]
+    assert all(
+        any(word in line for word in ("<clock", "share=off", '"-incoming"', '"defer"'))
+        for line in different
+    ), different

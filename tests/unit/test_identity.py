@@ -1,0 +1,92 @@
+"""What makes a clone itself: all of it fresh, and in the form that the guest reads."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.serialization import (
+    load_pem_private_key,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
+
+from lab.guest import identity
+
+
+def test_nothing_is_the_same_twice() -> None:
+    """Protects rule 8: a clone shares no secret with its siblings."""
+    first, second = (identity.make_node_identity("n1") for _ in range(2))
+    assert first.entropy != second.entropy
+    assert len(first.entropy) == identity.ENTROPY_BYTES
+    assert first.ssh_host.private != second.ssh_host.private
+    assert first.tls.private != second.tls.private
+    assert len({identity.make_password() for _ in range(100)}) == 100
+
+
+def test_no_secret_is_shown() -> None:
+    """Protects secrets from tracebacks and logs."""
+    node = identity.make_node_identity("n1")
+    shown = repr(node)
+    assert "PRIVATE KEY" not in shown
+    assert "entropy" not in shown
+
+
+def test_a_password_needs_no_quoting_anywhere() -> None:
+    for _ in range(20):
+        password = identity.make_password()
+        assert len(password) == identity.PASSWORD_LENGTH
+        assert password.isascii()
+        assert password.isalnum()
+
+
+def test_ssh_keys_are_what_openssh_reads() -> None:
+    key = identity.make_ssh_key("lab pxc")
+    assert key.private.startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----\n")
+    assert key.public.startswith("ssh-ed25519 ")
+    assert key.public.endswith(" lab pxc")
+    public = load_ssh_public_key(key.public.encode())
+    assert load_ssh_private_key(key.private, None).public_key() == public
+
+
+def test_tls_keys_belong_to_their_certificates() -> None:
+    tls = identity.make_tls_key("n2")
+    certificate = x509.load_pem_x509_certificate(tls.certificate)
+    private = load_pem_private_key(tls.private, None)
+    public = certificate.public_key()
+    assert isinstance(public, EllipticCurvePublicKey)
+    assert private.public_key() == public
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["n2", "localhost"]
+    assert names.get_values_for_type(x509.IPAddress) == [ipaddress.ip_address("127.0.0.1")]
+
+
+def test_message() -> None:
+    """Protects the order too: random numbers, then the clock, then all that depends on them."""
+    node = identity.make_node_identity("n1")
+    text = identity.message(
+        node,
+        now=1700000000.25,
+        engine_user="mysql",
+        tls_directory="/etc/mysql/tls",
+        authorized="ssh-ed25519 AAAA me",
+        statements=["FLUSH LOCAL SSL", "SELECT 'two  spaces\tand \N{SNOWMAN}'"],
+    ).decode("ascii")
+    assert text.endswith("\n")
+    lines = [line.split() for line in text.splitlines()]
+    items = [(word, *(bytes.fromhex(value) for value in values)) for word, *values in lines]
+    host_key = b"/etc/ssh/ssh_host_ed25519_key"
+    public = f"{node.ssh_host.public}\n".encode()
+    tls = node.tls
+    assert items == [
+        ("entropy", node.entropy),
+        ("clock", b"1700000000.250000"),
+        ("file", host_key, b"600", b"root", node.ssh_host.private),
+        ("file", host_key + b".pub", b"644", b"root", public),
+        ("file", b"/root/.ssh/authorized_keys", b"600", b"root", b"ssh-ed25519 AAAA me\n"),
+        ("file", b"/etc/mysql/tls/key.pem", b"600", b"mysql", tls.private),
+        ("file", b"/etc/mysql/tls/cert.pem", b"644", b"mysql", tls.certificate),
+        ("sql", b"FLUSH LOCAL SSL"),
+        ("sql", "SELECT 'two  spaces\tand \N{SNOWMAN}'".encode()),
+    ]
