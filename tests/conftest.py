@@ -14,6 +14,8 @@ import pytest
 
 # Modules that hold tests or parts of them, but are not found as test files.
 pytest.register_assert_rewrite(
+    "e2e_site",
+    "lifecycle_world",
     "hypervisor_basics",
     "hypervisor_contract",
     "hypervisor_memory",

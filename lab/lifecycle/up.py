@@ -116,6 +116,7 @@ def _claimed(ctx: Context, spec: LabSpec, plan_: Blueprint, deadline: Deadline) 
             name = spec.name or ctx.store.free_name(spec.blueprint)
             try:
                 held.enter_context(lock(ctx.home, "lab", name, wait=False))
+                _clear_remains(ctx, Owner("lab", name))
                 _record(ctx, name, spec, plan_)
             except Conflict:
                 held.pop_all().close()
@@ -126,11 +127,18 @@ def _claimed(ctx: Context, spec: LabSpec, plan_: Blueprint, deadline: Deadline) 
         yield _Job(spec, plan_, Owner("lab", name), deadline)
 
 
+def _clear_remains(ctx: Context, owner: Owner) -> None:
+    """Remove what a killed command left of a lab; we hold its lock, so nobody works on it."""
+    record = ctx.store.labs.find(owner.name)
+    dead = record is not None and record.state in ("creating", "removing")
+    if dead or (record is None and ctx.store.resources.of(owner)):
+        ctx.progress.note("undo", f"removing what a killed command left of {owner.name}")
+        forget(ctx, owner)
+
+
 def _record(ctx: Context, name: str, spec: LabSpec, plan_: Blueprint) -> None:
     now = time.time()
     with ctx.store.transaction():
-        if ctx.store.resources.of(Owner("lab", name)):
-            raise Conflict(f"remains of a lab {name} are there", hint="`lab gc` removes them")
         ctx.store.labs.add(
             LabRecord(
                 name=name,

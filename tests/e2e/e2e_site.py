@@ -1,0 +1,228 @@
+"""One installation that all end-to-end tests share, used as a user does: through the CLI."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lab.paths import Home
+from lab.wait import Deadline, until
+
+PORTS = (29200, 30999)
+"""Apart from the default: other installations on this machine keep theirs."""
+
+PXC = ("pxc", "--engine", "mariadb")
+"""The blueprint of these tests, on the engine that can be had without Percona's repository."""
+
+_KEPT = ("images", "templates", "storage/images", "storage/templates", "logs/images")
+_KEPT_FILES = ("state.db", "state.db-wal", "state.db-shm", "reachable.json")
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+    @property
+    def json(self) -> Any:
+        """What it printed, as data."""
+        return json.loads(self.stdout)
+
+
+@dataclass
+class Site:
+    """The installation in ``root``. ``token`` makes the names of its labs its own."""
+
+    root: Path
+    token: str = field(default_factory=lambda: secrets.token_hex(2))
+
+    @property
+    def home(self) -> Home:
+        return Home(self.root)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of a command."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("LAB_")}
+        source = str(Path(__file__).parents[2])
+        return kept | {
+            "LAB_HOME": str(self.root),
+            "LAB_PORT_RANGE": f"{PORTS[0]}-{PORTS[1]}",
+            "LAB_READY_TIMEOUT": "240",
+            "PYTHONPATH": source,
+            "LC_ALL": "C.UTF-8",
+        }
+
+    def name(self, of: str) -> str:
+        """The name of a lab that no other installation on this machine has."""
+        return f"{of}-{self.token}"
+
+    def lab(
+        self,
+        *args: str,
+        code: int | None = 0,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+        timeout: float = 300.0,
+    ) -> Done:
+        """Run ``lab ARGS`` to its end, which is with exit code ``code`` (None: any)."""
+        began = time.monotonic()
+        process = subprocess.run(
+            [sys.executable, "-m", "lab", *args],
+            cwd=self.root,
+            env={**self.env, **(env or {})},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        done = Done(process.returncode, process.stdout, process.stderr, time.monotonic() - began)
+        assert code is None or done.code == code, f"lab {' '.join(args)}: {done}"
+        return done
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        """Start ``lab ARGS``; the caller ends it."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "lab", *args],
+            cwd=self.root,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    @contextmanager
+    def up(self, *args: str) -> Iterator[Any]:
+        """A lab for the block, as ``lab up -o json`` tells of it; gone afterwards."""
+        view = self.lab("up", *args, "-o", "json").json
+        try:
+            yield view
+        finally:
+            self.lab("down", view["name"], code=None)
+
+    def sql(self, lab: str, node: str, statement: str, *, code: int | None = 0) -> list[list[Any]]:
+        """The rows of a statement on one node."""
+        done = self.lab("sql", lab, "--node", node, "-e", statement, "-o", "json", code=code)
+        rows: list[list[Any]] = done.json["rows"] if done.stdout else []
+        return rows
+
+    def left(self) -> list[str]:
+        """What is there besides images and templates: nothing, when all labs are gone."""
+        found = [f"guest {name}" for name in self.guests()]
+        found += [f"port {port}" for port in listening() if PORTS[0] <= port <= PORTS[1]]
+        found += [f"process {pid}: {line}" for pid, line in self.processes()]
+        found += [f"file {path.relative_to(self.root)}" for path in self._files()]
+        found += [f"row {row}" for row in self._rows()]
+        return found
+
+    def settled(self, *, seconds: float = 5.0) -> list[str]:
+        """``left``, once it is nothing or ``seconds`` are over: QEMU takes a moment to end."""
+
+        def nothing() -> bool | None:
+            return None if self.left() else True
+
+        until(nothing, Deadline.after(seconds), first=0.05)
+        return self.left()
+
+    def guests(self) -> list[str]:
+        """Guests that carry this installation's tag, as libvirt knows them."""
+        from lab.hypervisor.libvirt.driver import LibvirtHypervisor
+
+        hypervisor = LibvirtHypervisor(home=self.home.id, sockets=self.home.sockets)
+        try:
+            return sorted(hypervisor.guests())
+        finally:
+            hypervisor.close()
+
+    def processes(self) -> list[tuple[int, str]]:
+        """Processes that have this installation on their command line, such as QEMU."""
+        found = []
+        for directory in Path("/proc").glob("[0-9]*"):
+            try:
+                line = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if f"{self.root}/" in line:
+                found.append((int(directory.name), line[:160]))
+        return found
+
+    def qemu(self, guest: str) -> int:
+        """The process id of a guest's QEMU."""
+        (pid,) = (pid for pid, line in self.processes() if f"guest={guest}," in line)
+        return pid
+
+    def used(self) -> int:
+        """Bytes on disk of all that is kept."""
+        return sum(path.lstat().st_blocks * 512 for path in self.root.rglob("*"))
+
+    def remove(self) -> None:
+        """Remove everything, whatever state it is in."""
+        self.lab("down", "--all", "--yes", code=None)
+        self.lab("gc", "--orphans", code=None)
+        for template in self.lab("template", "ls", "-o", "name", code=None).stdout.split():
+            self.lab("template", "rm", template, code=None)
+        for image in self.lab("image", "ls", "-o", "name", code=None).stdout.split():
+            self.lab("image", "rm", image, code=None)
+        shutil.rmtree(self.root, ignore_errors=True)
+        remove_logs(f"*-{self.token}*")
+
+    def _files(self) -> list[Path]:
+        kept = tuple(self.root / directory for directory in _KEPT)
+        return [
+            path
+            for path in sorted(self.root.rglob("*"))
+            if not path.is_dir()
+            and path.relative_to(self.root).as_posix() not in _KEPT_FILES
+            and not any(directory in path.parents for directory in kept)
+        ] + [path for path in sorted(self.home.sockets.glob("*")) if path.is_dir()]
+
+    def _rows(self) -> list[str]:
+        from lab.state.store import Store
+
+        with Store(self.home) as store:
+            rows = [f"lab {lab.name}" for lab in store.labs.all()]
+            rows += [f"template {r.key}" for r in store.templates.all() if r.state != "ready"]
+            rows += [f"image {r.key}" for r in store.images.all() if r.state != "ready"]
+            kept = {("template", r.key) for r in store.templates.all()}
+            kept |= {("image", r.key) for r in store.images.all()}
+            rows += [
+                f"{r.kind} {r.ref} of {r.owner}"
+                for r in store.resources.all()
+                if (r.owner.kind, r.owner.name) not in kept or r.kind in ("guest", "segment")
+            ]
+        return rows
+
+
+def listening() -> set[int]:
+    """The TCP ports of the loopback that somebody listens at."""
+    ports = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        local, state = line.split()[1], line.split()[3]
+        if state == "0A":
+            ports.add(int(local.partition(":")[2], 16))
+    return ports
+
+
+def remove_logs(pattern: str) -> None:
+    """libvirt keeps a log for each guest's name for ever, and ours are never used again."""
+    from lab.hypervisor.libvirt.driver import LOGS
+
+    for directory in LOGS:
+        for log in Path(directory).expanduser().glob(f"lab-{pattern}.log"):
+            log.unlink()

@@ -1,0 +1,258 @@
+"""A real cluster does what a newcomer is promised: few labs, much asked of each."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import stat
+import subprocess
+import time
+from typing import Any
+
+import pymysql
+import pytest
+from e2e_site import PXC, Done, Site, listening
+
+pytestmark = pytest.mark.e2e
+
+NODES = ("n1", "n2", "n3")
+SIZE = "SHOW STATUS LIKE 'wsrep_cluster_size'"
+
+
+def query(dsn: str, statement: str) -> list[tuple[Any, ...]]:
+    """What a program gets that was given nothing but the DSN."""
+    match = re.fullmatch(r"mysql://(\w+):(\w+)@([\d.]+):(\d+)/", dsn)
+    assert match, dsn
+    user, password, host, port = match.groups()
+    with (
+        pymysql.connect(host=host, port=int(port), user=user, password=password) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(statement)
+        return list(cursor.fetchall())
+
+
+def clock_error(site: Site, lab: str) -> float:
+    """Seconds between a node's clock and ours."""
+    before = time.time()
+    there = float(site.lab("exec", lab, "--", "/bin/date", "+%s.%N").stdout)
+    return max(before - there, there - time.time(), 0.0)
+
+
+def sizes(site: Site, lab: str, nodes: tuple[str, ...]) -> list[str]:
+    """How large each of ``nodes`` thinks that its cluster is."""
+    return [str(site.sql(lab, node, SIZE)[0][1]) for node in nodes]
+
+
+def test_a_lab_is_what_up_says(site: Site) -> None:
+    """The promise of the README: what is printed can be used, all of it, at once."""
+    name = site.name("shop")
+    shown = site.lab("up", *PXC, "--nodes", "3", "--name", name).stdout
+    view = site.lab("status", name, "-o", "json").json["lab"]
+    for text in (name, "pxc, ready", "mariadb", view["password"], view["dsn"], "warm, in "):
+        assert text in shown
+    for node in view["nodes"]:
+        line = next(line for line in shown.splitlines() if line.startswith(node["name"]))
+        assert f"127.0.0.1:{node['sql_port']}" in line
+        assert "ready" in line
+        assert {node["sql_port"], node["ssh_port"]} <= listening()
+    status = site.lab("status", name, "-o", "json").json
+    assert [node["state"] for node in status["lab"]["nodes"]] == ["ready"] * 3
+    assert {one["met"] for one in status["requirements"]} == {True}
+    assert site.lab("ls", "-o", "name").stdout.split() == [name]
+    assert site.lab("wait", name, "--timeout", "20").seconds < 15
+
+    # Written on one node, read on all.
+    site.sql(name, "n1", "CREATE DATABASE shop")
+    site.sql(name, "n2", "CREATE TABLE shop.orders (id INT PRIMARY KEY, what VARCHAR(20))")
+    site.sql(name, "n1", "INSERT INTO shop.orders VALUES (1, 'tea'), (2, 'milk')")
+    for node in NODES:
+        # causal reads: not what a node knew a moment ago
+        rows = site.sql(name, node, "SELECT what FROM shop.orders ORDER BY id")
+        assert rows == [["tea"], ["milk"]]
+    refused = site.lab("sql", name, "-e", "SELEKT 1", code=6)
+    assert "SELEKT" in refused.stderr
+    assert "1064" in refused.stderr or "syntax" in refused.stderr
+
+    # A client program, a shell's environment, a program's DSN.
+    exported = site.lab("env", name).stdout
+    env = dict(word.split("=", 1) for word in shlex.split(exported.replace("export ", "")))
+    assert query(env["LAB_DSN"], "SELECT COUNT(*) FROM shop.orders") == [(2,)]
+    assert site.lab("env", name, "--dotenv").stdout.splitlines()[0] == f"LAB_NAME={name}"
+    printed = site.lab("sql", name, "--node", "2", stdin="SELECT 6 * 7;", code=None)
+    assert printed.code in (0, 5)  # 5: no client program is installed here
+    assert printed.code == 5 or "42" in printed.stdout
+
+    # Into the nodes.
+    assert site.lab("exec", name, "--node", "n2", "--", "/bin/hostname").stdout == "n2\n"
+    assert site.lab("exec", name, "--", "/bin/sh", "-c", "exit 3", code=3).stdout == ""
+    assert site.lab("ssh", name, "--node", "3", "--", "hostname").stdout == "n3\n"
+    assert clock_error(site, name) < 2.0
+    assert "mariadbd" in site.lab("logs", name, "-n", "200").stdout
+    assert len(site.lab("logs", name, "--source", "journal", "-n", "5").stdout.splitlines()) >= 5
+    site.lab("logs", name, "--source", "console")
+    site.lab("logs", name, "--source", "teapot", code=2)
+
+    # What is secret is for its owner only.
+    private = site.home.lab(name) / "private"
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    assert stat.S_IMODE(site.home.database.stat().st_mode) == 0o600
+    for pid, _ in site.processes():
+        assert view["password"] not in _cmdline(pid)
+    taken = site.lab("up", *PXC, "--name", name, code=4)
+    assert "exists" in taken.stderr
+    assert "hint:" in taken.stderr
+
+    ended = site.lab("down", name)
+    assert ended.stdout == ""
+    assert site.settled() == []
+    site.lab("status", name, code=3)
+
+
+def test_a_node_that_died_comes_back(site: Site) -> None:
+    """Two of three stay a cluster; the third finds it again, with what it has missed."""
+    with site.up(*PXC, "--nodes", "3", "--name", site.name("ha")) as view:
+        name = view["name"]
+        site.sql(name, "n1", "CREATE DATABASE d")
+        site.sql(name, "n1", "CREATE TABLE d.t (id INT PRIMARY KEY)")
+        # The plug is pulled, by us and then by fate.
+        site.lab("stop", name, "--node", "n3", "--force")
+        _lost(site, name, "n3", 1)
+        site.lab("start", name, "--node", "n3", "--timeout", "200")
+        _back(site, name, [[1]])
+        os.kill(site.qemu(f"lab-{name}-n2"), signal.SIGKILL)
+        _lost(site, name, "n2", 2)
+        site.lab("start", name, "--timeout", "200")
+        _back(site, name, [[1], [2]])
+
+
+def _lost(site: Site, name: str, node: str, value: int) -> None:
+    others = tuple(other for other in NODES if other != node)
+    deadline = time.monotonic() + 60
+    # Galera waits for a node that is silent before it goes on without it.
+    while sizes(site, name, others) != ["2", "2"]:
+        assert time.monotonic() < deadline
+    status = site.sql(name, others[0], "SHOW STATUS LIKE 'wsrep_cluster_status'")
+    assert status[0][1] == "Primary"
+    site.sql(name, others[1], f"INSERT INTO d.t VALUES ({value})")
+    states = {n["name"]: n["state"] for n in site.lab("ls", "-o", "json").json[0]["nodes"]}
+    assert states[node] == "stopped"
+    assert site.lab("ls", "-o", "json").json[0]["state"] == "degraded"
+
+
+def _back(site: Site, name: str, rows: list[list[int]]) -> None:
+    assert sizes(site, name, NODES) == ["3", "3", "3"]
+    for node in NODES:
+        assert site.sql(name, node, "SELECT id FROM d.t ORDER BY id") == rows
+
+
+def test_two_clones_share_nothing_secret(site: Site) -> None:
+    """Two labs of one template run side by side and do not notice each other."""
+    with (
+        site.up(*PXC, "--nodes", "3", "--name", site.name("a")) as a,
+        site.up(*PXC, "--nodes", "3", "--name", site.name("b")) as b,
+    ):
+        assert a["template"] == b["template"]
+        assert a["started"] == b["started"] == "warm"
+        for lab in (a, b):
+            site.sql(lab["name"], "n1", f"CREATE DATABASE only_{lab['name'].partition('-')[0]}")
+        schemas = "SELECT schema_name FROM information_schema.schemata"
+        found = [{row[0] for row in query(lab["dsn"], schemas)} for lab in (a, b)]
+        assert "only_a" in found[0] - found[1]
+        assert "only_b" in found[1] - found[0]
+        assert a["password"] != b["password"]
+        with pytest.raises(pymysql.err.OperationalError, match="1045"):
+            query(a["dsn"].replace(a["password"], b["password"]), "SELECT 1")
+        asked = "cat /etc/ssh/ssh_host_*_key /etc/mysql/tls/*.pem; sha256sum /etc/ssh/*_key.pub"
+        secrets = [
+            site.lab("exec", lab["name"], "--node", node, "--", "/bin/sh", "-c", asked).stdout
+            for lab in (a, b)
+            for node in NODES
+        ]
+        keys = [line for text in secrets for line in set(_secret_lines(text))]
+        assert len(keys) == len(set(keys)), "a key is in two nodes"
+        assert len(keys) >= 6 * 3
+        random = [
+            site.lab(
+                "exec", lab["name"], "--node", node, "--", "/bin/sh", "-c",
+                "head -c 32 /dev/urandom | sha256sum; cat /proc/sys/kernel/random/uuid",
+            ).stdout
+            for lab in (a, b)
+            for node in NODES
+        ]  # fmt: skip
+        assert len(set(random)) == 6
+        assert max(clock_error(site, lab["name"]) for lab in (a, b)) < 2.0
+        assert sizes(site, a["name"], NODES) + sizes(site, b["name"], NODES) == ["3"] * 6
+        # The key of one does not open the other.
+        key = site.home.lab(a["name"]) / "private" / "id_ed25519"
+        refused = subprocess.run(
+            [
+                "ssh", "-i", key, "-p", str(b["nodes"][0]["ssh_port"]),
+                "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
+                "-o", "BatchMode=yes", "root@127.0.0.1", "true",
+            ],
+            capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+        assert refused.returncode == 255
+        assert "denied" in refused.stderr
+
+
+def _secret_lines(text: str) -> list[str]:
+    """The lines of keys and certificates that cannot be the same by chance."""
+    return [
+        line for line in text.splitlines() if len(line) >= 60 and not line.startswith("b3BlbnNz")
+    ]
+
+
+def test_a_lab_survives_its_stop(site: Site) -> None:
+    """The disks stay: a clone that was restored boots cold, as the cluster that it was."""
+    with site.up(*PXC, "--nodes", "3", "--name", site.name("keep")) as view:
+        name = view["name"]
+        site.sql(name, "n1", "CREATE DATABASE d")
+        site.sql(name, "n2", "CREATE TABLE d.t (id INT PRIMARY KEY) SELECT 42 AS id")
+        site.lab("stop", name)
+        assert site.guests() == []
+        assert site.lab("ls", "-o", "json").json[0]["state"] == "stopped"
+        site.lab("wait", name, "--timeout", "5", code=7)
+        site.lab("exec", name, "--", "true", code=3)
+        started = site.lab("start", name, "--timeout", "240", "-o", "json", code=None)
+        assert started.code == 0, _why(site, name, started)
+        assert started.json["dsn"] == view["dsn"], "the same address and password as before"
+        for node in NODES:
+            assert site.sql(name, node, "SELECT id FROM d.t") == [[42]]
+        assert sizes(site, name, NODES) == ["3", "3", "3"]
+        assert clock_error(site, name) < 2.0
+        assert site.lab("ssh", name, "--", "hostname").stdout == "n1\n"
+
+
+def _why(site: Site, name: str, done: Done) -> str:
+    logs = [site.lab("logs", name, "--node", n, "-n", "40", code=None).stdout for n in NODES]
+    return "\n".join([done.stderr, *logs])
+
+
+def test_cold_boots_and_forms(site: Site) -> None:
+    """Where RAM cannot be restored, the same lab is had by booting."""
+    with site.up(*PXC, "--nodes", "1", "--cold", "--name", site.name("cold")) as view:
+        assert view["started"] == "cold"
+        assert query(view["dsn"], SIZE)[0][1] == "1"
+        assert clock_error(site, view["name"]) < 2.0
+
+
+def test_run_is_all_or_nothing(site: Site) -> None:
+    """A disposable lab: its command's exit code, its DSN, and nothing left of it."""
+    script = 'echo "$LAB_DSN"; exit 7'
+    done = site.lab("run", *PXC, "--nodes", "1", "--", "sh", "-c", script, code=7)
+    assert re.fullmatch(r"mysql://lab:\w+@127\.0\.0\.1:\d+/", done.stdout.strip())
+    assert site.settled() == []
+    done = site.lab("run", *PXC, "--nodes", "1", "--", "sh", "-c", "kill -9 $$", code=137)
+    assert site.settled() == []
+
+
+def _cmdline(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

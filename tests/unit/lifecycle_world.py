@@ -1,0 +1,178 @@
+"""The whole lifecycle on the fakes, with a hook before each of its steps.
+
+A step is anything that could fail or be the last thing that a killed process did: a call of
+storage or hypervisor, a commit of the record, the begin or end of what progress tells of.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sqlalchemy import Connection, event
+from sqlalchemy.engine import Engine
+
+from images.fake import build
+from lab.hypervisor import Capabilities
+from lab.hypervisor.fake import FakeHypervisor
+from lab.lifecycle.context import Context, open_context
+from lab.lifecycle.sql import Account
+from lab.lifecycle.views import Rows
+from lab.paths import Home
+from lab.progress import Event, Progress
+from lab.settings import Settings
+from lab.spec import MIB, LabSpec, NodeSize
+from lab.state.store import Store
+from lab.storage.fake import FakeStorage
+
+Hook = Callable[[str], None]
+
+SIZE = NodeSize(memory=384 * MIB)
+SPEC = LabSpec("galera", nodes=2, size=SIZE)
+
+_KEPT = ("images/", "templates/", "logs/images/")
+"""Files of images and templates, looked at through their records."""
+_IGNORED = ("state.db", "locks/", "fake-guests/")
+
+
+def ignore(_: str) -> None:
+    """A hook that does nothing."""
+
+
+@dataclass
+class World:
+    """An installation in ``root``. ``capabilities``, ``boot_seconds``, ``capacity``: the fakes'."""
+
+    root: Path
+    capabilities: Capabilities | None = None
+    version: str = "1"
+    boot_seconds: float = 0.0
+    capacity: int = 1 << 40
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def home(self) -> Home:
+        return Home(self.root)
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(
+            self.home, "tester", hypervisor="fake", storage="fake",
+            ready_timeout=20.0, memory_floor=0, port_range=(31000, 31999),
+        )  # fmt: skip
+
+    @contextmanager
+    def open(self, hook: Hook = ignore) -> Iterator[Context]:
+        """A context whose every step calls ``hook`` first."""
+
+        def committing(connection: Connection) -> None:
+            if connection.get_execution_options().get("lab_mode") == "write":
+                hook("state.commit")
+
+        def hear(told: Event) -> None:
+            if told.state == "note":
+                self.notes.append(told.text)
+            hook(f"{told.step}.{told.state}")
+
+        home = self.home
+        home.create()
+        fake = FakeHypervisor(
+            home.root / "fake-guests", home.id, before=lambda s: hook(f"hypervisor.{s}"),
+            capabilities=self.capabilities, version=self.version, boot_seconds=self.boot_seconds,
+        )  # fmt: skip
+        storage = FakeStorage(
+            home.storage, home.id, before=lambda s: hook(f"storage.{s}"), capacity=self.capacity
+        )
+
+        def ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
+            del timeout
+            result = fake.sql(port, account.user, account.password, statement)
+            return Rows(result.columns, result.rows, result.affected)
+
+        event.listen(Engine, "commit", committing)
+        try:
+            with Store(home) as store:
+                yield Context(self.settings, store, storage, fake, Progress(hear), ask, build)
+        finally:
+            event.remove(Engine, "commit", committing)
+
+    def there(self) -> set[str]:
+        """All that exists: rows, guests, volumes, files; locks are free or they are listed."""
+        with self.open() as ctx:
+            found = {f"lab {r.name} {r.state}" for r in ctx.store.labs.all()}
+            found |= {f"template {r.key} {r.state}" for r in ctx.store.templates.all()}
+            found |= {f"image {r.key} {r.state}" for r in ctx.store.images.all()}
+            found |= {f"{r.kind} {r.ref} of {r.owner}" for r in ctx.store.resources.all()}
+            found |= {f"guest {name}" for name in ctx.hypervisor.guests()}
+            found |= {f"volume {volume.name}" for volume in ctx.storage.volumes()}
+        for path in self.root.rglob("*"):
+            name = path.relative_to(self.root).as_posix()
+            if not name.startswith(_IGNORED) and not path.is_dir():
+                # Contents of volumes have names of chance: they are counted.
+                found.add(name if "storage/contents/" not in name else "")
+        contents = list((self.root / "storage/contents").glob("*"))
+        found = {f"{len(contents)} files of volumes" if name == "" else name for name in found}
+        return found - {"storage/state.json"}
+
+    def killed(self, verb: Callable[[Context], object], step: int) -> bool:
+        """Run ``verb`` in a process that kills itself before its ``step``-th step (from 0).
+
+        False if it came to its end before that.
+        """
+        child = os.fork()
+        if not child:
+            hook = Counter(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            code = 1
+            try:
+                with self.open(hook) as ctx:
+                    verb(ctx)
+                code = 0
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status):
+            return True
+        assert os.WEXITSTATUS(status) == 0, "the verb failed before it was killed"
+        return False
+
+
+@dataclass
+class Counter:
+    """A hook that does ``act`` at the ``step``-th step (from 0), once."""
+
+    step: int
+    act: Callable[[], object]
+    done: str = ""
+    _count: int = -1
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, step: str) -> None:
+        with self._lock:
+            self._count += 1
+            now = self._count == self.step
+            if now:
+                self.done = step
+        if now:
+            self.act()
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    """What raises ``error``."""
+
+    def act() -> None:
+        raise error
+
+    return act
+
+
+def named(name: str, **changes: object) -> LabSpec:
+    """The usual lab with a name."""
+    return replace(SPEC, name=name, **changes)  # type: ignore[arg-type]
+
+
+__all__ = ["SIZE", "SPEC", "Counter", "World", "ignore", "named", "open_context", "raising"]
