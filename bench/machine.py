@@ -70,7 +70,7 @@ def here(doctor: Iterable[Mapping[str, Any]], load: tuple[float, float, float]) 
 def commit(directory: Path) -> str:
     """What is measured, as git names it; empty where it cannot be known."""
     try:
-        argv = ["git", "-C", directory, "describe", "--always", "--dirty"]
+        argv = ["git", "-C", str(directory), "describe", "--always", "--dirty"]
         return run(argv, timeout=30).stdout.strip()
     except LabError:
         return ""
