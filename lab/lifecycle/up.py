@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lab import host
 from lab.blueprints import Blueprint, blueprint
-from lab.errors import Conflict
+from lab.errors import Conflict, InvalidSpec
 from lab.lifecycle import image as images
 from lab.lifecycle import template
 from lab.lifecycle.clone import clone
@@ -21,12 +21,13 @@ from lab.lifecycle.identify import USER, make_password, prepare
 from lab.lifecycle.look import lab as look_at
 from lab.lifecycle.nodes import Image, Node, plan
 from lab.lifecycle.ports import reserve_ports, reserve_segment
+from lab.lifecycle.power import start
 from lab.lifecycle.remove import forget
 from lab.lifecycle.sql import Account
 from lab.lifecycle.views import LabView
 from lab.locks import lock
 from lab.names import Owner
-from lab.spec import LabSpec
+from lab.spec import LabSpec, format_size
 from lab.state.records import LabRecord, NodeRecord
 from lab.wait import Deadline
 
@@ -62,6 +63,8 @@ def up(
     plan_ = blueprint(spec.blueprint)
     if exist_ok:
         found = _existing(ctx, spec)
+        if found is not None and found.state in ("stopped", "degraded"):
+            return start(ctx, found.name, timeout=timeout or ctx.settings.ready_timeout)
         if found is not None:
             return found
     with ctx.progress.step("preflight"):
@@ -82,15 +85,8 @@ def preflight(ctx: Context, spec: LabSpec) -> None:
     host.check_cpus(spec)
     host.check_memory(spec, host.memory(), ctx.settings.memory_floor)
     space = ctx.storage.space()
-    host.check_space(space.free, ctx.settings.space_floor, ctx.home.root)
-    if spec.size.disk > space.total:
-        host.check_space(
-            space.free,
-            ctx.settings.space_floor,
-            ctx.home.root,
-            needed=spec.size.disk,
-            what="a node",
-        )
+    needed = spec.nodes * spec.size.disk
+    host.check_space(space.free, ctx.settings.space_floor, ctx.home.root, needed=needed)
     ctx.hypervisor.capabilities()
 
 
@@ -163,6 +159,7 @@ def _record(ctx: Context, name: str, spec: LabSpec, plan_: Blueprint) -> None:
 def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
     choice = choose(ctx, job.plan, job.spec.engine)
     image = images.ensure(ctx, choice.recipe)
+    _check_disk(ctx, job.spec, image)
     if cold:
         allotted = _allot(ctx, job, image, template_key=None, why_cold="asked for")
         formation = Formation(
@@ -178,6 +175,16 @@ def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
         if not manifest.warm:
             until_formed(ctx, allotted.nodes, job.plan, job.deadline)
     hand_over(ctx, allotted.nodes, job.plan, image.engine, allotted.account, prepared, job.deadline)
+
+
+def _check_disk(ctx: Context, spec: LabSpec, image: Image) -> None:
+    least = images.snapshots(ctx, image)["os"].size
+    if 0 < spec.size.disk < least:
+        raise InvalidSpec(
+            f"a node's disk cannot be {format_size(spec.size.disk)}: the image has"
+            f" {format_size(least)}",
+            hint="ask for more, or leave --disk out",
+        )
 
 
 @dataclass(frozen=True)
