@@ -36,7 +36,7 @@ _NETWORK = re.compile(
 )
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|don't have enough free space")
 _UNTRUSTED = re.compile(r"NO_PUBKEY|is not signed|not available to verify|BADSIG|EXPKEYSIG")
-_ASIDE = re.compile(r"hook|chroot architecture|signed-by|^success")
+_ASIDE = re.compile(r"hook|chroot architecture|signed-by|received signal|^success")
 _PHASE = re.compile(r"^I: ([a-z].*?)\.*$")
 
 
@@ -92,7 +92,7 @@ def bootstrap(argv: Sequence[str], log: Path, progress: Progress) -> None:
 def explain(error: CommandFailed, output: str) -> HostUnfit | CommandFailed:
     """What the user should be told when ``error`` came with ``output``."""
     lines = [line for line in output.splitlines() if line.strip()]
-    if is_full(output):
+    if full_disk(output):
         # The caller knows the figures.
         return CommandFailed(error.argv, error.status, stderr="\n".join(lines[-10:]))
     telling = [line for line in lines if _UNTRUSTED.search(line)]
@@ -118,9 +118,9 @@ def explain(error: CommandFailed, output: str) -> HostUnfit | CommandFailed:
     return CommandFailed(error.argv, error.status, stderr="\n".join(lines[-10:]))
 
 
-def is_full(output: str) -> bool:
-    """Whether ``output`` tells of a full disk."""
-    return _NO_SPACE.search(output) is not None
+def full_disk(output: str) -> list[str]:
+    """The lines of ``output`` that tell of a full disk."""
+    return [line for line in output.splitlines() if _NO_SPACE.search(line)]
 
 
 @contextmanager

@@ -214,10 +214,10 @@ def _describe(job: _Job) -> BuiltImage:
 
 
 def _explain(job: _Job, error: CommandFailed) -> HostUnfit | CommandFailed:
-    tail = job.log.read_bytes()[-8192:].decode(errors="replace") if job.log.exists() else ""
+    tail = job.log.read_bytes()[-16384:].decode(errors="replace") if job.log.exists() else ""
     lines = [line for line in tail.splitlines() if line.strip()][-10:]
-    if bootstrap.is_full(tail):
-        return HostUnfit("the disk is full", hint=_space(job.out), details=lines)
+    if full := bootstrap.full_disk(tail):
+        return HostUnfit("the disk is full", hint=_space(job.out), details=full[-3:])
     said = error.stderr or "\n".join(lines)
     return CommandFailed(
         error.argv, error.status, stderr=said, hint=f"the whole build log is {job.log}"

@@ -23,6 +23,7 @@ from cryptography.x509.oid import NameOID
 
 PASSWORD_LENGTH = 20
 ENTROPY_BYTES = 64
+_ROOT = "0:0"
 _LETTERS = string.ascii_letters + string.digits
 
 
@@ -98,26 +99,27 @@ def message(
     identity: NodeIdentity,
     *,
     now: float,
-    engine_user: str,
+    engine: tuple[int, int],
     tls_directory: str,
     authorized: str,
     statements: Sequence[str],
 ) -> bytes:
     """What ``/usr/lib/lab/personalise`` in the guest is told.
 
-    ``now``: UTC seconds since the epoch. ``engine_user`` owns the TLS files in
-    ``tls_directory``; ``authorized``: the public key that may log in as root;
-    ``statements`` are run on the node's server as its root.
+    ``now``: UTC seconds since the epoch. ``engine``: the uid and gid in the guest that own
+    the TLS files in ``tls_directory``; ``authorized``: the public key that may log in as
+    root; ``statements`` are run on the node's server as its root.
     """
     host_key = "/etc/ssh/ssh_host_ed25519_key"
+    server = "{}:{}".format(*engine)
     lines = [
         item("entropy", identity.entropy),
         item("clock", f"{now:.6f}"),
-        item("file", host_key, "600", "root", identity.ssh_host.private),
-        item("file", f"{host_key}.pub", "644", "root", f"{identity.ssh_host.public}\n"),
-        item("file", "/root/.ssh/authorized_keys", "600", "root", f"{authorized}\n"),
-        item("file", f"{tls_directory}/key.pem", "600", engine_user, identity.tls.private),
-        item("file", f"{tls_directory}/cert.pem", "644", engine_user, identity.tls.certificate),
+        item("file", host_key, "600", _ROOT, identity.ssh_host.private),
+        item("file", f"{host_key}.pub", "644", _ROOT, f"{identity.ssh_host.public}\n"),
+        item("file", "/root/.ssh/authorized_keys", "600", _ROOT, f"{authorized}\n"),
+        item("file", f"{tls_directory}/key.pem", "600", server, identity.tls.private),
+        item("file", f"{tls_directory}/cert.pem", "644", server, identity.tls.certificate),
         *(item("sql", statement) for statement in statements),
     ]
     return "".join(f"{line}\n" for line in lines).encode()

@@ -119,11 +119,12 @@ def status(running: int, nodes: int) -> dict[str, str]:
 
 
 def show_status(statement: str, variables: dict[str, str]) -> Result | None:
-    """The answer if ``statement`` is SHOW STATUS, of the variables that it names."""
+    """The answer if ``statement`` is SHOW STATUS, of the variables that it is LIKE."""
     if not re.match(r"SHOW (GLOBAL )?STATUS\b", statement, re.IGNORECASE):
         return None
-    named = re.findall(r"'(\w+)'", statement)
-    rows = tuple(pair for pair in variables.items() if not named or pair[0] in named)
+    like = re.search(r"LIKE '(\w+)%'", statement, re.IGNORECASE)
+    start = like[1] if like else ""
+    rows = tuple(pair for pair in variables.items() if pair[0].startswith(start))
     return Result(("Variable_name", "Value"), rows, len(rows))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lab.blueprints import Blueprint, Engine
 from lab.lifecycle.context import Context
-from lab.lifecycle.identify import Prepared, personalise
+from lab.lifecycle.identify import Prepared, personalise, set_clocks
 from lab.lifecycle.nodes import Node
 from lab.lifecycle.ready import through_port, until_ready
 from lab.lifecycle.sql import Account
@@ -33,3 +33,5 @@ def hand_over(
     with ctx.progress.step("ready", "waiting until every node can be used"):
         ask = through_port(blueprint, account, ctx.sql)
         until_ready(ctx, nodes, blueprint, ask, deadline, pause=_LOOK_EVERY)
+        # Once more: the first message found a guest that had only just begun to run again.
+        set_clocks(ctx, nodes)

@@ -15,7 +15,7 @@ from lab.lifecycle.nodes import Node
 from lab.lifecycle.parallel import each
 from lab.names import Owner
 
-__all__ = ["USER", "Prepared", "make_password", "personalise", "prepare", "rehearse"]
+__all__ = ["USER", "Prepared", "make_password", "personalise", "prepare", "rehearse", "set_clocks"]
 
 USER = "lab"
 """The account that images have for a lab's user."""
@@ -57,12 +57,22 @@ def personalise(
         message = identity.message(
             own[node.name],
             now=time.time(),
-            engine_user=engine.user,
+            engine=(engine.uid, engine.gid),
             tls_directory=_TLS_DIRECTORY,
             authorized=login.public,
             statements=blueprint.own(member, engine, USER, password),
         )
         ctx.hypervisor.channel(node.guest).personalise(message, timeout=_SECONDS)
+
+    each(one, nodes)
+
+
+def set_clocks(ctx: Context, nodes: Sequence[Node]) -> None:
+    """Give every node the time as it is now; raises NotReady or CommandFailed."""
+
+    def one(node: Node) -> None:
+        line = identity.item("clock", f"{time.time():.6f}").encode() + b"\n"
+        ctx.hypervisor.channel(node.guest).personalise(line, timeout=_SECONDS)
 
     each(one, nodes)
 

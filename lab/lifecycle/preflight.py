@@ -12,13 +12,6 @@ def preflight(ctx: Context, spec: LabSpec) -> None:
     host.check_cpus(spec)
     host.check_memory(spec, host.memory(), ctx.settings.memory_floor)
     space = ctx.storage.space()
-    host.check_space(space.free, ctx.settings.space_floor, ctx.home.root)
-    if spec.size.disk > space.total:
-        host.check_space(
-            space.free,
-            ctx.settings.space_floor,
-            ctx.home.root,
-            needed=spec.size.disk,
-            what="a node",
-        )
+    needed = spec.nodes * spec.size.disk
+    host.check_space(space.free, ctx.settings.space_floor, ctx.home.root, needed=needed)
     ctx.hypervisor.capabilities()

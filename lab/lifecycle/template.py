@@ -163,6 +163,7 @@ def _sound(ctx: Context, name: str) -> Manifest | None:
     try:
         manifest = captured.read(ctx.home.manifest(name))
         for node in manifest.nodes:
+            captured.unharmed(ctx.home.seed(Owner("template", name), node.name), node.seed)
             if node.ram is not None and node.state is not None:
                 captured.unharmed(ctx.home.ram(name, node.name), node.ram)
                 captured.unharmed(ctx.home.device_state(name, node.name), node.state, read=True)
@@ -279,15 +280,16 @@ def _capture(
 
 
 def _captured(ctx: Context, name: str, node: Node, *, warm: bool) -> CapturedNode:
+    seed = captured.facts(ctx.home.seed(node.owner, node.name))
     if not warm:
-        return CapturedNode(node.name, node.role, None, None)
+        return CapturedNode(node.name, node.role, None, None, seed)
     found = []
     for path in (ctx.home.ram(name, node.name), ctx.home.device_state(name, node.name)):
         _give_to_qemu(ctx, path)
         with path.open("rb") as file:
             os.fsync(file.fileno())
         found.append(captured.facts(path))
-    return CapturedNode(node.name, node.role, found[0], found[1])
+    return CapturedNode(node.name, node.role, found[0], found[1], seed)
 
 
 def _memory_file(ctx: Context, node: Node, size: int) -> Path:

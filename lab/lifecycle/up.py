@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from lab.blueprints import Blueprint, blueprint
-from lab.errors import Conflict, LabError
+from lab.errors import Conflict, InvalidSpec, LabError
 from lab.lifecycle import image as images
 from lab.lifecycle import template
 from lab.lifecycle.clone import clone
@@ -27,7 +27,7 @@ from lab.lifecycle.sql import Account
 from lab.lifecycle.views import LabView
 from lab.locks import lock
 from lab.names import Owner
-from lab.spec import LabSpec
+from lab.spec import LabSpec, format_size
 from lab.state.records import LabRecord, NodeRecord
 from lab.wait import Deadline
 
@@ -168,6 +168,16 @@ def _make_of(ctx: Context, job: _Job, image: Image, *, cold: bool) -> None:
         if not manifest.warm:
             until_formed(ctx, allotted.nodes, job.plan, job.deadline)
     hand_over(ctx, allotted.nodes, job.plan, image.engine, allotted.account, prepared, job.deadline)
+
+
+def _check_disk(ctx: Context, spec: LabSpec, image: Image) -> None:
+    least = images.snapshots(ctx, image)["os"].size
+    if 0 < spec.size.disk < least:
+        raise InvalidSpec(
+            f"a node's disk cannot be {format_size(spec.size.disk)}: the image has"
+            f" {format_size(least)}",
+            hint="ask for more, or leave --disk out",
+        )
 
 
 @dataclass(frozen=True)

@@ -134,9 +134,12 @@ class Machine:
 
     def alive(self) -> None:
         assert self.process.poll() is None, self.console()
+        for cry in ("Kernel panic", "lab: no root"):
+            assert cry not in self.console(), self.console()
 
     def console(self) -> str:
-        return (self.directory / "console.log").read_text(errors="replace")[-4000:]
+        log = self.directory / "console.log"
+        return log.read_text(errors="replace")[-6000:] if log.exists() else ""
 
     def prompt(self, *, timeout: float) -> bool:
         """Whether a shell answers on the serial console."""

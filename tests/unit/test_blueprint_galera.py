@@ -130,7 +130,9 @@ def test_what_is_unmet_is_named(name: str, value: str) -> None:
 
 
 def test_the_question_asks_for_all_that_is_wanted() -> None:
-    assert all(f"'{name}'" in GALERA.question() for name in READY)
+    prefix = GALERA.question().partition("'")[2].rstrip("%'")
+    assert prefix
+    assert all(name.startswith(prefix) for name in READY)
 
 
 def test_blueprints_are_found_by_name() -> None:

@@ -85,7 +85,7 @@ class World:
         message = identity.message(
             identity.make_node_identity(member.name),
             now=time.time(),
-            engine_user="mysql",
+            engine=(100, 101),
             tls_directory="/etc/mysql/tls",
             authorized="ssh-ed25519 AAAA",
             statements=GALERA.own(member, ENGINE, "lab", password),

@@ -68,7 +68,7 @@ def test_message() -> None:
     text = identity.message(
         node,
         now=1700000000.25,
-        engine_user="mysql",
+        engine=(100, 101),
         tls_directory="/etc/mysql/tls",
         authorized="ssh-ed25519 AAAA me",
         statements=["FLUSH LOCAL SSL", "SELECT 'two  spaces\tand \N{SNOWMAN}'"],
@@ -82,11 +82,11 @@ def test_message() -> None:
     assert items == [
         ("entropy", node.entropy),
         ("clock", b"1700000000.250000"),
-        ("file", host_key, b"600", b"root", node.ssh_host.private),
-        ("file", host_key + b".pub", b"644", b"root", public),
-        ("file", b"/root/.ssh/authorized_keys", b"600", b"root", b"ssh-ed25519 AAAA me\n"),
-        ("file", b"/etc/mysql/tls/key.pem", b"600", b"mysql", tls.private),
-        ("file", b"/etc/mysql/tls/cert.pem", b"644", b"mysql", tls.certificate),
+        ("file", host_key, b"600", b"0:0", node.ssh_host.private),
+        ("file", host_key + b".pub", b"644", b"0:0", public),
+        ("file", b"/root/.ssh/authorized_keys", b"600", b"0:0", b"ssh-ed25519 AAAA me\n"),
+        ("file", b"/etc/mysql/tls/key.pem", b"600", b"100:101", tls.private),
+        ("file", b"/etc/mysql/tls/cert.pem", b"644", b"100:101", tls.certificate),
         ("sql", b"FLUSH LOCAL SSL"),
         ("sql", "SELECT 'two  spaces\tand \N{SNOWMAN}'".encode()),
     ]

@@ -6,7 +6,6 @@ Clock and entropy are left alone: those belong to the machine that runs the test
 from __future__ import annotations
 
 import os
-import pwd
 import select
 import shutil
 import subprocess
@@ -24,7 +23,7 @@ from lab.run import run
 from lab.wait import Deadline, attempts
 
 PROGRAMS = Path(__file__).parents[2] / "images/guest/usr/lib/lab"
-ME = pwd.getpwuid(os.geteuid()).pw_name
+ME = f"{os.getuid()}:{os.getgid()}"
 SECONDS = 10.0
 
 pytestmark = pytest.mark.skipif(not shutil.which("perl"), reason="perl is not installed")

@@ -9,6 +9,7 @@ import hashlib
 import http.server
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -27,6 +28,9 @@ from images.reachable import reachable, reachable_recently
 from images.recipe import Repository, load
 from lab.errors import HostUnfit
 from lab.progress import Progress
+
+# In gpg --with-colons; a user id has a hash of the same form.
+FINGERPRINT = r"(?m)^f\w\w:+([0-9A-F]{40}):"
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("gpg") and shutil.which("dpkg-deb")), reason="needs gpg and dpkg-deb"
@@ -55,9 +59,7 @@ class Signer:
             "--passphrase", "", "--quick-generate-key", f"{name} <{name}@example.org>", "ed25519"
         )
         listing = signer.gpg("--list-keys", "--with-colons").decode()
-        signer.fingerprint = next(
-            line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr")
-        )
+        signer.fingerprint = re.findall(FINGERPRINT, listing)[0]
         return signer
 
     def gpg(self, *argv: str | Path, stdin: bytes = b"") -> bytes:
@@ -152,7 +154,7 @@ def fingerprints(keyring: Path) -> list[str]:
         ["gpg", "--homedir", keyring.parent, "--show-keys", "--with-colons", keyring],
         check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
-    return [line.split(":")[9] for line in out.splitlines() if line.startswith("fpr")]
+    return re.findall(FINGERPRINT, out)
 
 
 def test_pinned_key_is_taken(served: Served, scratch: Path) -> None:

@@ -1,0 +1,101 @@
+"""``make bench``: measure, print the table, and leave nothing behind."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from bench import machine, measure, report
+from bench.figures import Results, Target, ratio
+from bench.labs import ROOT, Failed, Home, scratch_home
+from bench.measure import FULL, QUICK, Log, Runs
+from lab.paths import default_root
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+PREFACE = """\
+# Benchmarks
+
+`make bench` prints this page's tables for your machine: it builds an image, forms clusters and
+clones them in a scratch home that it removes afterwards, in about ten minutes on two cores.
+`.venv/bin/python scripts/bench.py --quick` takes fewer runs, `--json FILE` keeps all samples,
+`--write` renders this page. Targets are for two cores without KVM; figures are medians.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure what is asked for; 0 unless something failed. Misses of targets are no failure."""
+    arguments = _parser().parse_args(argv)
+    load = os.getloadavg()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        with scratch_home(arguments.scratch) as home, scratch_home(arguments.scratch) as other:
+            results = run(home, other, QUICK if arguments.quick else FULL, load)
+    except KeyboardInterrupt:
+        _say("interrupted; everything is removed")
+        return 130
+    except Failed as error:
+        _say(f"error: {error}")
+        return 1
+    sys.stdout.write(report.text(results))
+    if arguments.json:
+        arguments.json.write_text(report.as_json(results), encoding="utf-8")
+    if arguments.write:
+        PAGE.write_text(report.markdown(results, PREFACE), encoding="utf-8")
+    return 1 if results.failures else 0
+
+
+def run(home: Home, other: Home, runs: Runs, load: tuple[float, float, float]) -> Results:
+    """Measure everything. ``load``: load averages before; ``other``: a second scratch home."""
+    log = Log(_say)
+    facts = machine.here(home.run("doctor", "-o", "json").value, load)
+    cores = os.cpu_count() or 1
+    if machine.busy(load[0], cores):
+        _say(f"note: the load average is {load[0]:.2f} on {cores} cores: figures will be too slow")
+    image = measure.image(home, runs.image, log)
+    facts["engine"] = measure.engine(home)
+    cold = measure.cold(home, runs.cold, log)
+    warm, down, parts = measure.warm(home, runs.warm, log)
+    figures = [
+        warm,
+        ratio("cold to warm", cold, warm, Target(25, 60, at_least=True)),
+        cold,
+        image,
+        down,
+        *measure.footprint(home, runs.memory, log),
+        measure.listing(other, runs.ls, log),
+        measure.at_once(home, runs.at_once, log),
+    ]
+    return Results(facts, figures, parts, log.failures)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer runs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
+    parser.add_argument("--write", action="store_true", help=f"render {PAGE.relative_to(ROOT)}")
+    parser.add_argument(
+        "--scratch",
+        type=Path,
+        metavar="DIR",
+        default=default_root().parent,
+        help="where the scratch homes are made (default: %(default)s)",
+    )
+    return parser
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Results as text, as docs/benchmarks.md, and as JSON. Nothing here measures."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.figures import Figure, Results, Target
+
+HEAD = ("figure", "median", "min", "max", "runs", "reach", "", "stretch", "")
+PARTS_HEAD = ("part", "median", "min", "max")
+START_UP = """\
+`start-up` is what no step accounts for: starting Python, importing, opening the record and the
+connection to libvirt, printing."""
+
+
+def text(results: Results) -> str:
+    """For a terminal."""
+    pieces = [
+        _aligned([(name, value) for name, value in results.machine.items()]),
+        _aligned([HEAD, *(_row(figure) for figure in results.figures)]),
+    ]
+    if results.parts:
+        pieces.append("Where the time of a warm `lab up` goes:")
+        pieces.append(_aligned([PARTS_HEAD, *_part_rows(results.parts)]))
+    if results.failures:
+        pieces.append("\n".join(["What failed:", *results.failures]))
+    return "\n\n".join(pieces) + "\n"
+
+
+def markdown(results: Results, preface: str) -> str:
+    """docs/benchmarks.md; ``preface`` comes first."""
+    pieces = [
+        preface.strip(),
+        "## The machine",
+        _table([("", ""), *results.machine.items()]),
+        "## Figures",
+        _table([HEAD, *(_row(figure) for figure in results.figures)]),
+        "How they were taken:",
+        "\n".join(f"- {figure.name}: {figure.note}." for figure in results.figures if figure.note),
+    ]
+    if results.parts:
+        pieces += [
+            "## Where the time of a warm `lab up` goes",
+            _table([PARTS_HEAD, *_part_rows(results.parts)]),
+            START_UP,
+        ]
+    if results.failures:
+        pieces += ["## What failed", "\n".join(f"- {line}" for line in results.failures)]
+    return "\n\n".join(pieces) + "\n"
+
+
+def as_json(results: Results) -> str:
+    """All of it, for programs."""
+    found: dict[str, Any] = {
+        "machine": dict(results.machine),
+        "figures": [
+            {
+                "name": figure.name,
+                "unit": figure.unit,
+                "median": figure.median,
+                "samples": list(figure.samples),
+                "failed": figure.failed,
+                "reach": figure.target.reach,
+                "reached": figure.reached,
+                "stretch": figure.target.stretch,
+                "stretched": figure.stretched,
+                "note": figure.note,
+            }
+            for figure in results.figures
+        ],
+        "parts": {part: list(seconds) for part, seconds in results.parts.items()},
+        "failures": list(results.failures),
+    }
+    return json.dumps(found, indent=2) + "\n"
+
+
+def number(value: float, unit: str) -> str:
+    """``value`` with as many digits as mean something: 1.93 s, 104 s, 271 MB, 32x."""
+    if unit == "x":
+        return f"{value:.0f}x"
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{digits}f} {unit}"
+
+
+def _row(figure: Figure) -> tuple[str, ...]:
+    unit = figure.unit
+    if not figure.samples:
+        figures: tuple[str, ...] = ("-", "-", "-")
+    elif len(figure.samples) == 1:
+        figures = (number(figure.samples[0], unit), "", "")
+    else:
+        values = (statistics.median(figure.samples), min(figure.samples), max(figure.samples))
+        figures = tuple(number(value, unit) for value in values)
+    failed = f", {figure.failed} failed" if figure.failed else ""
+    return (
+        figure.name,
+        *figures,
+        f"{len(figure.samples)}{failed}",
+        _goal(figure.target, figure.target.reach, unit),
+        figure.reached,
+        _goal(figure.target, figure.target.stretch, unit),
+        figure.stretched,
+    )
+
+
+def _goal(target: Target, goal: float | None, unit: str) -> str:
+    if goal is None:
+        return "-"
+    sign = "≥" if target.at_least else "≤"
+    return f"{sign} {goal:g}x" if unit == "x" else f"{sign} {goal:g} {unit}"
+
+
+def _part_rows(parts: Mapping[str, Sequence[float]]) -> list[tuple[str, ...]]:
+    return [
+        (part, *(f"{value:.3f} s" for value in (statistics.median(s), min(s), max(s))))
+        for part, s in parts.items()
+    ]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head, *rest = rows
+    line = "|" + "---|" * len(head)
+    return "\n".join([_line(head), line, *(_line(row) for row in rest)])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
