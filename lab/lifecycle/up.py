@@ -54,7 +54,8 @@ def up(
     """Make a lab and return it once every node can be used.
 
     ``cold`` boots instead of cloning a template; ``exist_ok`` returns the lab if it is there
-    already and as asked for, started if it was stopped; ``timeout`` in seconds bounds the wait for nodes to get ready.
+    already and as asked for, started if it was stopped; ``timeout`` in seconds bounds the wait
+    for nodes to get ready.
 
     Nothing is left when it fails, unless ``keep_failed``. Raises InvalidSpec, Conflict (name
     taken), HostUnfit, NotReady, CommandFailed.

@@ -25,6 +25,7 @@ from lab.lifecycle.context import Context
 from lab.lifecycle.down import down
 from lab.lifecycle.gc import gc
 
+
 def sweep(world: World, before: Verb, verb: Verb, *, again: Verb = nothing) -> int:
     """Kill ``verb`` at each of its steps; ``gc`` restores what was there. The steps' number."""
     with world.open() as ctx:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,8 @@ from lab.lifecycle.ports import reserve_segment
 from lab.lifecycle.up import up
 from lab.lifecycle.views import LabView
 from lab.names import Owner
+from lab.spec import GIB, NodeSize
+from lab.state.records import LabRecord
 
 
 @pytest.fixture
@@ -131,7 +134,7 @@ def test_gc_does_not_remove_what_got_ready_while_it_looked(world: World) -> None
     """Protects a lab that was in the making when ``gc`` read the record and is ready now."""
     with world.open() as ctx:
         make_template(ctx)
-        ctx.store.labs.add(_creating(ctx))
+        ctx.store.labs.add(_creating())
 
     def finish() -> None:
         with world.open() as other:
@@ -152,9 +155,7 @@ def _list_then(ctx: Context, act: Callable[[], object]) -> None:
     assert report.removed == ()
 
 
-def _creating(ctx: Context):  # type: ignore[no-untyped-def]
-    from lab.state.records import LabRecord
-
+def _creating() -> LabRecord:
     return LabRecord(
         "shop", "galera", "mariadb", "", "", 2, 1, 1, 0, "creating", "", "", "me", time.time()
     )
@@ -271,7 +272,7 @@ def test_two_installations_never_share_a_segment(world: World) -> None:
 def test_a_half_made_lab_is_not_stopped_or_started(world: World) -> None:
     """Protects gc's right to remove it: its state must stay ``creating``."""
     with world.open() as ctx:
-        ctx.store.labs.add(_creating(ctx))
+        ctx.store.labs.add(_creating())
         for verb in (power.stop, lambda c, n: power.start(c, n, timeout=1.0)):
             with pytest.raises(Conflict, match="creating"):
                 verb(ctx, "shop")
@@ -353,14 +354,10 @@ def test_labs_share_memory_and_threads_without_mixing(world: World) -> None:
 
 def test_a_host_without_memory_or_processors_refuses(world: World) -> None:
     """Before anything is made, for labs and templates alike, with figures."""
-    from dataclasses import replace
-
-    from lab.spec import GIB, NodeSize
-
     for size, told in (
         (NodeSize(memory=4096 * GIB), "4T"),
         (NodeSize(cpus=64), "64 CPUs"),
-        (NodeSize(disk=1 << 50), "1024T"),
+        (NodeSize(disk=1 << 50), "2048T"),
     ):
         before = world.there()
         spec = replace(SPEC, size=size)
