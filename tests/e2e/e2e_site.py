@@ -8,6 +8,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.paths import Home
+from lab.spec import LabSpec
 from lab.wait import Deadline, until
 
 PORTS = (29200, 30999)
@@ -23,6 +25,9 @@ PORTS = (29200, 30999)
 
 PXC = ("pxc", "--engine", "mariadb")
 """The blueprint of these tests, on the engine that can be had without Percona's repository."""
+
+PXC_SPEC = LabSpec("pxc", nodes=3, engine="mariadb")
+CRASH_NAME = "E2E_CRASH_NAME"
 
 _KEPT = ("images", "templates", "storage/images", "storage/templates", "logs/images", "locks")
 _KEPT_FILES = ("state.db", "state.db-wal", "state.db-shm", "reachable.json")
@@ -106,6 +111,27 @@ class Site:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def crash(self, verb: str, moment: str, count: int) -> int:
+        """Run ``crash_child.py``; its exit status."""
+        return subprocess.run(
+            [sys.executable, Path(__file__).parent / "crash_child.py", verb, moment, str(count)],
+            cwd=self.root,
+            env={**self.env, CRASH_NAME: self.name("crash")},
+            stdin=subprocess.DEVNULL,
+            timeout=300,
+            check=False,
+        ).returncode
+
+    @contextmanager
+    def sibling(self) -> Iterator[Site]:
+        """Another installation, empty, for the block."""
+        other = Site(Path(tempfile.mkdtemp(prefix="lab-e2e-")))
+        other.root.chmod(0o711)
+        try:
+            yield other
+        finally:
+            other.remove()
 
     @contextmanager
     def up(self, *args: str) -> Iterator[Any]:
