@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 from images.recipe import load
 from lab.blueprints import blueprint
-from lab.errors import Conflict, LabError, NotReady
+from lab.errors import Conflict, NotReady
 from lab.hypervisor import GuestSpec
 from lab.lifecycle import image as images
 from lab.lifecycle.context import Context
@@ -15,16 +14,16 @@ from lab.lifecycle.look import lab, node_of, nodes_of
 from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec
 from lab.lifecycle.parallel import each
 from lab.lifecycle.ready import through_port, until_ready
+from lab.lifecycle.settle import write_out
 from lab.lifecycle.sql import Account
 from lab.lifecycle.views import LabView
 from lab.locks import lock
-from lab.names import GuestName, Owner
+from lab.names import Owner
 from lab.spec import NodeSize
 from lab.state.records import LabRecord
 from lab.wait import Deadline
 
 _LOOK_EVERY = 0.4  # seconds, while nodes boot
-_SYNC_SECONDS = 30.0
 
 
 def stop(ctx: Context, name: str, *, node: str | None = None, force: bool = False) -> LabView:
@@ -63,13 +62,7 @@ def start_node(ctx: Context, name: str, node: str, *, timeout: float) -> LabView
 def _stop_all(ctx: Context, nodes: Sequence[Node], *, force: bool) -> None:
     running = [n.guest for n in nodes if n.guest in ctx.hypervisor.guests()]
     if not force:
-
-        def write_out(guest: GuestName) -> None:
-            # A guest that does not answer is stopped all the same.
-            with suppress(LabError):
-                ctx.hypervisor.channel(guest).run(["/bin/sync"], timeout=_SYNC_SECONDS)
-
-        each(write_out, running)
+        write_out(ctx, running)
         ctx.hypervisor.pause(running)
     each(lambda guest: ctx.hypervisor.stop(guest, force=True), running)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ Ask = Callable[[Node], Mapping[str, str]]
 """Puts the blueprint's question to a node; raises LabError while there is no answer."""
 
 _PATIENCE = 5.0
+_ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])")
+"""What terminals are told: control sequences (ECMA-48) and titles."""
 
 
 def through_port(blueprint: Blueprint, account: Account, sql: Sql) -> Ask:
@@ -105,6 +108,7 @@ def tail(log: Path, lines: int = 5) -> list[str]:
         text = log.read_bytes()[-8192:].decode(errors="replace")
     except OSError:
         return []
+    text = _ESCAPES.sub("", text)
     clean = "".join(c for c in text if c.isprintable() or c == "\n")
     return [line for line in clean.splitlines() if line.strip()][-lines:]
 

@@ -25,6 +25,7 @@ from lab.lifecycle.parallel import each
 from lab.lifecycle.ports import reserve_segment
 from lab.lifecycle.preflight import preflight
 from lab.lifecycle.remove import release
+from lab.lifecycle.settle import write_out
 from lab.lifecycle.views import TemplateView
 from lab.locks import held, lock
 from lab.names import Owner
@@ -263,6 +264,8 @@ def _capture(
     ctx: Context, name: str, nodes: tuple[Node, ...], image: Image, *, warm: bool
 ) -> Manifest:
     guests = [node.guest for node in nodes]
+    if not warm:
+        write_out(ctx, guests)
     ctx.hypervisor.pause(guests)
     if warm:
         each(
