@@ -11,15 +11,16 @@ from lab.lifecycle.parallel import each
 from lab.names import GuestName
 
 _SECONDS = 30.0
-_FLUSH = b"FLUSH LOCAL ENGINE LOGS\n"
+_FLUSH = b"FLUSH ENGINE LOGS\nFLUSH LOCAL ENGINE LOGS\n"
 
 
 def write_out(ctx: Context, guests: Sequence[GuestName]) -> None:
     """Have servers and file systems of ``guests`` write everything to their disks.
 
-    A server's redo log first: InnoDB keeps the end of it, and with it the node's position in
-    the cluster's history, for up to a second after DDL. A node whose tables are ahead of its
-    position would be given that DDL once more when it starts, and leave as inconsistent.
+    First a replicated statement that changes nothing: executing it, a node notes its position
+    in the cluster's history, which MariaDB omits after a CREATE TABLE ... SELECT of its own.
+    A node whose tables are ahead of its position would be given that once more when it starts,
+    and leave as inconsistent. Then the redo log, and with it the position, and last the files.
 
     A guest that does not answer is passed over: it is as if its power failed.
     """
