@@ -1,7 +1,7 @@
 """A built image boots: by its kernel directly, and by firmware from its own ESP.
 
 Needs QEMU, and an image: ``LAB_TEST_IMAGE`` names a directory with a built one, otherwise
-one is built here.
+it is that of the shared installation.
 """
 
 from __future__ import annotations
@@ -16,20 +16,18 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Template
 from typing import Any
 
 import pytest
+from e2e_site import Site
 
-from images import isolate, manifest
-from images.build import build
+from images import manifest
 from images.manifest import BuiltImage
 from images.recipe import load
-from lab.errors import HostUnfit
 from lab.guest.seed import SeedFile, pack
-from lab.progress import Progress
 from lab.spec import GIB
 from lab.wait import Deadline, attempts
 
@@ -42,17 +40,15 @@ MAC = "52:54:00:4c:00:01"
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BuiltImage]:
+def built(request: pytest.FixtureRequest) -> BuiltImage:
+    """The image of the installation that the end-to-end tests share, or a ready one."""
     if ready := os.environ.get("LAB_TEST_IMAGE"):
-        yield manifest.read(Path(ready))
-        return
-    out = tmp_path_factory.mktemp("image")
-    try:
-        yield build(load("mariadb"), out, progress=Progress(), log=out.with_suffix(".log"))
-    except HostUnfit as error:
-        pytest.skip(f"{error} ({error.hint})")
-    finally:
-        isolate.remove_tree(out)
+        return manifest.read(Path(ready))
+    site: Site = request.getfixturevalue("image")
+    key = site.lab("image", "show", "mariadb", "-o", "json").json["key"]
+    found = manifest.read(site.home.image(key))
+    disk = site.home.storage / "images" / key / "base" / "os" / "base.raw"
+    return replace(found, disk=disk)
 
 
 def seed(directory: Path, image: BuiltImage) -> Path:
@@ -223,16 +219,16 @@ def direct(image: BuiltImage) -> list[str]:
     ]  # fmt: skip
 
 
-def test_direct_boot_on_a_grown_disk(image: BuiltImage, short: Path) -> None:
+def test_direct_boot_on_a_grown_disk(built: BuiltImage, short: Path) -> None:
     """The fast path: SQL answers, the file system fills a larger disk, the agent stops it."""
     disk = short / "grown.qcow2"
-    size = image.size + 4 * GIB
+    size = built.size + 4 * GIB
     subprocess.run(
-        ["qemu-img", "create", "-q", "-f", "qcow2", "-b", image.disk, "-F", "raw", disk, str(size)],
+        ["qemu-img", "create", "-q", "-f", "qcow2", "-b", built.disk, "-F", "raw", disk, str(size)],
         check=True,
     )
     began = time.monotonic()
-    with machine(image, short, direct(image), disk) as guest:
+    with machine(built, short, direct(built), disk) as guest:
         assert b"MariaDB" in guest.greeting()
         print(f"greeting after {time.monotonic() - began:.1f} s")  # noqa: T201
         root = guest.run("/usr/bin/stat", "-f", "-c", "%S %b", "/").split()
@@ -247,7 +243,7 @@ def test_direct_boot_on_a_grown_disk(image: BuiltImage, short: Path) -> None:
         assert guest.ended(), guest.console()
 
 
-def test_firmware_boot(image: BuiltImage, short: Path) -> None:
+def test_firmware_boot(built: BuiltImage, short: Path) -> None:
     """What bhyve does: firmware, boot loader, the same command line; the power button works."""
     firmware = next((path for path in OVMF if Path(path).exists()), None)
     if firmware is None:
@@ -258,10 +254,10 @@ def test_firmware_boot(image: BuiltImage, short: Path) -> None:
         "-drive", f"if=pflash,format=raw,readonly=on,file={firmware}",
         "-drive", f"if=pflash,format=raw,file={variables}",
     ]  # fmt: skip
-    with machine(image, short, how, image.disk) as guest:
+    with machine(built, short, how, built.disk) as guest:
         assert b"MariaDB" in guest.greeting()
         cmdline = guest.run("/usr/bin/cat", "/proc/cmdline").split()
-        assert [word for word in cmdline if not word.startswith("initrd=")] == image.cmdline.split()
+        assert [word for word in cmdline if not word.startswith("initrd=")] == built.cmdline.split()
         guest.run("/usr/bin/test", "-d", "/sys/firmware/efi")
         guest.qmp("system_powerdown")
         assert guest.ended(), guest.console()

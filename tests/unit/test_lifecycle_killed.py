@@ -27,19 +27,23 @@ from lab.lifecycle.gc import gc
 
 
 def sweep(world: World, before: Verb, verb: Verb, *, again: Verb = nothing) -> int:
-    """Kill ``verb`` at each of its steps; ``gc`` restores what was there. The steps' number."""
+    """Kill ``verb`` at each of its steps; ``gc`` restores what was there.
+
+    After how many kills there was something to restore: the test of the test.
+    """
     with world.open() as ctx:
         before(ctx)
     baseline = world.there()
-    step = 0
+    step = littered = 0
     while world.killed(verb, step):
+        littered += world.there() != baseline
         with world.open() as ctx:
             gc(ctx)
             finished = remove_new(ctx, baseline)
             again(ctx)
         assert world.there() - finished == baseline, f"after a kill at step {step}"
         step += 1
-    return step
+    return littered
 
 
 @pytest.fixture
