@@ -101,9 +101,9 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def prompted(block: str) -> list[str]:
-    return [line for line in COMMAND.findall(
+    return list(COMMAND.findall(
         "\n".join(line for line in block.splitlines() if line.startswith("$ "))
-    )]  # fmt: skip
+    ))  # fmt: skip
 
 
 def words(line: str) -> list[str]:
