@@ -17,7 +17,7 @@ from typing import Any
 
 from lab.errors import LabError
 
-FORMAT = 1
+FORMAT = 2
 _CHUNK = 1 << 20
 
 
@@ -33,12 +33,16 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class CapturedNode:
-    """A node of a template: RAM and device state, both None when only disks were captured."""
+    """A node of a template: RAM and device state, both None when only disks were captured.
+
+    ``seed``: the small disk that it booted with, which clones have open as well.
+    """
 
     name: str
     role: str
     ram: FileFacts | None
     state: FileFacts | None
+    seed: FileFacts
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,8 @@ def unharmed(path: Path, wanted: FileFacts, *, read: bool = False) -> None:
 def write(path: Path, manifest: Manifest) -> None:
     """Write ``manifest`` so that it is there whole or not at all, also after a power loss."""
     fresh = path.with_suffix(".new")
-    content = json.dumps({"format": FORMAT, **asdict(manifest)}, indent=1)
+    values = asdict(manifest)
+    content = json.dumps({"format": FORMAT, "digest": _seal(values), **values}, indent=1)
     with fresh.open("w", encoding="utf-8") as file:
         file.write(content)
         file.flush()
@@ -117,13 +122,25 @@ def read(path: Path) -> Manifest:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if values.pop("format") != FORMAT:
             raise Damaged("the template was made by another version of lab")
+        if values.pop("digest") != _seal(values):
+            raise Damaged("the content of its manifest has changed")
         nodes = tuple(
-            CapturedNode(node["name"], node["role"], _facts(node["ram"]), _facts(node["state"]))
+            CapturedNode(
+                node["name"],
+                node["role"],
+                _facts(node["ram"]),
+                _facts(node["state"]),
+                FileFacts(**node["seed"]),
+            )
             for node in values["nodes"]
         )
         return Manifest(values["key"], values["label"], nodes)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Damaged(f"the template has no readable manifest: {error}") from None
+
+
+def _seal(values: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _facts(values: dict[str, Any] | None) -> FileFacts | None:

@@ -7,21 +7,28 @@ left alone, unless the user asks for them.
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 
 from images import isolate
 from lab.errors import Conflict, LabError
 from lab.lifecycle import image, template
 from lab.lifecycle.context import Context
-from lab.lifecycle.remove import forget, release
+from lab.lifecycle.remove import forget
 from lab.lifecycle.views import GcReport
-from lab.locks import LockKind, lock
+from lab.locks import lock
 from lab.names import Owner
+from lab.storage import hold
 
-_SOCKET_SECONDS = 120.0
+_UNRECORDED = "not recorded"
 
-_Task = tuple[Owner, str, Callable[[], object]]
+_ORDER = ("lab", "template", "image")
+"""Clones go before what they were cloned from."""
+
+Task = tuple[Owner, str]
+"""Whose things are to be removed, and why."""
 
 
 def gc(ctx: Context, *, dry_run: bool = False, orphans: bool = False) -> GcReport:
@@ -30,76 +37,89 @@ def gc(ctx: Context, *, dry_run: bool = False, orphans: bool = False) -> GcRepor
     ``dry_run`` only says what would be removed. Nothing that a running command works on is
     touched.
     """
-    removed: list[str] = []
+    found = list(tasks(ctx))
     left: list[str] = []
-    for owner, why, remove in list(_tasks(ctx)):
-        _do(ctx, owner, why, remove, removed, left, dry_run=dry_run)
     for owner in _unrecorded(ctx):
         if orphans:
-            _do(ctx, owner, "not recorded", _releaser(ctx, owner), removed, left, dry_run=dry_run)
+            found.append((owner, _UNRECORDED))
         else:
             left.append(f"{owner}: not recorded; `lab gc --orphans` or `lab down` removes it")
-    if not dry_run:
-        removed += ctx.storage.sweep()
-        removed += _scratch(ctx)
+    report = perform(ctx, found, dry_run=dry_run)
+    swept = [] if dry_run else [*ctx.storage.sweep(), *_scratch(ctx)]
+    return GcReport((*report.removed, *swept), (*report.left, *left))
+
+
+def tasks(ctx: Context) -> Iterator[Task]:
+    """What the record says is to be removed, as of now."""
+    owners = [Owner("lab", lab.name) for lab in ctx.store.labs.all()]
+    owners += [Owner("template", record.key) for record in ctx.store.templates.all()]
+    owners += [Owner("image", record.key) for record in ctx.store.images.all()]
+    owners += [owner for owner in ctx.store.resources.owners() if owner not in owners]
+    for owner in owners:
+        why = _why(ctx, owner)
+        if why:
+            yield owner, why
+
+
+def perform(ctx: Context, found: Sequence[Task], *, dry_run: bool = False) -> GcReport:
+    """Remove, one by one, what still is to be removed once its lock is held."""
+    removed: list[str] = []
+    left: list[str] = []
+    for owner, why in sorted(found, key=lambda task: _ORDER.index(task[0].kind)):
+        _do(ctx, owner, why, removed, left, dry_run=dry_run)
     return GcReport(tuple(removed), tuple(left))
 
 
-def _tasks(ctx: Context) -> Iterator[_Task]:
-    now = time.time()
-    for lab in ctx.store.labs.all():
-        owner = Owner("lab", lab.name)
-        expired = lab.expires_at is not None and lab.expires_at <= now
-        if expired or lab.state in ("creating", "removing"):
-            why = "expired" if expired else f"left in state {lab.state}"
-            yield owner, why, _forgetter(ctx, owner)
-    for record in ctx.store.templates.all():
-        if record.state != "ready":
-            key = record.key
-            yield Owner("template", key), f"left in state {record.state}", _discarder(ctx, key)
-    for built in ctx.store.images.all():
-        if built.state != "ready":
-            yield Owner("image", built.key), "left unfinished", _undo_image(ctx, built.key)
-    known = _known(ctx)
-    for owner in ctx.store.resources.owners():
-        if owner not in known:
-            yield owner, "left without a record", _releaser(ctx, owner)
+def _why(ctx: Context, owner: Owner) -> str:
+    """Why the things of ``owner`` are to be removed now; empty if they are not."""
+    if owner.kind == "lab":
+        lab = ctx.store.labs.find(owner.name)
+        if lab is not None:
+            if lab.expires_at is not None and lab.expires_at <= time.time():
+                return "expired"
+            return f"left in state {lab.state}" if lab.state in ("creating", "removing") else ""
+    else:
+        keyed = ctx.store.templates if owner.kind == "template" else ctx.store.images
+        record = keyed.find(owner.name)
+        if record is not None:
+            return f"left in state {record.state}" if record.state != "ready" else ""
+    return "left without a record" if ctx.store.resources.of(owner) else ""
 
 
-def _forgetter(ctx: Context, owner: Owner) -> Callable[[], object]:
-    return lambda: forget(ctx, owner)
+def _remove(ctx: Context, owner: Owner) -> None:
+    if owner.kind == "lab":
+        forget(ctx, owner)
+    elif owner.kind == "template":
+        template.discard(ctx, owner.name)
+    else:
+        image.discard(ctx, owner.name)
 
 
-def _releaser(ctx: Context, owner: Owner) -> Callable[[], object]:
-    return lambda: release(ctx, owner)
-
-
-def _discarder(ctx: Context, key: str) -> Callable[[], object]:
-    return lambda: template.discard(ctx, key)
-
-
-def _undo_image(ctx: Context, key: str) -> Callable[[], object]:
-    return lambda: image.discard(ctx, key)
+def _locked(ctx: Context, owner: Owner) -> AbstractContextManager[None]:
+    """The locks of all who may work on ``owner``; raises Conflict."""
+    if owner.kind == "template":
+        return template.locked(ctx, owner.name)
+    return lock(ctx.home, owner.kind, owner.name, wait=False)
 
 
 def _do(
     ctx: Context,
     owner: Owner,
     why: str,
-    remove: Callable[[], object],
     removed: list[str],
     left: list[str],
     *,
     dry_run: bool,
 ) -> None:
     """Remove one thing under its lock; what is busy or cannot be removed is noted."""
-    kind: LockKind = owner.kind
-    # A template's makers lock its key, whatever number its name ends in.
-    name = owner.name.partition(".")[0] if owner.kind == "template" else owner.name
     try:
-        with lock(ctx.home, kind, name, wait=False):
+        with _locked(ctx, owner):
+            # Since it was listed it may have become ready, or been given a new lease.
+            still = owner in _unrecorded(ctx) if why == _UNRECORDED else _why(ctx, owner)
+            if not still:
+                return
             if not dry_run:
-                remove()
+                _remove(ctx, owner)
     except Conflict as error:
         left.append(f"{owner}: {why}, but {error}")
     except LabError as error:
@@ -122,7 +142,7 @@ def _unrecorded(ctx: Context) -> list[Owner]:
 
 
 def _scratch(ctx: Context) -> list[str]:
-    """Remove build directories nobody works in, and sockets nobody has used for a while."""
+    """Remove build directories and sockets nobody works with."""
     removed = []
     for directory in sorted(ctx.home.builds.iterdir()):
         try:
@@ -131,8 +151,7 @@ def _scratch(ctx: Context) -> list[str]:
         except Conflict:
             continue
         removed.append(f"build files {directory}")
-    for path in ctx.home.sockets.glob("*.sock"):
-        if time.time() - path.lstat().st_mtime > _SOCKET_SECONDS:
-            path.unlink(missing_ok=True)
-            removed.append(f"socket {path}")
+    for directory in hold.abandoned(ctx.home.sockets):
+        shutil.rmtree(directory, ignore_errors=True)
+        removed.append(f"socket {directory}")
     return removed

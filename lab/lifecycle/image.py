@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from images import isolate, manifest
@@ -45,6 +46,19 @@ def ensure(ctx: Context, recipe_name: str) -> Image:
     return find(ctx, recipe, key)
 
 
+@contextmanager
+def using(ctx: Context, recipe_name: str) -> Iterator[Image]:
+    """The image of a recipe, as ``ensure`` gives it; it is kept from removal in the block."""
+    recipe = load(recipe_name)
+    key = key_of(recipe)
+    while True:
+        with _locked(ctx, key, shared=True):
+            if _ready(ctx, key):
+                yield find(ctx, recipe, key)
+                return
+        ensure(ctx, recipe_name)
+
+
 def find(ctx: Context, recipe: Recipe, key: str) -> Image:
     """A ready image, as others need it; raises NotFound."""
     try:
@@ -66,12 +80,14 @@ def find(ctx: Context, recipe: Recipe, key: str) -> Image:
 
 def snapshots(ctx: Context, image: Image) -> dict[str, VolumeSnapshot]:
     """What a node's volumes are cloned from, by the volume's name; raises NotFound."""
-    return {
-        disk: next(
-            s for s in ctx.storage.snapshots(VolumeName(image.owner, BASE, disk)) if s.label == BASE
-        )
-        for disk in image.volumes
-    }
+    found = {}
+    for disk in image.volumes:
+        volume = VolumeName(image.owner, BASE, disk)
+        base = [s for s in ctx.storage.snapshots(volume) if s.label == BASE]
+        if not base:
+            raise NotFound(f"the image {image.key} has lost {volume}", hint="`lab image rm` it")
+        found[disk] = base[0]
+    return found
 
 
 def build(ctx: Context, recipe_name: str, *, rebuild: bool = False) -> ImageView:
@@ -81,11 +97,12 @@ def build(ctx: Context, recipe_name: str, *, rebuild: bool = False) -> ImageView
     """
     recipe = load(recipe_name)
     key = key_of(recipe)
-    with _locked(ctx, key):
-        if rebuild:
+    if rebuild:
+        with _locked(ctx, key):
             discard(ctx, key)
-        if not _ready(ctx, key):
             _build(ctx, recipe, key)
+    else:
+        ensure(ctx, recipe_name)
     return image(ctx, key)
 
 
@@ -192,11 +209,11 @@ def _users(ctx: Context, key: str) -> list[str]:
     return labs + [f"template {r.key}" for r in ctx.store.templates.all() if r.image == key]
 
 
-def _locked(ctx: Context, key: str) -> AbstractContextManager[None]:
+def _locked(ctx: Context, key: str, *, shared: bool = False) -> AbstractContextManager[None]:
     def tell(pid: int | None) -> None:
         ctx.progress.note("image", f"waiting for process {pid or '?'} to build the image {key}")
 
-    return lock(ctx.home, "image", key, on_wait=tell)
+    return lock(ctx.home, "image", key, shared=shared, on_wait=tell)
 
 
 def _view(ctx: Context, record: ImageRecord) -> ImageView:

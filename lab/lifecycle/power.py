@@ -36,6 +36,7 @@ def stop(ctx: Context, name: str, *, node: str | None = None, force: bool = Fals
     and Conflict while another command works on the lab.
     """
     with lock(ctx.home, "lab", name, wait=False):
+        _check_made(ctx.store.labs.get(name))
         if node is not None:
             guest = node_of(ctx, name, node).guest
             ctx.hypervisor.stop(guest, force=force)
@@ -77,8 +78,7 @@ def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float) -> L
     deadline = Deadline.after(timeout)
     with lock(ctx.home, "lab", name, wait=False):
         record = ctx.store.labs.get(name)
-        if record.state not in ("ready", "stopped", "failed"):
-            raise Conflict(f"the lab {name} is {record.state}", hint="`lab gc` clears remains")
+        _check_made(record)
         there = ctx.hypervisor.guests()
         image = _image(ctx, record)
         with ctx.progress.step("boot", f"starting {name}"):
@@ -91,6 +91,11 @@ def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float) -> L
             until_ready(ctx, running, plan, ask, deadline, pause=_LOOK_EVERY)
         ctx.store.labs.update(name, state="ready")
     return lab(ctx, name)
+
+
+def _check_made(record: LabRecord) -> None:
+    if record.state not in ("ready", "stopped", "failed"):
+        raise Conflict(f"the lab {record.name} is {record.state}", hint="`lab gc` clears remains")
 
 
 def _image(ctx: Context, record: LabRecord) -> Image:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,13 +69,16 @@ def until_ready(
     """Return once all requirements of all nodes are met.
 
     ``pause``: the shortest time between two looks at a node, in seconds. Raises NotReady,
-    naming node, requirement and the console's last lines, when the deadline passes or a
-    guest ends.
+    naming node, requirement and the console's last lines, when the deadline passes or, at
+    once, when a guest ends.
     """
+    over = threading.Event()
 
     def one(node: Node) -> Requirement | None:
         missing: Requirement | None = None
         for number in attempts(deadline, first=pause, most=max(0.25, pause)):
+            if over.is_set():
+                break
             if number % 8 == 7 and node.guest not in ctx.hypervisor.guests():
                 raise NotReady(
                     f"{node.name} ended while it was waited for",
@@ -86,7 +90,7 @@ def until_ready(
                 return None
         return missing
 
-    for node, missing in zip(nodes, each(one, nodes), strict=True):
+    for node, missing in zip(nodes, each(one, nodes, over=over.set), strict=True):
         if missing is not None:
             raise NotReady(
                 f"{node.name} is not ready: {missing.what} is not met ({missing.found})",

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from lab.blueprints import Blueprint, blueprint
@@ -23,6 +23,7 @@ from lab.lifecycle.identify import rehearse
 from lab.lifecycle.nodes import Image, Node, plan
 from lab.lifecycle.parallel import each
 from lab.lifecycle.ports import reserve_segment
+from lab.lifecycle.preflight import preflight
 from lab.lifecycle.remove import release
 from lab.lifecycle.views import TemplateView
 from lab.locks import held, lock
@@ -79,9 +80,12 @@ def key_of(ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec) -> str:
 def build(ctx: Context, spec: LabSpec) -> TemplateView:
     """Make the template for ``spec`` now, if it does not exist."""
     plan_ = blueprint(spec.blueprint)
-    image = images.ensure(ctx, choose(ctx, plan_, spec.engine).recipe)
+    preflight(ctx, spec)
     deadline = Deadline.after(ctx.settings.ready_timeout)
-    with using(ctx, image, plan_, spec, deadline) as manifest:
+    with (
+        images.using(ctx, choose(ctx, plan_, spec.engine).recipe) as image,
+        using(ctx, image, plan_, spec, deadline) as manifest,
+    ):
         return _view(ctx.store.templates.get(manifest.key))
 
 
@@ -92,11 +96,12 @@ def templates(ctx: Context) -> list[TemplateView]:
 
 def remove(ctx: Context, key: str) -> None:
     """Remove a template; raises NotFound, and Conflict while labs are clones of it."""
-    found = [r.key for r in ctx.store.templates.all() if r.key.startswith(key)]
+    keys = [r.key for r in ctx.store.templates.all()]
+    found = [key] if key in keys else [k for k in keys if key and k.startswith(key)]
     if len(found) != 1:
         what = "no template" if not found else "more than one template"
         raise NotFound(f"there is {what} {key!r}", hint="`lab template ls` lists them")
-    with lock(ctx.home, "template", found[0], wait=False):
+    with locked(ctx, found[0]):
         users = [lab.name for lab in ctx.store.labs.all() if lab.template == found[0]]
         if users:
             raise Conflict(
@@ -104,6 +109,18 @@ def remove(ctx: Context, key: str) -> None:
                 hint=f"`lab down {' '.join(users)}` first",
             )
         discard(ctx, found[0])
+
+
+@contextmanager
+def locked(ctx: Context, name: str) -> Iterator[None]:
+    """Keep all others from a template: its users lock its name, its makers the key in it.
+
+    Raises Conflict.
+    """
+    with ExitStack() as stack:
+        for part in dict.fromkeys((_base(name), name)):
+            stack.enter_context(lock(ctx.home, "template", part, wait=False))
+        yield
 
 
 def discard(ctx: Context, name: str) -> None:
@@ -146,6 +163,7 @@ def _sound(ctx: Context, name: str) -> Manifest | None:
     try:
         manifest = captured.read(ctx.home.manifest(name))
         for node in manifest.nodes:
+            captured.unharmed(ctx.home.seed(Owner("template", name), node.name), node.seed)
             if node.ram is not None and node.state is not None:
                 captured.unharmed(ctx.home.ram(name, node.name), node.ram)
                 captured.unharmed(ctx.home.device_state(name, node.name), node.state, read=True)
@@ -262,15 +280,16 @@ def _capture(
 
 
 def _captured(ctx: Context, name: str, node: Node, *, warm: bool) -> CapturedNode:
+    seed = captured.facts(ctx.home.seed(node.owner, node.name))
     if not warm:
-        return CapturedNode(node.name, node.role, None, None)
+        return CapturedNode(node.name, node.role, None, None, seed)
     found = []
     for path in (ctx.home.ram(name, node.name), ctx.home.device_state(name, node.name)):
         _give_to_qemu(ctx, path)
         with path.open("rb") as file:
             os.fsync(file.fileno())
         found.append(captured.facts(path))
-    return CapturedNode(node.name, node.role, found[0], found[1])
+    return CapturedNode(node.name, node.role, found[0], found[1], seed)
 
 
 def _memory_file(ctx: Context, node: Node, size: int) -> Path:

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from lab import host
 from lab.blueprints import Blueprint, blueprint
-from lab.errors import Conflict, InvalidSpec
+from lab.errors import Conflict, InvalidSpec, LabError
 from lab.lifecycle import image as images
 from lab.lifecycle import template
 from lab.lifecycle.clone import clone
@@ -22,6 +21,7 @@ from lab.lifecycle.look import lab as look_at
 from lab.lifecycle.nodes import Image, Node, plan
 from lab.lifecycle.ports import reserve_ports, reserve_segment
 from lab.lifecycle.power import start
+from lab.lifecycle.preflight import preflight
 from lab.lifecycle.remove import forget
 from lab.lifecycle.sql import Account
 from lab.lifecycle.views import LabView
@@ -54,7 +54,8 @@ def up(
     """Make a lab and return it once every node can be used.
 
     ``cold`` boots instead of cloning a template; ``exist_ok`` returns the lab if it is there
-    already and as asked for; ``timeout`` in seconds bounds the wait for nodes to get ready.
+    already and as asked for, started if it was stopped; ``timeout`` in seconds bounds the wait
+    for nodes to get ready.
 
     Nothing is left when it fails, unless ``keep_failed``. Raises InvalidSpec, Conflict (name
     taken), HostUnfit, NotReady, CommandFailed.
@@ -62,9 +63,7 @@ def up(
     began = time.time()
     plan_ = blueprint(spec.blueprint)
     if exist_ok:
-        found = _existing(ctx, spec)
-        if found is not None and found.state in ("stopped", "degraded"):
-            return start(ctx, found.name, timeout=timeout or ctx.settings.ready_timeout)
+        found = _existing(ctx, spec, timeout or ctx.settings.ready_timeout)
         if found is not None:
             return found
     with ctx.progress.step("preflight"):
@@ -73,24 +72,15 @@ def up(
     with _claimed(ctx, spec, plan_, deadline) as job:
         try:
             _make(ctx, job, cold=cold)
-        except BaseException:
-            _give_up(ctx, job, keep=keep_failed)
+            took = time.time() - began
+            ctx.store.labs.update(job.owner.name, state="ready", ready_seconds=took)
+            return look_at(ctx, job.owner.name, steps=ctx.progress.seconds)
+        except BaseException as error:
+            _give_up(ctx, job, error, keep=keep_failed)
             raise
-        ctx.store.labs.update(job.owner.name, state="ready", ready_seconds=time.time() - began)
-    return look_at(ctx, job.owner.name, steps=ctx.progress.seconds)
 
 
-def preflight(ctx: Context, spec: LabSpec) -> None:
-    """Raise HostUnfit unless this host can take the lab; nothing is made before this passes."""
-    host.check_cpus(spec)
-    host.check_memory(spec, host.memory(), ctx.settings.memory_floor)
-    space = ctx.storage.space()
-    needed = spec.nodes * spec.size.disk
-    host.check_space(space.free, ctx.settings.space_floor, ctx.home.root, needed=needed)
-    ctx.hypervisor.capabilities()
-
-
-def _existing(ctx: Context, spec: LabSpec) -> LabView | None:
+def _existing(ctx: Context, spec: LabSpec, timeout: float) -> LabView | None:
     record = ctx.store.labs.find(spec.name or spec.blueprint)
     if record is None or record.state in ("creating", "removing"):
         return None
@@ -101,7 +91,8 @@ def _existing(ctx: Context, spec: LabSpec) -> LabView | None:
             f"the lab {record.name} exists and is not what was asked for",
             hint=f"`lab status {record.name}` shows it; `lab down {record.name}` removes it",
         )
-    return look_at(ctx, record.name)
+    found = look_at(ctx, record.name)
+    return found if found.state == "ready" else start(ctx, record.name, timeout=timeout)
 
 
 @contextmanager
@@ -158,8 +149,11 @@ def _record(ctx: Context, name: str, spec: LabSpec, plan_: Blueprint) -> None:
 
 def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
     choice = choose(ctx, job.plan, job.spec.engine)
-    image = images.ensure(ctx, choice.recipe)
-    _check_disk(ctx, job.spec, image)
+    with images.using(ctx, choice.recipe) as image:
+        _make_of(ctx, job, image, cold=cold)
+
+
+def _make_of(ctx: Context, job: _Job, image: Image, *, cold: bool) -> None:
     if cold:
         allotted = _allot(ctx, job, image, template_key=None, why_cold="asked for")
         formation = Formation(
@@ -226,10 +220,15 @@ def _allot(
     return _Allotted(nodes, segment, account)
 
 
-def _give_up(ctx: Context, job: _Job, *, keep: bool) -> None:
-    """Undo everything, or keep the guests for a look."""
-    if keep:
-        ctx.store.labs.update(job.owner.name, state="failed")
-        return
-    with ctx.progress.step("undo", "removing what was made"):
-        forget(ctx, job.owner)
+def _give_up(ctx: Context, job: _Job, error: BaseException, *, keep: bool) -> None:
+    """Undo everything, or keep the guests for a look; ``error`` stays the one that is told."""
+    try:
+        if keep:
+            ctx.store.labs.update(job.owner.name, state="failed")
+            return
+        with ctx.progress.step("undo", "removing what was made"):
+            forget(ctx, job.owner)
+    except LabError as failed:
+        if not isinstance(error, LabError):
+            raise
+        error.details += (f"not undone: {failed}", "`lab gc` removes what is left")

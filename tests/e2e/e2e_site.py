@@ -24,7 +24,7 @@ PORTS = (29200, 30999)
 PXC = ("pxc", "--engine", "mariadb")
 """The blueprint of these tests, on the engine that can be had without Percona's repository."""
 
-_KEPT = ("images", "templates", "storage/images", "storage/templates", "logs/images")
+_KEPT = ("images", "templates", "storage/images", "storage/templates", "logs/images", "locks")
 _KEPT_FILES = ("state.db", "state.db-wal", "state.db-shm", "reachable.json")
 
 

@@ -20,8 +20,11 @@ from sqlalchemy.engine import Engine
 from images.fake import build
 from lab.hypervisor import Capabilities
 from lab.hypervisor.fake import FakeHypervisor
-from lab.lifecycle.context import Context, open_context
+from lab.lifecycle import image, template
+from lab.lifecycle.context import Context
+from lab.lifecycle.down import down
 from lab.lifecycle.sql import Account
+from lab.lifecycle.up import up
 from lab.lifecycle.views import Rows
 from lab.paths import Home
 from lab.progress import Event, Progress
@@ -31,6 +34,7 @@ from lab.state.store import Store
 from lab.storage.fake import FakeStorage
 
 Hook = Callable[[str], None]
+Verb = Callable[[Context], object]
 
 SIZE = NodeSize(memory=384 * MIB)
 SPEC = LabSpec("galera", nodes=2, size=SIZE)
@@ -175,4 +179,45 @@ def named(name: str, **changes: object) -> LabSpec:
     return replace(SPEC, name=name, **changes)  # type: ignore[arg-type]
 
 
-__all__ = ["SIZE", "SPEC", "Counter", "World", "ignore", "named", "open_context", "raising"]
+def make_lab(ctx: Context) -> None:
+    up(ctx, named("shop"))
+
+
+def make_cold(ctx: Context) -> None:
+    up(ctx, named("shop"), cold=True)
+
+
+def make_image(ctx: Context) -> None:
+    image.build(ctx, "mariadb")
+
+
+def make_template(ctx: Context) -> None:
+    template.build(ctx, SPEC)
+
+
+def remove_lab(ctx: Context) -> None:
+    down(ctx, "shop")
+
+
+def nothing(ctx: Context) -> None:
+    """Start from an empty installation."""
+
+
+def remove_new(ctx: Context, baseline: set[str], *, labs: bool = True) -> set[str]:
+    """Remove what a verb finished beyond ``baseline``, all of it whole; the logs that stay."""
+    for made in ctx.store.templates.all():
+        if f"template {made.key} ready" not in baseline:
+            assert made.state == "ready"
+            template.remove(ctx, made.key)
+    for built in ctx.store.images.all():
+        if f"image {built.key} ready" not in baseline:
+            assert built.state == "ready"
+            image.remove(ctx, built.key)
+    for lab in ctx.store.labs.all() if labs else ():
+        if f"lab {lab.name} ready" not in baseline:
+            assert lab.state == "ready"
+            down(ctx, lab.name)
+    # The log of a build is kept for people.
+    return {f"logs/images/{path.name}" for path in (ctx.home.root / "logs/images").iterdir()} - (
+        baseline
+    )

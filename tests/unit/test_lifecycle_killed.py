@@ -6,43 +6,24 @@ row of what was under way, and what was whole before is still whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lifecycle_world import SPEC, World, named
+from lifecycle_world import (
+    Verb,
+    World,
+    make_cold,
+    make_image,
+    make_lab,
+    make_template,
+    nothing,
+    remove_lab,
+    remove_new,
+)
 
-from lab.lifecycle import image, template
 from lab.lifecycle.context import Context
 from lab.lifecycle.down import down
 from lab.lifecycle.gc import gc
-from lab.lifecycle.up import up
-
-Verb = Callable[[Context], object]
-
-
-def make_lab(ctx: Context) -> None:
-    up(ctx, named("shop"))
-
-
-def make_cold(ctx: Context) -> None:
-    up(ctx, named("shop"), cold=True)
-
-
-def make_image(ctx: Context) -> None:
-    image.build(ctx, "mariadb")
-
-
-def make_template(ctx: Context) -> None:
-    template.build(ctx, SPEC)
-
-
-def remove_lab(ctx: Context) -> None:
-    down(ctx, "shop")
-
-
-def nothing(ctx: Context) -> None:
-    """Start from an empty installation."""
 
 
 def sweep(world: World, before: Verb, verb: Verb, *, again: Verb = nothing) -> int:
@@ -54,31 +35,11 @@ def sweep(world: World, before: Verb, verb: Verb, *, again: Verb = nothing) -> i
     while world.killed(verb, step):
         with world.open() as ctx:
             gc(ctx)
-            finished = _whole(ctx, baseline)
+            finished = remove_new(ctx, baseline)
             again(ctx)
         assert world.there() - finished == baseline, f"after a kill at step {step}"
         step += 1
     return step
-
-
-def _whole(ctx: Context, baseline: set[str]) -> set[str]:
-    """Remove what ``verb`` had finished before it was killed: that may stay, whole."""
-    for made in ctx.store.templates.all():
-        if f"template {made.key} ready" not in baseline:
-            assert made.state == "ready"
-            template.remove(ctx, made.key)
-    for built in ctx.store.images.all():
-        if f"image {built.key} ready" not in baseline:
-            assert built.state == "ready"
-            image.remove(ctx, built.key)
-    for lab in ctx.store.labs.all():
-        if f"lab {lab.name} ready" not in baseline:
-            assert lab.state == "ready"
-            down(ctx, lab.name)
-    # The log of a build is kept for people.
-    return {f"logs/images/{path.name}" for path in (ctx.home.root / "logs/images").iterdir()} - (
-        baseline
-    )
 
 
 @pytest.fixture

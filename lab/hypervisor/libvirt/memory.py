@@ -10,8 +10,6 @@ streams are out; ``unix:`` ones work with every QEMU and libvirt that we support
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.errors import HostUnfit
+from lab.storage import hold
 from lab.wait import Deadline, attempts
 
 Monitor = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -77,16 +76,13 @@ def load(monitor: Monitor, sockets: Path, state: Path, owner: tuple[int, int] | 
 def _socket(sockets: Path, owner: tuple[int, int] | None) -> Iterator[Path]:
     """A free path for a socket, in a directory to which QEMU may write, and nobody else.
 
-    It is short, since the limit for the whole path is 107 bytes.
+    It is short, since the limit for the whole path is 107 bytes. The directory is held: what
+    a killed process left is told from what is in use.
     """
-    directory = sockets / secrets.token_hex(4)
-    directory.mkdir(mode=0o700)
-    try:
+    with hold.scratch(sockets) as directory:
         if owner is not None:
             os.chown(directory, *owner)
         yield directory / "s"
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _ignore_shared(monitor: Monitor) -> None:

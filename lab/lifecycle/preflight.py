@@ -1,0 +1,17 @@
+"""Whether this host can do what was asked for, before anything is made."""
+
+from __future__ import annotations
+
+from lab import host
+from lab.lifecycle.context import Context
+from lab.spec import LabSpec
+
+
+def preflight(ctx: Context, spec: LabSpec) -> None:
+    """Raise HostUnfit unless this host can take the lab; nothing is made before this passes."""
+    host.check_cpus(spec)
+    host.check_memory(spec, host.memory(), ctx.settings.memory_floor)
+    space = ctx.storage.space()
+    needed = spec.nodes * spec.size.disk
+    host.check_space(space.free, ctx.settings.space_floor, ctx.home.root, needed=needed)
+    ctx.hypervisor.capabilities()

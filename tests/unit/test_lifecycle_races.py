@@ -1,0 +1,369 @@
+"""Two processes at once are normal: commands side by side neither break nor remove each other."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from lifecycle_world import (
+    SPEC,
+    Hook,
+    World,
+    ignore,
+    make_image,
+    make_lab,
+    make_template,
+    named,
+)
+
+from lab.errors import Conflict, HostUnfit, LabError, NotFound
+from lab.lifecycle import image, power, template
+from lab.lifecycle.context import Context
+from lab.lifecycle.down import down
+from lab.lifecycle.gc import gc
+from lab.lifecycle.lease import extend
+from lab.lifecycle.look import lab, labs
+from lab.lifecycle.ports import reserve_segment
+from lab.lifecycle.up import up
+from lab.lifecycle.views import LabView
+from lab.names import Owner
+from lab.spec import GIB, NodeSize
+from lab.state.records import LabRecord
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def at(step: str, act: Callable[[], object]) -> Hook:
+    """A hook that does ``act`` the first time that ``step`` is about to happen."""
+    waiting = [act]
+
+    def hook(now: str) -> None:
+        if now == step and waiting:
+            waiting.pop()()
+
+    return hook
+
+
+def in_process(world: World, verb: Callable[[Context], object], hook: Hook = ignore) -> int:
+    """Run ``verb`` in a process of its own; its pid. It exits with an error's exit code."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        with world.open(hook) as ctx:
+            verb(ctx)
+        code = 0
+    except LabError as error:
+        code = error.exit_code
+    finally:
+        os._exit(code)
+
+
+def codes(children: list[int]) -> list[int]:
+    return sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+
+
+def test_one_name_asked_for_twice_is_given_once(world: World) -> None:
+    with world.open() as ctx:
+        make_template(ctx)
+    children = [in_process(world, make_lab) for _ in range(2)]
+    assert codes(children) == [0, Conflict.exit_code]
+    with world.open() as ctx:
+        assert lab(ctx, "shop").state == "ready"
+
+
+def test_eight_at_once_without_names(world: World) -> None:
+    """The template is made once while seven wait; all get names, ports and segments."""
+    with world.open() as ctx:
+        make_image(ctx)
+    children = [in_process(world, lambda ctx: up(ctx, SPEC)) for _ in range(8)]
+    assert codes(children) == [0] * 8
+    with world.open() as ctx:
+        found = labs(ctx)
+        assert [view.state for view in found] == ["ready"] * 8
+        assert len({node.sql_port for view in found for node in view.nodes}) == 16
+        assert len({record.segment for record in ctx.store.labs.all()}) == 8
+        assert len(ctx.store.templates.all()) == 1
+        assert len({view.password for view in found}) == 8
+
+
+def test_an_image_is_built_once(world: World) -> None:
+    children = [in_process(world, lambda ctx: image.ensure(ctx, "mariadb")) for _ in range(4)]
+    assert codes(children) == [0] * 4
+    with world.open() as ctx:
+        assert [view.state for view in image.images(ctx)] == ["ready"]
+
+
+def test_gc_beside_up_leaves_it_alone(world: World) -> None:
+    """At each step of an ``up`` somebody runs ``gc``; the lab gets ready as if nobody did."""
+    with world.open() as ctx:
+        make_template(ctx)
+    removed: list[str] = []
+
+    def collect(_: str) -> None:
+        if threading.current_thread() is threading.main_thread() and not removed:
+            with world.open() as other:
+                removed.extend(gc(other, orphans=True).removed)
+
+    seen: list[str] = []
+
+    def hook(step: str) -> None:
+        seen.append(step)
+        # Within a transaction gc would wait for us.
+        if step.endswith((".begin", ".end")) or step == "hypervisor.restore":
+            collect(step)
+
+    with world.open(hook) as ctx:
+        assert up(ctx, named("shop")).state == "ready"
+    assert removed == []
+    assert "restore.end" in seen
+
+
+def test_gc_does_not_remove_what_got_ready_while_it_looked(world: World) -> None:
+    """Protects a lab that was in the making when ``gc`` read the record and is ready now."""
+    with world.open() as ctx:
+        make_template(ctx)
+        ctx.store.labs.add(_creating())
+
+    def finish() -> None:
+        with world.open() as other:
+            other.store.labs.update("shop", state="ready")
+
+        _list_then(ctx, finish)
+        assert [view.name for view in labs(ctx)] == ["shop"]
+
+
+def _list_then(ctx: Context, act: Callable[[], object]) -> None:
+    """Run gc, and ``act`` after it listed what there is to do, before it does it."""
+    from lab.lifecycle.gc import perform, tasks
+
+    found = list(tasks(ctx))
+    assert [owner.name for owner, _ in found] == ["shop"]
+    act()
+    report = perform(ctx, found)
+    assert report.removed == ()
+
+
+def _creating() -> LabRecord:
+    return LabRecord(
+        "shop", "galera", "mariadb", "", "", 2, 1, 1, 0, "creating", "", "", "me", time.time()
+    )
+
+
+def test_gc_respects_a_lease_that_was_just_extended(world: World) -> None:
+    with world.open() as ctx:
+        make_template(ctx)
+        up(ctx, named("shop", ttl=60.0))
+        ctx.store.labs.update("shop", expires_at=time.time() - 1)
+        _list_then(ctx, lambda: extend(ctx, "shop", 3600.0))
+        assert lab(ctx, "shop").state == "ready"
+
+
+def test_gc_removes_what_expired(world: World) -> None:
+    with world.open() as ctx:
+        make_template(ctx)
+        before = world.there()
+        up(ctx, named("shop", ttl=60.0))
+        up(ctx, named("kept"))
+        ctx.store.labs.update("shop", expires_at=time.time() - 1)
+        assert "lab:shop" in gc(ctx, dry_run=True).removed[0]
+        assert len(labs(ctx)) == 2, "a dry run removes nothing"
+        assert any("expired" in line for line in gc(ctx).removed)
+        assert [view.name for view in labs(ctx)] == ["kept"]
+        down(ctx, "kept")
+    assert world.there() == before
+
+
+def test_down_beside_up_is_refused(world: World) -> None:
+    with world.open() as ctx:
+        make_template(ctx)
+    answers: list[type] = []
+
+    def try_down() -> None:
+        with world.open() as other:
+            try:
+                down(other, "shop")
+            except LabError as error:
+                answers.append(type(error))
+
+    with world.open(at("restore.begin", try_down)) as ctx:
+        assert up(ctx, named("shop")).state == "ready"
+    assert answers == [Conflict]
+
+
+@pytest.mark.parametrize("step", ["clone.begin", "storage.clone", "hypervisor.restore"])
+def test_a_template_in_use_is_not_removed(world: World, step: str) -> None:
+    """Neither by ``rm`` nor by ``gc``, at any moment between its choice and the clones."""
+    with world.open() as ctx:
+        make_template(ctx)
+        key = template.templates(ctx)[0].key
+    answers: list[type] = []
+
+    def try_remove() -> None:
+        with world.open() as other:
+            gc(other)
+            try:
+                template.remove(other, key)
+            except LabError as error:
+                answers.append(type(error))
+
+    with world.open(at(step, try_remove)) as ctx:
+        up(ctx, named("shop"))
+        assert answers == [Conflict]
+        with pytest.raises(Conflict, match="shop"):
+            template.remove(ctx, key)
+        down(ctx, "shop")
+        template.remove(ctx, key)
+        assert template.templates(ctx) == []
+
+
+@pytest.mark.parametrize("step", ["template.begin", "clone.begin", "boot.begin"])
+def test_an_image_in_use_is_not_removed(world: World, step: str) -> None:
+    """Not even before the lab or the template that will need it is recorded."""
+    with world.open() as ctx:
+        make_image(ctx)
+    answers: list[type] = []
+
+    def try_remove() -> None:
+        with world.open() as other:
+            try:
+                image.remove(other, "mariadb")
+            except LabError as error:
+                answers.append(type(error))
+
+    with world.open(at(step, try_remove)) as ctx:
+        assert up(ctx, named("shop")).state == "ready"
+    assert answers == [Conflict]
+
+
+def test_a_lost_image_disk_is_told(world: World) -> None:
+    """Protects from a traceback: NotFound, not StopIteration."""
+    with world.open() as ctx:
+        built = image.ensure(ctx, "mariadb")
+        image.remove(ctx, "mariadb")
+        with pytest.raises(NotFound):
+            image.snapshots(ctx, built)
+
+
+def test_two_installations_never_share_a_segment(world: World) -> None:
+    """Protects clusters: on one segment, with equal addresses, they would mix."""
+    with (
+        world.open() as ctx,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as qemu,
+    ):
+        # As QEMU does for `-netdev socket,mcast=`, as a process of another installation.
+        qemu.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        first = ctx.settings.port_range[0]
+        qemu.bind(("230.0.0.1", first))
+        assert reserve_segment(ctx, Owner("lab", "shop")) != first
+
+
+def test_a_half_made_lab_is_not_stopped_or_started(world: World) -> None:
+    """Protects gc's right to remove it: its state must stay ``creating``."""
+    with world.open() as ctx:
+        ctx.store.labs.add(_creating())
+        for verb in (power.stop, lambda c, n: power.start(c, n, timeout=1.0)):
+            with pytest.raises(Conflict, match="creating"):
+                verb(ctx, "shop")
+        assert any("lab:shop" in line for line in gc(ctx).removed)
+
+
+def test_exist_ok_gives_a_lab_that_can_be_used(world: World) -> None:
+    """``make up`` after a reboot: success means ready, so a stopped lab is started."""
+    with world.open() as ctx:
+        made = up(ctx, named("galera"), exist_ok=True)
+        power.stop(ctx, "galera")
+        again = up(ctx, named("galera"), exist_ok=True)
+        assert again.state == "ready"
+        assert again.password == made.password
+        with pytest.raises(Conflict, match="not what was asked for"):
+            up(ctx, named("galera", nodes=1), exist_ok=True)
+
+
+def test_the_host_was_rebooted(world: World) -> None:
+    """All guests are gone, the record is not: labs show as stopped, start and down work."""
+    with world.open() as ctx:
+        make_template(ctx)
+        before = world.there()
+        kept, other = up(ctx, named("shop")), up(ctx, named("other"))
+        _write(ctx, kept, "CREATE TABLE t (a INT)")
+        for guest in ctx.hypervisor.guests():
+            ctx.hypervisor.stop(guest, force=True)
+        assert {view.state for view in labs(ctx)} == {"stopped"}
+        assert {node.state for node in lab(ctx, "shop").nodes} == {"stopped"}
+        assert power.start(ctx, "shop", timeout=10).state == "ready"
+        assert _write(ctx, kept, "SELECT COUNT(*) FROM t") == ((0,),)
+        for view in (kept, other):
+            down(ctx, view.name)
+    assert world.there() == before
+
+
+def _write(ctx: Context, view: LabView, statement: str) -> tuple[tuple[object, ...], ...]:
+    from lab.lifecycle.sql import query
+
+    return query(ctx, view.name, None, statement).rows
+
+
+def test_the_state_file_is_lost(world: World) -> None:
+    """An empty record removes nothing; labs are listed from tags, and can be removed."""
+    with world.open() as ctx:
+        make_template(ctx)
+        up(ctx, named("shop"))
+    for file in world.root.glob("state.db*"):
+        file.unlink()
+    with world.open() as ctx:
+        (found,) = labs(ctx)
+        assert (found.name, found.state) == ("shop", "unrecorded")
+        assert [node.state for node in found.nodes] == ["running", "running"]
+        report = gc(ctx)
+        assert report.removed == ()
+        assert any("lab:shop" in line for line in report.left)
+        assert len(ctx.hypervisor.guests()) == 2
+        with pytest.raises(NotFound):
+            _write(ctx, found, "SELECT 1")
+        down(ctx, "shop")
+        assert ctx.hypervisor.guests() == {}
+        assert labs(ctx) == []
+        with pytest.raises(NotFound):
+            down(ctx, "shop")
+        gc(ctx, orphans=True)
+        assert ctx.storage.volumes() == []
+        assert up(ctx, named("shop")).state == "ready"
+
+
+def test_labs_share_memory_and_threads_without_mixing(world: World) -> None:
+    """Protects a service that makes labs in threads of one process."""
+    with world.open() as ctx:
+        make_template(ctx)
+        with ThreadPoolExecutor(4) as pool:
+            views = list(pool.map(lambda _: up(ctx, SPEC), range(4)))
+        assert len({view.name for view in views}) == 4
+        assert {view.state for view in labs(ctx)} == {"ready"}
+
+
+def test_a_host_without_memory_or_processors_refuses(world: World) -> None:
+    """Before anything is made, for labs and templates alike, with figures."""
+    for size, told in (
+        (NodeSize(memory=4096 * GIB), "4T"),
+        (NodeSize(cpus=64), "64 CPUs"),
+        (NodeSize(disk=1 << 50), "2048T"),
+    ):
+        before = world.there()
+        spec = replace(SPEC, size=size)
+        with world.open() as ctx:
+            for verb in (up, template.build):
+                with pytest.raises(HostUnfit, match=told) as refused:
+                    verb(ctx, spec)
+                assert refused.value.hint
+        assert world.there() == before

@@ -1,0 +1,200 @@
+"""A template that is not what was captured is never used: it is told, and made anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from lifecycle_world import SPEC, World, make_template, named
+
+from lab.errors import Conflict, NotFound
+from lab.hypervisor import Capabilities
+from lab.lifecycle import power, template
+from lab.lifecycle.context import Context
+from lab.lifecycle.down import down
+from lab.lifecycle.gc import gc
+from lab.lifecycle.look import lab
+from lab.lifecycle.up import up
+from lab.names import Owner, VolumeName
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+Damage = Callable[[Context, str], object]
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def _flip_ram(ctx: Context, key: str) -> None:
+    with ctx.home.ram(key, "n2").open("r+b") as ram:
+        ram.seek(1 << 20)
+        ram.write(b"\x01")
+
+
+def _truncate_ram(ctx: Context, key: str) -> None:
+    with ctx.home.ram(key, "n1").open("r+b") as ram:
+        ram.truncate(1 << 20)
+
+
+def _lose_ram(ctx: Context, key: str) -> None:
+    ctx.home.ram(key, "n1").unlink()
+
+
+def _flip_state(ctx: Context, key: str) -> None:
+    _flip(ctx.home.device_state(key, "n1"))
+
+
+def _truncate_state(ctx: Context, key: str) -> None:
+    ctx.home.device_state(key, "n2").write_bytes(b"")
+
+
+def _flip_manifest(ctx: Context, key: str) -> None:
+    _flip(ctx.home.manifest(key))
+
+
+def _truncate_manifest(ctx: Context, key: str) -> None:
+    ctx.home.manifest(key).write_text("")
+
+
+def _lose_manifest(ctx: Context, key: str) -> None:
+    ctx.home.manifest(key).unlink()
+
+
+def _foreign_manifest(ctx: Context, key: str) -> None:
+    ctx.home.manifest(key).write_text('"teapot"')
+
+
+def _manifest_without_nodes(ctx: Context, key: str) -> None:
+    _alter_manifest(ctx, key, {"nodes": []})
+
+
+def _manifest_without_ram(ctx: Context, key: str) -> None:
+    """Would make clones boot cold, and nobody would know why."""
+    nodes = [{"name": n, "role": "member", "ram": None, "state": None} for n in ("n1", "n2")]
+    _alter_manifest(ctx, key, {"nodes": nodes})
+
+
+def _alter_manifest(ctx: Context, key: str, change: dict[str, object]) -> None:
+    path = ctx.home.manifest(key)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+
+
+def _lose_volume(ctx: Context, key: str) -> None:
+    ctx.storage.destroy(VolumeName(Owner("template", key), "n2", "os"))
+
+
+def _lose_seed(ctx: Context, key: str) -> None:
+    ctx.home.seed(Owner("template", key), "n1").unlink()
+
+
+DAMAGES: list[Damage] = [
+    _flip_ram,
+    _truncate_ram,
+    _lose_ram,
+    _flip_state,
+    _truncate_state,
+    _flip_manifest,
+    _truncate_manifest,
+    _lose_manifest,
+    _foreign_manifest,
+    _manifest_without_nodes,
+    _manifest_without_ram,
+    _lose_volume,
+    _lose_seed,
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_template_is_made_anew(world: World, damage: Damage) -> None:
+    with world.open() as ctx:
+        make_template(ctx)
+        before = world.there()
+        (found,) = template.templates(ctx)
+        damage(ctx, found.key)
+    with world.open() as ctx:
+        view = up(ctx, named("shop"))
+        assert view.started == "warm"
+        (anew,) = template.templates(ctx)
+        assert (anew.key, anew.state) == (found.key, "ready")
+        assert anew.created_at > found.created_at
+        down(ctx, "shop")
+    assert any("is not used" in note and "making it anew" in note for note in world.notes)
+    assert world.there() == before, "nothing of the damaged one is left"
+
+
+@pytest.mark.parametrize("damage", [_flip_state, _lose_manifest, _truncate_ram])
+def test_labs_on_a_damaged_template_live_on(world: World, damage: Damage) -> None:
+    """Protects data: what labs were cloned from stays until the last of them is gone."""
+    with world.open() as ctx:
+        make_template(ctx)
+        (found,) = template.templates(ctx)
+        up(ctx, named("old"))
+        damage(ctx, found.key)
+        new = up(ctx, named("new"))
+        assert new.template != found.key
+        states = {view.key: view.state for view in template.templates(ctx)}
+        assert states == {found.key: "broken", new.template: "ready"}
+        gc(ctx)
+        power.stop(ctx, "old")
+        assert power.start(ctx, "old", timeout=10).state == "ready"
+        with pytest.raises(Conflict, match="old"):
+            template.remove(ctx, found.key)
+        down(ctx, "old")
+        report = gc(ctx)
+        assert any(found.key in line for line in report.removed)
+        assert [view.key for view in template.templates(ctx)] == [new.template]
+        assert up(ctx, named("newer")).template == new.template
+        template_key = new.template.partition(".")[0]
+        assert template_key == found.key
+
+
+def test_each_difference_has_a_template_of_its_own(world: World) -> None:
+    """RAM of another size, count or QEMU must never be restored."""
+    with world.open() as ctx:
+        make_template(ctx)
+        template.build(ctx, replace(SPEC, nodes=1))
+        template.build(ctx, replace(SPEC, size=replace(SPEC.size, memory=2 * SPEC.size.memory)))
+        template.build(ctx, replace(SPEC, size=replace(SPEC.size, cpus=2)))
+        template.build(ctx, SPEC)
+        assert len(template.templates(ctx)) == 4
+    world.version = "2"
+    with world.open() as ctx:
+        assert up(ctx, SPEC).started == "warm"
+        assert len(template.templates(ctx)) == 5
+
+
+def test_without_warm_restore_clones_boot_formed_disks(world: World) -> None:
+    """As on bhyve: the same template without RAM, and the reason is told."""
+    world.capabilities = Capabilities("fake", "bhyve", warm=False, why_cold="bhyve cannot")
+    with world.open() as ctx:
+        view = up(ctx, named("shop"))
+        assert (view.started, view.why_cold) == ("cold", "bhyve cannot")
+        assert view.template
+        assert not template.templates(ctx)[0].warm
+        assert lab(ctx, "shop").state == "ready"
+
+
+def test_removal_takes_a_key_or_what_it_begins_with(world: World) -> None:
+    with world.open() as ctx:
+        make_template(ctx)
+        (found,) = template.templates(ctx)
+        for wrong in ("", "zz"):
+            with pytest.raises(NotFound):
+                template.remove(ctx, wrong)
+        ctx.store.templates.add(
+            replace(ctx.store.templates.get(found.key), key=f"{found.key}.2", state="broken")
+        )
+        template.remove(ctx, found.key)
+        assert [view.key for view in template.templates(ctx)] == [f"{found.key}.2"]
+        template.remove(ctx, found.key[:5])
+        assert template.templates(ctx) == []
