@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 from lab.guest.seed import SeedFile
 
 OUTER_ADDRESS = "10.0.2.15/24"
@@ -10,6 +12,15 @@ OUTER_GATEWAY = "10.0.2.2"
 
 SQL_PORT = 3306
 SSH_PORT = 22
+
+
+def segment_group(home: str) -> str:
+    """The multicast group (239.0.0.0/8, RFC 2365) of the segments of one installation.
+
+    Each installation numbers its segments by itself, so the group must tell them apart:
+    clusters of equal addresses and UUIDs that met would tear each other apart.
+    """
+    return "239." + ".".join(str(byte) for byte in sha256(home.encode()).digest()[:3])
 
 
 def inner_address(index: int) -> str:

@@ -38,7 +38,7 @@ class Network:
 
     The first (``outer_mac``) is user-mode, isolated from the host and the world but for
     ``forwards``. The second (``inner_mac``) is on the lab's private segment; ``segment``
-    is a number that only this lab's guests share (a UDP port on the loopback).
+    is a number that only this lab's guests share within the installation (its ``home`` tag).
     """
 
     outer_mac: str

@@ -146,6 +146,7 @@ def _groups(who: tuple[int, int]) -> set[int]:
     import pwd
 
     try:
-        return {who[1], *os.getgrouplist(pwd.getpwuid(who[0]).pw_name, who[1])}
+        user = pwd.getpwuid(who[0])
+        return {who[1], *os.getgrouplist(user.pw_name, user.pw_gid)}
     except KeyError:
         return {who[1]}

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import socket
 
+from lab.guest.network import segment_group
 from lab.lifecycle.context import Context
 from lab.names import Owner
-
-GROUP = "230.0.0.1"
-"""The multicast group of all segments; see ``lab.hypervisor.libvirt.domain``."""
 
 
 def reserve_ports(ctx: Context, owner: Owner, count: int) -> list[int]:
@@ -20,24 +18,26 @@ def reserve_ports(ctx: Context, owner: Owner, count: int) -> list[int]:
 def reserve_segment(ctx: Context, owner: Owner) -> int:
     """A number (a UDP port) for a private segment that nobody uses; raises HostUnfit."""
     first, last = ctx.settings.port_range
-    return ctx.store.resources.reserve_ports(owner, 1, first, last, _udp_free, kind="segment")[0]
+    group = segment_group(ctx.home.id)
+    return ctx.store.resources.reserve_ports(
+        owner, 1, first, last, lambda port: _udp_free(group, port), kind="segment"
+    )[0]
 
 
 def _tcp_free(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As QEMU will: a port whose last connection is still closing is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        return _binds(probe, port)
+        return _binds(probe, "127.0.0.1", port)
 
 
-def _udp_free(port: int) -> bool:
-    # At the group's address, as QEMU binds: a socket at the loopback's would not collide with
-    # the guests of another installation, and two clusters on one segment would mix.
+def _udp_free(group: str, port: int) -> bool:
+    # Bound without sharing, unlike QEMU does it: so it fails while any guest is there.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        return _binds(probe, port, GROUP)
+        return _binds(probe, group, port)
 
 
-def _binds(probe: socket.socket, port: int, address: str = "127.0.0.1") -> bool:
+def _binds(probe: socket.socket, address: str, port: int) -> bool:
     try:
         probe.bind((address, port))
     except OSError:

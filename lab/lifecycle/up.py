@@ -150,6 +150,7 @@ def _record(ctx: Context, name: str, spec: LabSpec, plan_: Blueprint) -> None:
 def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
     choice = choose(ctx, job.plan, job.spec.engine)
     with images.using(ctx, choice.recipe) as image:
+        _check_disk(ctx, job.spec, image)
         _make_of(ctx, job, image, cold=cold)
 
 

@@ -101,9 +101,8 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def prompted(block: str) -> list[str]:
-    return [line for line in COMMAND.findall(
-        "\n".join(line for line in block.splitlines() if line.startswith("$ "))
-    )]  # fmt: skip
+    lines = [line for line in block.splitlines() if line.startswith("$ ")]
+    return list(COMMAND.findall("\n".join(lines)))
 
 
 def words(line: str) -> list[str]:

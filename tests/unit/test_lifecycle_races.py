@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -30,10 +29,8 @@ from lab.lifecycle.down import down
 from lab.lifecycle.gc import gc
 from lab.lifecycle.lease import extend
 from lab.lifecycle.look import lab, labs
-from lab.lifecycle.ports import reserve_segment
 from lab.lifecycle.up import up
 from lab.lifecycle.views import LabView
-from lab.names import Owner
 from lab.spec import GIB, NodeSize
 from lab.state.records import LabRecord
 
@@ -254,19 +251,6 @@ def test_a_lost_image_disk_is_told(world: World) -> None:
         image.remove(ctx, "mariadb")
         with pytest.raises(NotFound):
             image.snapshots(ctx, built)
-
-
-def test_two_installations_never_share_a_segment(world: World) -> None:
-    """Protects clusters: on one segment, with equal addresses, they would mix."""
-    with (
-        world.open() as ctx,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as qemu,
-    ):
-        # As QEMU does for `-netdev socket,mcast=`, as a process of another installation.
-        qemu.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        first = ctx.settings.port_range[0]
-        qemu.bind(("230.0.0.1", first))
-        assert reserve_segment(ctx, Owner("lab", "shop")) != first
 
 
 def test_a_half_made_lab_is_not_stopped_or_started(world: World) -> None:

@@ -56,3 +56,12 @@ def test_the_guest_reads_them_as_shell() -> None:
     """Protects the boot script, which sources the file: no value may need quoting."""
     for line in network.files(1, NAMES)["/etc/lab/network"].content.decode().splitlines():
         assert not set(line) & set(" '\"$`\\;&|<>()*?")
+
+
+def test_installations_have_segments_of_their_own() -> None:
+    """Protects labs of two users, who both count their segments from one on."""
+    groups = {network.segment_group(home) for home in ("", "1f0c2a77", "1f0c2a78", "9ab3d1e2")}
+    assert len(groups) == 4
+    assert all(
+        ipaddress.ip_address(group) in ipaddress.ip_network("239.0.0.0/8") for group in groups
+    )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+from lab.guest.network import segment_group
 from lab.hypervisor import DirectBoot, Disk, GuestSpec
 
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
@@ -179,10 +180,9 @@ def _arguments(guest: GuestSpec, incoming: bool) -> Iterator[str]:
         )
     yield from ("-netdev", _user_network(guest))
     yield from ("-device", _card("labouter", guest.network.outer_mac, _OUTER_SLOT))
-    yield from (
-        "-netdev",
-        f"socket,id=labinner,mcast=230.0.0.1:{guest.network.segment},localaddr=127.0.0.1",
-    )
+    segment = f"{segment_group(guest.tags.get('home', ''))}:{guest.network.segment}"
+    # localaddr: the segment is on the loopback and nowhere else.
+    yield from ("-netdev", f"socket,id=labinner,mcast={segment},localaddr=127.0.0.1")
     yield from ("-device", _card("labinner", guest.network.inner_mac, _INNER_SLOT))
     if incoming:
         yield from ("-incoming", "defer")
