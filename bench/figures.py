@@ -15,12 +15,13 @@ Verdict = Literal["yes", "no", "-"]
 class Target:
     """What a figure is to reach, and what it would be good to reach; None: no such figure.
 
-    ``at_least``: larger is better.
+    ``at_least``: larger is better. ``no_failure``: all there is to reach is that nothing fails.
     """
 
     reach: float | None = None
     stretch: float | None = None
     at_least: bool = False
+    no_failure: bool = False
 
     def met(self, value: float, goal: float | None) -> Verdict:
         """Whether ``value`` is as good as ``goal``."""
@@ -52,6 +53,8 @@ class Figure:
     @property
     def reached(self) -> Verdict:
         """Whether the median is what it has to be."""
+        if self.target.no_failure:
+            return "yes" if self.samples and not self.failed else "no"
         return self._verdict(self.target.reach)
 
     @property

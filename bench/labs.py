@@ -55,7 +55,7 @@ class Home:
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start a command. The caller waits for it, or ends it with ``end``."""
         return subprocess.Popen(
-            [sys.executable, "-m", "lab", *words],
+            [sys.executable, "-m", "lab", "--quiet", *words],
             env=environment(os.environ, self.root),
             cwd=self.root,  # where there is no lab.toml
             stdin=subprocess.DEVNULL,
@@ -72,7 +72,7 @@ class Home:
             out, err = process.communicate(timeout=COMMAND_SECONDS)
         took = time.perf_counter() - began
         if process.returncode:
-            raise Failed(f"lab {' '.join(words)} exited {process.returncode}: {err.strip()}")
+            raise Failed(f"lab {' '.join(words)} exited {process.returncode}: {one_line(err)}")
         return Ran(took, json.loads(out) if out.startswith(("{", "[")) else None)
 
 
@@ -132,8 +132,13 @@ def together(home: Home, commands: Sequence[Sequence[str]]) -> tuple[float, list
         for process in processes:
             out, err = process.communicate(timeout=COMMAND_SECONDS)
             if process.returncode:
-                failures.append(err.strip())
+                failures.append(one_line(err))
             else:
                 values.append(json.loads(out))
         took = time.perf_counter() - began
     return took, values, failures
+
+
+def one_line(text: str) -> str:
+    """What a command said of its failure, for a list of failures."""
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip())

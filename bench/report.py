@@ -99,7 +99,7 @@ def _row(figure: Figure) -> tuple[str, ...]:
         figure.name,
         *figures,
         f"{len(figure.samples)}{failed}",
-        _goal(figure.target, figure.target.reach, unit),
+        "all" if figure.target.no_failure else _goal(figure.target, figure.target.reach, unit),
         figure.reached,
         _goal(figure.target, figure.target.stretch, unit),
         figure.stretched,

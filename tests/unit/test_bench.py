@@ -40,6 +40,9 @@ def test_failed_runs_are_misses() -> None:
     assert (figure.reached, figure.stretched) == ("no", "no")
     assert Figure("x", "s", (), Target(2)).reached == "no"
     assert Figure("x", "s", ()).reached == "-"
+    all_or_none = Target(no_failure=True)
+    assert Figure("x", "s", (1.0,), all_or_none).reached == "yes"
+    assert Figure("x", "s", (1.0,), all_or_none, failed=1).reached == "no"
 
 
 def test_a_ratio_is_of_medians_and_better_when_large() -> None:
