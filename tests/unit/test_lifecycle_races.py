@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from lifecycle_world import (
     named,
 )
 
-from lab.errors import Conflict, HostUnfit, LabError, NotFound
+from lab.errors import Conflict, LabError, NotFound
 from lab.lifecycle import image, power, template
 from lab.lifecycle.context import Context
 from lab.lifecycle.down import down
@@ -31,7 +30,6 @@ from lab.lifecycle.lease import extend
 from lab.lifecycle.look import lab, labs
 from lab.lifecycle.up import up
 from lab.lifecycle.views import LabView
-from lab.spec import GIB, NodeSize
 from lab.state.records import LabRecord
 
 
@@ -334,20 +332,3 @@ def test_labs_share_memory_and_threads_without_mixing(world: World) -> None:
             views = list(pool.map(lambda _: up(ctx, SPEC), range(4)))
         assert len({view.name for view in views}) == 4
         assert {view.state for view in labs(ctx)} == {"ready"}
-
-
-def test_a_host_without_memory_or_processors_refuses(world: World) -> None:
-    """Before anything is made, for labs and templates alike, with figures."""
-    for size, told in (
-        (NodeSize(memory=4096 * GIB), "4T"),
-        (NodeSize(cpus=64), "64 CPUs"),
-        (NodeSize(disk=1 << 50), "2048T"),
-    ):
-        before = world.there()
-        spec = replace(SPEC, size=size)
-        with world.open() as ctx:
-            for verb in (up, template.build):
-                with pytest.raises(HostUnfit, match=told) as refused:
-                    verb(ctx, spec)
-                assert refused.value.hint
-        assert world.there() == before
