@@ -54,9 +54,9 @@ def run(home: Home, other: Home, runs: Runs, load: tuple[float, float, float]) -
     """Measure everything. ``load``: load averages before; ``other``: a second scratch home."""
     log = Log(_say)
     facts = machine.here(home.run("doctor", "-o", "json").value, load)
-    cores = os.cpu_count() or 1
-    if machine.busy(load[0], cores):
-        _say(f"note: the load average is {load[0]:.2f} on {cores} cores: figures will be too slow")
+    caution = machine.caution(load[0], os.cpu_count() or 1)
+    if caution:
+        _say(f"note: {caution}")
     image = measure.image(home, runs.image, log)
     facts["engine"] = measure.engine(home)
     cold = measure.cold(home, runs.cold, log)
@@ -71,7 +71,7 @@ def run(home: Home, other: Home, runs: Runs, load: tuple[float, float, float]) -
         measure.listing(other, runs.ls, log),
         measure.at_once(home, runs.at_once, log),
     ]
-    return Results(facts, figures, parts, log.failures)
+    return Results(facts, figures, parts, log.failures, caution)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -70,12 +70,17 @@ class Figure:
 
 @dataclass(frozen=True)
 class Results:
-    """All of one run. ``machine``: facts by name. ``parts``: where a warm start's time goes."""
+    """All of one run.
+
+    ``machine``: facts by name. ``parts``: where a warm start's time goes. ``caution``: why the
+    figures may not be what the machine can do.
+    """
 
     machine: Mapping[str, str]
     figures: Sequence[Figure]
     parts: Mapping[str, Sequence[float]] = field(default_factory=dict)
     failures: Sequence[str] = ()
+    caution: str = ""
 
 
 def ratio(name: str, over: Figure, under: Figure, target: Target) -> Figure:

@@ -41,9 +41,14 @@ def facts(
     return found
 
 
-def busy(load: float, cores: int) -> bool:
-    """Whether others used the machine so much that figures come out too slow."""
-    return load > cores / 4
+def caution(load: float, cores: int) -> str:
+    """Why figures come out too slow, where others used the machine; empty if nobody did."""
+    if load <= cores / 4:
+        return ""
+    return (
+        f"The load average was {load:.2f} on {cores} cores before anything was measured: others"
+        " used the machine, and times are longer than it needs."
+    )
 
 
 def model(cpuinfo: str) -> str:

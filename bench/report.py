@@ -27,6 +27,8 @@ def text(results: Results) -> str:
         pieces.append(_aligned([PARTS_HEAD, *_part_rows(results.parts)]))
     if results.failures:
         pieces.append("\n".join(["What failed:", *results.failures]))
+    if results.caution:
+        pieces.append(results.caution)
     return "\n\n".join(pieces) + "\n"
 
 
@@ -36,6 +38,7 @@ def markdown(results: Results, preface: str) -> str:
         preface.strip(),
         "## The machine",
         _table([("", ""), *results.machine.items()]),
+        *([results.caution] if results.caution else []),
         "## Figures",
         _table([HEAD, *(_row(figure) for figure in results.figures)]),
         "How they were taken:",
@@ -73,6 +76,7 @@ def as_json(results: Results) -> str:
         ],
         "parts": {part: list(seconds) for part, seconds in results.parts.items()},
         "failures": list(results.failures),
+        "caution": results.caution,
     }
     return json.dumps(found, indent=2) + "\n"
 

@@ -13,7 +13,7 @@ import pytest
 from bench import machine, measure, report
 from bench.__main__ import PAGE, PREFACE
 from bench.figures import Figure, Results, Target, ratio, start_up
-from bench.labs import Failed, Home, ended, environment
+from bench.labs import Failed, Home, ended, environment, one_line
 from bench.measure import Log
 from bench.probe import amiss, disk, pss, qemu_of
 from lab.paths import Home as LabHome
@@ -135,10 +135,20 @@ def test_facts_come_from_doctor_without_paths_of_the_scratch() -> None:
     }
 
 
-def test_a_busy_machine_is_noticed() -> None:
+def test_a_busy_machine_is_told_of() -> None:
     """Protects readers from figures taken beside other work."""
-    assert machine.busy(2.0, 2)
-    assert not machine.busy(0.3, 2)
+    assert machine.caution(0.3, 2) == ""
+    caution = machine.caution(4.41, 2)
+    assert "4.41 on 2 cores" in caution
+    results = Results({}, [], caution=caution)
+    assert caution in report.text(results)
+    assert caution in report.markdown(results, "x")
+
+
+def test_equal_failures_of_several_labs_are_one_line() -> None:
+    """Protects the page from the same line eight times."""
+    said = {one_line(f"lab: error: bench-ab12-{n}-n1 ended\n  why\n") for n in (1, 2)}
+    assert said == {"LAB-n1 ended; why"}
 
 
 def test_memory_is_that_of_the_guests_asked_for(tmp_path: Path) -> None:
