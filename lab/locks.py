@@ -17,7 +17,7 @@ from lab.errors import Conflict
 from lab.paths import Home, unwritable
 from lab.wait import Deadline, attempts
 
-LockKind = Literal["lab", "template", "image", "state"]
+LockKind = Literal["lab", "template", "image", "state", "turn"]
 
 PROBE_GRACE = 0.05
 """Seconds before a lock counts as busy; ``held`` takes a free one for microseconds."""

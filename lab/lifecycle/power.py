@@ -16,6 +16,7 @@ from lab.lifecycle.parallel import each
 from lab.lifecycle.ready import through_port, until_ready
 from lab.lifecycle.settle import write_out
 from lab.lifecycle.sql import Account
+from lab.lifecycle.turn import turn
 from lab.lifecycle.views import LabView
 from lab.locks import lock
 from lab.names import Owner
@@ -74,7 +75,7 @@ def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float) -> L
         _check_made(record)
         there = ctx.hypervisor.guests()
         image = _image(ctx, record)
-        with ctx.progress.step("boot", f"starting {name}"):
+        with turn(ctx, deadline), ctx.progress.step("boot", f"starting {name}"):
             _boot(ctx, record, image, [n for n in wanted if n.guest not in there])
         plan = blueprint(record.blueprint)
         everyone = nodes_of(ctx, name)

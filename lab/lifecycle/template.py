@@ -26,6 +26,7 @@ from lab.lifecycle.ports import reserve_segment
 from lab.lifecycle.preflight import preflight
 from lab.lifecycle.remove import release
 from lab.lifecycle.settle import write_out
+from lab.lifecycle.turn import turn
 from lab.lifecycle.views import TemplateView
 from lab.locks import held, lock
 from lab.names import Owner
@@ -37,8 +38,8 @@ from lab.wait import Deadline
 FORMED = "formed"
 """The label of the snapshots of a freshly formed cluster."""
 
-CLOCK_OFFSET = -86_400
-"""Seconds. A template lives a day in the past, so that setting a clone's clock is always a
+CLOCK_OFFSET = -7_200
+"""Seconds. A template lives two hours in the past, so that setting a clone's clock is always a
 leap forward of more than the hour after which OpenSSL's generators ask for new seeds."""
 
 
@@ -237,10 +238,11 @@ def _make(
             CLOCK_OFFSET,
             (lambda node: _memory_file(ctx, node, spec.size.memory)) if warm else None,
         )
-        form(ctx, formation, deadline)
-        with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
-            rehearse(ctx, nodes)
-            manifest = _capture(ctx, name, nodes, image, warm=warm)
+        with turn(ctx, deadline):
+            form(ctx, formation, deadline)
+            with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
+                rehearse(ctx, nodes)
+                manifest = _capture(ctx, name, nodes, image, warm=warm)
         captured.write(ctx.home.manifest(name), manifest)
         _only_files_are_left(ctx, owner)
         ctx.store.templates.update(

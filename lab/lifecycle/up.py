@@ -16,7 +16,7 @@ from lab.lifecycle.context import Context
 from lab.lifecycle.engine import choose
 from lab.lifecycle.form import Formation, form, until_formed
 from lab.lifecycle.handover import hand_over
-from lab.lifecycle.identify import USER, make_password, prepare
+from lab.lifecycle.identify import USER, Prepared, make_password, prepare
 from lab.lifecycle.look import lab as look_at
 from lab.lifecycle.nodes import Image, Node, plan
 from lab.lifecycle.ports import reserve_ports, reserve_segment
@@ -24,6 +24,7 @@ from lab.lifecycle.power import start
 from lab.lifecycle.preflight import preflight
 from lab.lifecycle.remove import forget
 from lab.lifecycle.sql import Account
+from lab.lifecycle.turn import turn
 from lab.lifecycle.views import LabView
 from lab.locks import lock
 from lab.names import Owner
@@ -160,16 +161,25 @@ def _make_of(ctx: Context, job: _Job, image: Image, *, cold: bool) -> None:
         formation = Formation(
             job.owner, image, job.plan, job.spec.size, allotted.nodes, allotted.segment
         )
-        form(ctx, formation, job.deadline)
-        prepared = prepare(ctx, job.owner, allotted.nodes)
-    else:
-        with template.using(ctx, image, job.plan, job.spec, job.deadline) as manifest:
-            why_cold = "" if manifest.warm else ctx.hypervisor.capabilities().why_cold
-            allotted = _allot(ctx, job, image, template_key=manifest.key, why_cold=why_cold)
-            prepared = clone(ctx, manifest, image, job.spec.size, allotted.nodes, allotted.segment)
+        with turn(ctx, job.deadline):
+            form(ctx, formation, job.deadline)
+            _hand_over(ctx, job, image, allotted, prepare(ctx, job.owner, allotted.nodes))
+        return
+    using = template.using(ctx, image, job.plan, job.spec, job.deadline)
+    with using as manifest, turn(ctx, job.deadline):
+        why_cold = "" if manifest.warm else ctx.hypervisor.capabilities().why_cold
+        allotted = _allot(ctx, job, image, template_key=manifest.key, why_cold=why_cold)
+        prepared = clone(ctx, manifest, image, job.spec.size, allotted.nodes, allotted.segment)
         if not manifest.warm:
             until_formed(ctx, allotted.nodes, job.plan, job.deadline)
-    hand_over(ctx, allotted.nodes, job.plan, image.engine, allotted.account, prepared, job.deadline)
+        _hand_over(ctx, job, image, allotted, prepared)
+
+
+def _hand_over(
+    ctx: Context, job: _Job, image: Image, allotted: _Allotted, prepared: Prepared
+) -> None:
+    account, deadline = allotted.account, job.deadline
+    hand_over(ctx, allotted.nodes, job.plan, image.engine, account, prepared, deadline)
 
 
 def _check_disk(ctx: Context, spec: LabSpec, image: Image) -> None:

@@ -42,12 +42,18 @@ class DiesBefore:
         self._lock = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
-        if name == self._method:
+        found = getattr(self._real, name)
+        if name != self._method:
+            return found
+
+        def counted(*args: Any, **named: Any) -> Any:
             with self._lock:
                 self._left -= 1
                 if self._left == 0:
                     die()
-        return getattr(self._real, name)
+            return found(*args, **named)
+
+        return counted
 
 
 def watch(ctx: Context) -> None:

@@ -1,0 +1,47 @@
+"""Taking turns: how many clusters come to life at the same time.
+
+Nodes that share a processor with too many others answer so late that their cluster gives
+them up (Galera: 5 s), so asking for eight labs at once would lose some of them. One lab at a
+time for every two processors is no slower in all: each gets the processors it needs, and is
+ready when its turn is over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from lab.errors import Conflict, NotReady
+from lab.lifecycle.context import Context
+from lab.locks import lock
+from lab.wait import Deadline
+
+
+@contextmanager
+def turn(ctx: Context, deadline: Deadline) -> Iterator[None]:
+    """Hold one of the host's turns for the block; raises NotReady if none comes in time.
+
+    Turns are kernel-held locks, taken last of all locks: whoever holds one waits for no other.
+    """
+    turns = max(1, (os.cpu_count() or 1) // 2)
+    with ExitStack() as held:
+        for number in range(turns):
+            try:
+                held.enter_context(lock(ctx.home, "turn", str(number), wait=False))
+                break
+            except Conflict:
+                continue
+        else:
+            _wait(ctx, held, os.getpid() % turns, deadline)
+        yield
+
+
+def _wait(ctx: Context, held: ExitStack, number: int, deadline: Deadline) -> None:
+    with ctx.progress.step("turn", "waiting while other labs start"):
+        try:
+            held.enter_context(lock(ctx.home, "turn", str(number), deadline=deadline))
+        except Conflict as error:
+            raise NotReady(
+                "other labs were starting all the time", hint="`--timeout` waits longer"
+            ) from error
