@@ -75,14 +75,14 @@ def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float) -> L
         _check_made(record)
         there = ctx.hypervisor.guests()
         image = _image(ctx, record)
-        with turn(ctx, deadline), ctx.progress.step("boot", f"starting {name}"):
-            _boot(ctx, record, image, [n for n in wanted if n.guest not in there])
-        plan = blueprint(record.blueprint)
-        everyone = nodes_of(ctx, name)
-        running = [n for n in everyone if n.guest in ctx.hypervisor.guests()]
-        ask = through_port(plan, Account(record.user, record.password), ctx.sql)
-        with ctx.progress.step("ready", "waiting until every node can be used"):
-            until_ready(ctx, running, plan, ask, deadline, pause=_LOOK_EVERY)
+        with turn(ctx, deadline):
+            with ctx.progress.step("boot", f"starting {name}"):
+                _boot(ctx, record, image, [n for n in wanted if n.guest not in there])
+            running = [n for n in nodes_of(ctx, name) if n.guest in ctx.hypervisor.guests()]
+            plan = blueprint(record.blueprint)
+            ask = through_port(plan, Account(record.user, record.password), ctx.sql)
+            with ctx.progress.step("ready", "waiting until every node can be used"):
+                until_ready(ctx, running, plan, ask, deadline, pause=_LOOK_EVERY)
         ctx.store.labs.update(name, state="ready")
     return lab(ctx, name)
 
