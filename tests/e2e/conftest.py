@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_site import PXC, Site
+from e2e_site import PXC, Site, remove_logs
 
 from lab.errors import HostUnfit
 
@@ -42,7 +42,9 @@ def installation() -> Iterator[Site]:
         pytest.skip(why)
     if kept := os.environ.get("LAB_E2E_HOME"):
         # For who writes tests: image and templates are made once for many runs.
-        yield Site(Path(kept))
+        site = Site(Path(kept))
+        yield site
+        remove_logs(f"*-{site.token}*")
         return
     # Not pytest's directory: that can only be entered by who runs the tests, not by QEMU.
     root = Path(tempfile.mkdtemp(prefix="lab-e2e-"))

@@ -20,8 +20,9 @@ from lab.paths import Home
 from lab.spec import LabSpec
 from lab.wait import Deadline, until
 
-PORTS = (29200, 30999)
-"""Apart from the default: other installations on this machine keep theirs."""
+_BLOCKS = range(29200, 32700, 100)
+"""Where an installation gets 100 ports of its own: apart from the default range, and from
+other runs of these tests on this machine."""
 
 PXC = ("pxc", "--engine", "mariadb")
 """The blueprint of these tests, on the engine that can be had without Percona's repository."""
@@ -31,6 +32,24 @@ CRASH_NAME = "E2E_CRASH_NAME"
 
 _KEPT = ("images", "templates", "storage/images", "storage/templates", "logs/images", "locks")
 _KEPT_FILES = ("state.db", "state.db-wal", "state.db-shm", "reachable.json")
+
+
+def _free_block() -> range:
+    """100 ports at which nobody listens, by chance."""
+    taken = listening()
+    free = [b for b in _BLOCKS if taken.isdisjoint(range(b, b + 100))]
+    first = secrets.choice(free)
+    return range(first, first + 100)
+
+
+def listening() -> set[int]:
+    """The TCP ports of the loopback that somebody listens at."""
+    ports = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        local, state = line.split()[1], line.split()[3]
+        if state == "0A":
+            ports.add(int(local.partition(":")[2], 16))
+    return ports
 
 
 @dataclass(frozen=True)
@@ -54,6 +73,7 @@ class Site:
 
     root: Path
     token: str = field(default_factory=lambda: secrets.token_hex(2))
+    ports: range = field(default_factory=_free_block)
 
     @property
     def home(self) -> Home:
@@ -66,7 +86,7 @@ class Site:
         source = str(Path(__file__).parents[2])
         return kept | {
             "LAB_HOME": str(self.root),
-            "LAB_PORT_RANGE": f"{PORTS[0]}-{PORTS[1]}",
+            "LAB_PORT_RANGE": f"{self.ports[0]}-{self.ports[-1]}",
             "LAB_READY_TIMEOUT": "240",
             "PYTHONPATH": source,
             "LC_ALL": "C.UTF-8",
@@ -151,7 +171,7 @@ class Site:
     def left(self) -> list[str]:
         """What is there besides images and templates: nothing, when all labs are gone."""
         found = [f"guest {name}" for name in self.guests()]
-        found += [f"port {port}" for port in listening() if PORTS[0] <= port <= PORTS[1]]
+        found += [f"port {port}" for port in listening() if port in self.ports]
         found += [f"process {pid}: {line}" for pid, line in self.processes()]
         found += [f"file {path.relative_to(self.root)}" for path in self._files()]
         found += [f"row {row}" for row in self._rows()]
@@ -233,16 +253,6 @@ class Site:
                 if (r.owner.kind, r.owner.name) not in kept or r.kind in ("guest", "segment")
             ]
         return rows
-
-
-def listening() -> set[int]:
-    """The TCP ports of the loopback that somebody listens at."""
-    ports = set()
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        local, state = line.split()[1], line.split()[3]
-        if state == "0A":
-            ports.add(int(local.partition(":")[2], 16))
-    return ports
 
 
 def remove_logs(pattern: str) -> None:
