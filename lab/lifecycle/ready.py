@@ -96,7 +96,7 @@ def until_ready(
     for node, missing in zip(nodes, each(one, nodes, over=over.set), strict=True):
         if missing is not None:
             raise NotReady(
-                f"{node.name} is not ready: {missing.what} is not met ({missing.found})",
+                f"{node.name} is not ready: required: {missing.what}; found: {missing.found}",
                 details=tail(ctx.home.console_log(node.guest)),
                 hint="`--timeout` waits longer, `--keep-failed` keeps the guests for a look",
             )

@@ -186,6 +186,7 @@ def _ensure(
     with lock(ctx.home, "template", key, deadline=deadline, on_wait=tell):
         if _current(ctx, key) is None:
             name = _vacant(ctx, key)
+            ctx.progress.note("template", "first use: forming a cluster to clone from")
             with ctx.progress.step("template", f"making the template {name} (first use)"):
                 _make(ctx, name, image, plan_, spec, deadline)
 
