@@ -180,7 +180,7 @@ def test_time_is_up(world: World) -> None:
     world.boot_seconds = 3600.0
     with world.open() as ctx:
         make_image(ctx)
-        with pytest.raises(NotReady, match="n1 is not ready: SQL answers") as failure:
+        with pytest.raises(NotReady, match="n1 is not ready: required: SQL answers") as failure:
             up(ctx, named("shop"), cold=True, timeout=0.5)
         assert any("boots" in line for line in failure.value.details)
         assert not held(ctx.home, "lab", "shop")
