@@ -17,7 +17,7 @@ from typing import Any
 
 from lab.errors import LabError
 
-FORMAT = 2
+FORMAT = 3
 _CHUNK = 1 << 20
 
 
@@ -35,7 +35,8 @@ class FileFacts:
 class CapturedNode:
     """A node of a template: RAM and device state, both None when only disks were captured.
 
-    ``seed``: the small disk that it booted with, which clones have open as well.
+    ``seed``: the small disk that it booted with, which clones have open as well. ``seals``:
+    the storage's, of each disk snapshot.
     """
 
     name: str
@@ -43,6 +44,7 @@ class CapturedNode:
     ram: FileFacts | None
     state: FileFacts | None
     seed: FileFacts
+    seals: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ def read(path: Path) -> Manifest:
                 _facts(node["ram"]),
                 _facts(node["state"]),
                 FileFacts(**node["seed"]),
+                tuple(map(str, node["seals"])),
             )
             for node in values["nodes"]
         )

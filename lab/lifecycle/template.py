@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -169,7 +169,9 @@ def _sound(ctx: Context, name: str) -> Manifest | None:
             if node.ram is not None and node.state is not None:
                 captured.unharmed(ctx.home.ram(name, node.name), node.ram)
                 captured.unharmed(ctx.home.device_state(name, node.name), node.state, read=True)
-            origins(ctx, manifest, node.name, ("os",))
+            snapshots = origins(ctx, manifest, node.name, ("os",))
+            if node.seals != tuple(map(ctx.storage.seal, snapshots)):
+                raise Damaged(f"the disk of {node.name} has changed")
     except (Damaged, NotFound) as error:
         ctx.progress.note("template", f"the template {name} is not used: {error}; making it anew")
         ctx.store.templates.update(name, state="broken")
@@ -281,21 +283,25 @@ def _capture(
     snapshots = ctx.storage.snapshot(volumes, FORMED)
     each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
     ctx.storage.persist(snapshots)
-    found = each(lambda node: _captured(ctx, name, node, warm=warm), nodes)
+    found = each(lambda node: _captured(ctx, node, snapshots, warm=warm), nodes)
     return Manifest(name, FORMED, tuple(found))
 
 
-def _captured(ctx: Context, name: str, node: Node, *, warm: bool) -> CapturedNode:
+def _captured(
+    ctx: Context, node: Node, snapshots: Sequence[VolumeSnapshot], *, warm: bool
+) -> CapturedNode:
+    name = node.owner.name
     seed = captured.facts(ctx.home.seed(node.owner, node.name))
+    seals = tuple(ctx.storage.seal(s) for s in snapshots if s.volume.node == node.name)
     if not warm:
-        return CapturedNode(node.name, node.role, None, None, seed)
+        return CapturedNode(node.name, node.role, None, None, seed, seals)
     found = []
     for path in (ctx.home.ram(name, node.name), ctx.home.device_state(name, node.name)):
         _give_to_qemu(ctx, path)
         with path.open("rb") as file:
             os.fsync(file.fileno())
         found.append(captured.facts(path))
-    return CapturedNode(node.name, node.role, found[0], found[1], seed)
+    return CapturedNode(node.name, node.role, found[0], found[1], seed, seals)
 
 
 def _memory_file(ctx: Context, node: Node, size: int) -> Path:

@@ -92,6 +92,12 @@ class Storage(Protocol):
         after they resumed and before the capture is recorded as good. Raises NotFound.
         """
 
+    def seal(self, snapshot: VolumeSnapshot) -> str:
+        """A text that stays the same as long as nobody tampered with what ``snapshot`` reads as.
+
+        It costs no reading of the content. Raises NotFound.
+        """
+
     def snapshots(self, volume: VolumeName) -> list[VolumeSnapshot]:
         """The snapshots of ``volume``, oldest first; empty if the volume is absent."""
 

@@ -111,6 +111,12 @@ class FakeStorage:
             for snapshot in snapshots:
                 self._frozen(entries, snapshot.volume, snapshot.label)
 
+    def seal(self, snapshot: VolumeSnapshot) -> str:
+        """See ``Storage.seal``."""
+        with self._locked() as entries:
+            status = self._frozen(entries, snapshot.volume, snapshot.label).stat()
+        return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+
     def snapshots(self, volume: VolumeName) -> list[VolumeSnapshot]:
         """See ``Storage.snapshots``."""
         with self._locked() as entries:

@@ -22,7 +22,7 @@ from typing import BinaryIO
 from lab.errors import InvalidSpec, NotFound
 from lab.names import VolumeName
 from lab.storage import Space, Tags, Volume, VolumeSnapshot, batch, hold, rules, sparse
-from lab.storage.flatten import open_parts, read_parts
+from lab.storage.flatten import open_parts, read_parts, seal
 from lab.storage.qcow2_format import Backing, read_header, write_empty
 from lab.storage.shelf import (
     BASE,
@@ -109,6 +109,12 @@ class Qcow2Storage:
                 files = self._shelf.snapshot_files(snapshot.volume, snapshot.label)
                 sparse.sync(*files, place / SNAPSHOTS, place / RECORD)
                 self._shelf.sync_folders(snapshot.volume)
+
+    def seal(self, snapshot: VolumeSnapshot) -> str:
+        """Of the frozen file and of all files below it."""
+        with self._held(snapshot.volume, shared=True):
+            self._visible(snapshot.volume, snapshot.label)
+            return seal(self._shelf.snapshot_files(snapshot.volume, snapshot.label)[0])
 
     def snapshots(self, volume: VolumeName) -> list[VolumeSnapshot]:
         """See ``Storage``; those of volumes that are not ours count as absent."""

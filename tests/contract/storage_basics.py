@@ -148,6 +148,17 @@ class Basics:
 
     # clone
 
+    def test_a_seal_holds_while_nobody_tampers(self, place: Place, storage: Storage) -> None:
+        """Protects captures: neither clones, nor writes to the volume, nor time break a seal."""
+        formed = origin(place, storage)
+        seal = storage.seal(formed)
+        storage.persist([formed])
+        storage.clone(formed, vol("clone"), TAGS)
+        place.put(storage.get(formed.volume), 0, b"later")
+        assert place.open("home").seal(formed) == seal
+        with pytest.raises(NotFound):
+            storage.seal(VolumeSnapshot(formed.volume, "absent", SIZE))
+
     def test_clones_are_writable_and_alone(self, place: Place, storage: Storage) -> None:
         formed = origin(place, storage)
         with ThreadPoolExecutor(24) as pool:

@@ -219,3 +219,20 @@ def die_in_batch(storage: Qcow2Storage, volume: VolumeName) -> None:
         plan.parent.mkdir()
         plan.write_text(f'[["{volume}", "x"], ["labs/a/n2/os", "x"]]')
         batch.place(shelf, work, work / "0", (volume, "x"), SnapshotRecord(SIZE, 1, "dead"))
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_tampering_breaks_the_seal(tmp_path: Path, *, below: bool) -> None:
+    """Protects clones of a template whose disk, or the image below it, was written to."""
+    storage = open_qcow2(tmp_path / "volumes", "home")
+    source = tmp_path / "image.raw"
+    source.write_bytes(bytes(SIZE))
+    image = storage.import_raw(vol("image"), source, {})
+    storage.clone(storage.snapshot([image.name], "base")[0], vol("copy"), {})
+    (formed,) = storage.snapshot([vol("copy")], "formed")
+    seal = storage.seal(formed)
+    pattern = "base.raw" if below else "formed.qcow2"
+    (frozen,) = tmp_path.rglob(pattern)
+    with frozen.open("r+b") as file:
+        file.write(file.read(1))
+    assert storage.seal(formed) != seal

@@ -19,6 +19,7 @@ from lab.lifecycle.gc import gc
 from lab.lifecycle.look import lab
 from lab.lifecycle.up import up
 from lab.names import Owner, VolumeName
+from lab.spec import MIB
 
 
 @pytest.fixture
@@ -93,6 +94,19 @@ def _lose_volume(ctx: Context, key: str) -> None:
     ctx.storage.destroy(VolumeName(Owner("template", key), "n2", "os"))
 
 
+def _flip_disk(ctx: Context, _key: str) -> None:
+    """Every frozen disk there is, whatever the storage calls its files."""
+    for path in ctx.home.storage.rglob("*"):
+        if path.is_file() and path.stat().st_size > MIB:
+            _flip_in_place(path)
+
+
+def _flip_in_place(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(MIB)
+        file.write(b"\x01")
+
+
 def _lose_seed(ctx: Context, key: str) -> None:
     ctx.home.seed(Owner("template", key), "n1").unlink()
 
@@ -110,6 +124,7 @@ DAMAGES: list[Damage] = [
     _manifest_without_nodes,
     _manifest_without_ram,
     _lose_volume,
+    _flip_disk,
     _lose_seed,
 ]
 
