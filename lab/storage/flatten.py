@@ -46,10 +46,16 @@ def seal(top: Path) -> str:
     """Size and times of every file of the chain below ``top``, as one text.
 
     The kernel changes a file's ctime at each write, truncation or replacement, and lets no
-    program set it; so equal seals mean that nobody wrote.
+    program set it; so equal seals mean that nobody wrote. A chain that cannot be read has a
+    seal as well, which is no other's.
     """
-    facts = ((s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in map(Path.stat, _chain(top)))
-    return " ".join(f"{size}:{mtime}:{ctime}" for size, mtime, ctime in facts)
+    found = []
+    try:
+        for status in map(Path.stat, _chain(top)):
+            found.append(f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}")
+    except (OSError, InvalidSpec) as error:
+        found.append(f"unreadable: {error}")
+    return " ".join(found)
 
 
 def read_parts(parts: list[Part], chunk: int) -> Iterator[tuple[int, bytes]]:
