@@ -51,8 +51,10 @@ def seal(top: Path) -> str:
     """
     found = []
     try:
-        for status in map(Path.stat, _chain(top)):
-            found.append(f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}")
+        found.extend(
+            f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+            for status in map(Path.stat, _chain(top))
+        )
     except (OSError, InvalidSpec) as error:
         found.append(f"unreadable: {error}")
     return " ".join(found)
