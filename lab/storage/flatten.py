@@ -49,7 +49,7 @@ def seal(top: Path) -> str:
     program set it; so equal seals mean that nobody wrote. A chain that cannot be read has a
     seal as well, which is no other's.
     """
-    found = []
+    found: list[str] = []
     try:
         found.extend(
             f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
