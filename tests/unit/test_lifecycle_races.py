@@ -261,67 +261,10 @@ def test_a_half_made_lab_is_not_stopped_or_started(world: World) -> None:
         assert any("lab:shop" in line for line in gc(ctx).removed)
 
 
-def test_exist_ok_gives_a_lab_that_can_be_used(world: World) -> None:
-    """``make up`` after a reboot: success means ready, so a stopped lab is started."""
-    with world.open() as ctx:
-        made = up(ctx, named("galera"), exist_ok=True)
-        power.stop(ctx, "galera")
-        again = up(ctx, named("galera"), exist_ok=True)
-        assert again.state == "ready"
-        assert again.password == made.password
-        with pytest.raises(Conflict, match="not what was asked for"):
-            up(ctx, named("galera", nodes=1), exist_ok=True)
-
-
-def test_the_host_was_rebooted(world: World) -> None:
-    """All guests are gone, the record is not: labs show as stopped, start and down work."""
-    with world.open() as ctx:
-        make_template(ctx)
-        before = world.there()
-        kept, other = up(ctx, named("shop")), up(ctx, named("other"))
-        _write(ctx, kept, "CREATE TABLE t (a INT)")
-        for guest in ctx.hypervisor.guests():
-            ctx.hypervisor.stop(guest, force=True)
-        assert {view.state for view in labs(ctx)} == {"stopped"}
-        assert {node.state for node in lab(ctx, "shop").nodes} == {"stopped"}
-        assert power.start(ctx, "shop", timeout=10).state == "ready"
-        assert _write(ctx, kept, "SELECT COUNT(*) FROM t") == ((0,),)
-        for view in (kept, other):
-            down(ctx, view.name)
-    assert world.there() == before
-
-
 def _write(ctx: Context, view: LabView, statement: str) -> tuple[tuple[object, ...], ...]:
     from lab.lifecycle.sql import query
 
     return query(ctx, view.name, None, statement).rows
-
-
-def test_the_state_file_is_lost(world: World) -> None:
-    """An empty record removes nothing; labs are listed from tags, and can be removed."""
-    with world.open() as ctx:
-        make_template(ctx)
-        up(ctx, named("shop"))
-    for file in world.root.glob("state.db*"):
-        file.unlink()
-    with world.open() as ctx:
-        (found,) = labs(ctx)
-        assert (found.name, found.state) == ("shop", "unrecorded")
-        assert [node.state for node in found.nodes] == ["running", "running"]
-        report = gc(ctx)
-        assert report.removed == ()
-        assert any("lab:shop" in line for line in report.left)
-        assert len(ctx.hypervisor.guests()) == 2
-        with pytest.raises(NotFound):
-            _write(ctx, found, "SELECT 1")
-        down(ctx, "shop")
-        assert ctx.hypervisor.guests() == {}
-        assert labs(ctx) == []
-        with pytest.raises(NotFound):
-            down(ctx, "shop")
-        gc(ctx, orphans=True)
-        assert ctx.storage.volumes() == []
-        assert up(ctx, named("shop")).state == "ready"
 
 
 def test_labs_share_memory_and_threads_without_mixing(world: World) -> None:
