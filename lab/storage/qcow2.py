@@ -138,13 +138,14 @@ class Qcow2Storage:
                 self._shelf.publish(work, volume, record)
         return self._volume(volume, record)
 
-    def rollback(self, volume: VolumeName, label: str) -> None:
+    def rollback(self, volume: VolumeName, label: str) -> Volume:
         """A new empty overlay on the frozen file; later snapshots stay as they are."""
         with self._held(volume) as record, self._shelf.teaching(_SMALL):
             self._visible(volume, label)
             with self._shelf.scratch() as work:
                 self._write_overlay(work, record.size, self._frozen(volume, label))
                 (work / DISK).replace(self._shelf.place(volume) / DISK)
+            return self._volume(volume, record)
 
     def destroy(self, volume: VolumeName) -> None:
         """See ``Storage``; a clone counts also if another installation made it."""
@@ -180,8 +181,9 @@ class Qcow2Storage:
         """The figures of the file system."""
         return self._shelf.space()
 
-    def send(self, snapshot: VolumeSnapshot, to: BinaryIO) -> None:
+    def send(self, snapshot: VolumeSnapshot, to: BinaryIO, *, plain: bool = True) -> None:
         """The content of the whole chain, see ``stream.py``; errors of ``to`` are its own."""
+        del plain  # there is no other format
         with contextlib.ExitStack() as stack:
             # frozen files never change: once they are open, nobody needs to wait for us
             with self._held(snapshot.volume, shared=True):
