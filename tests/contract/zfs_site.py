@@ -106,7 +106,10 @@ def open_zfs(root: str, works: Path, home: str) -> ZfsStorage:
 
 
 def place(root: str, works: Path) -> Place:
-    return Place(partial(open_zfs, root, works), put, get)
+    start = time.monotonic()
+    for _ in range(5):
+        zfs("list", root)
+    return Place(partial(open_zfs, root, works), put, get, pace=5 * (time.monotonic() - start))
 
 
 def put(volume: Volume, offset: int, data: bytes) -> None:
