@@ -21,7 +21,10 @@ Properties = Mapping[str, Mapping[str, str]]
 
 _ALL = "filesystem,volume,snapshot"
 _TRIES = 20
-_DEFAULTS = {"volblocksize": "16k", "compression": "lz4", "volmode": "dev"}
+_DEFAULTS = {"volblocksize": "16k", "compression": "lz4"}
+_FOLDER = {"mountpoint": "none", "canmount": "off", "volmode": "dev", FOLDER: "yes"}
+# volmode is inherited by volumes. Set on a new one, it makes the kernel take the device away
+# and bring it again, and udev the link, after the command has ended.
 _ONLY_AT_BIRTH = ("volblocksize",)
 _SMALL = 1 << 20  # bytes that a dataset and its tags take, rounded up
 
@@ -124,9 +127,8 @@ class Pool:
         """Make ``folder`` and those above it; fine if it is there."""
         if folder == self.layout.root:
             raise no_pool(self.layout.root)
-        chosen = {"mountpoint": "none", "canmount": "off", FOLDER: "yes"}
         try:
-            self.run.zfs("create", *options(chosen), folder, work=work)
+            self.run.zfs("create", *options(_FOLDER), folder, work=work)
         except CommandFailed as error:
             if fault_of(error) is Fault.NO_PARENT:
                 self.folder(work, folder.rpartition("/")[0])
