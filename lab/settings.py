@@ -90,6 +90,11 @@ def load(
     return Settings(**values, sources=sources)
 
 
+def remember(path: Path, key: str, value: str) -> None:
+    """Write a setting into the config file ``path``; raises InvalidSpec and HostUnfit."""
+    tomlfile.put(path, _KEYS, key, value)
+
+
 def _choose_storage(values: dict[str, Any], sources: dict[str, str]) -> None:
     if values.get("pool") and "storage" not in values:
         values["storage"], sources["storage"] = "zfs", f"pool, from {sources['pool']}"

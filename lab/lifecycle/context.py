@@ -80,7 +80,7 @@ def _linux(settings: Settings, store: Store, progress: Progress) -> Iterator[Con
 
     hypervisor = open_libvirt(settings)
     try:
-        storage = _STORAGES[settings.storage](settings, hypervisor.run_as)
+        storage = open_storage(settings, hypervisor.run_as)
         yield Context(settings, store, storage, hypervisor, progress, ask, build)
     finally:
         hypervisor.close()
@@ -101,6 +101,11 @@ def _fake(settings: Settings, store: Store, progress: Progress) -> Iterator[Cont
         return Rows(result.columns, result.rows, result.affected)
 
     yield Context(settings, store, storage, fake, progress, ask, build)
+
+
+def open_storage(settings: Settings, run_as: RunAs) -> Storage:
+    """The storage that ``settings`` name."""
+    return _STORAGES[settings.storage](settings, run_as)
 
 
 def _qcow2(settings: Settings, run_as: RunAs) -> Storage:

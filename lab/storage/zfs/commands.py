@@ -67,16 +67,24 @@ class Commands:
 
         Raises HostUnfit if the parent dataset is not there: that proves nothing of the rest.
         """
+        found = self._listed(*args)
+        if found is None and (args[-1] == self._root or self._listed(self._root) is None):
+            raise no_pool(self._root)
+        return found or []
+
+    def find(self, name: str) -> Dataset | None:
+        """The dataset ``name``, also one that is not below ``root``; None if it is absent."""
+        found = self._listed(name)
+        return found[0] if found else None
+
+    def _listed(self, *args: str) -> list[Dataset] | None:
         columns = ["-Hp", "-o", COLUMNS, "-s", SOURCES]
         try:
             return listing.parse(self.zfs("get", *columns, *args[:-1], "all", args[-1]))
         except CommandFailed as error:
-            if fault_of(error) is not Fault.ABSENT:
-                raise
-            if args[-1] == self._root:
-                raise no_pool(self._root) from error
-        self.look(self._root)
-        return []
+            if fault_of(error) is Fault.ABSENT:
+                return None
+            raise
 
     @contextlib.contextmanager
     def _host_errors(self) -> Iterator[None]:
