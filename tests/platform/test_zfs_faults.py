@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import multiprocessing as mp
 import os
@@ -19,6 +20,7 @@ from zfs_site import open_zfs, zfs, zpool
 
 from lab.errors import Conflict, HostUnfit, InvalidSpec
 from lab.names import Owner, VolumeName
+from lab.profile import VolumeProfile
 from lab.storage import VolumeSnapshot
 from lab.storage.zfs import links
 from lab.storage.zfs.driver import ZfsStorage
@@ -38,7 +40,7 @@ def storage(parent: str, tmp_path: Path) -> ZfsStorage:
 def own_pool(pool: str, tmp_path: Path) -> Iterator[str]:
     """A small pool that may come to harm."""
     del pool  # says whether there is ZFS
-    with zfs_site.pool(tmp_path, 192 * MIB, files_only=True) as name:
+    with zfs_site.pool(tmp_path, 64 * MIB, files_only=True) as name:
         yield name
 
 
@@ -72,19 +74,26 @@ def test_what_is_made_is_what_the_manual_says(
     assert below(parent) == ["/.work", "/labs"]
 
 
-def test_properties_by_volume(parent: str, tmp_path: Path) -> None:
-    """Protects storage profiles: they reach volumes of their name, clones too."""
-    profile = {"data": {"volblocksize": "32k", "sync": "disabled", "compression": "zle"}}
-    storage = ZfsStorage(parent, "home", tmp_path / "works", properties=profile)
-    data = storage.create(vol("a", "n1", "data"), SIZE, {})
-    storage.create(vol("a", "n1", "os"), SIZE, {})
-    (made,) = storage.snapshot([data.name], "x")
-    storage.clone(made, vol("b", "n1", "data"), {})
-    for lab in "ab":
-        name = f"{parent}/labs/{lab}/n1_data"
-        found = zfs("get", "-Hp", "-o", "value", "volblocksize,sync,compression", name)
-        assert found.split() == ["32768", "disabled", "zle"]
-    assert zfs("get", "-Hp", "-o", "value", "sync", f"{parent}/labs/a/n1_os") == "standard\n"
+def test_profiles_are_properties(storage: ZfsStorage, parent: str, tmp_path: Path) -> None:
+    """Protects durability: a profile reaches volumes, their clones, and what is rolled back."""
+    profile = VolumeProfile(32768, "zle", "disabled", "throughput", "metadata")
+    made = storage.create(vol("a"), SIZE, {}, profile=profile)
+    source = tmp_path / "source.raw"
+    source.write_bytes(bytes(MIB))
+    storage.import_raw(vol("b"), source, {}, profile=profile)
+    storage.snapshot([made.name], "x")
+    storage.snapshot([made.name], "y")
+    storage.rollback(made.name, "x")
+    (made_z,) = storage.snapshot([made.name], "z")
+    storage.clone(made_z, vol("c"), {}, profile=profile)
+    storage.clone(made_z, vol("d"), {})
+    wanted = ["32768", "zle", "disabled", "throughput", "metadata"]
+    names = "volblocksize,compression,sync,logbias,primarycache"
+    for leaf in ("a/n1_os", "a/n1_os_1", "b/n1_os", "c/n1_os"):
+        found = zfs("get", "-Hp", "-o", "value", names, f"{parent}/labs/{leaf}")
+        assert found.split() == wanted
+    found = zfs("get", "-Hp", "-o", "value", names, f"{parent}/labs/d/n1_os")
+    assert found.split() == ["32768", "lz4", "standard", "latency", "all"]
 
 
 def test_a_full_pool_in_the_middle_of_clones(own_pool: str, tmp_path: Path) -> None:
@@ -96,8 +105,8 @@ def test_a_full_pool_in_the_middle_of_clones(own_pool: str, tmp_path: Path) -> N
     made = origin(place, storage)
     first = storage.clone(made, vol("c0"), TAGS)
     place.put(first, 0, b"first.")
-    filler = storage.create(vol("filler"), 1024 * MIB, {})
-    fill_up(filler.path)
+    # a reservation fills a pool at once, to the last byte
+    zfs("create", "-o", f"reservation={storage.space().free}", f"{own_pool}/filler")
     before = names(storage)
     source = tmp_path / "source.raw"
     source.write_bytes(os.urandom(8 * MIB))
@@ -116,26 +125,33 @@ def test_a_full_pool_in_the_middle_of_clones(own_pool: str, tmp_path: Path) -> N
     assert labels(storage, vol("origin")) == ["formed"]
     assert source.exists()
     # room can still be made
-    storage.destroy(filler.name)
     storage.destroy(first.name)
     storage.destroy(made.volume)
     assert storage.sweep() == []
     assert below(root) == ["/.work", "/labs"]
 
 
-def fill_up(path: Path) -> None:
+def test_a_volume_on_a_pool_that_fills(own_pool: str, tmp_path: Path) -> None:
+    """Protects the other labs: what they have written stays, and can be read and destroyed."""
+    root = f"{own_pool}/lab"
+    zfs("create", root)
+    place = zfs_site.place(root, tmp_path / "works")
+    storage = place.open("home")
+    made = origin(place, storage)
+    filler = storage.create(vol("filler"), 256 * MIB, {})
+    handle = os.open(filler.path, os.O_WRONLY)
     block = os.urandom(MIB)
-    handle = os.open(path, os.O_WRONLY)
-    try:
-        for index in range(1024):
+    with pytest.raises(OSError, match=r"space|error"):  # noqa: PT012  # whichever MiB it is
+        for index in range(256):
             os.pwrite(handle, block, index * MIB)
-            if index % 16 == 0:
-                os.fsync(handle)
-    except OSError:
-        pass
-    finally:
+            os.fsync(handle)
+    with contextlib.suppress(OSError):
         os.close(handle)
-    zpool("sync")
+    assert storage.space().free < MIB
+    assert place.get(storage.get(made.volume), 0, 6) == b"origin"
+    storage.destroy(filler.name)
+    assert storage.sweep() == []
+    assert place.get(storage.clone(made, vol("a"), {}), 0, 6) == b"origin"
 
 
 def test_a_foreign_clone_is_named_and_kept(place: Place, storage: ZfsStorage, parent: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from lab.errors import LabError
 from lab.names import VolumeName
+from lab.profile import VolumeProfile
 from lab.storage import Tags, Volume, rules
 from lab.storage.zfs import links
 from lab.storage.zfs.commands import telling
@@ -26,10 +27,11 @@ class Births:
         self._works = works
         self._removal = removal
 
-    def blank(self, volume: VolumeName, size: int, tags: Tags) -> list[str]:
+    def blank(self, volume: VolumeName, size: int, tags: Tags, profile: VolumeProfile) -> list[str]:
         """The command that makes an empty sparse ZVol, but for its name; ``size`` in bytes."""
-        birth = self._pool.birth(volume, tags)
-        return ["create", "-s", "-V", str(rounded(rules.check_size(size))), *birth]
+        whole = rounded(rules.check_size(size))
+        block = ["-b", str(profile.block_size)]
+        return ["create", "-s", "-V", str(whole), *block, *self._pool.birth(volume, tags, profile)]
 
     def at_once(
         self,

@@ -8,15 +8,16 @@ from typing import BinaryIO
 
 from lab.errors import CommandFailed, InvalidSpec
 from lab.names import VolumeName
+from lab.profile import VolumeProfile
 from lab.run import run
-from lab.storage import Space, Tags, Volume, VolumeSnapshot, rules, sparse
+from lab.storage import PLAIN, Space, Tags, Volume, VolumeSnapshot, rules, sparse
 from lab.storage.zfs import device, links
 from lab.storage.zfs.births import Births, rounded
 from lab.storage.zfs.commands import Commands, Runner, telling
 from lab.storage.zfs.faults import Fault, fault_of
 from lab.storage.zfs.listing import Dataset
 from lab.storage.zfs.names import Layout
-from lab.storage.zfs.pool import Pool, Properties
+from lab.storage.zfs.pool import Pool
 from lab.storage.zfs.properties import HOME, options, tags_of
 from lab.storage.zfs.removal import HOLD, Removal
 from lab.storage.zfs.stack import Stack
@@ -32,7 +33,7 @@ class ZfsStorage:
     """Volumes as ZVols below the dataset ``parent``; the contract is ``lab.storage.Storage``'s.
 
     ``home`` marks the volumes of this installation, ``works`` is a directory of its own for
-    locks. ``properties``: ZFS properties of new volumes, by the volume's name such as ``data``.
+    locks.
 
     Sizes are rounded up to whole MiB. Devices keep the owner that udev gives them: libvirt hands
     them to QEMU's user itself, in a /dev of QEMU's own.
@@ -46,25 +47,28 @@ class ZfsStorage:
         home: str,
         works: Path,
         *,
-        properties: Properties | None = None,
         runner: Runner = run,
     ) -> None:
-        self._pool = Pool(Layout(parent), home, Commands(parent, runner), properties or {})
+        self._pool = Pool(Layout(parent), home, Commands(parent, runner))
         self._works = Works(works)
         self._removal = Removal(self._pool, self._works)
         self._births = Births(self._pool, self._works, self._removal)
         self._sweep = Sweep(self._pool, self._works, self._removal)
         self._streams = Streams(self._pool, self._works, self._removal, self._births)
 
-    def create(self, volume: VolumeName, size: int, tags: Tags) -> Volume:
+    def create(
+        self, volume: VolumeName, size: int, tags: Tags, *, profile: VolumeProfile = PLAIN
+    ) -> Volume:
         """A sparse ZVol, in one command."""
         tags = rules.check_tags(tags)
-        args = self._births.blank(volume, size, tags)
+        args = self._births.blank(volume, size, tags, profile)
         with self._works.begin(f"create of {volume}") as work:
             self._births.at_once(work, volume, args)
             return self._births.appear(work, volume, rounded(size), tags)
 
-    def import_raw(self, volume: VolumeName, source: Path, tags: Tags) -> Volume:
+    def import_raw(
+        self, volume: VolumeName, source: Path, tags: Tags, *, profile: VolumeProfile = PLAIN
+    ) -> Volume:
         """A ZVol that is written out of sight; ``source`` is removed at the end.
 
         Raises HostUnfit before anything is written if the data would not fit uncompressed.
@@ -73,7 +77,7 @@ class ZfsStorage:
             raise InvalidSpec(f"{source} is not a raw disk file")
         tags = rules.check_tags(tags)
         size = rounded(source.stat().st_size)
-        args = self._births.blank(volume, size, tags)
+        args = self._births.blank(volume, size, tags, profile)
         needs = sparse.allocated(source)
 
         def fill(work: Work, name: str) -> int:
@@ -138,11 +142,17 @@ class ZfsStorage:
         return stack.as_snapshots() if stack else []
 
     def clone(
-        self, origin: VolumeSnapshot, volume: VolumeName, tags: Tags, *, size: int = 0
+        self,
+        origin: VolumeSnapshot,
+        volume: VolumeName,
+        tags: Tags,
+        *,
+        size: int = 0,
+        profile: VolumeProfile = PLAIN,
     ) -> Volume:
         """One ``zfs clone`` with tags and size, and the wait for its device."""
         tags = rules.check_tags(tags)
-        args = ["clone", *self._pool.birth(volume, tags, clone=True)]
+        args = ["clone", *self._pool.birth(volume, tags, profile)]
         gate = self._works.gate(origin.volume, shared=True)
         with self._works.begin(f"clone to {volume}") as work, gate:
             _, found = self._visible(origin)

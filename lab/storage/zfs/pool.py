@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from lab.errors import CommandFailed, HostUnfit
 from lab.names import VolumeName
+from lab.profile import VolumeProfile
 from lab.storage import Space, Tags, rules
 from lab.storage.zfs.commands import Commands
 from lab.storage.zfs.faults import Fault, fault_of, no_pool
@@ -16,29 +17,21 @@ from lab.storage.zfs.properties import FOLDER, HOME, VOLUME, options, tag_proper
 from lab.storage.zfs.stack import Stack, stacks
 from lab.storage.zfs.works import Work
 
-Properties = Mapping[str, Mapping[str, str]]
-"""ZFS properties of new volumes, by the volume's name, such as ``data``."""
-
 _ALL = "filesystem,volume,snapshot"
 _TRIES = 20
-_DEFAULTS = {"volblocksize": "16k", "compression": "lz4"}
 _FOLDER = {"mountpoint": "none", "canmount": "off", "volmode": "dev", FOLDER: "yes"}
 # volmode is inherited by volumes. Set on a new one, it makes the kernel take the device away
 # and bring it again, and udev the link, after the command has ended.
-_ONLY_AT_BIRTH = ("volblocksize",)
 _SMALL = 1 << 20  # bytes that a dataset and its tags take, rounded up
 
 
 class Pool:
     """The datasets below the parent dataset that belong to ``home``."""
 
-    def __init__(
-        self, layout: Layout, home: str, commands: Commands, properties: Properties
-    ) -> None:
+    def __init__(self, layout: Layout, home: str, commands: Commands) -> None:
         self.layout = layout
         self.home = home
         self.run = commands
-        self._properties = properties
 
     def volumes(self) -> dict[VolumeName, Stack]:
         """All volumes, without their snapshots."""
@@ -81,14 +74,17 @@ class Pool:
         free = root.number("available")
         return Space(free, free + root.number("used"))
 
-    def birth(self, volume: VolumeName, tags: Tags, *, clone: bool = False) -> list[str]:
+    def birth(self, volume: VolumeName, tags: Tags, profile: VolumeProfile) -> list[str]:
         """The options that a dataset of ``volume`` is made with.
 
         All are set by the same command, ours together: what has one has all.
         """
-        chosen = self._chosen(volume)
-        if clone:
-            chosen = {key: value for key, value in chosen.items() if key not in _ONLY_AT_BIRTH}
+        chosen = {
+            "compression": profile.compression,
+            "sync": profile.sync,
+            "logbias": profile.logbias,
+            "primarycache": profile.primarycache,
+        }
         ours = {**tag_properties(tags), HOME: self.home, VOLUME: str(volume)}
         return list(options({**chosen, **ours}))
 
@@ -119,9 +115,6 @@ class Pool:
     def full(self, needs: int) -> HostUnfit:
         """The error for a full pool or quota; bytes."""
         return rules.no_space(self.layout.root, needs, self.space().free)
-
-    def _chosen(self, volume: VolumeName) -> dict[str, str]:
-        return {**_DEFAULTS, **self._properties.get(volume.volume, {})}
 
     def folder(self, work: Work, folder: str) -> None:
         """Make ``folder`` and those above it; fine if it is there."""

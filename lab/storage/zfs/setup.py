@@ -37,7 +37,7 @@ def prepare(dataset: str, home: str, user: User, commands: Commands) -> Parent:
     Raises Conflict if it is used for something else, HostUnfit if there is no such pool or no
     ZFS.
     """
-    version = commands.zfs("version").partition("\n")[0].removeprefix("zfs-")
+    release = version(commands)
     _check_above(dataset, commands)
     found = commands.find(dataset)
     if found is not None:
@@ -45,13 +45,25 @@ def prepare(dataset: str, home: str, user: User, commands: Commands) -> Parent:
     steps = _steps(dataset, found)
     done = [shlex.join(["zfs", *args]) for args in steps if _run(args, user, commands)]
     lacking = [line for args in steps if (line := shlex.join(["zfs", *args])) not in done]
-    granted = commands.zfs("allow", dataset) if found or done else ""
-    rules = RULE.read_text() if RULE.exists() else ""
-    lacking += missing(granted, dataset, user, device_rule=rules)
+    lacking += delegation(dataset, user, commands)
     if not lacking and (found is None or found.local.get(HOME) != home):
         commands.zfs("set", f"{HOME}={home}", dataset)
         done.append(f"zfs set {HOME}={home} {dataset}")
-    return Parent(version, tuple(done), tuple(lacking))
+    return Parent(release, tuple(done), tuple(lacking))
+
+
+def version(commands: Commands) -> str:
+    """The version of OpenZFS, such as 2.3.9."""
+    return commands.zfs("version").partition("\n")[0].removeprefix("zfs-")
+
+
+def delegation(dataset: str, user: User, commands: Commands) -> list[str]:
+    """The commands that root must run for ``user``, see ``allow.missing``."""
+    if user.name == "root":
+        return []
+    granted = commands.zfs("allow", dataset) if commands.find(dataset) else ""
+    rules = RULE.read_text() if RULE.exists() else ""
+    return missing(granted, dataset, user, device_rule=rules)
 
 
 def owner(dataset: str, commands: Commands) -> str:

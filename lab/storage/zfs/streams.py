@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 from lab.errors import InvalidSpec
 from lab.names import VolumeName
-from lab.storage import Tags, VolumeSnapshot
+from lab.storage import PLAIN, Tags, VolumeSnapshot
 from lab.storage.stream import (
     Opening,
     StreamHeader,
@@ -49,9 +49,8 @@ class Streams:
         with self._works.begin(f"send of {name}") as work:
             aside = f"{self._pool.layout.works}/{work.token}.0"
             with self._pool.room():
-                self._pool.make(
-                    work, "clone", *self._pool.birth(name, {}, clone=True), found.name, aside
-                )
+                birth = self._pool.birth(name, {}, PLAIN)
+                self._pool.make(work, "clone", *birth, found.name, aside)
             try:
                 path = links.wait_for(aside, size)
                 data = sum(len(piece) for _, piece in device.read(path, size))
@@ -69,9 +68,9 @@ class Streams:
             self._births.fits(head.data)
             with self._pool.room(head.data):
                 if opening.format == envelope.FORMAT:
-                    birth = self._pool.birth(volume, tags, clone=True)
+                    birth = self._pool.birth(volume, tags, PLAIN)
                     return self._receive(work, name, birth, opening, source)
-                blank = self._births.blank(volume, head.size, tags)
+                blank = self._births.blank(volume, head.size, tags, PLAIN)
                 return self._write(work, name, blank, StreamReader(source, opening))
 
         made = self._births.hidden(volume, tags, "receive", fill)
