@@ -77,8 +77,10 @@ class Pool:
     def birth(self, volume: VolumeName, tags: Tags, profile: VolumeProfile) -> list[str]:
         """The options that a dataset of ``volume`` is made with.
 
-        All are set by the same command, ours together: what has one has all.
+        All are set by the same command, ours together: what has one has all. Raises InvalidSpec
+        if ZFS cannot hold the name or the tags.
         """
+        self.layout.dataset(volume)
         chosen = {
             "compression": profile.compression,
             "sync": profile.sync,
