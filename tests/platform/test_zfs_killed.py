@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import zfs_site
+from storage_contract import Place
 from storage_place import MIB, SIZE, TAGS, destroy_all, labels, names, vol
 
 from lab.run import Completed, run
@@ -48,91 +49,89 @@ def imported(storage: ZfsStorage, works: Path) -> None:
     storage.import_raw(vol("new"), source, TAGS)
 
 
-Verb = Callable[[ZfsStorage, Path], object]
+Verb = Callable[[ZfsStorage, Path, int], object]
 VERBS: dict[str, Verb] = {
-    "create": lambda storage, _: storage.create(vol("new"), SIZE, TAGS),
-    "import": imported,
-    "clone": lambda storage, _: storage.clone(MADE, vol("new"), TAGS, size=2 * SIZE),
-    "snapshot": lambda storage, _: storage.snapshot([vol("origin"), vol("a")], "new"),
-    "persist": lambda storage, _: storage.persist([MADE]),
-    "rollback": lambda storage, _: storage.rollback(vol("origin"), "second"),
-    "rollback further": lambda storage, _: storage.rollback(vol("origin"), "formed"),
-    "destroy": lambda storage, _: storage.destroy(vol("a")),
-    "sweep": lambda storage, _: storage.sweep(),
+    "create": lambda storage, *_: storage.create(vol("new"), SIZE, TAGS),
+    "import": lambda storage, works, _: imported(storage, works),
+    "clone": lambda storage, *_: storage.clone(MADE, vol("new"), TAGS, size=2 * SIZE),
+    "snapshot": lambda storage, _, at: storage.snapshot([vol("origin"), vol("a")], f"new{at}"),
+    "persist": lambda storage, *_: storage.persist([MADE]),
+    "rollback": lambda storage, *_: storage.rollback(vol("origin"), "second"),
+    "rollback further": lambda storage, *_: storage.rollback(vol("origin"), "formed"),
+    "destroy": lambda storage, *_: storage.destroy(vol("a")),
+    "sweep": lambda storage, *_: storage.sweep(),
 }
 
 
 def act(verb: str, root: str, works: Path, at: int) -> None:
-    VERBS[verb](open_dying(root, works, at), works)
+    VERBS[verb](open_dying(root, works, at), works, at)
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_killed_at_each_step(pool: str, tmp_path: Path, verb: str) -> None:
+def test_killed_at_each_step(parent: str, tmp_path: Path, verb: str) -> None:
     """Protects from half volumes, lost ones, and litter that nobody can remove."""
-    for step in itertools.count():
-        works = tmp_path / str(step)
-        works.mkdir()
-        with zfs_site.parent(pool) as root:
-            make_world(root, works)
-            child = mp.get_context("spawn").Process(target=act, args=(verb, root, works, step))
-            child.start()
-            child.join(120)
-            check_world(root, works, verb, sweep_first=bool(step % 2))
-        if child.exitcode == 0:
-            assert step > 0
-            return
-        assert child.exitcode == -signal.SIGKILL
-
-
-def make_world(root: str, works: Path) -> None:
-    """An origin with two snapshots, a clone with two datasets, and something to sweep."""
-    place = zfs_site.place(root, works)
-    storage = zfs_site.open_zfs(root, works, "home")
+    place = zfs_site.place(parent, tmp_path)
+    storage = zfs_site.open_zfs(parent, tmp_path, "home")
     place.put(storage.create(vol("origin"), SIZE, TAGS), 0, b"first")
     storage.snapshot([vol("origin")], "formed")
     place.put(storage.get(vol("origin")), 0, b"second")
     storage.snapshot([vol("origin")], "second")
-    storage.clone(MADE, vol("a"), TAGS)
-    storage.snapshot([vol("a")], "x")
-    storage.snapshot([vol("a")], "y")
-    storage.rollback(vol("a"), "x")
-    busy = storage.create(vol("busy"), SIZE, TAGS)
-    handle = os.open(busy.path, os.O_RDONLY)
-    storage.destroy(vol("busy"))
-    os.close(handle)
-
-
-def check_world(root: str, works: Path, verb: str, *, sweep_first: bool) -> None:
-    place = zfs_site.place(root, works)
-    storage = zfs_site.open_zfs(root, works, "home")
-    if sweep_first:
+    for step in itertools.count():
+        arrange(storage, verb)
+        args = (verb, parent, tmp_path, step)
+        child = mp.get_context("spawn").Process(target=act, args=args)
+        child.start()
+        child.join(120)
+        if step % 2:
+            storage.sweep()
+        check(place, storage, verb, step)
         storage.sweep()
+        assert storage.sweep() == []
+        assert not [name for name in zfs_site.below(parent) if name.startswith("/.work/")]
+        if child.exitcode == 0:
+            assert step > 0
+            break
+        assert child.exitcode == -signal.SIGKILL
+    destroy_all(storage)
+    assert zfs_site.below(parent) == ["/.work", "/labs"]
+
+
+def arrange(storage: ZfsStorage, verb: str) -> None:
+    """What the verb needs: no ``new``, a volume ``a`` of two datasets, something to sweep."""
+    storage.destroy(vol("new"))
+    if str(vol("a")) not in names(storage):
+        storage.clone(MADE, vol("a"), TAGS)
+        storage.snapshot([vol("a")], "x")
+        storage.snapshot([vol("a")], "y")
+        storage.rollback(vol("a"), "x")
+    if verb == "sweep":
+        busy = storage.create(vol("busy"), SIZE, TAGS)
+        handle = os.open(busy.path, os.O_RDONLY)
+        storage.destroy(vol("busy"))
+        os.close(handle)
+
+
+def check(place: Place, storage: ZfsStorage, verb: str, step: int) -> None:
+    """All that is visible is whole, and all that was there still is."""
     made = {volume.name: volume for volume in storage.volumes()}
-    assert str(vol("origin")) in names(storage)
-    assert labels(storage, vol("origin"))[:2] == ["formed", "second"]
-    if new := made.get(vol("new")):
+    ours = labels(storage, vol("origin"))
+    assert ours[:2] == ["formed", "second"]
+    assert place.get(storage.get(vol("origin")), 0, 5) in (b"first", b"secon")
+    if vol("new") in made:
         new = storage.get(vol("new"))
         sizes = {"create": SIZE, "import": 2 * MIB, "clone": 2 * SIZE}
         starts = {"create": bytes(4), "import": RAW[:4], "clone": b"firs"}
         assert (new.size, dict(new.tags)) == (sizes[verb], TAGS)
         assert place.get(new, 0, 4) == starts[verb]
     if vol("a") in made:
-        both = ("new" in labels(storage, vol("origin")), "new" in labels(storage, vol("a")))
-        assert both[0] == both[1]
-        assert labels(storage, vol("a"))[:2] == ["x", "y"]
+        theirs = labels(storage, vol("a"))
+        assert theirs[:2] == ["x", "y"]
+        assert (f"new{step}" in ours) == (f"new{step}" in theirs)
         assert place.get(storage.get(vol("a")), 0, 5) == b"first"
     else:
         assert verb == "destroy"
-    assert place.get(storage.get(vol("origin")), 0, 5) in (b"first", b"secon")
-    for label, content in (("formed", b"first"), ("second", b"secon")):
-        clone = storage.clone(VolumeSnapshot(vol("origin"), label, SIZE), vol("check"), {})
-        assert place.get(clone, 0, 5) == content
-        storage.destroy(vol("check"))
-    again = ["create", "import", "clone"] if vol("new") not in made else []
-    if verb in again:
-        VERBS[verb](storage, works)
-    destroy_all(storage)
-    storage.sweep()
-    assert storage.sweep() == []
-    left = zfs_site.zfs("list", "-H", "-r", "-t", "all", "-o", "name", root).splitlines()
-    assert left == [root, f"{root}/.work", f"{root}/labs"]
+    if verb.startswith("rollback"):
+        for label, content in (("formed", b"first"), ("second", b"secon")):
+            frozen = VolumeSnapshot(vol("origin"), label, SIZE)
+            assert place.get(storage.clone(frozen, vol("check"), {}), 0, 5) == content
+            storage.destroy(vol("check"))
