@@ -116,11 +116,11 @@ def check(place: Place, storage: ZfsStorage, verb: str, step: int) -> None:
     made = {volume.name: volume for volume in storage.volumes()}
     ours = labels(storage, vol("origin"))
     assert ours[:2] == ["formed", "second"]
-    assert place.get(storage.get(vol("origin")), 0, 5) in (b"first", b"secon")
+    assert place.get(storage.get(vol("origin")), 0, 6) in (b"first\0", b"second")
     if vol("new") in made:
         new = storage.get(vol("new"))
         sizes = {"create": SIZE, "import": 2 * MIB, "clone": 2 * SIZE}
-        starts = {"create": bytes(4), "import": RAW[:4], "clone": b"firs"}
+        starts = {"create": bytes(4), "import": RAW[:4], "clone": b"first"[:4]}
         assert (new.size, dict(new.tags)) == (sizes[verb], TAGS)
         assert place.get(new, 0, 4) == starts[verb]
     if vol("a") in made:
@@ -131,7 +131,7 @@ def check(place: Place, storage: ZfsStorage, verb: str, step: int) -> None:
     else:
         assert verb == "destroy"
     if verb.startswith("rollback"):
-        for label, content in (("formed", b"first"), ("second", b"secon")):
+        for label, content in (("formed", b"first\0"), ("second", b"second")):
             frozen = VolumeSnapshot(vol("origin"), label, SIZE)
-            assert place.get(storage.clone(frozen, vol("check"), {}), 0, 5) == content
+            assert place.get(storage.clone(frozen, vol("check"), {}), 0, 6) == content
             storage.destroy(vol("check"))
