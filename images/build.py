@@ -11,6 +11,7 @@ from images.key import image_key
 from images.manifest import BuiltImage
 from images.recipe import GUEST, RECIPES, Guest, Recipe, all_packages, load_guest
 from images.tree import overlay_tar
+from images.trust import keyrings
 from lab.errors import CommandFailed, HostUnfit
 from lab.progress import Progress
 from lab.run import require, run
@@ -29,7 +30,6 @@ _TOOLS = {
     "mmd": "mtools",
     "tar": "tar",
 }
-_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,6 @@ def check_host(recipe: Recipe, out: Path) -> None:
     """Raise HostUnfit unless this host can build ``recipe`` in ``out``."""
     for tool, package in _TOOLS.items():
         require(tool, package=package)
-    if not _KEYRING.exists():
-        raise HostUnfit(
-            "Debian's archive keys are not installed",
-            hint="install the package debian-archive-keyring",
-        )
     if recipe.repository:
         require("gpg", package="gpg")
     free = shutil.disk_usage(out).free
@@ -111,7 +106,13 @@ def _bootstrap(job: _Job) -> None:
         customize = repository.customize_hooks(job.recipe.repository)
     packages = all_packages(job.recipe, job.guest)
     argv = bootstrap.command(
-        job.root, job.recipe.suite, packages, mirror=job.mirror, setup=setup, customize=customize
+        job.root,
+        job.recipe.suite,
+        packages,
+        mirror=job.mirror,
+        keyrings=keyrings(job.out),
+        setup=setup,
+        customize=customize,
     )
     bootstrap.bootstrap(argv, job.log, job.progress)
 
