@@ -42,7 +42,7 @@ def run(
     ttl: flags.Ttl = "",
     cold: flags.Cold = False,
     keep_failed: flags.KeepFailed = False,
-    timeout: flags.Timeout = "",
+    timeout: flags.ReadyTimeout = "",
 ) -> int:
     """Run a command beside a lab made for it, then remove the lab.
 

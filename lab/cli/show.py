@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lab.cli.table import facts, table
+from lab.lifecycle.views import FIRST_USE
 from lab.spec import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -69,11 +70,17 @@ def status_text(status: LabStatus, now: float) -> str:
 
 
 def how_started(view: LabView) -> str:
-    """``warm, in 1.9 s``, or why not warm."""
+    """``ready in 1.9 s (warm)``, why not warm, and what came before on a first use."""
     if not view.started:
         return ""
-    why = f" ({view.why_cold})" if view.started == "cold" and view.why_cold else ""
-    return f"{view.started}{why}, in {view.seconds:.1f} s" if view.seconds else view.started + why
+    why = f": {view.why_cold}" if view.started == "cold" and view.why_cold else ""
+    how = f"{view.started}{why}"
+    if not view.seconds:
+        return how
+    made = " and ".join(step.step for step in view.steps if step.step in FIRST_USE)
+    took = view.first_use_seconds
+    before = f", after {took:.0f} s for {made}, made on first use" if took >= 0.5 else ""
+    return f"ready in {view.seconds:.1f} s ({how}){before}"
 
 
 def age(since: float, now: float) -> str:

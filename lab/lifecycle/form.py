@@ -36,18 +36,21 @@ class Formation:
     memory_file: Callable[[Node], Path] | None = None
 
 
-def form(ctx: Context, formation: Formation, deadline: Deadline) -> None:
+def form(ctx: Context, formation: Formation, timeout: float) -> Deadline:
     """Create, boot and form; the owner's lock is held and its segment reserved.
 
-    Raises NotReady if they do not become a cluster by ``deadline``, and as storage and
-    hypervisor do. What was made stays: the caller releases the owner.
+    Returns when the nodes must be ready: ``timeout`` seconds after they were started. Raises
+    NotReady if they are no cluster by then, and as storage and hypervisor do. What was made
+    stays: the caller releases the owner.
     """
     with ctx.progress.step("clone", f"cloning the image for {len(formation.nodes)} nodes"):
         volumes = _volumes(ctx, formation)
     with ctx.progress.step("boot", "booting the nodes"):
         specs = [_prepare(ctx, formation, node, volumes[node.name]) for node in formation.nodes]
         each(ctx.hypervisor.start, specs)
+    deadline = Deadline.after(timeout)
     until_formed(ctx, formation.nodes, formation.blueprint, deadline)
+    return deadline
 
 
 def until_formed(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from lab.blueprints import blueprint
 from lab.errors import NotFound
 from lab.hypervisor import Guest
 from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Node
-from lab.lifecycle.views import LabStatus, LabView, NodeView
+from lab.lifecycle.views import FIRST_USE, LabStatus, LabView, NodeView
 from lab.names import GuestName, Owner
+from lab.progress import Step
 from lab.state.records import LabRecord, LabWithNodes, NodeRecord
 
 HOST = "127.0.0.1"
@@ -27,12 +28,12 @@ def labs(ctx: Context) -> list[LabView]:
     return sorted(views, key=lambda view: view.name)
 
 
-def lab(ctx: Context, name: str, *, steps: Mapping[str, float] | None = None) -> LabView:
-    """One lab; ``steps``: how long making it took, by step. Raises NotFound."""
+def lab(ctx: Context, name: str, *, steps: Sequence[Step] = ()) -> LabView:
+    """One lab; ``steps``: what was done to make it just now. Raises NotFound."""
     guests = ctx.hypervisor.guests()
     if ctx.store.labs.find(name) is None and name in tagged(ctx, guests):
         return _unrecorded(name, guests)
-    return _view(ctx.store.lab_with_nodes(name), guests, steps=steps or {})
+    return _view(ctx.store.lab_with_nodes(name), guests, steps=steps)
 
 
 def status(ctx: Context, name: str) -> LabStatus:
@@ -78,7 +79,7 @@ def _view(
     found: LabWithNodes,
     guests: Mapping[GuestName, Guest],
     *,
-    steps: Mapping[str, float] | None = None,
+    steps: Sequence[Step] = (),
 ) -> LabView:
     record = found.lab
     nodes = tuple(_node(record, node, guests) for node in found.nodes)
@@ -106,7 +107,8 @@ def _view(
         created_at=record.created_at,
         expires_at=record.expires_at,
         seconds=record.ready_seconds or 0.0,
-        steps=steps or {},
+        first_use_seconds=sum(s.seconds for s in steps if s.step in FIRST_USE),
+        steps=tuple(steps),
     )
 
 

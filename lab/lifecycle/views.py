@@ -8,6 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lab.progress import Step
+
+FIRST_USE = ("image", "template")
+"""The steps of ``up`` that only the first lab of a kind has."""
+
 
 @dataclass(frozen=True)
 class NodeView:
@@ -29,7 +34,11 @@ class NodeView:
 
 @dataclass(frozen=True)
 class LabView:
-    """A lab. ``state``: creating, ready, degraded, stopped, failed, removing."""
+    """A lab. ``state``: creating, ready, degraded, stopped, failed, removing.
+
+    ``seconds``: how long it took to get ready. ``steps``: what ``up`` did just now;
+    ``first_use_seconds``: what of that went into an image and a template, before ``seconds``.
+    """
 
     name: str
     blueprint: str
@@ -51,7 +60,8 @@ class LabView:
     created_at: float = 0.0
     expires_at: float | None = None
     seconds: float = 0.0
-    steps: Mapping[str, float] = field(default_factory=dict)
+    first_use_seconds: float = 0.0
+    steps: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from test_cli_support import FakeLifecycle, lab_view
 from lab.cli import main
 from lab.cli.table import facts, table
 from lab.lifecycle.views import Finding, GcReport, LabView, Rows
+from lab.progress import Step
 
 UP = """\
 NODE  ROLE    STATE  SQL              SSH
@@ -24,7 +25,7 @@ engine    mariadb 11.8.6
 user      lab
 password  s3cret
 dsn       mysql://lab:s3cret@127.0.0.1:23306/
-started   warm, in 1.9 s
+started   ready in 1.9 s (warm)
 """
 
 ENV = """\
@@ -67,9 +68,28 @@ def test_cold_says_why(capsys: Capture) -> None:
     """Protects the reason: a slow start without one looks like a fault."""
     world = FakeLifecycle()
     world.views["pxc"] = lab_view(started="cold", why_cold="QEMU is another version", seconds=61.0)
-    assert "started   cold (QEMU is another version), in 61.0 s\n" in out(
-        capsys, "status", world=world
+    told = "started   ready in 61.0 s (cold: QEMU is another version)\n"
+    assert told in out(capsys, "status", world=world)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (("image", "template"), "after 129 s for image and template, made on first use"),
+        (("template",), "after 89 s for template, made on first use"),
+        (("image",), "after 40 s for image, made on first use"),
+    ],
+)
+def test_a_first_use_is_told_apart(capsys: Capture, steps: tuple[str, ...], said: str) -> None:
+    """Protects the first impression: the wait was for what all further labs share."""
+    took = {"image": 40.0, "template": 89.0}
+    world = FakeLifecycle()
+    world.views["pxc"] = lab_view(
+        seconds=3.1,
+        first_use_seconds=sum(took[step] for step in steps),
+        steps=(*(Step(step, took[step]) for step in steps), Step("ready", 3.0)),
     )
+    assert f"started   ready in 3.1 s (warm), {said}\n" in out(capsys, "status", world=world)
 
 
 def test_json_is_the_whole_view(capsys: Capture) -> None:
