@@ -14,6 +14,7 @@ import time
 from types import TracebackType
 from typing import TextIO
 
+from lab.cli.table import tick
 from lab.progress import Event
 
 CLEAR = "\r\x1b[K"
@@ -61,8 +62,8 @@ class Spinner:
         self._stop = threading.Event()
         self._silent = False
         self._thread: threading.Thread | None = None
-        unicode = (stream.encoding or "").lower().startswith("utf")
-        self._frames, self._tick = (_FRAMES, "✓") if unicode else (_PLAIN_FRAMES, "+")
+        self._tick = tick(stream)
+        self._frames = _FRAMES if self._tick == "✓" else _PLAIN_FRAMES
 
     def __enter__(self) -> Spinner:
         return self

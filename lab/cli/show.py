@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lab.cli.table import facts, table
+from lab.cli.table import cross, facts, table, tick
 from lab.lifecycle.views import FIRST_USE
 from lab.spec import format_duration, format_size
 
@@ -59,14 +60,27 @@ def labs_text(views: Sequence[LabView], now: float) -> str:
 
 
 def status_text(status: LabStatus, now: float) -> str:
-    """A lab, and below it what must hold for it to be ready."""
+    """A lab, and below it what must hold for its nodes to be ready: a row each, a tick each.
+
+    What does not hold is told in full below that.
+    """
     text = lab_text(status.lab, now)
     if not status.requirements:
         return text
+    marks: dict[bool | None, str] = {True: tick(sys.stdout), False: cross(sys.stdout), None: "-"}
+    names = list(dict.fromkeys(one.name for one in status.requirements))
+    met = {(one.node, one.name): marks[one.met] for one in status.requirements}
     rows = [
-        (one.node, one.what, "yes" if one.met else "NO", one.found) for one in status.requirements
+        (node.name, *(met.get((node.name, name), "-") for name in names))
+        for node in status.lab.nodes
     ]
-    return f"{text}\n{table(('NODE', 'REQUIREMENT', 'MET', 'FOUND'), rows)}"
+    text += "\n" + table(("NODE", *(name.upper() for name in names)), rows)
+    amiss = [one for one in status.requirements if one.met is False]
+    if amiss:
+        text += "\n"
+    return text + "".join(
+        f"{one.node}: required: {one.what}; found: {one.found}\n" for one in amiss
+    )
 
 
 def how_started(view: LabView) -> str:

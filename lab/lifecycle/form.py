@@ -12,7 +12,7 @@ from lab.lifecycle import image as images
 from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec, seed_disk
 from lab.lifecycle.parallel import each
-from lab.lifecycle.ready import through_agent, until_ready
+from lab.lifecycle.ready import FROM_INSIDE, through_agent, until_ready
 from lab.names import Owner
 from lab.spec import NodeSize
 from lab.state.records import ResourceKind
@@ -59,7 +59,7 @@ def until_formed(
     """Wait until ``nodes`` are a cluster, seen from inside; raises NotReady."""
     with ctx.progress.step("form", "forming the cluster"):
         ask = through_agent(blueprint, ctx.hypervisor)
-        until_ready(ctx, nodes, blueprint, ask, deadline, pause=_LOOK_EVERY)
+        until_ready(ctx, nodes, blueprint, ask, deadline, pause=_LOOK_EVERY, way=FROM_INSIDE)
 
 
 def intend(ctx: Context, nodes: Sequence[Node], disks: Sequence[str]) -> list[int]:

@@ -66,11 +66,15 @@ class LabView:
 
 @dataclass(frozen=True)
 class Requirement:
-    """Something that must hold for a node to be ready, and whether it does."""
+    """Something that must hold for a node to be ready, and whether it does.
+
+    ``name``: in a word or two; ``met`` None: nobody could be asked; ``found``: what is there.
+    """
 
     node: str
+    name: str
     what: str
-    met: bool
+    met: bool | None
     found: str = ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 
@@ -132,15 +133,35 @@ def test_nothing_to_list_is_said_on_stderr(capsys: Capture) -> None:
     assert out(capsys, "ls", "-o", "json", world=FakeLifecycle()) == "[]\n"
 
 
-def test_status_shows_what_is_unmet(capsys: Capture) -> None:
-    """Protects the way from "degraded" to the reason."""
+def test_status_shows_what_is_met_and_what_is_not(capsys: Capture) -> None:
+    """Protects the way from "degraded" to the reason, and the proof that all was looked at."""
     text = out(capsys, "status", "pxc")
     assert text.startswith(UP)
-    assert text.endswith(
-        "NODE  REQUIREMENT   MET  FOUND\n"
-        "n1    wsrep Synced  yes\n"
-        "n2    SQL           NO   refused\n"
+    assert text.removeprefix(UP) == (
+        "\n"
+        "NODE  SQL  SIZE 3\n"
+        "n1    ✓    ✓\n"
+        "n2    ✗    -\n"
+        "n3    -    -\n"
+        "\n"
+        "n2: required: SQL answers; found: refused\n"
     )
+    found = json.loads(out(capsys, "status", "pxc", "-o", "json"))["requirements"]
+    assert found[1] == {
+        "node": "n1", "name": "size 3", "what": "wsrep_cluster_size is 3", "met": True,
+        "found": "3",
+    }  # fmt: skip
+    assert found[3]["met"] is None
+
+
+def test_status_is_for_any_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects people whose terminal knows Latin-1 only from a traceback."""
+    printed = io.BytesIO()
+    with io.TextIOWrapper(printed, encoding="latin-1") as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        assert main(["status", "pxc"], lifecycle=FakeLifecycle("pxc")) == 0
+        stream.flush()
+        assert b"n1    +    +\nn2    x    -\n" in printed.getvalue()
 
 
 def test_env(capsys: Capture) -> None:
