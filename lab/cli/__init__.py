@@ -2,6 +2,7 @@
 
 ::
 
+    program         the process
     main            signals, errors to exit codes
       verbs         which word leads to which function, in a table
         up look ..  one file a group of verbs: flags in, a view out
@@ -11,11 +12,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from lab.cli.signals import Interrupts
 
@@ -27,8 +29,21 @@ BROKEN_PIPE = 141
 """What a shell reports for a program that SIGPIPE ended."""
 
 
+def program() -> NoReturn:
+    """What ``lab`` on the command line is: ``main``, and the end of the process.
+
+    At once: taking the interpreter down, object by object, costs a sixth of ``lab ls``, and
+    nothing is left to be closed.
+    """
+    code = main()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
 def main(argv: Sequence[str] | None = None, *, lifecycle: Lifecycle | None = None) -> int:
-    """Run one command and return its exit code; ``lab`` is this.
+    """Run one command and return its exit code.
 
     ``lifecycle``: what does the work, if it is not the real one.
     """

@@ -71,16 +71,26 @@ def open_context(settings: Settings, listener: Listener = ignore) -> Iterator[Co
 
 @contextmanager
 def _linux(settings: Settings, store: Store, progress: Progress) -> Iterator[Context]:
-    from images.build import build
-    from lab.lifecycle.sql import ask
     from lab.storage.qcow2 import Qcow2Storage
 
     hypervisor = open_libvirt(settings)
     try:
         storage = Qcow2Storage(settings.home.storage, settings.home.id, hypervisor.run_as)
-        yield Context(settings, store, storage, hypervisor, progress, ask, build)
+        yield Context(settings, store, storage, hypervisor, progress, _ask, _build)
     finally:
         hypervisor.close()
+
+
+def _ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
+    from lab.lifecycle.sql import ask
+
+    return ask(account, port, statement, timeout=timeout)
+
+
+def _build(recipe: Recipe, out: Path, *, progress: Progress, log: Path) -> BuiltImage:
+    from images.build import build
+
+    return build(recipe, out, progress=progress, log=log)
 
 
 @contextmanager

@@ -107,7 +107,7 @@ def _view(
         created_at=record.created_at,
         expires_at=record.expires_at,
         seconds=record.ready_seconds or 0.0,
-        first_use_seconds=sum(s.seconds for s in steps if s.step in FIRST_USE),
+        first_use_seconds=sum((s.seconds for s in steps if s.step in FIRST_USE), 0.0),
         steps=tuple(steps),
     )
 
