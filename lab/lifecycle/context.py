@@ -12,6 +12,7 @@ from lab.errors import HostUnfit
 from lab.hypervisor import Hypervisor
 from lab.lifecycle.views import Rows
 from lab.paths import Home
+from lab.profile import Layout
 from lab.progress import Listener, Progress, ignore
 from lab.settings import Settings
 from lab.state.store import Store
@@ -28,7 +29,9 @@ class Sql(Protocol):
 class Build(Protocol):
     """Makes an image in an empty directory; see ``images.build.build``."""
 
-    def __call__(self, recipe: Recipe, out: Path, *, progress: Progress, log: Path) -> BuiltImage:
+    def __call__(
+        self, recipe: Recipe, out: Path, *, layout: Layout, progress: Progress, log: Path
+    ) -> BuiltImage:
         """What was built."""
 
 
@@ -87,10 +90,12 @@ def _ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows
     return ask(account, port, statement, timeout=timeout)
 
 
-def _build(recipe: Recipe, out: Path, *, progress: Progress, log: Path) -> BuiltImage:
+def _build(
+    recipe: Recipe, out: Path, *, layout: Layout, progress: Progress, log: Path
+) -> BuiltImage:
     from images.build import build
 
-    return build(recipe, out, progress=progress, log=log)
+    return build(recipe, out, layout=layout, progress=progress, log=log)
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def using(
         name = _current(ctx, key)
         if name is not None:
             with lock(ctx.home, "template", name, shared=True):
-                manifest = _sound(ctx, name)
+                manifest = _sound(ctx, name, image)
                 if manifest is not None:
                     ctx.store.templates.update(name, used_at=time.time())
                     yield manifest
@@ -77,6 +77,7 @@ def key_of(ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec) -> str:
         spec.size.memory,
         spec.size.cpus,
         spec.size.disk,
+        ctx.settings.profile_of(spec.profile).content(),
         ctx.hypervisor.fingerprint(shape),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:14]
@@ -86,8 +87,9 @@ def build(ctx: Context, spec: LabSpec) -> TemplateView:
     """Make the template for ``spec`` now, if it does not exist."""
     plan_ = blueprint(spec.blueprint)
     preflight(ctx, spec)
+    profile = ctx.settings.profile_of(spec.profile)
     with (
-        images.using(ctx, choose(ctx, plan_, spec.engine).recipe) as image,
+        images.using(ctx, choose(ctx, plan_, spec).recipe, profile) as image,
         using(ctx, image, plan_, spec, ctx.settings.ready_timeout) as manifest,
     ):
         return _view(ctx.store.templates.get(manifest.key))
@@ -159,7 +161,7 @@ def _base(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _sound(ctx: Context, name: str) -> Manifest | None:
+def _sound(ctx: Context, name: str, image: Image) -> Manifest | None:
     """The manifest of a template that is whole, else None, and the template is marked broken."""
     record = ctx.store.templates.find(name)
     if record is None or record.state != "ready":
@@ -171,9 +173,9 @@ def _sound(ctx: Context, name: str) -> Manifest | None:
             if node.ram is not None and node.state is not None:
                 captured.unharmed(ctx.home.ram(name, node.name), node.ram)
                 captured.unharmed(ctx.home.device_state(name, node.name), node.state, read=True)
-            snapshots = origins(ctx, manifest, node.name, ("os",))
+            snapshots = origins(ctx, manifest, node.name, image.volumes)
             if node.seals != tuple(map(ctx.storage.seal, snapshots)):
-                raise Damaged(f"the disk of {node.name} has changed")
+                raise Damaged(f"a disk of {node.name} has changed")
     except (Damaged, NotFound) as error:
         ctx.progress.note("template", f"the template {name} is not used: {error}; making it anew")
         ctx.store.templates.update(name, state="broken")
@@ -211,6 +213,7 @@ def _make(
     ctx: Context, name: str, image: Image, plan_: Blueprint, spec: LabSpec, timeout: float
 ) -> None:
     owner, began = Owner("template", name), time.time()
+    profile = ctx.settings.profile_of(spec.profile)
     warm = ctx.hypervisor.capabilities().warm
     ctx.store.templates.add(
         TemplateRecord(
@@ -224,6 +227,7 @@ def _make(
             fingerprint=_base(name),
             state="building",
             warm=warm,
+            profile=profile.name,
             created_at=began,
             used_at=began,
         )
@@ -235,6 +239,7 @@ def _make(
             image,
             plan_,
             spec.size,
+            profile,
             nodes,
             reserve_segment(ctx, owner),
             CLOCK_OFFSET,
@@ -336,6 +341,7 @@ def _view(record: TemplateRecord) -> TemplateView:
         disk=record.disk,
         state=record.state,
         warm=record.warm,
+        profile=record.profile,
         size=record.size,
         created_at=record.created_at,
         used_at=record.used_at,

@@ -38,6 +38,7 @@ class LabView:
 
     ``seconds``: how long it took to get ready. ``steps``: what ``up`` did just now;
     ``first_use_seconds``: what of that went into an image and a template, before ``seconds``.
+    ``risks``: what its profile lets be lost, empty if no commit can be.
     """
 
     name: str
@@ -59,6 +60,8 @@ class LabView:
     disk: int = 0
     created_at: float = 0.0
     expires_at: float | None = None
+    profile: str = ""
+    risks: tuple[str, ...] = ()
     seconds: float = 0.0
     first_use_seconds: float = 0.0
     steps: tuple[Step, ...] = ()
@@ -119,6 +122,7 @@ class TemplateView:
     created_at: float
     used_at: float
     form_seconds: float
+    profile: str = ""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from lab.errors import InvalidSpec
 from lab.lifecycle import image
 from lab.lifecycle.context import Context
 from lab.lifecycle.engine import choose
+from lab.spec import LabSpec
 
 PERCONA = "percona-xtradb-cluster"
 LINE = "Percona's repository is out of reach: using MariaDB with Galera"
@@ -42,32 +43,36 @@ def remember(ctx: Context, *, answer: bool) -> None:
     (ctx.home.root / "reachable.json").write_text(known)
 
 
+def chosen(ctx: Context, plan: str, engine: str = "") -> str:
+    return choose(ctx, blueprint(plan), LabSpec(plan, engine=engine)).recipe
+
+
 def test_percona_if_it_can_be_had(world: World, ctx: Context) -> None:
     remember(ctx, answer=True)
-    assert choose(ctx, blueprint("pxc"), "").recipe == PERCONA
+    assert chosen(ctx, "pxc") == PERCONA
     assert world.notes == []
 
 
 def test_mariadb_otherwise_in_one_line(world: World, ctx: Context) -> None:
-    assert choose(ctx, blueprint("pxc"), "").recipe == "mariadb"
+    assert chosen(ctx, "pxc") == "mariadb"
     assert world.notes == [LINE]
     assert len(LINE) < 72
 
 
 def test_who_insists_is_not_told_otherwise(world: World, ctx: Context) -> None:
     """The build then tries the repository, whatever was found before."""
-    assert choose(ctx, blueprint("pxc"), "percona").recipe == PERCONA
-    assert choose(ctx, blueprint("pxc"), "mariadb").recipe == "mariadb"
-    assert choose(ctx, blueprint("galera"), "").recipe == "mariadb"
+    assert chosen(ctx, "pxc", "percona") == PERCONA
+    assert chosen(ctx, "pxc", "mariadb") == "mariadb"
+    assert chosen(ctx, "galera") == "mariadb"
     assert world.notes == []
     with pytest.raises(InvalidSpec, match="cannot run on"):
-        choose(ctx, blueprint("galera"), "percona")
+        chosen(ctx, "galera", "percona")
 
 
 def test_an_image_that_is_there_needs_no_repository(world: World, ctx: Context) -> None:
     image.build(ctx, PERCONA)
     world.notes.clear()
-    assert choose(ctx, blueprint("pxc"), "").recipe == PERCONA
+    assert chosen(ctx, "pxc") == PERCONA
     assert world.notes == []
 
 
@@ -77,5 +82,5 @@ def test_an_image_of_an_older_recipe_is_none(world: World, ctx: Context) -> None
     record = ctx.store.images.all()[0]
     ctx.store.images.remove(record.key)
     ctx.store.images.add(replace(record, key=f"{PERCONA}-0123456789abcdef"))
-    assert choose(ctx, blueprint("pxc"), "").recipe == "mariadb"
+    assert chosen(ctx, "pxc") == "mariadb"
     assert LINE in world.notes
