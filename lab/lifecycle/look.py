@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from lab.blueprints import blueprint
 from lab.errors import InvalidSpec, NotFound
 from lab.hypervisor import Guest
 from lab.lifecycle.context import Context
-from lab.lifecycle.nodes import Node
 from lab.lifecycle.views import FIRST_USE, LabStatus, LabView, NodeView
 from lab.names import GuestName, Owner
 from lab.profile import risks
 from lab.progress import Step
 from lab.state.records import LabRecord, LabWithNodes, NodeRecord
+
+if TYPE_CHECKING:
+    from lab.lifecycle.nodes import Node
 
 HOST = "127.0.0.1"
 """Where ports are published."""
@@ -39,6 +41,7 @@ def lab(ctx: Context, name: str, *, steps: Sequence[Step] = ()) -> LabView:
 
 def status(ctx: Context, name: str) -> LabStatus:
     """One lab, and every requirement of every node, looked at now; raises NotFound."""
+    from lab.blueprints import blueprint
     from lab.lifecycle.ready import look, through_port
     from lab.lifecycle.sql import Account
 
@@ -52,6 +55,8 @@ def status(ctx: Context, name: str) -> LabStatus:
 
 def nodes_of(ctx: Context, name: str) -> tuple[Node, ...]:
     """The recorded nodes of a lab; raises NotFound."""
+    from lab.lifecycle.nodes import Node
+
     found = ctx.store.lab_with_nodes(name)
     owner = Owner("lab", name)
     return tuple(Node(owner, n.name, n.idx, n.role, n.sql_port, n.ssh_port) for n in found.nodes)

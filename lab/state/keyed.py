@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Column, Connection, Table, delete, insert, select, update
+from sqlalchemy import Column, Connection, CursorResult, Table, delete, insert, select, update
 
 from lab.errors import Conflict, NotFound
 from lab.state.database import Database
 from lab.suggest import did_you_mean
 
 R = TypeVar("R")
+
+
+def as_records(rows: CursorResult[Any], record: type[R]) -> list[R]:
+    """Rows whose columns are the fields of ``record``; for many, ``mappings()`` is slow."""
+    names = list(rows.keys())
+    return [record(**dict(zip(names, row, strict=True))) for row in rows]
 
 
 class Keyed(Generic[R]):
@@ -52,8 +58,8 @@ class Keyed(Generic[R]):
     def all(self) -> list[R]:
         """All rows, by name."""
         with self._database.read() as connection:
-            rows = connection.execute(select(self._table).order_by(self._key)).mappings()
-            return [self._record(**row) for row in rows]
+            rows = connection.execute(select(self._table).order_by(self._key))
+            return as_records(rows, self._record)
 
     def update(self, name: str, **fields: Any) -> None:
         """Set some of the record's fields; raises NotFound."""
