@@ -35,11 +35,23 @@ def program() -> NoReturn:
     At once: taking the interpreter down, object by object, costs a sixth of ``lab ls``, and
     nothing is left to be closed.
     """
+    _open_standard_streams()
     code = main()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
+
+
+def _open_standard_streams() -> None:
+    """Give those that are closed (``>&-``) to nobody: else the record would be file 1."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, open(number, mode, encoding="utf-8"))  # noqa: SIM115, PTH123
 
 
 def main(argv: Sequence[str] | None = None, *, lifecycle: Lifecycle | None = None) -> int:

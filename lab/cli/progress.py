@@ -7,7 +7,6 @@ Drawn by hand on one line: a library that draws would cost more start-up time th
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import threading
 import time
@@ -122,7 +121,13 @@ class Spinner:
     def _draw(self, frame: str) -> None:
         step, text, since = self._under_way[-1]
         line = f"{frame} {text or step}  {time.monotonic() - since:.0f} s"
-        self._write(CLEAR + line[: shutil.get_terminal_size().columns - 1])
+        self._write(CLEAR + line[: self._width() - 1])
+
+    def _width(self) -> int:
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or 80
+        except (OSError, ValueError):
+            return 80
 
     def _write(self, text: str) -> None:
         try:

@@ -105,10 +105,13 @@ def age(since: float, now: float) -> str:
 
 
 def left(until: float | None, now: float) -> str:
-    """How long to go."""
+    """How long to go; from an hour on in minutes, so that 2h is 2h for a while."""
     if until is None:
         return "never"
-    return format_duration(until - now) if until > now else "expired"
+    if until <= now:
+        return "expired"
+    unit = 60 if until - now >= 3600 else 1
+    return format_duration(max(1, round((until - now) / unit)) * unit)
 
 
 def expiry(until: float | None, now: float) -> str:

@@ -85,9 +85,9 @@ class Keyed(Generic[R]):
 
     def _unknown(self, connection: Connection, name: str) -> NotFound:
         known: Sequence[str] = connection.execute(select(self._key)).scalars().all()
-        otherwise = f"there is no {self._noun} yet" if not known else ""
-        if known and self._noun == "lab":
-            otherwise = "`lab ls` shows them"
+        otherwise = ""
+        if self._noun == "lab":
+            otherwise = "`lab ls` shows them" if known else "`lab up pxc` makes one"
         return NotFound(
             f"there is no {self._noun} {name}",
             hint=did_you_mean(name, known, otherwise=otherwise),

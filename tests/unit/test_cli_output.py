@@ -114,7 +114,7 @@ def test_ls(capsys: Capture) -> None:
     now = time.time()
     world = FakeLifecycle()
     world.views = {
-        "pxc": lab_view(created_at=now - 90.5, expires_at=now + 7200.9),
+        "pxc": lab_view(created_at=now - 90.5, expires_at=now + 7170.9),
         "lost": lab_view(
             "lost", nodes=0, blueprint="", engine="", engine_version="", state="failed"
         ),

@@ -70,6 +70,34 @@ def test_nobody_reads(env: Mapping[str, str]) -> None:
     assert process.returncode == 141
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(env: Mapping[str, str], closed: str) -> None:
+    """Protects the record: files that it opens must not become our standard output."""
+    root = Path(env["LAB_HOME"])
+    record(root, 1)
+    before = (root / "state.db").read_bytes()
+    shell = f'"$0" -m lab ls -o json {closed}; "$0" -m lab status none {closed}'
+    done = subprocess.run(
+        ["sh", "-c", shell, sys.executable], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3
+    assert ("lab-0" in done.stdout) == (">&-" not in closed.replace("2>&-", ""))
+    assert ("no lab none" in done.stderr) == ("2>&-" not in closed)
+    assert "Traceback" not in done.stderr
+    assert (root / "state.db").read_bytes() == before
+
+
+def test_a_full_disk_is_told(env: Mapping[str, str]) -> None:
+    record(Path(env["LAB_HOME"]), 1)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "lab", "ls"],
+            env=env, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "lab: error: the output cannot be written: No space left on device\n"
+
+
 def test_listing_loads_no_more_than_it_needs(env: Mapping[str, str]) -> None:
     """Protects the start-up time, which every verb pays."""
     code = (
