@@ -69,22 +69,23 @@ def _stop_all(ctx: Context, nodes: Sequence[Node], *, force: bool) -> None:
 
 
 def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float) -> LabView:
-    deadline = Deadline.after(timeout)
     with lock(ctx.home, "lab", name, wait=False):
         record = ctx.store.labs.get(name)
         _check_made(record)
-        with turn(ctx, deadline):
-            bring_back(ctx, record, wanted, deadline)
+        with turn(ctx):
+            bring_back(ctx, record, wanted, timeout)
         ctx.store.labs.update(name, state="ready")
     return lab(ctx, name)
 
 
-def bring_back(ctx: Context, record: LabRecord, wanted: Sequence[Node], deadline: Deadline) -> None:
+def bring_back(ctx: Context, record: LabRecord, wanted: Sequence[Node], timeout: float) -> None:
     """Boot those of ``wanted`` that do not run, and wait until all that run are a cluster.
 
-    The lab's lock and a turn are held; raises as ``start`` does.
+    ``timeout`` in seconds, from when they were started. The lab's lock and a turn are held;
+    raises as ``start`` does.
     """
     boot(ctx, record, wanted)
+    deadline = Deadline.after(timeout)
     plan = blueprint(record.blueprint)
     ask = through_port(plan, Account(record.user, record.password), ctx.sql)
     with ctx.progress.step("ready", "waiting until every node can be used"):

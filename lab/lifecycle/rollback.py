@@ -37,7 +37,6 @@ def rollback(
     written since is lost, the snapshots stay. Raises NotFound, Conflict while another command
     works on the lab, HostUnfit and, after ``timeout`` seconds, NotReady.
     """
-    deadline = Deadline.after(timeout)
     with lock(ctx.home, "lab", name, wait=False):
         record = ctx.store.labs.get(name)
         if record.state not in ("ready", "stopped"):
@@ -50,18 +49,16 @@ def rollback(
             if node is None:
                 ctx.store.labs.update(name, state="stopped")
             each(lambda v: ctx.storage.rollback(v, label), volumes_of(ctx, name, node))
-        with turn(ctx, deadline):
+        with turn(ctx):
             if label == ORIGIN:
-                _from_origin(ctx, record, nodes, deadline)
+                _from_origin(ctx, record, nodes, timeout)
             else:
-                power.bring_back(ctx, record, nodes, deadline)
+                power.bring_back(ctx, record, nodes, timeout)
         ctx.store.labs.update(name, state="ready")
     return lab(ctx, name)
 
 
-def _from_origin(
-    ctx: Context, record: LabRecord, nodes: Sequence[Node], deadline: Deadline
-) -> None:
+def _from_origin(ctx: Context, record: LabRecord, nodes: Sequence[Node], timeout: float) -> None:
     """Bring up nodes that are clones which never ran, and make them this lab's again."""
     began = time.time()
     image = power.image_of(ctx, record)
@@ -71,8 +68,10 @@ def _from_origin(
     if manifest and manifest.warm and whole:
         size = NodeSize(record.memory, record.cpus, record.disk)
         prepared = wake(ctx, manifest, image, size, nodes, record.segment)
+        deadline = Deadline.after(timeout)
     else:
         power.boot(ctx, record, nodes)
+        deadline = Deadline.after(timeout)
         until_formed(ctx, power.running(ctx, record.name), plan, deadline)
         prepared = prepare(ctx, nodes[0].owner, nodes)
     account = Account(record.user, record.password)
