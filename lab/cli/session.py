@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lab.lifecycle.views import (
         Finding,
         GcReport,
+        HostView,
         ImageView,
         LabStatus,
         LabView,
@@ -258,6 +259,12 @@ class Lifecycle:
         from lab.lifecycle.doctor import doctor
 
         return doctor(settings)
+
+    def init_host(self, settings: Settings, pool: str) -> HostView:
+        """Keep volumes on ZFS from now on; no hypervisor is needed for that."""
+        from lab.lifecycle.hostinit import init
+
+        return init(settings, pool)
 
     def recorded(self, settings: Settings) -> dict[str, list[str]]:
         """The recorded labs and their nodes, for completion: a glance at the state only."""

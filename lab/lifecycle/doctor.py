@@ -15,6 +15,7 @@ from lab.lifecycle.context import open_context
 from lab.lifecycle.views import Finding
 from lab.settings import Settings
 from lab.spec import format_size
+from lab.storage import Storage
 
 _BUILD_TOOLS = {
     "mmdebstrap": "mmdebstrap",
@@ -99,11 +100,20 @@ def _guests(settings: Settings) -> Iterator[Finding]:
             warm = "yes" if capabilities.warm else f"no: {capabilities.why_cold}"
             yield Finding("warm start", "ok" if capabilities.warm else "warn", warm)
             yield from _paths(settings, ctx.hypervisor.run_as)
-            yield Finding("storage", "ok", f"{ctx.storage.name} at {settings.home.root}")
+            yield from _storage(settings, ctx.storage)
             labs = ctx.store.labs.all()
             yield Finding("state", "ok", f"{settings.home.database}, labs: {len(labs)}")
     except LabError as error:
         yield Finding("guests", "fail", str(error), error.hint)
+
+
+def _storage(settings: Settings, storage: Storage) -> Iterator[Finding]:
+    if settings.storage != "zfs":
+        yield Finding("storage", "ok", f"{storage.name} at {settings.home.root}")
+        return
+    from lab.lifecycle.hostinit import look
+
+    yield from look(settings, storage)
 
 
 def _paths(settings: Settings, run_as: tuple[int, int] | None) -> Iterator[Finding]:

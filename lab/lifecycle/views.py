@@ -146,6 +146,22 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class HostView:
+    """What ``lab host init`` did, and the commands that root is to run before it is complete.
+
+    ``config``: the file that the setting was written to; empty where it was there already.
+    """
+
+    pool: str
+    version: str
+    free: int
+    total: int
+    done: tuple[str, ...]
+    missing: tuple[str, ...]
+    config: str
+
+
+@dataclass(frozen=True)
 class GcReport:
     """What ``lab gc`` removed, what it found but left alone, and why."""
 

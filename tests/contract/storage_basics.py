@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -74,7 +75,7 @@ class Basics:
     def test_used_counts_what_was_written(self, place: Place, storage: Storage) -> None:
         volume = storage.create(vol("a"), SIZE, {})
         before = storage.used(vol("a"))
-        place.put(volume, 0, b"\xa5" * 2 * MIB)
+        place.put(volume, 0, os.urandom(2 * MIB))  # nothing that can be compressed
         assert before + MIB < storage.used(vol("a")) < before + 3 * MIB
 
     def test_space_is_plausible(self, storage: Storage) -> None:
@@ -206,7 +207,7 @@ class Basics:
     def test_clone_shares_blocks(self, place: Place, storage: Storage) -> None:
         if not self.shares_blocks:
             pytest.skip("this driver copies")
-        place.put(storage.create(vol("a"), SIZE, {}), 0, b"\xa5" * 4 * MIB)
+        place.put(storage.create(vol("a"), SIZE, {}), 0, os.urandom(4 * MIB))
         storage.clone(storage.snapshot([vol("a")], "x")[0], vol("b"), {})
         assert storage.used(vol("b")) < MIB // 4
 
@@ -225,6 +226,51 @@ class Basics:
             assert place.get(before, MIB, 4) == bytes(4)
         assert labels(storage, formed.volume) == ["formed"]
         assert place.get(clone, 0, 6) == b"origin"
+
+    def test_rollback_past_later_snapshots_keeps_them(self, place: Place, storage: Storage) -> None:
+        """Protects captures: going back to an early one loses none of those made since."""
+        formed = origin(place, storage)
+        place.put(storage.get(formed.volume), 0, b"second")
+        (second,) = storage.snapshot([formed.volume], "second")
+        clone = storage.clone(second, vol("a"), {})
+        for round_ in range(3):
+            place.put(storage.get(formed.volume), MIB, b"scratch")
+            back = storage.rollback(formed.volume, "formed")
+            assert back == storage.get(formed.volume)
+            assert (back.size, dict(back.tags)) == (SIZE, TAGS)
+            assert place.get(back, 0, 6) == b"origin"
+            assert place.get(back, MIB, 7) == bytes(7)
+            place.put(back, 0, b"third%d" % round_)
+        assert storage.snapshots(formed.volume) == [formed, second]
+        (third,) = storage.snapshot([formed.volume], "third")
+        with pytest.raises(Conflict, match="second already"):
+            storage.snapshot([formed.volume], "second")
+        assert labels(storage, formed.volume) == ["formed", "second", "third"]
+        assert place.get(storage.rollback(formed.volume, "second"), 0, 6) == b"second"
+        assert place.get(storage.rollback(formed.volume, "third"), 0, 6) == b"third2"
+        assert place.get(storage.clone(third, vol("b"), {}), 0, 6) == b"third2"
+        assert place.get(clone, 0, 6) == b"second"
+        assert [volume.name for volume in storage.volumes()] == [
+            vol("a"), vol("b"), formed.volume
+        ]  # fmt: skip
+        assert storage.sweep() == []
+
+    def test_destroy_after_a_rollback_past_later_snapshots(
+        self, place: Place, storage: Storage
+    ) -> None:
+        formed = origin(place, storage)
+        storage.snapshot([formed.volume], "second")
+        storage.rollback(formed.volume, "formed")
+        (third,) = storage.snapshot([formed.volume], "third")
+        storage.clone(third, vol("a"), {})
+        with pytest.raises(Conflict, match=r"1 clone: labs/a/n1/os"):
+            storage.destroy(formed.volume)
+        storage.destroy(vol("a"))
+        storage.destroy(formed.volume)
+        assert storage.volumes() == []
+        assert place.get(storage.create(formed.volume, SIZE, {}), 0, 6) == bytes(6)
+        assert labels(storage, formed.volume) == []
+        assert storage.sweep() == []
 
     def test_rollback_to_nothing(self, place: Place, storage: Storage) -> None:
         formed = origin(place, storage)

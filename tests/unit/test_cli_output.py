@@ -12,7 +12,7 @@ from test_cli_support import FakeLifecycle, lab_view
 
 from lab.cli import main
 from lab.cli.table import facts, table
-from lab.lifecycle.views import Finding, GcReport, LabView, Rows
+from lab.lifecycle.views import Finding, GcReport, HostView, LabView, Rows
 from lab.progress import Step
 
 UP = """\
@@ -188,6 +188,24 @@ def test_sql(capsys: Capture) -> None:
     world.rows = Rows((), (), 1)
     assert main(["sql", "-e", "DELETE"], lifecycle=world) == 0
     assert capsys.readouterr() == ("", "ok, 1 row affected\n")
+
+
+def test_host_init(capsys: Capture) -> None:
+    """Protects what a person runs as root: whole commands, and exit code 5 until they did."""
+    world = FakeLifecycle()
+    text = (
+        "did   zfs create x\n"
+        "did   write pool = tank/lab into /c\n"
+        "ok    volumes are below tank/lab: ZFS 2.3.9, 3G of 4G free\n"
+    )
+    assert out(capsys, "host", "init", "--pool", "tank/lab", world=world) == text
+    assert world.called("init_host")[0] == "tank/lab"
+    assert main(["host", "init"], lifecycle=world) == 2
+    assert "lab host init --pool tank/lab" in capsys.readouterr().err
+    world.pool = "tank/other"
+    world.host = HostView("tank/other", "2.3.9", 0, 0, (), ("zfs allow x", "echo y"), "")
+    assert out(capsys, "host", "init", world=world, code=5) == "run   zfs allow x\nrun   echo y\n"
+    assert world.called("init_host")[0] == "tank/other"
 
 
 def test_gc_and_doctor(capsys: Capture) -> None:

@@ -22,6 +22,7 @@ from lab.errors import CommandFailed, HostUnfit, LabError, NotFound
 from lab.lifecycle.views import (
     Finding,
     GcReport,
+    HostView,
     ImageView,
     LabStatus,
     LabView,
@@ -295,6 +296,8 @@ class FakeLifecycle(Lifecycle):
         self.rows = Rows(("a", "b"), ((1, None), (b"\xff", "x\ny")), 2)
         self.findings = [Finding("kvm", "warn", "no", "TCG is used"), Finding("qemu", "ok", "7.2")]
         self.default_ttl: float | None = None
+        self.pool = ""
+        self.host = HostView("tank/lab", "2.3.9", 3 << 30, 4 << 30, ("zfs create x",), (), "/c")
 
     def log(self, method: str, *args: object, **options: object) -> None:
         """Remember a call."""
@@ -309,12 +312,22 @@ class FakeLifecycle(Lifecycle):
 
     def settings(self, flags: Mapping[str, object]) -> Settings:
         home = Home(Path(str(flags.get("home") or "/nonexistent")))
-        return Settings(home=home, owner="me", default_ttl=self.default_ttl, ready_timeout=77.0)
+        return Settings(
+            home=home,
+            owner="me",
+            default_ttl=self.default_ttl,
+            ready_timeout=77.0,
+            pool=self.pool,
+        )
 
     @contextmanager
     def open(self, settings: Settings, listener: Listener) -> Iterator[Session]:
         self.log("open", home=settings.home.root)
         yield FakeSession(self, listener)
+
+    def init_host(self, settings: Settings, pool: str) -> HostView:
+        self.log("init_host", pool, home=settings.home.root)
+        return self.host
 
     def doctor(self, settings: Settings) -> list[Finding]:
         self.log("doctor", home=settings.home.root)
