@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.cli import main
-from lab.cli.session import Lifecycle, Session
+from lab.cli.session import Lifecycle, Recorded, Session
 from lab.errors import CommandFailed, HostUnfit, LabError, NotFound
 from lab.lifecycle.views import (
     Finding,
@@ -300,9 +300,10 @@ class FakeLifecycle(Lifecycle):
         self.log("doctor", home=settings.home.root)
         return self.findings
 
-    def recorded(self, settings: Settings) -> dict[str, list[str]]:
+    def recorded(self, settings: Settings) -> Recorded:
         self.log("recorded", home=settings.home.root)
-        return {name: [n.name for n in view.nodes] for name, view in self.views.items()}
+        labs = {name: [n.name for n in view.nodes] for name, view in self.views.items()}
+        return Recorded(labs, ["mariadb", "mariadb-0123456789abcdef"], ["feedfacefeedface"])
 
 
 def slowly_undo(world: FakeLifecycle) -> None:
