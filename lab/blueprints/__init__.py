@@ -95,6 +95,10 @@ class Blueprint(Protocol):
         """What a node must meet to be ready in a lab of ``nodes``, by the ``answer`` it gave."""
 
 
+BLUEPRINTS = ("pxc", "galera")
+"""The names that ``blueprint`` knows."""
+
+
 def blueprint(name: str) -> Blueprint:
     """The blueprint of that name; raises InvalidSpec."""
     from lab.blueprints.galera import GALERA, PXC

@@ -12,7 +12,8 @@ from lab.lifecycle.image import key_of
 from lab.spec import LabSpec
 from lab.suggest import did_you_mean
 
-_NAMES = {"percona": "percona-xtradb-cluster", "mariadb": "mariadb"}
+NAMES = {"percona": "percona-xtradb-cluster", "mariadb": "mariadb"}
+"""What users call an engine, and the recipe of its image."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,9 @@ def choose(ctx: Context, plan: Blueprint, spec: LabSpec) -> Choice:
     be had; what was not possible is told in one line. Raises InvalidSpec.
     """
     if engine := spec.engine:
-        recipe = _NAMES.get(engine, engine)
+        recipe = NAMES.get(engine, engine)
         if recipe not in plan.engines:
-            known = [name for name, r in _NAMES.items() if r in plan.engines]
+            known = [name for name, r in NAMES.items() if r in plan.engines]
             raise InvalidSpec(
                 f"{plan.name} cannot run on the engine {engine!r}",
                 hint=did_you_mean(engine, known, otherwise=f"engines: {', '.join(known)}"),

@@ -8,7 +8,8 @@ import time
 
 import pytest
 import yaml
-from test_cli_support import FakeLifecycle, lab_view
+from cli_views import lab_view
+from test_cli_support import FakeLifecycle
 
 from lab.cli import main
 from lab.cli.table import facts, table

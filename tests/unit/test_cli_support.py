@@ -16,8 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cli_views import image_view, lab_view, template_view
+
 from lab.cli import main
-from lab.cli.session import Lifecycle, Session
+from lab.cli.session import Lifecycle, Recorded, Session
 from lab.errors import CommandFailed, HostUnfit, LabError, NotFound
 from lab.lifecycle.views import (
     Finding,
@@ -26,7 +28,6 @@ from lab.lifecycle.views import (
     ImageView,
     LabStatus,
     LabView,
-    NodeView,
     Requirement,
     Rows,
     SnapshotView,
@@ -35,79 +36,10 @@ from lab.lifecycle.views import (
 from lab.paths import Home
 from lab.progress import Event, Listener
 from lab.settings import Settings
-from lab.spec import GIB, MIB, LabSpec
+from lab.spec import LabSpec
 from lab.undo import Undo
 
 HERE = Path(__file__)
-
-
-def lab_view(name: str = "pxc", *, nodes: int = 3, **fields: Any) -> LabView:
-    """A ready lab."""
-    return LabView(
-        **{
-            "name": name,
-            "blueprint": "pxc",
-            "engine": "mariadb",
-            "engine_version": "11.8.6",
-            "state": "ready",
-            "nodes": tuple(
-                NodeView(
-                    name=f"n{number}",
-                    role="member",
-                    state="ready",
-                    host="127.0.0.1",
-                    sql_port=23305 + number,
-                    ssh_port=24305 + number,
-                    guest=f"lab-{name}-n{number}",
-                )
-                for number in range(1, nodes + 1)
-            ),
-            "user": "lab",
-            "password": "s3cret",
-            "dsn": "mysql://lab:s3cret@127.0.0.1:23306/",
-            "started": "warm",
-            "seconds": 1.94,
-            **fields,
-        }
-    )
-
-
-def image_view(**fields: Any) -> ImageView:
-    """A built image."""
-    return ImageView(
-        **{
-            "key": "0123456789abcdef",
-            "recipe": "mariadb",
-            "engine": "mariadb",
-            "engine_version": "11.8.6",
-            "state": "ready",
-            "size": 700 * MIB,
-            "created_at": time.time() - 7200,
-            "build_seconds": 61.2,
-            "used_by": ("template:feed", "lab:pxc"),
-            "facts": {"kernel": "6.12"},
-            **fields,
-        }
-    )
-
-
-def template_view() -> TemplateView:
-    """A warm template."""
-    return TemplateView(
-        key="feedfacefeedface",
-        blueprint="pxc",
-        image="0123456789abcdef",
-        nodes=3,
-        memory=768 * MIB,
-        cpus=1,
-        disk=0,
-        state="ready",
-        warm=True,
-        size=GIB,
-        created_at=time.time() - 7200,
-        used_at=time.time() - 60,
-        form_seconds=48.0,
-    )
 
 
 class FakeClient:
@@ -333,9 +265,10 @@ class FakeLifecycle(Lifecycle):
         self.log("doctor", home=settings.home.root)
         return self.findings
 
-    def recorded(self, settings: Settings) -> dict[str, list[str]]:
+    def recorded(self, settings: Settings) -> Recorded:
         self.log("recorded", home=settings.home.root)
-        return {name: [n.name for n in view.nodes] for name, view in self.views.items()}
+        labs = {name: [n.name for n in view.nodes] for name, view in self.views.items()}
+        return Recorded(labs, ["mariadb", "mariadb-0123456789abcdef"], ["feedfacefeedface"])
 
 
 def slowly_undo(world: FakeLifecycle) -> None:
