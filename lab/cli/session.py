@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         ImageView,
         LabStatus,
         LabView,
+        Preview,
         Rows,
         SnapshotView,
         TemplateView,
@@ -73,6 +74,12 @@ class Session:
             exist_ok=exist_ok,
             timeout=timeout,
         )
+
+    def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
+        """What ``up`` would make."""
+        from lab.lifecycle.preview import preview
+
+        return preview(self._context, spec, cold=cold)
 
     def down(self, name: str) -> None:
         """Remove a lab."""

@@ -78,6 +78,29 @@ class SnapshotView:
 
 
 @dataclass(frozen=True)
+class Preview:
+    """What ``up`` would make.
+
+    ``image_there``: it need not be built. ``template``: empty if one is made first, None if
+    none is cloned. ``start``: warm or cold, then with ``why_cold``.
+    """
+
+    name: str
+    blueprint: str
+    engine: str
+    nodes: int
+    memory: int
+    cpus: int
+    disk: int
+    profile: str
+    image: str
+    image_there: bool
+    template: str | None
+    start: str
+    why_cold: str = ""
+
+
+@dataclass(frozen=True)
 class Requirement:
     """Something that must hold for a node to be ready, and whether it does.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from lab.lifecycle.views import ImageView, LabView, NodeView, TemplateView
+from lab.lifecycle.views import ImageView, LabView, NodeView, Preview, TemplateView
 from lab.spec import GIB, MIB
 
 
@@ -75,4 +75,25 @@ def template_view() -> TemplateView:
         created_at=time.time() - 7200,
         used_at=time.time() - 60,
         form_seconds=48.0,
+    )
+
+
+def preview_view(**fields: Any) -> Preview:
+    """A lab that would be cloned from what is there."""
+    return Preview(
+        **{
+            "name": "pxc",
+            "blueprint": "pxc",
+            "engine": "mariadb",
+            "nodes": 3,
+            "memory": 768 * MIB,
+            "cpus": 1,
+            "disk": 0,
+            "profile": "balanced",
+            "image": "mariadb-0123456789abcdef",
+            "image_there": True,
+            "template": "feedfacefeedface",
+            "start": "warm",
+            **fields,
+        }
     )

@@ -8,10 +8,11 @@ import time
 
 import pytest
 import yaml
-from cli_views import lab_view
+from cli_views import lab_view, preview_view
 from test_cli_support import FakeLifecycle
 
 from lab.cli import main
+from lab.cli.show import preview_text
 from lab.cli.table import facts, table
 from lab.lifecycle.views import Finding, GcReport, HostView, LabView, Rows
 from lab.progress import Step
@@ -57,6 +58,27 @@ def test_up_ends_with_what_one_needs(capsys: Capture) -> None:
     captured = capsys.readouterr()
     assert captured.out == UP
     assert captured.err == "percona cannot be reached: using mariadb\n"
+
+
+def test_a_dry_run_makes_nothing_and_says_what_it_would(capsys: Capture) -> None:
+    """Protects who wants to know how long it will take, and whether it would work at all."""
+    world = FakeLifecycle()
+    assert out(capsys, "up", "pxc", "--dry-run", world=world) == (
+        "lab       pxc (pxc)\n"
+        "nodes     3, 768M of memory each\n"
+        "engine    mariadb\n"
+        "profile   balanced\n"
+        "image     mariadb-0123456789abcdef\n"
+        "template  feedfacefeedface\n"
+        "start     warm\n"
+    )
+    assert not [call for call in world.calls if call[0] == "up"]
+    first = preview_view(image_there=False, template="")
+    assert "image     mariadb-0123456789abcdef, would be built first\n" in preview_text(first)
+    assert "template  none yet: it would be formed and captured first\n" in preview_text(first)
+    cold = preview_view(template=None, start="cold", why_cold="asked for")
+    assert "template" not in preview_text(cold)
+    assert "start    cold (asked for)\n" in preview_text(cold)
 
 
 def test_quiet_leaves_the_data(capsys: Capture) -> None:

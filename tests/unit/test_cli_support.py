@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cli_views import image_view, lab_view, template_view
+from cli_views import image_view, lab_view, preview_view, template_view
 
 from lab.cli import main
 from lab.cli.session import Lifecycle, Recorded, Session
@@ -28,6 +28,7 @@ from lab.lifecycle.views import (
     ImageView,
     LabStatus,
     LabView,
+    Preview,
     Requirement,
     Rows,
     SnapshotView,
@@ -83,6 +84,10 @@ class FakeSession(Session):
         name = spec.name or spec.blueprint
         self._world.views[name] = lab_view(name, nodes=spec.nodes, blueprint=spec.blueprint)
         return self._world.views[name]
+
+    def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
+        self._called("preview", spec, cold=cold)
+        return preview_view(template=None if cold else "feedfacefeedface")
 
     def down(self, name: str) -> None:
         self._called("down", name)
