@@ -41,7 +41,7 @@ def _test(options: argparse.Namespace) -> int:
     why = "releases were named" if options.releases else host.why_not()
     if not why:
         _say("this host has ZFS: no guest is needed")
-        return _selected(runner.on_host(tests, sys.stdout.buffer, timeout=options.timeout), tests)
+        return _selected(runner.on_host(tests, timeout=options.timeout), tests)
     _say(f"in a guest, as {why}")
     return max(_test_release(release, options) for release in _releases(options.releases))
 
@@ -85,7 +85,7 @@ def _keep(options: argparse.Namespace) -> int:
 def _exec(options: argparse.Namespace) -> int:
     argv = options.words or ["pytest"]
     if argv[0] == "pytest":
-        argv = ["python3", *runner.pytest(argv[1:])]
+        argv = [*runner.PYTEST, *runner.pytest_options(argv[1:])]
     return kept.execute(cache.directory(), options.release, argv, sys.stdout.buffer)
 
 

@@ -24,6 +24,7 @@ from lab.spec import GIB, format_size
 from testvm.release import IMAGE, MODULE_SOURCE, PACKAGES, REMOVED, ROOT, Release, requirements
 
 FORMAT = 1
+"""Raised when an image changes in a way that the other inputs of its key do not show."""
 SPACE_NEEDED = 4 * GIB
 DISK = 12 * GIB
 BLANK = 8 * GIB
@@ -48,15 +49,14 @@ class _Job:
 
 def key(release: Release) -> str:
     """16 hexadecimal digits for what ``build`` would make of ``release`` here."""
-    builder = [Path(__file__), Path(__file__).with_name("release.py")]
-    builder += [RECIPES / name for name in ("bootstrap.py", "isolate.py", "kernel.py", "chroot.sh")]
     parts = {
         "format": FORMAT,
         "machine": platform.machine(),
         "release": asdict(release),
-        "python": requirements(_pins()),
+        "packages": _bootstrap_command(release, Path()),
+        "python": [requirements(_pins()), _PLATFORMS],
         "scripts": [(file.path, _digest(file.content)) for file in files(IMAGE)],
-        "source": [(path.name, _digest(path.read_bytes())) for path in builder],
+        "disks": [REMOVED, DISK, BLANK],
     }
     return _digest(json.dumps(parts, sort_keys=True).encode())[:16]
 
@@ -93,7 +93,7 @@ def build(release: Release, out: Path, *, log: Path, progress: Progress) -> None
         with progress.step("packages", f"installing Debian {release.suite}"):
             _bootstrap(job)
         with progress.step("module", f"compiling ZFS {release.zfs}"):
-            _inside(job, "zfs-module.sh", timeout=1800)
+            _inside(job, "zfs-module.sh", timeout=3600)
         with progress.step("python", "installing Python packages"):
             _install_python(job)
         with progress.step("disk", "making the disk"):
@@ -105,11 +105,14 @@ def build(release: Release, out: Path, *, log: Path, progress: Progress) -> None
 
 
 def _bootstrap(job: _Job) -> None:
+    bootstrap.bootstrap(_bootstrap_command(job.release, job.root), job.log, job.progress)
+
+
+def _bootstrap_command(release: Release, root: Path) -> list[str]:
     # Unpacked only: DKMS would compile it slowly, and keep all it needs for that.
     download = f'chroot "$1" sh -c "cd /var/tmp && apt-get download {MODULE_SOURCE}"'
-    argv = bootstrap.command(job.root, job.release.suite, PACKAGES, customize=[download])
-    argv.insert(1, "--components=main,contrib")
-    bootstrap.bootstrap(argv, job.log, job.progress)
+    argv = bootstrap.command(root, release.suite, PACKAGES, customize=[download])
+    return [argv[0], "--components=main,contrib", *argv[1:]]
 
 
 def _inside(job: _Job, script: str, *, timeout: float) -> None:

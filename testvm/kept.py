@@ -49,8 +49,8 @@ def keep(
         for path in (agent, console):
             path.unlink(missing_ok=True)
         argv = machine.argv(
-            image, initrd, accelerator, f"socket,path={agent},server=on,wait=off",
-            console=f"socket,path={console},server=on,wait=off", memory=memory, once=False,
+            image, initrd, accelerator, _listening(agent), console=_listening(console),
+            memory=memory, once=False,
         )  # fmt: skip
         threading.Thread(target=_announce, args=(cache, release, say), daemon=True).start()
         try:
@@ -90,6 +90,10 @@ def console(cache: Path, release: Release) -> None:
                 if not data or LEAVE in data:
                     return
                 channel.sendall(data)
+
+
+def _listening(path: Path) -> str:
+    return f"socket,path={machine.escaped(path)},server=on,wait=off"
 
 
 def _announce(cache: Path, release: Release, say: Callable[[str], object]) -> None:

@@ -98,6 +98,11 @@ def argv(
     return [*words, "-device", "virtio-rng-pci"]
 
 
+def escaped(path: Path) -> str:
+    """``path`` within one of QEMU's lists of options."""
+    return str(path).replace(",", ",,")
+
+
 def _drive(path: Path, name: str) -> str:
     options = "format=raw,if=none,snapshot=on,cache=unsafe,discard=unmap"
-    return f"file={str(path).replace(',', ',,')},id={name},{options}"
+    return f"file={escaped(path)},id={name},{options}"

@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -13,7 +14,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO
+from types import FrameType
+from typing import IO, BinaryIO, NoReturn
 
 from lab.errors import CommandFailed, LabError, NotReady
 from lab.run import run
@@ -25,6 +27,7 @@ from testvm.session import Session
 
 TESTS = "tests/platform"
 CHECKOUT = "/srv/checkout"
+PYTEST = ("python3", "-m", "pytest")
 NO_TESTS = 5
 """pytest's exit status if no test was selected."""
 
@@ -59,22 +62,28 @@ def environment(release: Release) -> dict[str, str]:
     return {**_ENVIRONMENT, **colour, **columns, "LAB_TEST_ZFS_VERSION": release.zfs}
 
 
-def pytest(options: Sequence[str]) -> list[str]:
+def pytest_options(options: Sequence[str]) -> list[str]:
     """The arguments of pytest: all platform tests, unless ``options`` name files themselves."""
     named = any((ROOT / word.split("::")[0]).exists() for word in options)
-    return ["-m", "pytest", "-p", "no:cacheprovider", *([] if named else [TESTS]), *options]
+    return ["-p", "no:cacheprovider", *([] if named else [TESTS]), *options]
 
 
-def on_host(options: Sequence[str], out: IO[bytes], *, timeout: float) -> int:
-    """Run the tests here; pytest's exit status. Raises CommandFailed after ``timeout`` seconds."""
-    argv = [sys.executable, *pytest(options)]
+def on_host(options: Sequence[str], *, timeout: float) -> int:
+    """Run the tests here; pytest's exit status, that of an interrupt after ``timeout`` seconds.
+
+    In this process, so that an interrupt lets the tests remove their pools.
+    """
+    import pytest
+
+    def late(_signal: int, _frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt(f"no end within {timeout:g} s")
+
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, timeout)
     try:
-        run(argv, timeout=timeout, log=out, cwd=ROOT)
-    except CommandFailed as error:
-        if error.status < 0:
-            raise
-        return error.status
-    return 0
+        return int(pytest.main(pytest_options(options)))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def in_guest(
@@ -159,7 +168,7 @@ def _converse(
     out.flush()
     session.unpack(CHECKOUT, work)
     outcome.status = session.run(
-        ["python3", *pytest(options)], cwd=CHECKOUT, env=environment(release), out=out
+        [*PYTEST, *pytest_options(options)], cwd=CHECKOUT, env=environment(release), out=out
     )
     session.off()
 

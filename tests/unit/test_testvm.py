@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.errors import NotReady
+from lab.errors import CommandFailed, NotReady
+from lab.run import run
 from testvm import build, cache, checkout, machine, runner
 from testvm.machine import Accelerator
 from testvm.release import RELEASES, ROOT, Release, find, requirements
@@ -190,8 +192,33 @@ def test_broken_instruction_of_old_qemu_is_hidden(version: str, cpu: str) -> Non
 
 
 def test_all_platform_tests_run_unless_files_are_named() -> None:
-    assert runner.pytest(["-x", "-k", "clone"])[-4:] == [runner.TESTS, "-x", "-k", "clone"]
-    assert runner.TESTS not in runner.pytest(["tests/unit/test_testvm.py::test_x"])
+    assert runner.pytest_options(["-x", "-k", "clone"])[-4:] == [runner.TESTS, "-x", "-k", "clone"]
+    assert runner.TESTS not in runner.pytest_options(["tests/unit/test_testvm.py::test_x"])
+
+
+SLOW_TEST = """
+import pathlib, pytest, time
+@pytest.fixture
+def pool():
+    yield
+    pathlib.Path({done!r}).touch()
+def test_it(pool):
+    time.sleep(60)
+"""
+
+
+def test_late_tests_on_the_host_still_clean_up(tmp_path: Path) -> None:
+    """Protects hosts with ZFS: tests that are cut off there must remove their pools."""
+    done = tmp_path / "done"
+    slow = tmp_path / "test_slow.py"
+    slow.write_text(SLOW_TEST.format(done=str(done)))
+    program = (
+        f"from testvm import runner; raise SystemExit(runner.on_host([{str(slow)!r}], timeout=2))"
+    )
+    with pytest.raises(CommandFailed) as failed:
+        run([sys.executable, "-c", program], cwd=ROOT, timeout=60)
+    assert failed.value.status == pytest.ExitCode.INTERRUPTED
+    assert done.exists()
 
 
 @pytest.mark.parametrize("version", ["", "2.2.1", "2.30.1"])
