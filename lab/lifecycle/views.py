@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lab.host.finding import Finding as Finding  # noqa: PLC0414  # it is a view too
+
 
 @dataclass(frozen=True)
 class NodeView:
@@ -111,16 +113,6 @@ class TemplateView:
     used_at: float
     form_seconds: float
     profile: str = ""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of ``lab doctor``. ``level``: ok, note, warn, fail."""
-
-    topic: str
-    level: str
-    value: str
-    advice: str = ""
 
 
 @dataclass(frozen=True)
