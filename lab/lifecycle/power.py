@@ -69,22 +69,33 @@ def _stop_all(ctx: Context, nodes: Sequence[Node], *, force: bool) -> None:
 
 
 def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float) -> LabView:
-    deadline = Deadline.after(timeout)
     with lock(ctx.home, "lab", name, wait=False):
         record = ctx.store.labs.get(name)
         _check_made(record)
-        there = ctx.hypervisor.guests()
-        image = _image(ctx, record)
-        with turn(ctx, deadline):
-            with ctx.progress.step("boot", f"starting {name}"):
-                _boot(ctx, record, image, [n for n in wanted if n.guest not in there])
-            running = [n for n in nodes_of(ctx, name) if n.guest in ctx.hypervisor.guests()]
-            plan = blueprint(record.blueprint)
-            ask = through_port(plan, Account(record.user, record.password), ctx.sql)
-            with ctx.progress.step("ready", "waiting until every node can be used"):
-                until_ready(ctx, running, plan, ask, deadline, pause=_LOOK_EVERY)
+        with turn(ctx):
+            bring_back(ctx, record, wanted, timeout)
         ctx.store.labs.update(name, state="ready")
     return lab(ctx, name)
+
+
+def bring_back(ctx: Context, record: LabRecord, wanted: Sequence[Node], timeout: float) -> None:
+    """Boot those of ``wanted`` that do not run, and wait until all that run are a cluster.
+
+    ``timeout`` in seconds, from when they were started. The lab's lock and a turn are held;
+    raises as ``start`` does.
+    """
+    boot(ctx, record, wanted)
+    deadline = Deadline.after(timeout)
+    plan = blueprint(record.blueprint)
+    ask = through_port(plan, Account(record.user, record.password), ctx.sql)
+    with ctx.progress.step("ready", "waiting until every node can be used"):
+        until_ready(ctx, running(ctx, record.name), plan, ask, deadline, pause=_LOOK_EVERY)
+
+
+def running(ctx: Context, name: str) -> list[Node]:
+    """The nodes of a lab that have a guest."""
+    there = ctx.hypervisor.guests()
+    return [node for node in nodes_of(ctx, name) if node.guest in there]
 
 
 def _check_made(record: LabRecord) -> None:
@@ -92,16 +103,21 @@ def _check_made(record: LabRecord) -> None:
         raise Conflict(f"the lab {record.name} is {record.state}", hint="`lab gc` clears remains")
 
 
-def _image(ctx: Context, record: LabRecord) -> Image:
+def image_of(ctx: Context, record: LabRecord) -> Image:
+    """The image of a lab; raises NotFound."""
     recipe = ctx.store.images.get(record.image).recipe
     return images.find(ctx, load(recipe), record.image)
 
 
-def _boot(ctx: Context, record: LabRecord, image: Image, nodes: Sequence[Node]) -> None:
-    specs = [_spec(ctx, record, image, node) for node in nodes]
-    paused = [g.name for g in ctx.hypervisor.guests().values() if g.state == "paused"]
-    each(ctx.hypervisor.start, specs)
-    ctx.hypervisor.resume([n.guest for n in nodes_of(ctx, record.name) if n.guest in paused])
+def boot(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> None:
+    """Start those of ``nodes`` that have no guest; paused ones of the lab go on."""
+    there = ctx.hypervisor.guests()
+    image = image_of(ctx, record)
+    with ctx.progress.step("boot", f"starting {record.name}"):
+        specs = [_spec(ctx, record, image, node) for node in nodes if node.guest not in there]
+        paused = [g.name for g in there.values() if g.state == "paused"]
+        each(ctx.hypervisor.start, specs)
+        ctx.hypervisor.resume([n.guest for n in nodes_of(ctx, record.name) if n.guest in paused])
 
 
 def _spec(ctx: Context, record: LabRecord, image: Image, node: Node) -> GuestSpec:

@@ -9,6 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lab.host.finding import Finding as Finding  # noqa: PLC0414  # it is a view too
+from lab.progress import Step
+
+FIRST_USE = ("image", "template")
+"""The steps of ``up`` that only the first lab of a kind has."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class NodeView:
 class LabView:
     """A lab. ``state``: creating, ready, degraded, stopped, failed, removing.
 
+    ``seconds``: how long it took to get ready. ``steps``: what ``up`` did just now;
+    ``first_use_seconds``: what of that went into an image and a template, before ``seconds``.
     ``risks``: what its profile lets be lost, empty if no commit can be.
     """
 
@@ -57,17 +63,32 @@ class LabView:
     expires_at: float | None = None
     profile: str = ""
     risks: tuple[str, ...] = ()
+    snapshots: str = ""
     seconds: float = 0.0
-    steps: Mapping[str, float] = field(default_factory=dict)
+    first_use_seconds: float = 0.0
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True)
+class SnapshotView:
+    """A snapshot of a lab. ``name``: what it was taken as; ``at`` None if that is not known."""
+
+    label: str
+    name: str
+    at: float | None
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """Something that must hold for a node to be ready, and whether it does."""
+    """Something that must hold for a node to be ready, and whether it does.
+
+    ``name``: in a word or two; ``met`` None: nobody could be asked; ``found``: what is there.
+    """
 
     node: str
+    name: str
     what: str
-    met: bool
+    met: bool | None
     found: str = ""
 
 
