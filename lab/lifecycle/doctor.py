@@ -110,8 +110,9 @@ def _guests(settings: Settings) -> Iterator[Finding]:
 
 def _zfs(settings: Settings) -> list[Finding]:
     """ZFS, whether volumes are on it or not: then its ARC still takes memory from guests."""
+    storage: str = settings.storage
     needs = zfs.Needs(
-        dataset=getattr(settings, "pool", ""),  # a setting of the zfs storage
+        dataset=getattr(settings, "pool", "") if storage == "zfs" else "",
         guests=committed_memory(settings),
         memory_floor=settings.memory_floor,
         space_floor=settings.space_floor,

@@ -151,11 +151,33 @@ def test_block_size(facts: Facts) -> None:
     assert "zfs itself with 16K" in volumes.block_size(facts, NEEDS).value
 
 
-def test_zvols_that_make_no_devices(facts: Facts, bsd: Facts) -> None:
+def test_zvols_that_make_no_devices(facts: Facts) -> None:
     assert volumes.mode(tuned(facts, inhibit_dev=1), NEEDS).level == "fail"
     assert volumes.mode(tuned(facts, inhibit_dev=1), replace(NEEDS, dataset="")).level == "note"
-    assert "full for others" in volumes.mode(facts, NEEDS).value
-    assert volumes.mode(bsd, NEEDS).level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("volmode", "tunable", "level"),
+    [
+        ("dev", 1, "ok"),
+        ("default", 2, "ok"),
+        ("default", 1, "warn"),
+        ("full", 2, "warn"),
+        ("none", 1, "fail"),
+        ("default", 3, "fail"),
+    ],
+)
+def test_volmode(facts: Facts, volmode: str, tunable: int, level: str) -> None:
+    """Protects hosts from the partitions of guests, by the property that volumes inherit."""
+    one = volumes.mode(tuned(replace(facts, dataset={"volmode": volmode}), volmode=tunable), NEEDS)
+    assert one.level == level
+    assert one.advice == ("" if level == "ok" else "zfs set volmode=dev tank/lab")
+
+
+def test_volmode_before_there_is_a_dataset(facts: Facts, bsd: Facts) -> None:
+    for host in (facts, bsd):
+        one = volumes.mode(replace(host, dataset=None), replace(NEEDS, dataset=""))
+        assert (one.level, one.value) == ("ok", "full by default; `lab host init` sets dev")
 
 
 def test_zvol_threads(facts: Facts) -> None:

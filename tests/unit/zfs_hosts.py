@@ -62,7 +62,9 @@ def pool_answers(version: str, name: str = "tank") -> dict[str, str | CommandFai
         f"zpool status -p {name}": text(f"status-{version}"),
         f"zpool get -Hp -o property,value all {name}": text(f"pool-{version}"),
         f"zfs get -Hp -o property,value {wanted} {name}": text(f"dataset-{version}"),
-        f"zfs get -Hp -o property,value {wanted} {name}/lab": text(f"dataset-{version}"),
+        f"zfs get -Hp -o property,value {wanted} {name}/lab": text(f"dataset-{version}").replace(
+            "volmode\tdefault", "volmode\tdev"
+        ),
         f"zpool get -Hp -o name,value ashift {name} {members}": text(f"ashift-{version}")
         if version != "2.1"
         else no_device,

@@ -46,7 +46,7 @@ def scrub(pool: Pool, facts: Facts, needs: Needs) -> Finding:
     if isinstance(found, Unknown):
         return Finding(topic, "note", str(found))
     why = "bad blocks that nobody reads are found by a scrub only, while a copy can still heal them"
-    advice = f"zpool scrub {pool.name}; for good: {_MONTHLY[facts.system]}"
+    advice = f"zpool scrub {pool.name}; for good: {_MONTHLY[facts.system].format(pool.name)}"
     last = next((scan for scan in found.scans if scan.kind == "scrub"), None)
     if last is None:
         value = _young(pool, facts.now)
@@ -65,8 +65,7 @@ def scrub(pool: Pool, facts: Facts, needs: Needs) -> Finding:
 
 
 _MONTHLY = {
-    "linux": "systemctl enable --now zfs-scrub-monthly@POOL.timer, or cron (Debian's package has"
-    " /etc/cron.d/zfsutils-linux)",
+    "linux": "systemctl enable --now zfs-scrub-monthly@{}.timer",  # Debian's cron does it too
     "freebsd": 'daily_scrub_zfs_enable="YES" in /etc/periodic.conf',
 }
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from lab.host.finding import Finding
+from lab.host.finding import Finding, Level
 from lab.host.zfs.facts import Facts, Needs, Unknown, Versions
 from lab.host.zfs.names import how_to_set
 
@@ -53,20 +54,26 @@ def block_size(facts: Facts, needs: Needs) -> Finding:
 
 
 def mode(facts: Facts, needs: Needs) -> Finding:
-    """How a ZVol shows up. lab sets volmode=dev on each of its own, so this is about the rest."""
+    """How ZVols show up: zfsprops(7), volmode; inherited, and by default as the tunable says."""
     topic, tunable = "zvol mode", facts.tunables["volmode"]
     why = "dev shows a guest's disk as one device: the host does not read its partitions"
     hidden = facts.tunables.get("inhibit_dev")
     if hidden and hidden.value == 1:
         advice = how_to_set(facts.system, "inhibit_dev", hidden, 0)
         reason = "guests open ZVols by their devices"
-        return Finding(
-            topic, needs.level("fail"), f"{hidden.name}=1: no devices are made", advice, reason
-        )
+        value = f"{hidden.name}=1: no devices are made"
+        return Finding(topic, needs.level("fail"), value, advice, reason)
     if isinstance(tunable.value, Unknown):
         return Finding(topic, "note", str(tunable.value), why=why)
-    name = _MODES.get(tunable.value, str(tunable.value))
-    return Finding(topic, "ok", f"dev for lab's volumes, {name} for others", why=why)
+    default = _MODES.get(tunable.value, str(tunable.value))
+    if not isinstance(facts.dataset, Mapping):
+        return Finding(topic, "ok", f"{default} by default; `lab host init` sets dev", why=why)
+    value = facts.dataset.get("volmode", "default")
+    ours = default if value == "default" else value
+    if ours == "dev":
+        return Finding(topic, "ok", "dev", why=why)
+    level: Level = "fail" if ours == "none" else "warn"
+    return Finding(topic, level, ours, f"zfs set volmode=dev {needs.dataset}", why)
 
 
 def threads(facts: Facts, needs: Needs) -> Finding:
