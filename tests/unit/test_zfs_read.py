@@ -155,10 +155,11 @@ def test_no_zfs_at_all(tmp_path: Path) -> None:
 def test_programs_without_a_module(tmp_path: Path) -> None:
     """Protects the state after a kernel update: there is a ZFS, and it does not work."""
     failed = CommandFailed(["zfs"], 1, stderr="zfs_version_kernel() failed: No such file\n")
-    source = Source(tmp_path, Programs({"zfs version": failed}))
-    facts = read_linux(source)
+    programs = Programs({"zfs --version": failed})
+    facts = read_linux(Source(tmp_path, programs))
     assert not facts.module
     assert isinstance(facts.arc, Unknown)
+    assert [argv[0] for argv in programs.asked] == ["zfs"]  # FreeBSD's zpool loads the module
 
 
 def test_only_the_pool_of_the_labs(tmp_path: Path) -> None:

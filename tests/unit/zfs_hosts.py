@@ -37,8 +37,10 @@ class Programs:
     """Answers by the command's words; a program that has none is not installed."""
 
     answers: dict[str, str | CommandFailed] = field(default_factory=dict)
+    asked: list[Sequence[str]] = field(default_factory=list)
 
     def __call__(self, argv: Sequence[str]) -> str:
+        self.asked.append(argv)
         said = self.answers.get(" ".join(argv))
         if said is None:
             if any(known.split()[0] == argv[0] for known in self.answers):
@@ -55,7 +57,7 @@ def pool_answers(version: str, name: str = "tank") -> dict[str, str | CommandFai
     wanted = "available,used,creation,volmode,dedup"
     no_device = CommandFailed(["zpool"], 1, stderr="cannot open 'mirror-0': no such pool")
     return {
-        "zfs version": text(f"version-{version}"),
+        "zfs --version": text(f"version-{version}"),
         "zpool list -Hp -o name": f"{name}\n",
         f"zpool list -HvpP {name}": text(f"list-{version}"),
         f"zpool list -Hvp {name}": text(f"list-{version}"),
@@ -133,7 +135,7 @@ def freebsd(root: Path, release: str) -> tuple[Source, Programs]:
     names = [name for key in TUNABLES for name in names_on("freebsd", key)]
     programs = Programs(pool_answers("2.3"))
     programs.answers |= {
-        "zfs version": text("version-freebsd-14"),
+        "zfs --version": text("version-freebsd-14"),
         "sysctl -n vfs.zfs.version.module": "2.2.9-FreeBSD_g33174af15\n",
         f"sysctl -ei {' '.join(names)}": text(f"sysctl-freebsd-{release}"),
         "sysctl -e kstat.zfs.misc.arcstats": text("arcstats-freebsd"),

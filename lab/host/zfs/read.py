@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from lab.host.zfs import freebsd, linux, parse
-from lab.host.zfs.facts import Disk, Facts, Pool, Role, System, Unknown
+from lab.host.zfs.facts import Disk, Facts, Neighbours, Pool, Role, System, Unknown, Versions
 from lab.host.zfs.source import Source
 from lab.host.zfs.status import status
 
@@ -21,20 +21,29 @@ def read(system: System, source: Source, dataset: str) -> Facts | None:
     """
     place = linux if system == "linux" else freebsd
     module = place.has_module(source)
-    said = source.said("zfs", "version")
-    if isinstance(said, Unknown) and said.absent and not module:
-        return None
+    # Not `zfs version`: that would load the module on FreeBSD.
+    said = source.said("zfs", "--version")
+    versions = said if isinstance(said, Unknown) else parse.versions(said)
+    if not module:
+        absent = isinstance(said, Unknown) and said.absent
+        return None if absent else _unloaded(system, versions)
     return Facts(
         system,
         time.time(),
         module,
-        said if isinstance(said, Unknown) else parse.versions(said),
+        versions,
         place.tunables(source),
         place.arc(source),
         _pools(source, dataset.partition("/")[0], place.disk),
         _properties(source, "zfs", ",".join(_OF_A_DATASET), dataset) if dataset else None,
         place.neighbours(source),
     )
+
+
+def _unloaded(system: System, versions: Versions | Unknown) -> Facts:
+    """Programs without a module: nothing more is asked, for that may load it."""
+    why = Unknown("the module is not loaded")
+    return Facts(system, time.time(), False, versions, {}, why, why, None, Neighbours(why))
 
 
 def _pools(

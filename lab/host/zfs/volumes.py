@@ -27,7 +27,7 @@ def versions(facts: Facts, needs: Needs) -> Finding:
     if isinstance(found, Unknown):
         return Finding(topic, "note", str(found), why=why)
     if not found.userland or not found.kernel:
-        return Finding(topic, "note", "unknown: `zfs version` is of an unknown form", why=why)
+        return Finding(topic, "note", "unknown: `zfs --version` is of an unknown form", why=why)
     if _release(found.userland) != _release(found.kernel):
         value = f"programs {found.userland}, module {found.kernel}"
         return Finding(topic, "warn", value, "reboot, or install both of one release", why)
