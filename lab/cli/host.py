@@ -131,4 +131,6 @@ def _findings(findings: Sequence[Finding]) -> str:
         text.append(line)
         if one.advice:
             text.append(f"       -> {one.advice}\n")
+            if one.why:
+                text.append(f"          ({one.why})\n")
     return "".join(text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lab.host.finding import Finding as Finding  # noqa: PLC0414  # it is a view too
 from lab.progress import Step
 
 FIRST_USE = ("image", "template")
@@ -156,16 +157,6 @@ class TemplateView:
     used_at: float
     form_seconds: float
     profile: str = ""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of ``lab doctor``. ``level``: ok, note, warn, fail."""
-
-    topic: str
-    level: str
-    value: str
-    advice: str = ""
 
 
 @dataclass(frozen=True)
