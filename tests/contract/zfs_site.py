@@ -79,6 +79,19 @@ def parent(pool_name: str, *options: str) -> Iterator[str]:
         remove(name)
 
 
+def fill(pool_name: str, *, leave: int) -> None:
+    """Take all room of a pool but ``leave`` bytes, at once: by a reservation."""
+    name = f"{pool_name}/filler"
+    zfs("create", name)
+
+    def reserve() -> None:
+        zpool("sync", pool_name)
+        free = int(zfs("get", "-Hp", "-o", "value", "available", pool_name))
+        zfs("set", f"reservation={free - leave}", name)
+
+    patiently(reserve)
+
+
 def remove(name: str) -> None:
     for held in zfs("list", "-H", "-r", "-t", "snapshot", "-o", "name,userrefs", name).split("\n"):
         snapshot, _, references = held.partition("\t")
@@ -135,3 +148,9 @@ def get(volume: Volume, offset: int, length: int) -> bytes:
         return os.pread(handle, length, offset)
     finally:
         os.close(handle)
+
+
+def below(root: str) -> list[str]:
+    """All that is there, folders and snapshots too."""
+    listed = zfs("list", "-H", "-r", "-t", "all", "-o", "name", root).splitlines()
+    return [name.removeprefix(root) for name in listed[1:]]

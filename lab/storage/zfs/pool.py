@@ -77,8 +77,10 @@ class Pool:
     def birth(self, volume: VolumeName, tags: Tags, profile: VolumeProfile) -> list[str]:
         """The options that a dataset of ``volume`` is made with.
 
-        All are set by the same command, ours together: what has one has all.
+        All are set by the same command, ours together: what has one has all. Raises InvalidSpec
+        if ZFS cannot hold the name or the tags.
         """
+        self.layout.dataset(volume)
         chosen = {
             "compression": profile.compression,
             "sync": profile.sync,
@@ -118,12 +120,18 @@ class Pool:
 
     def folder(self, work: Work, folder: str) -> None:
         """Make ``folder`` and those above it; fine if it is there."""
-        if folder == self.layout.root:
-            raise no_pool(self.layout.root)
+        above = folder.rpartition("/")[0]
         try:
             self.run.zfs("create", *options(_FOLDER), folder, work=work)
         except CommandFailed as error:
-            if fault_of(error) is Fault.NO_PARENT:
-                self.folder(work, folder.rpartition("/")[0])
-            elif fault_of(error) is not Fault.EXISTS:
+            if fault_of(error) is Fault.EXISTS:
+                return
+            if fault_of(error) is not Fault.NO_PARENT:
                 raise
+            if above == self.layout.root:
+                raise no_pool(self.layout.root) from error
+            # before anything else: once the pool is full, it is too late to make what
+            # destroying needs
+            self.folder(work, self.layout.works)
+            self.folder(work, above)
+            self.folder(work, folder)

@@ -163,7 +163,12 @@ class Removal:
         if not above and not stack.snapshots and self.gone(work, base, patience=0):
             return []
         target = f"{self._pool.layout.works}/{work.token}.0"
-        self._pool.make(work, "rename", base, target)
+        try:
+            self._pool.make(work, "rename", base, target)
+        except CommandFailed as error:
+            if fault_of(error) is not Fault.NO_SPACE:
+                raise
+            return [*reversed(above), base]
         # without its base, the rest is part of no volume
         return [*reversed(above), target]
 
