@@ -152,13 +152,13 @@ class Session:
 
     def query(self, name: str, node: str | None, statement: str) -> Rows:
         """Run one statement."""
-        from lab.lifecycle.sql import query
+        from lab.lifecycle.query import query
 
         return query(self._context, name, node, statement)
 
     def client(self, name: str, node: str | None) -> SqlClient:
         """The client program for a lab."""
-        from lab.lifecycle.sql import client
+        from lab.lifecycle.query import client
 
         return client(self._context, name, node)
 

@@ -17,6 +17,12 @@ from lab.settings import Settings
 from lab.state.store import Store
 from lab.storage import Storage
 
+if TYPE_CHECKING:
+    from images.manifest import BuiltImage
+    from images.recipe import Recipe
+    from lab.hypervisor.libvirt.driver import LibvirtHypervisor
+    from lab.lifecycle.sql import Account
+
 
 class Sql(Protocol):
     """Runs one statement as ``account`` through a port of this host; see ``sql.ask``."""
@@ -30,13 +36,6 @@ class Build(Protocol):
 
     def __call__(self, recipe: Recipe, out: Path, *, progress: Progress, log: Path) -> BuiltImage:
         """What was built."""
-
-
-if TYPE_CHECKING:
-    from images.manifest import BuiltImage
-    from images.recipe import Recipe
-    from lab.hypervisor.libvirt.driver import LibvirtHypervisor
-    from lab.lifecycle.sql import Account
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def test_the_host_was_rebooted(world: World) -> None:
 
 
 def _write(ctx: Context, view: LabView, statement: str) -> tuple[tuple[object, ...], ...]:
-    from lab.lifecycle.sql import query
+    from lab.lifecycle.query import query
 
     return query(ctx, view.name, None, statement).rows
 

@@ -262,7 +262,7 @@ def test_a_half_made_lab_is_not_stopped_or_started(world: World) -> None:
 
 
 def _write(ctx: Context, view: LabView, statement: str) -> tuple[tuple[object, ...], ...]:
-    from lab.lifecycle.sql import query
+    from lab.lifecycle.query import query
 
     return query(ctx, view.name, None, statement).rows
 
