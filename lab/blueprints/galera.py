@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import Template
 
-from lab.blueprints import Engine, Member, Unmet
+from lab.blueprints import Engine, Member, Remedy, Unmet, rejoin
 from lab.guest.seed import SeedFile
 from lab.spec import MIB
 
@@ -81,6 +81,12 @@ class Galera:
             for name, value in wanted.items()
             if answer.get(name) != value
         ]
+
+    def remedies(
+        self, standings: Mapping[str, str], *, all_here: bool, waited: bool
+    ) -> list[Remedy]:
+        """See Blueprint."""
+        return rejoin.remedies(standings, all_here=all_here, waited=waited)
 
 
 def native_hash(password: str) -> str:
