@@ -122,10 +122,10 @@ def _state(record: LabRecord, nodes: tuple[NodeView, ...]) -> str:
     """What the record says, corrected by what runs."""
     if record.state not in ("ready", "stopped"):
         return record.state
-    running = sum(node.state != "stopped" for node in nodes)
-    if not running:
+    states = {node.state for node in nodes}
+    if states <= {"stopped"}:
         return "stopped"
-    return record.state if running == len(nodes) and record.state == "ready" else "degraded"
+    return "ready" if states == {"ready"} else "degraded"
 
 
 def _unrecorded(name: str, guests: Mapping[GuestName, Guest]) -> LabView:

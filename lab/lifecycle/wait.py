@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from lab.blueprints import blueprint
-from lab.errors import NotFound, NotReady
+from lab.errors import Conflict, NotFound, NotReady
 from lab.lifecycle.context import Context
 from lab.lifecycle.look import lab, nodes_of
 from lab.lifecycle.ready import through_port, until_ready
 from lab.lifecycle.sql import Account
 from lab.lifecycle.views import LabView
+from lab.locks import lock
 from lab.wait import Deadline, attempts
 
 _LOOK_EVERY = 0.1  # seconds
@@ -33,4 +36,12 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
     plan = blueprint(found.blueprint)
     ask = through_port(plan, Account(found.user, found.password), ctx.sql)
     until_ready(ctx, nodes_of(ctx, name), plan, ask, deadline, pause=_LOOK_EVERY)
+    _note(ctx, name)
     return lab(ctx, name)
+
+
+def _note(ctx: Context, name: str) -> None:
+    """Record what was just proved of a lab whose ``start`` was killed or ran out of time."""
+    with suppress(Conflict), lock(ctx.home, "lab", name, wait=False):
+        if ctx.store.labs.get(name).state == "stopped":
+            ctx.store.labs.update(name, state="ready")
