@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images import bootstrap, disk, isolate, kernel, manifest, repository
-from images.key import image_key
 from images.manifest import BuiltImage
 from images.recipe import GUEST, RECIPES, Guest, Recipe, all_packages, load_guest
 from images.tree import overlay_tar
 from lab.errors import CommandFailed, HostUnfit
+from lab.profile import VOLUMES, Layout
 from lab.progress import Progress
 from lab.run import require, run
 from lab.spec import GIB, format_size
@@ -24,6 +24,7 @@ _TOOLS = {
     "sgdisk": "gdisk",
     "mke2fs": "e2fsprogs",
     "e2fsck": "e2fsprogs",
+    "debugfs": "e2fsprogs",
     "mkfs.vfat": "dosfstools",
     "mcopy": "mtools",
     "mmd": "mtools",
@@ -42,18 +43,25 @@ class _Job:
     log: Path
     progress: Progress
     mirror: str
+    layout: Layout
 
     @property
     def root(self) -> Path:
         return self.out / "rootfs"
 
     @property
-    def disk(self) -> Path:
-        return self.out / "disk.raw"
+    def disks(self) -> dict[str, Path]:
+        return {name: self.out / f"{name}.raw" for name in VOLUMES[self.layout]}
 
 
 def build(
-    recipe: Recipe, out: Path, *, progress: Progress, log: Path, mirror: str = ""
+    recipe: Recipe,
+    out: Path,
+    *,
+    layout: Layout,
+    progress: Progress,
+    log: Path,
+    mirror: str = "",
 ) -> BuiltImage:
     """Build ``recipe`` in the empty directory ``out``; what each step prints goes to ``log``.
 
@@ -64,7 +72,7 @@ def build(
     Raises HostUnfit (a tool, the network, space or a permission is missing), CommandFailed
     (a step went wrong; with the log's last lines) or InvalidSpec.
     """
-    job = _Job(recipe, load_guest(), out, log, progress, mirror)
+    job = _Job(recipe, load_guest(), out, log, progress, mirror, layout)
     check_host(recipe, out)
     try:
         with progress.step("bootstrap", f"installing {recipe.engine} on Debian {recipe.suite}"):
@@ -74,7 +82,9 @@ def build(
             _provision(job)
         with progress.step("disk", f"making a disk of {format_size(recipe.disk)}"):
             _extract_kernel(job)
-            _make_disk(job)
+            if job.layout == "split":
+                _make_data_disks(job)
+            _make_boot_disk(job)
         with progress.step("verify", "checking the disk"):
             return _verify(job)
     except CommandFailed as error:
@@ -156,7 +166,23 @@ def _extract_kernel(job: _Job) -> None:
     (job.out / "kernel").write_bytes(kernel.pvh_kernel(bzimage, unzstd) or bzimage)
 
 
-def _make_disk(job: _Job) -> None:
+def _make_data_disks(job: _Job) -> None:
+    """Move the data directory, and its logs, onto disks of their own."""
+    recipe = job.recipe
+    sizes = {"data": recipe.disk, "log": disk.LOG_SIZE}
+    sectors = str(recipe.disk // disk.SECTOR)
+    owner = manifest.account(job.root, recipe.user)
+    script = RECIPES / "split.sh"
+    with job.log.open("ab") as log:
+        split = ["sh", str(script), str(job.root), str(job.out), sectors, *recipe.log_files]
+        run([*isolate.isolated(network=False), *split], timeout=60, log=log)
+        for name, size in sizes.items():
+            tree = job.out / f"{name}.tree"
+            disk.fill_plain(job.disks[name], size, tree, f"lab-{name}", owner, log)
+            isolate.remove_tree(tree)
+
+
+def _make_boot_disk(job: _Job) -> None:
     entry = job.out / "lab.conf"
     entry.write_text(
         f"title lab\nlinux /lab/vmlinuz\ninitrd /lab/initrd\noptions {job.guest.cmdline}\n"
@@ -172,16 +198,18 @@ def _make_disk(job: _Job) -> None:
     }
     esp = job.out / "esp.fat"
     with job.log.open("ab") as log:
-        disk.partition(job.disk, job.recipe.disk, log)
-        disk.fill_root(job.disk, job.recipe.disk, job.root, log)
-        disk.fill_esp(job.disk, esp, on_esp, log)
+        boot = job.disks["os"]
+        disk.partition(boot, job.recipe.disk, log)
+        disk.fill_root(boot, job.recipe.disk, job.root, log)
+        disk.fill_esp(boot, esp, on_esp, log)
     for scratch in (esp, entry, loader):
         scratch.unlink()
 
 
 def _verify(job: _Job) -> BuiltImage:
     with job.log.open("ab") as log:
-        disk.verify(job.disk, log)
+        for name, path in job.disks.items():
+            (disk.verify if name == "os" else disk.verify_plain)(path, log)
     image = _describe(job)
     manifest.write(image)
     isolate.remove_tree(job.root)
@@ -192,13 +220,12 @@ def _describe(job: _Job) -> BuiltImage:
     recipe = job.recipe
     packages = manifest.installed(job.root)
     uid, gid = manifest.account(job.root, recipe.user)
-    files = [job.disk, job.out / "kernel", job.out / "initrd"]
+    kernel_, initrd = job.out / "kernel", job.out / "initrd"
     return BuiltImage(
         recipe=recipe.name,
-        key=image_key(recipe),
-        disk=files[0],
-        kernel=files[1],
-        initrd=files[2],
+        disks=job.disks,
+        kernel=kernel_,
+        initrd=initrd,
         cmdline=job.guest.cmdline,
         engine=recipe.engine,
         engine_version=manifest.upstream(packages[recipe.version_package]),
@@ -209,7 +236,9 @@ def _describe(job: _Job) -> BuiltImage:
         service=recipe.service,
         config=recipe.config,
         packages=packages,
-        digests={file.name: manifest.digest(file) for file in files},
+        digests={
+            file.name: manifest.digest(file) for file in (*job.disks.values(), kernel_, initrd)
+        },
     )
 
 

@@ -1,7 +1,8 @@
-"""The disk: a GPT with an EFI system partition and an ext4 root, without mounting anything.
+"""Disks, made without mounting anything.
 
-Sizes and offsets are in bytes. The layout: 1 MiB free, 64 MiB of ESP, the root up to
-1 MiB before the end (the backup GPT lies there).
+Sizes and offsets are in bytes. The one a node boots from has a GPT: 1 MiB free, 64 MiB of EFI
+system partition, an ext4 root up to 1 MiB before the end (the backup GPT lies there). Those
+for data and logs are one ext4 file system each, without partitions.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ SECTOR = 512
 ESP_START = MIB
 ESP_SIZE = 64 * MIB
 ROOT_START = ESP_START + ESP_SIZE
+LOG_SIZE = 2048 * MIB
+"""Of a disk for logs: a few times what engines write in turns (redo log, write sets)."""
+
 _BLOCK = 4096
 _COPY = MIB
 
@@ -61,6 +65,29 @@ def fill_root(disk: Path, size: int, tree: Path, log: IO[bytes]) -> None:
     )  # fmt: skip
 
 
+def fill_plain(
+    disk: Path, size: int, tree: Path, label: str, owner: tuple[int, int], log: IO[bytes]
+) -> None:
+    """Make ``disk`` of ``size`` bytes: one ext4 with the files below ``tree``.
+
+    ``owner``: the uid and gid of its root directory.
+    """
+    with disk.open("xb") as file:
+        file.truncate(size)
+    options = "nodiscard,root_owner={}:{},lazy_itable_init=1".format(*owner)
+    run(
+        [
+            *isolated(network=False),
+            "mke2fs", "-q", "-F", "-t", "ext4", "-d", tree, "-L", label, "-m", "0",
+            "-b", str(_BLOCK), "-J", "size=16", "-O", "^metadata_csum_seed,^orphan_file",
+            "-E", options, disk, str(size // _BLOCK),
+        ],
+        timeout=300, log=log,
+    )  # fmt: skip
+    # An engine takes every directory among its data for a database.
+    run(["debugfs", "-w", "-R", "rmdir lost+found", disk], timeout=60, log=log)
+
+
 def fill_esp(disk: Path, esp: Path, contents: dict[str, Path], log: IO[bytes]) -> None:
     """Make a FAT32 file system in the scratch file ``esp`` and copy it to its place.
 
@@ -88,6 +115,11 @@ def copy_into(source: Path, target: Path, offset: int) -> None:
             if chunk != zeros[: len(chunk)]:
                 writer.seek(offset + position)
                 writer.write(chunk)
+
+
+def verify_plain(disk: Path, log: IO[bytes]) -> None:
+    """Raise CommandFailed unless the one file system on ``disk`` is sound."""
+    run(["e2fsck", "-fn", disk], timeout=120, log=log)
 
 
 def verify(disk: Path, log: IO[bytes]) -> None:

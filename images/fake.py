@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from images import manifest
-from images.key import image_key
 from images.manifest import BuiltImage
 from images.recipe import Recipe
+from lab.profile import VOLUMES, Layout
 from lab.progress import Progress
 from lab.spec import MIB
 
 
-def build(recipe: Recipe, out: Path, *, progress: Progress, log: Path) -> BuiltImage:
-    """Write an empty disk of 8 MiB with kernel, initrd and manifest, as ``build`` does."""
+def build(
+    recipe: Recipe, out: Path, *, layout: Layout, progress: Progress, log: Path
+) -> BuiltImage:
+    """Write empty disks of 8 MiB with kernel, initrd and manifest, as ``build`` does."""
     with progress.step("bootstrap", "pretending to install"):
         log.write_text("a fake build\n", encoding="utf-8")
-        files = {name: out / name for name in ("disk.raw", "kernel", "initrd")}
-        for path in files.values():
+        kernel, initrd = out / "kernel", out / "initrd"
+        disks = {name: out / f"{name}.raw" for name in VOLUMES[layout]}
+        for path in (kernel, initrd, *disks.values()):
             path.write_bytes(b"")
-    with files["disk.raw"].open("r+b") as disk:
-        disk.truncate(8 * MIB)
+    for disk in disks.values():
+        os.truncate(disk, 8 * MIB)
     image = BuiltImage(
         recipe=recipe.name,
-        key=image_key(recipe),
-        disk=files["disk.raw"],
-        kernel=files["kernel"],
-        initrd=files["initrd"],
+        disks=disks,
+        kernel=kernel,
+        initrd=initrd,
         cmdline="fake",
         engine=recipe.engine,
         engine_version="0.0",

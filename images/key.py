@@ -1,8 +1,8 @@
 """The content key of an image: equal inputs, equal key.
 
 The inputs are the recipe's files, the files all guests share, the builder's own source,
-the machine's architecture and the package list. Versions of packages are no input: what
-the mirror offers today is not known without asking it. ``lab image build --rebuild``
+the machine's architecture, the package list and a node's volumes. Versions of packages are
+no input: what the mirror offers today is not known without asking it. ``lab image build --rebuild``
 makes a new image from the same key.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 
 from images.recipe import GUEST, RECIPES, Recipe, all_packages, load_guest
@@ -21,16 +22,23 @@ FORMAT = 1
 
 
 def image_key(
-    recipe: Recipe, *, guest: Path = GUEST, source: Path = RECIPES, machine: str = ""
+    recipe: Recipe,
+    *,
+    volumes: Mapping[str, int],
+    guest: Path = GUEST,
+    source: Path = RECIPES,
+    machine: str = "",
 ) -> str:
     """16 hexadecimal digits for what ``recipe`` would make here.
 
-    ``machine`` is the architecture, this one's if empty.
+    ``volumes``: the names of a node's volumes and the block size in bytes with which storage
+    that has such a thing keeps them. ``machine`` is the architecture, this one's if empty.
     """
     parts = {
         "format": FORMAT,
         "machine": machine or platform.machine(),
         "suite": recipe.suite,
+        "volumes": dict(volumes),
         "packages": all_packages(recipe, load_guest(guest)),
         "recipe": _tree(recipe.directory),
         "guest": _tree(guest),

@@ -23,15 +23,15 @@ _BLOCK = 4 * MIB
 class BuiltImage:
     """An image in a directory.
 
-    ``disk``, ``kernel`` and ``initrd`` are files; ``cmdline`` is the kernel's. ``size`` is
-    the disk's in bytes. ``user`` with ``uid`` and ``gid`` is the engine's account in the
-    guest, ``service`` its systemd unit and ``config`` the path of its option file.
-    ``packages`` maps names to versions, ``digests`` names of files to what ``digest`` says.
+    ``disks`` maps the names of a node's volumes to their files, os first; ``kernel`` and
+    ``initrd`` are files too, ``cmdline`` is the kernel's. ``size`` is the os disk's in bytes.
+    ``user`` with ``uid`` and ``gid`` is the engine's account in the guest, ``service`` its
+    systemd unit and ``config`` the path of its option file. ``packages`` maps names to
+    versions, ``digests`` names of files to what ``digest`` says.
     """
 
     recipe: str
-    key: str
-    disk: Path
+    disks: dict[str, Path]
     kernel: Path
     initrd: Path
     cmdline: str
@@ -50,10 +50,11 @@ class BuiltImage:
 def write(image: BuiltImage) -> Path:
     """Write the manifest beside the image's disk and return its path."""
     values = asdict(image)
-    for name in ("disk", "kernel", "initrd"):
+    for name in ("kernel", "initrd"):
         values[name] = values[name].name
-    path = image.disk.with_name(MANIFEST)
-    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    values["disks"] = {name: disk.name for name, disk in image.disks.items()}
+    path = image.kernel.with_name(MANIFEST)
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
     return path
 
 
@@ -61,10 +62,11 @@ def read(directory: Path) -> BuiltImage:
     """The image in ``directory``; raises InvalidSpec if its manifest makes no sense."""
     try:
         values: dict[str, Any] = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
-        for name in ("disk", "kernel", "initrd"):
+        for name in ("kernel", "initrd"):
             values[name] = directory / values[name]
+        values["disks"] = {name: directory / disk for name, disk in values["disks"].items()}
         return BuiltImage(**values)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidSpec(f"no image in {directory}: {error}") from None
 
 

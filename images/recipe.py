@@ -44,7 +44,8 @@ class Recipe:
     """An image as described: ``disk`` in bytes, paths as the guest sees them.
 
     ``version_package`` is the package whose version is the engine's. ``service``,
-    ``user`` and ``config`` are the engine's systemd unit, account and option file.
+    ``user`` and ``config`` are the engine's systemd unit, account and option file;
+    ``log_files`` what of its data directory goes on a log volume, where there is one.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Recipe:
     service: str
     user: str
     config: str
+    log_files: tuple[str, ...]
     directory: Path
     repository: Repository | None = None
 
@@ -136,6 +138,12 @@ def _packages(value: object) -> tuple[str, ...]:
     return tuple(_PACKAGE.parse(name) for name in value)
 
 
+def _names(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
+        raise WrongType
+    return tuple(_FILE.parse(name) for name in value)
+
+
 def _urls(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
         raise WrongType
@@ -154,6 +162,7 @@ def _repository(value: object) -> Repository:
 _WORD = Key("a word of small letters, digits and hyphens", _matching(r"[a-z][a-z0-9-]*"))
 _PACKAGE = Key("a package's name", _matching(r"[a-z0-9][a-z0-9+.-]+"))  # Debian Policy 5.6.7
 _PACKAGES = Key("a list of names of packages", _packages)
+_FILE = Key("a file's name", _matching(r"[\w#.-]+"))
 _URL = Key("an http or https URL", _matching(r"https?://[^\s\]]+"))
 
 _REPOSITORY: Keys = {
@@ -172,6 +181,7 @@ _RECIPE: Keys = {
     "service": Key("a systemd unit, such as mysql.service", _matching(r"[\w@.-]+\.service")),
     "user": _WORD,
     "config": Key("an absolute path in the guest", _matching(r"(/[\w.-]+)+")),
+    "log_files": Key("a list of names of files", _names),
     "repository": Key("a table", _repository),
 }
 _GUEST: Keys = {

@@ -39,6 +39,7 @@ class LabValues(TypedDict, total=False):
     cpus: int
     disk: int
     ttl: float | None
+    profile: str
 
 
 def read(directory: Path) -> LabValues:
@@ -80,6 +81,7 @@ def merge(
             disk=said.get("disk", plain.disk),
         ),
         ttl=said.get("ttl", default_ttl),
+        profile=said.get("profile", ""),
     )
 
 
@@ -100,4 +102,5 @@ _KEYS: Mapping[str, Key] = {
     "cpus": Key("a whole number", tomlfile.whole),
     "disk": Key("bytes, or a size such as 8G", tomlfile.size),
     "ttl": Key("a duration such as 2h, or none", tomlfile.lease),
+    "profile": Key("a profile such as balanced", tomlfile.text),
 }

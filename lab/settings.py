@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from lab import tomlfile
+from lab import profilefile, tomlfile
 from lab.errors import InvalidSpec
 from lab.paths import Home, default_root
+from lab.profile import DEFAULT, PROFILES, Layout, Profile
 from lab.spec import GIB, MIB
+from lab.suggest import did_you_mean
 from lab.tomlfile import Key, WrongType
 
 Ports = tuple[int, int]
@@ -29,7 +31,8 @@ class Settings:
     ``libvirt_uri`` empty: automatic. ``default_ttl``, ``ready_timeout`` in seconds.
     ``port_range``: first and last port that labs may use; the default lies below the
     ports that Linux hands out to clients (``ip_local_port_range``). ``memory_floor`` and
-    ``space_floor``: bytes that stay free on the host. ``sources``: key -> where its value
+    ``space_floor``: bytes that stay free on the host. ``profile``: that of labs which name
+    none; ``profiles``: those of users. ``sources``: key -> where its value
     came from, for ``lab doctor``.
     """
 
@@ -44,7 +47,21 @@ class Settings:
     ready_timeout: float = 600.0
     memory_floor: int = 512 * MIB
     space_floor: int = 2 * GIB
+    layout: Layout = "single"
+    profile: str = DEFAULT.name
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    def profile_of(self, name: str) -> Profile:
+        """The profile ``name``, or the default one if that is empty; raises InvalidSpec."""
+        known = {**PROFILES, **self.profiles}
+        name = name or self.profile
+        if name not in known:
+            raise InvalidSpec(
+                f"there is no profile {name!r}",
+                hint=did_you_mean(name, known, otherwise=f"profiles: {', '.join(known)}"),
+            )
+        return known[name]
 
 
 def load(
@@ -143,4 +160,7 @@ _KEYS: Mapping[str, Key] = {
     "ready_timeout": Key("seconds, or a duration such as 5m", tomlfile.seconds),
     "memory_floor": Key("bytes, or a size such as 512M", tomlfile.size),
     "space_floor": Key("bytes, or a size such as 2G", tomlfile.size),
+    "layout": tomlfile.one_of("single", "split"),
+    "profile": Key("a profile such as balanced", tomlfile.text),
+    "profiles": Key("tables, one for each profile", profilefile.parse),
 }

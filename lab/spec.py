@@ -89,7 +89,8 @@ class LabSpec:
     """A lab as asked for.
 
     ``name`` empty: the first free one made from the blueprint's. ``engine`` empty: the
-    blueprint's own choice. ``ttl`` in seconds, None for no lease.
+    blueprint's own choice. ``ttl`` in seconds, None for no lease. ``profile`` empty: that of
+    the settings.
     """
 
     blueprint: str
@@ -98,6 +99,7 @@ class LabSpec:
     engine: str = ""
     size: NodeSize = NodeSize()
     ttl: float | None = None
+    profile: str = ""
 
     def __post_init__(self) -> None:
         if self.name:

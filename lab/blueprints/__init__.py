@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
+from lab.profile import EngineProfile
 from lab.suggest import did_you_mean
 
 
@@ -20,7 +21,8 @@ class Engine:
     """The engine in an image, as far as blueprints depend on it.
 
     ``config``: the template of its my.cnf, ``config_path`` where a node's goes in the guest;
-    ``user``, ``uid``, ``gid``: who the server runs as there.
+    ``user``, ``uid``, ``gid``: who the server runs as there; ``log_directory``: where it
+    keeps its logs, which may be a volume of their own.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Engine:
     user: str
     uid: int
     gid: int
+    log_directory: str = "/var/lib/mysql"
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,12 @@ class Blueprint(Protocol):
         """The role of each node."""
 
     def files(
-        self, member: Member, members: Sequence[Member], engine: Engine, memory: int
+        self,
+        member: Member,
+        members: Sequence[Member],
+        engine: Engine,
+        memory: int,
+        profile: EngineProfile,
     ) -> Mapping[str, SeedFile]:
         """What ``member`` boots with, by absolute path; ``memory`` of the node in bytes."""
 

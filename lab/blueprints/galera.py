@@ -17,6 +17,7 @@ from string import Template
 
 from lab.blueprints import Engine, Member, Remedy, Unmet, rejoin
 from lab.guest.seed import SeedFile
+from lab.profile import EngineProfile
 from lab.spec import MIB
 
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
@@ -40,12 +41,16 @@ class Galera:
         return ["member"] * nodes
 
     def files(
-        self, member: Member, members: Sequence[Member], engine: Engine, memory: int
+        self,
+        member: Member,
+        members: Sequence[Member],
+        engine: Engine,
+        memory: int,
+        profile: EngineProfile,
     ) -> Mapping[str, SeedFile]:
         """See Blueprint."""
-        files = {
-            engine.config_path: SeedFile(_config(member, members, engine, memory).encode()),
-        }
+        config = _config(member, members, engine, memory, profile)
+        files = {engine.config_path: SeedFile(config.encode())}
         if len(members) > 1:
             view = SeedFile(_view(member, members).encode(), 0o660, engine.uid, engine.gid)
             files["/var/lib/mysql/gvwstate.dat"] = view
@@ -95,11 +100,22 @@ def native_hash(password: str) -> str:
     return "*" + hashlib.sha1(inner, usedforsecurity=False).hexdigest().upper()
 
 
-def _config(member: Member, members: Sequence[Member], engine: Engine, memory: int) -> str:
+def _config(
+    member: Member,
+    members: Sequence[Member],
+    engine: Engine,
+    memory: int,
+    profile: EngineProfile,
+) -> str:
     peers = ",".join(other.address for other in members)
     return Template(engine.config).substitute(
         server_id=member.index,
-        buffer_pool=f"{memory // 4 // MIB}M",
+        buffer_pool=f"{memory * profile.buffer_pool // 100 // MIB}M",
+        flush_method=profile.flush_method,
+        flush_log=profile.flush_log,
+        doublewrite="ON" if profile.doublewrite else "OFF",
+        io_capacity=profile.io_capacity,
+        log_directory=engine.log_directory,
         node_name=member.name,
         node_address=member.address,
         cluster_name="lab",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from lab.cli.output import FORMATS
+from lab.profile import PROFILES
 
 if TYPE_CHECKING:
     from lab.cli.app import App
@@ -42,6 +43,11 @@ def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
 def blueprints(incomplete: str) -> list[str]:
     """The blueprints there may be."""
     return [name for name in BLUEPRINTS if name.startswith(incomplete)]
+
+
+def profiles(incomplete: str) -> list[str]:
+    """The profiles that are always there."""
+    return [name for name in PROFILES if name.startswith(incomplete)]
 
 
 def formats(incomplete: str) -> list[str]:

@@ -103,6 +103,16 @@ Ttl = Annotated[
         help="The lease, such as 2h, or none; `lab gc` removes a lab when it is over.",
     ),
 ]
+Profile = Annotated[
+    str,
+    typer.Option(
+        "--profile",
+        metavar="PROFILE",
+        show_default=False,
+        autocompletion=complete.profiles,
+        help="What survives what: durable, balanced (default), disposable, or your own.",
+    ),
+]
 Cold = Annotated[bool, typer.Option("--cold", help="Boot, even if RAM could be restored.")]
 KeepFailed = Annotated[
     bool, typer.Option("--keep-failed", help="Keep the guests of a failure, for a look.")
@@ -122,6 +132,7 @@ def wanted(
     engine: str,
     name: str | None = None,
     ttl: str = "",
+    profile: str = "",
 ) -> LabSpec:
     """The lab that flags and ``lab.toml`` ask for; raises InvalidSpec.
 
@@ -146,7 +157,11 @@ def wanted(
         given["disk"] = size("--disk", disk)
     if ttl:
         given["ttl"] = lease("--ttl", ttl)
-    return labfile.merge(labfile.read(Path.cwd()), given, default_ttl=settings.default_ttl)
+    if profile:
+        given["profile"] = profile
+    spec = labfile.merge(labfile.read(Path.cwd()), given, default_ttl=settings.default_ttl)
+    settings.profile_of(spec.profile)  # a wrong name is told before anything else
+    return spec
 
 
 def whole(flag: str, text: str) -> int:

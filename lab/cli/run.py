@@ -40,6 +40,7 @@ def run(
     engine: flags.Engine = "",
     name: flags.LabName = "",
     ttl: flags.Ttl = "",
+    profile: flags.Profile = "",
     cold: flags.Cold = False,
     keep_failed: flags.KeepFailed = False,
     timeout: flags.Timeout = "",
@@ -63,6 +64,7 @@ def run(
         engine=engine,
         name=name,
         ttl=ttl,
+        profile=profile,
     )
     limit = flags.duration("--timeout", timeout) if timeout else None
     view = _make(app, spec, cold=cold, keep_failed=keep_failed, timeout=limit)

@@ -26,6 +26,8 @@ def lab_text(view: LabView, now: float) -> str:
         [
             ("lab", f"{view.name} ({view.blueprint}, {view.state})"),
             ("engine", f"{view.engine} {view.engine_version}".strip()),
+            ("profile", view.profile),
+            *(("risk", risk) for risk in view.risks),
             ("user", view.user),
             ("password", view.password),
             ("dsn", view.dsn),

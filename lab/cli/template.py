@@ -28,6 +28,7 @@ def build(
     cpus: flags.Cpus = "",
     disk: flags.Disk = "",
     engine: flags.Engine = "",
+    profile: flags.Profile = "",
     output: flags.Output = "table",
 ) -> None:
     """Form a cluster and capture it, for `lab up` to clone."""
@@ -41,6 +42,7 @@ def build(
         cpus=cpus,
         disk=disk,
         engine=engine,
+        profile=profile,
     )
     with app.open(doing="removing the unfinished template") as session:
         view = session.build_template(spec)

@@ -29,6 +29,7 @@ def up(
     engine: flags.Engine = "",
     name: flags.LabName = "",
     ttl: flags.Ttl = "",
+    profile: flags.Profile = "",
     cold: flags.Cold = False,
     keep_failed: flags.KeepFailed = False,
     exist_ok: Annotated[
@@ -55,6 +56,7 @@ def up(
         engine=engine,
         name=name,
         ttl=ttl,
+        profile=profile,
     )
     limit = flags.duration("--timeout", timeout) if timeout else None
     with app.open(doing=REMOVING) as session:

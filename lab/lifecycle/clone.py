@@ -14,7 +14,8 @@ from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec
 from lab.lifecycle.parallel import each
 from lab.lifecycle.template import origins
 from lab.names import Owner
-from lab.spec import NodeSize
+from lab.profile import Profile
+from lab.spec import LabSpec
 from lab.storage import Volume
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def clone(
     ctx: Context,
     manifest: Manifest,
     image: Image,
-    size: NodeSize,
+    spec: LabSpec,
     nodes: Sequence[Node],
     segment: int,
 ) -> Prepared:
@@ -39,7 +40,8 @@ def clone(
     with ctx.progress.step("clone", f"cloning the disks of {len(nodes)} nodes"):
         intent = intend(ctx, nodes, image.volumes)
         ctx.home.create_directory(owner)
-        volumes = {node.name: _clone_disks(ctx, manifest, node, image) for node in nodes}
+        profile = ctx.settings.profile_of(spec.profile)
+        volumes = {node.name: _clone_disks(ctx, manifest, node, image, profile) for node in nodes}
     template = Owner("template", manifest.key)
     warm = manifest.warm
 
@@ -51,7 +53,7 @@ def clone(
             console_log=ctx.home.console_log(node.guest),
             memory_file=ctx.home.ram(manifest.key, node.name) if warm else None,
         )
-        guest = guest_spec(node, volumes[node.name], image, size, wiring)
+        guest = guest_spec(node, volumes[node.name], image, spec.size, wiring)
         if warm:
             ctx.hypervisor.restore(guest, _memory(ctx, manifest, node, guest))
         else:
@@ -74,10 +76,16 @@ def _identities(ctx: Context, owner: Owner, nodes: Sequence[Node]) -> Prepared:
     return prepare(ctx, owner, nodes)
 
 
-def _clone_disks(ctx: Context, manifest: Manifest, node: Node, image: Image) -> list[Volume]:
+def _clone_disks(
+    ctx: Context, manifest: Manifest, node: Node, image: Image, profile: Profile
+) -> list[Volume]:
     tags = {"owner": str(node.owner), "node": node.name}
     found = origins(ctx, manifest, node.name, image.volumes)
-    return [ctx.storage.clone(o, node.volume(o.volume.volume), tags) for o in found]
+    kept = [(origin, origin.volume.volume) for origin in found]
+    return [
+        ctx.storage.clone(origin, node.volume(disk), tags, profile=profile.volume(disk))
+        for origin, disk in kept
+    ]
 
 
 def _memory(ctx: Context, manifest: Manifest, node: Node, guest: GuestSpec) -> MemoryImage:

@@ -12,6 +12,7 @@ from lab.errors import HostUnfit
 from lab.hypervisor import Hypervisor
 from lab.lifecycle.views import Rows
 from lab.paths import Home
+from lab.profile import Layout
 from lab.progress import Listener, Progress, ignore
 from lab.settings import Settings
 from lab.state.store import Store
@@ -34,7 +35,9 @@ class Sql(Protocol):
 class Build(Protocol):
     """Makes an image in an empty directory; see ``images.build.build``."""
 
-    def __call__(self, recipe: Recipe, out: Path, *, progress: Progress, log: Path) -> BuiltImage:
+    def __call__(
+        self, recipe: Recipe, out: Path, *, layout: Layout, progress: Progress, log: Path
+    ) -> BuiltImage:
         """What was built."""
 
 

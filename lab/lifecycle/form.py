@@ -14,6 +14,7 @@ from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec, seed_disk
 from lab.lifecycle.parallel import each
 from lab.lifecycle.ready import through_agent, until_ready
 from lab.names import Owner
+from lab.profile import Profile
 from lab.spec import NodeSize
 from lab.state.records import ResourceKind
 from lab.storage import Volume
@@ -30,6 +31,7 @@ class Formation:
     image: Image
     blueprint: Blueprint
     size: NodeSize
+    profile: Profile
     nodes: tuple[Node, ...]
     segment: int
     clock_offset: int = 0
@@ -70,7 +72,12 @@ def write_seed(ctx: Context, formation: Formation, node: Node) -> Path:
     """Write the seed disk of ``node`` and return its path."""
     path = ctx.home.seed(formation.owner, node.name)
     content = seed_disk(
-        node, formation.nodes, formation.blueprint, formation.image.engine, formation.size
+        node,
+        formation.nodes,
+        formation.blueprint,
+        formation.image.engine,
+        formation.size,
+        formation.profile.engine,
     )
     path.write_bytes(content)
     path.chmod(0o644)
@@ -79,6 +86,7 @@ def write_seed(ctx: Context, formation: Formation, node: Node) -> Path:
 
 def _volumes(ctx: Context, formation: Formation) -> dict[str, list[Volume]]:
     origins = images.snapshots(ctx, formation.image)
+    grows = formation.image.grows
     intent = intend(ctx, formation.nodes, formation.image.volumes)
     ctx.home.create_directory(formation.owner)
     made = {
@@ -87,7 +95,8 @@ def _volumes(ctx: Context, formation: Formation) -> dict[str, list[Volume]]:
                 origin,
                 node.volume(disk),
                 {"owner": str(formation.owner), "node": node.name},
-                size=max(formation.size.disk, origin.size) if disk == "os" else 0,
+                size=max(formation.size.disk, origin.size) if disk == grows else 0,
+                profile=formation.profile.volume(disk),
             )
             for disk, origin in origins.items()
         ]

@@ -20,43 +20,52 @@ from lab.lifecycle.remove import release
 from lab.lifecycle.views import ImageView
 from lab.locks import lock
 from lab.names import Owner, VolumeName
-from lab.state.records import ImageRecord
+from lab.profile import VOLUMES, Layout, Profile
+from lab.state.records import ImageRecord, ResourceKind
 from lab.storage import VolumeSnapshot
 
 BASE = "base"
 """The node and the snapshot label of an image's volumes."""
 
+_DATA_DIRECTORY = "/var/lib/mysql"
+_LOG_VOLUME = "/var/lib/mysqllog"
+"""Where guests mount their data and log volumes (images/guest/usr/lib/lab/boot)."""
 
-def key_of(recipe: Recipe) -> str:
-    """The key of the image that ``recipe`` makes here: its name and content key."""
-    return f"{recipe.name}-{image_key(recipe)}"
+
+def key_of(recipe: Recipe, layout: Layout, profile: Profile) -> str:
+    """The key of the image that ``recipe`` makes here: its name and content key.
+
+    Of the profile it depends on the block sizes, which are fixed when it is imported.
+    """
+    volumes = {name: profile.volume(name).block_size for name in VOLUMES[layout]}
+    return f"{recipe.name}-{image_key(recipe, volumes=volumes)}"
 
 
-def ensure(ctx: Context, recipe_name: str) -> Image:
+def ensure(ctx: Context, recipe_name: str, profile: Profile) -> Image:
     """The image of a recipe, built first if need be; another process's build is waited for.
 
     Raises InvalidSpec for an unknown recipe, HostUnfit or CommandFailed if the build fails.
     """
     recipe = load(recipe_name)
-    key = key_of(recipe)
+    key = key_of(recipe, ctx.settings.layout, profile)
     if not _ready(ctx, key):
         with _locked(ctx, key):
             if not _ready(ctx, key):
-                _build(ctx, recipe, key)
+                _build(ctx, recipe, key, profile)
     return find(ctx, recipe, key)
 
 
 @contextmanager
-def using(ctx: Context, recipe_name: str) -> Iterator[Image]:
+def using(ctx: Context, recipe_name: str, profile: Profile) -> Iterator[Image]:
     """The image of a recipe, as ``ensure`` gives it; it is kept from removal in the block."""
     recipe = load(recipe_name)
-    key = key_of(recipe)
+    key = key_of(recipe, ctx.settings.layout, profile)
     while True:
         with _locked(ctx, key, shared=True):
             if _ready(ctx, key):
                 yield find(ctx, recipe, key)
                 return
-        ensure(ctx, recipe_name)
+        ensure(ctx, recipe_name, profile)
 
 
 def find(ctx: Context, recipe: Recipe, key: str) -> Image:
@@ -73,9 +82,10 @@ def find(ctx: Context, recipe: Recipe, key: str) -> Image:
         user=built.user,
         uid=built.uid,
         gid=built.gid,
+        log_directory=_LOG_VOLUME if "log" in built.disks else _DATA_DIRECTORY,
     )
     boot = DirectBoot(built.kernel, built.initrd, built.cmdline)
-    return Image(key, recipe.name, boot, engine)
+    return Image(key, recipe.name, boot, engine, tuple(built.disks))
 
 
 def snapshots(ctx: Context, image: Image) -> dict[str, VolumeSnapshot]:
@@ -95,14 +105,14 @@ def build(ctx: Context, recipe_name: str, *, rebuild: bool = False) -> ImageView
 
     Raises Conflict when the image to be rebuilt is in use.
     """
-    recipe = load(recipe_name)
-    key = key_of(recipe)
+    recipe, profile = load(recipe_name), ctx.settings.profile_of("")
+    key = key_of(recipe, ctx.settings.layout, profile)
     if rebuild:
         with _locked(ctx, key):
             discard(ctx, key)
-            _build(ctx, recipe, key)
+            _build(ctx, recipe, key, profile)
     else:
-        ensure(ctx, recipe_name)
+        ensure(ctx, recipe_name, profile)
     return image(ctx, key)
 
 
@@ -138,11 +148,11 @@ def _ready(ctx: Context, key: str) -> bool:
     if record is None or record.state != "ready":
         return False
     volume = VolumeName(Owner("image", key), BASE, "os")
-    there = any(s.label == BASE for s in ctx.storage.snapshots(volume))
+    there = any(s.label == BASE for s in ctx.storage.snapshots(volume))  # of all, or of none
     return there and (ctx.home.image(key) / manifest.MANIFEST).exists()
 
 
-def _build(ctx: Context, recipe: Recipe, key: str) -> None:
+def _build(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
     """Build and publish; the image's lock is held. What a killed build left is removed first."""
     owner = Owner("image", key)
     began = time.time()
@@ -155,9 +165,10 @@ def _build(ctx: Context, recipe: Recipe, key: str) -> None:
             isolate.remove_tree(out)
             out.mkdir(mode=0o711, parents=True)
             log = ctx.home.image_log(key)
-            built = ctx.build(recipe, out, progress=ctx.progress, log=log)
-            _publish(ctx, owner, built)
-        size = ctx.storage.used(VolumeName(owner, BASE, "os"))
+            layout = ctx.settings.layout
+            built = ctx.build(recipe, out, layout=layout, progress=ctx.progress, log=log)
+            _publish(ctx, owner, built, profile)
+        size = sum(ctx.storage.used(VolumeName(owner, BASE, disk)) for disk in built.disks)
         ctx.store.images.update(
             key,
             state="ready",
@@ -172,12 +183,15 @@ def _build(ctx: Context, recipe: Recipe, key: str) -> None:
         isolate.remove_tree(out)
 
 
-def _publish(ctx: Context, owner: Owner, built: manifest.BuiltImage) -> None:
-    volume = VolumeName(owner, BASE, "os")
-    intent = ctx.store.resources.intend(owner, "volume", str(volume))
-    ctx.storage.import_raw(volume, built.disk, {"owner": str(owner), "node": BASE})
-    ctx.storage.persist(ctx.storage.snapshot([volume], BASE))
-    ctx.store.resources.made(intent)
+def _publish(ctx: Context, owner: Owner, built: manifest.BuiltImage, profile: Profile) -> None:
+    volumes = {name: VolumeName(owner, BASE, name) for name in built.disks}
+    things: list[tuple[ResourceKind, str]] = [("volume", str(v)) for v in volumes.values()]
+    intent = ctx.store.resources.intend_all(owner, things)
+    tags = {"owner": str(owner), "node": BASE}
+    for name, disk in built.disks.items():
+        ctx.storage.import_raw(volumes[name], disk, tags, profile=profile.volume(name))
+    ctx.storage.persist(ctx.storage.snapshot(list(volumes.values()), BASE))
+    ctx.store.resources.made(*intent)
     directory = ctx.home.create_directory(owner)
     for file in (built.kernel, built.initrd):
         _move(file, directory / file.name, mode=0o644)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lab.blueprints import blueprint
-from lab.errors import NotFound
+from lab.errors import InvalidSpec, NotFound
 from lab.hypervisor import Guest
 from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Node
 from lab.lifecycle.views import LabStatus, LabView, NodeView
 from lab.names import GuestName, Owner
+from lab.profile import risks
 from lab.state.records import LabRecord, LabWithNodes, NodeRecord
 
 HOST = "127.0.0.1"
@@ -22,7 +23,7 @@ def labs(ctx: Context) -> list[LabView]:
     guests = ctx.hypervisor.guests()
     recorded = ctx.store.labs_with_nodes()
     names = {found.lab.name for found in recorded}
-    views = [_view(found, guests) for found in recorded]
+    views = [_view(ctx, found, guests) for found in recorded]
     views += [_unrecorded(name, guests) for name in tagged(ctx, guests) - names]
     return sorted(views, key=lambda view: view.name)
 
@@ -32,7 +33,7 @@ def lab(ctx: Context, name: str, *, steps: Mapping[str, float] | None = None) ->
     guests = ctx.hypervisor.guests()
     if ctx.store.labs.find(name) is None and name in tagged(ctx, guests):
         return _unrecorded(name, guests)
-    return _view(ctx.store.lab_with_nodes(name), guests, steps=steps or {})
+    return _view(ctx, ctx.store.lab_with_nodes(name), guests, steps=steps or {})
 
 
 def status(ctx: Context, name: str) -> LabStatus:
@@ -75,6 +76,7 @@ def tagged(ctx: Context, guests: Mapping[GuestName, Guest]) -> set[str]:
 
 
 def _view(
+    ctx: Context,
     found: LabWithNodes,
     guests: Mapping[GuestName, Guest],
     *,
@@ -103,11 +105,20 @@ def _view(
         memory=record.memory,
         cpus=record.cpus,
         disk=record.disk,
+        profile=record.profile,
+        risks=_risks(ctx, record.profile),
         created_at=record.created_at,
         expires_at=record.expires_at,
         seconds=record.ready_seconds or 0.0,
         steps=steps or {},
     )
+
+
+def _risks(ctx: Context, profile: str) -> tuple[str, ...]:
+    try:
+        return tuple(risks(ctx.settings.profile_of(profile)))
+    except InvalidSpec:
+        return (f"the profile {profile} is no longer in the config file: not known",)
 
 
 def _node(record: LabRecord, node: NodeRecord, guests: Mapping[GuestName, Guest]) -> NodeView:

@@ -10,6 +10,7 @@ from lab.blueprints import Blueprint, Engine, Member
 from lab.guest import network, seed
 from lab.hypervisor import DirectBoot, Disk, Forward, GuestSpec, Network
 from lab.names import GuestName, Owner, VolumeName, guest_name, node_name
+from lab.profile import EngineProfile
 from lab.spec import NodeSize
 from lab.storage import Volume
 
@@ -23,6 +24,11 @@ class Image:
     boot: DirectBoot
     engine: Engine
     volumes: tuple[str, ...] = ("os",)
+
+    @property
+    def grows(self) -> str:
+        """The volume that is larger where a node is given a larger disk."""
+        return "data" if "data" in self.volumes else "os"
 
     @property
     def owner(self) -> Owner:
@@ -75,12 +81,17 @@ def plan(owner: Owner, roles: Sequence[str], ports: Sequence[int] = ()) -> list[
 
 
 def seed_disk(
-    node: Node, nodes: Sequence[Node], blueprint: Blueprint, engine: Engine, size: NodeSize
+    node: Node,
+    nodes: Sequence[Node],
+    blueprint: Blueprint,
+    engine: Engine,
+    size: NodeSize,
+    profile: EngineProfile,
 ) -> bytes:
     """The seed that ``node`` boots with."""
     members = [Member(n.name, n.index, network.inner_address(n.index)) for n in nodes]
     files = network.files(node.index, [n.name for n in nodes])
-    files |= blueprint.files(members[node.index - 1], members, engine, size.memory)
+    files |= blueprint.files(members[node.index - 1], members, engine, size.memory, profile)
     return seed.pack(files)
 
 

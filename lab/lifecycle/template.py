@@ -53,7 +53,7 @@ def using(
         name = _current(ctx, key)
         if name is not None:
             with lock(ctx.home, "template", name, shared=True):
-                manifest = _sound(ctx, name)
+                manifest = _sound(ctx, name, image)
                 if manifest is not None:
                     ctx.store.templates.update(name, used_at=time.time())
                     yield manifest
@@ -74,6 +74,7 @@ def key_of(ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec) -> str:
         spec.size.memory,
         spec.size.cpus,
         spec.size.disk,
+        ctx.settings.profile_of(spec.profile).content(),
         ctx.hypervisor.fingerprint(shape),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:14]
@@ -84,8 +85,9 @@ def build(ctx: Context, spec: LabSpec) -> TemplateView:
     plan_ = blueprint(spec.blueprint)
     preflight(ctx, spec)
     deadline = Deadline.after(ctx.settings.ready_timeout)
+    profile = ctx.settings.profile_of(spec.profile)
     with (
-        images.using(ctx, choose(ctx, plan_, spec.engine).recipe) as image,
+        images.using(ctx, choose(ctx, plan_, spec.engine).recipe, profile) as image,
         using(ctx, image, plan_, spec, deadline) as manifest,
     ):
         return _view(ctx.store.templates.get(manifest.key))
@@ -157,7 +159,7 @@ def _base(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _sound(ctx: Context, name: str) -> Manifest | None:
+def _sound(ctx: Context, name: str, image: Image) -> Manifest | None:
     """The manifest of a template that is whole, else None, and the template is marked broken."""
     record = ctx.store.templates.find(name)
     if record is None or record.state != "ready":
@@ -169,9 +171,9 @@ def _sound(ctx: Context, name: str) -> Manifest | None:
             if node.ram is not None and node.state is not None:
                 captured.unharmed(ctx.home.ram(name, node.name), node.ram)
                 captured.unharmed(ctx.home.device_state(name, node.name), node.state, read=True)
-            snapshots = origins(ctx, manifest, node.name, ("os",))
+            snapshots = origins(ctx, manifest, node.name, image.volumes)
             if node.seals != tuple(map(ctx.storage.seal, snapshots)):
-                raise Damaged(f"the disk of {node.name} has changed")
+                raise Damaged(f"a disk of {node.name} has changed")
     except (Damaged, NotFound) as error:
         ctx.progress.note("template", f"the template {name} is not used: {error}; making it anew")
         ctx.store.templates.update(name, state="broken")
@@ -212,6 +214,7 @@ def _make(
     ctx: Context, name: str, image: Image, plan_: Blueprint, spec: LabSpec, deadline: Deadline
 ) -> None:
     owner, began = Owner("template", name), time.time()
+    profile = ctx.settings.profile_of(spec.profile)
     warm = ctx.hypervisor.capabilities().warm
     ctx.store.templates.add(
         TemplateRecord(
@@ -225,6 +228,7 @@ def _make(
             fingerprint=_base(name),
             state="building",
             warm=warm,
+            profile=profile.name,
             created_at=began,
             used_at=began,
         )
@@ -236,6 +240,7 @@ def _make(
             image,
             plan_,
             spec.size,
+            profile,
             nodes,
             reserve_segment(ctx, owner),
             CLOCK_OFFSET,
@@ -337,6 +342,7 @@ def _view(record: TemplateRecord) -> TemplateView:
         disk=record.disk,
         state=record.state,
         warm=record.warm,
+        profile=record.profile,
         size=record.size,
         created_at=record.created_at,
         used_at=record.used_at,

@@ -85,8 +85,9 @@ def _existing(ctx: Context, spec: LabSpec, timeout: float) -> LabView | None:
     record = ctx.store.labs.find(spec.name or spec.blueprint)
     if record is None or record.state in ("creating", "removing"):
         return None
-    asked = (spec.blueprint, spec.nodes, spec.size.memory, spec.size.cpus)
-    there = (record.blueprint, record.node_count, record.memory, record.cpus)
+    profile = ctx.settings.profile_of(spec.profile).name
+    asked = (spec.blueprint, spec.nodes, spec.size.memory, spec.size.cpus, profile)
+    there = (record.blueprint, record.node_count, record.memory, record.cpus, record.profile)
     if asked != there:
         raise Conflict(
             f"the lab {record.name} exists and is not what was asked for",
@@ -138,6 +139,7 @@ def _record(ctx: Context, name: str, spec: LabSpec, plan_: Blueprint) -> None:
                 memory=spec.size.memory,
                 cpus=spec.size.cpus,
                 disk=spec.size.disk,
+                profile=ctx.settings.profile_of(spec.profile).name,
                 state="creating",
                 password="",
                 user="",
@@ -150,16 +152,18 @@ def _record(ctx: Context, name: str, spec: LabSpec, plan_: Blueprint) -> None:
 
 def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
     choice = choose(ctx, job.plan, job.spec.engine)
-    with images.using(ctx, choice.recipe) as image:
+    profile = ctx.settings.profile_of(job.spec.profile)
+    with images.using(ctx, choice.recipe, profile) as image:
         _check_disk(ctx, job.spec, image)
         _make_of(ctx, job, image, cold=cold)
 
 
 def _make_of(ctx: Context, job: _Job, image: Image, *, cold: bool) -> None:
+    profile = ctx.settings.profile_of(job.spec.profile)
     if cold:
         allotted = _allot(ctx, job, image, template_key=None, why_cold="asked for")
         formation = Formation(
-            job.owner, image, job.plan, job.spec.size, allotted.nodes, allotted.segment
+            job.owner, image, job.plan, job.spec.size, profile, allotted.nodes, allotted.segment
         )
         with turn(ctx, job.deadline):
             form(ctx, formation, job.deadline)
@@ -169,7 +173,7 @@ def _make_of(ctx: Context, job: _Job, image: Image, *, cold: bool) -> None:
     with using as manifest, turn(ctx, job.deadline):
         why_cold = "" if manifest.warm else ctx.hypervisor.capabilities().why_cold
         allotted = _allot(ctx, job, image, template_key=manifest.key, why_cold=why_cold)
-        prepared = clone(ctx, manifest, image, job.spec.size, allotted.nodes, allotted.segment)
+        prepared = clone(ctx, manifest, image, job.spec, allotted.nodes, allotted.segment)
         if not manifest.warm:
             until_formed(ctx, allotted.nodes, job.plan, job.deadline)
         _hand_over(ctx, job, image, allotted, prepared)
@@ -183,7 +187,7 @@ def _hand_over(
 
 
 def _check_disk(ctx: Context, spec: LabSpec, image: Image) -> None:
-    least = images.snapshots(ctx, image)["os"].size
+    least = images.snapshots(ctx, image)[image.grows].size
     if 0 < spec.size.disk < least:
         raise InvalidSpec(
             f"a node's disk cannot be {format_size(spec.size.disk)}: the image has"

@@ -29,7 +29,10 @@ class NodeView:
 
 @dataclass(frozen=True)
 class LabView:
-    """A lab. ``state``: creating, ready, degraded, stopped, failed, removing."""
+    """A lab. ``state``: creating, ready, degraded, stopped, failed, removing.
+
+    ``risks``: what its profile lets be lost, empty if no commit can be.
+    """
 
     name: str
     blueprint: str
@@ -50,6 +53,8 @@ class LabView:
     disk: int = 0
     created_at: float = 0.0
     expires_at: float | None = None
+    profile: str = ""
+    risks: tuple[str, ...] = ()
     seconds: float = 0.0
     steps: Mapping[str, float] = field(default_factory=dict)
 
@@ -105,6 +110,7 @@ class TemplateView:
     created_at: float
     used_at: float
     form_seconds: float
+    profile: str = ""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from lab.errors import HostUnfit
 if TYPE_CHECKING:
     from alembic.config import Config
 
-REVISION = "0001"
+REVISION = "0002"
 """The schema that this program works with: the head of ``migrations/versions``."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"

@@ -49,6 +49,7 @@ class LabRecord:
     ready_seconds: float | None = None
     started: Started | None = None
     why_cold: str = ""
+    profile: str = "balanced"
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ class TemplateRecord:
     used_at: float
     size: int = 0
     form_seconds: float = 0.0
+    profile: str = "balanced"
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ labs = Table(
     _seconds("ready_seconds", nullable=True),
     Column("started", String),
     _text("why_cold"),
+    Column("profile", String, nullable=False, server_default="balanced"),
     CheckConstraint("state IN ('creating', 'ready', 'stopped', 'failed', 'removing')", "state"),
 )
 
@@ -116,6 +117,7 @@ templates = Table(
     _seconds("used_at"),
     _bytes("size"),
     _seconds("form_seconds"),
+    Column("profile", String, nullable=False, server_default="balanced"),
     CheckConstraint("state IN ('building', 'ready', 'broken')", "state"),
 )
 

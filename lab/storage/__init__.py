@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import BinaryIO, Literal, Protocol
 
 from lab.names import VolumeName
+from lab.profile import VolumeProfile
 
 Tags = Mapping[str, str]
 """Small texts kept with a volume or guest by its driver; keys ``[a-z][a-z_]*``."""
 
 VolumeFormat = Literal["raw", "qcow2", "block"]
+
+PLAIN = VolumeProfile()
+"""How a volume is kept if nothing else is said."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +68,19 @@ class Storage(Protocol):
     name: str
     """The driver's name as in settings: ``qcow2``, ``zfs``."""
 
-    def create(self, volume: VolumeName, size: int, tags: Tags) -> Volume:
+    def create(
+        self, volume: VolumeName, size: int, tags: Tags, *, profile: VolumeProfile = PLAIN
+    ) -> Volume:
         """A new empty volume of ``size`` bytes that reads as zeros.
+
+        ``profile``, here and below: how it is kept, as far as the driver can.
 
         Raises Conflict if it exists, HostUnfit (with figures) if there is no space.
         """
 
-    def import_raw(self, volume: VolumeName, source: Path, tags: Tags) -> Volume:
+    def import_raw(
+        self, volume: VolumeName, source: Path, tags: Tags, *, profile: VolumeProfile = PLAIN
+    ) -> Volume:
         """A new volume with the content of the raw disk file ``source``, holes kept.
 
         ``source`` may be consumed (moved) by this, unless it fails. Raises as ``create``
@@ -102,11 +112,18 @@ class Storage(Protocol):
         """The snapshots of ``volume``, oldest first; empty if the volume is absent."""
 
     def clone(
-        self, origin: VolumeSnapshot, volume: VolumeName, tags: Tags, *, size: int = 0
+        self,
+        origin: VolumeSnapshot,
+        volume: VolumeName,
+        tags: Tags,
+        *,
+        size: int = 0,
+        profile: VolumeProfile = PLAIN,
     ) -> Volume:
         """A new writable volume that starts as ``origin``; takes milliseconds, shares blocks.
 
-        ``size`` in bytes grows it; 0 keeps the origin's. Raises NotFound if the origin is
+        ``size`` in bytes grows it; 0 keeps the origin's. The block size is the origin's,
+        whatever ``profile`` says. Raises NotFound if the origin is
         gone, Conflict if ``volume`` exists, InvalidSpec if ``size`` is below the origin's.
         """
 

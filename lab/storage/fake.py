@@ -18,7 +18,8 @@ from typing import BinaryIO
 
 from lab.errors import InvalidSpec
 from lab.names import VolumeName
-from lab.storage import Space, Tags, Volume, VolumeSnapshot, hold, rules, sparse
+from lab.profile import VolumeProfile
+from lab.storage import PLAIN, Space, Tags, Volume, VolumeSnapshot, hold, rules, sparse
 from lab.storage.stream import CHUNK, StreamHeader, StreamReader, write_stream
 
 _STATE = "state.json"
@@ -65,8 +66,11 @@ class FakeStorage:
         for folder in (self._contents, self._scratches):
             folder.mkdir(parents=True, exist_ok=True)
 
-    def create(self, volume: VolumeName, size: int, tags: Tags) -> Volume:
+    def create(
+        self, volume: VolumeName, size: int, tags: Tags, *, profile: VolumeProfile = PLAIN
+    ) -> Volume:
         """See ``Storage.create``."""
+        del profile  # files have no such settings
         self._before("create")
         entry = _Entry(self._home, rules.check_size(size), rules.check_tags(tags), "")
         with self._change() as entries:
@@ -76,8 +80,11 @@ class FakeStorage:
             entries[str(volume)] = entry
         return self._volume(volume, entry)
 
-    def import_raw(self, volume: VolumeName, source: Path, tags: Tags) -> Volume:
+    def import_raw(
+        self, volume: VolumeName, source: Path, tags: Tags, *, profile: VolumeProfile = PLAIN
+    ) -> Volume:
         """See ``Storage.import_raw``; always copies, and removes ``source`` afterwards."""
+        del profile  # files have no such settings
         self._before("import_raw")
         if not source.is_file():
             raise InvalidSpec(f"{source} is not a raw disk file")
@@ -126,9 +133,16 @@ class FakeStorage:
         return [VolumeSnapshot(volume, label, entry.size) for label in entry.snapshots]
 
     def clone(
-        self, origin: VolumeSnapshot, volume: VolumeName, tags: Tags, *, size: int = 0
+        self,
+        origin: VolumeSnapshot,
+        volume: VolumeName,
+        tags: Tags,
+        *,
+        size: int = 0,
+        profile: VolumeProfile = PLAIN,
     ) -> Volume:
         """See ``Storage.clone``."""
+        del profile  # files have no such settings
         self._before("clone")
         entry = _Entry(self._home, 0, rules.check_tags(tags), "", f"{origin.volume}@{origin.label}")
         with self._change() as entries:

@@ -21,7 +21,8 @@ from typing import BinaryIO
 
 from lab.errors import InvalidSpec, NotFound
 from lab.names import VolumeName
-from lab.storage import Space, Tags, Volume, VolumeSnapshot, batch, hold, rules, sparse
+from lab.profile import VolumeProfile
+from lab.storage import PLAIN, Space, Tags, Volume, VolumeSnapshot, batch, hold, rules, sparse
 from lab.storage.flatten import open_parts, read_parts, seal
 from lab.storage.qcow2_format import Backing, read_header, write_empty
 from lab.storage.shelf import (
@@ -53,20 +54,26 @@ class Qcow2Storage:
         self._shelf = Shelf(root, owner)
         self._home = home
 
-    def create(self, volume: VolumeName, size: int, tags: Tags) -> Volume:
+    def create(
+        self, volume: VolumeName, size: int, tags: Tags, *, profile: VolumeProfile = PLAIN
+    ) -> Volume:
         """A new empty overlay on nothing."""
+        del profile  # files have no such settings
         record = VolumeRecord(self._home, rules.check_size(size), rules.check_tags(tags))
         with self._new(volume, _SMALL) as work:
             self._write_overlay(work, size, None)
             self._shelf.publish(work, volume, record)
         return self._volume(volume, record)
 
-    def import_raw(self, volume: VolumeName, source: Path, tags: Tags) -> Volume:
+    def import_raw(
+        self, volume: VolumeName, source: Path, tags: Tags, *, profile: VolumeProfile = PLAIN
+    ) -> Volume:
         """A raw base and an overlay on it, both on stable storage when this returns.
 
         ``source`` is taken over without a copy if it is on the same file system and has no
         other name; it is gone then as well. Raises InvalidSpec if it is not a regular file.
         """
+        del profile  # files have no such settings
         size = _raw_size(source)
         record = VolumeRecord(self._home, size, rules.check_tags(tags))
         with self._new(volume, sparse.allocated(source)) as work:
@@ -124,9 +131,16 @@ class Qcow2Storage:
         return [VolumeSnapshot(volume, label, record.size) for label, record in found]
 
     def clone(
-        self, origin: VolumeSnapshot, volume: VolumeName, tags: Tags, *, size: int = 0
+        self,
+        origin: VolumeSnapshot,
+        volume: VolumeName,
+        tags: Tags,
+        *,
+        size: int = 0,
+        profile: VolumeProfile = PLAIN,
     ) -> Volume:
         """A new empty overlay on the frozen file, without a subprocess and without a sync."""
+        del profile  # files have no such settings
         tags = rules.check_tags(tags)
         # held: destroying the origin waits, and then finds the new clone
         with self._held(origin.volume, shared=True):

@@ -48,14 +48,15 @@ def built(request: pytest.FixtureRequest) -> BuiltImage:
     key = site.lab("image", "show", "mariadb", "-o", "json").json["key"]
     found = manifest.read(site.home.image(key))
     disk = site.home.storage / "images" / key / "base" / "os" / "base.raw"
-    return replace(found, disk=disk)
+    return replace(found, disks={"os": disk})
 
 
 def seed(directory: Path, image: BuiltImage) -> Path:
     """The seed disk of a cluster of one."""
     my_cnf = Template((load(image.recipe).directory / "my.cnf").read_text()).substitute(
         server_id=1, buffer_pool="192M", node_address="127.0.0.1", node_name="n1",
-        cluster_name="lab", cluster_address="gcomm://",
+        cluster_name="lab", cluster_address="gcomm://", log_directory="/var/lib/mysql",
+        flush_method="O_DIRECT", flush_log=1, doublewrite="ON", io_capacity=200,
     )  # fmt: skip
     network = (
         f"OUTER_MAC={MAC}\nOUTER_ADDRESS=10.0.2.15/24\nOUTER_GATEWAY=10.0.2.2\n"
@@ -224,7 +225,19 @@ def test_direct_boot_on_a_grown_disk(built: BuiltImage, short: Path) -> None:
     disk = short / "grown.qcow2"
     size = built.size + 4 * GIB
     subprocess.run(
-        ["qemu-img", "create", "-q", "-f", "qcow2", "-b", built.disk, "-F", "raw", disk, str(size)],
+        [
+            "qemu-img",
+            "create",
+            "-q",
+            "-f",
+            "qcow2",
+            "-b",
+            built.disks["os"],
+            "-F",
+            "raw",
+            disk,
+            str(size),
+        ],
         check=True,
     )
     began = time.monotonic()
@@ -254,7 +267,7 @@ def test_firmware_boot(built: BuiltImage, short: Path) -> None:
         "-drive", f"if=pflash,format=raw,readonly=on,file={firmware}",
         "-drive", f"if=pflash,format=raw,file={variables}",
     ]  # fmt: skip
-    with machine(built, short, how, built.disk) as guest:
+    with machine(built, short, how, built.disks["os"]) as guest:
         assert b"MariaDB" in guest.greeting()
         cmdline = guest.run("/usr/bin/cat", "/proc/cmdline").split()
         assert [word for word in cmdline if not word.startswith("initrd=")] == built.cmdline.split()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from lab.blueprints import Engine, Member, blueprint
 from lab.blueprints.galera import GALERA, PXC, native_hash
 from lab.errors import InvalidSpec
 from lab.guest.network import inner_address
+from lab.profile import PROFILES, EngineProfile
 from lab.spec import MIB
 
 Golden = Callable[[str, str], None]
@@ -27,6 +29,8 @@ READY = {
     "wsrep_cluster_size": "3",
 }
 
+PLAIN = EngineProfile()
+
 
 def engine(name: str = "mariadb") -> Engine:
     return Engine(name, "11.8.6", CONFIG.read_text(), CONFIG_PATH, "mysql", 100, 101)
@@ -40,14 +44,14 @@ def members(nodes: int) -> list[Member]:
 def test_config(golden: Golden, nodes: int) -> None:
     """Protects every setting of the server: a change must be meant."""
     everyone = members(nodes)
-    files = GALERA.files(everyone[-1], everyone, engine(), 768 * MIB)
+    files = GALERA.files(everyone[-1], everyone, engine(), 768 * MIB, PLAIN)
     golden(f"blueprint/galera-n{nodes}-of-{nodes}.cnf", files[CONFIG_PATH].content.decode())
 
 
 def test_view(golden: Golden) -> None:
     """Protects the forged view, without which every start is a state transfer."""
     everyone = members(3)
-    view = GALERA.files(everyone[1], everyone, engine(), 768 * MIB)[VIEW]
+    view = GALERA.files(everyone[1], everyone, engine(), 768 * MIB, PLAIN)[VIEW]
     golden("blueprint/galera-n2-of-3.gvwstate", view.content.decode())
     assert (view.mode, view.user, view.group) == (0o660, 100, 101)
 
@@ -56,7 +60,8 @@ def test_all_nodes_have_the_same_view() -> None:
     """Protects the meeting: nodes that remember different views do not restore one."""
     everyone = members(3)
     views = [
-        GALERA.files(member, everyone, engine(), MIB)[VIEW].content.decode() for member in everyone
+        GALERA.files(member, everyone, engine(), MIB, PLAIN)[VIEW].content.decode()
+        for member in everyone
     ]
     owners = [re.search(r"^my_uuid: (\S+)$", view, re.MULTILINE) for view in views]
     assert len({view.partition("#vwbeg")[2] for view in views}) == 1
@@ -67,7 +72,7 @@ def test_all_nodes_have_the_same_view() -> None:
 
 
 def test_a_node_alone_has_no_view_and_nobody_to_find() -> None:
-    files = GALERA.files(members(1)[0], members(1), engine(), MIB)
+    files = GALERA.files(members(1)[0], members(1), engine(), MIB, PLAIN)
     assert VIEW not in files
     assert b"wsrep_cluster_address = gcomm://\n" in files[CONFIG_PATH].content
 
@@ -75,7 +80,7 @@ def test_a_node_alone_has_no_view_and_nobody_to_find() -> None:
 def test_nodes_differ_only_where_they_must() -> None:
     everyone = members(2)
     first, second = (
-        GALERA.files(member, everyone, engine(), 768 * MIB)[CONFIG_PATH].content.decode()
+        GALERA.files(member, everyone, engine(), 768 * MIB, PLAIN)[CONFIG_PATH].content.decode()
         for member in everyone
     )
     different = [
@@ -142,3 +147,21 @@ def test_blueprints_are_found_by_name() -> None:
     with pytest.raises(InvalidSpec) as error:
         blueprint("galero")
     assert "galera" in error.value.hint
+
+
+def test_a_profile_reaches_the_options() -> None:
+    """Protects what was asked for: each option of a profile is in the file, and its log path."""
+    node = members(1)[0]
+    split = replace(engine(), log_directory="/var/lib/mysqllog")
+    loose = PROFILES["disposable"].engine
+    text = GALERA.files(node, [node], split, 1000 * MIB, loose)[CONFIG_PATH].content.decode()
+    for line in (
+        "innodb_doublewrite = OFF",
+        "innodb_flush_log_at_trx_commit = 0",
+        "innodb_io_capacity = 2000",
+        "innodb_flush_method = O_DIRECT",
+        "innodb_buffer_pool_size = 400M",
+        "innodb_log_group_home_dir = /var/lib/mysqllog",
+    ):
+        assert f"{line}\n" in text
+    assert "gcache.dir=/var/lib/mysqllog;" in text

@@ -16,6 +16,7 @@ from lab.hypervisor import Capabilities, DirectBoot, GuestShape, GuestSpec, Memo
 from lab.hypervisor.fake import FakeHypervisor
 from lab.lifecycle.nodes import Image, Wiring, guest_spec, plan, seed_disk
 from lab.names import Owner, VolumeName
+from lab.profile import EngineProfile
 from lab.spec import MIB, NodeSize
 from lab.storage.fake import FakeStorage
 
@@ -43,7 +44,9 @@ class World:
             ram = self.root / f"{node.name}.ram"
             if owner == TEMPLATE:
                 disk = self.storage.create(volume, MIB, {})
-                seed_file.write_bytes(seed_disk(node, planned, GALERA, ENGINE, SIZE))
+                seed_file.write_bytes(
+                    seed_disk(node, planned, GALERA, ENGINE, SIZE, EngineProfile())
+                )
                 with ram.open("xb") as file:
                     file.truncate(SIZE.memory)
             else:

@@ -84,7 +84,13 @@ def test_a_missing_tool_is_told_before_any_work(
     out.mkdir()
     heard: list[Event] = []
     with pytest.raises(HostUnfit, match="sgdisk") as caught:
-        build(load("mariadb"), out, progress=Progress(heard.append), log=tmp_path / "log")
+        build(
+            load("mariadb"),
+            out,
+            layout="single",
+            progress=Progress(heard.append),
+            log=tmp_path / "log",
+        )
     assert "gdisk" in caught.value.hint
     assert not heard
     assert not list(out.iterdir())
@@ -145,8 +151,9 @@ def test_digest_of_nothing(tmp_path: Path) -> None:
 
 def an_image(directory: Path) -> BuiltImage:
     return BuiltImage(
-        recipe="mariadb", key="0" * 16, disk=directory / "disk.raw", kernel=directory / "kernel",
-        initrd=directory / "initrd", cmdline="quiet", engine="mariadb", engine_version="11.8.6",
+        recipe="mariadb", disks={"os": directory / "os.raw", "data": directory / "data.raw"},
+        kernel=directory / "kernel", initrd=directory / "initrd", cmdline="quiet", engine="mariadb",
+        engine_version="11.8.6",
         size=8 * GIB, user="mysql", uid=100, gid=101, service="mariadb.service",
         config="/etc/my.cnf", packages={"a": "1"}, digests={"kernel": "x"},
     )  # fmt: skip

@@ -7,7 +7,7 @@ import io
 import re
 import shutil
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,8 @@ import pytest
 from images.key import image_key
 from images.recipe import GUEST, RECIPES, Recipe, load
 from images.tree import files, overlay_tar
+
+SINGLE = {"os": 16384}
 
 
 @dataclasses.dataclass
@@ -27,9 +29,13 @@ class Inputs:
     def recipe(self) -> Recipe:
         return load("mariadb", self.directory)
 
-    def key(self, machine: str = "x86_64") -> str:
+    def key(self, machine: str = "x86_64", volumes: Mapping[str, int] = SINGLE) -> str:
         return image_key(
-            self.recipe, guest=self.directory / "guest", source=self.directory, machine=machine
+            self.recipe,
+            volumes=volumes,
+            guest=self.directory / "guest",
+            source=self.directory,
+            machine=machine,
         )
 
 
@@ -53,7 +59,7 @@ def append(path: str) -> Callable[[Path], None]:
 def test_equal_inputs_equal_key(inputs: Inputs) -> None:
     assert re.fullmatch(r"[0-9a-f]{16}", inputs.key())
     assert inputs.key() == inputs.key()
-    assert inputs.key() == image_key(load("mariadb"), machine="x86_64")
+    assert inputs.key() == image_key(load("mariadb"), volumes=SINGLE, machine="x86_64")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +87,15 @@ def test_any_change_another_key(inputs: Inputs, change: Callable[[Path], None]) 
 def test_architecture_and_suite_count(inputs: Inputs) -> None:
     assert inputs.key("x86_64") != inputs.key("aarch64")
     other = dataclasses.replace(inputs.recipe, suite="sid")
-    assert image_key(other, machine="x86_64") != image_key(inputs.recipe, machine="x86_64")
+    keys = {image_key(r, volumes=SINGLE, machine="x86_64") for r in (other, inputs.recipe)}
+    assert len(keys) == 2
+
+
+def test_volumes_and_block_sizes_count(inputs: Inputs) -> None:
+    """Protects from using an image with one disk, or with other blocks, for a split node."""
+    split = {"os": 16384, "data": 16384, "log": 131072}
+    keys = {inputs.key(volumes=v) for v in (SINGLE, split, {**split, "data": 8192})}
+    assert len(keys) == 3
 
 
 def test_umask_and_caches_do_not_count(inputs: Inputs) -> None:

@@ -47,7 +47,19 @@ def test_my_cnf_takes_the_same_variables(name: str) -> None:
     """Blueprints fill in one set of variables, whatever the engine."""
     text = (load(name).directory / "my.cnf").read_text()
     variables = dict.fromkeys(
-        ["server_id", "buffer_pool", "node_name", "node_address", "cluster_name", "cluster_address"]
+        [
+            "server_id",
+            "buffer_pool",
+            "node_name",
+            "node_address",
+            "cluster_name",
+            "cluster_address",
+            "log_directory",
+            "flush_method",
+            "flush_log",
+            "doublewrite",
+            "io_capacity",
+        ]
     )
     filled = Template(text).substitute({name: f"<{name}>" for name in variables})
     assert all(f"<{name}>" in filled for name in variables)

@@ -19,7 +19,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"images", "state", "storage", "hypervisor", "guest", "blueprints", "host"}),
     frozenset(
         {
-            "settings", "labfile", "locks", "paths", "spec", "names",
+            "settings", "labfile", "profile", "profilefile", "locks", "paths", "spec", "names",
             "errors", "run", "wait", "undo", "progress", "suggest", "tomlfile",
         }
     ),

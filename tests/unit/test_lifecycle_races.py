@@ -30,6 +30,7 @@ from lab.lifecycle.lease import extend
 from lab.lifecycle.look import lab, labs
 from lab.lifecycle.up import up
 from lab.lifecycle.views import LabView
+from lab.profile import DEFAULT
 from lab.state.records import LabRecord
 
 
@@ -94,7 +95,9 @@ def test_eight_at_once_without_names(world: World) -> None:
 
 
 def test_an_image_is_built_once(world: World) -> None:
-    children = [in_process(world, lambda ctx: image.ensure(ctx, "mariadb")) for _ in range(4)]
+    children = [
+        in_process(world, lambda ctx: image.ensure(ctx, "mariadb", DEFAULT)) for _ in range(4)
+    ]
     assert codes(children) == [0] * 4
     with world.open() as ctx:
         assert [view.state for view in image.images(ctx)] == ["ready"]
@@ -245,7 +248,7 @@ def test_an_image_in_use_is_not_removed(world: World, step: str) -> None:
 def test_a_lost_image_disk_is_told(world: World) -> None:
     """Protects from a traceback: NotFound, not StopIteration."""
     with world.open() as ctx:
-        built = image.ensure(ctx, "mariadb")
+        built = image.ensure(ctx, "mariadb", DEFAULT)
         image.remove(ctx, "mariadb")
         with pytest.raises(NotFound):
             image.snapshots(ctx, built)
