@@ -52,11 +52,13 @@ class _Standing:
         pairs = [line.split("\t", 1) for line in text.splitlines() if "\t" in line]
         values = dict(pairs)
         history, _, seqno = values.get("position", "").rpartition(":")
+        # Since its server started it may have gone on, until it lost the others.
+        seqno = max(seqno, values.get("wsrep_last_committed", ""), key=_number)
         return _Standing(
             node,
             values.get("server", ""),
             history if "position" in values else None,
-            int(seqno) if seqno.lstrip("-").isdigit() else -1,
+            _number(seqno),
             values.get("doubtful") == "yes",
             values.get("wsrep_cluster_status", ""),
             values.get("wsrep_local_state_comment", ""),
@@ -71,6 +73,10 @@ class _Standing:
         """It runs, but its cluster has given it up for good."""
         gone = self.status == "Disconnected" or self.comment == "Inconsistent"
         return self.server == "active" and gone
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else -1
 
 
 def remedies(standings: Mapping[str, str], *, all_here: bool, waited: bool) -> list[Remedy]:

@@ -11,21 +11,34 @@ from lab.lifecycle.look import lab, nodes_of
 from lab.lifecycle.ready import through_port, until_ready
 from lab.lifecycle.sql import Account
 from lab.lifecycle.views import LabView
-from lab.locks import lock
+from lab.locks import held, lock
 from lab.wait import Deadline, attempts
 
 _LOOK_EVERY = 0.1  # seconds
 
 
 def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
-    """Return once every node can be used; raises NotFound, and NotReady after ``timeout`` s."""
+    """Return once every node can be used.
+
+    Raises NotFound, and NotReady: after ``timeout`` seconds, or at once if nobody works on it.
+    """
     deadline = Deadline.after(timeout)
     for _ in attempts(deadline, first=_LOOK_EVERY):
+        # In this order: who finishes in between has left another state.
+        working = held(ctx.home, "lab", name)
         found = lab(ctx, name)
         if found.state != "creating":
             break
+        if not working:
+            raise NotReady(
+                f"the lab {name} will not get ready: the command that was making it has ended",
+                hint=f"`lab up` with this name makes it anew, `lab down {name}` removes what is left",
+            )
     else:
-        raise NotReady(f"the lab {name} is still being made after {timeout:g} s")
+        raise NotReady(
+            f"the lab {name} is still being made after {timeout:g} s",
+            hint="`--timeout` waits longer",
+        )
     if found.state in ("stopped", "failed", "removing", "unrecorded"):
         raise NotReady(
             f"the lab {name} is {found.state}: waiting does not change that",
