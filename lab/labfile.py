@@ -96,10 +96,10 @@ def _check(path: Path, key: str, value: object) -> None:
 _KEYS: Mapping[str, Key] = {
     "blueprint": Key("a text such as pxc", tomlfile.text),
     "name": Key("a text such as shop", tomlfile.text),
-    "nodes": Key("a whole number", tomlfile.whole),
+    "nodes": Key("a whole number", tomlfile.number),
     "engine": Key("a text such as mariadb", tomlfile.text),
     "memory": Key("bytes, or a size such as 768M", tomlfile.size),
-    "cpus": Key("a whole number", tomlfile.whole),
+    "cpus": Key("a whole number", tomlfile.number),
     "disk": Key("bytes, or a size such as 8G", tomlfile.size),
     "ttl": Key("a duration such as 2h, or none", tomlfile.lease),
     "profile": Key("a profile such as balanced", tomlfile.text),

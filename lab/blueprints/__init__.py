@@ -45,10 +45,15 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Unmet:
-    """A requirement that a node does not meet."""
+class Check:
+    """A requirement of a node. ``name``: in a word or two, ``what``: so that it can be looked up.
 
+    ``found``: what is there instead of it, or what shows that it is met.
+    """
+
+    name: str
     what: str
+    met: bool
     found: str
 
 
@@ -97,10 +102,10 @@ class Blueprint(Protocol):
         """The statements that make a cloned ``member`` itself. No password in clear text."""
 
     def question(self) -> str:
-        """The statement whose rows (name, value) ``unmet`` wants."""
+        """The statement whose rows (name, value) ``checks`` wants."""
 
-    def unmet(self, answer: Mapping[str, str], nodes: int) -> list[Unmet]:
-        """What a node that gave ``answer`` lacks to be ready in a lab of ``nodes``."""
+    def checks(self, answer: Mapping[str, str], nodes: int) -> list[Check]:
+        """What a node must meet to be ready in a lab of ``nodes``, by the ``answer`` it gave."""
 
     def remedies(
         self, standings: Mapping[str, str], *, all_here: bool, waited: bool

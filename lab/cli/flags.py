@@ -57,6 +57,15 @@ Timeout = Annotated[
         "--timeout", metavar="TIME", show_default=False, help="Give up after this, such as 5m."
     ),
 ]
+ReadyTimeout = Annotated[
+    str,
+    typer.Option(
+        "--timeout",
+        metavar="TIME",
+        show_default=False,
+        help="How long nodes may take to get ready once they were started; default 10m.",
+    ),
+]
 Blueprint = Annotated[
     str,
     typer.Argument(

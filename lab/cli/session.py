@@ -232,9 +232,9 @@ class Lifecycle:
         """The recorded labs and their nodes, for completion: a glance at the state only."""
         if not settings.home.database.exists():
             return {}  # opening the store would make it, and pressing Tab makes nothing
-        from lab.state.store import Store
+        from lab.state.opening import open_store
 
-        with Store(settings.home) as store:
+        with open_store(settings.home) as store:
             return {
                 found.lab.name: [node.name for node in found.nodes]
                 for found in store.labs_with_nodes()

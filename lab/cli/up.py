@@ -35,7 +35,7 @@ def up(
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="Fine if there is such a lab already.")
     ] = False,
-    timeout: flags.Timeout = "",
+    timeout: flags.ReadyTimeout = "",
     output: flags.Output = "table",
 ) -> None:
     """Make a lab: a ready cluster.

@@ -15,7 +15,7 @@ from lab.paths import Home
 from lab.profile import Layout
 from lab.progress import Listener, Progress, ignore
 from lab.settings import Settings
-from lab.state.store import Store
+from lab.state.opening import open_store
 from lab.storage import Storage
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from images.recipe import Recipe
     from lab.hypervisor.libvirt.driver import LibvirtHypervisor
     from lab.lifecycle.sql import Account
+    from lab.state.store import Store
 
 
 class Sql(Protocol):
@@ -67,22 +68,34 @@ def open_context(settings: Settings, listener: Listener = ignore) -> Iterator[Co
     """The context that ``settings`` ask for; raises HostUnfit if the host cannot do it."""
     settings.home.create()
     opened = _fake if settings.hypervisor == "fake" else _linux
-    with Store(settings.home) as store, opened(settings, store, Progress(listener)) as context:
+    with open_store(settings.home) as store, opened(settings, store, Progress(listener)) as context:
         yield context
 
 
 @contextmanager
 def _linux(settings: Settings, store: Store, progress: Progress) -> Iterator[Context]:
-    from images.build import build
-    from lab.lifecycle.sql import ask
     from lab.storage.qcow2 import Qcow2Storage
 
     hypervisor = open_libvirt(settings)
     try:
         storage = Qcow2Storage(settings.home.storage, settings.home.id, hypervisor.run_as)
-        yield Context(settings, store, storage, hypervisor, progress, ask, build)
+        yield Context(settings, store, storage, hypervisor, progress, _ask, _build)
     finally:
         hypervisor.close()
+
+
+def _ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
+    from lab.lifecycle.sql import ask
+
+    return ask(account, port, statement, timeout=timeout)
+
+
+def _build(
+    recipe: Recipe, out: Path, *, layout: Layout, progress: Progress, log: Path
+) -> BuiltImage:
+    from images.build import build
+
+    return build(recipe, out, layout=layout, progress=progress, log=log)
 
 
 @contextmanager

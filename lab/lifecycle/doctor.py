@@ -101,7 +101,7 @@ def _guests(settings: Settings) -> Iterator[Finding]:
             yield from _paths(settings, ctx.hypervisor.run_as)
             yield Finding("storage", "ok", f"{ctx.storage.name} at {settings.home.root}")
             labs = ctx.store.labs.all()
-            yield Finding("state", "ok", f"{settings.home.database}, {len(labs)} labs")
+            yield Finding("state", "ok", f"{settings.home.database}, labs: {len(labs)}")
     except LabError as error:
         yield Finding("guests", "fail", str(error), error.hint)
 

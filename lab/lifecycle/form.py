@@ -12,7 +12,7 @@ from lab.lifecycle import image as images
 from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec, seed_disk
 from lab.lifecycle.parallel import each
-from lab.lifecycle.ready import through_agent, until_ready
+from lab.lifecycle.ready import FROM_INSIDE, through_agent, until_ready
 from lab.names import Owner
 from lab.profile import Profile
 from lab.spec import NodeSize
@@ -38,18 +38,21 @@ class Formation:
     memory_file: Callable[[Node], Path] | None = None
 
 
-def form(ctx: Context, formation: Formation, deadline: Deadline) -> None:
+def form(ctx: Context, formation: Formation, timeout: float) -> Deadline:
     """Create, boot and form; the owner's lock is held and its segment reserved.
 
-    Raises NotReady if they do not become a cluster by ``deadline``, and as storage and
-    hypervisor do. What was made stays: the caller releases the owner.
+    Returns when the nodes must be ready: ``timeout`` seconds after they were started. Raises
+    NotReady if they are no cluster by then, and as storage and hypervisor do. What was made
+    stays: the caller releases the owner.
     """
     with ctx.progress.step("clone", f"cloning the image for {len(formation.nodes)} nodes"):
         volumes = _volumes(ctx, formation)
     with ctx.progress.step("boot", "booting the nodes"):
         specs = [_prepare(ctx, formation, node, volumes[node.name]) for node in formation.nodes]
         each(ctx.hypervisor.start, specs)
+    deadline = Deadline.after(timeout)
     until_formed(ctx, formation.nodes, formation.blueprint, deadline)
+    return deadline
 
 
 def until_formed(
@@ -58,7 +61,7 @@ def until_formed(
     """Wait until ``nodes`` are a cluster, seen from inside; raises NotReady."""
     with ctx.progress.step("form", "forming the cluster"):
         ask = through_agent(blueprint, ctx.hypervisor)
-        until_ready(ctx, nodes, blueprint, ask, deadline, pause=_LOOK_EVERY)
+        until_ready(ctx, nodes, blueprint, ask, deadline, pause=_LOOK_EVERY, way=FROM_INSIDE)
 
 
 def intend(ctx: Context, nodes: Sequence[Node], disks: Sequence[str]) -> list[int]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from lab.blueprints import blueprint
 from lab.errors import InvalidSpec, NotFound
 from lab.hypervisor import Guest
 from lab.lifecycle.context import Context
-from lab.lifecycle.nodes import Node
-from lab.lifecycle.views import LabStatus, LabView, NodeView
+from lab.lifecycle.views import FIRST_USE, LabStatus, LabView, NodeView
 from lab.names import GuestName, Owner
 from lab.profile import risks
+from lab.progress import Step
 from lab.state.records import LabRecord, LabWithNodes, NodeRecord
+
+if TYPE_CHECKING:
+    from lab.lifecycle.nodes import Node
 
 HOST = "127.0.0.1"
 """Where ports are published."""
@@ -28,16 +31,17 @@ def labs(ctx: Context) -> list[LabView]:
     return sorted(views, key=lambda view: view.name)
 
 
-def lab(ctx: Context, name: str, *, steps: Mapping[str, float] | None = None) -> LabView:
-    """One lab; ``steps``: how long making it took, by step. Raises NotFound."""
+def lab(ctx: Context, name: str, *, steps: Sequence[Step] = ()) -> LabView:
+    """One lab; ``steps``: what was done to make it just now. Raises NotFound."""
     guests = ctx.hypervisor.guests()
     if ctx.store.labs.find(name) is None and name in tagged(ctx, guests):
         return _unrecorded(name, guests)
-    return _view(ctx, ctx.store.lab_with_nodes(name), guests, steps=steps or {})
+    return _view(ctx, ctx.store.lab_with_nodes(name), guests, steps=steps)
 
 
 def status(ctx: Context, name: str) -> LabStatus:
     """One lab, and every requirement of every node, looked at now; raises NotFound."""
+    from lab.blueprints import blueprint
     from lab.lifecycle.ready import look, through_port
     from lab.lifecycle.sql import Account
 
@@ -51,6 +55,8 @@ def status(ctx: Context, name: str) -> LabStatus:
 
 def nodes_of(ctx: Context, name: str) -> tuple[Node, ...]:
     """The recorded nodes of a lab; raises NotFound."""
+    from lab.lifecycle.nodes import Node
+
     found = ctx.store.lab_with_nodes(name)
     owner = Owner("lab", name)
     return tuple(Node(owner, n.name, n.idx, n.role, n.sql_port, n.ssh_port) for n in found.nodes)
@@ -80,7 +86,7 @@ def _view(
     found: LabWithNodes,
     guests: Mapping[GuestName, Guest],
     *,
-    steps: Mapping[str, float] | None = None,
+    steps: Sequence[Step] = (),
 ) -> LabView:
     record = found.lab
     nodes = tuple(_node(record, node, guests) for node in found.nodes)
@@ -110,7 +116,8 @@ def _view(
         created_at=record.created_at,
         expires_at=record.expires_at,
         seconds=record.ready_seconds or 0.0,
-        steps=steps or {},
+        first_use_seconds=sum((s.seconds for s in steps if s.step in FIRST_USE), 0.0),
+        steps=tuple(steps),
     )
 
 

@@ -79,7 +79,6 @@ def _stop_all(ctx: Context, nodes: Sequence[Node], *, force: bool) -> None:
 
 
 def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float, pace: Pace) -> LabView:
-    deadline = Deadline.after(timeout)
     with lock(ctx.home, "lab", name, wait=False):
         record = ctx.store.labs.get(name)
         _check_made(record)
@@ -87,10 +86,11 @@ def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float, pace
         missing = [n for n in wanted if n.guest not in there]
         _check_memory(ctx, record, len(missing))
         image = _image(ctx, record)
-        with turn(ctx, deadline):
+        with turn(ctx):
             with ctx.progress.step("boot", f"starting {name}"):
                 _boot(ctx, record, image, missing)
                 _resume(ctx, nodes_of(ctx, name))
+            deadline = Deadline.after(timeout)
             running = [n for n in nodes_of(ctx, name) if n.guest in ctx.hypervisor.guests()]
             plan = blueprint(record.blueprint)
             ask = through_port(plan, Account(record.user, record.password), ctx.sql)

@@ -19,6 +19,7 @@ from lab.lifecycle.captured import CapturedNode, Damaged, Manifest
 from lab.lifecycle.context import Context
 from lab.lifecycle.engine import choose
 from lab.lifecycle.form import Formation, form
+from lab.lifecycle.hold import hold
 from lab.lifecycle.identify import rehearse
 from lab.lifecycle.nodes import Image, Node, plan
 from lab.lifecycle.parallel import each
@@ -33,7 +34,6 @@ from lab.names import Owner
 from lab.spec import LabSpec
 from lab.state.records import TemplateRecord
 from lab.storage import VolumeSnapshot
-from lab.wait import Deadline
 
 FORMED = "formed"
 """The label of the snapshots of a freshly formed cluster."""
@@ -45,9 +45,12 @@ leap forward of more than the hour after which OpenSSL's generators ask for new 
 
 @contextmanager
 def using(
-    ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec, deadline: Deadline
+    ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec, timeout: float
 ) -> Iterator[Manifest]:
-    """The template for ``spec``, made first if need be; it is kept from removal in the block."""
+    """The template for ``spec``, made first if need be; it is kept from removal in the block.
+
+    ``timeout``: seconds that its nodes may take to get ready.
+    """
     key = key_of(ctx, image, plan_, spec)
     while True:
         name = _current(ctx, key)
@@ -58,7 +61,7 @@ def using(
                     ctx.store.templates.update(name, used_at=time.time())
                     yield manifest
                     return
-        _ensure(ctx, key, image, plan_, spec, deadline)
+        _ensure(ctx, key, image, plan_, spec, timeout)
 
 
 def key_of(ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec) -> str:
@@ -84,11 +87,10 @@ def build(ctx: Context, spec: LabSpec) -> TemplateView:
     """Make the template for ``spec`` now, if it does not exist."""
     plan_ = blueprint(spec.blueprint)
     preflight(ctx, spec)
-    deadline = Deadline.after(ctx.settings.ready_timeout)
     profile = ctx.settings.profile_of(spec.profile)
     with (
-        images.using(ctx, choose(ctx, plan_, spec.engine).recipe, profile) as image,
-        using(ctx, image, plan_, spec, deadline) as manifest,
+        images.using(ctx, choose(ctx, plan_, spec).recipe, profile) as image,
+        using(ctx, image, plan_, spec, ctx.settings.ready_timeout) as manifest,
     ):
         return _view(ctx.store.templates.get(manifest.key))
 
@@ -182,17 +184,14 @@ def _sound(ctx: Context, name: str, image: Image) -> Manifest | None:
 
 
 def _ensure(
-    ctx: Context, key: str, image: Image, plan_: Blueprint, spec: LabSpec, deadline: Deadline
+    ctx: Context, key: str, image: Image, plan_: Blueprint, spec: LabSpec, timeout: float
 ) -> None:
-    def tell(pid: int | None) -> None:
-        ctx.progress.note("template", f"waiting for process {pid or '?'} to make the template")
-
-    with lock(ctx.home, "template", key, deadline=deadline, on_wait=tell):
+    with hold(ctx, "template", key):
         if _current(ctx, key) is None:
             name = _vacant(ctx, key)
             ctx.progress.note("template", "first use: forming a cluster to clone from")
             with ctx.progress.step("template", f"making the template {name} (first use)"):
-                _make(ctx, name, image, plan_, spec, deadline)
+                _make(ctx, name, image, plan_, spec, timeout)
 
 
 def _vacant(ctx: Context, key: str) -> str:
@@ -211,7 +210,7 @@ def _vacant(ctx: Context, key: str) -> str:
 
 
 def _make(
-    ctx: Context, name: str, image: Image, plan_: Blueprint, spec: LabSpec, deadline: Deadline
+    ctx: Context, name: str, image: Image, plan_: Blueprint, spec: LabSpec, timeout: float
 ) -> None:
     owner, began = Owner("template", name), time.time()
     profile = ctx.settings.profile_of(spec.profile)
@@ -246,8 +245,8 @@ def _make(
             CLOCK_OFFSET,
             (lambda node: _memory_file(ctx, node, spec.size.memory)) if warm else None,
         )
-        with turn(ctx, deadline):
-            form(ctx, formation, deadline)
+        with turn(ctx):
+            form(ctx, formation, timeout)
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
                 rehearse(ctx, nodes)
                 manifest = _capture(ctx, name, nodes, image, warm=warm)

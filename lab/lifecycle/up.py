@@ -25,7 +25,7 @@ from lab.lifecycle.preflight import preflight
 from lab.lifecycle.remove import forget
 from lab.lifecycle.sql import Account
 from lab.lifecycle.turn import turn
-from lab.lifecycle.views import LabView
+from lab.lifecycle.views import FIRST_USE, LabView
 from lab.locks import lock
 from lab.names import Owner
 from lab.spec import LabSpec, format_size
@@ -35,12 +35,15 @@ from lab.wait import Deadline
 
 @dataclass(frozen=True)
 class _Job:
-    """A lab in the making: its lock is held and its name recorded."""
+    """A lab in the making: its lock is held and its name recorded.
+
+    ``timeout``: seconds that its nodes may take to get ready once they were started.
+    """
 
     spec: LabSpec
     plan: Blueprint
     owner: Owner
-    deadline: Deadline
+    timeout: float
 
 
 def up(
@@ -55,27 +58,27 @@ def up(
     """Make a lab and return it once every node can be used.
 
     ``cold`` boots instead of cloning a template; ``exist_ok`` returns the lab if it is there
-    already and as asked for, started if it was stopped; ``timeout`` in seconds bounds the wait
-    for nodes to get ready.
+    already and as asked for, started if it was stopped. ``timeout``: seconds that nodes may take
+    to get ready once they were started, those of a template to be made and then the lab's own.
 
     Nothing is left when it fails, unless ``keep_failed``. Raises InvalidSpec, Conflict (name
     taken), HostUnfit, NotReady, CommandFailed.
     """
     began = time.time()
     plan_ = blueprint(spec.blueprint)
+    timeout = timeout or ctx.settings.ready_timeout
     if exist_ok:
-        found = _existing(ctx, spec, timeout or ctx.settings.ready_timeout)
+        found = _existing(ctx, spec, timeout)
         if found is not None:
             return found
     with ctx.progress.step("preflight"):
         preflight(ctx, spec)
-    deadline = Deadline.after(timeout or ctx.settings.ready_timeout)
-    with _claimed(ctx, spec, plan_, deadline) as job:
+    with _claimed(ctx, spec, plan_, timeout) as job:
         try:
             _make(ctx, job, cold=cold)
-            took = time.time() - began
+            took = time.time() - began - ctx.progress.spent(*FIRST_USE)
             ctx.store.labs.update(job.owner.name, state="ready", ready_seconds=took)
-            return look_at(ctx, job.owner.name, steps=ctx.progress.seconds)
+            return look_at(ctx, job.owner.name, steps=ctx.progress.steps)
         except BaseException as error:
             _give_up(ctx, job, error, keep=keep_failed)
             raise
@@ -98,8 +101,9 @@ def _existing(ctx: Context, spec: LabSpec, timeout: float) -> LabView | None:
 
 
 @contextmanager
-def _claimed(ctx: Context, spec: LabSpec, plan_: Blueprint, deadline: Deadline) -> Iterator[_Job]:
+def _claimed(ctx: Context, spec: LabSpec, plan_: Blueprint, timeout: float) -> Iterator[_Job]:
     """Take a name, in the record and by its lock; raises Conflict."""
+    deadline = Deadline.after(timeout)
     with ExitStack() as held:
         while True:
             name = spec.name or ctx.store.free_name(spec.blueprint)
@@ -113,7 +117,7 @@ def _claimed(ctx: Context, spec: LabSpec, plan_: Blueprint, deadline: Deadline) 
                     raise
             else:
                 break
-        yield _Job(spec, plan_, Owner("lab", name), deadline)
+        yield _Job(spec, plan_, Owner("lab", name), timeout)
 
 
 def _clear_remains(ctx: Context, owner: Owner) -> None:
@@ -151,7 +155,7 @@ def _record(ctx: Context, name: str, spec: LabSpec, plan_: Blueprint) -> None:
 
 
 def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
-    choice = choose(ctx, job.plan, job.spec.engine)
+    choice = choose(ctx, job.plan, job.spec)
     profile = ctx.settings.profile_of(job.spec.profile)
     with images.using(ctx, choice.recipe, profile) as image:
         _check_disk(ctx, job.spec, image)
@@ -165,24 +169,31 @@ def _make_of(ctx: Context, job: _Job, image: Image, *, cold: bool) -> None:
         formation = Formation(
             job.owner, image, job.plan, job.spec.size, profile, allotted.nodes, allotted.segment
         )
-        with turn(ctx, job.deadline):
-            form(ctx, formation, job.deadline)
-            _hand_over(ctx, job, image, allotted, prepare(ctx, job.owner, allotted.nodes))
+        with turn(ctx):
+            deadline = form(ctx, formation, job.timeout)
+            prepared = prepare(ctx, job.owner, allotted.nodes)
+            _hand_over(ctx, job, image, allotted, prepared, deadline)
         return
-    using = template.using(ctx, image, job.plan, job.spec, job.deadline)
-    with using as manifest, turn(ctx, job.deadline):
+    using = template.using(ctx, image, job.plan, job.spec, job.timeout)
+    with using as manifest, turn(ctx):
         why_cold = "" if manifest.warm else ctx.hypervisor.capabilities().why_cold
         allotted = _allot(ctx, job, image, template_key=manifest.key, why_cold=why_cold)
         prepared = clone(ctx, manifest, image, job.spec, allotted.nodes, allotted.segment)
+        deadline = Deadline.after(job.timeout)
         if not manifest.warm:
-            until_formed(ctx, allotted.nodes, job.plan, job.deadline)
-        _hand_over(ctx, job, image, allotted, prepared)
+            until_formed(ctx, allotted.nodes, job.plan, deadline)
+        _hand_over(ctx, job, image, allotted, prepared, deadline)
 
 
 def _hand_over(
-    ctx: Context, job: _Job, image: Image, allotted: _Allotted, prepared: Prepared
+    ctx: Context,
+    job: _Job,
+    image: Image,
+    allotted: _Allotted,
+    prepared: Prepared,
+    deadline: Deadline,
 ) -> None:
-    account, deadline = allotted.account, job.deadline
+    account = allotted.account
     hand_over(ctx, allotted.nodes, job.plan, image.engine, account, prepared, deadline)
 
 

@@ -8,6 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lab.progress import Step
+
+FIRST_USE = ("image", "template")
+"""The steps of ``up`` that only the first lab of a kind has."""
+
 
 @dataclass(frozen=True)
 class NodeView:
@@ -31,6 +36,8 @@ class NodeView:
 class LabView:
     """A lab. ``state``: creating, ready, degraded, stopped, failed, removing.
 
+    ``seconds``: how long it took to get ready. ``steps``: what ``up`` did just now;
+    ``first_use_seconds``: what of that went into an image and a template, before ``seconds``.
     ``risks``: what its profile lets be lost, empty if no commit can be.
     """
 
@@ -56,16 +63,21 @@ class LabView:
     profile: str = ""
     risks: tuple[str, ...] = ()
     seconds: float = 0.0
-    steps: Mapping[str, float] = field(default_factory=dict)
+    first_use_seconds: float = 0.0
+    steps: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """Something that must hold for a node to be ready, and whether it does."""
+    """Something that must hold for a node to be ready, and whether it does.
+
+    ``name``: in a word or two; ``met`` None: nobody could be asked; ``found``: what is there.
+    """
 
     node: str
+    name: str
     what: str
-    met: bool
+    met: bool | None
     found: str = ""
 
 

@@ -32,7 +32,7 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
         if not working:
             raise NotReady(
                 f"the lab {name} will not get ready: the command that was making it has ended",
-                hint=f"`lab up` with this name makes it anew, `lab down {name}` removes what is left",
+                hint=f"`lab up` makes it anew, `lab down {name}` removes what is left",
             )
     else:
         raise NotReady(

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Column, Connection, Table, delete, insert, select, update
+from sqlalchemy import Column, Connection, CursorResult, Table, delete, insert, select, update
 
 from lab.errors import Conflict, NotFound
 from lab.state.database import Database
 from lab.suggest import did_you_mean
 
 R = TypeVar("R")
+
+
+def as_records(rows: CursorResult[Any], record: type[R]) -> list[R]:
+    """Rows whose columns are the fields of ``record``; for many, ``mappings()`` is slow."""
+    names = list(rows.keys())
+    return [record(**dict(zip(names, row, strict=True))) for row in rows]
 
 
 class Keyed(Generic[R]):
@@ -52,8 +58,8 @@ class Keyed(Generic[R]):
     def all(self) -> list[R]:
         """All rows, by name."""
         with self._database.read() as connection:
-            rows = connection.execute(select(self._table).order_by(self._key)).mappings()
-            return [self._record(**row) for row in rows]
+            rows = connection.execute(select(self._table).order_by(self._key))
+            return as_records(rows, self._record)
 
     def update(self, name: str, **fields: Any) -> None:
         """Set some of the record's fields; raises NotFound."""
@@ -79,9 +85,9 @@ class Keyed(Generic[R]):
 
     def _unknown(self, connection: Connection, name: str) -> NotFound:
         known: Sequence[str] = connection.execute(select(self._key)).scalars().all()
-        otherwise = f"there is no {self._noun} yet" if not known else ""
-        if known and self._noun == "lab":
-            otherwise = "`lab ls` shows them"
+        otherwise = ""
+        if self._noun == "lab":
+            otherwise = "`lab ls` shows them" if known else "`lab up pxc` makes one"
         return NotFound(
             f"there is no {self._noun} {name}",
             hint=did_you_mean(name, known, otherwise=otherwise),

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.engine import Engine
 
 from images.fake import build
+from lab.errors import LabError
 from lab.hypervisor import Capabilities
 from lab.hypervisor.fake import FakeHypervisor
 from lab.lifecycle import image, template
@@ -172,6 +173,37 @@ def raising(error: BaseException) -> Callable[[], None]:
         raise error
 
     return act
+
+
+def at(step: str, act: Callable[[], object]) -> Hook:
+    """A hook that does ``act`` the first time that ``step`` is about to happen."""
+    waiting = [act]
+
+    def hook(now: str) -> None:
+        if now == step and waiting:
+            waiting.pop()()
+
+    return hook
+
+
+def in_process(world: World, verb: Callable[[Context], object], hook: Hook = ignore) -> int:
+    """Run ``verb`` in a process of its own; its pid. It exits with an error's exit code."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        with world.open(hook) as ctx:
+            verb(ctx)
+        code = 0
+    except LabError as error:
+        code = error.exit_code
+    finally:
+        os._exit(code)
+
+
+def codes(children: list[int]) -> list[int]:
+    return sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
 
 
 def named(name: str, **changes: object) -> LabSpec:

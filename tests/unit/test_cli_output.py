@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 
@@ -12,6 +13,7 @@ from test_cli_support import FakeLifecycle, lab_view
 from lab.cli import main
 from lab.cli.table import facts, table
 from lab.lifecycle.views import Finding, GcReport, LabView, Rows
+from lab.progress import Step
 
 UP = """\
 NODE  ROLE    STATE  SQL              SSH
@@ -24,7 +26,7 @@ engine    mariadb 11.8.6
 user      lab
 password  s3cret
 dsn       mysql://lab:s3cret@127.0.0.1:23306/
-started   warm, in 1.9 s
+started   ready in 1.9 s (warm)
 """
 
 ENV = """\
@@ -67,9 +69,28 @@ def test_cold_says_why(capsys: Capture) -> None:
     """Protects the reason: a slow start without one looks like a fault."""
     world = FakeLifecycle()
     world.views["pxc"] = lab_view(started="cold", why_cold="QEMU is another version", seconds=61.0)
-    assert "started   cold (QEMU is another version), in 61.0 s\n" in out(
-        capsys, "status", world=world
+    told = "started   ready in 61.0 s (cold: QEMU is another version)\n"
+    assert told in out(capsys, "status", world=world)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (("image", "template"), "after 129 s for image and template, made on first use"),
+        (("template",), "after 89 s for template, made on first use"),
+        (("image",), "after 40 s for image, made on first use"),
+    ],
+)
+def test_a_first_use_is_told_apart(capsys: Capture, steps: tuple[str, ...], said: str) -> None:
+    """Protects the first impression: the wait was for what all further labs share."""
+    took = {"image": 40.0, "template": 89.0}
+    world = FakeLifecycle()
+    world.views["pxc"] = lab_view(
+        seconds=3.1,
+        first_use_seconds=sum(took[step] for step in steps),
+        steps=(*(Step(step, took[step]) for step in steps), Step("ready", 3.0)),
     )
+    assert f"started   ready in 3.1 s (warm), {said}\n" in out(capsys, "status", world=world)
 
 
 def test_json_is_the_whole_view(capsys: Capture) -> None:
@@ -93,7 +114,7 @@ def test_ls(capsys: Capture) -> None:
     now = time.time()
     world = FakeLifecycle()
     world.views = {
-        "pxc": lab_view(created_at=now - 90.5, expires_at=now + 7200.9),
+        "pxc": lab_view(created_at=now - 90.5, expires_at=now + 7170.9),
         "lost": lab_view(
             "lost", nodes=0, blueprint="", engine="", engine_version="", state="failed"
         ),
@@ -112,15 +133,35 @@ def test_nothing_to_list_is_said_on_stderr(capsys: Capture) -> None:
     assert out(capsys, "ls", "-o", "json", world=FakeLifecycle()) == "[]\n"
 
 
-def test_status_shows_what_is_unmet(capsys: Capture) -> None:
-    """Protects the way from "degraded" to the reason."""
+def test_status_shows_what_is_met_and_what_is_not(capsys: Capture) -> None:
+    """Protects the way from "degraded" to the reason, and the proof that all was looked at."""
     text = out(capsys, "status", "pxc")
     assert text.startswith(UP)
-    assert text.endswith(
-        "NODE  REQUIREMENT   MET  FOUND\n"
-        "n1    wsrep Synced  yes\n"
-        "n2    SQL           NO   refused\n"
+    assert text.removeprefix(UP) == (
+        "\n"
+        "NODE  SQL  SIZE 3\n"
+        "n1    ✓    ✓\n"
+        "n2    ✗    -\n"
+        "n3    -    -\n"
+        "\n"
+        "n2: required: SQL answers; found: refused\n"
     )
+    found = json.loads(out(capsys, "status", "pxc", "-o", "json"))["requirements"]
+    assert found[1] == {
+        "node": "n1", "name": "size 3", "what": "wsrep_cluster_size is 3", "met": True,
+        "found": "3",
+    }  # fmt: skip
+    assert found[3]["met"] is None
+
+
+def test_status_is_for_any_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects people whose terminal knows Latin-1 only from a traceback."""
+    printed = io.BytesIO()
+    with io.TextIOWrapper(printed, encoding="latin-1") as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        assert main(["status", "pxc"], lifecycle=FakeLifecycle("pxc")) == 0
+        stream.flush()
+        assert b"n1    +    +\nn2    x    -\n" in printed.getvalue()
 
 
 def test_env(capsys: Capture) -> None:

@@ -173,7 +173,12 @@ class FakeSession(Session):
         self._called("status", name)
         return LabStatus(
             self._find(name),
-            (Requirement("n1", "wsrep Synced", True), Requirement("n2", "SQL", False, "refused")),
+            (
+                Requirement("n1", "SQL", "SQL answers", True),
+                Requirement("n1", "size 3", "wsrep_cluster_size is 3", True, "3"),
+                Requirement("n2", "SQL", "SQL answers", False, "refused"),
+                Requirement("n2", "size 3", "wsrep_cluster_size is 3", None),
+            ),
         )
 
     def wait(self, name: str, *, timeout: float) -> LabView:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -12,9 +11,10 @@ from pathlib import Path
 import pytest
 from lifecycle_world import (
     SPEC,
-    Hook,
     World,
-    ignore,
+    at,
+    codes,
+    in_process,
     make_image,
     make_lab,
     make_template,
@@ -37,37 +37,6 @@ from lab.state.records import LabRecord
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
-
-
-def at(step: str, act: Callable[[], object]) -> Hook:
-    """A hook that does ``act`` the first time that ``step`` is about to happen."""
-    waiting = [act]
-
-    def hook(now: str) -> None:
-        if now == step and waiting:
-            waiting.pop()()
-
-    return hook
-
-
-def in_process(world: World, verb: Callable[[Context], object], hook: Hook = ignore) -> int:
-    """Run ``verb`` in a process of its own; its pid. It exits with an error's exit code."""
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        with world.open(hook) as ctx:
-            verb(ctx)
-        code = 0
-    except LabError as error:
-        code = error.exit_code
-    finally:
-        os._exit(code)
-
-
-def codes(children: list[int]) -> list[int]:
-    return sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
 
 
 def test_one_name_asked_for_twice_is_given_once(world: World) -> None:

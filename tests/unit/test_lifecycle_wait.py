@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from pathlib import Path
 
 import pytest
-from lifecycle_world import SPEC, World, in_process, make_lab, make_template, named, codes
+from lifecycle_world import World, codes, in_process, make_lab, make_template
 
-from lab.errors import Conflict, NotReady
-from lab.lifecycle.look import labs
-from lab.lifecycle.up import up
+from lab.errors import NotReady
 from lab.lifecycle.wait import wait
 from lab.locks import lock
 from lab.state.records import LabRecord

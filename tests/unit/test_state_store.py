@@ -82,7 +82,7 @@ def test_a_name_is_taken_once(store: Store) -> None:
 def test_a_mistyped_name_gets_a_hint(store: Store) -> None:
     with pytest.raises(NotFound) as caught:
         store.labs.get("shop")
-    assert caught.value.hint == "there is no lab yet"
+    assert caught.value.hint == "`lab up pxc` makes one"
     store.labs.add(lab("shop"))
     with pytest.raises(NotFound) as caught:
         store.labs.get("shpo")
