@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from lab.errors import Conflict
+from lab.errors import Busy
 from lab.paths import Home, unwritable
 from lab.wait import Deadline, attempts
 
@@ -39,7 +39,7 @@ def lock(
     ``shared`` holders exclude only exclusive ones. ``on_wait`` is called once before
     waiting, with the holder's pid if it is known (exclusive holders note theirs).
 
-    Raises Conflict if it is held and ``wait`` is False or ``deadline`` passes, HostUnfit
+    Raises Busy if it is held and ``wait`` is False or ``deadline`` passes, HostUnfit
     if the home cannot be written.
     """
     path = home.lock(kind, name)
@@ -156,9 +156,9 @@ def _holder(path: Path) -> int | None:
     return None
 
 
-def _busy(kind: LockKind, name: str, pid: int | None) -> Conflict:
+def _busy(kind: LockKind, name: str, pid: int | None) -> Busy:
     who = f"process {pid}" if pid else "another process"
-    return Conflict(
+    return Busy(
         f"{kind} {name} is busy: {who} is working on it",
         hint="try again when it is done" + (f"; `ps {pid}` shows what it is" if pid else ""),
     )

@@ -23,6 +23,7 @@ OwnerKind = Literal["lab", "template", "image"]
 _LAB = re.compile(r"[a-z](?:[a-z0-9-]*[a-z0-9])?")
 _PART = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 _NODE = re.compile(r"n[1-9]")
+_LAB_GUEST = re.compile(r"lab-([a-z][a-z0-9-]*)-n[1-9]")
 
 
 @dataclass(frozen=True, order=True)
@@ -104,3 +105,9 @@ def guest_name(owner: Owner, node: str) -> GuestName:
     if owner.kind == "template":
         return GuestName(f"lab-t.{owner.name[:16]}-{node}")
     return GuestName(f"lab-{owner.name}-{node}")
+
+
+def lab_of(guest: str) -> str:
+    """The lab that a guest of this name is a node of, in whatever home; empty if of none."""
+    match = _LAB_GUEST.fullmatch(guest)
+    return match[1] if match else ""

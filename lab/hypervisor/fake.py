@@ -151,6 +151,11 @@ class FakeHypervisor:
             ours = [record for record in self._guests.all() if record.home == self._home]
         return {record.name: Guest(record.name, record.state, record.tags) for record in ours}
 
+    def names(self) -> set[GuestName]:
+        """See Hypervisor."""
+        with self._guests.hold():
+            return {record.name for record in self._guests.all()}
+
     def channel(self, guest: GuestName) -> FakeChannel:
         """See Hypervisor."""
         self._before("channel")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from images.recipe import load
 from lab import host
 from lab.blueprints import blueprint
-from lab.errors import Conflict, NotReady
+from lab.errors import Conflict, NotReady, PortTaken
 from lab.hypervisor import GuestSpec
 from lab.lifecycle import image as images
 from lab.lifecycle.context import Context
@@ -15,6 +15,7 @@ from lab.lifecycle.identify import set_clocks
 from lab.lifecycle.look import lab, node_of, nodes_of
 from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec
 from lab.lifecycle.parallel import each
+from lab.lifecycle.ports import TRIES, move_taken
 from lab.lifecycle.ready import through_port
 from lab.lifecycle.rescue import USUAL, Pace, until_back
 from lab.lifecycle.settle import write_out
@@ -121,7 +122,16 @@ def _check_memory(ctx: Context, record: LabRecord, nodes: int) -> None:
 
 
 def _boot(ctx: Context, record: LabRecord, image: Image, nodes: Sequence[Node]) -> None:
-    each(ctx.hypervisor.start, [_spec(ctx, record, image, node) for node in nodes])
+    for left in reversed(range(TRIES)):
+        nodes = move_taken(ctx, nodes)
+        try:
+            each(ctx.hypervisor.start, [_spec(ctx, record, image, node) for node in nodes])
+            return
+        except PortTaken:
+            if not left:
+                raise
+        there = ctx.hypervisor.guests()
+        nodes = [node for node in nodes if node.guest not in there]
 
 
 def _resume(ctx: Context, nodes: Sequence[Node]) -> None:

@@ -58,6 +58,7 @@ class World:
     version: str = "1"
     boot_seconds: float = 0.0
     capacity: int = 1 << 40
+    ports: tuple[int, int] = (31000, 31999)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -68,7 +69,7 @@ class World:
     def settings(self) -> Settings:
         return Settings(
             self.home, "tester", hypervisor="fake", storage="fake",
-            ready_timeout=20.0, memory_floor=0, port_range=(31000, 31999),
+            ready_timeout=20.0, memory_floor=0, port_range=self.ports,
         )  # fmt: skip
 
     @contextmanager

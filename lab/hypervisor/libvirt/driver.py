@@ -15,7 +15,7 @@ from typing import Any
 import libvirt
 import libvirt_qemu
 
-from lab.errors import Conflict, HostUnfit, LabError, NotFound, NotReady
+from lab.errors import Conflict, HostUnfit, LabError, NotFound, NotReady, PortTaken
 from lab.hypervisor import (
     Capabilities,
     DirectBoot,
@@ -40,6 +40,8 @@ LOGS = ("/var/log/libvirt/qemu", "~/.cache/libvirt/qemu/log")
 """Where libvirt keeps what QEMU writes, ``<guest>.log``: the system's, the user's own."""
 
 _PARALLEL = 9
+_PORT_TAKEN = "Could not set up host forwarding rule"
+"""What QEMU says (net/slirp.c) when a port that it is to forward cannot be bound."""
 
 
 class LibvirtHypervisor:
@@ -180,6 +182,11 @@ class LibvirtHypervisor:
                     found[name] = Guest(name, _state(domain.state()[0]), tags)
         return found
 
+    def names(self) -> set[GuestName]:
+        """See Hypervisor."""
+        with translated("listing guests"):
+            return {GuestName(domain.name()) for domain in self._connection.listAllDomains()}
+
     def channel(self, guest: GuestName) -> AgentChannel:
         """See Hypervisor."""
         return AgentChannel(self._find(guest), guest)
@@ -195,6 +202,11 @@ class LibvirtHypervisor:
                 return self._connection.createXML(xml, flags)
         except HostUnfit as error:
             error.details += tuple(self._last_words(guest))
+            if any(_PORT_TAKEN in line for line in error.details):
+                raise PortTaken(
+                    f"starting {guest.name}: another program uses one of its ports",
+                    details=error.details,
+                ) from error
             raise
 
     def _find(self, guest: GuestName) -> Any:
