@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         LabStatus,
         LabView,
         Rows,
+        SnapshotView,
         TemplateView,
     )
     from lab.progress import Listener
@@ -117,6 +118,36 @@ class Session:
         from lab.lifecycle.lease import extend
 
         return extend(self._context, name, ttl)
+
+    def take_snapshot(self, name: str, what: str) -> SnapshotView:
+        """Snapshot a lab."""
+        from lab.lifecycle import snapshot
+
+        return snapshot.take(self._context, name, what)
+
+    def snapshots(self, name: str) -> list[SnapshotView]:
+        """The snapshots of a lab."""
+        from lab.lifecycle import snapshot
+
+        return snapshot.snapshots(self._context, name)
+
+    def remove_snapshots(self, name: str, labels: Sequence[str]) -> None:
+        """Remove snapshots of a lab."""
+        from lab.lifecycle import snapshot
+
+        snapshot.remove(self._context, name, labels)
+
+    def prune_snapshots(self, name: str) -> list[str]:
+        """Remove what is more than the schedule keeps."""
+        from lab.lifecycle import snapshot
+
+        return snapshot.rotate(self._context, name, take_due=False)
+
+    def rollback(self, name: str, to: str, *, node: str | None, timeout: float) -> LabView:
+        """Put a lab, or a node, back to a snapshot."""
+        from lab.lifecycle.rollback import rollback
+
+        return rollback(self._context, name, to, node=node, timeout=timeout)
 
     def gc(self, *, dry_run: bool, orphans: bool) -> GcReport:
         """Remove what expired or was left by a crash."""

@@ -30,6 +30,7 @@ def lab_text(view: LabView, now: float) -> str:
             ("engine", f"{view.engine} {view.engine_version}".strip()),
             ("profile", view.profile),
             *(("risk", risk) for risk in view.risks),
+            ("snapshots", view.snapshots),
             ("user", view.user),
             ("password", view.password),
             ("dsn", view.dsn),

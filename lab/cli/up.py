@@ -30,6 +30,7 @@ def up(
     name: flags.LabName = "",
     ttl: flags.Ttl = "",
     profile: flags.Profile = "",
+    snapshots: flags.Snapshots = "",
     cold: flags.Cold = False,
     keep_failed: flags.KeepFailed = False,
     exist_ok: Annotated[
@@ -57,6 +58,7 @@ def up(
         name=name,
         ttl=ttl,
         profile=profile,
+        snapshots=snapshots,
     )
     limit = flags.duration("--timeout", timeout) if timeout else None
     with app.open(doing=REMOVING) as session:

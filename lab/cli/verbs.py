@@ -135,6 +135,17 @@ class TemplateVerbs(Verbs):
     }
 
 
+class SnapshotVerbs(Verbs):
+    """Take, list and remove snapshots of labs."""
+
+    table: ClassVar[Mapping[str, str | type[Verbs]]] = {
+        "take": "lab.cli.snapshot:take",
+        "ls": "lab.cli.snapshot:ls",
+        "rm": "lab.cli.snapshot:rm",
+        "prune": "lab.cli.snapshot:prune",
+    }
+
+
 class RootVerbs(Verbs):
     """Disposable VM labs of MySQL-family clusters: clones of a formed cluster."""
 
@@ -148,6 +159,8 @@ class RootVerbs(Verbs):
         "start": "lab.cli.power:start",
         "stop": "lab.cli.power:stop",
         "extend": "lab.cli.power:extend",
+        "snapshot": SnapshotVerbs,
+        "rollback": "lab.cli.snapshot:rollback",
         "sql": "lab.cli.sql:sql",
         "exec": "lab.cli.inside:execute",
         "ssh": "lab.cli.inside:ssh",

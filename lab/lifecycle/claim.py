@@ -161,6 +161,7 @@ def _record(ctx: Context, name: str, spec: LabSpec, plan: Blueprint) -> None:
             memory=spec.size.memory,
             cpus=spec.size.cpus,
             disk=spec.size.disk,
+            snapshots=str(spec.snapshots),
             profile=ctx.settings.profile_of(spec.profile).name,
             state="creating",
             password="",

@@ -13,8 +13,9 @@ from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec, seed_disk
 from lab.lifecycle.parallel import each
 from lab.lifecycle.ready import FROM_INSIDE, through_agent, until_ready
-from lab.names import Owner
+from lab.names import Owner, VolumeName
 from lab.profile import Profile
+from lab.schedule import ORIGIN
 from lab.spec import NodeSize
 from lab.state.records import ResourceKind
 from lab.storage import Volume
@@ -71,6 +72,11 @@ def intend(ctx: Context, nodes: Sequence[Node], disks: Sequence[str]) -> list[in
     return ctx.store.resources.intend_all(nodes[0].owner, things)
 
 
+def mark_origin(ctx: Context, volumes: Sequence[VolumeName]) -> None:
+    """Note what a lab is now, before any of its nodes ran, as what it can be put back to."""
+    ctx.storage.snapshot(volumes, ORIGIN)
+
+
 def write_seed(ctx: Context, formation: Formation, node: Node) -> Path:
     """Write the seed disk of ``node`` and return its path."""
     path = ctx.home.seed(formation.owner, node.name)
@@ -105,6 +111,8 @@ def _volumes(ctx: Context, formation: Formation) -> dict[str, list[Volume]]:
         ]
         for node in formation.nodes
     }
+    if formation.owner.kind == "lab":
+        mark_origin(ctx, [volume.name for found in made.values() for volume in found])
     ctx.store.resources.made(*intent)
     return made
 

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 
 from images import isolate
 from lab.errors import Conflict, LabError
-from lab.lifecycle import image, template
+from lab.lifecycle import image, snapshot, template
 from lab.lifecycle.context import Context
 from lab.lifecycle.remove import forget
 from lab.lifecycle.views import GcReport
@@ -45,8 +45,11 @@ def gc(ctx: Context, *, dry_run: bool = False, orphans: bool = False) -> GcRepor
         else:
             left.append(f"{owner}: not recorded; `lab gc --orphans` or `lab down` removes it")
     report = perform(ctx, found, dry_run=dry_run)
-    swept = [] if dry_run else [*ctx.storage.sweep(), *_scratch(ctx)]
-    return GcReport((*report.removed, *swept), (*report.left, *left))
+    if dry_run:
+        return GcReport(report.removed, (*report.left, *left))
+    swept = [*ctx.storage.sweep(), *_scratch(ctx)]
+    rotated = _rotate(ctx, left)
+    return GcReport((*report.removed, *swept, *rotated), (*report.left, *left))
 
 
 def tasks(ctx: Context) -> Iterator[Task]:
@@ -68,6 +71,18 @@ def perform(ctx: Context, found: Sequence[Task], *, dry_run: bool = False) -> Gc
     for owner, why in sorted(found, key=lambda task: _ORDER.index(task[0].kind)):
         _do(ctx, owner, why, removed, left, dry_run=dry_run)
     return GcReport(tuple(removed), tuple(left))
+
+
+def _rotate(ctx: Context, left: list[str]) -> list[str]:
+    """Take and remove the snapshots that schedules ask for; what cannot be done is noted."""
+    done: list[str] = []
+    for lab in ctx.store.labs.all():
+        if lab.snapshots:
+            try:
+                done += snapshot.rotate(ctx, lab.name)
+            except LabError as error:
+                left.append(f"snapshots of {lab.name}: {error}")
+    return done
 
 
 def _why(ctx: Context, owner: Owner) -> str:

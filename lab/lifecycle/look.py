@@ -112,6 +112,7 @@ def _view(
         cpus=record.cpus,
         disk=record.disk,
         profile=record.profile,
+        snapshots=record.snapshots,
         risks=_risks(ctx, record.profile),
         created_at=record.created_at,
         expires_at=record.expires_at,

@@ -83,25 +83,38 @@ def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float, pace
     with lock(ctx.home, "lab", name, wait=False):
         record = ctx.store.labs.get(name)
         _check_made(record)
-        there = ctx.hypervisor.guests()
-        missing = [n for n in wanted if n.guest not in there]
-        _check_memory(ctx, record, len(missing))
-        image = _image(ctx, record)
         with turn(ctx):
-            with ctx.progress.step("boot", f"starting {name}"):
-                _boot(ctx, record, image, missing)
-                _resume(ctx, nodes_of(ctx, name))
-            deadline = Deadline.after(timeout)
-            running = [n for n in nodes_of(ctx, name) if n.guest in ctx.hypervisor.guests()]
-            plan = blueprint(record.blueprint)
-            ask = through_port(plan, Account(record.user, record.password), ctx.sql)
-            with ctx.progress.step("ready", "waiting until every node can be used"):
-                until_back(
-                    ctx, running, plan, ask, deadline,
-                    all_here=len(running) == record.node_count, pause=_LOOK_EVERY, pace=pace,
-                )  # fmt: skip
+            bring_back(ctx, record, wanted, timeout, pace)
         ctx.store.labs.update(name, state="ready")
     return lab(ctx, name)
+
+
+def bring_back(
+    ctx: Context,
+    record: LabRecord,
+    wanted: Sequence[Node],
+    timeout: float,
+    pace: Pace = USUAL,
+) -> None:
+    """Boot those of ``wanted`` that do not run, and wait until all that run are a cluster.
+
+    Nodes that cannot rejoin by themselves are helped. ``timeout`` in seconds, from when they
+    were started. The lab's lock and a turn are held; raises as ``start`` does.
+    """
+    boot(ctx, record, wanted)
+    deadline = Deadline.after(timeout)
+    plan = blueprint(record.blueprint)
+    ask = through_port(plan, Account(record.user, record.password), ctx.sql)
+    there = running(ctx, record.name)
+    whole = len(there) == record.node_count
+    with ctx.progress.step("ready", "waiting until every node can be used"):
+        until_back(ctx, there, plan, ask, deadline, all_here=whole, pause=_LOOK_EVERY, pace=pace)
+
+
+def running(ctx: Context, name: str) -> list[Node]:
+    """The nodes of a lab that have a guest."""
+    there = ctx.hypervisor.guests()
+    return [node for node in nodes_of(ctx, name) if node.guest in there]
 
 
 def _check_made(record: LabRecord) -> None:
@@ -109,7 +122,8 @@ def _check_made(record: LabRecord) -> None:
         raise Conflict(f"the lab {record.name} is {record.state}", hint="`lab gc` clears remains")
 
 
-def _image(ctx: Context, record: LabRecord) -> Image:
+def image_of(ctx: Context, record: LabRecord) -> Image:
+    """The image of a lab; raises NotFound."""
     recipe = ctx.store.images.get(record.image).recipe
     return images.find(ctx, load(recipe), record.image)
 
@@ -121,7 +135,21 @@ def _check_memory(ctx: Context, record: LabRecord, nodes: int) -> None:
         host.check_memory(nodes, record.memory, have, floor, hint=hint)
 
 
-def _boot(ctx: Context, record: LabRecord, image: Image, nodes: Sequence[Node]) -> None:
+def boot(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> None:
+    """Start those of ``nodes`` that have no guest; paused ones of the lab go on.
+
+    Raises HostUnfit, at once if there is not enough memory.
+    """
+    there = ctx.hypervisor.guests()
+    missing = [node for node in nodes if node.guest not in there]
+    _check_memory(ctx, record, len(missing))
+    image = image_of(ctx, record)
+    with ctx.progress.step("boot", f"starting {record.name}"):
+        _start_guests(ctx, record, image, missing)
+        _resume(ctx, nodes_of(ctx, record.name))
+
+
+def _start_guests(ctx: Context, record: LabRecord, image: Image, nodes: Sequence[Node]) -> None:
     for left in reversed(range(TRIES)):
         nodes = move_taken(ctx, nodes)
         try:

@@ -62,9 +62,19 @@ class LabView:
     expires_at: float | None = None
     profile: str = ""
     risks: tuple[str, ...] = ()
+    snapshots: str = ""
     seconds: float = 0.0
     first_use_seconds: float = 0.0
     steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True)
+class SnapshotView:
+    """A snapshot of a lab. ``name``: what it was taken as; ``at`` None if that is not known."""
+
+    label: str
+    name: str
+    at: float | None
 
 
 @dataclass(frozen=True)

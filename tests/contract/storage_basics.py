@@ -234,6 +234,50 @@ class Basics:
                 storage.rollback(volume, label)
         assert place.get(storage.get(formed.volume), 0, 6) == b"change"
 
+    def test_rollback_keeps_all_snapshots(self, place: Place, storage: Storage) -> None:
+        """Protects later snapshots: one may go back and forth."""
+        volume = storage.create(vol("a"), SIZE, {})
+        for label in ("one", "two", "three"):
+            place.put(storage.get(volume.name), 0, label.encode().ljust(5))
+            storage.snapshot([volume.name], label)
+        for label in ("one", "three", "two"):
+            storage.rollback(volume.name, label)
+            assert place.get(storage.get(volume.name), 0, 5) == label.encode().ljust(5)
+            assert labels(storage, volume.name) == ["one", "two", "three"]
+        assert storage.get(volume.name) == volume
+
+    # drop
+
+    def test_drop_removes_one_snapshot(self, place: Place, storage: Storage) -> None:
+        volume = storage.create(vol("a"), SIZE, {})
+        for label in ("one", "two", "three"):
+            place.put(volume, 0, label.encode().ljust(5))
+            storage.snapshot([volume.name], label)
+        storage.rollback(volume.name, "two")
+        for label in ("two", "two", "absent", "one"):
+            storage.drop(VolumeSnapshot(volume.name, label, SIZE))
+        storage.drop(VolumeSnapshot(vol("absent"), "one", SIZE))
+        assert labels(storage, volume.name) == ["three"]
+        assert place.get(storage.get(volume.name), 0, 5) == b"two  "
+        with pytest.raises(NotFound):
+            storage.rollback(volume.name, "two")
+        storage.snapshot([volume.name], "two")
+        assert labels(storage, volume.name) == ["three", "two"]
+        storage.rollback(volume.name, "three")
+        assert place.get(storage.get(volume.name), 0, 5) == b"three"
+
+    def test_drop_refuses_while_clones_exist(self, place: Place, storage: Storage) -> None:
+        formed = origin(place, storage)
+        (other,) = storage.snapshot([formed.volume], "other")
+        clone = storage.clone(formed, vol("a"), {})
+        with pytest.raises(Conflict, match=r"1 clone: labs/a/n1/os"):
+            storage.drop(formed)
+        storage.drop(other)
+        assert place.get(clone, 0, 6) == b"origin"
+        storage.destroy(clone.name)
+        storage.drop(formed)
+        assert labels(storage, formed.volume) == []
+
     # destroy
 
     def test_destroy_frees_the_name(self, place: Place, storage: Storage) -> None:

@@ -245,3 +245,11 @@ def test_table_aligns_by_what_is_seen() -> None:
     )
     assert table(("N", "X"), [("1", ""), ("22", "")], right={0}) == " N  X\n 1\n22\n"
     assert facts([("a", "1"), ("none", ""), ("long", "2")]) == "a     1\nlong  2\n"
+
+
+def test_snapshot(capsys: Capture) -> None:
+    """What was taken is named on stdout; a list is a table."""
+    assert out(capsys, "snapshot", "take", "--label", "mine") == "mine.20261121t110000\n"
+    assert out(capsys, "snapshot", "ls", "-o", "name") == "origin\n"
+    assert out(capsys, "snapshot", "ls").splitlines()[1].split() == ["origin", "origin", "-", "-"]
+    assert out(capsys, "rollback", "--to", "mine", "--node", "2", "-o", "name") == "pxc\n"

@@ -28,6 +28,7 @@ from lab.lifecycle.views import (
     NodeView,
     Requirement,
     Rows,
+    SnapshotView,
     TemplateView,
 )
 from lab.paths import Home
@@ -196,6 +197,25 @@ class FakeSession(Session):
     def extend(self, name: str, ttl: float | None) -> LabView:
         self._called("extend", name, ttl)
         return lab_view(name, expires_at=None if ttl is None else time.time() + ttl + 0.9)
+
+    def take_snapshot(self, name: str, what: str) -> SnapshotView:
+        self._called("take_snapshot", name, what)
+        return SnapshotView(f"{what}.20261121t110000", what, 1_795_258_800.0)
+
+    def snapshots(self, name: str) -> list[SnapshotView]:
+        self._called("snapshots", name)
+        return [SnapshotView("origin", "origin", None)]
+
+    def remove_snapshots(self, name: str, labels: Sequence[str]) -> None:
+        self._called("remove_snapshots", name, list(labels))
+
+    def prune_snapshots(self, name: str) -> list[str]:
+        self._called("prune_snapshots", name)
+        return [f"removed {name}@hourly.20261121t110000"]
+
+    def rollback(self, name: str, to: str, *, node: str | None, timeout: float) -> LabView:
+        self._called("rollback", name, to, node=node, timeout=timeout)
+        return lab_view(name)
 
     def gc(self, *, dry_run: bool, orphans: bool) -> GcReport:
         self._called("gc", dry_run=dry_run, orphans=orphans)

@@ -19,7 +19,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"images", "state", "storage", "hypervisor", "guest", "blueprints", "host"}),
     frozenset(
         {
-            "settings", "labfile", "profile", "profilefile", "locks", "paths", "spec", "names",
+            "settings", "labfile", "profile", "profilefile", "schedule", "locks", "paths",
+            "spec", "names",
             "errors", "run", "wait", "undo", "progress", "suggest", "tomlfile",
         }
     ),

@@ -87,6 +87,20 @@ def test_the_state_file_is_lost(world: World) -> None:
         assert up(ctx, named("shop")).state == "ready"
 
 
+def test_a_damaged_template_without_a_record_is_not_used(world: World) -> None:
+    """The record is lost and then the template is spoilt: it is found again, and found out."""
+    with world.open() as ctx:
+        make_template(ctx)
+    for file in world.root.glob("state.db*"):
+        file.unlink()
+    (state,) = world.home.templates.glob("*/n1.state")
+    state.write_bytes(b"spoilt")
+    with world.open() as ctx:
+        assert up(ctx, named("shop")).state == "ready"
+        assert [view.state for view in template.templates(ctx)] == ["ready"]
+    assert any("is not used" in note for note in world.notes)
+
+
 def test_a_host_without_memory_or_processors_refuses(world: World) -> None:
     """Before anything is made, for labs and templates alike, with figures."""
     for size, told in (

@@ -137,8 +137,13 @@ def test_names_of_unrecorded_labs_are_avoided(world: World) -> None:
                 ctx.hypervisor.stop(guest, force=True)
     for file in world.root.glob("state.db*"):
         file.unlink()
+    world.ports = (33000, 33999)  # as in other_home
+    world.notes.clear()
     with world.open() as ctx:
         assert up(ctx, SPEC).name == "galera-2"
+        # What the labs were made of is found again, too.
+        assert sum("was not recorded" in note for note in world.notes) == 2
+        assert not any("first use" in note for note in world.notes)
         for name in ("galera", "shop"):
             with pytest.raises(Conflict, match="not recorded") as refused:
                 up(ctx, named(name))

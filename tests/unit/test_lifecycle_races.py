@@ -21,7 +21,7 @@ from lifecycle_world import (
     named,
 )
 
-from lab.errors import Conflict, LabError, NotFound
+from lab.errors import Busy, Conflict, LabError, NotFound
 from lab.lifecycle import image, power, template
 from lab.lifecycle.context import Context
 from lab.lifecycle.down import down
@@ -166,7 +166,7 @@ def test_down_beside_up_is_refused(world: World) -> None:
 
     with world.open(at("restore.begin", try_down)) as ctx:
         assert up(ctx, named("shop")).state == "ready"
-    assert answers == [Conflict]
+    assert answers == [Busy]
 
 
 @pytest.mark.parametrize("step", ["clone.begin", "storage.clone", "hypervisor.restore"])
@@ -187,7 +187,7 @@ def test_a_template_in_use_is_not_removed(world: World, step: str) -> None:
 
     with world.open(at(step, try_remove)) as ctx:
         up(ctx, named("shop"))
-        assert answers == [Conflict]
+        assert answers == [Busy]
         with pytest.raises(Conflict, match="shop"):
             template.remove(ctx, key)
         down(ctx, "shop")
@@ -211,7 +211,7 @@ def test_an_image_in_use_is_not_removed(world: World, step: str) -> None:
 
     with world.open(at(step, try_remove)) as ctx:
         assert up(ctx, named("shop")).state == "ready"
-    assert answers == [Conflict]
+    assert answers == [Busy]
 
 
 def test_a_lost_image_disk_is_told(world: World) -> None:
