@@ -12,7 +12,7 @@ from lab.hypervisor import GuestSpec
 from lab.lifecycle import image as images
 from lab.lifecycle.context import Context
 from lab.lifecycle.identify import set_clocks
-from lab.lifecycle.look import lab, node_of, nodes_of
+from lab.lifecycle.look import lab, node_of, nodes_of, record_of
 from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec
 from lab.lifecycle.parallel import each
 from lab.lifecycle.ports import TRIES, move_taken
@@ -40,7 +40,7 @@ def stop(ctx: Context, name: str, *, node: str | None = None, force: bool = Fals
     and Conflict while another command works on the lab.
     """
     with lock(ctx.home, "lab", name, wait=False):
-        _check_made(ctx.store.labs.get(name))
+        _check_made(record_of(ctx, name))
         if node is not None:
             guest = node_of(ctx, name, node).guest
             ctx.hypervisor.stop(guest, force=force)
@@ -81,7 +81,7 @@ def _stop_all(ctx: Context, nodes: Sequence[Node], *, force: bool) -> None:
 
 def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float, pace: Pace) -> LabView:
     with lock(ctx.home, "lab", name, wait=False):
-        record = ctx.store.labs.get(name)
+        record = record_of(ctx, name)
         _check_made(record)
         with turn(ctx):
             bring_back(ctx, record, wanted, timeout, pace)

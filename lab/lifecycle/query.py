@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lab.errors import HostUnfit, NotReady
 from lab.lifecycle.context import Context
+from lab.lifecycle.look import record_of
 from lab.lifecycle.sql import Account
 from lab.lifecycle.views import Rows
 from lab.names import Owner
@@ -65,8 +66,8 @@ def client(ctx: Context, name: str, node: str | None) -> Client:
 
 
 def _login(ctx: Context, name: str, node: str | None) -> tuple[Account, int]:
+    record = record_of(ctx, name)
     nodes = ctx.store.nodes.of(name)
-    record = ctx.store.labs.get(name)
     if not nodes or not record.user:
         raise NotReady(f"the lab {name} is {record.state}: it has no account yet")
     chosen = nodes[0] if node is None else ctx.store.nodes.get(name, node)

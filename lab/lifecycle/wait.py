@@ -7,7 +7,7 @@ from contextlib import suppress
 from lab.blueprints import blueprint
 from lab.errors import Conflict, NotFound, NotReady
 from lab.lifecycle.context import Context
-from lab.lifecycle.look import lab, nodes_of
+from lab.lifecycle.look import lab, nodes_of, record_of
 from lab.lifecycle.ready import through_port, until_ready
 from lab.lifecycle.sql import Account
 from lab.lifecycle.views import LabView
@@ -39,7 +39,9 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
             f"the lab {name} is still being made after {timeout:g} s",
             hint="`--timeout` waits longer",
         )
-    if found.state in ("stopped", "failed", "removing", "unrecorded"):
+    if found.state == "unrecorded":
+        record_of(ctx, name)
+    if found.state in ("stopped", "failed", "removing"):
         raise NotReady(
             f"the lab {name} is {found.state}: waiting does not change that",
             hint=f"`lab start {name}` or `lab down {name}`",
