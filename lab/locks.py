@@ -79,6 +79,21 @@ def held(home: Home, kind: LockKind, name: str) -> bool:
             os.close(fd)
 
 
+def sweep(home: Home) -> None:
+    """Remove the files of locks that nobody holds, such as those of killed commands.
+
+    Who opened one just before looks, once it has the lock, whether it is still there.
+    """
+    for path in sorted(home.locks.glob("*.lock")):
+        with contextlib.suppress(FileNotFoundError):
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                if _try(fd, fcntl.LOCK_EX) and _is_at(fd, path):
+                    path.unlink()
+            finally:
+                os.close(fd)
+
+
 def _acquire(path: Path, how: int, deadline: Deadline) -> int | None:
     for _ in attempts(deadline, first=0.005):
         while True:

@@ -149,11 +149,11 @@ class Session:
 
         return rollback(self._context, name, to, node=node, timeout=timeout)
 
-    def gc(self, *, dry_run: bool, orphans: bool) -> GcReport:
+    def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
         """Remove what expired or was left by a crash."""
         from lab.lifecycle.gc import gc
 
-        return gc(self._context, dry_run=dry_run, orphans=orphans)
+        return gc(self._context, dry_run=dry_run, orphans=orphans, unused=unused, age=age)
 
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float
@@ -201,15 +201,15 @@ class Session:
 
     def images(self) -> list[ImageView]:
         """All images."""
-        from lab.lifecycle import image
+        from lab.lifecycle import catalog
 
-        return image.images(self._context)
+        return catalog.images(self._context)
 
     def image(self, which: str) -> ImageView:
         """One image, by key or recipe."""
-        from lab.lifecycle import image
+        from lab.lifecycle import catalog
 
-        return image.image(self._context, which)
+        return catalog.image(self._context, which)
 
     def remove_image(self, which: str) -> None:
         """Remove an image."""
@@ -225,9 +225,9 @@ class Session:
 
     def templates(self) -> list[TemplateView]:
         """All templates."""
-        from lab.lifecycle import template
+        from lab.lifecycle import catalog
 
-        return template.templates(self._context)
+        return catalog.templates(self._context)
 
     def remove_template(self, key: str) -> None:
         """Remove a template."""

@@ -208,6 +208,12 @@ class Hypervisor(Protocol):
     def names(self) -> set[GuestName]:
         """The names of all guests that run here, ours and others'; cheaper than ``guests``."""
 
+    def forget(self, guests: Sequence[GuestName]) -> None:
+        """Remove what is kept of ``guests`` that ended, such as logs, where we may.
+
+        Guests that exist are left alone, whoever's they are.
+        """
+
     def channel(self, guest: GuestName) -> GuestChannel:
         """The way into a guest; raises NotFound if it does not run."""
 

@@ -156,6 +156,10 @@ class FakeHypervisor:
         with self._guests.hold():
             return {record.name for record in self._guests.all()}
 
+    def forget(self, guests: Sequence[GuestName]) -> None:  # noqa: ARG002  part of the protocol
+        """See Hypervisor; nothing is kept of a fake guest."""
+        self._before("forget")
+
     def channel(self, guest: GuestName) -> FakeChannel:
         """See Hypervisor."""
         self._before("channel")

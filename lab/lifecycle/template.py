@@ -24,11 +24,11 @@ from lab.lifecycle.identify import rehearse
 from lab.lifecycle.nodes import Image, Node, plan
 from lab.lifecycle.ports import reserve_segment
 from lab.lifecycle.preflight import preflight
-from lab.lifecycle.remove import release
+from lab.lifecycle.remove import forget_guests, release
 from lab.lifecycle.turn import turn
 from lab.lifecycle.views import TemplateView
 from lab.locks import held, lock
-from lab.names import Owner
+from lab.names import GuestName, Owner
 from lab.spec import LabSpec
 from lab.state.records import TemplateRecord
 from lab.storage import VolumeSnapshot
@@ -76,6 +76,11 @@ def key_of(ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec) -> str:
         ctx.hypervisor.fingerprint(shape),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:14]
+
+
+def is_for(name: str, key: str) -> bool:
+    """Whether the template ``name`` is what ``key`` asks for."""
+    return _base(name) == key
 
 
 def build(ctx: Context, spec: LabSpec) -> TemplateView:
@@ -287,9 +292,9 @@ def _record(
 
 def _only_files_are_left(ctx: Context, owner: Owner) -> None:
     """The guests are gone, and with them their console logs and the segment."""
-    for resource in ctx.store.resources.of(owner):
-        if resource.kind == "guest":
-            ctx.home.console_log(resource.ref).unlink(missing_ok=True)
+    resources = ctx.store.resources.of(owner)
+    forget_guests(ctx, [GuestName(r.ref) for r in resources if r.kind == "guest"])
+    for resource in resources:
         if resource.kind in ("guest", "segment"):
             ctx.store.resources.gone(owner, resource.kind, resource.ref)
 

@@ -198,6 +198,7 @@ class Owning:
         ):
             with pytest.raises(Conflict, match="not ours"):
                 meddle()
+        ours.forget([guest, _ABSENT])
         assert states(foreign) == {guest: "running"}
 
     def test_guests_outlive_the_connection(self, site: Site, ours: ClosableHypervisor) -> None:
