@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
@@ -57,6 +57,19 @@ class Check:
     found: str
 
 
+@dataclass(frozen=True)
+class Remedy:
+    """What helps a node back into its cluster.
+
+    ``order`` is one of the guest's program ``rejoin``: start the server again; start the cluster
+    from this node's data; forget this node's data, so that it is given another's.
+    """
+
+    node: str
+    order: Literal["restart", "bootstrap", "transfer"]
+    why: str
+
+
 class Blueprint(Protocol):
     """A topology."""
 
@@ -93,6 +106,16 @@ class Blueprint(Protocol):
 
     def checks(self, answer: Mapping[str, str], nodes: int) -> list[Check]:
         """What a node must meet to be ready in a lab of ``nodes``, by the ``answer`` it gave."""
+
+    def remedies(
+        self, standings: Mapping[str, str], *, all_here: bool, waited: bool
+    ) -> list[Remedy]:
+        """What nodes need that booted and will not become a cluster by themselves; often nothing.
+
+        ``standings``: what ``rejoin state`` says in each running node. ``all_here``: those are
+        all nodes of the lab. ``waited``: they had all the time that they could need. Raises
+        NotReady if only the nodes that do not run could help.
+        """
 
 
 BLUEPRINTS = ("pxc", "galera")

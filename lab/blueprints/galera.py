@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import Template
 
-from lab.blueprints import Check, Engine, Member
+from lab.blueprints import Check, Engine, Member, Remedy, rejoin
 from lab.guest.seed import SeedFile
 from lab.profile import EngineProfile
 from lab.spec import MIB
@@ -85,6 +85,12 @@ class Galera:
             Check(name, f"{key} is {value}", answer.get(key) == value, answer.get(key, "nothing"))
             for name, key, value in wanted
         ]
+
+    def remedies(
+        self, standings: Mapping[str, str], *, all_here: bool, waited: bool
+    ) -> list[Remedy]:
+        """See Blueprint."""
+        return rejoin.remedies(standings, all_here=all_here, waited=waited)
 
 
 def native_hash(password: str) -> str:

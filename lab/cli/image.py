@@ -92,7 +92,7 @@ def rm(ctx: typer.Context, which: Which) -> None:
 
 def _table(views: Sequence[ImageView], now: float) -> str:
     return table(
-        ("KEY", "RECIPE", "ENGINE", "STATE", "SIZE", "BUILD", "AGE", "USED BY"),
+        ("KEY", "RECIPE", "ENGINE", "STATE", "SIZE", "BUILD", "AGE", "USED BY", "USE", "LAST USE"),
         [
             (
                 view.key,
@@ -103,6 +103,8 @@ def _table(views: Sequence[ImageView], now: float) -> str:
                 seconds_or_dash(view.build_seconds),
                 age(view.created_at, now),
                 str(len(view.used_by)) if view.used_by else "-",
+                view.use,
+                f"{age(view.used_at, now)} ago" if view.used_at else "never",
             )
             for view in views
         ],
@@ -121,6 +123,8 @@ def _facts(view: ImageView, now: float) -> str:
             ("build", seconds_or_dash(view.build_seconds)),
             ("age", age(view.created_at, now)),
             ("used by", ", ".join(view.used_by)),
+            ("use", view.use),
+            ("last use", f"{age(view.used_at, now)} ago" if view.used_at else "never"),
             *view.facts.items(),
         ]
     )

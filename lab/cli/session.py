@@ -167,11 +167,11 @@ class Session:
 
         return rollback(self._context, name, to, node=node, timeout=timeout)
 
-    def gc(self, *, dry_run: bool, orphans: bool) -> GcReport:
+    def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
         """Remove what expired or was left by a crash."""
         from lab.lifecycle.gc import gc
 
-        return gc(self._context, dry_run=dry_run, orphans=orphans)
+        return gc(self._context, dry_run=dry_run, orphans=orphans, unused=unused, age=age)
 
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float
@@ -201,13 +201,13 @@ class Session:
 
     def query(self, name: str, node: str | None, statement: str) -> Rows:
         """Run one statement."""
-        from lab.lifecycle.sql import query
+        from lab.lifecycle.query import query
 
         return query(self._context, name, node, statement)
 
     def client(self, name: str, node: str | None) -> SqlClient:
         """The client program for a lab."""
-        from lab.lifecycle.sql import client
+        from lab.lifecycle.query import client
 
         return client(self._context, name, node)
 
@@ -219,15 +219,15 @@ class Session:
 
     def images(self) -> list[ImageView]:
         """All images."""
-        from lab.lifecycle import image
+        from lab.lifecycle import catalog
 
-        return image.images(self._context)
+        return catalog.images(self._context)
 
     def image(self, which: str) -> ImageView:
         """One image, by key or recipe."""
-        from lab.lifecycle import image
+        from lab.lifecycle import catalog
 
-        return image.image(self._context, which)
+        return catalog.image(self._context, which)
 
     def remove_image(self, which: str) -> None:
         """Remove an image."""
@@ -243,9 +243,9 @@ class Session:
 
     def templates(self) -> list[TemplateView]:
         """All templates."""
-        from lab.lifecycle import template
+        from lab.lifecycle import catalog
 
-        return template.templates(self._context)
+        return catalog.templates(self._context)
 
     def remove_template(self, key: str) -> None:
         """Remove a template."""

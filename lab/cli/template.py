@@ -91,7 +91,7 @@ def _table(views: Sequence[TemplateView], now: float) -> str:
     return table(
         (
             "KEY", "BLUEPRINT", "NODES", "MEMORY", "CPUS", "DISK", "IMAGE", "STATE", "START",
-            "SIZE", "FORMED IN", "USED",
+            "SIZE", "FORMED IN", "USE", "LAST USE",
         ),
         [
             (
@@ -106,6 +106,7 @@ def _table(views: Sequence[TemplateView], now: float) -> str:
                 "warm" if view.warm else "cold",
                 size_or_dash(view.size),
                 seconds_or_dash(view.form_seconds),
+                view.use,
                 f"{age(view.used_at, now)} ago" if view.used_at else "never",
             )
             for view in views

@@ -18,6 +18,13 @@ from lab.settings import Settings
 from lab.state.opening import open_store
 from lab.storage import Storage
 
+if TYPE_CHECKING:
+    from images.manifest import BuiltImage
+    from images.recipe import Recipe
+    from lab.hypervisor.libvirt.driver import LibvirtHypervisor
+    from lab.lifecycle.sql import Account
+    from lab.state.store import Store
+
 
 class Sql(Protocol):
     """Runs one statement as ``account`` through a port of this host; see ``sql.ask``."""
@@ -33,14 +40,6 @@ class Build(Protocol):
         self, recipe: Recipe, out: Path, *, layout: Layout, progress: Progress, log: Path
     ) -> BuiltImage:
         """What was built."""
-
-
-if TYPE_CHECKING:
-    from images.manifest import BuiltImage
-    from images.recipe import Recipe
-    from lab.hypervisor.libvirt.driver import LibvirtHypervisor
-    from lab.lifecycle.sql import Account
-    from lab.state.store import Store
 
 
 RunAs = tuple[int, int] | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ Prepared = tuple[identity.SshKey, Mapping[str, identity.NodeIdentity]]
 
 _TLS_DIRECTORY = "/etc/mysql/tls"
 _SECONDS = 60.0
+_HOST = re.compile(r"^(\[127\.0\.0\.1\]:)(\d+)", re.MULTILINE)
 
 
 def prepare(ctx: Context, owner: Owner, nodes: Sequence[Node]) -> Prepared:
@@ -49,6 +51,13 @@ def prepare(ctx: Context, owner: Owner, nodes: Sequence[Node]) -> Prepared:
     fresh = [f"{host} {public}" for host, public in hosts.items()]
     _write(known, "".join(f"{line}\n" for line in (*kept, *fresh)).encode())
     return login, own
+
+
+def move_hosts(ctx: Context, owner: Owner, ports: Mapping[int, int]) -> None:
+    """Let ssh know the hosts whose ports changed, from old to new."""
+    path = ctx.home.private(owner) / "known_hosts"
+    text = path.read_text(encoding="utf-8")
+    _write(path, _HOST.sub(lambda m: f"{m[1]}{ports.get(int(m[2]), m[2])}", text).encode())
 
 
 def personalise(

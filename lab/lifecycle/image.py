@@ -51,7 +51,7 @@ def ensure(ctx: Context, recipe_name: str, profile: Profile) -> Image:
     key = key_of(recipe, ctx.settings.layout, profile)
     if not _ready(ctx, key):
         with hold(ctx, "image", key):
-            if not _ready(ctx, key):
+            if not _ready(ctx, key) and not _adopt(ctx, recipe, key):
                 _build(ctx, recipe, key, profile)
     return find(ctx, recipe, key)
 
@@ -151,6 +151,26 @@ def _ready(ctx: Context, key: str) -> bool:
     volume = VolumeName(Owner("image", key), BASE, "os")
     there = any(s.label == BASE for s in ctx.storage.snapshots(volume))  # of all, or of none
     return there and (ctx.home.image(key) / manifest.MANIFEST).exists()
+
+
+def _adopt(ctx: Context, recipe: Recipe, key: str) -> bool:
+    """Record an image again whose record was lost: its manifest says that it was finished."""
+    if ctx.store.images.find(key) is not None:
+        return False
+    directory = ctx.home.image(key)
+    try:
+        built, at = manifest.read(directory), (directory / manifest.MANIFEST).stat().st_mtime
+        base = snapshots(ctx, find(ctx, recipe, key))
+        size = sum(ctx.storage.used(snapshot.volume) for snapshot in base.values())
+    except (InvalidSpec, NotFound, OSError):
+        return False
+    ctx.store.images.add(
+        ImageRecord(
+            key, recipe.name, recipe.engine, built.engine_version, "ready", at, at, size=size
+        )
+    )
+    ctx.progress.note("image", f"the image {key} was not recorded; it is again")
+    return True
 
 
 def _build(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:

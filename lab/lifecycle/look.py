@@ -53,18 +53,34 @@ def status(ctx: Context, name: str) -> LabStatus:
     return LabStatus(view, tuple(look(nodes_of(ctx, name), plan, ask)))
 
 
+def record_of(ctx: Context, name: str) -> LabRecord:
+    """The record of a lab; raises NotFound, which says so if only tags tell of the lab."""
+    found = ctx.store.labs.find(name)
+    if found is not None:
+        return found
+    if name in tagged(ctx, ctx.hypervisor.guests()):
+        raise NotFound(
+            f"the lab {name} is not recorded (any more): only its guests and volumes tell of it",
+            hint=f"`lab status {name}` shows its guests, `lab exec`, `lab logs` and `lab console`"
+            f" work, `lab down {name}` removes it",
+        )
+    return ctx.store.labs.get(name)
+
+
 def nodes_of(ctx: Context, name: str) -> tuple[Node, ...]:
     """The recorded nodes of a lab; raises NotFound."""
     from lab.lifecycle.nodes import Node
 
+    record_of(ctx, name)
     found = ctx.store.lab_with_nodes(name)
     owner = Owner("lab", name)
     return tuple(Node(owner, n.name, n.idx, n.role, n.sql_port, n.ssh_port) for n in found.nodes)
 
 
 def node_of(ctx: Context, name: str, node: str) -> Node:
-    """One recorded node of a lab; raises NotFound."""
-    nodes = nodes_of(ctx, name)
+    """One node of a lab, without ports if only its guest's tags tell of it; raises NotFound."""
+    nodes = _tagged_nodes(ctx, name) if ctx.store.labs.find(name) is None else ()
+    nodes = nodes or nodes_of(ctx, name)
     for found in nodes:
         if found.name == node:
             return found
@@ -72,6 +88,15 @@ def node_of(ctx: Context, name: str, node: str) -> Node:
         f"the lab {name} has no node {node}",
         hint=f"its nodes: {', '.join(n.name for n in nodes)}",
     )
+
+
+def _tagged_nodes(ctx: Context, name: str) -> tuple[Node, ...]:
+    from lab.lifecycle.nodes import Node
+
+    owner = Owner("lab", name)
+    ours = [g for g in ctx.hypervisor.guests().values() if g.tags.get("owner") == str(owner)]
+    names = sorted(guest.tags.get("node", "") for guest in ours)
+    return tuple(Node(owner, node, number, "") for number, node in enumerate(names, 1))
 
 
 def tagged(ctx: Context, guests: Mapping[GuestName, Guest]) -> set[str]:
@@ -141,10 +166,10 @@ def _state(record: LabRecord, nodes: tuple[NodeView, ...]) -> str:
     """What the record says, corrected by what runs."""
     if record.state not in ("ready", "stopped"):
         return record.state
-    running = sum(node.state != "stopped" for node in nodes)
-    if not running:
+    states = {node.state for node in nodes}
+    if states <= {"stopped"}:
         return "stopped"
-    return record.state if running == len(nodes) and record.state == "ready" else "degraded"
+    return "ready" if states == {"ready"} else "degraded"
 
 
 def _unrecorded(name: str, guests: Mapping[GuestName, Guest]) -> LabView:

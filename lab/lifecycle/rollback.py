@@ -13,9 +13,10 @@ from lab.lifecycle.context import Context
 from lab.lifecycle.form import until_formed
 from lab.lifecycle.handover import hand_over
 from lab.lifecycle.identify import prepare
-from lab.lifecycle.look import lab, node_of, nodes_of
+from lab.lifecycle.look import lab, node_of, nodes_of, record_of
 from lab.lifecycle.nodes import Node
 from lab.lifecycle.parallel import each
+from lab.lifecycle.ports import move_taken
 from lab.lifecycle.snapshot import find, volumes_of
 from lab.lifecycle.sql import Account
 from lab.lifecycle.turn import turn
@@ -38,7 +39,7 @@ def rollback(
     works on the lab, HostUnfit and, after ``timeout`` seconds, NotReady.
     """
     with lock(ctx.home, "lab", name, wait=False):
-        record = ctx.store.labs.get(name)
+        record = record_of(ctx, name)
         if record.state not in ("ready", "stopped"):
             raise Conflict(f"the lab {name} is {record.state}")
         nodes = nodes_of(ctx, name) if node is None else (node_of(ctx, name, node),)
@@ -49,6 +50,7 @@ def rollback(
             if node is None:
                 ctx.store.labs.update(name, state="stopped")
             each(lambda v: ctx.storage.rollback(v, label), volumes_of(ctx, name, node))
+        nodes = move_taken(ctx, nodes)
         with turn(ctx):
             if label == ORIGIN:
                 _from_origin(ctx, record, nodes, timeout)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from lab import schedule
 from lab.errors import Conflict, LabError, NotFound
 from lab.lifecycle.context import Context
-from lab.lifecycle.look import nodes_of
+from lab.lifecycle.look import nodes_of, record_of
 from lab.lifecycle.parallel import each
 from lab.lifecycle.settle import write_out
 from lab.lifecycle.views import SnapshotView
@@ -30,7 +30,7 @@ def take(ctx: Context, name: str, what: str = "manual") -> SnapshotView:
     NotFound, and Conflict while another command works on the lab.
     """
     with lock(ctx.home, "lab", name, wait=False):
-        record = ctx.store.labs.get(name)
+        record = record_of(ctx, name)
         if record.state not in ("ready", "stopped"):
             raise Conflict(f"the lab {name} is {record.state}")
         return _view(_take(ctx, name, what))
@@ -38,14 +38,14 @@ def take(ctx: Context, name: str, what: str = "manual") -> SnapshotView:
 
 def snapshots(ctx: Context, name: str) -> list[SnapshotView]:
     """The snapshots of a lab, oldest first; raises NotFound."""
-    ctx.store.labs.get(name)
+    record_of(ctx, name)
     return [_view(found) for found in there(ctx, name)]
 
 
 def remove(ctx: Context, name: str, labels: Sequence[str]) -> None:
     """Remove snapshots, by label or name; raises NotFound before anything is removed."""
     with lock(ctx.home, "lab", name, wait=False):
-        ctx.store.labs.get(name)
+        record_of(ctx, name)
         for found in [find(ctx, name, each_) for each_ in labels]:
             _drop(ctx, name, found.label)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from lab.host.finding import Finding as Finding  # noqa: PLC0414  # it is a view too
 from lab.progress import Step
@@ -123,6 +124,11 @@ class LabStatus:
     requirements: tuple[Requirement, ...]
 
 
+Use = Literal["current", "stale", "unused"]
+"""Of an image or a template: the next lab of its kind is made of it; or only those that there
+are; or nothing is, as something that its key holds is another now."""
+
+
 @dataclass(frozen=True)
 class ImageView:
     """An image. ``key`` is its content key; ``used_by`` names templates and labs."""
@@ -136,6 +142,8 @@ class ImageView:
     created_at: float
     build_seconds: float
     used_by: tuple[str, ...] = ()
+    use: Use = "current"
+    used_at: float = 0.0
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -157,6 +165,7 @@ class TemplateView:
     used_at: float
     form_seconds: float
     profile: str = ""
+    use: Use = "current"
 
 
 @dataclass(frozen=True)

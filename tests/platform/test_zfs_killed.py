@@ -88,9 +88,9 @@ def make_world(root: str, works: Path) -> None:
     """An origin with two snapshots, a clone with two datasets, and something to sweep."""
     place = zfs_site.place(root, works)
     storage = zfs_site.open_zfs(root, works, "home")
-    place.put(storage.create(vol("origin"), SIZE, TAGS), 0, b"first")
+    place.put(storage.create(vol("origin"), SIZE, TAGS), 0, b"early")
     storage.snapshot([vol("origin")], "formed")
-    place.put(storage.get(vol("origin")), 0, b"second")
+    place.put(storage.get(vol("origin")), 0, b"later")
     storage.snapshot([vol("origin")], "second")
     storage.clone(MADE, vol("a"), TAGS)
     storage.snapshot([vol("a")], "x")
@@ -113,18 +113,18 @@ def check_world(root: str, works: Path, verb: str, *, sweep_first: bool) -> None
     if new := made.get(vol("new")):
         new = storage.get(vol("new"))
         sizes = {"create": SIZE, "import": 2 * MIB, "clone": 2 * SIZE}
-        starts = {"create": bytes(4), "import": RAW[:4], "clone": b"firs"}
+        starts = {"create": bytes(4), "import": RAW[:4], "clone": b"earl"}
         assert (new.size, dict(new.tags)) == (sizes[verb], TAGS)
         assert place.get(new, 0, 4) == starts[verb]
     if vol("a") in made:
         both = ("new" in labels(storage, vol("origin")), "new" in labels(storage, vol("a")))
         assert both[0] == both[1]
         assert labels(storage, vol("a"))[:2] == ["x", "y"]
-        assert place.get(storage.get(vol("a")), 0, 5) == b"first"
+        assert place.get(storage.get(vol("a")), 0, 5) == b"early"
     else:
         assert verb == "destroy"
-    assert place.get(storage.get(vol("origin")), 0, 5) in (b"first", b"secon")
-    for label, content in (("formed", b"first"), ("second", b"secon")):
+    assert place.get(storage.get(vol("origin")), 0, 5) in (b"early", b"later")
+    for label, content in (("formed", b"early"), ("second", b"later")):
         clone = storage.clone(VolumeSnapshot(vol("origin"), label, SIZE), vol("check"), {})
         assert place.get(clone, 0, 5) == content
         storage.destroy(vol("check"))

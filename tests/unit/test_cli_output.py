@@ -249,12 +249,13 @@ def test_gc_and_doctor(capsys: Capture) -> None:
 def test_images_and_templates(capsys: Capture) -> None:
     """Protects the lists and the facts."""
     assert out(capsys, "image", "ls") == (
-        "KEY               RECIPE   ENGINE          STATE  SIZE   BUILD  AGE  USED BY\n"
-        "0123456789abcdef  mariadb  mariadb 11.8.6  ready  700M  61.2 s  2h   2\n"
+        "KEY               RECIPE   ENGINE          STATE  SIZE   BUILD  AGE  USED BY  USE"
+        "      LAST USE\n"
+        "0123456789abcdef  mariadb  mariadb 11.8.6  ready  700M  61.2 s  2h   2        current"
+        "  never\n"
     )
-    assert "used by  template:feed, lab:pxc\nkernel   6.12\n" in out(
-        capsys, "image", "show", "mariadb"
-    )
+    text = "used by   template:feed, lab:pxc\nuse       current\nlast use  never\nkernel    6.12\n"
+    assert text in out(capsys, "image", "show", "mariadb")
     assert out(capsys, "image", "build", "mariadb", "-o", "name") == "0123456789abcdef\n"
     assert out(capsys, "template", "ls").splitlines()[1].split()[:5] == [
         "feedfacefeedface", "pxc", "3", "768M", "1",

@@ -80,8 +80,11 @@ def test_up_reads_lab_toml_and_flags_override(elsewhere: Path) -> None:
         ("console a --node 2", ["a", "n2"]),
         ("logs a", ["a", "n1", "engine", {"follow": False, "lines": 100}]),
         ("logs a --source console -n 5", ["a", "n1", "console", {"follow": False, "lines": 5}]),
-        ("gc", [{"dry_run": False, "orphans": False}]),
-        ("gc --dry-run --orphans", [{"dry_run": True, "orphans": True}]),
+        ("gc", [{"dry_run": False, "orphans": False, "unused": False, "age": 0.0}]),
+        (
+            "gc --dry-run --orphans --unused --older-than 2h",
+            [{"dry_run": True, "orphans": True, "unused": True, "age": 7200.0}],
+        ),
         ("image build mariadb --rebuild", ["mariadb", {"rebuild": True}]),
         ("image show mariadb", ["mariadb"]),
         ("image rm mariadb", ["mariadb"]),

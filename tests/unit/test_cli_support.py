@@ -155,8 +155,8 @@ class FakeSession(Session):
         self._called("rollback", name, to, node=node, timeout=timeout)
         return lab_view(name)
 
-    def gc(self, *, dry_run: bool, orphans: bool) -> GcReport:
-        self._called("gc", dry_run=dry_run, orphans=orphans)
+    def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
+        self._called("gc", dry_run=dry_run, orphans=orphans, unused=unused, age=age)
         return self._world.gc_report
 
     def execute(

@@ -18,8 +18,8 @@ from lab.lifecycle.context import Context
 from lab.lifecycle.down import down
 from lab.lifecycle.gc import gc
 from lab.lifecycle.look import lab
+from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
-from lab.lifecycle.sql import query
 from lab.lifecycle.up import up
 from lab.locks import lock
 

@@ -182,6 +182,7 @@ def test_an_error_caught_within_a_transaction_spoils_nothing(store: Store) -> No
 
 def test_free_names(store: Store) -> None:
     assert store.free_name("pxc") == "pxc"
+    assert store.free_name("pxc", {"pxc", "pxc-2", "shop"}) == "pxc-3"
     store.labs.add(lab("pxc"))
     assert store.free_name("pxc") == "pxc-2"
     store.resources.intend(Owner("lab", "pxc-2"), "volume", "labs/pxc-2/n1/os")
