@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 Unit = Literal["s", "MB", "x"]
 Verdict = Literal["yes", "no", "-"]
@@ -90,6 +90,10 @@ def ratio(name: str, over: Figure, under: Figure, target: Target) -> Figure:
     return Figure(name, "x", samples, target, "medians of this run")
 
 
-def start_up(total: float, steps: Mapping[str, float]) -> dict[str, float]:
-    """The parts of one run: its steps, and what none of them accounts for as ``start-up``."""
-    return {"start-up": total - sum(steps.values()), **steps}
+def start_up(total: float, steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The parts of one run: its steps, and what none of them accounts for as ``start-up``.
+
+    ``steps``: as ``lab up -o json`` prints them.
+    """
+    seconds: dict[str, float] = {step["step"]: step["seconds"] for step in steps}
+    return {"start-up": total - sum(seconds.values()), **seconds}

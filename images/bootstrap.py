@@ -46,12 +46,14 @@ def command(
     packages: Sequence[str],
     *,
     mirror: str = "",
+    keyrings: Sequence[Path] = (),
     setup: Sequence[str] = (),
     customize: Sequence[str] = (),
 ) -> list[str]:
     """The argv that fills ``root`` with ``suite``.
 
-    ``mirror`` empty: Debian's own, which mmdebstrap knows. ``setup``: shell commands that
+    ``mirror`` empty: Debian's own, which mmdebstrap knows. ``keyrings``: one file and one
+    directory at most, instead of what the host's apt trusts. ``setup``: shell commands that
     are run with the directory as $1 before packages are looked up; ``customize``: at the end.
     """
     argv = ["mmdebstrap", "--variant=minbase", "--mode=root", "--format=directory"]
@@ -66,6 +68,7 @@ def command(
     argv += [f'--aptopt={name} "{value}"' for name, value in options.items()]
     argv += ["--dpkgopt=force-confold", "--dpkgopt=force-unsafe-io"]
     argv += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in _EXCLUDED]
+    argv += [f"--keyring={keyring}" for keyring in keyrings]
     argv += [f"--setup-hook={hook}" for hook in setup]
     argv += [f"--customize-hook={hook}" for hook in customize]
     argv += [suite, str(root)]
@@ -98,7 +101,7 @@ def explain(error: CommandFailed, output: str) -> HostUnfit | CommandFailed:
     telling = [line for line in lines if _UNTRUSTED.search(line)]
     if telling:
         return HostUnfit(
-            "a package repository is not signed by a key that this host trusts",
+            "a package repository is not signed by a key that is trusted here",
             hint="update debian-archive-keyring, or ask the owner of the recipe's repository",
             details=telling[-5:],
         )

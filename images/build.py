@@ -10,6 +10,7 @@ from images import bootstrap, disk, isolate, kernel, manifest, repository
 from images.manifest import BuiltImage
 from images.recipe import GUEST, RECIPES, Guest, Recipe, all_packages, load_guest
 from images.tree import overlay_tar
+from images.trust import keyrings
 from lab.errors import CommandFailed, HostUnfit
 from lab.profile import VOLUMES, Layout
 from lab.progress import Progress
@@ -30,7 +31,6 @@ _TOOLS = {
     "mmd": "mtools",
     "tar": "tar",
 }
-_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,6 @@ def check_host(recipe: Recipe, out: Path) -> None:
     """Raise HostUnfit unless this host can build ``recipe`` in ``out``."""
     for tool, package in _TOOLS.items():
         require(tool, package=package)
-    if not _KEYRING.exists():
-        raise HostUnfit(
-            "Debian's archive keys are not installed",
-            hint="install the package debian-archive-keyring",
-        )
     if recipe.repository:
         require("gpg", package="gpg")
     free = shutil.disk_usage(out).free
@@ -121,7 +116,13 @@ def _bootstrap(job: _Job) -> None:
         customize = repository.customize_hooks(job.recipe.repository)
     packages = all_packages(job.recipe, job.guest)
     argv = bootstrap.command(
-        job.root, job.recipe.suite, packages, mirror=job.mirror, setup=setup, customize=customize
+        job.root,
+        job.recipe.suite,
+        packages,
+        mirror=job.mirror,
+        keyrings=keyrings(job.out),
+        setup=setup,
+        customize=customize,
     )
     bootstrap.bootstrap(argv, job.log, job.progress)
 

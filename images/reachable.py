@@ -7,8 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from images.recipe import Recipe, load
-from images.repository import UNREACHABLE, fetch
+from images.recipe import Recipe
 
 TIMEOUT = 4.0
 """Seconds after which a repository counts as out of reach."""
@@ -27,6 +26,9 @@ def reachable(recipe: Recipe, *, timeout: float = TIMEOUT) -> bool:
     answered = threading.Event()
 
     def ask() -> None:
+        # Costs more to import than an answer that is remembered.
+        from images.repository import UNREACHABLE, fetch
+
         try:
             if fetch(url, timeout):
                 answered.set()
@@ -42,21 +44,37 @@ def reachable(recipe: Recipe, *, timeout: float = TIMEOUT) -> bool:
     return answered.is_set()
 
 
-def reachable_recently(recipe_name: str, memory: Path, *, timeout: float = TIMEOUT) -> bool:
-    """As ``reachable``, with answers kept in the file ``memory``: yes for an hour, no for 5 min."""
-    recipe = load(recipe_name)
+def reachable_recently(recipe: Recipe, memory: Path, *, timeout: float = TIMEOUT) -> bool:
+    """As ``reachable``, with answers kept in the file ``memory``: yes for an hour, no for 5 min.
+
+    An older no is given once more, and asked about beside what the caller goes on to do: only
+    the first question of all keeps anybody waiting.
+    """
     if recipe.repository is None:
         return True
-    answers = _read(memory)
     url, now = recipe.repository.urls[0], time.time()
-    known = answers.get(url)
+    known = _read(memory).get(url)
     if known is not None and 0 <= now - known[0] < _REMEMBERED[known[1]]:
         return known[1]
+    if known is not None and not known[1]:
+        _remember(memory, url, answer=False)  # so that nobody else asks meanwhile
+
+        def again() -> None:
+            if reachable(recipe, timeout=timeout):
+                _remember(memory, url, answer=True)
+
+        threading.Thread(target=again, name="reachable", daemon=True).start()
+        return False
     answer = reachable(recipe, timeout=timeout)
-    scratch = memory.with_name(f"{memory.name}.{threading.get_native_id()}")
-    scratch.write_text(json.dumps({**answers, url: (now, answer)}), encoding="utf-8")
-    scratch.replace(memory)
+    _remember(memory, url, answer=answer)
     return answer
+
+
+def _remember(memory: Path, url: str, *, answer: bool) -> None:
+    answers = {**_read(memory), url: (time.time(), answer)}
+    scratch = memory.with_name(f"{memory.name}.{threading.get_native_id()}")
+    scratch.write_text(json.dumps(answers), encoding="utf-8")
+    scratch.replace(memory)
 
 
 def _read(memory: Path) -> dict[str, tuple[float, bool]]:

@@ -1,8 +1,6 @@
 """``python -m lab``."""
 
-import sys
-
-from lab.cli import main
+from lab.cli import program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

@@ -6,8 +6,8 @@ code of the CLI and the status of the HTTP API::
     LabError            1 / 500
     ├── InvalidSpec     2 / 422   bad name, unknown blueprint, unknown key in lab.toml
     ├── NotFound        3 / 404
-    ├── Conflict        4 / 409   exists, busy, protected, has clones
-    ├── HostUnfit       5 / 503   missing tool, no permission, no memory, no space
+    ├── Conflict        4 / 409   exists, busy (Busy), protected, has clones
+    ├── HostUnfit       5 / 503   missing tool, no permission, no memory, no space (PortTaken)
     ├── CommandFailed   6 / 500   argv, exit status, last lines of stderr
     ├── NotReady        7 / 504   requirement, node, last log line
     ├── Unauthorized    8 / 401
@@ -58,11 +58,19 @@ class Conflict(LabError):
     http_status = 409
 
 
+class Busy(Conflict):
+    """Another process is working on it; it may be free in a moment."""
+
+
 class HostUnfit(LabError):
     """The host cannot do it: a tool, a permission, memory or space is missing."""
 
     exit_code = 5
     http_status = 503
+
+
+class PortTaken(HostUnfit):
+    """A port of this host that was free a moment ago is used by another program now."""
 
 
 class CommandFailed(LabError):

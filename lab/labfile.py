@@ -17,8 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict, cast
 
-from lab import tomlfile
+from lab import schedule, tomlfile
 from lab.errors import InvalidSpec
+from lab.schedule import NONE, Schedule
 from lab.spec import LabSpec, NodeSize
 from lab.tomlfile import Key
 
@@ -40,6 +41,7 @@ class LabValues(TypedDict, total=False):
     disk: int
     ttl: float | None
     profile: str
+    snapshots: Schedule
 
 
 def read(directory: Path) -> LabValues:
@@ -82,7 +84,12 @@ def merge(
         ),
         ttl=said.get("ttl", default_ttl),
         profile=said.get("profile", ""),
+        snapshots=said.get("snapshots", NONE),
     )
+
+
+def _schedule(value: object) -> Schedule:
+    return schedule.parse(tomlfile.text(value))
 
 
 def _check(path: Path, key: str, value: object) -> None:
@@ -96,11 +103,12 @@ def _check(path: Path, key: str, value: object) -> None:
 _KEYS: Mapping[str, Key] = {
     "blueprint": Key("a text such as pxc", tomlfile.text),
     "name": Key("a text such as shop", tomlfile.text),
-    "nodes": Key("a whole number", tomlfile.whole),
+    "nodes": Key("a whole number", tomlfile.number),
     "engine": Key("a text such as mariadb", tomlfile.text),
     "memory": Key("bytes, or a size such as 768M", tomlfile.size),
-    "cpus": Key("a whole number", tomlfile.whole),
+    "cpus": Key("a whole number", tomlfile.number),
     "disk": Key("bytes, or a size such as 8G", tomlfile.size),
     "ttl": Key("a duration such as 2h, or none", tomlfile.lease),
     "profile": Key("a profile such as balanced", tomlfile.text),
+    "snapshots": Key("a schedule such as hourly:24,daily:7", _schedule),
 }

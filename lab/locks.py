@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from lab.errors import Conflict
+from lab.errors import Busy
 from lab.paths import Home, unwritable
 from lab.wait import Deadline, attempts
 
@@ -39,7 +39,7 @@ def lock(
     ``shared`` holders exclude only exclusive ones. ``on_wait`` is called once before
     waiting, with the holder's pid if it is known (exclusive holders note theirs).
 
-    Raises Conflict if it is held and ``wait`` is False or ``deadline`` passes, HostUnfit
+    Raises Busy if it is held and ``wait`` is False or ``deadline`` passes, HostUnfit
     if the home cannot be written.
     """
     path = home.lock(kind, name)
@@ -77,6 +77,21 @@ def held(home: Home, kind: LockKind, name: str) -> bool:
                 return False
         finally:
             os.close(fd)
+
+
+def sweep(home: Home) -> None:
+    """Remove the files of locks that nobody holds, such as those of killed commands.
+
+    Who opened one just before looks, once it has the lock, whether it is still there.
+    """
+    for path in sorted(home.locks.glob("*.lock")):
+        with contextlib.suppress(FileNotFoundError):
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                if _try(fd, fcntl.LOCK_EX) and _is_at(fd, path):
+                    path.unlink()
+            finally:
+                os.close(fd)
 
 
 def _acquire(path: Path, how: int, deadline: Deadline) -> int | None:
@@ -156,9 +171,9 @@ def _holder(path: Path) -> int | None:
     return None
 
 
-def _busy(kind: LockKind, name: str, pid: int | None) -> Conflict:
+def _busy(kind: LockKind, name: str, pid: int | None) -> Busy:
     who = f"process {pid}" if pid else "another process"
-    return Conflict(
+    return Busy(
         f"{kind} {name} is busy: {who} is working on it",
         hint="try again when it is done" + (f"; `ps {pid}` shows what it is" if pid else ""),
     )

@@ -28,6 +28,7 @@ _PART = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 _NODE = re.compile(r"n[1-9]")
 _POOL = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _DATASET = re.compile(r"(?!\.\.?(?:/|$))[A-Za-z0-9_.-]+")
+_LAB_GUEST = re.compile(r"lab-([a-z][a-z0-9-]*)-n[1-9]")
 
 
 @dataclass(frozen=True, order=True)
@@ -132,3 +133,9 @@ def check_dataset(name: str) -> str:
             " for those of volumes"
         )
     return name
+
+
+def lab_of(guest: str) -> str:
+    """The lab that a guest of this name is a node of, in whatever home; empty if of none."""
+    match = _LAB_GUEST.fullmatch(guest)
+    return match[1] if match else ""

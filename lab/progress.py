@@ -30,11 +30,24 @@ def ignore(_: Event) -> None:
 
 
 @dataclass
+class Step:
+    """What was done, how many seconds it took, and what of that its own steps took."""
+
+    step: str
+    seconds: float = 0.0
+    steps: list[Step] = field(default_factory=list)
+
+
+@dataclass
 class Progress:
-    """Tells a listener about steps and keeps their durations, in seconds by step."""
+    """Tells a listener about steps, and keeps how long they took.
+
+    Steps nest as their blocks do; one thread begins and ends them.
+    """
 
     listener: Listener = ignore
-    seconds: dict[str, float] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    _open: list[Step] = field(default_factory=list)
 
     def note(self, step: str, text: str) -> None:
         """Something a person should see, such as which engine is used and why."""
@@ -42,14 +55,27 @@ class Progress:
 
     @contextmanager
     def step(self, step: str, text: str = "") -> Iterator[None]:
-        """Time the block as ``step``; durations of equal steps add up."""
+        """Time the block as ``step``; equal steps in the same place are one, and add up."""
         began = time.perf_counter()
         self.listener(Event(step, "begin", text))
+        self._open.append(self._place(step))
         state = "fail"
         try:
             yield
             state = "end"
         finally:
             took = time.perf_counter() - began
-            self.seconds[step] = self.seconds.get(step, 0.0) + took
+            self._open.pop().seconds += took
             self.listener(Event(step, state, text, took))
+
+    def spent(self, *steps: str) -> float:
+        """Seconds that these steps have taken, where they are not parts of others."""
+        return sum(found.seconds for found in self.steps if found.step in steps)
+
+    def _place(self, step: str) -> Step:
+        beside = self._open[-1].steps if self._open else self.steps
+        for found in beside:
+            if found.step == step:
+                return found
+        beside.append(Step(step))
+        return beside[-1]

@@ -55,9 +55,13 @@ class Settings:
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
+    def all_profiles(self) -> dict[str, Profile]:
+        """Ours and those of users, by name."""
+        return {**PROFILES, **self.profiles}
+
     def profile_of(self, name: str) -> Profile:
         """The profile ``name``, or the default one if that is empty; raises InvalidSpec."""
-        known = {**PROFILES, **self.profiles}
+        known = self.all_profiles()
         name = name or self.profile
         if name not in known:
             raise InvalidSpec(

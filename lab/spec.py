@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from lab.errors import InvalidSpec
 from lab.names import check_lab_name
+from lab.schedule import NONE, Schedule
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -90,7 +91,7 @@ class LabSpec:
 
     ``name`` empty: the first free one made from the blueprint's. ``engine`` empty: the
     blueprint's own choice. ``ttl`` in seconds, None for no lease. ``profile`` empty: that of
-    the settings.
+    the settings. ``snapshots``: the schedule by which they are taken.
     """
 
     blueprint: str
@@ -100,6 +101,7 @@ class LabSpec:
     size: NodeSize = NodeSize()
     ttl: float | None = None
     profile: str = ""
+    snapshots: Schedule = NONE
 
     def __post_init__(self) -> None:
         if self.name:

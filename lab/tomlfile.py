@@ -120,8 +120,11 @@ def text(value: object) -> str:
 
 def whole(value: object) -> int:
     """A whole number, also written as text."""
-    if isinstance(value, str) and value.strip().isdecimal():
-        return int(value)
+    return int(value) if isinstance(value, str) and value.strip().isdecimal() else number(value)
+
+
+def number(value: object) -> int:
+    """A whole number, and no text."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise WrongType
     return value
@@ -169,5 +172,8 @@ def _load(content: bytes, path: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = toml.loads(content.decode())
         return found
-    except ValueError as error:  # what both kinds of error, syntax and encoding, are
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise InvalidSpec(f"{path} is not valid TOML: line {line} is not UTF-8") from error
+    except ValueError as error:
         raise InvalidSpec(f"{path} is not valid TOML: {error}") from error

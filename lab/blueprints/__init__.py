@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
@@ -45,11 +45,29 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Unmet:
-    """A requirement that a node does not meet."""
+class Check:
+    """A requirement of a node. ``name``: in a word or two, ``what``: so that it can be looked up.
 
+    ``found``: what is there instead of it, or what shows that it is met.
+    """
+
+    name: str
     what: str
+    met: bool
     found: str
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What helps a node back into its cluster.
+
+    ``order`` is one of the guest's program ``rejoin``: start the server again; start the cluster
+    from this node's data; forget this node's data, so that it is given another's.
+    """
+
+    node: str
+    order: Literal["restart", "bootstrap", "transfer"]
+    why: str
 
 
 class Blueprint(Protocol):
@@ -84,10 +102,24 @@ class Blueprint(Protocol):
         """The statements that make a cloned ``member`` itself. No password in clear text."""
 
     def question(self) -> str:
-        """The statement whose rows (name, value) ``unmet`` wants."""
+        """The statement whose rows (name, value) ``checks`` wants."""
 
-    def unmet(self, answer: Mapping[str, str], nodes: int) -> list[Unmet]:
-        """What a node that gave ``answer`` lacks to be ready in a lab of ``nodes``."""
+    def checks(self, answer: Mapping[str, str], nodes: int) -> list[Check]:
+        """What a node must meet to be ready in a lab of ``nodes``, by the ``answer`` it gave."""
+
+    def remedies(
+        self, standings: Mapping[str, str], *, all_here: bool, waited: bool
+    ) -> list[Remedy]:
+        """What nodes need that booted and will not become a cluster by themselves; often nothing.
+
+        ``standings``: what ``rejoin state`` says in each running node. ``all_here``: those are
+        all nodes of the lab. ``waited``: they had all the time that they could need. Raises
+        NotReady if only the nodes that do not run could help.
+        """
+
+
+BLUEPRINTS = ("pxc", "galera")
+"""The names that ``blueprint`` knows."""
 
 
 def blueprint(name: str) -> Blueprint:

@@ -15,17 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import Template
 
-from lab.blueprints import Engine, Member, Unmet
+from lab.blueprints import Check, Engine, Member, Remedy, rejoin
 from lab.guest.seed import SeedFile
 from lab.profile import EngineProfile
 from lab.spec import MIB
 
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
-_WANTED = {
-    "wsrep_local_state_comment": "Synced",
-    "wsrep_cluster_status": "Primary",
-    "wsrep_ready": "ON",
-}
 
 
 @dataclass(frozen=True)
@@ -78,14 +73,24 @@ class Galera:
         # LIKE, not WHERE: the server then computes only these of its hundreds of variables.
         return "SHOW GLOBAL STATUS LIKE 'wsrep_%'"
 
-    def unmet(self, answer: Mapping[str, str], nodes: int) -> list[Unmet]:
+    def checks(self, answer: Mapping[str, str], nodes: int) -> list[Check]:
         """See Blueprint."""
-        wanted = _WANTED | {"wsrep_cluster_size": str(nodes)}
+        wanted = (
+            ("Synced", "wsrep_local_state_comment", "Synced"),
+            ("Primary", "wsrep_cluster_status", "Primary"),
+            (f"size {nodes}", "wsrep_cluster_size", str(nodes)),
+            ("wsrep_ready", "wsrep_ready", "ON"),
+        )
         return [
-            Unmet(f"{name} is {value}", answer.get(name, "nothing"))
-            for name, value in wanted.items()
-            if answer.get(name) != value
+            Check(name, f"{key} is {value}", answer.get(key) == value, answer.get(key, "nothing"))
+            for name, key, value in wanted
         ]
+
+    def remedies(
+        self, standings: Mapping[str, str], *, all_here: bool, waited: bool
+    ) -> list[Remedy]:
+        """See Blueprint."""
+        return rejoin.remedies(standings, all_here=all_here, waited=waited)
 
 
 def native_hash(password: str) -> str:

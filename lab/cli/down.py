@@ -43,6 +43,8 @@ def down(
     with app.open() as session:
         if every:
             meant = session.names()
+            if not meant:
+                app.say("no labs to remove")
             _agree(meant, yes=yes)
         else:
             meant = list(dict.fromkeys(names or [pick(session, "")]))

@@ -30,6 +30,11 @@ def environment(view: LabView) -> dict[str, str]:
     """
     if not view.nodes:
         raise NotFound(f"lab {view.name} has no nodes", hint="`lab down` removes what is left")
+    if not view.user:
+        raise NotFound(
+            f"lab {view.name} is {view.state}: its ports and its password are not known",
+            hint=f"`lab status {view.name}` shows what there is, `lab down {view.name}` removes it",
+        )
     first = view.nodes[0]
     return {
         "LAB_NAME": view.name,

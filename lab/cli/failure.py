@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import sys
 from typing import TYPE_CHECKING
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 # this class, and by it the one that all errors of usage are.
 _USAGE_ERROR: type[BaseException] = typer.BadParameter.__mro__[1]
 _PARSER_ERROR: type[BaseException] = typer.BadParameter.__mro__[2]
+
+
+_OF_VERBS = ("-o", "--output")
+_EXTRA = re.compile(r"unexpected extra arguments?(?:\(s\))? \((.*)\)")
 
 
 def report(error: BaseException, app: App) -> int:
@@ -91,6 +96,8 @@ def _usage(error: BaseException) -> LabError:
     path = context.command_path if context is not None else "lab"
     hint = f"`{path} --help`"
     unknown = getattr(error, "option_name", "")
+    if unknown in _OF_VERBS and path == "lab":
+        return LabError(f"{unknown} is a flag of verbs", hint="it goes behind: `lab ls -o json`")
     if unknown and hasattr(error, "possibilities"):
         known = [flag for param in context.command.params for flag in param.opts] if context else []
         return LabError(
@@ -98,15 +105,17 @@ def _usage(error: BaseException) -> LabError:
             hint=did_you_mean(unknown, [*known, "--help"], otherwise=f"{hint} lists them"),
         )
     message = str(getattr(error, "format_message", lambda: error)()).rstrip(".")
-    if "unexpected extra argument" in message and getattr(
-        context and context.command, "takes_command", False
-    ):
-        hint = f"a command goes behind two dashes: `{path} ... -- CMD`"
+    if extra := _EXTRA.search(message):
+        if getattr(context and context.command, "takes_command", False):
+            hint = f"a command goes behind two dashes: `{path} ... -- CMD`"
+        return LabError(f"{path} has no use for {extra[1]!r}", hint=hint)
     return LabError(message[:1].lower() + message[1:], hint=hint)
 
 
 def _colour() -> bool:
-    return sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    # https://no-color.org: present and not empty
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stderr.isatty() and not plain
 
 
 def _write(text: str) -> None:

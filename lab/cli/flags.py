@@ -7,8 +7,10 @@ whichever version of the library parses the line.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -19,6 +21,7 @@ from lab.spec import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from lab.labfile import LabValues
+    from lab.schedule import Schedule
     from lab.settings import Settings
     from lab.spec import LabSpec
 
@@ -57,6 +60,15 @@ Timeout = Annotated[
         "--timeout", metavar="TIME", show_default=False, help="Give up after this, such as 5m."
     ),
 ]
+ReadyTimeout = Annotated[
+    str,
+    typer.Option(
+        "--timeout",
+        metavar="TIME",
+        show_default=False,
+        help="How long nodes may take to get ready once they were started; default 10m.",
+    ),
+]
 Blueprint = Annotated[
     str,
     typer.Argument(
@@ -85,7 +97,11 @@ Disk = Annotated[
 Engine = Annotated[
     str,
     typer.Option(
-        "--engine", metavar="ENGINE", show_default=False, help="Insist on percona or mariadb."
+        "--engine",
+        metavar="ENGINE",
+        show_default=False,
+        autocompletion=complete.engines,
+        help="Insist on percona or mariadb.",
     ),
 ]
 LabName = Annotated[
@@ -113,6 +129,15 @@ Profile = Annotated[
         help="What survives what: durable, balanced (default), disposable, or your own.",
     ),
 ]
+Snapshots = Annotated[
+    str,
+    typer.Option(
+        "--snapshots",
+        metavar="SCHEDULE",
+        show_default=False,
+        help="Have `lab gc` take and rotate snapshots, such as hourly:24,daily:7.",
+    ),
+]
 Cold = Annotated[bool, typer.Option("--cold", help="Boot, even if RAM could be restored.")]
 KeepFailed = Annotated[
     bool, typer.Option("--keep-failed", help="Keep the guests of a failure, for a look.")
@@ -133,6 +158,7 @@ def wanted(
     name: str | None = None,
     ttl: str = "",
     profile: str = "",
+    snapshots: str = "",
 ) -> LabSpec:
     """The lab that flags and ``lab.toml`` ask for; raises InvalidSpec.
 
@@ -140,25 +166,19 @@ def wanted(
     """
     from lab import labfile
 
-    given: LabValues = {}
-    if blueprint:
-        given["blueprint"] = blueprint
-    if engine:
-        given["engine"] = engine
-    if name:
-        given["name"] = name
-    if nodes:
-        given["nodes"] = whole("--nodes", nodes)
-    if cpus:
-        given["cpus"] = whole("--cpus", cpus)
-    if memory:
-        given["memory"] = size("--memory", memory)
-    if disk:
-        given["disk"] = size("--disk", disk)
-    if ttl:
-        given["ttl"] = lease("--ttl", ttl)
-    if profile:
-        given["profile"] = profile
+    said: list[tuple[str, str, Callable[[str], object]]] = [
+        ("blueprint", blueprint, str),
+        ("engine", engine, str),
+        ("name", name or "", str),
+        ("nodes", nodes, partial(whole, "--nodes")),
+        ("cpus", cpus, partial(whole, "--cpus")),
+        ("memory", memory, partial(size, "--memory")),
+        ("disk", disk, partial(size, "--disk")),
+        ("ttl", ttl, partial(lease, "--ttl")),
+        ("snapshots", snapshots, schedule),
+        ("profile", profile, str),
+    ]
+    given = cast("LabValues", {key: parse(text) for key, text, parse in said if text})
     spec = labfile.merge(labfile.read(Path.cwd()), given, default_ttl=settings.default_ttl)
     settings.profile_of(spec.profile)  # a wrong name is told before anything else
     return spec
@@ -190,6 +210,16 @@ def duration(flag: str, text: str) -> float:
 def lease(flag: str, text: str) -> float | None:
     """Seconds, or None for ``none``; raises InvalidSpec."""
     return None if text.lower() == "none" else duration(flag, text)
+
+
+def schedule(text: str) -> Schedule:
+    """How snapshots are taken; raises InvalidSpec."""
+    from lab import schedule as schedules
+
+    try:
+        return schedules.parse(text)
+    except InvalidSpec as error:
+        raise _about("--snapshots", error) from None
 
 
 def timeout(text: str, default: float) -> float:

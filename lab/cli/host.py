@@ -46,7 +46,12 @@ def init(
     return HostUnfit.exit_code if view.missing else 0
 
 
-@manual("lab gc", "lab gc --dry-run", "lab gc --orphans    # the state was lost")
+@manual(
+    "lab gc",
+    "lab gc --dry-run",
+    "lab gc --unused --older-than 30d    # after upgrades",
+    "lab gc --orphans                    # the state was lost",
+)
 def gc(
     ctx: typer.Context,
     *,
@@ -54,13 +59,26 @@ def gc(
     orphans: Annotated[
         bool, typer.Option("--orphans", help="Also what carries our tag but is not recorded.")
     ] = False,
+    unused: Annotated[
+        bool,
+        typer.Option("--unused", help="Also images and templates of which nothing is made now."),
+    ] = False,
+    older_than: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", show_default=False, help="Of those, only if not used for so long."
+        ),
+    ] = "",
     output: flags.Output = "table",
 ) -> None:
     """Remove labs whose lease is over, and what a crash left."""
     app = app_of(ctx)
     how = parse_format(output)
+    if older_than and not unused:
+        raise InvalidSpec("--older-than is for --unused", hint="lab gc --unused --older-than 30d")
+    age = flags.duration("--older-than", older_than) if older_than else 0.0
     with app.open() as session:
-        report = session.gc(dry_run=dry_run, orphans=orphans)
+        report = session.gc(dry_run=dry_run, orphans=orphans, unused=unused, age=age)
     if how == "table" and not report.removed and not report.left:
         app.say("nothing to remove")
         return
@@ -131,4 +149,6 @@ def _findings(findings: Sequence[Finding]) -> str:
         text.append(line)
         if one.advice:
             text.append(f"       -> {one.advice}\n")
+            if one.why:
+                text.append(f"          ({one.why})\n")
     return "".join(text)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from lab.errors import InvalidSpec
+from lab.errors import InvalidSpec, LabError
 from lab.suggest import did_you_mean
 
 Format = Literal["table", "json", "yaml", "name"]
@@ -38,7 +38,13 @@ def emit(
         text = "".join(f"{name}\n" for name in names())
     else:
         text = table()
-    sys.stdout.write(text)
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise LabError(f"the output cannot be written: {error.strerror}") from None
 
 
 def as_json(data: object) -> str:

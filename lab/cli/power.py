@@ -21,7 +21,7 @@ def start(
     *,
     name: flags.Name = "",
     node: flags.Node = "",
-    timeout: flags.Timeout = "",
+    timeout: flags.ReadyTimeout = "",
     output: flags.Output = "table",
 ) -> None:
     """Start a stopped lab, or one node, and wait for it."""

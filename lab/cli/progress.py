@@ -7,13 +7,13 @@ Drawn by hand on one line: a library that draws would cost more start-up time th
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import threading
 import time
 from types import TracebackType
 from typing import TextIO
 
+from lab.cli.table import tick
 from lab.progress import Event
 
 CLEAR = "\r\x1b[K"
@@ -61,8 +61,8 @@ class Spinner:
         self._stop = threading.Event()
         self._silent = False
         self._thread: threading.Thread | None = None
-        unicode = (stream.encoding or "").lower().startswith("utf")
-        self._frames, self._tick = (_FRAMES, "✓") if unicode else (_PLAIN_FRAMES, "+")
+        self._tick = tick(stream)
+        self._frames = _FRAMES if self._tick == "✓" else _PLAIN_FRAMES
 
     def __enter__(self) -> Spinner:
         return self
@@ -121,7 +121,13 @@ class Spinner:
     def _draw(self, frame: str) -> None:
         step, text, since = self._under_way[-1]
         line = f"{frame} {text or step}  {time.monotonic() - since:.0f} s"
-        self._write(CLEAR + line[: shutil.get_terminal_size().columns - 1])
+        self._write(CLEAR + line[: self._width() - 1])
+
+    def _width(self) -> int:
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or 80
+        except (OSError, ValueError):
+            return 80
 
     def _write(self, text: str) -> None:
         try:

@@ -43,7 +43,7 @@ def run(
     profile: flags.Profile = "",
     cold: flags.Cold = False,
     keep_failed: flags.KeepFailed = False,
-    timeout: flags.Timeout = "",
+    timeout: flags.ReadyTimeout = "",
 ) -> int:
     """Run a command beside a lab made for it, then remove the lab.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
         ImageView,
         LabStatus,
         LabView,
+        Preview,
         Rows,
+        SnapshotView,
         TemplateView,
     )
     from lab.progress import Listener
@@ -34,6 +37,15 @@ class SqlClient(AbstractContextManager[object], Protocol):
     @property
     def argv(self) -> Sequence[str]:
         """The command; the password is not in it."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Names that Tab offers: labs with their nodes, images by recipe and key, templates."""
+
+    labs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    images: Sequence[str] = ()
+    templates: Sequence[str] = ()
 
 
 class Session:
@@ -62,6 +74,12 @@ class Session:
             exist_ok=exist_ok,
             timeout=timeout,
         )
+
+    def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
+        """What ``up`` would make."""
+        from lab.lifecycle.preview import preview
+
+        return preview(self._context, spec, cold=cold)
 
     def down(self, name: str) -> None:
         """Remove a lab."""
@@ -119,11 +137,41 @@ class Session:
 
         return extend(self._context, name, ttl)
 
-    def gc(self, *, dry_run: bool, orphans: bool) -> GcReport:
+    def take_snapshot(self, name: str, what: str) -> SnapshotView:
+        """Snapshot a lab."""
+        from lab.lifecycle import snapshot
+
+        return snapshot.take(self._context, name, what)
+
+    def snapshots(self, name: str) -> list[SnapshotView]:
+        """The snapshots of a lab."""
+        from lab.lifecycle import snapshot
+
+        return snapshot.snapshots(self._context, name)
+
+    def remove_snapshots(self, name: str, labels: Sequence[str]) -> None:
+        """Remove snapshots of a lab."""
+        from lab.lifecycle import snapshot
+
+        snapshot.remove(self._context, name, labels)
+
+    def prune_snapshots(self, name: str) -> list[str]:
+        """Remove what is more than the schedule keeps."""
+        from lab.lifecycle import snapshot
+
+        return snapshot.rotate(self._context, name, take_due=False)
+
+    def rollback(self, name: str, to: str, *, node: str | None, timeout: float) -> LabView:
+        """Put a lab, or a node, back to a snapshot."""
+        from lab.lifecycle.rollback import rollback
+
+        return rollback(self._context, name, to, node=node, timeout=timeout)
+
+    def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
         """Remove what expired or was left by a crash."""
         from lab.lifecycle.gc import gc
 
-        return gc(self._context, dry_run=dry_run, orphans=orphans)
+        return gc(self._context, dry_run=dry_run, orphans=orphans, unused=unused, age=age)
 
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float
@@ -153,13 +201,13 @@ class Session:
 
     def query(self, name: str, node: str | None, statement: str) -> Rows:
         """Run one statement."""
-        from lab.lifecycle.sql import query
+        from lab.lifecycle.query import query
 
         return query(self._context, name, node, statement)
 
     def client(self, name: str, node: str | None) -> SqlClient:
         """The client program for a lab."""
-        from lab.lifecycle.sql import client
+        from lab.lifecycle.query import client
 
         return client(self._context, name, node)
 
@@ -171,15 +219,15 @@ class Session:
 
     def images(self) -> list[ImageView]:
         """All images."""
-        from lab.lifecycle import image
+        from lab.lifecycle import catalog
 
-        return image.images(self._context)
+        return catalog.images(self._context)
 
     def image(self, which: str) -> ImageView:
         """One image, by key or recipe."""
-        from lab.lifecycle import image
+        from lab.lifecycle import catalog
 
-        return image.image(self._context, which)
+        return catalog.image(self._context, which)
 
     def remove_image(self, which: str) -> None:
         """Remove an image."""
@@ -195,9 +243,9 @@ class Session:
 
     def templates(self) -> list[TemplateView]:
         """All templates."""
-        from lab.lifecycle import template
+        from lab.lifecycle import catalog
 
-        return template.templates(self._context)
+        return catalog.templates(self._context)
 
     def remove_template(self, key: str) -> None:
         """Remove a template."""
@@ -235,14 +283,19 @@ class Lifecycle:
 
         return init(settings, pool)
 
-    def recorded(self, settings: Settings) -> dict[str, list[str]]:
-        """The recorded labs and their nodes, for completion: a glance at the state only."""
+    def recorded(self, settings: Settings) -> Recorded:
+        """What is recorded, for completion: a glance at the state only."""
         if not settings.home.database.exists():
-            return {}  # opening the store would make it, and pressing Tab makes nothing
-        from lab.state.store import Store
+            return Recorded()  # opening the store would make it, and pressing Tab makes nothing
+        from lab.state.opening import open_store
 
-        with Store(settings.home) as store:
-            return {
-                found.lab.name: [node.name for node in found.nodes]
-                for found in store.labs_with_nodes()
-            }
+        with open_store(settings.home) as store:
+            images = store.images.all()
+            return Recorded(
+                {
+                    found.lab.name: [n.name for n in found.nodes]
+                    for found in store.labs_with_nodes()
+                },
+                [*dict.fromkeys(image.recipe for image in images), *(i.key for i in images)],
+                [template.key for template in store.templates.all()],
+            )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lab.cli.table import facts, table
+from lab.cli.table import cross, facts, table, tick
+from lab.lifecycle.views import FIRST_USE
 from lab.spec import format_duration, format_size
 
 if TYPE_CHECKING:
-    from lab.lifecycle.views import LabStatus, LabView
+    from lab.lifecycle.views import LabStatus, LabView, Preview
 
 
 def lab_text(view: LabView, now: float) -> str:
@@ -28,6 +30,7 @@ def lab_text(view: LabView, now: float) -> str:
             ("engine", f"{view.engine} {view.engine_version}".strip()),
             ("profile", view.profile),
             *(("risk", risk) for risk in view.risks),
+            ("snapshots", view.snapshots),
             ("user", view.user),
             ("password", view.password),
             ("dsn", view.dsn),
@@ -36,6 +39,23 @@ def lab_text(view: LabView, now: float) -> str:
         ]
     )
     return f"{nodes}\n{lines}"
+
+
+def preview_text(found: Preview) -> str:
+    """What `lab up` would make: as lines, what is there already told from what is not."""
+    made = "" if found.template is None else "none yet: it would be formed and captured first"
+    cold = f" ({found.why_cold})" if found.why_cold else ""
+    return facts(
+        [
+            ("lab", f"{found.name} ({found.blueprint})"),
+            ("nodes", f"{found.nodes}, {format_size(found.memory)} of memory each"),
+            ("engine", found.engine),
+            ("profile", found.profile),
+            ("image", found.image + ("" if found.image_there else ", would be built first")),
+            ("template", found.template or made),
+            ("start", found.start + cold),
+        ]
+    )
 
 
 def labs_text(views: Sequence[LabView], now: float) -> str:
@@ -60,22 +80,41 @@ def labs_text(views: Sequence[LabView], now: float) -> str:
 
 
 def status_text(status: LabStatus, now: float) -> str:
-    """A lab, and below it what must hold for it to be ready."""
+    """A lab, and below it what must hold for its nodes to be ready: a row each, a tick each.
+
+    What does not hold is told in full below that.
+    """
     text = lab_text(status.lab, now)
     if not status.requirements:
         return text
+    marks: dict[bool | None, str] = {True: tick(sys.stdout), False: cross(sys.stdout), None: "-"}
+    names = list(dict.fromkeys(one.name for one in status.requirements))
+    met = {(one.node, one.name): marks[one.met] for one in status.requirements}
     rows = [
-        (one.node, one.what, "yes" if one.met else "NO", one.found) for one in status.requirements
+        (node.name, *(met.get((node.name, name), "-") for name in names))
+        for node in status.lab.nodes
     ]
-    return f"{text}\n{table(('NODE', 'REQUIREMENT', 'MET', 'FOUND'), rows)}"
+    text += "\n" + table(("NODE", *(name.upper() for name in names)), rows)
+    amiss = [one for one in status.requirements if one.met is False]
+    if amiss:
+        text += "\n"
+    return text + "".join(
+        f"{one.node}: required: {one.what}; found: {one.found}\n" for one in amiss
+    )
 
 
 def how_started(view: LabView) -> str:
-    """``warm, in 1.9 s``, or why not warm."""
+    """``ready in 1.9 s (warm)``, why not warm, and what came before on a first use."""
     if not view.started:
         return ""
-    why = f" ({view.why_cold})" if view.started == "cold" and view.why_cold else ""
-    return f"{view.started}{why}, in {view.seconds:.1f} s" if view.seconds else view.started + why
+    why = f": {view.why_cold}" if view.started == "cold" and view.why_cold else ""
+    how = f"{view.started}{why}"
+    if not view.seconds:
+        return how
+    made = " and ".join(step.step for step in view.steps if step.step in FIRST_USE)
+    took = view.first_use_seconds
+    before = f", after {took:.0f} s for {made}, made on first use" if took >= 0.5 else ""
+    return f"ready in {view.seconds:.1f} s ({how}){before}"
 
 
 def age(since: float, now: float) -> str:
@@ -84,10 +123,13 @@ def age(since: float, now: float) -> str:
 
 
 def left(until: float | None, now: float) -> str:
-    """How long to go."""
+    """How long to go; from an hour on in minutes, so that 2h is 2h for a while."""
     if until is None:
         return "never"
-    return format_duration(until - now) if until > now else "expired"
+    if until <= now:
+        return "expired"
+    unit = 60 if until - now >= 3600 else 1
+    return format_duration(max(1, round((until - now) / unit)) * unit)
 
 
 def expiry(until: float | None, now: float) -> str:

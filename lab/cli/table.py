@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
+from typing import TextIO
 
 
 def table(
@@ -27,6 +28,20 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
     said = [(name, _printable(value)) for name, value in pairs if value]
     width = max((len(name) for name, _ in said), default=0)
     return "".join(f"{name:<{width}}  {value}\n" for name, value in said)
+
+
+def tick(stream: TextIO) -> str:
+    """A check mark, where ``stream`` can print one."""
+    return "✓" if _has_unicode(stream) else "+"
+
+
+def cross(stream: TextIO) -> str:
+    """The opposite of a check mark."""
+    return "✗" if _has_unicode(stream) else "x"
+
+
+def _has_unicode(stream: TextIO) -> bool:
+    return (stream.encoding or "").lower().startswith("utf")
 
 
 def _printable(cell: str) -> str:

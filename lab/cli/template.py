@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lab.cli import flags
+from lab.cli import complete, flags
 from lab.cli.app import app_of
 from lab.cli.output import emit, parse_format
 from lab.cli.show import age, seconds_or_dash, size_or_dash
@@ -71,7 +71,13 @@ def ls(ctx: typer.Context, output: flags.Output = "table") -> None:
 def rm(
     ctx: typer.Context,
     key: Annotated[
-        str, typer.Argument(metavar="KEY", show_default=False, help="As `lab template ls` says.")
+        str,
+        typer.Argument(
+            metavar="KEY",
+            show_default=False,
+            autocompletion=complete.templates,
+            help="As `lab template ls` says.",
+        ),
     ],
 ) -> None:
     """Remove a template that no lab was cloned from."""
@@ -85,7 +91,7 @@ def _table(views: Sequence[TemplateView], now: float) -> str:
     return table(
         (
             "KEY", "BLUEPRINT", "NODES", "MEMORY", "CPUS", "DISK", "IMAGE", "STATE", "START",
-            "SIZE", "FORMED IN", "USED",
+            "SIZE", "FORMED IN", "USE", "LAST USE",
         ),
         [
             (
@@ -100,6 +106,7 @@ def _table(views: Sequence[TemplateView], now: float) -> str:
                 "warm" if view.warm else "cold",
                 size_or_dash(view.size),
                 seconds_or_dash(view.form_seconds),
+                view.use,
                 f"{age(view.used_at, now)} ago" if view.used_at else "never",
             )
             for view in views

@@ -30,19 +30,23 @@ def up(
     name: flags.LabName = "",
     ttl: flags.Ttl = "",
     profile: flags.Profile = "",
+    snapshots: flags.Snapshots = "",
     cold: flags.Cold = False,
     keep_failed: flags.KeepFailed = False,
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="Fine if there is such a lab already.")
     ] = False,
-    timeout: flags.Timeout = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be made, and of what.")
+    ] = False,
+    timeout: flags.ReadyTimeout = "",
     output: flags.Output = "table",
 ) -> None:
     """Make a lab: a ready cluster.
 
     It is cloned from a template, which the first use makes and which takes a while then.
     """
-    from lab.cli.show import lab_text
+    from lab.cli.show import lab_text, preview_text
 
     app = app_of(ctx)
     how = parse_format(output)
@@ -57,8 +61,14 @@ def up(
         name=name,
         ttl=ttl,
         profile=profile,
+        snapshots=snapshots,
     )
     limit = flags.duration("--timeout", timeout) if timeout else None
+    if dry_run:
+        with app.open() as session:
+            found = session.preview(spec, cold=cold)
+        emit(found, how, table=lambda: preview_text(found), names=lambda: [found.name])
+        return
     with app.open(doing=REMOVING) as session:
         view = session.up(
             spec, cold=cold, keep_failed=keep_failed, exist_ok=exist_ok, timeout=limit

@@ -43,7 +43,30 @@ def manual(*examples: str, takes_command: bool = False) -> Callable[[F], F]:
     return note
 
 
-class CommandBehind(TyperCommand):
+class Verb(TyperCommand):
+    """A verb, which takes no empty words."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As its base; raises InvalidSpec if a value is given and empty."""
+        rest: list[str] = super().parse_args(ctx, args)
+        refuse_empty(ctx)
+        return rest
+
+
+def refuse_empty(ctx: Any) -> None:
+    """Raise InvalidSpec if a value is given and empty: an unset variable of a script.
+
+    It would mean as much as none at all: another lab, another home.
+    """
+    for param in ctx.command.params if not ctx.resilient_parsing else ():
+        given = ctx.get_parameter_source(param.name)
+        empty = param.default == ctx.params.get(param.name) == ""
+        if empty and given is not None and given.name == "COMMANDLINE":
+            name = max(param.opts, key=len) if param.opts[0].startswith("-") else param.metavar
+            raise InvalidSpec(f"{name}: it is given, but empty", hint="leave it out, or fill it")
+
+
+class CommandBehind(Verb):
     """A verb that a command may follow: ``lab run pxc -- make test``.
 
     The dashes are taken out first: else ``lab run -- make`` would take ``make`` for the
@@ -112,6 +135,17 @@ class TemplateVerbs(Verbs):
     }
 
 
+class SnapshotVerbs(Verbs):
+    """Take, list and remove snapshots of labs."""
+
+    table: ClassVar[Mapping[str, str | type[Verbs]]] = {
+        "take": "lab.cli.snapshot:take",
+        "ls": "lab.cli.snapshot:ls",
+        "rm": "lab.cli.snapshot:rm",
+        "prune": "lab.cli.snapshot:prune",
+    }
+
+
 class HostVerbs(Verbs):
     """Prepare this host."""
 
@@ -133,6 +167,8 @@ class RootVerbs(Verbs):
         "start": "lab.cli.power:start",
         "stop": "lab.cli.power:stop",
         "extend": "lab.cli.power:extend",
+        "snapshot": SnapshotVerbs,
+        "rollback": "lab.cli.snapshot:rollback",
         "sql": "lab.cli.sql:sql",
         "exec": "lab.cli.inside:execute",
         "ssh": "lab.cli.inside:ssh",
@@ -151,7 +187,9 @@ class RootVerbs(Verbs):
         """Accept the global flags behind the verb too: that is where people add them."""
         if args and args[-1] == "--home" and not ctx.resilient_parsing:
             raise InvalidSpec("--home: no directory is given")
-        return super().parse_args(ctx, _globals_first(args))
+        rest: list[str] = super().parse_args(ctx, _globals_first(args))
+        refuse_empty(ctx)
+        return rest
 
 
 def root_command() -> Any:
@@ -203,7 +241,7 @@ def _command(name: str, target: str) -> Any:
     app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=HELP_FLAGS)
     app.command(
         name,
-        cls=CommandBehind if pages.takes_command else TyperCommand,
+        cls=CommandBehind if pages.takes_command else Verb,
         # The control character keeps the help's formatter from refilling the lines.
         help=f"{inspect.getdoc(function)}\n\n\b\nExamples:{examples}",
     )(function)

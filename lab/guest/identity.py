@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
     PublicFormat,
+    load_ssh_private_key,
 )
 from cryptography.x509.oid import NameOID
 
@@ -67,6 +68,13 @@ def make_ssh_key(comment: str = "lab") -> SshKey:
     key = Ed25519PrivateKey.generate()
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    return SshKey(private, f"{public} {comment}")
+
+
+def read_ssh_key(private: bytes, comment: str) -> SshKey:
+    """The key that was written as ``private``, in OpenSSH's format."""
+    key = load_ssh_private_key(private, password=None)
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
     return SshKey(private, f"{public} {comment}")
 
 

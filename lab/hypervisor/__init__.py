@@ -173,7 +173,8 @@ class Hypervisor(Protocol):
     def start(self, guest: GuestSpec) -> None:
         """Boot. Returns once the guest runs, not once it is ready.
 
-        Raises Conflict if a guest of that name exists, HostUnfit if it cannot be started.
+        Raises Conflict if a guest of that name exists, PortTaken if another program has one
+        of its ports, HostUnfit if it cannot be started for another reason.
         """
 
     def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
@@ -203,6 +204,15 @@ class Hypervisor(Protocol):
 
     def guests(self) -> dict[GuestName, Guest]:
         """All guests that carry our tags, and no others."""
+
+    def names(self) -> set[GuestName]:
+        """The names of all guests that run here, ours and others'; cheaper than ``guests``."""
+
+    def forget(self, guests: Sequence[GuestName]) -> None:
+        """Remove what is kept of ``guests`` that ended, such as logs, where we may.
+
+        Guests that exist are left alone, whoever's they are.
+        """
 
     def channel(self, guest: GuestName) -> GuestChannel:
         """The way into a guest; raises NotFound if it does not run."""

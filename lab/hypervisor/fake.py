@@ -15,7 +15,15 @@ from dataclasses import astuple, replace
 from pathlib import Path
 
 from lab.errors import CommandFailed, Conflict, HostUnfit, NotFound, NotReady
-from lab.hypervisor import Capabilities, Guest, GuestShape, GuestSpec, GuestState, MemoryImage
+from lab.hypervisor import (
+    Capabilities,
+    Guest,
+    GuestShape,
+    GuestSpec,
+    GuestState,
+    MemoryImage,
+    fake_rejoin,
+)  # fmt: skip
 from lab.hypervisor import fake_inside as guest_side
 from lab.hypervisor.fake_channel import FakeChannel
 from lab.hypervisor.fake_guests import Guests, Record, segment_of
@@ -143,6 +151,15 @@ class FakeHypervisor:
             ours = [record for record in self._guests.all() if record.home == self._home]
         return {record.name: Guest(record.name, record.state, record.tags) for record in ours}
 
+    def names(self) -> set[GuestName]:
+        """See Hypervisor."""
+        with self._guests.hold():
+            return {record.name for record in self._guests.all()}
+
+    def forget(self, guests: Sequence[GuestName]) -> None:  # noqa: ARG002  part of the protocol
+        """See Hypervisor; nothing is kept of a fake guest."""
+        self._before("forget")
+
     def channel(self, guest: GuestName) -> FakeChannel:
         """See Hypervisor."""
         self._before("channel")
@@ -166,7 +183,7 @@ class FakeHypervisor:
             listening = [r for r in self._guests.all() if r.ports.get(port) == _SQL_PORT]
             if not listening or not self._answers(listening[0]):
                 raise NotReady(f"no SQL at port {port}", details=["Connection refused"])
-            accounts = guest_side.read_inside(listening[0].disks).accounts
+            accounts = self._caught_up(listening[0]).accounts
             if accounts.get(user) != guest_side.native_hash(password):
                 denied = f"Access denied for user '{user}'@'%'"
                 raise NotReady(f"no SQL at port {port}", details=[denied])
@@ -210,15 +227,29 @@ class FakeHypervisor:
     def _answers(self, record: Record) -> bool:
         return record.state == "running" and time.time() >= record.since
 
+    def rejoin(self, guest: GuestName, word: str) -> str:
+        """What the guest's program of that name does; raises NotReady."""
+        with self._guests.hold():
+            record = self._awake(guest)
+            peers = [p for p in segment_of(record, self._guests.all()) if self._answers(p)]
+            return fake_rejoin.rejoin(record, peers, word)
+
     def _execute(self, record: Record, statement: str) -> Result:
         everyone = self._guests.all()
-        peers = [peer for peer in segment_of(record, everyone) if self._answers(peer)]
+        apart = guest_side.read_inside(record.disks).apart
+        if apart not in ("", "inconsistent"):
+            raise NotReady(f"no SQL in {record.name}", details=["Connection refused"])
+        peers = [
+            peer
+            for peer in segment_of(record, everyone)
+            if self._answers(peer) and not guest_side.read_inside(peer.disks).apart
+        ]
         known = guest_side.members(record.disks)
         if not known:
             owner = record.tags.get("owner")
             near = [r for r in everyone if r.segment == record.segment]
             known = sum(r.tags.get("owner") == owner for r in near)
-        variables = guest_side.status(len(peers), known)
+        variables = guest_side.status(len(peers), known, apart)
         shown = guest_side.show_status(statement, variables)
         if shown is not None:
             return shown
@@ -237,6 +268,12 @@ class FakeHypervisor:
                     peer.disks, replace(inside, statements=list(newest.statements))
                 )
         return result
+
+    def _caught_up(self, record: Record) -> Inside:
+        """What a node has by the time that anyone asks: what its cluster has."""
+        peers = [p for p in segment_of(record, self._guests.all()) if self._answers(p)]
+        found = [guest_side.read_inside(peer.disks) for peer in peers]
+        return max(found, key=lambda inside: len(inside.statements))
 
     def _make(self, guest: GuestSpec, state: GuestState, since: float, what: str) -> None:
         self._before("commit")

@@ -37,6 +37,8 @@ class FakeChannel:
             raise NotReady(f"the guest agent of {self._guest} does not answer")
         if list(argv) == ["/bin/sync"]:
             return b""  # what a fake guest writes is on its disk at once
+        if argv[0] == "/usr/lib/lab/rejoin":
+            return self._hypervisor.rejoin(self._guest, argv[1]).encode()
         if argv[0] != "/usr/lib/lab/sql":
             raise CommandFailed(argv, 127, stderr=f"{argv[0]}: not found", where=self._guest)
         try:

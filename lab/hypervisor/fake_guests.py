@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.errors import Conflict, HostUnfit, NotFound
+from lab.errors import Conflict, HostUnfit, NotFound, PortTaken
 from lab.hypervisor import Disk, GuestShape, GuestSpec, GuestState
 from lab.names import GuestName
 from lab.storage import hold
@@ -111,7 +111,10 @@ class Guests:
         wanted = [forward.host_port for forward in guest.network.forwards]
         for number, port in enumerate(wanted):
             if port in taken or port in wanted[:number]:
-                raise _unfit(guest, f"could not set up host forwarding rule for port {port}")
+                raise PortTaken(
+                    f"starting {guest.name}: the fake reports an error",
+                    details=[f"could not set up host forwarding rule for port {port}"],
+                )
         written = {d.path for other in others for d in other.disks if not d.readonly}
         read = {d.path for other in others for d in other.disks}
         for disk in guest.disks:

@@ -38,7 +38,8 @@ class Inside:
 
     ``statements`` changed data or accounts, in their order; all nodes of a cluster have the
     same. ``files``: content as base64 by path. ``modes``: of those, octal. ``clock``: what it
-    was last set to. ``entropy``: a hash of all that was mixed in.
+    was last set to. ``entropy``: a hash of all that was mixed in. ``apart``: why the server is
+    in no cluster (``inconsistent``, ``failed``, ``lost view``), empty if it is in one.
     """
 
     statements: list[str] = field(default_factory=list)
@@ -46,6 +47,7 @@ class Inside:
     modes: dict[str, str] = field(default_factory=dict)
     clock: float = 0.0
     entropy: str = ""
+    apart: str = ""
 
     @property
     def accounts(self) -> dict[str, str]:
@@ -107,8 +109,15 @@ def members(disks: Sequence[Disk]) -> int:
     return 0
 
 
-def status(running: int, nodes: int) -> dict[str, str]:
+def status(running: int, nodes: int, apart: str = "") -> dict[str, str]:
     """A node's status variables when ``running`` of ``nodes`` nodes see each other."""
+    if apart:
+        return {
+            "wsrep_local_state_comment": apart.capitalize(),
+            "wsrep_cluster_status": "Disconnected",
+            "wsrep_ready": "OFF",
+            "wsrep_cluster_size": "0",
+        }
     primary = 2 * running > nodes
     return {
         "wsrep_local_state_comment": "Synced" if primary else "Initialized",

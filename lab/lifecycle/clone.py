@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lab.hypervisor import GuestSpec, MemoryImage
 from lab.lifecycle.captured import Manifest
 from lab.lifecycle.context import Context
-from lab.lifecycle.form import intend
+from lab.lifecycle.form import intend, mark_origin
 from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec
 from lab.lifecycle.parallel import each
 from lab.lifecycle.template import origins
 from lab.names import Owner
 from lab.profile import Profile
-from lab.spec import LabSpec
+from lab.spec import LabSpec, NodeSize
 from lab.storage import Volume
 
 if TYPE_CHECKING:
@@ -36,14 +37,38 @@ def clone(
     nodes are to get, made while QEMU was starting. Raises as storage and hypervisor do; what
     was made stays: the caller releases the owner.
     """
-    owner = nodes[0].owner
     with ctx.progress.step("clone", f"cloning the disks of {len(nodes)} nodes"):
         intent = intend(ctx, nodes, image.volumes)
-        ctx.home.create_directory(owner)
+        ctx.home.create_directory(nodes[0].owner)
         profile = ctx.settings.profile_of(spec.profile)
         volumes = {node.name: _clone_disks(ctx, manifest, node, image, profile) for node in nodes}
+    names = [volume.name for found in volumes.values() for volume in found]
+    result = wake(
+        ctx, manifest, image, spec.size, nodes, segment, aside=partial(mark_origin, ctx, names)
+    )
+    ctx.store.resources.made(*intent)
+    return result
+
+
+def wake(
+    ctx: Context,
+    manifest: Manifest,
+    image: Image,
+    size: NodeSize,
+    nodes: Sequence[Node],
+    segment: int,
+    *,
+    aside: Callable[[], object] = lambda: None,
+) -> Prepared:
+    """Bring up ``nodes``, whose disks are as captured: with their RAM, else by booting them.
+
+    ``aside`` is called meanwhile, before any of them runs. The rest as for ``clone``.
+    """
+    owner = nodes[0].owner
     template = Owner("template", manifest.key)
     warm = manifest.warm
+    if not warm:
+        aside()
 
     def bring_up(node: Node) -> None:
         wiring = Wiring(
@@ -53,17 +78,23 @@ def clone(
             console_log=ctx.home.console_log(node.guest),
             memory_file=ctx.home.ram(manifest.key, node.name) if warm else None,
         )
-        guest = guest_spec(node, volumes[node.name], image, spec.size, wiring)
+        volumes = [ctx.storage.get(node.volume(disk)) for disk in image.volumes]
+        guest = guest_spec(node, volumes, image, size, wiring)
         if warm:
             ctx.hypervisor.restore(guest, _memory(ctx, manifest, node, guest))
         else:
             ctx.hypervisor.start(guest)
 
-    with ctx.progress.step("restore", "restoring RAM"), ThreadPoolExecutor(1) as aside:
-        prepared = aside.submit(_identities, ctx, owner, nodes)
+    def beside() -> Prepared:
+        prepared = _identities(ctx, owner, nodes)
+        if warm:
+            aside()
+        return prepared
+
+    with ctx.progress.step("restore", "restoring RAM"), ThreadPoolExecutor(1) as pool:
+        prepared = pool.submit(beside)
         each(bring_up, nodes)
         result = prepared.result()
-    ctx.store.resources.made(*intent)
     if warm:
         with ctx.progress.step("resume", "resuming all nodes together"):
             ctx.hypervisor.resume([node.guest for node in nodes])

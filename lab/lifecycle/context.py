@@ -15,8 +15,15 @@ from lab.paths import Home
 from lab.profile import Layout
 from lab.progress import Listener, Progress, ignore
 from lab.settings import Settings
-from lab.state.store import Store
+from lab.state.opening import open_store
 from lab.storage import Storage
+
+if TYPE_CHECKING:
+    from images.manifest import BuiltImage
+    from images.recipe import Recipe
+    from lab.hypervisor.libvirt.driver import LibvirtHypervisor
+    from lab.lifecycle.sql import Account
+    from lab.state.store import Store
 
 
 class Sql(Protocol):
@@ -33,13 +40,6 @@ class Build(Protocol):
         self, recipe: Recipe, out: Path, *, layout: Layout, progress: Progress, log: Path
     ) -> BuiltImage:
         """What was built."""
-
-
-if TYPE_CHECKING:
-    from images.manifest import BuiltImage
-    from images.recipe import Recipe
-    from lab.hypervisor.libvirt.driver import LibvirtHypervisor
-    from lab.lifecycle.sql import Account
 
 
 RunAs = tuple[int, int] | None
@@ -72,21 +72,32 @@ def open_context(settings: Settings, listener: Listener = ignore) -> Iterator[Co
     """The context that ``settings`` ask for; raises HostUnfit if the host cannot do it."""
     settings.home.create()
     opened = _fake if settings.hypervisor == "fake" else _linux
-    with Store(settings.home) as store, opened(settings, store, Progress(listener)) as context:
+    with open_store(settings.home) as store, opened(settings, store, Progress(listener)) as context:
         yield context
 
 
 @contextmanager
 def _linux(settings: Settings, store: Store, progress: Progress) -> Iterator[Context]:
-    from images.build import build
-    from lab.lifecycle.sql import ask
-
     hypervisor = open_libvirt(settings)
     try:
         storage = open_storage(settings, hypervisor.run_as)
-        yield Context(settings, store, storage, hypervisor, progress, ask, build)
+        yield Context(settings, store, storage, hypervisor, progress, _ask, _build)
     finally:
         hypervisor.close()
+
+
+def _ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
+    from lab.lifecycle.sql import ask
+
+    return ask(account, port, statement, timeout=timeout)
+
+
+def _build(
+    recipe: Recipe, out: Path, *, layout: Layout, progress: Progress, log: Path
+) -> BuiltImage:
+    from images.build import build
+
+    return build(recipe, out, layout=layout, progress=progress, log=log)
 
 
 @contextmanager

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from images.recipe import Recipe, load
 from lab.blueprints import Blueprint
 from lab.errors import InvalidSpec
 from lab.lifecycle.context import Context
+from lab.lifecycle.image import key_of
+from lab.spec import LabSpec
 from lab.suggest import did_you_mean
 
-_NAMES = {"percona": "percona-xtradb-cluster", "mariadb": "mariadb"}
+NAMES = {"percona": "percona-xtradb-cluster", "mariadb": "mariadb"}
+"""What users call an engine, and the recipe of its image."""
 
 
 @dataclass(frozen=True)
@@ -20,37 +24,36 @@ class Choice:
     why: str = ""
 
 
-def choose(ctx: Context, plan: Blueprint, engine: str) -> Choice:
-    """The recipe for ``plan``; ``engine`` (percona, mariadb) insists.
+def choose(ctx: Context, plan: Blueprint, spec: LabSpec) -> Choice:
+    """The recipe for ``plan``; the engine of ``spec`` (percona, mariadb) insists.
 
     Without it the first of the blueprint's engines whose image exists or whose packages can
     be had; what was not possible is told in one line. Raises InvalidSpec.
     """
-    if engine:
-        recipe = _NAMES.get(engine, engine)
+    if engine := spec.engine:
+        recipe = NAMES.get(engine, engine)
         if recipe not in plan.engines:
-            known = [name for name, r in _NAMES.items() if r in plan.engines]
+            known = [name for name, r in NAMES.items() if r in plan.engines]
             raise InvalidSpec(
                 f"{plan.name} cannot run on the engine {engine!r}",
                 hint=did_you_mean(engine, known, otherwise=f"engines: {', '.join(known)}"),
             )
         return Choice(recipe)
     preferred, *others = plan.engines
-    if not others or _have_image(ctx, preferred) or _can_build(ctx, preferred):
+    if not others or _can_be_had(ctx, load(preferred), spec):
         return Choice(preferred)
-    choice = Choice(
-        others[0],
-        f"Percona's repository cannot be reached: {plan.name} uses {others[0]} + Galera instead",
-    )
+    choice = Choice(others[0], "Percona's repository is out of reach: using MariaDB with Galera")
     ctx.progress.note("engine", choice.why)
     return choice
 
 
-def _have_image(ctx: Context, recipe: str) -> bool:
-    return any(r.recipe == recipe and r.state == "ready" for r in ctx.store.images.all())
-
-
-def _can_build(ctx: Context, recipe: str) -> bool:
+def _can_be_had(ctx: Context, recipe: Recipe, spec: LabSpec) -> bool:
+    """Whether the image of a recipe is there, as the recipe is now, or may be built."""
+    records = ctx.store.images.all()
+    built = {r.key for r in records if r.recipe == recipe.name and r.state == "ready"}
+    profile = ctx.settings.profile_of(spec.profile)
+    if built and key_of(recipe, ctx.settings.layout, profile) in built:
+        return True
     from images.reachable import reachable_recently
 
     return reachable_recently(recipe, ctx.home.root / "reachable.json")

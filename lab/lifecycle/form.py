@@ -12,9 +12,10 @@ from lab.lifecycle import image as images
 from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec, seed_disk
 from lab.lifecycle.parallel import each
-from lab.lifecycle.ready import through_agent, until_ready
-from lab.names import Owner
+from lab.lifecycle.ready import FROM_INSIDE, through_agent, until_ready
+from lab.names import Owner, VolumeName
 from lab.profile import Profile
+from lab.schedule import ORIGIN
 from lab.spec import NodeSize
 from lab.state.records import ResourceKind
 from lab.storage import Volume
@@ -38,18 +39,21 @@ class Formation:
     memory_file: Callable[[Node], Path] | None = None
 
 
-def form(ctx: Context, formation: Formation, deadline: Deadline) -> None:
+def form(ctx: Context, formation: Formation, timeout: float) -> Deadline:
     """Create, boot and form; the owner's lock is held and its segment reserved.
 
-    Raises NotReady if they do not become a cluster by ``deadline``, and as storage and
-    hypervisor do. What was made stays: the caller releases the owner.
+    Returns when the nodes must be ready: ``timeout`` seconds after they were started. Raises
+    NotReady if they are no cluster by then, and as storage and hypervisor do. What was made
+    stays: the caller releases the owner.
     """
     with ctx.progress.step("clone", f"cloning the image for {len(formation.nodes)} nodes"):
         volumes = _volumes(ctx, formation)
     with ctx.progress.step("boot", "booting the nodes"):
         specs = [_prepare(ctx, formation, node, volumes[node.name]) for node in formation.nodes]
         each(ctx.hypervisor.start, specs)
+    deadline = Deadline.after(timeout)
     until_formed(ctx, formation.nodes, formation.blueprint, deadline)
+    return deadline
 
 
 def until_formed(
@@ -58,7 +62,7 @@ def until_formed(
     """Wait until ``nodes`` are a cluster, seen from inside; raises NotReady."""
     with ctx.progress.step("form", "forming the cluster"):
         ask = through_agent(blueprint, ctx.hypervisor)
-        until_ready(ctx, nodes, blueprint, ask, deadline, pause=_LOOK_EVERY)
+        until_ready(ctx, nodes, blueprint, ask, deadline, pause=_LOOK_EVERY, way=FROM_INSIDE)
 
 
 def intend(ctx: Context, nodes: Sequence[Node], disks: Sequence[str]) -> list[int]:
@@ -66,6 +70,11 @@ def intend(ctx: Context, nodes: Sequence[Node], disks: Sequence[str]) -> list[in
     things: list[tuple[ResourceKind, str]] = [("guest", str(node.guest)) for node in nodes]
     things += [("volume", str(node.volume(disk))) for node in nodes for disk in disks]
     return ctx.store.resources.intend_all(nodes[0].owner, things)
+
+
+def mark_origin(ctx: Context, volumes: Sequence[VolumeName]) -> None:
+    """Note what a lab is now, before any of its nodes ran, as what it can be put back to."""
+    ctx.storage.snapshot(volumes, ORIGIN)
 
 
 def write_seed(ctx: Context, formation: Formation, node: Node) -> Path:
@@ -102,6 +111,8 @@ def _volumes(ctx: Context, formation: Formation) -> dict[str, list[Volume]]:
         ]
         for node in formation.nodes
     }
+    if formation.owner.kind == "lab":
+        mark_origin(ctx, [volume.name for found in made.values() for volume in found])
     ctx.store.resources.made(*intent)
     return made
 

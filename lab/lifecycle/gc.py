@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from images import isolate
+from lab import locks
 from lab.errors import Conflict, LabError
-from lab.lifecycle import image, template
+from lab.lifecycle import catalog, image, snapshot, template
 from lab.lifecycle.context import Context
 from lab.lifecycle.remove import forget
 from lab.lifecycle.views import GcReport
@@ -23,6 +24,7 @@ from lab.names import Owner
 from lab.storage import hold
 
 _UNRECORDED = "not recorded"
+_UNUSED = "unused, as its recipe, QEMU or a setting has changed"
 
 _ORDER = ("lab", "template", "image")
 """Clones go before what they were cloned from."""
@@ -31,11 +33,19 @@ Task = tuple[Owner, str]
 """Whose things are to be removed, and why."""
 
 
-def gc(ctx: Context, *, dry_run: bool = False, orphans: bool = False) -> GcReport:
+def gc(
+    ctx: Context,
+    *,
+    dry_run: bool = False,
+    orphans: bool = False,
+    unused: bool = False,
+    age: float = 0.0,
+) -> GcReport:
     """Remove what expired or was left over; ``orphans``: unrecorded things with our tags too.
 
-    ``dry_run`` only says what would be removed. Nothing that a running command works on is
-    touched.
+    ``unused``: images and templates as well of which nothing is made any more, and which were
+    not used for ``age`` seconds; they are only told of otherwise. ``dry_run`` only says what
+    would be removed. Nothing that a running command works on is touched.
     """
     found = list(tasks(ctx))
     left: list[str] = []
@@ -44,9 +54,18 @@ def gc(ctx: Context, *, dry_run: bool = False, orphans: bool = False) -> GcRepor
             found.append((owner, _UNRECORDED))
         else:
             left.append(f"{owner}: not recorded; `lab gc --orphans` or `lab down` removes it")
+    for owner in catalog.unused(ctx, time.time() - age):
+        if unused:
+            found.append((owner, _UNUSED))
+        else:
+            left.append(f"{owner}: {_UNUSED}; `lab gc --unused` removes it")
     report = perform(ctx, found, dry_run=dry_run)
-    swept = [] if dry_run else [*ctx.storage.sweep(), *_scratch(ctx)]
-    return GcReport((*report.removed, *swept), (*report.left, *left))
+    if dry_run:
+        return GcReport(report.removed, (*report.left, *left))
+    swept = [*ctx.storage.sweep(), *_scratch(ctx)]
+    locks.sweep(ctx.home)
+    rotated = _rotate(ctx, left)
+    return GcReport((*report.removed, *swept, *rotated), (*report.left, *left))
 
 
 def tasks(ctx: Context) -> Iterator[Task]:
@@ -68,6 +87,18 @@ def perform(ctx: Context, found: Sequence[Task], *, dry_run: bool = False) -> Gc
     for owner, why in sorted(found, key=lambda task: _ORDER.index(task[0].kind)):
         _do(ctx, owner, why, removed, left, dry_run=dry_run)
     return GcReport(tuple(removed), tuple(left))
+
+
+def _rotate(ctx: Context, left: list[str]) -> list[str]:
+    """Take and remove the snapshots that schedules ask for; what cannot be done is noted."""
+    done: list[str] = []
+    for lab in ctx.store.labs.all():
+        if lab.snapshots:
+            try:
+                done += snapshot.rotate(ctx, lab.name)
+            except LabError as error:
+                left.append(f"snapshots of {lab.name}: {error}")
+    return done
 
 
 def _why(ctx: Context, owner: Owner) -> str:
@@ -115,8 +146,7 @@ def _do(
     try:
         with _locked(ctx, owner):
             # Since it was listed it may have become ready, or been given a new lease.
-            still = owner in _unrecorded(ctx) if why == _UNRECORDED else _why(ctx, owner)
-            if not still:
+            if not _still(ctx, owner, why):
                 return
             if not dry_run:
                 _remove(ctx, owner)
@@ -126,6 +156,12 @@ def _do(
         left.append(f"{owner}: {why}, not removed: {error}")
     else:
         removed.append(f"{owner}: {why}")
+
+
+def _still(ctx: Context, owner: Owner, why: str) -> bool:
+    if why == _UNUSED:
+        return True  # what is used after all has clones, which keep it
+    return owner in _unrecorded(ctx) if why == _UNRECORDED else bool(_why(ctx, owner))
 
 
 def _known(ctx: Context) -> set[Owner]:

@@ -23,15 +23,17 @@ def hand_over(
     account: Account,
     prepared: Prepared,
     deadline: Deadline,
+    cluster: Sequence[Node] = (),
 ) -> None:
     """Give every node its identity, then wait until the lab's account can use all of them.
 
-    Raises NotReady or CommandFailed.
+    ``cluster``: the nodes that must be ready, if those are only some of them. Raises NotReady
+    or CommandFailed.
     """
     with ctx.progress.step("personalise", "new clock, seeds, password and keys"):
         personalise(ctx, nodes, blueprint, engine, account.password, prepared)
     with ctx.progress.step("ready", "waiting until every node can be used"):
         ask = through_port(blueprint, account, ctx.sql)
-        until_ready(ctx, nodes, blueprint, ask, deadline, pause=_LOOK_EVERY)
+        until_ready(ctx, cluster or nodes, blueprint, ask, deadline, pause=_LOOK_EVERY)
         # Once more: the first message found a guest that had only just begun to run again.
         set_clocks(ctx, nodes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,20 +26,38 @@ Prepared = tuple[identity.SshKey, Mapping[str, identity.NodeIdentity]]
 
 _TLS_DIRECTORY = "/etc/mysql/tls"
 _SECONDS = 60.0
+_HOST = re.compile(r"^(\[127\.0\.0\.1\]:)(\d+)", re.MULTILINE)
 
 
 def prepare(ctx: Context, owner: Owner, nodes: Sequence[Node]) -> Prepared:
-    """Fresh identities; the user's key and the hosts' public keys are written for ssh."""
-    login = identity.make_ssh_key(f"lab {owner.name}")
-    own = {node.name: identity.make_node_identity(node.name) for node in nodes}
+    """Fresh identities; the user's key and the hosts' public keys are written for ssh.
+
+    The user's key stays if the lab has one, and so do the keys of other hosts.
+    """
     directory = ctx.home.private(owner)
-    _write(directory / "id_ed25519", login.private)
-    hosts = [
-        f"[127.0.0.1]:{node.ssh_port} {' '.join(own[node.name].ssh_host.public.split()[:2])}"
+    key, known = directory / "id_ed25519", directory / "known_hosts"
+    own = {node.name: identity.make_node_identity(node.name) for node in nodes}
+    if key.exists():
+        login = identity.read_ssh_key(key.read_bytes(), f"lab {owner.name}")
+    else:
+        login = identity.make_ssh_key(f"lab {owner.name}")
+        _write(key, login.private)
+    hosts = {
+        f"[127.0.0.1]:{node.ssh_port}": " ".join(own[node.name].ssh_host.public.split()[:2])
         for node in nodes
-    ]
-    _write(directory / "known_hosts", "".join(f"{line}\n" for line in hosts).encode())
+    }
+    lines = known.read_text(encoding="utf-8").splitlines() if known.exists() else []
+    kept = [line for line in lines if line.partition(" ")[0] not in hosts]
+    fresh = [f"{host} {public}" for host, public in hosts.items()]
+    _write(known, "".join(f"{line}\n" for line in (*kept, *fresh)).encode())
     return login, own
+
+
+def move_hosts(ctx: Context, owner: Owner, ports: Mapping[int, int]) -> None:
+    """Let ssh know the hosts whose ports changed, from old to new."""
+    path = ctx.home.private(owner) / "known_hosts"
+    text = path.read_text(encoding="utf-8")
+    _write(path, _HOST.sub(lambda m: f"{m[1]}{ports.get(int(m[2]), m[2])}", text).encode())
 
 
 def personalise(

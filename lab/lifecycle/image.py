@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from images import isolate, manifest
@@ -15,6 +15,7 @@ from lab.blueprints import Engine
 from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.hypervisor import DirectBoot
 from lab.lifecycle.context import Context
+from lab.lifecycle.hold import hold
 from lab.lifecycle.nodes import Image
 from lab.lifecycle.remove import release
 from lab.lifecycle.views import ImageView
@@ -49,8 +50,8 @@ def ensure(ctx: Context, recipe_name: str, profile: Profile) -> Image:
     recipe = load(recipe_name)
     key = key_of(recipe, ctx.settings.layout, profile)
     if not _ready(ctx, key):
-        with _locked(ctx, key):
-            if not _ready(ctx, key):
+        with hold(ctx, "image", key):
+            if not _ready(ctx, key) and not _adopt(ctx, recipe, key):
                 _build(ctx, recipe, key, profile)
     return find(ctx, recipe, key)
 
@@ -61,7 +62,7 @@ def using(ctx: Context, recipe_name: str, profile: Profile) -> Iterator[Image]:
     recipe = load(recipe_name)
     key = key_of(recipe, ctx.settings.layout, profile)
     while True:
-        with _locked(ctx, key, shared=True):
+        with hold(ctx, "image", key, shared=True):
             if _ready(ctx, key):
                 yield find(ctx, recipe, key)
                 return
@@ -108,7 +109,7 @@ def build(ctx: Context, recipe_name: str, *, rebuild: bool = False) -> ImageView
     recipe, profile = load(recipe_name), ctx.settings.profile_of("")
     key = key_of(recipe, ctx.settings.layout, profile)
     if rebuild:
-        with _locked(ctx, key):
+        with hold(ctx, "image", key):
             discard(ctx, key)
             _build(ctx, recipe, key, profile)
     else:
@@ -150,6 +151,26 @@ def _ready(ctx: Context, key: str) -> bool:
     volume = VolumeName(Owner("image", key), BASE, "os")
     there = any(s.label == BASE for s in ctx.storage.snapshots(volume))  # of all, or of none
     return there and (ctx.home.image(key) / manifest.MANIFEST).exists()
+
+
+def _adopt(ctx: Context, recipe: Recipe, key: str) -> bool:
+    """Record an image again whose record was lost: its manifest says that it was finished."""
+    if ctx.store.images.find(key) is not None:
+        return False
+    directory = ctx.home.image(key)
+    try:
+        built, at = manifest.read(directory), (directory / manifest.MANIFEST).stat().st_mtime
+        base = snapshots(ctx, find(ctx, recipe, key))
+        size = sum(ctx.storage.used(snapshot.volume) for snapshot in base.values())
+    except (InvalidSpec, NotFound, OSError):
+        return False
+    ctx.store.images.add(
+        ImageRecord(
+            key, recipe.name, recipe.engine, built.engine_version, "ready", at, at, size=size
+        )
+    )
+    ctx.progress.note("image", f"the image {key} was not recorded; it is again")
+    return True
 
 
 def _build(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
@@ -221,13 +242,6 @@ def discard(ctx: Context, key: str) -> None:
 def _users(ctx: Context, key: str) -> list[str]:
     labs = [f"lab {r.name}" for r in ctx.store.labs.all() if r.image == key]
     return labs + [f"template {r.key}" for r in ctx.store.templates.all() if r.image == key]
-
-
-def _locked(ctx: Context, key: str, *, shared: bool = False) -> AbstractContextManager[None]:
-    def tell(pid: int | None) -> None:
-        ctx.progress.note("image", f"waiting for process {pid or '?'} to build the image {key}")
-
-    return lock(ctx.home, "image", key, shared=shared, on_wait=tell)
 
 
 def _view(ctx: Context, record: ImageRecord) -> ImageView:

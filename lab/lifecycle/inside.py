@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lab.errors import InvalidSpec, NotFound
 from lab.lifecycle.context import Context
-from lab.lifecycle.look import HOST, node_of
+from lab.lifecycle.look import HOST, node_of, record_of
 from lab.names import Owner
 from lab.run import lines as lines_of
 from lab.suggest import did_you_mean
@@ -32,6 +32,8 @@ def execute(
 def ssh_argv(ctx: Context, name: str, node: str) -> list[str]:
     """The command that opens a shell in a node; its host key is known, nothing is asked."""
     found = node_of(ctx, name, node)
+    if not found.ssh_port:
+        record_of(ctx, name)
     private = ctx.home.private(Owner("lab", name))
     options = {
         "IdentitiesOnly": "yes",

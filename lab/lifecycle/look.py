@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from lab.blueprints import blueprint
 from lab.errors import InvalidSpec, NotFound
 from lab.hypervisor import Guest
 from lab.lifecycle.context import Context
-from lab.lifecycle.nodes import Node
-from lab.lifecycle.views import LabStatus, LabView, NodeView
+from lab.lifecycle.views import FIRST_USE, LabStatus, LabView, NodeView
 from lab.names import GuestName, Owner
 from lab.profile import risks
+from lab.progress import Step
 from lab.state.records import LabRecord, LabWithNodes, NodeRecord
+
+if TYPE_CHECKING:
+    from lab.lifecycle.nodes import Node
 
 HOST = "127.0.0.1"
 """Where ports are published."""
@@ -28,16 +31,17 @@ def labs(ctx: Context) -> list[LabView]:
     return sorted(views, key=lambda view: view.name)
 
 
-def lab(ctx: Context, name: str, *, steps: Mapping[str, float] | None = None) -> LabView:
-    """One lab; ``steps``: how long making it took, by step. Raises NotFound."""
+def lab(ctx: Context, name: str, *, steps: Sequence[Step] = ()) -> LabView:
+    """One lab; ``steps``: what was done to make it just now. Raises NotFound."""
     guests = ctx.hypervisor.guests()
     if ctx.store.labs.find(name) is None and name in tagged(ctx, guests):
         return _unrecorded(name, guests)
-    return _view(ctx, ctx.store.lab_with_nodes(name), guests, steps=steps or {})
+    return _view(ctx, ctx.store.lab_with_nodes(name), guests, steps=steps)
 
 
 def status(ctx: Context, name: str) -> LabStatus:
     """One lab, and every requirement of every node, looked at now; raises NotFound."""
+    from lab.blueprints import blueprint
     from lab.lifecycle.ready import look, through_port
     from lab.lifecycle.sql import Account
 
@@ -49,16 +53,34 @@ def status(ctx: Context, name: str) -> LabStatus:
     return LabStatus(view, tuple(look(nodes_of(ctx, name), plan, ask)))
 
 
+def record_of(ctx: Context, name: str) -> LabRecord:
+    """The record of a lab; raises NotFound, which says so if only tags tell of the lab."""
+    found = ctx.store.labs.find(name)
+    if found is not None:
+        return found
+    if name in tagged(ctx, ctx.hypervisor.guests()):
+        raise NotFound(
+            f"the lab {name} is not recorded (any more): only its guests and volumes tell of it",
+            hint=f"`lab status {name}` shows its guests, `lab exec`, `lab logs` and `lab console`"
+            f" work, `lab down {name}` removes it",
+        )
+    return ctx.store.labs.get(name)
+
+
 def nodes_of(ctx: Context, name: str) -> tuple[Node, ...]:
     """The recorded nodes of a lab; raises NotFound."""
+    from lab.lifecycle.nodes import Node
+
+    record_of(ctx, name)
     found = ctx.store.lab_with_nodes(name)
     owner = Owner("lab", name)
     return tuple(Node(owner, n.name, n.idx, n.role, n.sql_port, n.ssh_port) for n in found.nodes)
 
 
 def node_of(ctx: Context, name: str, node: str) -> Node:
-    """One recorded node of a lab; raises NotFound."""
-    nodes = nodes_of(ctx, name)
+    """One node of a lab, without ports if only its guest's tags tell of it; raises NotFound."""
+    nodes = _tagged_nodes(ctx, name) if ctx.store.labs.find(name) is None else ()
+    nodes = nodes or nodes_of(ctx, name)
     for found in nodes:
         if found.name == node:
             return found
@@ -66,6 +88,15 @@ def node_of(ctx: Context, name: str, node: str) -> Node:
         f"the lab {name} has no node {node}",
         hint=f"its nodes: {', '.join(n.name for n in nodes)}",
     )
+
+
+def _tagged_nodes(ctx: Context, name: str) -> tuple[Node, ...]:
+    from lab.lifecycle.nodes import Node
+
+    owner = Owner("lab", name)
+    ours = [g for g in ctx.hypervisor.guests().values() if g.tags.get("owner") == str(owner)]
+    names = sorted(guest.tags.get("node", "") for guest in ours)
+    return tuple(Node(owner, node, number, "") for number, node in enumerate(names, 1))
 
 
 def tagged(ctx: Context, guests: Mapping[GuestName, Guest]) -> set[str]:
@@ -80,7 +111,7 @@ def _view(
     found: LabWithNodes,
     guests: Mapping[GuestName, Guest],
     *,
-    steps: Mapping[str, float] | None = None,
+    steps: Sequence[Step] = (),
 ) -> LabView:
     record = found.lab
     nodes = tuple(_node(record, node, guests) for node in found.nodes)
@@ -106,11 +137,13 @@ def _view(
         cpus=record.cpus,
         disk=record.disk,
         profile=record.profile,
+        snapshots=record.snapshots,
         risks=_risks(ctx, record.profile),
         created_at=record.created_at,
         expires_at=record.expires_at,
         seconds=record.ready_seconds or 0.0,
-        steps=steps or {},
+        first_use_seconds=sum((s.seconds for s in steps if s.step in FIRST_USE), 0.0),
+        steps=tuple(steps),
     )
 
 
@@ -133,10 +166,10 @@ def _state(record: LabRecord, nodes: tuple[NodeView, ...]) -> str:
     """What the record says, corrected by what runs."""
     if record.state not in ("ready", "stopped"):
         return record.state
-    running = sum(node.state != "stopped" for node in nodes)
-    if not running:
+    states = {node.state for node in nodes}
+    if states <= {"stopped"}:
         return "stopped"
-    return record.state if running == len(nodes) and record.state == "ready" else "degraded"
+    return "ready" if states == {"ready"} else "degraded"
 
 
 def _unrecorded(name: str, guests: Mapping[GuestName, Guest]) -> LabView:

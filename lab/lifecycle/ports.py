@@ -3,16 +3,54 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
+from dataclasses import replace
 
 from lab.guest.network import segment_group
+from lab.lifecycle import identify
 from lab.lifecycle.context import Context
+from lab.lifecycle.nodes import Node
 from lab.names import Owner
+
+TRIES = 3
+"""How often to start with other ports when some were taken since they were found free."""
 
 
 def reserve_ports(ctx: Context, owner: Owner, count: int) -> list[int]:
     """``count`` TCP ports on the loopback that nobody uses; raises HostUnfit."""
     first, last = ctx.settings.port_range
     return ctx.store.resources.reserve_ports(owner, count, first, last, _tcp_free)
+
+
+def move_taken(ctx: Context, nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """``nodes`` with other ports, in the record too, where another program has theirs by now.
+
+    None of ``nodes`` runs; their lab's lock is held. Raises HostUnfit.
+    """
+    taken = [p for node in nodes for p in (node.sql_port, node.ssh_port) if p and not _tcp_free(p)]
+    if not taken:
+        return tuple(nodes)
+    owner = nodes[0].owner
+    with ctx.store.transaction():
+        new = dict(zip(taken, reserve_ports(ctx, owner, len(taken)), strict=True))
+        moved = tuple(
+            replace(
+                node,
+                sql_port=new.get(node.sql_port, node.sql_port),
+                ssh_port=new.get(node.ssh_port, node.ssh_port),
+            )
+            for node in nodes
+        )
+        for node in moved:
+            ctx.store.nodes.update(
+                owner.name, node.name, sql_port=node.sql_port, ssh_port=node.ssh_port
+            )
+        for port in taken:
+            ctx.store.resources.gone(owner, "port", str(port))
+    identify.move_hosts(ctx, owner, new)
+    changes = ", ".join(f"{old} is {now} now" for old, now in new.items())
+    ctx.progress.note("ports", f"other programs use ports of {owner.name}: {changes}")
+    return moved
 
 
 def reserve_segment(ctx: Context, owner: Owner) -> int:

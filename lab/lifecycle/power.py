@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from images.recipe import load
+from lab import host
 from lab.blueprints import blueprint
-from lab.errors import Conflict, NotReady
+from lab.errors import Conflict, NotReady, PortTaken
 from lab.hypervisor import GuestSpec
 from lab.lifecycle import image as images
 from lab.lifecycle.context import Context
-from lab.lifecycle.look import lab, node_of, nodes_of
+from lab.lifecycle.identify import set_clocks
+from lab.lifecycle.look import lab, node_of, nodes_of, record_of
 from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec
 from lab.lifecycle.parallel import each
-from lab.lifecycle.ready import through_port, until_ready
+from lab.lifecycle.ports import TRIES, move_taken
+from lab.lifecycle.ready import through_port
+from lab.lifecycle.rescue import USUAL, Pace, until_back
 from lab.lifecycle.settle import write_out
 from lab.lifecycle.sql import Account
 from lab.lifecycle.turn import turn
@@ -36,7 +40,7 @@ def stop(ctx: Context, name: str, *, node: str | None = None, force: bool = Fals
     and Conflict while another command works on the lab.
     """
     with lock(ctx.home, "lab", name, wait=False):
-        _check_made(ctx.store.labs.get(name))
+        _check_made(record_of(ctx, name))
         if node is not None:
             guest = node_of(ctx, name, node).guest
             ctx.hypervisor.stop(guest, force=force)
@@ -46,45 +50,71 @@ def stop(ctx: Context, name: str, *, node: str | None = None, force: bool = Fals
     return lab(ctx, name)
 
 
-def start(ctx: Context, name: str, *, timeout: float) -> LabView:
+def start(ctx: Context, name: str, *, timeout: float, pace: Pace = USUAL) -> LabView:
     """Boot all nodes that do not run and wait until the lab is ready.
+
+    Nodes that cannot become a cluster again by themselves, after a crash, are helped; progress
+    says how.
 
     Raises NotFound, Conflict, HostUnfit and, after ``timeout`` seconds, NotReady; what was
     started keeps running then.
     """
-    return _start(ctx, name, nodes_of(ctx, name), timeout)
+    return _start(ctx, name, nodes_of(ctx, name), timeout, pace)
 
 
-def start_node(ctx: Context, name: str, node: str, *, timeout: float) -> LabView:
+def start_node(
+    ctx: Context, name: str, node: str, *, timeout: float, pace: Pace = USUAL
+) -> LabView:
     """Boot one node and wait until it is back in its cluster; raises as ``start`` does."""
-    return _start(ctx, name, [node_of(ctx, name, node)], timeout)
+    return _start(ctx, name, [node_of(ctx, name, node)], timeout, pace)
 
 
 def _stop_all(ctx: Context, nodes: Sequence[Node], *, force: bool) -> None:
-    running = [n.guest for n in nodes if n.guest in ctx.hypervisor.guests()]
+    there = ctx.hypervisor.guests()
+    guests = [n.guest for n in nodes if n.guest in there]
     if not force:
-        write_out(ctx, running)
-        ctx.hypervisor.pause(running)
-    each(lambda guest: ctx.hypervisor.stop(guest, force=True), running)
+        # A stop that was killed may have paused some: they were written out before that.
+        write_out(ctx, [guest for guest in guests if there[guest].state == "running"])
+        ctx.hypervisor.pause(guests)
+    each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
 
 
-def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float) -> LabView:
-    deadline = Deadline.after(timeout)
+def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float, pace: Pace) -> LabView:
     with lock(ctx.home, "lab", name, wait=False):
-        record = ctx.store.labs.get(name)
+        record = record_of(ctx, name)
         _check_made(record)
-        there = ctx.hypervisor.guests()
-        image = _image(ctx, record)
-        with turn(ctx, deadline):
-            with ctx.progress.step("boot", f"starting {name}"):
-                _boot(ctx, record, image, [n for n in wanted if n.guest not in there])
-            running = [n for n in nodes_of(ctx, name) if n.guest in ctx.hypervisor.guests()]
-            plan = blueprint(record.blueprint)
-            ask = through_port(plan, Account(record.user, record.password), ctx.sql)
-            with ctx.progress.step("ready", "waiting until every node can be used"):
-                until_ready(ctx, running, plan, ask, deadline, pause=_LOOK_EVERY)
+        with turn(ctx):
+            bring_back(ctx, record, wanted, timeout, pace)
         ctx.store.labs.update(name, state="ready")
     return lab(ctx, name)
+
+
+def bring_back(
+    ctx: Context,
+    record: LabRecord,
+    wanted: Sequence[Node],
+    timeout: float,
+    pace: Pace = USUAL,
+) -> None:
+    """Boot those of ``wanted`` that do not run, and wait until all that run are a cluster.
+
+    Nodes that cannot rejoin by themselves are helped. ``timeout`` in seconds, from when they
+    were started. The lab's lock and a turn are held; raises as ``start`` does.
+    """
+    boot(ctx, record, wanted)
+    deadline = Deadline.after(timeout)
+    plan = blueprint(record.blueprint)
+    ask = through_port(plan, Account(record.user, record.password), ctx.sql)
+    there = running(ctx, record.name)
+    whole = len(there) == record.node_count
+    with ctx.progress.step("ready", "waiting until every node can be used"):
+        until_back(ctx, there, plan, ask, deadline, all_here=whole, pause=_LOOK_EVERY, pace=pace)
+
+
+def running(ctx: Context, name: str) -> list[Node]:
+    """The nodes of a lab that have a guest."""
+    there = ctx.hypervisor.guests()
+    return [node for node in nodes_of(ctx, name) if node.guest in there]
 
 
 def _check_made(record: LabRecord) -> None:
@@ -92,16 +122,53 @@ def _check_made(record: LabRecord) -> None:
         raise Conflict(f"the lab {record.name} is {record.state}", hint="`lab gc` clears remains")
 
 
-def _image(ctx: Context, record: LabRecord) -> Image:
+def image_of(ctx: Context, record: LabRecord) -> Image:
+    """The image of a lab; raises NotFound."""
     recipe = ctx.store.images.get(record.image).recipe
     return images.find(ctx, load(recipe), record.image)
 
 
-def _boot(ctx: Context, record: LabRecord, image: Image, nodes: Sequence[Node]) -> None:
-    specs = [_spec(ctx, record, image, node) for node in nodes]
-    paused = [g.name for g in ctx.hypervisor.guests().values() if g.state == "paused"]
-    each(ctx.hypervisor.start, specs)
-    ctx.hypervisor.resume([n.guest for n in nodes_of(ctx, record.name) if n.guest in paused])
+def _check_memory(ctx: Context, record: LabRecord, nodes: int) -> None:
+    if nodes:
+        hint = "stop or remove another lab (`lab ls`), or set memory_floor lower"
+        have, floor = host.memory(), ctx.settings.memory_floor
+        host.check_memory(nodes, record.memory, have, floor, hint=hint)
+
+
+def boot(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> None:
+    """Start those of ``nodes`` that have no guest; paused ones of the lab go on.
+
+    Raises HostUnfit, at once if there is not enough memory.
+    """
+    there = ctx.hypervisor.guests()
+    missing = [node for node in nodes if node.guest not in there]
+    _check_memory(ctx, record, len(missing))
+    image = image_of(ctx, record)
+    with ctx.progress.step("boot", f"starting {record.name}"):
+        _start_guests(ctx, record, image, missing)
+        _resume(ctx, nodes_of(ctx, record.name))
+
+
+def _start_guests(ctx: Context, record: LabRecord, image: Image, nodes: Sequence[Node]) -> None:
+    for left in reversed(range(TRIES)):
+        nodes = move_taken(ctx, nodes)
+        try:
+            each(ctx.hypervisor.start, [_spec(ctx, record, image, node) for node in nodes])
+            return
+        except PortTaken:
+            if not left:
+                raise
+        there = ctx.hypervisor.guests()
+        nodes = [node for node in nodes if node.guest not in there]
+
+
+def _resume(ctx: Context, nodes: Sequence[Node]) -> None:
+    """Let paused nodes go on, such as those that a killed ``stop`` left; their clocks stood."""
+    there = ctx.hypervisor.guests()
+    paused = [n for n in nodes if n.guest in there and there[n.guest].state == "paused"]
+    if paused:
+        ctx.hypervisor.resume([node.guest for node in paused])
+        set_clocks(ctx, paused)
 
 
 def _spec(ctx: Context, record: LabRecord, image: Image, node: Node) -> GuestSpec:

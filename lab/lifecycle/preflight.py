@@ -10,7 +10,7 @@ from lab.spec import LabSpec
 def preflight(ctx: Context, spec: LabSpec) -> None:
     """Raise HostUnfit unless this host can take the lab; nothing is made before this passes."""
     host.check_cpus(spec)
-    host.check_memory(spec, host.memory(), ctx.settings.memory_floor)
+    host.check_memory(spec.nodes, spec.size.memory, host.memory(), ctx.settings.memory_floor)
     space = ctx.storage.space()
     needed = spec.nodes * spec.size.disk
     host.check_space(space.free, ctx.settings.space_floor, ctx.home.root, needed=needed)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Ask = Callable[[Node], Mapping[str, str]]
 """Puts the blueprint's question to a node; raises LabError while there is no answer."""
 
+THROUGH_PORT = "SQL answers through its port"
+FROM_INSIDE = "SQL answers inside"
+
 _PATIENCE = 5.0
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])")
 """What terminals are told: control sequences (ECMA-48) and titles."""
@@ -54,10 +57,12 @@ def through_agent(blueprint: Blueprint, hypervisor: Hypervisor) -> Ask:
 
 
 def look(nodes: Sequence[Node], blueprint: Blueprint, answer: Ask) -> list[Requirement]:
-    """Every requirement of every node, as it is now."""
-    return [
-        r for found in each(lambda n: _of(n, len(nodes), blueprint, answer), nodes) for r in found
-    ]
+    """Every requirement of every node, asked through its port now."""
+
+    def one(node: Node) -> list[Requirement]:
+        return _of(node, len(nodes), blueprint, answer, THROUGH_PORT)
+
+    return [requirement for found in each(one, nodes) for requirement in found]
 
 
 def until_ready(
@@ -68,12 +73,13 @@ def until_ready(
     deadline: Deadline,
     *,
     pause: float,
+    way: str = THROUGH_PORT,
 ) -> None:
     """Return once all requirements of all nodes are met.
 
-    ``pause``: the shortest time between two looks at a node, in seconds. Raises NotReady,
-    naming node, requirement and the console's last lines, when the deadline passes or, at
-    once, when a guest ends.
+    ``pause``: the shortest time between two looks at a node, in seconds; ``way``: what it
+    means that there is an answer. Raises NotReady, naming node, requirement and the console's
+    last lines, when the deadline passes or, at once, when a guest ends.
     """
     over = threading.Event()
 
@@ -88,7 +94,8 @@ def until_ready(
                     details=tail(ctx.home.console_log(node.guest)),
                     hint="`--keep-failed` keeps the guests for a look",
                 )
-            missing = next((r for r in _of(node, len(nodes), blueprint, answer) if not r.met), None)
+            found = _of(node, len(nodes), blueprint, answer, way)
+            missing = next((r for r in found if not r.met), None)
             if missing is None:
                 return None
         return missing
@@ -113,14 +120,16 @@ def tail(log: Path, lines: int = 5) -> list[str]:
     return [line for line in clean.splitlines() if line.strip()][-lines:]
 
 
-def _of(node: Node, nodes: int, blueprint: Blueprint, answer: Ask) -> list[Requirement]:
+def _of(node: Node, nodes: int, blueprint: Blueprint, answer: Ask, way: str) -> list[Requirement]:
     try:
         found = answer(node)
     except (CommandFailed, NotReady, NotFound) as error:
-        return [Requirement(node.name, "SQL answers", met=False, found=_reason(error))]
-    unmet = blueprint.unmet(found, nodes)
-    missing = [Requirement(node.name, u.what, met=False, found=u.found) for u in unmet]
-    return [Requirement(node.name, "SQL answers", met=True), *missing]
+        first = Requirement(node.name, "SQL", way, met=False, found=_reason(error))
+        checks = blueprint.checks({}, nodes)
+        return [first, *(Requirement(node.name, c.name, c.what, met=None) for c in checks)]
+    checks = blueprint.checks(found, nodes)
+    met = [Requirement(node.name, c.name, c.what, c.met, c.found) for c in checks]
+    return [Requirement(node.name, "SQL", way, met=True), *met]
 
 
 def _reason(error: LabError) -> str:

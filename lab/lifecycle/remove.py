@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Iterable
 
 from lab.errors import LabError
 from lab.lifecycle.context import Context
@@ -61,10 +62,17 @@ def _destroy(ctx: Context, volumes: list[Volume]) -> list[str]:
     return removed
 
 
-def _files(ctx: Context, owner: Owner, guests: list[GuestName]) -> list[str]:
-    recorded = {r.ref for r in ctx.store.resources.of(owner) if r.kind == "guest"}
-    for guest in recorded | set(guests):
+def forget_guests(ctx: Context, guests: Iterable[GuestName]) -> None:
+    """Remove the logs of guests that ended."""
+    ended = list(guests)
+    for guest in ended:
         ctx.home.console_log(guest).unlink(missing_ok=True)
+    ctx.hypervisor.forget(ended)
+
+
+def _files(ctx: Context, owner: Owner, guests: list[GuestName]) -> list[str]:
+    recorded = {GuestName(r.ref) for r in ctx.store.resources.of(owner) if r.kind == "guest"}
+    forget_guests(ctx, sorted(recorded.union(guests)))
     directory = ctx.home.directory(owner)
     if not directory.exists():
         return []

@@ -4,39 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from dataclasses import replace
 
 from lab.blueprints import Blueprint, blueprint
 from lab.errors import Conflict, NotFound
 from lab.hypervisor import GuestShape
 from lab.lifecycle import captured
 from lab.lifecycle import image as images
-from lab.lifecycle.captured import CapturedNode, Damaged, Manifest
+from lab.lifecycle.capture import capture, memory_file
+from lab.lifecycle.captured import Damaged, Manifest
 from lab.lifecycle.context import Context
 from lab.lifecycle.engine import choose
 from lab.lifecycle.form import Formation, form
+from lab.lifecycle.hold import hold
 from lab.lifecycle.identify import rehearse
 from lab.lifecycle.nodes import Image, Node, plan
-from lab.lifecycle.parallel import each
 from lab.lifecycle.ports import reserve_segment
 from lab.lifecycle.preflight import preflight
-from lab.lifecycle.remove import release
-from lab.lifecycle.settle import write_out
+from lab.lifecycle.remove import forget_guests, release
 from lab.lifecycle.turn import turn
 from lab.lifecycle.views import TemplateView
 from lab.locks import held, lock
-from lab.names import Owner
+from lab.names import GuestName, Owner
 from lab.spec import LabSpec
 from lab.state.records import TemplateRecord
 from lab.storage import VolumeSnapshot
-from lab.wait import Deadline
-
-FORMED = "formed"
-"""The label of the snapshots of a freshly formed cluster."""
 
 CLOCK_OFFSET = -7_200
 """Seconds. A template lives two hours in the past, so that setting a clone's clock is always a
@@ -45,9 +40,12 @@ leap forward of more than the hour after which OpenSSL's generators ask for new 
 
 @contextmanager
 def using(
-    ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec, deadline: Deadline
+    ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec, timeout: float
 ) -> Iterator[Manifest]:
-    """The template for ``spec``, made first if need be; it is kept from removal in the block."""
+    """The template for ``spec``, made first if need be; it is kept from removal in the block.
+
+    ``timeout``: seconds that its nodes may take to get ready.
+    """
     key = key_of(ctx, image, plan_, spec)
     while True:
         name = _current(ctx, key)
@@ -58,7 +56,7 @@ def using(
                     ctx.store.templates.update(name, used_at=time.time())
                     yield manifest
                     return
-        _ensure(ctx, key, image, plan_, spec, deadline)
+        _ensure(ctx, key, image, plan_, spec, timeout)
 
 
 def key_of(ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec) -> str:
@@ -80,15 +78,19 @@ def key_of(ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:14]
 
 
+def is_for(name: str, key: str) -> bool:
+    """Whether the template ``name`` is what ``key`` asks for."""
+    return _base(name) == key
+
+
 def build(ctx: Context, spec: LabSpec) -> TemplateView:
     """Make the template for ``spec`` now, if it does not exist."""
     plan_ = blueprint(spec.blueprint)
     preflight(ctx, spec)
-    deadline = Deadline.after(ctx.settings.ready_timeout)
     profile = ctx.settings.profile_of(spec.profile)
     with (
-        images.using(ctx, choose(ctx, plan_, spec.engine).recipe, profile) as image,
-        using(ctx, image, plan_, spec, deadline) as manifest,
+        images.using(ctx, choose(ctx, plan_, spec).recipe, profile) as image,
+        using(ctx, image, plan_, spec, ctx.settings.ready_timeout) as manifest,
     ):
         return _view(ctx.store.templates.get(manifest.key))
 
@@ -182,17 +184,32 @@ def _sound(ctx: Context, name: str, image: Image) -> Manifest | None:
 
 
 def _ensure(
-    ctx: Context, key: str, image: Image, plan_: Blueprint, spec: LabSpec, deadline: Deadline
+    ctx: Context, key: str, image: Image, plan_: Blueprint, spec: LabSpec, timeout: float
 ) -> None:
-    def tell(pid: int | None) -> None:
-        ctx.progress.note("template", f"waiting for process {pid or '?'} to make the template")
-
-    with lock(ctx.home, "template", key, deadline=deadline, on_wait=tell):
-        if _current(ctx, key) is None:
+    with hold(ctx, "template", key):
+        if _current(ctx, key) is None and not _adopt(ctx, key, image, plan_, spec):
             name = _vacant(ctx, key)
             ctx.progress.note("template", "first use: forming a cluster to clone from")
             with ctx.progress.step("template", f"making the template {name} (first use)"):
-                _make(ctx, name, image, plan_, spec, deadline)
+                _make(ctx, name, image, plan_, spec, timeout)
+
+
+def _adopt(ctx: Context, key: str, image: Image, plan_: Blueprint, spec: LabSpec) -> bool:
+    """Record a template again whose record was lost: its manifest says that it was finished."""
+    for directory in sorted(ctx.home.templates.iterdir()):
+        name = directory.name
+        if _base(name) != key or ctx.store.templates.find(name) is not None:
+            continue
+        try:
+            warm = captured.read(ctx.home.manifest(name)).warm
+        except Damaged:
+            continue
+        made = ctx.home.manifest(name).stat().st_mtime
+        record = _record(ctx, name, image, plan_, spec, warm=warm, began=made)
+        ctx.store.templates.add(replace(record, state="ready", size=_size(ctx, name)))
+        ctx.progress.note("template", f"the template {name} was not recorded; it is again")
+        return True
+    return False
 
 
 def _vacant(ctx: Context, key: str) -> str:
@@ -211,28 +228,12 @@ def _vacant(ctx: Context, key: str) -> str:
 
 
 def _make(
-    ctx: Context, name: str, image: Image, plan_: Blueprint, spec: LabSpec, deadline: Deadline
+    ctx: Context, name: str, image: Image, plan_: Blueprint, spec: LabSpec, timeout: float
 ) -> None:
     owner, began = Owner("template", name), time.time()
     profile = ctx.settings.profile_of(spec.profile)
     warm = ctx.hypervisor.capabilities().warm
-    ctx.store.templates.add(
-        TemplateRecord(
-            key=name,
-            image=image.key,
-            blueprint=plan_.name,
-            node_count=spec.nodes,
-            memory=spec.size.memory,
-            cpus=spec.size.cpus,
-            disk=spec.size.disk,
-            fingerprint=_base(name),
-            state="building",
-            warm=warm,
-            profile=profile.name,
-            created_at=began,
-            used_at=began,
-        )
-    )
+    ctx.store.templates.add(_record(ctx, name, image, plan_, spec, warm=warm, began=began))
     try:
         nodes = tuple(plan(owner, plan_.roles(spec.nodes)))
         formation = Formation(
@@ -244,13 +245,13 @@ def _make(
             nodes,
             reserve_segment(ctx, owner),
             CLOCK_OFFSET,
-            (lambda node: _memory_file(ctx, node, spec.size.memory)) if warm else None,
+            (lambda node: memory_file(ctx, node, spec.size.memory)) if warm else None,
         )
-        with turn(ctx, deadline):
-            form(ctx, formation, deadline)
+        with turn(ctx):
+            form(ctx, formation, timeout)
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
                 rehearse(ctx, nodes)
-                manifest = _capture(ctx, name, nodes, image, warm=warm)
+                manifest = capture(ctx, name, nodes, image, warm=warm)
         captured.write(ctx.home.manifest(name), manifest)
         _only_files_are_left(ctx, owner)
         ctx.store.templates.update(
@@ -261,67 +262,41 @@ def _make(
         raise
 
 
+def _record(
+    ctx: Context,
+    name: str,
+    image: Image,
+    plan_: Blueprint,
+    spec: LabSpec,
+    *,
+    warm: bool,
+    began: float,
+) -> TemplateRecord:
+    """The record of a template that is being made."""
+    return TemplateRecord(
+        key=name,
+        image=image.key,
+        blueprint=plan_.name,
+        node_count=spec.nodes,
+        memory=spec.size.memory,
+        cpus=spec.size.cpus,
+        disk=spec.size.disk,
+        fingerprint=_base(name),
+        state="building",
+        warm=warm,
+        profile=ctx.settings.profile_of(spec.profile).name,
+        created_at=began,
+        used_at=began,
+    )
+
+
 def _only_files_are_left(ctx: Context, owner: Owner) -> None:
     """The guests are gone, and with them their console logs and the segment."""
-    for resource in ctx.store.resources.of(owner):
-        if resource.kind == "guest":
-            ctx.home.console_log(resource.ref).unlink(missing_ok=True)
+    resources = ctx.store.resources.of(owner)
+    forget_guests(ctx, [GuestName(r.ref) for r in resources if r.kind == "guest"])
+    for resource in resources:
         if resource.kind in ("guest", "segment"):
             ctx.store.resources.gone(owner, resource.kind, resource.ref)
-
-
-def _capture(
-    ctx: Context, name: str, nodes: tuple[Node, ...], image: Image, *, warm: bool
-) -> Manifest:
-    guests = [node.guest for node in nodes]
-    if not warm:
-        write_out(ctx, guests)
-    ctx.hypervisor.pause(guests)
-    if warm:
-        each(
-            lambda node: ctx.hypervisor.save_memory(
-                node.guest, ctx.home.ram(name, node.name), ctx.home.device_state(name, node.name)
-            ),
-            nodes,
-        )
-    volumes = [node.volume(disk) for node in nodes for disk in image.volumes]
-    snapshots = ctx.storage.snapshot(volumes, FORMED)
-    each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
-    ctx.storage.persist(snapshots)
-    found = each(lambda node: _captured(ctx, node, snapshots, warm=warm), nodes)
-    return Manifest(name, FORMED, tuple(found))
-
-
-def _captured(
-    ctx: Context, node: Node, snapshots: Sequence[VolumeSnapshot], *, warm: bool
-) -> CapturedNode:
-    name = node.owner.name
-    seed = captured.facts(ctx.home.seed(node.owner, node.name))
-    seals = tuple(ctx.storage.seal(s) for s in snapshots if s.volume.node == node.name)
-    if not warm:
-        return CapturedNode(node.name, node.role, None, None, seed, seals)
-    found = []
-    for path in (ctx.home.ram(name, node.name), ctx.home.device_state(name, node.name)):
-        _give_to_qemu(ctx, path)
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-        found.append(captured.facts(path))
-    return CapturedNode(node.name, node.role, found[0], found[1], seed, seals)
-
-
-def _memory_file(ctx: Context, node: Node, size: int) -> Path:
-    path = ctx.home.ram(node.owner.name, node.name)
-    with path.open("xb") as file:
-        file.truncate(size)
-    _give_to_qemu(ctx, path)
-    return path
-
-
-def _give_to_qemu(ctx: Context, path: Path) -> None:
-    path.chmod(0o600)
-    run_as = ctx.hypervisor.run_as
-    if run_as is not None:
-        os.chown(path, *run_as)
 
 
 def _size(ctx: Context, name: str) -> int:

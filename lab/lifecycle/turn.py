@@ -17,10 +17,13 @@ from lab.lifecycle.context import Context
 from lab.locks import lock
 from lab.wait import Deadline
 
+PATIENCE = 1800.0
+"""Seconds to wait for a turn: others may form their clusters first, one after the other."""
+
 
 @contextmanager
-def turn(ctx: Context, deadline: Deadline) -> Iterator[None]:
-    """Hold one of the host's turns for the block; raises NotReady if none comes in time.
+def turn(ctx: Context) -> Iterator[None]:
+    """Hold one of the host's turns for the block; raises NotReady if none comes in ``PATIENCE``.
 
     Turns are kernel-held locks, taken last of all locks: whoever holds one waits for no other.
     """
@@ -33,15 +36,16 @@ def turn(ctx: Context, deadline: Deadline) -> Iterator[None]:
             except Conflict:
                 continue
         else:
-            _wait(ctx, held, os.getpid() % turns, deadline)
+            _wait(ctx, held, os.getpid() % turns)
         yield
 
 
-def _wait(ctx: Context, held: ExitStack, number: int, deadline: Deadline) -> None:
+def _wait(ctx: Context, held: ExitStack, number: int) -> None:
     with ctx.progress.step("turn", "waiting while other labs start"):
+        deadline = Deadline.after(PATIENCE)
         try:
             held.enter_context(lock(ctx.home, "turn", str(number), deadline=deadline))
         except Conflict as error:
             raise NotReady(
-                "other labs were starting all the time", hint="`--timeout` waits longer"
+                "other labs were starting all the time", hint="`lab ls` shows them; try again later"
             ) from error

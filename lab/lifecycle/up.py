@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TypeVar
 
 from lab.blueprints import Blueprint, blueprint
-from lab.errors import Conflict, InvalidSpec, LabError
+from lab.errors import Busy, Conflict, InvalidSpec, LabError, PortTaken
 from lab.lifecycle import image as images
 from lab.lifecycle import template
+from lab.lifecycle.captured import Manifest
+from lab.lifecycle.claim import claimed, existing, pin
 from lab.lifecycle.clone import clone
 from lab.lifecycle.context import Context
 from lab.lifecycle.engine import choose
@@ -19,28 +22,31 @@ from lab.lifecycle.handover import hand_over
 from lab.lifecycle.identify import USER, Prepared, make_password, prepare
 from lab.lifecycle.look import lab as look_at
 from lab.lifecycle.nodes import Image, Node, plan
-from lab.lifecycle.ports import reserve_ports, reserve_segment
-from lab.lifecycle.power import start
+from lab.lifecycle.ports import TRIES, reserve_ports, reserve_segment
 from lab.lifecycle.preflight import preflight
-from lab.lifecycle.remove import forget
+from lab.lifecycle.remove import forget, release
 from lab.lifecycle.sql import Account
 from lab.lifecycle.turn import turn
-from lab.lifecycle.views import LabView
-from lab.locks import lock
+from lab.lifecycle.views import FIRST_USE, LabView
 from lab.names import Owner
 from lab.spec import LabSpec, format_size
-from lab.state.records import LabRecord, NodeRecord
+from lab.state.records import NodeRecord
 from lab.wait import Deadline
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class _Job:
-    """A lab in the making: its lock is held and its name recorded."""
+    """A lab in the making: its lock is held and its name recorded.
+
+    ``timeout``: seconds that its nodes may take to get ready once they were started.
+    """
 
     spec: LabSpec
     plan: Blueprint
     owner: Owner
-    deadline: Deadline
+    timeout: float
 
 
 def up(
@@ -55,103 +61,43 @@ def up(
     """Make a lab and return it once every node can be used.
 
     ``cold`` boots instead of cloning a template; ``exist_ok`` returns the lab if it is there
-    already and as asked for, started if it was stopped; ``timeout`` in seconds bounds the wait
-    for nodes to get ready.
+    already and as asked for, started if it was stopped, waited for if another command makes it.
+    ``timeout``: seconds that nodes may take to get ready once they were started, those of a
+    template to be made and then the lab's own.
 
     Nothing is left when it fails, unless ``keep_failed``. Raises InvalidSpec, Conflict (name
     taken), HostUnfit, NotReady, CommandFailed.
     """
     began = time.time()
     plan_ = blueprint(spec.blueprint)
+    timeout = timeout or ctx.settings.ready_timeout
     if exist_ok:
-        found = _existing(ctx, spec, timeout or ctx.settings.ready_timeout)
-        if found is not None:
-            return found
-    with ctx.progress.step("preflight"):
-        preflight(ctx, spec)
-    deadline = Deadline.after(timeout or ctx.settings.ready_timeout)
-    with _claimed(ctx, spec, plan_, deadline) as job:
+        spec = pin(ctx, spec)
+    with ExitStack() as held:
+        while True:
+            if exist_ok and (found := existing(ctx, spec, timeout)) is not None:
+                return found
+            with ctx.progress.step("preflight"):
+                preflight(ctx, spec)
+            try:
+                job = _Job(spec, plan_, held.enter_context(claimed(ctx, spec, plan_)), timeout)
+                break
+            except Conflict as error:
+                faster = isinstance(error, Busy) or ctx.store.labs.find(spec.name or "")
+                if not exist_ok or not faster:
+                    raise
         try:
             _make(ctx, job, cold=cold)
-            took = time.time() - began
+            took = time.time() - began - ctx.progress.spent(*FIRST_USE)
             ctx.store.labs.update(job.owner.name, state="ready", ready_seconds=took)
-            return look_at(ctx, job.owner.name, steps=ctx.progress.seconds)
+            return look_at(ctx, job.owner.name, steps=ctx.progress.steps)
         except BaseException as error:
             _give_up(ctx, job, error, keep=keep_failed)
             raise
 
 
-def _existing(ctx: Context, spec: LabSpec, timeout: float) -> LabView | None:
-    record = ctx.store.labs.find(spec.name or spec.blueprint)
-    if record is None or record.state in ("creating", "removing"):
-        return None
-    profile = ctx.settings.profile_of(spec.profile).name
-    asked = (spec.blueprint, spec.nodes, spec.size.memory, spec.size.cpus, profile)
-    there = (record.blueprint, record.node_count, record.memory, record.cpus, record.profile)
-    if asked != there:
-        raise Conflict(
-            f"the lab {record.name} exists and is not what was asked for",
-            hint=f"`lab status {record.name}` shows it; `lab down {record.name}` removes it",
-        )
-    found = look_at(ctx, record.name)
-    return found if found.state == "ready" else start(ctx, record.name, timeout=timeout)
-
-
-@contextmanager
-def _claimed(ctx: Context, spec: LabSpec, plan_: Blueprint, deadline: Deadline) -> Iterator[_Job]:
-    """Take a name, in the record and by its lock; raises Conflict."""
-    with ExitStack() as held:
-        while True:
-            name = spec.name or ctx.store.free_name(spec.blueprint)
-            try:
-                held.enter_context(lock(ctx.home, "lab", name, wait=False))
-                _clear_remains(ctx, Owner("lab", name))
-                _record(ctx, name, spec, plan_)
-            except Conflict:
-                held.pop_all().close()
-                if spec.name or deadline.passed:
-                    raise
-            else:
-                break
-        yield _Job(spec, plan_, Owner("lab", name), deadline)
-
-
-def _clear_remains(ctx: Context, owner: Owner) -> None:
-    """Remove what a killed command left of a lab; we hold its lock, so nobody works on it."""
-    record = ctx.store.labs.find(owner.name)
-    dead = record is not None and record.state in ("creating", "removing")
-    if dead or (record is None and ctx.store.resources.of(owner)):
-        ctx.progress.note("undo", f"removing what a killed command left of {owner.name}")
-        forget(ctx, owner)
-
-
-def _record(ctx: Context, name: str, spec: LabSpec, plan_: Blueprint) -> None:
-    now = time.time()
-    with ctx.store.transaction():
-        ctx.store.labs.add(
-            LabRecord(
-                name=name,
-                blueprint=plan_.name,
-                engine="",
-                engine_version="",
-                image="",
-                node_count=spec.nodes,
-                memory=spec.size.memory,
-                cpus=spec.size.cpus,
-                disk=spec.size.disk,
-                profile=ctx.settings.profile_of(spec.profile).name,
-                state="creating",
-                password="",
-                user="",
-                owner=ctx.settings.owner,
-                created_at=now,
-                expires_at=None if spec.ttl is None else now + spec.ttl,
-            )
-        )
-
-
 def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
-    choice = choose(ctx, job.plan, job.spec.engine)
+    choice = choose(ctx, job.plan, job.spec)
     profile = ctx.settings.profile_of(job.spec.profile)
     with images.using(ctx, choice.recipe, profile) as image:
         _check_disk(ctx, job.spec, image)
@@ -159,30 +105,58 @@ def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
 
 
 def _make_of(ctx: Context, job: _Job, image: Image, *, cold: bool) -> None:
-    profile = ctx.settings.profile_of(job.spec.profile)
     if cold:
-        allotted = _allot(ctx, job, image, template_key=None, why_cold="asked for")
-        formation = Formation(
-            job.owner, image, job.plan, job.spec.size, profile, allotted.nodes, allotted.segment
-        )
-        with turn(ctx, job.deadline):
-            form(ctx, formation, job.deadline)
-            _hand_over(ctx, job, image, allotted, prepare(ctx, job.owner, allotted.nodes))
+        with turn(ctx):
+            _again(ctx, job, lambda: _cold(ctx, job, image))
         return
-    using = template.using(ctx, image, job.plan, job.spec, job.deadline)
-    with using as manifest, turn(ctx, job.deadline):
-        why_cold = "" if manifest.warm else ctx.hypervisor.capabilities().why_cold
-        allotted = _allot(ctx, job, image, template_key=manifest.key, why_cold=why_cold)
-        prepared = clone(ctx, manifest, image, job.spec, allotted.nodes, allotted.segment)
+    using = template.using(ctx, image, job.plan, job.spec, job.timeout)
+    with using as manifest, turn(ctx):
+        allotted, prepared = _again(ctx, job, lambda: _clone(ctx, job, image, manifest))
+        deadline = Deadline.after(job.timeout)
         if not manifest.warm:
-            until_formed(ctx, allotted.nodes, job.plan, job.deadline)
-        _hand_over(ctx, job, image, allotted, prepared)
+            until_formed(ctx, allotted.nodes, job.plan, deadline)
+        _hand_over(ctx, job, image, allotted, prepared, deadline)
+
+
+def _cold(ctx: Context, job: _Job, image: Image) -> None:
+    profile = ctx.settings.profile_of(job.spec.profile)
+    allotted = _allot(ctx, job, image, template_key=None, why_cold="asked for")
+    formation = Formation(
+        job.owner, image, job.plan, job.spec.size, profile, allotted.nodes, allotted.segment
+    )
+    deadline = form(ctx, formation, job.timeout)
+    prepared = prepare(ctx, job.owner, allotted.nodes)
+    _hand_over(ctx, job, image, allotted, prepared, deadline)
+
+
+def _clone(ctx: Context, job: _Job, image: Image, manifest: Manifest) -> tuple[_Allotted, Prepared]:
+    why_cold = "" if manifest.warm else ctx.hypervisor.capabilities().why_cold
+    allotted = _allot(ctx, job, image, template_key=manifest.key, why_cold=why_cold)
+    return allotted, clone(ctx, manifest, image, job.spec, allotted.nodes, allotted.segment)
+
+
+def _again(ctx: Context, job: _Job, make: Callable[[], T]) -> T:
+    """``make`` guests; once more from the start if a port was taken since it was found free."""
+    for _ in range(TRIES - 1):
+        try:
+            return make()
+        except PortTaken as error:
+            ctx.progress.note("ports", f"{error}; trying others")
+            release(ctx, job.owner)
+            for node in ctx.store.nodes.of(job.owner.name):
+                ctx.store.nodes.remove(job.owner.name, node.name)
+    return make()
 
 
 def _hand_over(
-    ctx: Context, job: _Job, image: Image, allotted: _Allotted, prepared: Prepared
+    ctx: Context,
+    job: _Job,
+    image: Image,
+    allotted: _Allotted,
+    prepared: Prepared,
+    deadline: Deadline,
 ) -> None:
-    account, deadline = allotted.account, job.deadline
+    account = allotted.account
     hand_over(ctx, allotted.nodes, job.plan, image.engine, account, prepared, deadline)
 
 

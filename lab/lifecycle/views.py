@@ -7,6 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
+
+from lab.host.finding import Finding as Finding  # noqa: PLC0414  # it is a view too
+from lab.progress import Step
+
+FIRST_USE = ("image", "template")
+"""The steps of ``up`` that only the first lab of a kind has."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,8 @@ class NodeView:
 class LabView:
     """A lab. ``state``: creating, ready, degraded, stopped, failed, removing.
 
+    ``seconds``: how long it took to get ready. ``steps``: what ``up`` did just now;
+    ``first_use_seconds``: what of that went into an image and a template, before ``seconds``.
     ``risks``: what its profile lets be lost, empty if no commit can be.
     """
 
@@ -55,17 +64,55 @@ class LabView:
     expires_at: float | None = None
     profile: str = ""
     risks: tuple[str, ...] = ()
+    snapshots: str = ""
     seconds: float = 0.0
-    steps: Mapping[str, float] = field(default_factory=dict)
+    first_use_seconds: float = 0.0
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True)
+class SnapshotView:
+    """A snapshot of a lab. ``name``: what it was taken as; ``at`` None if that is not known."""
+
+    label: str
+    name: str
+    at: float | None
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What ``up`` would make.
+
+    ``image_there``: it need not be built. ``template``: empty if one is made first, None if
+    none is cloned. ``start``: warm or cold, then with ``why_cold``.
+    """
+
+    name: str
+    blueprint: str
+    engine: str
+    nodes: int
+    memory: int
+    cpus: int
+    disk: int
+    profile: str
+    image: str
+    image_there: bool
+    template: str | None
+    start: str
+    why_cold: str = ""
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """Something that must hold for a node to be ready, and whether it does."""
+    """Something that must hold for a node to be ready, and whether it does.
+
+    ``name``: in a word or two; ``met`` None: nobody could be asked; ``found``: what is there.
+    """
 
     node: str
+    name: str
     what: str
-    met: bool
+    met: bool | None
     found: str = ""
 
 
@@ -75,6 +122,11 @@ class LabStatus:
 
     lab: LabView
     requirements: tuple[Requirement, ...]
+
+
+Use = Literal["current", "stale", "unused"]
+"""Of an image or a template: the next lab of its kind is made of it; or only those that there
+are; or nothing is, as something that its key holds is another now."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +142,8 @@ class ImageView:
     created_at: float
     build_seconds: float
     used_by: tuple[str, ...] = ()
+    use: Use = "current"
+    used_at: float = 0.0
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -111,16 +165,7 @@ class TemplateView:
     used_at: float
     form_seconds: float
     profile: str = ""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of ``lab doctor``. ``level``: ok, note, warn, fail."""
-
-    topic: str
-    level: str
-    value: str
-    advice: str = ""
+    use: Use = "current"
 
 
 @dataclass(frozen=True)

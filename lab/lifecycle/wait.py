@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from lab.blueprints import blueprint
-from lab.errors import NotFound, NotReady
+from lab.errors import Conflict, NotFound, NotReady
 from lab.lifecycle.context import Context
-from lab.lifecycle.look import lab, nodes_of
+from lab.lifecycle.look import lab, nodes_of, record_of
 from lab.lifecycle.ready import through_port, until_ready
 from lab.lifecycle.sql import Account
 from lab.lifecycle.views import LabView
+from lab.locks import held, lock
 from lab.wait import Deadline, attempts
 
 _LOOK_EVERY = 0.1  # seconds
 
 
 def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
-    """Return once every node can be used; raises NotFound, and NotReady after ``timeout`` s."""
+    """Return once every node can be used.
+
+    Raises NotFound, and NotReady: after ``timeout`` seconds, or at once if nobody works on it.
+    """
     deadline = Deadline.after(timeout)
     for _ in attempts(deadline, first=_LOOK_EVERY):
+        # In this order: who finishes in between has left another state.
+        working = held(ctx.home, "lab", name)
         found = lab(ctx, name)
         if found.state != "creating":
             break
+        if not working:
+            raise NotReady(
+                f"the lab {name} will not get ready: the command that was making it has ended",
+                hint=f"`lab up` makes it anew, `lab down {name}` removes what is left",
+            )
     else:
-        raise NotReady(f"the lab {name} is still being made after {timeout:g} s")
-    if found.state in ("stopped", "failed", "removing", "unrecorded"):
+        raise NotReady(
+            f"the lab {name} is still being made after {timeout:g} s",
+            hint="`--timeout` waits longer",
+        )
+    if found.state == "unrecorded":
+        record_of(ctx, name)
+    if found.state in ("stopped", "failed", "removing"):
         raise NotReady(
             f"the lab {name} is {found.state}: waiting does not change that",
             hint=f"`lab start {name}` or `lab down {name}`",
@@ -33,4 +51,12 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
     plan = blueprint(found.blueprint)
     ask = through_port(plan, Account(found.user, found.password), ctx.sql)
     until_ready(ctx, nodes_of(ctx, name), plan, ask, deadline, pause=_LOOK_EVERY)
+    _note(ctx, name)
     return lab(ctx, name)
+
+
+def _note(ctx: Context, name: str) -> None:
+    """Record what was just proved of a lab whose ``start`` was killed or ran out of time."""
+    with suppress(Conflict), lock(ctx.home, "lab", name, wait=False):
+        if ctx.store.labs.get(name).state == "stopped":
+            ctx.store.labs.update(name, state="ready")

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Column, Connection, Table, delete, insert, select, update
+from sqlalchemy import Column, Connection, CursorResult, Table, delete, insert, select, update
 
 from lab.errors import Conflict, NotFound
 from lab.state.database import Database
 from lab.suggest import did_you_mean
 
 R = TypeVar("R")
+
+_TAKEN = "`lab down {0}` removes it, `--exist-ok` is content with it, `--name` gives another name"
+
+
+def as_records(rows: CursorResult[Any], record: type[R]) -> list[R]:
+    """Rows whose columns are the fields of ``record``; for many, ``mappings()`` is slow."""
+    names = list(rows.keys())
+    return [record(**dict(zip(names, row, strict=True))) for row in rows]
 
 
 class Keyed(Generic[R]):
@@ -32,7 +40,7 @@ class Keyed(Generic[R]):
             if self._exists(connection, name):
                 raise Conflict(
                     f"{self._noun} {name} exists already",
-                    hint="choose another name, or remove it first" if self._noun == "lab" else "",
+                    hint=_TAKEN.format(name) if self._noun == "lab" else "",
                 )
             connection.execute(insert(self._table).values(values))
 
@@ -52,8 +60,8 @@ class Keyed(Generic[R]):
     def all(self) -> list[R]:
         """All rows, by name."""
         with self._database.read() as connection:
-            rows = connection.execute(select(self._table).order_by(self._key)).mappings()
-            return [self._record(**row) for row in rows]
+            rows = connection.execute(select(self._table).order_by(self._key))
+            return as_records(rows, self._record)
 
     def update(self, name: str, **fields: Any) -> None:
         """Set some of the record's fields; raises NotFound."""
@@ -79,9 +87,9 @@ class Keyed(Generic[R]):
 
     def _unknown(self, connection: Connection, name: str) -> NotFound:
         known: Sequence[str] = connection.execute(select(self._key)).scalars().all()
-        otherwise = f"there is no {self._noun} yet" if not known else ""
-        if known and self._noun == "lab":
-            otherwise = "`lab ls` shows them"
+        otherwise = ""
+        if self._noun == "lab":
+            otherwise = "`lab ls` shows them" if known else "`lab up pxc` makes one"
         return NotFound(
             f"there is no {self._noun} {name}",
             hint=did_you_mean(name, known, otherwise=otherwise),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, create_engine, inspect, text
@@ -18,7 +17,7 @@ from lab.errors import HostUnfit
 if TYPE_CHECKING:
     from alembic.config import Config
 
-REVISION = "0002"
+REVISION = "0003"
 """The schema that this program works with: the head of ``migrations/versions``."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -102,5 +101,7 @@ def _config(connection: Connection | None) -> Config:
 
 
 if __name__ == "__main__":
+    from tempfile import TemporaryDirectory
+
     with TemporaryDirectory() as scratch:
         draft(sys.argv[1], Path(scratch))

@@ -10,6 +10,7 @@ from sqlalchemy import delete, insert, select, update
 from lab.errors import Conflict, NotFound
 from lab.state import schema
 from lab.state.database import Database
+from lab.state.keyed import as_records
 from lab.state.records import NodeRecord
 from lab.suggest import did_you_mean
 
@@ -48,13 +49,13 @@ class Nodes:
         """The nodes of a lab, in order; empty if there is no such lab."""
         with self._database.read() as connection:
             query = select(_nodes).where(_nodes.c.lab == lab).order_by(_nodes.c.idx)
-            return [NodeRecord(**row) for row in connection.execute(query).mappings()]
+            return as_records(connection.execute(query), NodeRecord)
 
     def all(self) -> list[NodeRecord]:
         """All nodes, by lab and in order."""
         with self._database.read() as connection:
             query = select(_nodes).order_by(_nodes.c.lab, _nodes.c.idx)
-            return [NodeRecord(**row) for row in connection.execute(query).mappings()]
+            return as_records(connection.execute(query), NodeRecord)
 
     def get(self, lab: str, name: str) -> NodeRecord:
         """One node; raises NotFound."""

@@ -50,6 +50,7 @@ class LabRecord:
     started: Started | None = None
     why_cold: str = ""
     profile: str = "balanced"
+    snapshots: str = ""
 
 
 @dataclass(frozen=True)

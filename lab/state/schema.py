@@ -16,6 +16,7 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    text,
 )
 
 metadata = MetaData(
@@ -69,6 +70,7 @@ labs = Table(
     Column("started", String),
     _text("why_cold"),
     Column("profile", String, nullable=False, server_default="balanced"),
+    Column("snapshots", String, nullable=False, server_default=text("''")),
     CheckConstraint("state IN ('creating', 'ready', 'stopped', 'failed', 'removing')", "state"),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import TracebackType
 
 from sqlalchemy import select
@@ -66,8 +66,8 @@ class Store:
         with self._database.write():
             yield
 
-    def free_name(self, prefix: str) -> str:
-        """The first of ``pxc``, ``pxc-2``, ``pxc-3``, ... that no lab has.
+    def free_name(self, prefix: str, also: Collection[str] = ()) -> str:
+        """The first of ``pxc``, ``pxc-2``, ``pxc-3``, ... that no lab has, nor is in ``also``.
 
         A lab of which only resources are left still has its name. To be sure of the name,
         add the lab in the same ``transaction``.
@@ -77,6 +77,7 @@ class Store:
             taken = set(connection.execute(select(schema.labs.c.name)).scalars())
             left = select(resources).where(resources.startswith("lab:")).distinct()
             taken |= {owner.removeprefix("lab:") for owner in connection.execute(left).scalars()}
+        taken.update(also)
         number, name = 1, prefix[:LAB_NAME_LIMIT].rstrip("-")
         while name in taken:
             number += 1

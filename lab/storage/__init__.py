@@ -136,6 +136,12 @@ class Storage(Protocol):
         than before. Raises NotFound if there is no such snapshot or volume.
         """
 
+    def drop(self, snapshot: VolumeSnapshot) -> None:
+        """Remove a snapshot; fine if it or its volume is absent. The volume stays as it is.
+
+        Raises Conflict if a clone of it exists, or if the volume is not ours.
+        """
+
     def destroy(self, volume: VolumeName) -> None:
         """Remove ``volume`` and its snapshots; fine if absent.
 

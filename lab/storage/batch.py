@@ -85,6 +85,17 @@ def forget(shelf: Shelf, volume: VolumeName, label: str) -> None:
     frozen.unlink(missing_ok=True)
 
 
+def tidy(shelf: Shelf, volume: VolumeName) -> list[str]:
+    """Remove the frozen disks of ``volume`` that a killed call left without a record."""
+    folder = shelf.place(volume) / SNAPSHOTS
+    with contextlib.suppress(NotFound), shelf.held(volume):
+        lost = [p for p in entries(folder) if not p.with_suffix(".json").exists()]
+        for path in lost:
+            path.unlink()
+        return [f"unfinished snapshot {volume}@{path.stem}" for path in lost]
+    return []
+
+
 def undo(shelf: Shelf, work: Path) -> list[str]:
     """Remove the snapshots of the dead batch ``work``, which the caller holds; says which."""
     removed = []

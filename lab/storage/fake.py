@@ -166,6 +166,22 @@ class FakeStorage:
             (self._contents / new).replace(self._contents / entry.content)
         return self._volume(volume, entry)
 
+    def drop(self, snapshot: VolumeSnapshot) -> None:
+        """See ``Storage.drop``."""
+        self._before("drop")
+        rules.check_label(snapshot.label)
+        with self._change() as entries:
+            entry = entries.get(str(snapshot.volume))
+            if entry is None:
+                return
+            if entry.home != self._home:
+                raise rules.not_ours(snapshot.volume)
+            origin = f"{snapshot.volume}@{snapshot.label}"
+            clones = [name for name, other in entries.items() if other.origin == origin]
+            if clones:
+                raise rules.has_clones(snapshot.volume, clones)
+            entry.snapshots.pop(snapshot.label, None)
+
     def destroy(self, volume: VolumeName) -> None:
         """See ``Storage.destroy``."""
         self._before("destroy")

@@ -153,13 +153,32 @@ class Qcow2Storage:
         return self._volume(volume, record)
 
     def rollback(self, volume: VolumeName, label: str) -> Volume:
-        """A new empty overlay on the frozen file; later snapshots stay as they are."""
-        with self._held(volume) as record, self._shelf.teaching(_SMALL):
+        """A copy of the frozen file; all snapshots stay as they are.
+
+        An overlay on it would be made faster, but the snapshot could never be dropped then.
+        """
+        with self._held(volume) as record, contextlib.ExitStack() as stack:
             self._visible(volume, label)
-            with self._shelf.scratch() as work:
-                self._write_overlay(work, record.size, self._frozen(volume, label))
-                (work / DISK).replace(self._shelf.place(volume) / DISK)
+            frozen = self._frozen(volume, label).path
+            stack.enter_context(self._shelf.teaching(sparse.allocated(frozen)))
+            work = stack.enter_context(self._shelf.scratch())
+            sparse.copy(frozen, work / DISK)
+            self._shelf.own(work / DISK)
+            (work / DISK).replace(self._shelf.place(volume) / DISK)
             return self._volume(volume, record)
+
+    def drop(self, snapshot: VolumeSnapshot) -> None:
+        """See ``Storage``; a clone counts also if another installation made it."""
+        volume, label = snapshot.volume, rules.check_label(snapshot.label)
+        with contextlib.suppress(NotFound), self._shelf.held(volume):
+            if self._ours(volume) is None:
+                raise rules.not_ours(volume)
+            if batch.visible(self._shelf, volume, label) is None:
+                return
+            clones = self._clones(volume, label)
+            if clones:
+                raise rules.has_clones(volume, clones)
+            batch.forget(self._shelf, volume, label)
 
     def destroy(self, volume: VolumeName) -> None:
         """See ``Storage``; a clone counts also if another installation made it."""
@@ -231,6 +250,8 @@ class Qcow2Storage:
             removed += batch.undo(self._shelf, work)
             shutil.rmtree(work, ignore_errors=True)
             removed.append(f"unfinished work {work.name}")
+        for name in self._shelf.names():
+            removed += batch.tidy(self._shelf, name) if self._ours(name) else []
         self._shelf.tidy_all()
         return removed
 
@@ -283,15 +304,16 @@ class Qcow2Storage:
         self._shelf.own(frozen, frozen=True)
         write_json(folder / f"{head.label}.json", asdict(SnapshotRecord(head.size, order=1)))
 
-    def _clones(self, volume: VolumeName) -> list[str]:
-        """The volumes, ours or not, that are clones of a snapshot of ``volume``."""
+    def _clones(self, volume: VolumeName, label: str = "") -> list[str]:
+        """The volumes, ours or not, that are clones of a snapshot, or one, of ``volume``."""
         others = (name for name in self._shelf.names() if name != volume)
-        return [str(name) for name in others if self._depends(name, volume)]
+        return [str(name) for name in others if self._depends(name, volume, label)]
 
-    def _depends(self, name: VolumeName, volume: VolumeName) -> bool:
+    def _depends(self, name: VolumeName, volume: VolumeName, label: str) -> bool:
         record = self._shelf.record(name)
         if record:
-            return record.origin.startswith(f"{volume}@")
+            origin, _, taken = record.origin.partition("@")
+            return origin == str(volume) and label in ("", taken)
         # torn by a power loss: the disk itself still tells what it needs
         with contextlib.suppress(FileNotFoundError, InvalidSpec):
             backing = read_header(self._shelf.place(name) / DISK).backing

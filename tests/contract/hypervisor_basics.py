@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypervisor_site import MIB, ClosableHypervisor, Opener, Site, states
 
-from lab.errors import Conflict, HostUnfit, NotFound, NotReady
+from lab.errors import Conflict, HostUnfit, NotFound, NotReady, PortTaken
 from lab.hypervisor import DirectBoot, Disk, Forward, GuestShape, GuestSpec, Hypervisor
 from lab.names import GuestName
 
@@ -68,7 +68,7 @@ class Starting:
         first, second = site.guest("n1"), site.guest("n2")
         port = first.network.forwards[0].host_port
         ours.start(first)
-        with pytest.raises(HostUnfit) as failure:
+        with pytest.raises(PortTaken) as failure:
             ours.start(
                 replace(second, network=replace(second.network, forwards=(Forward(port, 3306),)))
             )
@@ -185,6 +185,7 @@ class Owning:
         spec = site.guest(home=site.foreign)
         guest = spec.name
         foreign.start(spec)
+        assert {spec.name} <= ours.names() & foreign.names()
         assert ours.guests() == {}
         for meddle in (
             lambda: ours.stop(guest, force=True),
@@ -197,6 +198,7 @@ class Owning:
         ):
             with pytest.raises(Conflict, match="not ours"):
                 meddle()
+        ours.forget([guest, _ABSENT])
         assert states(foreign) == {guest: "running"}
 
     def test_guests_outlive_the_connection(self, site: Site, ours: ClosableHypervisor) -> None:

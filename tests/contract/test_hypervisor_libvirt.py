@@ -69,9 +69,9 @@ def site(run_as: tuple[int, int] | None) -> Iterator[Site]:
 
 def _remove_logs(token: str) -> None:
     # libvirt keeps one for each name for ever, and ours are never used again.
-    from lab.hypervisor.libvirt.driver import LOGS
+    from lab.hypervisor.libvirt.logs import DIRECTORIES
 
-    for directory in LOGS:
+    for directory in DIRECTORIES:
         for log in Path(directory).expanduser().glob(f"lab-{token}-*.log"):
             log.unlink()
 

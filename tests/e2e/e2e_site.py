@@ -172,6 +172,7 @@ class Site:
         """What is there besides images and templates: nothing, when all labs are gone."""
         found = [f"guest {name}" for name in self.guests()]
         found += [f"port {port}" for port in listening() if port in self.ports]
+        found += [f"log {path}" for path in logs_of(f"*-{self.token}*")]
         found += [f"process {pid}: {line}" for pid, line in self.processes()]
         found += [f"file {path.relative_to(self.root)}" for path in self._files()]
         found += [f"row {row}" for row in self._rows()]
@@ -226,7 +227,6 @@ class Site:
         for image in self.lab("image", "ls", "-o", "name", code=None).stdout.split():
             self.lab("image", "rm", image, code=None)
         shutil.rmtree(self.root, ignore_errors=True)
-        remove_logs(f"*-{self.token}*")
 
     def _files(self) -> list[Path]:
         kept = tuple(self.root / directory for directory in _KEPT)
@@ -255,10 +255,11 @@ class Site:
         return rows
 
 
-def remove_logs(pattern: str) -> None:
-    """libvirt keeps a log for each guest's name for ever, and ours are never used again."""
-    from lab.hypervisor.libvirt.driver import LOGS
+def logs_of(pattern: str) -> list[Path]:
+    """libvirt's logs of guests, which it would keep for ever."""
+    from lab.hypervisor.libvirt.logs import DIRECTORIES
 
-    for directory in LOGS:
-        for log in Path(directory).expanduser().glob(f"lab-{pattern}.log"):
-            log.unlink()
+    found = []
+    for directory in DIRECTORIES:
+        found += sorted(Path(directory).expanduser().glob(f"lab-{pattern}.log"))
+    return found

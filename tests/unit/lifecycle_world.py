@@ -18,6 +18,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.engine import Engine
 
 from images.fake import build
+from lab.errors import LabError
 from lab.hypervisor import Capabilities
 from lab.hypervisor.fake import FakeHypervisor
 from lab.lifecycle import image, template
@@ -57,6 +58,7 @@ class World:
     version: str = "1"
     boot_seconds: float = 0.0
     capacity: int = 1 << 40
+    ports: tuple[int, int] = (31000, 31999)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -67,7 +69,7 @@ class World:
     def settings(self) -> Settings:
         return Settings(
             self.home, "tester", hypervisor="fake", storage="fake",
-            ready_timeout=20.0, memory_floor=0, port_range=(31000, 31999),
+            ready_timeout=20.0, memory_floor=0, port_range=self.ports,
         )  # fmt: skip
 
     @contextmanager
@@ -172,6 +174,37 @@ def raising(error: BaseException) -> Callable[[], None]:
         raise error
 
     return act
+
+
+def at(step: str, act: Callable[[], object]) -> Hook:
+    """A hook that does ``act`` the first time that ``step`` is about to happen."""
+    waiting = [act]
+
+    def hook(now: str) -> None:
+        if now == step and waiting:
+            waiting.pop()()
+
+    return hook
+
+
+def in_process(world: World, verb: Callable[[Context], object], hook: Hook = ignore) -> int:
+    """Run ``verb`` in a process of its own; its pid. It exits with an error's exit code."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        with world.open(hook) as ctx:
+            verb(ctx)
+        code = 0
+    except LabError as error:
+        code = error.exit_code
+    finally:
+        os._exit(code)
+
+
+def codes(children: list[int]) -> list[int]:
+    return sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
 
 
 def named(name: str, **changes: object) -> LabSpec:

@@ -55,7 +55,11 @@ def test_a_ratio_is_of_medians_and_better_when_large() -> None:
 
 def test_start_up_is_what_no_step_accounts_for() -> None:
     """Protects the sum: parts add up to the whole."""
-    parts = start_up(2.0, {"clone": 0.25, "ready": 0.75})
+    steps = [
+        {"step": "clone", "seconds": 0.25, "steps": [{"step": "x", "seconds": 0.2, "steps": []}]},
+        {"step": "ready", "seconds": 0.75, "steps": []},
+    ]
+    parts = start_up(2.0, steps)
     assert parts == {"start-up": 1.0, "clone": 0.25, "ready": 0.75}
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 
 import pytest
 import yaml
-from test_cli_support import FakeLifecycle, lab_view
+from cli_views import lab_view, preview_view
+from test_cli_support import FakeLifecycle
 
 from lab.cli import main
+from lab.cli.show import preview_text
 from lab.cli.table import facts, table
 from lab.lifecycle.views import Finding, GcReport, HostView, LabView, Rows
+from lab.progress import Step
 
 UP = """\
 NODE  ROLE    STATE  SQL              SSH
@@ -24,7 +28,7 @@ engine    mariadb 11.8.6
 user      lab
 password  s3cret
 dsn       mysql://lab:s3cret@127.0.0.1:23306/
-started   warm, in 1.9 s
+started   ready in 1.9 s (warm)
 """
 
 ENV = """\
@@ -56,6 +60,27 @@ def test_up_ends_with_what_one_needs(capsys: Capture) -> None:
     assert captured.err == "percona cannot be reached: using mariadb\n"
 
 
+def test_a_dry_run_makes_nothing_and_says_what_it_would(capsys: Capture) -> None:
+    """Protects who wants to know how long it will take, and whether it would work at all."""
+    world = FakeLifecycle()
+    assert out(capsys, "up", "pxc", "--dry-run", world=world) == (
+        "lab       pxc (pxc)\n"
+        "nodes     3, 768M of memory each\n"
+        "engine    mariadb\n"
+        "profile   balanced\n"
+        "image     mariadb-0123456789abcdef\n"
+        "template  feedfacefeedface\n"
+        "start     warm\n"
+    )
+    assert not [call for call in world.calls if call[0] == "up"]
+    first = preview_view(image_there=False, template="")
+    assert "image     mariadb-0123456789abcdef, would be built first\n" in preview_text(first)
+    assert "template  none yet: it would be formed and captured first\n" in preview_text(first)
+    cold = preview_view(template=None, start="cold", why_cold="asked for")
+    assert "template" not in preview_text(cold)
+    assert "start    cold (asked for)\n" in preview_text(cold)
+
+
 def test_quiet_leaves_the_data(capsys: Capture) -> None:
     """Protects scripts: --quiet, before or behind the verb, silences talk and nothing else."""
     for argv in (["--quiet", "up", "pxc"], ["up", "pxc", "-q"]):
@@ -67,9 +92,28 @@ def test_cold_says_why(capsys: Capture) -> None:
     """Protects the reason: a slow start without one looks like a fault."""
     world = FakeLifecycle()
     world.views["pxc"] = lab_view(started="cold", why_cold="QEMU is another version", seconds=61.0)
-    assert "started   cold (QEMU is another version), in 61.0 s\n" in out(
-        capsys, "status", world=world
+    told = "started   ready in 61.0 s (cold: QEMU is another version)\n"
+    assert told in out(capsys, "status", world=world)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (("image", "template"), "after 129 s for image and template, made on first use"),
+        (("template",), "after 89 s for template, made on first use"),
+        (("image",), "after 40 s for image, made on first use"),
+    ],
+)
+def test_a_first_use_is_told_apart(capsys: Capture, steps: tuple[str, ...], said: str) -> None:
+    """Protects the first impression: the wait was for what all further labs share."""
+    took = {"image": 40.0, "template": 89.0}
+    world = FakeLifecycle()
+    world.views["pxc"] = lab_view(
+        seconds=3.1,
+        first_use_seconds=sum(took[step] for step in steps),
+        steps=(*(Step(step, took[step]) for step in steps), Step("ready", 3.0)),
     )
+    assert f"started   ready in 3.1 s (warm), {said}\n" in out(capsys, "status", world=world)
 
 
 def test_json_is_the_whole_view(capsys: Capture) -> None:
@@ -93,7 +137,7 @@ def test_ls(capsys: Capture) -> None:
     now = time.time()
     world = FakeLifecycle()
     world.views = {
-        "pxc": lab_view(created_at=now - 90.5, expires_at=now + 7200.9),
+        "pxc": lab_view(created_at=now - 90.5, expires_at=now + 7170.9),
         "lost": lab_view(
             "lost", nodes=0, blueprint="", engine="", engine_version="", state="failed"
         ),
@@ -112,15 +156,35 @@ def test_nothing_to_list_is_said_on_stderr(capsys: Capture) -> None:
     assert out(capsys, "ls", "-o", "json", world=FakeLifecycle()) == "[]\n"
 
 
-def test_status_shows_what_is_unmet(capsys: Capture) -> None:
-    """Protects the way from "degraded" to the reason."""
+def test_status_shows_what_is_met_and_what_is_not(capsys: Capture) -> None:
+    """Protects the way from "degraded" to the reason, and the proof that all was looked at."""
     text = out(capsys, "status", "pxc")
     assert text.startswith(UP)
-    assert text.endswith(
-        "NODE  REQUIREMENT   MET  FOUND\n"
-        "n1    wsrep Synced  yes\n"
-        "n2    SQL           NO   refused\n"
+    assert text.removeprefix(UP) == (
+        "\n"
+        "NODE  SQL  SIZE 3\n"
+        "n1    ✓    ✓\n"
+        "n2    ✗    -\n"
+        "n3    -    -\n"
+        "\n"
+        "n2: required: SQL answers; found: refused\n"
     )
+    found = json.loads(out(capsys, "status", "pxc", "-o", "json"))["requirements"]
+    assert found[1] == {
+        "node": "n1", "name": "size 3", "what": "wsrep_cluster_size is 3", "met": True,
+        "found": "3",
+    }  # fmt: skip
+    assert found[3]["met"] is None
+
+
+def test_status_is_for_any_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects people whose terminal knows Latin-1 only from a traceback."""
+    printed = io.BytesIO()
+    with io.TextIOWrapper(printed, encoding="latin-1") as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        assert main(["status", "pxc"], lifecycle=FakeLifecycle("pxc")) == 0
+        stream.flush()
+        assert b"n1    +    +\nn2    x    -\n" in printed.getvalue()
 
 
 def test_env(capsys: Capture) -> None:
@@ -185,12 +249,13 @@ def test_gc_and_doctor(capsys: Capture) -> None:
 def test_images_and_templates(capsys: Capture) -> None:
     """Protects the lists and the facts."""
     assert out(capsys, "image", "ls") == (
-        "KEY               RECIPE   ENGINE          STATE  SIZE   BUILD  AGE  USED BY\n"
-        "0123456789abcdef  mariadb  mariadb 11.8.6  ready  700M  61.2 s  2h   2\n"
+        "KEY               RECIPE   ENGINE          STATE  SIZE   BUILD  AGE  USED BY  USE"
+        "      LAST USE\n"
+        "0123456789abcdef  mariadb  mariadb 11.8.6  ready  700M  61.2 s  2h   2        current"
+        "  never\n"
     )
-    assert "used by  template:feed, lab:pxc\nkernel   6.12\n" in out(
-        capsys, "image", "show", "mariadb"
-    )
+    text = "used by   template:feed, lab:pxc\nuse       current\nlast use  never\nkernel    6.12\n"
+    assert text in out(capsys, "image", "show", "mariadb")
     assert out(capsys, "image", "build", "mariadb", "-o", "name") == "0123456789abcdef\n"
     assert out(capsys, "template", "ls").splitlines()[1].split()[:5] == [
         "feedfacefeedface", "pxc", "3", "768M", "1",
@@ -222,3 +287,11 @@ def test_table_aligns_by_what_is_seen() -> None:
     )
     assert table(("N", "X"), [("1", ""), ("22", "")], right={0}) == " N  X\n 1\n22\n"
     assert facts([("a", "1"), ("none", ""), ("long", "2")]) == "a     1\nlong  2\n"
+
+
+def test_snapshot(capsys: Capture) -> None:
+    """What was taken is named on stdout; a list is a table."""
+    assert out(capsys, "snapshot", "take", "--label", "mine") == "mine.20261121t110000\n"
+    assert out(capsys, "snapshot", "ls", "-o", "name") == "origin\n"
+    assert out(capsys, "snapshot", "ls").splitlines()[1].split() == ["origin", "origin", "-", "-"]
+    assert out(capsys, "rollback", "--to", "mine", "--node", "2", "-o", "name") == "pxc\n"

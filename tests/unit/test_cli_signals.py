@@ -51,7 +51,7 @@ class Lab:
 
     def send(self, number: int) -> None:
         self.process.send_signal(number)
-        time.sleep(0.1)  # two equal signals that wait together are one
+        time.sleep(0.3)  # two equal signals that wait together are one
 
     def end(self) -> tuple[int, str]:
         """Exit code and stderr."""

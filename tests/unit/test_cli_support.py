@@ -16,8 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cli_views import image_view, lab_view, preview_view, template_view
+
 from lab.cli import main
-from lab.cli.session import Lifecycle, Session
+from lab.cli.session import Lifecycle, Recorded, Session
 from lab.errors import CommandFailed, HostUnfit, LabError, NotFound
 from lab.lifecycle.views import (
     Finding,
@@ -26,87 +28,19 @@ from lab.lifecycle.views import (
     ImageView,
     LabStatus,
     LabView,
-    NodeView,
+    Preview,
     Requirement,
     Rows,
+    SnapshotView,
     TemplateView,
 )
 from lab.paths import Home
 from lab.progress import Event, Listener
 from lab.settings import Settings
-from lab.spec import GIB, MIB, LabSpec
+from lab.spec import LabSpec
 from lab.undo import Undo
 
 HERE = Path(__file__)
-
-
-def lab_view(name: str = "pxc", *, nodes: int = 3, **fields: Any) -> LabView:
-    """A ready lab."""
-    return LabView(
-        **{
-            "name": name,
-            "blueprint": "pxc",
-            "engine": "mariadb",
-            "engine_version": "11.8.6",
-            "state": "ready",
-            "nodes": tuple(
-                NodeView(
-                    name=f"n{number}",
-                    role="member",
-                    state="ready",
-                    host="127.0.0.1",
-                    sql_port=23305 + number,
-                    ssh_port=24305 + number,
-                    guest=f"lab-{name}-n{number}",
-                )
-                for number in range(1, nodes + 1)
-            ),
-            "user": "lab",
-            "password": "s3cret",
-            "dsn": "mysql://lab:s3cret@127.0.0.1:23306/",
-            "started": "warm",
-            "seconds": 1.94,
-            **fields,
-        }
-    )
-
-
-def image_view(**fields: Any) -> ImageView:
-    """A built image."""
-    return ImageView(
-        **{
-            "key": "0123456789abcdef",
-            "recipe": "mariadb",
-            "engine": "mariadb",
-            "engine_version": "11.8.6",
-            "state": "ready",
-            "size": 700 * MIB,
-            "created_at": time.time() - 7200,
-            "build_seconds": 61.2,
-            "used_by": ("template:feed", "lab:pxc"),
-            "facts": {"kernel": "6.12"},
-            **fields,
-        }
-    )
-
-
-def template_view() -> TemplateView:
-    """A warm template."""
-    return TemplateView(
-        key="feedfacefeedface",
-        blueprint="pxc",
-        image="0123456789abcdef",
-        nodes=3,
-        memory=768 * MIB,
-        cpus=1,
-        disk=0,
-        state="ready",
-        warm=True,
-        size=GIB,
-        created_at=time.time() - 7200,
-        used_at=time.time() - 60,
-        form_seconds=48.0,
-    )
 
 
 class FakeClient:
@@ -151,6 +85,10 @@ class FakeSession(Session):
         self._world.views[name] = lab_view(name, nodes=spec.nodes, blueprint=spec.blueprint)
         return self._world.views[name]
 
+    def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
+        self._called("preview", spec, cold=cold)
+        return preview_view(template=None if cold else "feedfacefeedface")
+
     def down(self, name: str) -> None:
         self._called("down", name)
         time.sleep(float(os.environ.get("FAKE_DOWN", "0")))
@@ -174,7 +112,12 @@ class FakeSession(Session):
         self._called("status", name)
         return LabStatus(
             self._find(name),
-            (Requirement("n1", "wsrep Synced", True), Requirement("n2", "SQL", False, "refused")),
+            (
+                Requirement("n1", "SQL", "SQL answers", True),
+                Requirement("n1", "size 3", "wsrep_cluster_size is 3", True, "3"),
+                Requirement("n2", "SQL", "SQL answers", False, "refused"),
+                Requirement("n2", "size 3", "wsrep_cluster_size is 3", None),
+            ),
         )
 
     def wait(self, name: str, *, timeout: float) -> LabView:
@@ -193,8 +136,27 @@ class FakeSession(Session):
         self._called("extend", name, ttl)
         return lab_view(name, expires_at=None if ttl is None else time.time() + ttl + 0.9)
 
-    def gc(self, *, dry_run: bool, orphans: bool) -> GcReport:
-        self._called("gc", dry_run=dry_run, orphans=orphans)
+    def take_snapshot(self, name: str, what: str) -> SnapshotView:
+        self._called("take_snapshot", name, what)
+        return SnapshotView(f"{what}.20261121t110000", what, 1_795_258_800.0)
+
+    def snapshots(self, name: str) -> list[SnapshotView]:
+        self._called("snapshots", name)
+        return [SnapshotView("origin", "origin", None)]
+
+    def remove_snapshots(self, name: str, labels: Sequence[str]) -> None:
+        self._called("remove_snapshots", name, list(labels))
+
+    def prune_snapshots(self, name: str) -> list[str]:
+        self._called("prune_snapshots", name)
+        return [f"removed {name}@hourly.20261121t110000"]
+
+    def rollback(self, name: str, to: str, *, node: str | None, timeout: float) -> LabView:
+        self._called("rollback", name, to, node=node, timeout=timeout)
+        return lab_view(name)
+
+    def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
+        self._called("gc", dry_run=dry_run, orphans=orphans, unused=unused, age=age)
         return self._world.gc_report
 
     def execute(
@@ -308,9 +270,10 @@ class FakeLifecycle(Lifecycle):
         self.log("doctor", home=settings.home.root)
         return self.findings
 
-    def recorded(self, settings: Settings) -> dict[str, list[str]]:
+    def recorded(self, settings: Settings) -> Recorded:
         self.log("recorded", home=settings.home.root)
-        return {name: [n.name for n in view.nodes] for name, view in self.views.items()}
+        labs = {name: [n.name for n in view.nodes] for name, view in self.views.items()}
+        return Recorded(labs, ["mariadb", "mariadb-0123456789abcdef"], ["feedfacefeedface"])
 
 
 def slowly_undo(world: FakeLifecycle) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import pty
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -71,7 +74,9 @@ def test_the_spinner_shows_the_step_and_leaves_no_trace(tmp_path: Path) -> None:
 def test_errors_are_red_where_that_is_wanted(tmp_path: Path) -> None:
     """Protects NO_COLOR."""
     assert "\x1b[1;31merror:" in on_terminal(tmp_path, "upp")[1]
+    assert "\x1b[1;31merror:" in on_terminal(tmp_path, "upp", NO_COLOR="")[1]
     assert "lab: error: there" in on_terminal(tmp_path, "upp", NO_COLOR="1")[1]
+    assert "lab: error: there" in on_terminal(tmp_path, "upp", TERM="dumb")[1]
 
 
 def test_ctrl_c_reaches_the_command_once(tmp_path: Path) -> None:
@@ -117,6 +122,20 @@ def test_the_spinner_shows_what_takes_long() -> None:
     assert f"{CLEAR}✓ forming the cluster  41.2 s\n" in shown
     assert "✓ booting" not in shown
     assert shown.endswith(CLEAR)
+
+
+def test_the_spinner_stays_on_its_line() -> None:
+    """Protects narrow terminals, also where stdout is not one: a line that wraps is not cleared."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 30, 0, 0))
+    with os.fdopen(theirs, "w") as stream, Spinner(stream) as spinner:
+        spinner(Event("form", "begin", "waiting until every node can be used"))
+        time.sleep(0.25)
+        shown = os.read(ours, 4096).decode()
+    os.close(ours)
+    drawn = [line for line in shown.split(CLEAR) if "waiting" in line]
+    assert drawn
+    assert all(len(line) == 29 for line in drawn)
 
 
 def test_the_spinner_falls_silent() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lab.errors import Conflict, HostUnfit, LabError, NotFound
@@ -11,7 +13,7 @@ pytest.importorskip("libvirt", reason="no libvirt-python")
 import libvirt
 
 from lab.hypervisor.libvirt.connection import connect, translated
-from lab.hypervisor.libvirt.driver import last_words
+from lab.hypervisor.libvirt.logs import last_lines, remove
 
 
 class Refusal(libvirt.libvirtError):  # type: ignore[misc]  # libvirt has no types
@@ -56,5 +58,14 @@ def test_qemu_s_last_words_are_its_own_and_of_this_start() -> None:
     late = "2026-11-21T02:45:54.6Z qemu-system-x86_64: load of migration failed"
     ended = "2026-11-21 02:45:54.804+0000: shutting down, reason=destroyed"
     log = f"{start}\n{argv}\n{early}\n{ended}\n{start}\n{argv}\n{late}\n{ended}\n"
-    assert last_words(log) == [late]
-    assert last_words("") == []
+    assert last_lines(log) == [late]
+    assert last_lines("") == []
+
+
+def test_logs_of_guests_are_removed_where_we_may(tmp_path: Path) -> None:
+    """With their older parts, and nobody else's."""
+    names = ["lab-a-n1.log", "lab-a-n1.log.0", "lab-a-n11.log", "lab-ab-n1.log", "other.log"]
+    for name in names:
+        (tmp_path / name).touch()
+    remove(["lab-a-n1", "lab-absent-n1"], [str(tmp_path / "absent"), str(tmp_path)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == names[2:]

@@ -99,7 +99,7 @@ class World:
         """What a node lacks, asked through its port as a user would."""
         result = self.hypervisor.sql(port, "lab", f"password-of-{name}", GALERA.question())
         found = {str(row[0]): str(row[1]) for row in result.rows}
-        return [unmet.what for unmet in GALERA.unmet(found, 3)]
+        return [check.what for check in GALERA.checks(found, 3) if not check.met]
 
 
 @pytest.fixture

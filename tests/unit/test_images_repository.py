@@ -13,6 +13,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -25,9 +26,10 @@ import pytest
 
 from images import bootstrap, repository
 from images.reachable import reachable, reachable_recently
-from images.recipe import Repository, load
+from images.recipe import Recipe, Repository, load
 from lab.errors import HostUnfit
 from lab.progress import Progress
+from lab.wait import Deadline, until
 
 # In gpg --with-colons; a user id has a hash of the same form.
 FINGERPRINT = r"(?m)^f\w\w:+([0-9A-F]{40}):"
@@ -251,20 +253,72 @@ def test_reachable_is_bounded() -> None:
         assert time.monotonic() - began < 2
 
 
-def test_answers_are_remembered(tmp_path: Path) -> None:
+def percona(served: Served, suite: str = "probe") -> Recipe:
+    """Percona's recipe, with a repository that is there, unless ``suite`` is another."""
+    return replace(
+        load("percona-xtradb-cluster"), repository=replace(served.described, suite=suite)
+    )
+
+
+def remember(memory: Path, served: Served, *, answer: bool, ago: float = 0.0) -> None:
+    memory.write_text(json.dumps({served.url: [time.time() - ago, answer]}))
+
+
+def test_answers_are_remembered(served: Served, tmp_path: Path) -> None:
     """The second `lab up` does not wait for a repository that is out of reach."""
-    percona = load("percona-xtradb-cluster").repository
-    assert percona is not None
     memory = tmp_path / "reachable.json"
-    for answer in (True, False):
-        memory.write_text(json.dumps({percona.urls[0]: [time.time(), answer]}))
-        assert reachable_recently("percona-xtradb-cluster", memory, timeout=0.0) is answer
-    assert reachable_recently("mariadb", memory)
+    remember(memory, served, answer=True)
+    assert reachable_recently(percona(served, suite="other"), memory, timeout=0.0)
+    remember(memory, served, answer=False, ago=200)
+    assert not reachable_recently(percona(served), memory)
+    assert reachable_recently(load("mariadb"), memory)
+
+
+def test_a_remembered_answer_needs_no_http(tmp_path: Path) -> None:
+    """A warm `lab up` has no 20 ms for modules that it does not use."""
+    code = (
+        "import json, sys, time, pathlib;"
+        "from images.recipe import load; from images.reachable import reachable_recently;"
+        "recipe = load('percona-xtradb-cluster'); memory = pathlib.Path(sys.argv[1]);"
+        "memory.write_text(json.dumps({recipe.repository.urls[0]: [time.time(), False]}));"
+        "assert not reachable_recently(recipe, memory);"
+        "assert 'http.client' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path / "memory.json"], check=True)
+
+
+def test_an_old_no_is_asked_about_aside(served: Served, tmp_path: Path) -> None:
+    """Nobody waits for it, and the next `lab up` has the new answer."""
+    memory = tmp_path / "reachable.json"
+    remember(memory, served, answer=False, ago=1000)
+    assert not reachable_recently(percona(served), memory)
+    assert until(lambda: _known(memory, served) or None, Deadline.after(10))
+    assert reachable_recently(percona(served, suite="other"), memory)
+
+
+def test_an_old_no_that_still_holds_is_asked_about_once(served: Served, tmp_path: Path) -> None:
+    memory = tmp_path / "reachable.json"
+    remember(memory, served, answer=False, ago=1000)
+    assert not reachable_recently(percona(served, suite="other"), memory)
+    assert time.time() - json.loads(memory.read_text())[served.url][0] < 100
+    assert not _known(memory, served)
+
+
+def test_an_old_yes_is_asked_about_first(served: Served, tmp_path: Path) -> None:
+    """An image would be built on it."""
+    memory = tmp_path / "reachable.json"
+    remember(memory, served, answer=True, ago=4000)
+    assert not reachable_recently(percona(served, suite="other"), memory)
+
+
+def _known(memory: Path, served: Served) -> bool:
+    answer: bool = json.loads(memory.read_text())[served.url][1]
+    return answer
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"x": 1}', "\0"])
-def test_a_spoilt_memory_is_forgotten(tmp_path: Path, content: str) -> None:
+def test_a_spoilt_memory_is_forgotten(served: Served, tmp_path: Path, content: str) -> None:
     memory = tmp_path / "reachable.json"
     memory.write_text(content)
-    assert reachable_recently("percona-xtradb-cluster", memory, timeout=0.0) is False
-    assert len(json.loads(memory.read_text())) == 1
+    assert reachable_recently(percona(served), memory)
+    assert _known(memory, served)

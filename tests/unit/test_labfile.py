@@ -64,6 +64,8 @@ def test_no_blueprint_is_told() -> None:
         ("memroy = 1", "unknown key 'memroy'", "did you mean 'memory'"),
         ("[settings]\nhome = 'x'", "unknown key 'settings'", "known keys"),
         ("nodes = '3x'", "nodes is '3x', expected a whole number", ""),
+        ("nodes = '3'", "nodes is '3', expected a whole number", ""),
+        ("cpus = '2'", "cpus is '2', expected a whole number", ""),
         ("nodes = 3.5", "nodes is 3.5", ""),
         ("nodes = true", "nodes is True", ""),
         ("nodes = 12", "nodes: a lab has 1 to 9 nodes", "majority"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"images", "state", "storage", "hypervisor", "guest", "blueprints", "host"}),
     frozenset(
         {
-            "settings", "labfile", "profile", "profilefile", "locks", "paths", "spec", "names",
+            "settings", "labfile", "profile", "profilefile", "schedule", "locks", "paths",
+            "spec", "names",
             "errors", "run", "wait", "undo", "progress", "suggest", "tomlfile",
         }
     ),
@@ -98,6 +99,18 @@ def test_imports_point_down() -> None:
     assert not found, "\n".join(found)
 
 
+def circles(uses: Mapping[str, set[str]]) -> list[str]:
+    """Who imports itself by way of others; ``uses``: who imports whom."""
+
+    def reached(name: str, seen: set[str]) -> set[str]:
+        for target in uses.get(name, set()) - seen:
+            seen.add(target)
+            reached(target, seen)
+        return seen
+
+    return sorted(name for name in uses if name in reached(name, set()))
+
+
 def test_rooms_do_not_import_each_other_in_circles() -> None:
     """Protects the rows themselves: rooms of one row may use each other, one way only."""
     uses: dict[str, set[str]] = {}
@@ -106,15 +119,27 @@ def test_rooms_do_not_import_each_other_in_circles() -> None:
         if room := room_of(module):
             targets = {room_of(name) for _, name in imported(source, module, package=package)}
             uses.setdefault(room, set()).update(t for t in targets if t and t != room)
+    found = circles(uses)
+    assert not found, f"these rooms import each other in a circle: {', '.join(found)}"
 
-    def reached(room: str, seen: set[str]) -> set[str]:
-        for target in uses.get(room, set()) - seen:
-            seen.add(target)
-            reached(target, seen)
-        return seen
 
-    circles = sorted(room for room in uses if room in reached(room, set()))
-    assert not circles, f"these rooms import each other in a circle: {', '.join(circles)}"
+def test_files_of_the_lifecycle_do_not_import_each_other_in_circles() -> None:
+    """Protects the largest room from a knot inside: typing and late imports count as well."""
+    uses: dict[str, set[str]] = {}
+    for path in sources():
+        source, module, package = read(path)
+        if room_of(module) == "lifecycle":
+            names = {name for _, name in imported(source, module, package=package)}
+            # `from lab.lifecycle import up` and `from lab.lifecycle.up import up` name one file.
+            files = {".".join(n.split(".")[:3]) for n in names if room_of(n) == "lifecycle"}
+            uses[module] = files - {module}
+    found = circles(uses)
+    assert not found, f"these files import each other in a circle: {', '.join(found)}"
+
+
+def test_a_circle_is_found() -> None:
+    """Protects the check itself."""
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == ["b", "c"]
 
 
 @pytest.mark.parametrize(

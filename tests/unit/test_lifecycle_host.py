@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,13 +10,17 @@ import pytest
 from lifecycle_world import SPEC, World, make_template, named
 
 from lab.errors import Conflict, HostUnfit, NotFound
-from lab.lifecycle import power, template
+from lab.lifecycle import inside, power, snapshot, template
 from lab.lifecycle.context import Context
 from lab.lifecycle.down import down
 from lab.lifecycle.gc import gc
+from lab.lifecycle.lease import extend
 from lab.lifecycle.look import lab, labs
+from lab.lifecycle.query import client, query
+from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
 from lab.lifecycle.views import LabView
+from lab.lifecycle.wait import wait
 from lab.spec import GIB, NodeSize
 
 
@@ -55,8 +60,6 @@ def test_the_host_was_rebooted(world: World) -> None:
 
 
 def _write(ctx: Context, view: LabView, statement: str) -> tuple[tuple[object, ...], ...]:
-    from lab.lifecycle.sql import query
-
     return query(ctx, view.name, None, statement).rows
 
 
@@ -75,8 +78,7 @@ def test_the_state_file_is_lost(world: World) -> None:
         assert report.removed == ()
         assert any("lab:shop" in line for line in report.left)
         assert len(ctx.hypervisor.guests()) == 2
-        with pytest.raises(NotFound):
-            _write(ctx, found, "SELECT 1")
+        _is_told_of(ctx)
         down(ctx, "shop")
         assert ctx.hypervisor.guests() == {}
         assert labs(ctx) == []
@@ -85,6 +87,48 @@ def test_the_state_file_is_lost(world: World) -> None:
         gc(ctx, orphans=True)
         assert ctx.storage.volumes() == []
         assert up(ctx, named("shop")).state == "ready"
+
+
+def _is_told_of(ctx: Context) -> None:
+    """What needs the record says so; into the guests one comes all the same."""
+    verbs: list[Callable[[], object]] = [
+        lambda: query(ctx, "shop", None, "SELECT 1"),
+        lambda: client(ctx, "shop", None),
+        lambda: inside.ssh_argv(ctx, "shop", "n1"),
+        lambda: power.stop(ctx, "shop"),
+        lambda: power.start(ctx, "shop", timeout=1),
+        lambda: power.start_node(ctx, "shop", "n1", timeout=1),
+        lambda: power.stop(ctx, "shop", node="n1"),
+        lambda: wait(ctx, "shop", timeout=1),
+        lambda: extend(ctx, "shop", 60.0),
+        lambda: snapshot.take(ctx, "shop"),
+        lambda: rollback(ctx, "shop", timeout=1),
+    ]
+    for verb in verbs:
+        with pytest.raises(NotFound, match="not recorded") as refused:
+            verb()
+        assert "lab down shop" in refused.value.hint
+    assert inside.execute(ctx, "shop", "n2", ["/bin/sync"], timeout=5) == b""
+    assert list(inside.logs(ctx, "shop", "n1", "console", follow=False, lines=1))
+    assert inside.console_argv(ctx, "shop", "n1")
+    with pytest.raises(NotFound, match="no node n3"):
+        inside.execute(ctx, "shop", "n3", ["/bin/sync"], timeout=5)
+    with pytest.raises(NotFound, match="there is no lab"):
+        inside.execute(ctx, "other", "n1", ["/bin/sync"], timeout=5)
+
+
+def test_a_damaged_template_without_a_record_is_not_used(world: World) -> None:
+    """The record is lost and then the template is spoilt: it is found again, and found out."""
+    with world.open() as ctx:
+        make_template(ctx)
+    for file in world.root.glob("state.db*"):
+        file.unlink()
+    (state,) = world.home.templates.glob("*/n1.state")
+    state.write_bytes(b"spoilt")
+    with world.open() as ctx:
+        assert up(ctx, named("shop")).state == "ready"
+        assert [view.state for view in template.templates(ctx)] == ["ready"]
+    assert any("is not used" in note for note in world.notes)
 
 
 def test_a_host_without_memory_or_processors_refuses(world: World) -> None:

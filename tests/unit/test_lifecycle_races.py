@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -12,16 +11,17 @@ from pathlib import Path
 import pytest
 from lifecycle_world import (
     SPEC,
-    Hook,
     World,
-    ignore,
+    at,
+    codes,
+    in_process,
     make_image,
     make_lab,
     make_template,
     named,
 )
 
-from lab.errors import Conflict, LabError, NotFound
+from lab.errors import Busy, Conflict, LabError, NotFound
 from lab.lifecycle import image, power, template
 from lab.lifecycle.context import Context
 from lab.lifecycle.down import down
@@ -37,37 +37,6 @@ from lab.state.records import LabRecord
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
-
-
-def at(step: str, act: Callable[[], object]) -> Hook:
-    """A hook that does ``act`` the first time that ``step`` is about to happen."""
-    waiting = [act]
-
-    def hook(now: str) -> None:
-        if now == step and waiting:
-            waiting.pop()()
-
-    return hook
-
-
-def in_process(world: World, verb: Callable[[Context], object], hook: Hook = ignore) -> int:
-    """Run ``verb`` in a process of its own; its pid. It exits with an error's exit code."""
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        with world.open(hook) as ctx:
-            verb(ctx)
-        code = 0
-    except LabError as error:
-        code = error.exit_code
-    finally:
-        os._exit(code)
-
-
-def codes(children: list[int]) -> list[int]:
-    return sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
 
 
 def test_one_name_asked_for_twice_is_given_once(world: World) -> None:
@@ -197,7 +166,7 @@ def test_down_beside_up_is_refused(world: World) -> None:
 
     with world.open(at("restore.begin", try_down)) as ctx:
         assert up(ctx, named("shop")).state == "ready"
-    assert answers == [Conflict]
+    assert answers == [Busy]
 
 
 @pytest.mark.parametrize("step", ["clone.begin", "storage.clone", "hypervisor.restore"])
@@ -218,7 +187,7 @@ def test_a_template_in_use_is_not_removed(world: World, step: str) -> None:
 
     with world.open(at(step, try_remove)) as ctx:
         up(ctx, named("shop"))
-        assert answers == [Conflict]
+        assert answers == [Busy]
         with pytest.raises(Conflict, match="shop"):
             template.remove(ctx, key)
         down(ctx, "shop")
@@ -242,7 +211,7 @@ def test_an_image_in_use_is_not_removed(world: World, step: str) -> None:
 
     with world.open(at(step, try_remove)) as ctx:
         assert up(ctx, named("shop")).state == "ready"
-    assert answers == [Conflict]
+    assert answers == [Busy]
 
 
 def test_a_lost_image_disk_is_told(world: World) -> None:
@@ -265,7 +234,7 @@ def test_a_half_made_lab_is_not_stopped_or_started(world: World) -> None:
 
 
 def _write(ctx: Context, view: LabView, statement: str) -> tuple[tuple[object, ...], ...]:
-    from lab.lifecycle.sql import query
+    from lab.lifecycle.query import query
 
     return query(ctx, view.name, None, statement).rows
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lab.errors import Conflict
-from lab.locks import held, lock
+from lab.locks import held, lock, sweep
 from lab.paths import Home
 from lab.wait import Deadline, until
 
@@ -125,6 +125,47 @@ def test_a_lock_file_that_was_removed_is_not_held_twice(home: Home) -> None:
         thread.join(30)
     assert most == 1
     assert not home.lock("lab", "pxc").exists()  # an exclusive holder cleans up
+
+
+def test_a_sweep_removes_what_nobody_holds(home: Home) -> None:
+    with holder(home), lock(home, "image", "used", shared=True):
+        home.lock("lab", "killed").touch()
+        home.lock("template", "once").touch()
+        sweep(home)
+        assert sorted(home.locks.iterdir()) == [home.lock("image", "used"), home.lock("lab", "pxc")]
+        with pytest.raises(Conflict):
+            take(home)
+
+
+def test_sweeps_beside_locks(home: Home) -> None:
+    """Whoever is swept away between opening and locking a file locks the next one."""
+    inside, most, over = 0, 0, threading.Event()
+    guard = threading.Lock()
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(60):
+            with lock(home, "lab", "pxc"):
+                with guard:
+                    inside += 1
+                    most = max(most, inside)
+                with guard:
+                    inside -= 1
+
+    def clean() -> None:
+        while not over.is_set():
+            sweep(home)
+
+    cleaner = threading.Thread(target=clean)
+    cleaner.start()
+    workers = [threading.Thread(target=work) for _ in range(3)]
+    for thread in workers:
+        thread.start()
+    for thread in workers:
+        thread.join()
+    over.set()
+    cleaner.join()
+    assert most == 1
 
 
 def test_a_file_removed_by_someone_else(home: Home) -> None:

@@ -82,7 +82,7 @@ def test_a_name_is_taken_once(store: Store) -> None:
 def test_a_mistyped_name_gets_a_hint(store: Store) -> None:
     with pytest.raises(NotFound) as caught:
         store.labs.get("shop")
-    assert caught.value.hint == "there is no lab yet"
+    assert caught.value.hint == "`lab up pxc` makes one"
     store.labs.add(lab("shop"))
     with pytest.raises(NotFound) as caught:
         store.labs.get("shpo")
@@ -182,6 +182,7 @@ def test_an_error_caught_within_a_transaction_spoils_nothing(store: Store) -> No
 
 def test_free_names(store: Store) -> None:
     assert store.free_name("pxc") == "pxc"
+    assert store.free_name("pxc", {"pxc", "pxc-2", "shop"}) == "pxc-3"
     store.labs.add(lab("pxc"))
     assert store.free_name("pxc") == "pxc-2"
     store.resources.intend(Owner("lab", "pxc-2"), "volume", "labs/pxc-2/n1/os")

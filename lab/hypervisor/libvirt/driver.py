@@ -15,7 +15,7 @@ from typing import Any
 import libvirt
 import libvirt_qemu
 
-from lab.errors import Conflict, HostUnfit, LabError, NotFound, NotReady
+from lab.errors import Conflict, HostUnfit, LabError, NotFound, NotReady, PortTaken
 from lab.hypervisor import (
     Capabilities,
     DirectBoot,
@@ -28,7 +28,7 @@ from lab.hypervisor import (
     MemoryImage,
     Network,
 )
-from lab.hypervisor.libvirt import memory
+from lab.hypervisor.libvirt import logs, memory
 from lab.hypervisor.libvirt.channel import AgentChannel
 from lab.hypervisor.libvirt.connection import connect, default_uri, translated
 from lab.hypervisor.libvirt.domain import Machine, domain_xml, memory_path, read_tags
@@ -36,10 +36,9 @@ from lab.hypervisor.libvirt.probe import probe
 from lab.names import GuestName
 from lab.wait import Deadline, attempts
 
-LOGS = ("/var/log/libvirt/qemu", "~/.cache/libvirt/qemu/log")
-"""Where libvirt keeps what QEMU writes, ``<guest>.log``: the system's, the user's own."""
-
 _PARALLEL = 9
+_PORT_TAKEN = "Could not set up host forwarding rule"
+"""What QEMU says (net/slirp.c) when a port that it is to forward cannot be bound."""
 
 
 class LibvirtHypervisor:
@@ -121,7 +120,7 @@ class LibvirtHypervisor:
                 raise
             raise HostUnfit(
                 f"{guest.name} could not be restored",
-                details=[str(error), *self._last_words(guest)],
+                details=[str(error), *logs.last_words(guest.name)],
             ) from error
 
     def pause(self, guests: Sequence[GuestName]) -> None:
@@ -180,6 +179,16 @@ class LibvirtHypervisor:
                     found[name] = Guest(name, _state(domain.state()[0]), tags)
         return found
 
+    def names(self) -> set[GuestName]:
+        """See Hypervisor."""
+        with translated("listing guests"):
+            return {GuestName(domain.name()) for domain in self._connection.listAllDomains()}
+
+    def forget(self, guests: Sequence[GuestName]) -> None:
+        """See Hypervisor."""
+        there = self.names()
+        logs.remove([guest for guest in guests if guest not in there])
+
     def channel(self, guest: GuestName) -> AgentChannel:
         """See Hypervisor."""
         return AgentChannel(self._find(guest), guest)
@@ -194,7 +203,12 @@ class LibvirtHypervisor:
             with translated(f"starting {guest.name}"):
                 return self._connection.createXML(xml, flags)
         except HostUnfit as error:
-            error.details += tuple(self._last_words(guest))
+            error.details += tuple(logs.last_words(guest.name))
+            if any(_PORT_TAKEN in line for line in error.details):
+                raise PortTaken(
+                    f"starting {guest.name}: another program uses one of its ports",
+                    details=error.details,
+                ) from error
             raise
 
     def _find(self, guest: GuestName) -> Any:
@@ -231,24 +245,6 @@ class LibvirtHypervisor:
             return result
 
         return ask
-
-    def _last_words(self, guest: GuestSpec) -> list[str]:
-        """What QEMU itself wrote, where libvirt's log of it can be read."""
-        for directory in LOGS:
-            with suppress(OSError):
-                text = (Path(directory).expanduser() / f"{guest.name}.log").read_text(
-                    errors="replace"
-                )
-                return last_words(text)
-        return []
-
-
-def last_words(log: str) -> list[str]:
-    """The last lines that QEMU wrote since it was last started, from libvirt's log of it."""
-    # Names are used again: what an earlier guest of this name said would mislead.
-    latest = log.rpartition(": starting up libvirt version")[2]
-    lines = [line for line in latest.splitlines() if "qemu-system" in line]
-    return [line for line in lines if ": " in line and "LC_ALL" not in line][-6:]
 
 
 def _state(code: int) -> GuestState:

@@ -179,6 +179,11 @@ class ZfsStorage:
                 self._sweep.trim(work, volume)
         return self.get(volume)
 
+    def drop(self, snapshot: VolumeSnapshot) -> None:
+        """See ``Storage``; what a rollback made from it keeps it, out of sight."""
+        rules.check_label(snapshot.label)
+        self._removal.drop(snapshot.volume, snapshot.label)
+
     def destroy(self, volume: VolumeName) -> None:
         """See ``Storage``; a clone counts also if another installation made it."""
         self._removal.destroy(volume)

@@ -20,6 +20,8 @@ RECEIVED = "lab:received"
 """The snapshot that came with a received dataset, and could not be tagged as it came."""
 FOLDER = "lab:folder"
 """On the file systems that only hold volumes."""
+DROPPED = "lab:dropped"
+"""On a snapshot that is gone for all but ZFS: a rollback made a clone of it."""
 TAG = "lab.tag:"
 """Before the key of each tag."""
 

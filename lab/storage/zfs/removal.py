@@ -9,7 +9,7 @@ no -f, no promotion, and nothing that does not carry our own tag.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from lab.errors import CommandFailed, Conflict
 from lab.names import VolumeName
@@ -17,7 +17,7 @@ from lab.storage import rules
 from lab.storage.zfs.faults import Fault, fault_of
 from lab.storage.zfs.listing import Dataset
 from lab.storage.zfs.pool import Pool
-from lab.storage.zfs.properties import FOLDER, RECEIVED
+from lab.storage.zfs.properties import DROPPED, FOLDER, RECEIVED
 from lab.storage.zfs.stack import Stack, is_ours, stacks
 from lab.storage.zfs.works import Work, Works
 from lab.wait import Deadline, attempts
@@ -40,15 +40,31 @@ class Removal:
         """See ``Storage.destroy``."""
         with self._works.begin(f"destroy of {volume}") as work, self._works.gate(volume):
             found = self._pool.owned(volume)
-            stack = stacks(found, self._pool.layout, self._pool.home).get(volume)
+            stack = self._stack(volume, found)
             if stack is None:
-                if self._pool.layout.dataset(volume) in {one.name for one in found}:
-                    raise rules.not_ours(volume)
                 return
             self._check(stack)
             for name in self._condemn(work, stack):
                 self.raze(work, name)
             self.tidy(work, found, gone={part.name for part in stack.parts})
+
+    def drop(self, volume: VolumeName, label: str) -> None:
+        """See ``Storage.drop``."""
+        with self._works.begin(f"drop of {volume}") as work, self._works.gate(volume):
+            stack = self._stack(volume, self._pool.owned(volume))
+            snapshot = stack.snapshot(label) if stack else None
+            if stack is None or snapshot is None:
+                return
+            self._check_clones(stack, [snapshot])
+            self._check_holds([snapshot])
+            # First out of sight: what is killed from here on is finished by a sweep.
+            self._pool.run.zfs("set", f"{DROPPED}=yes", snapshot.name, work=work)
+            self.forget(work, snapshot)
+
+    def forget(self, work: Work, dropped: Dataset) -> bool:
+        """Destroy a dropped snapshot; false if a clone still needs it."""
+        self._release(work, [dropped])
+        return self.gone(work, dropped.name, patience=0)
 
     def raze(self, work: Work, name: str) -> bool:
         """Destroy the dataset ``name`` of ours with its snapshots, our holds released.
@@ -96,6 +112,13 @@ class Removal:
                 with contextlib.suppress(CommandFailed):
                     self._pool.run.zfs("destroy", one.name, work=work)
 
+    def _stack(self, volume: VolumeName, found: Sequence[Dataset]) -> Stack | None:
+        """The volume, None if it is absent; raises Conflict if it is not ours."""
+        stack = stacks(found, self._pool.layout, self._pool.home).get(volume)
+        if stack is None and self._pool.layout.dataset(volume) in {one.name for one in found}:
+            raise rules.not_ours(volume)
+        return stack
+
     def _all_ours(self, name: str, found: Iterable[Dataset]) -> bool:
         """True if nothing below ``name`` is anybody else's, and ``name`` is there."""
         named = {one.name: one for one in found}
@@ -113,14 +136,20 @@ class Removal:
                 f"volume {stack.volume} has a snapshot that is not ours: {name}",
                 hint=f"`zfs destroy {name}` if it is not needed",
             )
+        self._check_clones(stack, stack.snapshots)
+        self._check_holds(stack.snapshots)
+
+    def _check_clones(self, stack: Stack, snapshots: Iterable[Dataset]) -> None:
         layout = self._pool.layout
-        clones = {clone for one in stack.snapshots for clone in one.clones}
+        clones = {clone for one in snapshots for clone in one.clones}
         clones -= {part.name for part in stack.parts}
         # those that wait for a sweep will be gone before this one is
         seen = sorted(layout.spoken(c) for c in clones if not c.startswith(f"{layout.works}/"))
         if seen:
             raise rules.has_clones(stack.volume, seen)
-        for one in stack.snapshots:
+
+    def _check_holds(self, snapshots: Iterable[Dataset]) -> None:
+        for one in snapshots:
             others = [tag for tag in self._holds(one) if tag != HOLD]
             if others:
                 raise Conflict(

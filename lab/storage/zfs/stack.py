@@ -16,14 +16,15 @@ from lab.storage import Volume, VolumeSnapshot
 from lab.storage.zfs import links
 from lab.storage.zfs.listing import Dataset
 from lab.storage.zfs.names import Layout
-from lab.storage.zfs.properties import HOME, tags_of
+from lab.storage.zfs.properties import DROPPED, HOME, tags_of
 
 
 @dataclass(frozen=True)
 class Stack:
     """``parts`` from the base to the current dataset; ``snapshots`` of them, oldest first.
 
-    ``foreign``: snapshots of the parts that do not carry our tag. ``unused``: the lowest
+    ``foreign``: snapshots of the parts that do not carry our tag; ``dropped``: those that only
+    wait for the clones of them to go. ``unused``: the lowest
     number that no dataset with the volume's name has, nor any higher one.
     """
 
@@ -31,6 +32,7 @@ class Stack:
     parts: tuple[Dataset, ...]
     snapshots: tuple[Dataset, ...]
     foreign: tuple[Dataset, ...]
+    dropped: tuple[Dataset, ...]
     unused: int
 
     @property
@@ -121,7 +123,8 @@ def _stack(
     return Stack(
         volume,
         tuple(parts),
-        tuple(one for one in found if is_ours(one, home)),
+        tuple(one for one in found if is_ours(one, home) and DROPPED not in one.local),
         tuple(one for one in found if not is_ours(one, home)),
+        tuple(one for one in found if is_ours(one, home) and DROPPED in one.local),
         max(numbered) + 1,
     )

@@ -56,7 +56,10 @@ class Sweep:
         old = list(stack.superseded) if stack else []
         old += [one for name, one in strays(found, layout, home) if name == volume]
         old.sort(key=lambda one: -one.number("createtxg"))
-        return [f"old data of volume {volume}" for one in old if self._removal.raze(work, one.name)]
+        done = [f"old data of volume {volume}" for one in old if self._removal.raze(work, one.name)]
+        dropped = stack.dropped if stack else ()
+        gone = [one for one in dropped if self._removal.forget(work, one)]
+        return done + [f"dropped snapshot {volume}@{one.label}" for one in gone]
 
     def _pass(self, work: Work, found: Sequence[Dataset]) -> list[str]:
         done = []
@@ -85,7 +88,7 @@ class Sweep:
         layout, home = self._pool.layout, self._pool.home
         kept = stacks(found, layout, home).values()
         lost = {name for name, _ in strays(found, layout, home)}
-        return sorted(lost | {stack.volume for stack in kept if stack.superseded})
+        return sorted(lost | {stack.volume for stack in kept if stack.superseded or stack.dropped})
 
 
 def _spoken(dataset: Dataset) -> str:

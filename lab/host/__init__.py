@@ -27,15 +27,23 @@ def memory(meminfo: Path = Path("/proc/meminfo")) -> Memory:
     return Memory(values["MemAvailable"], values["MemTotal"])
 
 
-def check_memory(spec: LabSpec, have: Memory, floor: int) -> None:
-    """Raise HostUnfit unless the nodes of ``spec`` fit, with ``floor`` bytes left over."""
-    needed = spec.nodes * spec.size.memory
+def check_memory(
+    nodes: int,
+    size: int,
+    have: Memory,
+    floor: int,
+    *,
+    hint: str = "ask for fewer nodes or less --memory, or remove a lab (`lab ls`)",
+) -> None:
+    """Raise HostUnfit unless ``nodes`` of ``size`` bytes fit, with ``floor`` bytes left over."""
+    needed = nodes * size
     if needed + floor > have.available:
+        what = f"{nodes} nodes of {format_size(size)} need" if nodes > 1 else "a node needs"
         raise HostUnfit(
-            f"{spec.nodes} nodes of {format_size(spec.size.memory)} need {format_size(needed)}"
+            f"{what} {format_size(needed)}"
             f" of memory; {format_size(have.available)} of {format_size(have.total)} is available"
             f" and {format_size(floor)} is kept free",
-            hint="ask for fewer nodes or less --memory, or remove a lab (`lab ls`)",
+            hint=hint,
         )
 
 

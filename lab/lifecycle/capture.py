@@ -1,0 +1,77 @@
+"""Capturing: a formed cluster, disks and RAM of all nodes, at one moment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.lifecycle import captured
+from lab.lifecycle.captured import CapturedNode, Manifest
+from lab.lifecycle.context import Context
+from lab.lifecycle.nodes import Image, Node
+from lab.lifecycle.parallel import each
+from lab.lifecycle.settle import write_out
+from lab.storage import VolumeSnapshot
+
+FORMED = "formed"
+"""The label of the snapshots of a freshly formed cluster."""
+
+
+def capture(
+    ctx: Context, name: str, nodes: tuple[Node, ...], image: Image, *, warm: bool
+) -> Manifest:
+    """Freeze the guests of ``nodes`` at one moment, disks and RAM, and end them.
+
+    Raises as storage and hypervisor do.
+    """
+    guests = [node.guest for node in nodes]
+    if not warm:
+        write_out(ctx, guests)
+    ctx.hypervisor.pause(guests)
+    if warm:
+        each(
+            lambda node: ctx.hypervisor.save_memory(
+                node.guest, ctx.home.ram(name, node.name), ctx.home.device_state(name, node.name)
+            ),
+            nodes,
+        )
+    volumes = [node.volume(disk) for node in nodes for disk in image.volumes]
+    snapshots = ctx.storage.snapshot(volumes, FORMED)
+    each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
+    ctx.storage.persist(snapshots)
+    found = each(lambda node: _captured(ctx, node, snapshots, warm=warm), nodes)
+    return Manifest(name, FORMED, tuple(found))
+
+
+def _captured(
+    ctx: Context, node: Node, snapshots: Sequence[VolumeSnapshot], *, warm: bool
+) -> CapturedNode:
+    name = node.owner.name
+    seed = captured.facts(ctx.home.seed(node.owner, node.name))
+    seals = tuple(ctx.storage.seal(s) for s in snapshots if s.volume.node == node.name)
+    if not warm:
+        return CapturedNode(node.name, node.role, None, None, seed, seals)
+    found = []
+    for path in (ctx.home.ram(name, node.name), ctx.home.device_state(name, node.name)):
+        _give_to_qemu(ctx, path)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        found.append(captured.facts(path))
+    return CapturedNode(node.name, node.role, found[0], found[1], seed, seals)
+
+
+def memory_file(ctx: Context, node: Node, size: int) -> Path:
+    """The file in which a node that is to be captured keeps its RAM of ``size`` bytes."""
+    path = ctx.home.ram(node.owner.name, node.name)
+    with path.open("xb") as file:
+        file.truncate(size)
+    _give_to_qemu(ctx, path)
+    return path
+
+
+def _give_to_qemu(ctx: Context, path: Path) -> None:
+    path.chmod(0o600)
+    run_as = ctx.hypervisor.run_as
+    if run_as is not None:
+        os.chown(path, *run_as)

@@ -1,0 +1,105 @@
+"""What images and templates there are, and which of them anything will be made of again.
+
+Their keys hold everything that must fit. So when a recipe, QEMU, a profile or the program
+changes, new ones are made beside the old ones, which nothing asks for any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from images.recipe import Recipe, load, recipes
+from lab.blueprints import blueprint
+from lab.errors import HostUnfit, LabError
+from lab.lifecycle import image as images_
+from lab.lifecycle import template as templates_
+from lab.lifecycle.context import Context
+from lab.lifecycle.views import ImageView, TemplateView, Use
+from lab.names import Owner
+from lab.spec import LabSpec, NodeSize
+from lab.state.records import TemplateRecord
+
+
+def images(ctx: Context) -> list[ImageView]:
+    """All images, by key, and whether they are of use."""
+    current = current_images(ctx)
+    return [_image(ctx, view, current) for view in images_.images(ctx)]
+
+
+def image(ctx: Context, key_or_recipe: str) -> ImageView:
+    """One image, by key or by the recipe it was built from; raises NotFound."""
+    return _image(ctx, images_.image(ctx, key_or_recipe), current_images(ctx))
+
+
+def templates(ctx: Context) -> list[TemplateView]:
+    """All templates, by key, and whether they are of use."""
+    current = current_images(ctx)
+    users = {lab.template for lab in ctx.store.labs.all()}
+    return [
+        replace(view, use=_use(view.key in users, fits=_fits(ctx, view.key, current)))
+        for view in templates_.templates(ctx)
+    ]
+
+
+def unused(ctx: Context, before: float) -> list[Owner]:
+    """What nothing is made of any more, last used before ``before``; clones before origins."""
+    old_templates = [t for t in templates(ctx) if t.use == "unused" and t.state == "ready"]
+    old = [Owner("template", t.key) for t in old_templates if t.used_at <= before]
+    going = {f"template {owner.name}" for owner in old}
+    old_images = [i for i in images(ctx) if i.use != "current" and i.state == "ready"]
+    return old + [
+        Owner("image", i.key)
+        for i in old_images
+        if i.used_at <= before and going.issuperset(i.used_by)
+    ]
+
+
+def current_images(ctx: Context) -> set[str]:
+    """The keys of the images that would be used now, whether they are there or not."""
+    profiles = ctx.settings.all_profiles().values()
+    return {
+        images_.key_of(recipe, ctx.settings.layout, profile)
+        for recipe in _recipes()
+        for profile in profiles
+    }
+
+
+def _recipes() -> Iterable[Recipe]:
+    for name in recipes():
+        try:
+            yield load(name)
+        except LabError:
+            continue  # one that is being written makes no image
+
+
+def _image(ctx: Context, view: ImageView, current: set[str]) -> ImageView:
+    uses = [r.used_at for r in ctx.store.templates.all() if r.image == view.key]
+    uses += [r.created_at for r in ctx.store.labs.all() if r.image == view.key]
+    use = _use(bool(view.used_by), fits=view.key in current)
+    return replace(view, use=use, used_at=max([view.created_at, *uses]))
+
+
+def _use(used: bool, *, fits: bool) -> Use:
+    return "current" if fits else "stale" if used else "unused"
+
+
+def _fits(ctx: Context, key: str, current: set[str]) -> bool:
+    """Whether somebody who asks for what this template is gets it."""
+    record = ctx.store.templates.get(key)
+    if record.image not in current:
+        return False
+    try:
+        return templates_.is_for(key, _key_now(ctx, record))
+    except HostUnfit:
+        return True  # what QEMU is cannot be told now
+    except LabError:
+        return False  # its image, its blueprint or its profile is gone
+
+
+def _key_now(ctx: Context, record: TemplateRecord) -> str:
+    recipe = load(ctx.store.images.get(record.image).recipe)
+    size = NodeSize(record.memory, record.cpus, record.disk)
+    spec = LabSpec(record.blueprint, nodes=record.node_count, size=size, profile=record.profile)
+    image = images_.find(ctx, recipe, record.image)
+    return templates_.key_of(ctx, image, blueprint(record.blueprint), spec)

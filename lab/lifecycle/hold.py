@@ -1,0 +1,35 @@
+"""Holding an image or a template, and waiting for who is making it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Literal
+
+from lab.lifecycle.context import Context
+from lab.locks import lock
+from lab.wait import Deadline
+
+PATIENCE = 3600.0
+"""Seconds to wait for who is making it: on a slow line a build takes half an hour."""
+
+
+@contextmanager
+def hold(
+    ctx: Context, kind: Literal["image", "template"], name: str, *, shared: bool = False
+) -> Iterator[None]:
+    """Hold its lock for the block; waiting for it is told of, and is a step called ``kind``.
+
+    Raises Conflict if it does not come free.
+    """
+    with ExitStack() as waiting:
+
+        def wait_for(pid: int | None) -> None:
+            text = f"waiting for process {pid or '?'} to make the {kind} {name}"
+            ctx.progress.note(kind, text)
+            waiting.enter_context(ctx.progress.step(kind, text))
+
+        deadline = Deadline.after(PATIENCE)
+        with lock(ctx.home, kind, name, shared=shared, deadline=deadline, on_wait=wait_for):
+            waiting.close()
+            yield

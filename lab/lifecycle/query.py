@@ -1,0 +1,74 @@
+"""SQL on the labs that are recorded: one statement, or a session in the client program."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lab.errors import HostUnfit, NotReady
+from lab.lifecycle.context import Context
+from lab.lifecycle.look import record_of
+from lab.lifecycle.sql import Account
+from lab.lifecycle.views import Rows
+from lab.names import Owner
+
+_QUERY_SECONDS = 600.0
+
+
+def query(ctx: Context, name: str, node: str | None, statement: str) -> Rows:
+    """Run one statement on a node of a lab (the first by default), as the lab's user.
+
+    Raises NotFound, NotReady or CommandFailed.
+    """
+    account, port = _login(ctx, name, node)
+    return ctx.sql(account, port, statement, timeout=_QUERY_SECONDS)
+
+
+@dataclass(frozen=True)
+class Client:
+    """The client program for one node; ``argv`` works within the ``with`` block only.
+
+    The password is in a file that only the user can read, never in ``argv``.
+    """
+
+    argv: list[str]
+    options: Path
+    content: str = field(repr=False)
+
+    def __enter__(self) -> Client:
+        fd = os.open(self.options, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(self.content)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.options.unlink(missing_ok=True)
+
+
+def client(ctx: Context, name: str, node: str | None) -> Client:
+    """The client program that opens a session on a node; raises HostUnfit if there is none."""
+    account, port = _login(ctx, name, node)
+    program = next((found for p in ("mariadb", "mysql") if (found := shutil.which(p))), None)
+    if program is None:
+        raise HostUnfit(
+            "no mariadb or mysql client is installed",
+            hint="install mariadb-client, or give the statement with -e",
+        )
+    options = ctx.home.private(Owner("lab", name)) / f"client-{secrets.token_hex(6)}.cnf"
+    content = (
+        f"[client]\nhost={account.host}\nport={port}\nprotocol=tcp\n"
+        f"user={account.user}\npassword={account.password}\n"
+    )
+    return Client([program, f"--defaults-extra-file={options}"], options, content)
+
+
+def _login(ctx: Context, name: str, node: str | None) -> tuple[Account, int]:
+    record = record_of(ctx, name)
+    nodes = ctx.store.nodes.of(name)
+    if not nodes or not record.user:
+        raise NotReady(f"the lab {name} is {record.state}: it has no account yet")
+    chosen = nodes[0] if node is None else ctx.store.nodes.get(name, node)
+    return Account(record.user, record.password), chosen.sql_port

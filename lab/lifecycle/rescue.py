@@ -1,0 +1,132 @@
+"""Nodes that booted become a cluster again, also those that cannot do it by themselves."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lab.blueprints import Blueprint, Remedy
+from lab.errors import LabError, NotReady
+from lab.lifecycle.context import Context
+from lab.lifecycle.nodes import Node
+from lab.lifecycle.parallel import each
+from lab.lifecycle.ready import Ask, until_ready
+from lab.wait import Deadline
+
+_PROGRAM = "/usr/lib/lab/rejoin"
+_SECONDS = 30.0
+_AGAIN = 2
+"""How often a node is given the same order; then a server that only ends is given data."""
+_DONE = {
+    "restart": "; it is started again",
+    "transfer": "; it is given the data of another node",
+    "bootstrap": "",
+}
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often to look at how nodes stand, in seconds.
+
+    ``patience``: after this long without any change, what should happen by itself will not.
+    """
+
+    look: float = 10.0
+    patience: float = 90.0
+
+
+USUAL = Pace()
+
+
+def until_back(
+    ctx: Context,
+    nodes: Sequence[Node],
+    blueprint: Blueprint,
+    answer: Ask,
+    deadline: Deadline,
+    *,
+    all_here: bool,
+    pause: float,
+    pace: Pace,
+) -> None:
+    """``until_ready`` for nodes that booted; who needs help to rejoin its cluster is helped.
+
+    ``all_here``: ``nodes`` are all of the lab's. Raises as ``until_ready`` does.
+    """
+    rescue = _Rescue(ctx, nodes, blueprint, pace, all_here=all_here)
+    while True:
+        try:
+            slice_ = Deadline.after(min(pace.look, deadline.left))
+            return until_ready(ctx, nodes, blueprint, answer, slice_, pause=pause)
+        except NotReady:
+            there = ctx.hypervisor.guests()
+            if deadline.passed or any(node.guest not in there for node in nodes):
+                raise
+        rescue.look()
+
+
+@dataclass
+class _Rescue:
+    """What was seen of the nodes and done to them so far."""
+
+    ctx: Context
+    nodes: Sequence[Node]
+    blueprint: Blueprint
+    pace: Pace
+    all_here: bool = field(kw_only=True)
+    seen: Mapping[str, str] = field(default_factory=dict)
+    since: float = field(default_factory=time.monotonic)
+    given: Counter[tuple[str, str]] = field(default_factory=Counter)
+    told: set[str] = field(default_factory=set)
+
+    def look(self) -> None:
+        """See how all nodes stand, and help who needs help; raises NotReady if none can be."""
+        standings = dict(
+            zip((n.name for n in self.nodes), each(self._ask, self.nodes), strict=True)
+        )
+        if standings != self.seen:
+            self.seen, self.since = standings, time.monotonic()
+        self._tell(standings)
+        if not all(standings.values()):
+            return
+        waited = time.monotonic() - self.since >= self.pace.patience
+        found = self.blueprint.remedies(standings, all_here=self.all_here, waited=waited)
+        # Who starts the cluster is told first: the others find it when they look.
+        for remedy in sorted(found, key=lambda r: r.order != "bootstrap"):
+            self._give(remedy)
+
+    def _ask(self, node: Node) -> str:
+        try:
+            channel = self.ctx.hypervisor.channel(node.guest)
+            if not channel.ping(1.0):
+                return ""
+            return channel.run([_PROGRAM, "state"], timeout=_SECONDS).decode(errors="replace")
+        except LabError:
+            return ""  # it boots, or its image is too old to say
+
+    def _tell(self, standings: Mapping[str, str]) -> None:
+        for node, text in standings.items():
+            if "transfer\tyes" in text.splitlines() and node not in self.told:
+                self.told.add(node)
+                self.ctx.progress.note(
+                    "recover", f"{node} is behind: it is given the data of another node"
+                )
+
+    def _give(self, remedy: Remedy) -> None:
+        order = remedy.order
+        if order == "restart" and self.given[remedy.node, order] >= _AGAIN and len(self.nodes) > 1:
+            order = "transfer"
+        if self.given[remedy.node, order] >= _AGAIN:
+            return
+        self.given[remedy.node, order] += 1
+        self.since = time.monotonic()
+        if order == "transfer":
+            self.told.add(remedy.node)
+        self.ctx.progress.note("recover", f"{remedy.node}: {remedy.why}{_DONE[order]}")
+        node = next(node for node in self.nodes if node.name == remedy.node)
+        try:
+            self.ctx.hypervisor.channel(node.guest).run([_PROGRAM, order], timeout=_SECONDS)
+        except LabError as error:
+            self.ctx.progress.note("recover", f"{remedy.node}: {error}")

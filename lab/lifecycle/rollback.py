@@ -1,0 +1,83 @@
+"""``lab rollback``: a lab, or one node of it, as it was."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from lab.blueprints import blueprint
+from lab.errors import Conflict
+from lab.lifecycle import captured, power
+from lab.lifecycle.clone import wake
+from lab.lifecycle.context import Context
+from lab.lifecycle.form import until_formed
+from lab.lifecycle.handover import hand_over
+from lab.lifecycle.identify import prepare
+from lab.lifecycle.look import lab, node_of, nodes_of, record_of
+from lab.lifecycle.nodes import Node
+from lab.lifecycle.parallel import each
+from lab.lifecycle.ports import move_taken
+from lab.lifecycle.snapshot import find, volumes_of
+from lab.lifecycle.sql import Account
+from lab.lifecycle.turn import turn
+from lab.lifecycle.views import LabView
+from lab.locks import lock
+from lab.schedule import ORIGIN
+from lab.spec import NodeSize
+from lab.state.records import LabRecord
+from lab.wait import Deadline
+
+
+def rollback(
+    ctx: Context, name: str, to: str = ORIGIN, *, node: str | None = None, timeout: float
+) -> LabView:
+    """Put a lab, or one node, back to a snapshot, and wait until it is ready.
+
+    ``to``: a label, a name (its newest), or what the lab was when it was made. Password, ports
+    and addresses stay. A single node takes what it then lacks from its cluster. What was
+    written since is lost, the snapshots stay. Raises NotFound, Conflict while another command
+    works on the lab, HostUnfit and, after ``timeout`` seconds, NotReady.
+    """
+    with lock(ctx.home, "lab", name, wait=False):
+        record = record_of(ctx, name)
+        if record.state not in ("ready", "stopped"):
+            raise Conflict(f"the lab {name} is {record.state}")
+        nodes = nodes_of(ctx, name) if node is None else (node_of(ctx, name, node),)
+        label = find(ctx, name, to).label
+        with ctx.progress.step("rollback", f"putting {node or name} back to {label}"):
+            each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)
+            # Until it runs again: a command that is killed now leaves a lab that can be started.
+            if node is None:
+                ctx.store.labs.update(name, state="stopped")
+            each(lambda v: ctx.storage.rollback(v, label), volumes_of(ctx, name, node))
+        nodes = move_taken(ctx, nodes)
+        with turn(ctx):
+            if label == ORIGIN:
+                _from_origin(ctx, record, nodes, timeout)
+            else:
+                power.bring_back(ctx, record, nodes, timeout)
+        ctx.store.labs.update(name, state="ready")
+    return lab(ctx, name)
+
+
+def _from_origin(ctx: Context, record: LabRecord, nodes: Sequence[Node], timeout: float) -> None:
+    """Bring up nodes that are clones which never ran, and make them this lab's again."""
+    began = time.time()
+    image = power.image_of(ctx, record)
+    plan = blueprint(record.blueprint)
+    whole = len(nodes) == record.node_count
+    manifest = captured.read(ctx.home.manifest(record.template)) if record.template else None
+    if manifest and manifest.warm and whole:
+        size = NodeSize(record.memory, record.cpus, record.disk)
+        prepared = wake(ctx, manifest, image, size, nodes, record.segment)
+        deadline = Deadline.after(timeout)
+    else:
+        power.boot(ctx, record, nodes)
+        deadline = Deadline.after(timeout)
+        until_formed(ctx, power.running(ctx, record.name), plan, deadline)
+        prepared = prepare(ctx, nodes[0].owner, nodes)
+    account = Account(record.user, record.password)
+    cluster = power.running(ctx, record.name)
+    hand_over(ctx, nodes, plan, image.engine, account, prepared, deadline, cluster=cluster)
+    if whole:
+        ctx.store.labs.update(record.name, ready_seconds=time.time() - began)

@@ -1,0 +1,150 @@
+"""Snapshots of labs: all volumes of all nodes at one moment, to go back to.
+
+What there is, storage knows; nothing of it is recorded. A snapshot counts if every node's
+volumes have it: they were taken in one call, which is all or nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from lab import schedule
+from lab.errors import Conflict, LabError, NotFound
+from lab.lifecycle.context import Context
+from lab.lifecycle.look import nodes_of, record_of
+from lab.lifecycle.parallel import each
+from lab.lifecycle.settle import write_out
+from lab.lifecycle.views import SnapshotView
+from lab.locks import lock
+from lab.names import GuestName, Owner, VolumeName
+from lab.schedule import Taken
+from lab.storage import VolumeSnapshot
+from lab.suggest import did_you_mean
+
+
+def take(ctx: Context, name: str, what: str = "manual") -> SnapshotView:
+    """Snapshot a lab, running or stopped; ``what``: a name for it, or a kind of a schedule.
+
+    A running lab's nodes stand still, all at the same time, while it is taken. Raises
+    NotFound, and Conflict while another command works on the lab.
+    """
+    with lock(ctx.home, "lab", name, wait=False):
+        record = record_of(ctx, name)
+        if record.state not in ("ready", "stopped"):
+            raise Conflict(f"the lab {name} is {record.state}")
+        return _view(_take(ctx, name, what))
+
+
+def snapshots(ctx: Context, name: str) -> list[SnapshotView]:
+    """The snapshots of a lab, oldest first; raises NotFound."""
+    record_of(ctx, name)
+    return [_view(found) for found in there(ctx, name)]
+
+
+def remove(ctx: Context, name: str, labels: Sequence[str]) -> None:
+    """Remove snapshots, by label or name; raises NotFound before anything is removed."""
+    with lock(ctx.home, "lab", name, wait=False):
+        record_of(ctx, name)
+        for found in [find(ctx, name, each_) for each_ in labels]:
+            _drop(ctx, name, found.label)
+
+
+def rotate(ctx: Context, name: str, *, take_due: bool = True) -> list[str]:
+    """Take what the lab's schedule says is due, remove what is more than it keeps.
+
+    Says what was done, a line each. Raises Conflict while another command works on the lab.
+    """
+    with lock(ctx.home, "lab", name, wait=False):
+        record = ctx.store.labs.find(name)
+        if record is None or record.state not in ("ready", "stopped"):
+            return []
+        wanted = schedule.parse(record.snapshots)
+        # A lab that does not run does not change.
+        now = take_due and record.state == "ready"
+        due = schedule.due(wanted, there(ctx, name), time.time()) if now else []
+        taken = [_take(ctx, name, kind).label for kind in due]
+        too_many = [*schedule.excess(wanted, there(ctx, name)), *_torn(ctx, name)]
+        for label in too_many:
+            _drop(ctx, name, label)
+        return [f"took {name}@{t}" for t in taken] + [f"removed {name}@{t}" for t in too_many]
+
+
+def find(ctx: Context, name: str, wanted: str) -> Taken:
+    """The snapshot of that label, or the newest of that name; raises NotFound."""
+    found = there(ctx, name)
+    for one in reversed(found):
+        if wanted in (one.label, one.name):
+            return one
+    names = [one.label for one in found]
+    raise NotFound(
+        f"the lab {name} has no snapshot {wanted!r}",
+        hint=did_you_mean(wanted, names, otherwise=f"`lab snapshot ls {name}` lists them"),
+    )
+
+
+def there(ctx: Context, name: str) -> list[Taken]:
+    """The snapshots that all volumes of a lab have, oldest first."""
+    volumes = volumes_of(ctx, name)
+    if not volumes:
+        return []
+    first, *others = ([s.label for s in ctx.storage.snapshots(v)] for v in volumes)
+    return [schedule.read(label) for label in first if all(label in other for other in others)]
+
+
+def volumes_of(ctx: Context, name: str, node: str | None = None) -> list[VolumeName]:
+    """The volumes of a lab, or of one of its nodes."""
+    owner = Owner("lab", name)
+    ours = [v.name for v in ctx.storage.volumes() if v.name.owner == owner]
+    return [volume for volume in ours if node in (None, volume.node)]
+
+
+def _take(ctx: Context, name: str, what: str) -> Taken:
+    volumes = volumes_of(ctx, name)
+    label = schedule.label(what, time.time(), [one.label for one in there(ctx, name)])
+    with ctx.progress.step("snapshot", f"taking the snapshot {label}"):
+        running = _running(ctx, name)
+        write_out(ctx, running)
+        if running:
+            ctx.hypervisor.pause(running)
+        try:
+            made = ctx.storage.snapshot(volumes, label)
+        finally:
+            if running:
+                ctx.hypervisor.resume(running)
+        ctx.storage.persist(made)
+    return schedule.read(label)
+
+
+def _torn(ctx: Context, name: str) -> list[str]:
+    """The labels that only some volumes have: a removal was cut in the middle."""
+    labels = [{s.label for s in ctx.storage.snapshots(v)} for v in volumes_of(ctx, name)]
+    if not labels:
+        return []
+    everywhere = set(labels[0]).intersection(*labels)
+    return sorted(set(labels[0]).union(*labels) - everywhere)
+
+
+def _running(ctx: Context, name: str) -> list[GuestName]:
+    guests = ctx.hypervisor.guests()
+    ours = [node.guest for node in nodes_of(ctx, name)]
+    return [g for g in ours if g in guests and guests[g].state == "running"]
+
+
+def _drop(ctx: Context, name: str, label: str) -> None:
+    """Remove a snapshot of all volumes, also if the last attempt was cut in the middle."""
+
+    def one(volume: VolumeName) -> LabError | None:
+        try:
+            ctx.storage.drop(VolumeSnapshot(volume, label, 0))
+        except LabError as error:
+            return error
+        return None
+
+    failed = [error for error in each(one, volumes_of(ctx, name)) if error is not None]
+    if failed:
+        raise failed[0]
+
+
+def _view(taken: Taken) -> SnapshotView:
+    return SnapshotView(taken.label, taken.name, taken.at)

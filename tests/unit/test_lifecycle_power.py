@@ -1,0 +1,131 @@
+"""Stopping and starting, also where the last stop or start did not come to its end."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from lifecycle_world import World, make_template, named
+
+from lab.errors import HostUnfit, NotReady
+from lab.hypervisor.fake import FakeHypervisor
+from lab.lifecycle import power
+from lab.lifecycle.context import Context
+from lab.lifecycle.down import down
+from lab.lifecycle.look import lab, labs, status
+from lab.lifecycle.query import query
+from lab.lifecycle.up import up
+from lab.lifecycle.wait import wait
+from lab.names import GuestName
+
+N1, N2 = GuestName("lab-shop-n1"), GuestName("lab-shop-n2")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def make(ctx: Context) -> None:
+    make_template(ctx)
+    up(ctx, named("shop"))
+    query(ctx, "shop", "n2", "CREATE TABLE t (a INT)")
+
+
+def stop(ctx: Context) -> None:
+    power.stop(ctx, "shop")
+
+
+def test_a_stop_that_was_killed(world: World) -> None:
+    """At each of its steps: what is shown is true, and every verb works from there."""
+    with world.open() as ctx:
+        make(ctx)
+    step, killed = 0, True
+    while killed:
+        killed = world.killed(stop, step)
+        with world.open() as ctx:
+            _is_told(ctx)
+            if step % 3 == 0:
+                down(ctx, "shop")
+                assert ctx.hypervisor.guests() == {}
+                up(ctx, named("shop"))
+                query(ctx, "shop", "n2", "CREATE TABLE t (a INT)")
+            elif step % 3 == 1:
+                assert power.stop(ctx, "shop").state == "stopped"
+            assert power.start(ctx, "shop", timeout=10).state == "ready"
+            assert query(ctx, "shop", "n1", "SELECT COUNT(*) FROM t").rows == ((0,),)
+        step += 1
+    assert step > 10
+
+
+def _is_told(ctx: Context) -> None:
+    there = ctx.hypervisor.guests()
+    states: tuple[str, ...] = tuple(there[g].state if g in there else "stopped" for g in (N1, N2))
+    whole: dict[tuple[str, ...], str] = {
+        ("running", "running"): "ready",
+        ("stopped", "stopped"): "stopped",
+    }
+    view = lab(ctx, "shop")
+    assert view.state == whole.get(states, "degraded"), states
+    assert tuple(node.state for node in view.nodes) in (states, ("ready", "ready"))
+    assert labs(ctx)[0].state == status(ctx, "shop").lab.state == view.state
+
+
+def test_resumed_nodes_have_the_right_clock(world: World) -> None:
+    """Theirs stood still as long as they did."""
+    with world.open() as ctx:
+        make(ctx)
+        assert isinstance(ctx.hypervisor, FakeHypervisor)
+        ctx.hypervisor.pause([N1])
+        began = time.time()
+        assert power.start(ctx, "shop", timeout=10).state == "ready"
+        assert ctx.hypervisor.inside(N1).clock >= began > ctx.hypervisor.inside(N2).clock
+
+
+def test_a_paused_lab_does_not_pass_for_ready(world: World) -> None:
+    with world.open() as ctx:
+        make(ctx)
+        ctx.hypervisor.pause([N1, N2])
+        view = lab(ctx, "shop")
+        assert (view.state, [node.state for node in view.nodes]) == ("degraded", ["paused"] * 2)
+
+
+def test_a_start_that_failed_and_a_wait_that_succeeds(world: World) -> None:
+    """The nodes go on; who waited for them knows that the lab is ready, and so do all."""
+    with world.open() as ctx:
+        make(ctx)
+        power.stop(ctx, "shop")
+
+    def fail(step: str) -> None:
+        if step == "ready.begin":
+            raise NotReady("no")
+
+    with world.open(fail) as ctx, pytest.raises(NotReady):
+        power.start(ctx, "shop", timeout=10)
+    with world.open() as ctx:
+        assert lab(ctx, "shop").state == "degraded"
+        assert wait(ctx, "shop", timeout=10).state == "ready"
+        assert lab(ctx, "shop").state == "ready"
+        power.stop(ctx, "shop")
+    with world.open(fail) as ctx, pytest.raises(NotReady):
+        power.start(ctx, "shop", timeout=10)
+    with world.open() as ctx:
+        assert power.start(ctx, "shop", timeout=10).state == "ready"
+
+
+def test_start_needs_memory(world: World) -> None:
+    """Before anything boots, with figures; what runs already is not counted again."""
+    with world.open() as ctx:
+        make(ctx)
+        poor = replace(ctx, settings=replace(ctx.settings, memory_floor=1 << 60))
+        assert power.start(poor, "shop", timeout=10).state == "ready"
+        power.stop(ctx, "shop")
+        with pytest.raises(HostUnfit, match=r"2 nodes of 384M need 768M of memory; .* available"):
+            power.start(poor, "shop", timeout=10)
+        assert ctx.hypervisor.guests() == {}
+        with pytest.raises(HostUnfit, match="a node needs 384M of memory"):
+            power.start_node(poor, "shop", "n2", timeout=10)
+        assert lab(ctx, "shop").state == "stopped"
+        assert power.start(ctx, "shop", timeout=10).state == "ready"

@@ -1,0 +1,58 @@
+"""Waiting for a lab that another process makes: until it is there, and not after its end."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from lifecycle_world import World, codes, in_process, make_lab, make_template
+
+from lab.errors import NotReady
+from lab.lifecycle.wait import wait
+from lab.locks import lock
+from lab.state.records import LabRecord
+from lab.wait import Deadline, until
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    with world.open() as ctx:
+        make_template(ctx)
+    return world
+
+
+def test_a_lab_whose_maker_died_is_not_waited_for(world: World) -> None:
+    assert world.killed(make_lab, 25)
+    with world.open() as ctx:
+        began = time.monotonic()
+        with pytest.raises(NotReady, match="has ended") as failure:
+            wait(ctx, "shop", timeout=60)
+        assert time.monotonic() - began < 10
+        assert "lab down shop" in failure.value.hint
+
+
+def test_a_lab_that_is_being_made_is_waited_for(world: World) -> None:
+    """However its maker's last moments lie between our looks."""
+
+    def slow(step: str) -> None:
+        if step == "restore.begin":
+            time.sleep(0.5)
+
+    maker = in_process(world, make_lab, slow)
+    with world.open() as ctx:
+        assert until(lambda: ctx.store.labs.find("shop"), Deadline.after(10)) is not None
+        assert wait(ctx, "shop", timeout=20).state == "ready"
+    assert codes([maker]) == [0]
+
+
+def test_time_is_up_while_it_is_being_made(world: World) -> None:
+    with world.open() as ctx, lock(ctx.home, "lab", "shop"):
+        ctx.store.labs.add(
+            LabRecord(
+                "shop", "galera", "", "", "", 2, 1, 1, 0, "creating", "", "", "me", time.time()
+            )
+        )
+        with pytest.raises(NotReady, match="still being made"):
+            wait(ctx, "shop", timeout=0.3)
