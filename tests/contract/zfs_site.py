@@ -14,6 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from storage_contract import Place
+from storage_place import MIB
 
 from lab.errors import CommandFailed, HostUnfit
 from lab.run import run
@@ -132,14 +133,15 @@ def pace() -> float:
 
 
 def put(volume: Volume, offset: int, data: bytes) -> None:
-    """Write as a guest does, and wait until ZFS counts it."""
+    """Write as a guest does; wait until ZFS counts it if it is enough to be looked for."""
     handle = os.open(volume.path, os.O_RDWR)
     try:
         assert os.pwrite(handle, data, offset) == len(data)
         os.fsync(handle)
     finally:
         os.close(handle)
-    zpool("sync")
+    if len(data) >= MIB:
+        zpool("sync")
 
 
 def get(volume: Volume, offset: int, length: int) -> bytes:

@@ -106,8 +106,10 @@ class ZfsStorage:
                 try:
                     with self._pool.room():
                         self._pool.run.zfs(*args, work=work)
-                except CommandFailed:
+                except CommandFailed as error:
                     self._without(volumes, label)  # another process was faster: tells how
+                    if fault_of(error) is Fault.EXISTS:  # dropped, but still needed by a clone
+                        raise rules.has_snapshot(volumes[0], label) from error
                     raise
         return [VolumeSnapshot(name, label, found[name].size) for name in volumes]
 
