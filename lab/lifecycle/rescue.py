@@ -86,9 +86,12 @@ class _Rescue:
         standings = dict(
             zip((n.name for n in self.nodes), each(self._ask, self.nodes), strict=True)
         )
-        if standings != self.seen:
-            self.seen, self.since = standings, time.monotonic()
         self._tell(standings)
+        before, self.seen = self.seen, {n: _still(text) for n, text in standings.items()}
+        if self.seen != before:
+            # What changes may yet come right by itself.
+            self.since = time.monotonic()
+            return
         if not all(standings.values()):
             return
         waited = time.monotonic() - self.since >= self.pace.patience
@@ -130,3 +133,8 @@ class _Rescue:
             self.ctx.hypervisor.channel(node.guest).run([_PROGRAM, order], timeout=_SECONDS)
         except LabError as error:
             self.ctx.progress.note("recover", f"{remedy.node}: {error}")
+
+
+def _still(standing: str) -> str:
+    """``standing`` without what goes on in a node that is well."""
+    return "".join(line for line in standing.splitlines() if "last_committed" not in line)
