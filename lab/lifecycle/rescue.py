@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lab.blueprints import Blueprint, Remedy
-from lab.errors import LabError, NotReady
+from lab.errors import LabError
 from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Node
 from lab.lifecycle.parallel import each
-from lab.lifecycle.ready import Ask, until_ready
+from lab.lifecycle.ready import Ask, first_missing, not_ready
 from lab.wait import Deadline
 
 _PROGRAM = "/usr/lib/lab/rejoin"
@@ -57,13 +57,12 @@ def until_back(
     """
     rescue = _Rescue(ctx, nodes, blueprint, pace, all_here=all_here)
     while True:
-        try:
-            slice_ = Deadline.after(min(pace.look, deadline.left))
-            return until_ready(ctx, nodes, blueprint, answer, slice_, pause=pause)
-        except NotReady:
-            there = ctx.hypervisor.guests()
-            if deadline.passed or any(node.guest not in there for node in nodes):
-                raise
+        slice_ = Deadline.after(min(pace.look, deadline.left))
+        missing = first_missing(ctx, nodes, blueprint, answer, slice_, pause=pause)
+        if missing is None:
+            return
+        if deadline.passed:
+            raise not_ready(ctx, nodes, missing)
         rescue.look()
 
 
