@@ -9,12 +9,17 @@ UP ?= pxc --nodes 3 --exist-ok
 PYTEST ?=
 # Seconds after which the tests are interrupted; they then still clean up and report.
 TEST_TIMEOUT ?= 4800
+# The guests that test-zfs uses, such as `trixie`; all if empty.
+ZFS_RELEASES ?=
 
 python := .venv/bin/python
-pytest := timeout --foreground --signal=INT --kill-after=120 $(TEST_TIMEOUT) $(python) -m pytest
-scripts = $(shell grep -rslE '^\#! ?(/usr)?/bin/(env )?(ba)?sh' .ci scripts images)
+# The time of all tests together: SECONDS has passed when these begin.
+pytest = timeout --foreground --signal=INT --kill-after=120 $$(($(TEST_TIMEOUT) - SECONDS)) \
+    $(python) -m pytest --ignore=tests/platform
+testvm = $(python) -m testvm test --releases "$(ZFS_RELEASES)" -- $(PYTEST)
+scripts = $(shell grep -rslE '^\#! ?(/usr)?/bin/(env )?(ba)?sh' .ci scripts images testvm)
 
-.PHONY: help up setup venv venv-dev lint format test test-unit test-e2e bench lock clean
+.PHONY: help up setup venv venv-dev lint format test test-unit test-e2e test-zfs test-zfs-keep bench lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z][a-z0-9-]*):[^#]*## (.*)/\1\t\2/p' Makefile | \
@@ -45,7 +50,8 @@ format: venv-dev ## let ruff put the code in order
 
 test: venv-dev ## all tests this machine can run, on real guests too; says what was skipped and why
 	@scripts/machine
-	$(pytest) $(PYTEST)
+	@status=0; $(testvm) || status=$$?; \
+	    $(pytest) $(PYTEST) || status=$$?; exit $$status
 
 test-unit: venv-dev ## the tests that need no guest, in seconds
 	$(pytest) -m "not e2e and not slow" $(PYTEST)
@@ -53,6 +59,12 @@ test-unit: venv-dev ## the tests that need no guest, in seconds
 test-e2e: venv-dev ## the tests on real guests
 	@scripts/machine
 	$(pytest) -m e2e $(PYTEST)
+
+test-zfs: venv-dev ## the tests on real ZFS: here if this host has it, else in guests built for that
+	@$(testvm)
+
+test-zfs-keep: venv-dev ## keep such a guest running, for many runs in it (CONTRIBUTING.md)
+	@$(python) -m testvm keep $(addprefix --release ,$(ZFS_RELEASES))
 
 bench: venv-dev ## measure, and print the table of docs/benchmarks.md
 	@scripts/machine

@@ -15,6 +15,9 @@ from lab.errors import InvalidSpec
 LAB_NAME_LIMIT = 24
 """Characters in a lab's name, at most."""
 
+DATASET_LIMIT = 100
+"""Characters of the dataset that volumes are below, at most; ZFS has 255 for a snapshot's name."""
+
 GuestName = NewType("GuestName", str)
 """The name under which the hypervisor knows a node: ``lab-<lab>-<node>``."""
 
@@ -23,6 +26,8 @@ OwnerKind = Literal["lab", "template", "image"]
 _LAB = re.compile(r"[a-z](?:[a-z0-9-]*[a-z0-9])?")
 _PART = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 _NODE = re.compile(r"n[1-9]")
+_POOL = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+_DATASET = re.compile(r"(?!\.\.?(?:/|$))[A-Za-z0-9_.-]+")
 _LAB_GUEST = re.compile(r"lab-([a-z][a-z0-9-]*)-n[1-9]")
 
 
@@ -105,6 +110,29 @@ def guest_name(owner: Owner, node: str) -> GuestName:
     if owner.kind == "template":
         return GuestName(f"lab-t.{owner.name[:16]}-{node}")
     return GuestName(f"lab-{owner.name}-{node}")
+
+
+def check_dataset(name: str) -> str:
+    """``name`` if ZFS takes it for a dataset that volumes can be below; raises InvalidSpec.
+
+    A space, a colon and a percent sign would do for ZFS, but not for paths of devices.
+    """
+    pool, *parts = name.split("/")
+    if not parts:
+        raise InvalidSpec(
+            f"{name!r} is a whole pool", hint=f"name a dataset in it, such as {name or 'tank'}/lab"
+        )
+    if not _POOL.fullmatch(pool) or not all(_DATASET.fullmatch(part) for part in parts):
+        raise InvalidSpec(
+            f"{name!r} cannot be a ZFS dataset",
+            hint="a pool and names, with slashes between, of letters, digits and . _ -: tank/lab",
+        )
+    if len(name) > DATASET_LIMIT:
+        raise InvalidSpec(
+            f"the dataset's name has {len(name)} characters, at most {DATASET_LIMIT} leave room"
+            " for those of volumes"
+        )
+    return name
 
 
 def lab_of(guest: str) -> str:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from lab.errors import CommandFailed, HostUnfit
+
+_PIPE = 1 << 16
+_GRACE = 5.0
 
 
 @dataclass(frozen=True)
@@ -30,13 +34,16 @@ def run(
     log: IO[bytes] | None = None,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
+    keep: Sequence[int] = (),
     hint: str = "",
 ) -> Completed:
     """Run ``argv`` to its end and return what it printed.
 
-    ``log`` receives both streams instead, as they come. The command starts in a session
-    of its own and is killed with all of its children after ``timeout`` seconds or when
-    we are interrupted, so that it never outlives its caller's decision.
+    ``log`` receives both streams instead, as they come. ``keep``: open files that the
+    command inherits, so that locks on them last as long as it runs, even if we are killed.
+    The command starts in a session of its own and is killed with all of its children after
+    ``timeout`` seconds or when we are interrupted, so that it never outlives its caller's
+    decision.
 
     Raises HostUnfit if the program is not installed, CommandFailed if it exits non-zero
     or runs into the deadline.
@@ -50,6 +57,7 @@ def run(
         stderr=subprocess.STDOUT if log is not None else subprocess.PIPE,
         cwd=cwd,
         env=None if env is None else dict(env),
+        pass_fds=keep,
         start_new_session=True,
     )
     try:
@@ -91,6 +99,108 @@ def lines(argv: Sequence[str]) -> Iterator[str]:
         _kill_session(process)
 
 
+def output(
+    argv: Sequence[str], *, stall: float, chunk: int, env: Mapping[str, str] | None = None
+) -> Iterator[bytes]:
+    """What ``argv`` writes to stdout, in pieces of ``chunk`` bytes (the last may be shorter).
+
+    It is killed when the iterator is closed, or when nothing came for ``stall`` seconds.
+    Raises HostUnfit if the program is not installed, CommandFailed as ``run`` does.
+    """
+    with _piped(argv, env, stdout=subprocess.PIPE) as process:
+        if process.stdout is None:
+            raise AssertionError
+        source = process.stdout.fileno()
+        piece = b""
+        while True:
+            if not _ready(source, select.POLLIN, stall):
+                raise CommandFailed(argv, -9, stderr=f"nothing came for {stall:g} s")
+            more = os.read(source, chunk - len(piece))
+            piece += more
+            if piece and (not more or len(piece) == chunk):
+                yield piece
+                piece = b""
+            if not more:
+                return
+
+
+def feed(
+    argv: Sequence[str],
+    source: Iterable[bytes],
+    *,
+    stall: float,
+    env: Mapping[str, str] | None = None,
+    keep: Sequence[int] = (),
+) -> None:
+    """Run ``argv`` with the pieces of ``source`` as its stdin, to its end.
+
+    It is killed when ``source`` raises, or when it took nothing for ``stall`` seconds. If it
+    ends early, the rest of ``source`` is still read: what is wrong there is told first.
+    ``keep`` as in ``run``. Raises what ``source`` raises, HostUnfit and CommandFailed as
+    ``run`` does.
+    """
+    with _piped(argv, env, stdin=subprocess.PIPE, keep=keep) as process:
+        if process.stdin is None:
+            raise AssertionError
+        sink = process.stdin.fileno()
+        os.set_blocking(sink, False)
+        taking = True
+        for piece in source:
+            left = piece
+            while left and taking:
+                if not _ready(sink, select.POLLOUT, stall):
+                    raise CommandFailed(argv, -9, stderr=f"nothing was taken for {stall:g} s")
+                try:
+                    left = left[os.write(sink, left[:_PIPE]) :]
+                except BlockingIOError:
+                    continue
+                except BrokenPipeError:
+                    taking = False
+        process.stdin.close()
+        try:
+            process.wait(stall)
+        except subprocess.TimeoutExpired:
+            raise CommandFailed(argv, -9, stderr=f"no end for {stall:g} s") from None
+
+
+@contextlib.contextmanager
+def _piped(
+    argv: Sequence[str],
+    env: Mapping[str, str] | None,
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.DEVNULL,
+    keep: Sequence[int] = (),
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A running command whose end is awaited, and checked if the block ends well."""
+    import tempfile
+
+    require(argv[0])
+    # a file: nobody has time to empty a pipe
+    with tempfile.TemporaryFile() as talk:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=talk,
+            env=None if env is None else dict(env),
+            pass_fds=keep,
+            start_new_session=True,
+        )
+        try:
+            yield process
+            status = process.wait()
+        finally:
+            if process.returncode is None:
+                _kill_session(process)
+            for pipe in (process.stdin, process.stdout):
+                if pipe:
+                    pipe.close()
+        if status != 0:
+            talk.seek(0)
+            raise CommandFailed(argv, status, stderr=talk.read().decode(errors="replace"))
+
+
 def require(program: str, *, package: str = "") -> str:
     """The path of ``program``; raises HostUnfit with the package to install."""
     path = shutil.which(program)
@@ -100,7 +210,20 @@ def require(program: str, *, package: str = "") -> str:
     return path
 
 
+def _ready(handle: int, event: int, seconds: float) -> bool:
+    """Wait until the pipe can be read or written, or its other end is gone."""
+    poll = select.poll()
+    poll.register(handle, event)
+    return bool(poll.poll(seconds * 1000))
+
+
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, 9)
-    process.communicate()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    # one that hangs in the kernel (a pool whose disks are gone) takes no signal
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE)

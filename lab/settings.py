@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 
 from lab import profilefile, tomlfile
 from lab.errors import InvalidSpec
+from lab.names import check_dataset
 from lab.paths import Home, default_root
 from lab.profile import DEFAULT, PROFILES, Layout, Profile
 from lab.spec import GIB, MIB
@@ -28,7 +29,8 @@ Ports = tuple[int, int]
 class Settings:
     """How the program works on this host. Build it with ``load``.
 
-    ``libvirt_uri`` empty: automatic. ``default_ttl``, ``ready_timeout`` in seconds.
+    ``libvirt_uri`` empty: automatic. ``pool``: the ZFS dataset that volumes are below, which
+    makes ``storage`` zfs unless that is set. ``default_ttl``, ``ready_timeout`` in seconds.
     ``port_range``: first and last port that labs may use; the default lies below the
     ports that Linux hands out to clients (``ip_local_port_range``). ``memory_floor`` and
     ``space_floor``: bytes that stay free on the host. ``profile``: that of labs which name
@@ -40,7 +42,8 @@ class Settings:
     owner: str
     hypervisor: Literal["libvirt", "fake"] = "libvirt"
     libvirt_uri: str = ""
-    storage: Literal["qcow2", "fake"] = "qcow2"
+    storage: Literal["qcow2", "zfs", "fake"] = "qcow2"
+    pool: str = ""
     accelerator: Literal["auto", "kvm", "tcg"] = "auto"
     default_ttl: float | None = None
     port_range: Ports = (23306, 28999)
@@ -102,9 +105,25 @@ def load(
             take({key: tomlfile.parse(_KEYS, key, env[variable], variable)}, variable)
     for path in config_files(env) if files is None else files:
         take(tomlfile.read(path, _KEYS), str(path))
+    _choose_storage(values, sources)
     values.setdefault("home", Home(default_root(env)))
     values.setdefault("owner", user_name(env))
     return Settings(**values, sources=sources)
+
+
+def remember(path: Path, key: str, value: str) -> None:
+    """Write a setting into the config file ``path``; raises InvalidSpec and HostUnfit."""
+    tomlfile.put(path, _KEYS, key, value)
+
+
+def _choose_storage(values: dict[str, Any], sources: dict[str, str]) -> None:
+    if values.get("pool") and "storage" not in values:
+        values["storage"], sources["storage"] = "zfs", f"pool, from {sources['pool']}"
+    if values.get("storage") == "zfs" and not values.get("pool"):
+        raise InvalidSpec(
+            f"{sources['storage']}: storage is zfs, but no pool is set",
+            hint='set LAB_POOL=tank/lab, or pool = "tank/lab" in the config file',
+        )
 
 
 def config_files(env: Mapping[str, str]) -> tuple[Path, ...]:
@@ -152,12 +171,18 @@ def _owner(value: object) -> str:
     return value.strip()
 
 
+def _pool(value: object) -> str:
+    name = tomlfile.text(value).strip()
+    return check_dataset(name) if name else ""
+
+
 _KEYS: Mapping[str, Key] = {
     "home": Key("a directory", _home),
     "owner": Key("a name", _owner),
     "hypervisor": tomlfile.one_of("libvirt", "fake"),
     "libvirt_uri": Key("a text such as qemu:///system", tomlfile.text),
-    "storage": tomlfile.one_of("qcow2", "fake"),
+    "storage": tomlfile.one_of("qcow2", "zfs", "fake"),
+    "pool": Key("a ZFS dataset such as tank/lab", _pool),
     "accelerator": tomlfile.one_of("auto", "kvm", "tcg"),
     "default_ttl": Key("a duration such as 2h, or none", tomlfile.lease),
     "port_range": Key("first and last port, such as 23306-28999", _ports),

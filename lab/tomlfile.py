@@ -7,13 +7,15 @@ gives and what a person writes in an environment variable alike.
 from __future__ import annotations
 
 import importlib
+import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.errors import InvalidSpec
+from lab.errors import HostUnfit, InvalidSpec
 from lab.spec import parse_duration, parse_size
 from lab.suggest import did_you_mean
 
@@ -50,6 +52,43 @@ def read(path: Path, keys: Keys) -> dict[str, Any]:
     except OSError as error:
         raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from error
     return {key: parse(keys, key, value, path) for key, value in _load(text, path).items()}
+
+
+def put(path: Path, keys: Keys, key: str, value: str) -> None:
+    """Write ``key`` into the file at ``path``; whatever else is in it stays as it is.
+
+    Raises InvalidSpec as ``read`` does, HostUnfit if it cannot be written.
+    """
+    line = f"{key} = {json.dumps(value)}\n"
+    read(path, keys)
+    fresh = path.with_name(f"{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        fresh.write_text(_with_line(text, key, line), encoding="utf-8")
+        if read(fresh, keys).get(key) != keys[key].parse(value):
+            raise InvalidSpec(f"{path} cannot be changed by a program", hint=f"write: {line}")
+        fresh.replace(path)
+    except OSError as error:
+        raise HostUnfit(
+            f"{path} cannot be written: {error.strerror}", hint=f"write into it: {line}"
+        ) from error
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _with_line(text: str, key: str, line: str) -> str:
+    """``text`` with ``line`` in place of that of ``key``, or at the end of what is in no table."""
+    lines = text.splitlines(keepends=True)
+    tables = [at for at, one in enumerate(lines) if one.startswith("[")]
+    top = tables[0] if tables else len(lines)
+    for at in range(top):
+        if re.match(rf"{key}\s*=", lines[at]):
+            lines[at] = line
+            return "".join(lines)
+    if top and not lines[top - 1].endswith("\n"):
+        lines[top - 1] += "\n"
+    return "".join([*lines[:top], line, *lines[top:]])
 
 
 def parse(keys: Keys, key: str, value: object, place: object) -> Any:

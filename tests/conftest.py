@@ -26,6 +26,7 @@ pytest.register_assert_rewrite(
     "storage_imports",
     "storage_place",
     "storage_streams",
+    "zfs_site",
 )
 
 GOLDEN = Path(__file__).parent / "golden"

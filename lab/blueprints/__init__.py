@@ -118,6 +118,10 @@ class Blueprint(Protocol):
         """
 
 
+BLUEPRINTS = ("pxc", "galera")
+"""The names that ``blueprint`` knows."""
+
+
 def blueprint(name: str) -> Blueprint:
     """The blueprint of that name; raises InvalidSpec."""
     from lab.blueprints.galera import GALERA, PXC

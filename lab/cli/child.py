@@ -90,7 +90,9 @@ class _Child:
         """A signal came; called from its handler."""
         self._heard += 1
         if self._process is None:
-            self._early = number
+            # The child may be there already, though we do not know it yet: then it got Ctrl-C
+            # from the terminal. Once too few is mended by pressing it again, twice is not.
+            self._early = 0 if number == signal.SIGINT and self._on_terminal else number
             return
         if self._impatient and self._heard > 1:
             self._send(signal.SIGTERM if self._heard == 2 else signal.SIGKILL)

@@ -10,26 +10,25 @@ from typing import TYPE_CHECKING
 import typer
 
 from lab.cli.output import FORMATS
-from lab.profile import PROFILES
 
 if TYPE_CHECKING:
     from lab.cli.app import App
+    from lab.cli.session import Recorded
 
-BLUEPRINTS = ("pxc", "galera", "replication", "group", "single")
-"""Of DESIGN.md; completion offers them, only the lifecycle knows which are there."""
-
+ENGINES = ("percona", "mariadb")
 SOURCES = ("engine", "journal", "console")
 
 
 def labs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Recorded labs that are not on the command line yet."""
     given = ctx.params.get("names") or ()
-    return [name for name in _recorded(ctx) if name.startswith(incomplete) and name not in given]
+    names = _recorded(ctx).labs
+    return [name for name in names if name.startswith(incomplete) and name not in given]
 
 
 def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     """The nodes of the lab on the command line, or of the only one."""
-    recorded = _recorded(ctx)
+    recorded = _recorded(ctx).labs
     # Where the line ends in --node the parser gives up early, and leaves words in args.
     words = [
         str(ctx.params.get("name") or ""),
@@ -40,13 +39,39 @@ def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     return [node for node in known if node.startswith(incomplete)]
 
 
+def images(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Recorded images, by recipe and by key."""
+    return [name for name in _recorded(ctx).images if name.startswith(incomplete)]
+
+
+def templates(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The keys of recorded templates."""
+    return [key for key in _recorded(ctx).templates if key.startswith(incomplete)]
+
+
+def recipes(incomplete: str) -> list[str]:
+    """The recipes of images."""
+    from images.recipe import recipes as known
+
+    return [name for name in known() if name.startswith(incomplete)]
+
+
+def engines(incomplete: str) -> list[str]:
+    """What can be insisted on."""
+    return [name for name in ENGINES if name.startswith(incomplete)]
+
+
 def blueprints(incomplete: str) -> list[str]:
-    """The blueprints there may be."""
+    """The blueprints there are."""
+    from lab.blueprints import BLUEPRINTS
+
     return [name for name in BLUEPRINTS if name.startswith(incomplete)]
 
 
 def profiles(incomplete: str) -> list[str]:
     """The profiles that are always there."""
+    from lab.profile import PROFILES
+
     return [name for name in PROFILES if name.startswith(incomplete)]
 
 
@@ -60,11 +85,13 @@ def sources(incomplete: str) -> list[str]:
     return [name for name in SOURCES if name.startswith(incomplete)]
 
 
-def _recorded(ctx: typer.Context) -> dict[str, list[str]]:
+def _recorded(ctx: typer.Context) -> Recorded:
     root = ctx.find_root()
     app: App = root.obj
     app.home = root.params.get("home") or None
     try:
         return app.lifecycle.recorded(app.settings())
     except Exception:  # noqa: BLE001  # see above
-        return {}
+        from lab.cli.session import Recorded
+
+        return Recorded()

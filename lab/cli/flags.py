@@ -97,7 +97,11 @@ Disk = Annotated[
 Engine = Annotated[
     str,
     typer.Option(
-        "--engine", metavar="ENGINE", show_default=False, help="Insist on percona or mariadb."
+        "--engine",
+        metavar="ENGINE",
+        show_default=False,
+        autocompletion=complete.engines,
+        help="Insist on percona or mariadb.",
     ),
 ]
 LabName = Annotated[

@@ -1,4 +1,4 @@
-"""``lab gc``, ``lab doctor``, ``lab version``."""
+"""``lab host ...``, ``lab gc``, ``lab doctor``, ``lab version``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,37 @@ from lab.cli.output import emit, parse_format
 from lab.cli.table import table
 from lab.cli.verbs import manual
 from lab.errors import HostUnfit, InvalidSpec
+from lab.spec import format_size
 
 if TYPE_CHECKING:
-    from lab.lifecycle.views import Finding
+    from lab.lifecycle.views import Finding, HostView
+
+
+@manual("lab host init --pool tank/lab")
+def init(
+    ctx: typer.Context,
+    *,
+    pool: Annotated[
+        str, typer.Option("--pool", metavar="DATASET", help="Where volumes are to be, on ZFS.")
+    ] = "",
+    output: flags.Output = "table",
+) -> int:
+    """Keep the volumes of this home on ZFS from now on.
+
+    Makes the dataset, or checks it, and notes it in your config file. It can be repeated; it
+    exits 5 and prints what root is to run if we may not do all of it.
+    """
+    app = app_of(ctx)
+    how = parse_format(output)
+    settings = app.settings()
+    wanted = pool or settings.pool
+    if not wanted:
+        raise InvalidSpec("no dataset is given", hint="`lab host init --pool tank/lab`")
+    view = app.lifecycle.init_host(settings, wanted)
+    emit(view, how, table=lambda: _host(view), names=lambda: [view.pool])
+    if view.missing:
+        app.say("run these as root, then `lab host init` again")
+    return HostUnfit.exit_code if view.missing else 0
 
 
 @manual(
@@ -101,6 +129,17 @@ def version(_: typer.Context, output: flags.Output = "table") -> None:
     )
 
 
+def _host(view: HostView) -> str:
+    lines = [f"did   {line}" for line in view.done]
+    if view.config:
+        lines.append(f"did   write pool = {view.pool} into {view.config}")
+    lines += [f"run   {line}" for line in view.missing]
+    if not view.missing:
+        free = f"{format_size(view.free)} of {format_size(view.total)} free"
+        lines.append(f"ok    volumes are below {view.pool}: ZFS {view.version}, {free}")
+    return "".join(f"{line}\n" for line in lines)
+
+
 def _findings(findings: Sequence[Finding]) -> str:
     lines = table(
         ("LEVEL", "TOPIC", "FOUND"), [(one.level, one.topic, one.value) for one in findings]
@@ -110,4 +149,6 @@ def _findings(findings: Sequence[Finding]) -> str:
         text.append(line)
         if one.advice:
             text.append(f"       -> {one.advice}\n")
+            if one.why:
+                text.append(f"          ({one.why})\n")
     return "".join(text)

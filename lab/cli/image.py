@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lab.cli import flags
+from lab.cli import complete, flags
 from lab.cli.app import app_of
 from lab.cli.output import emit, parse_format
 from lab.cli.show import age, seconds_or_dash, size_or_dash
@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from lab.lifecycle.views import ImageView
 
 Which = Annotated[
-    str, typer.Argument(metavar="IMAGE", show_default=False, help="A recipe's name, or a key.")
+    str,
+    typer.Argument(
+        metavar="IMAGE",
+        show_default=False,
+        autocompletion=complete.images,
+        help="A recipe's name, or a key.",
+    ),
 ]
 
 
@@ -26,7 +32,13 @@ Which = Annotated[
 def build(
     ctx: typer.Context,
     recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", show_default=False, help="A folder of images/.")
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            show_default=False,
+            autocompletion=complete.recipes,
+            help="A folder of images/.",
+        ),
     ],
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Build it even if it is there.")

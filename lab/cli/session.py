@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
     from lab.lifecycle.views import (
         Finding,
         GcReport,
+        HostView,
         ImageView,
         LabStatus,
         LabView,
+        Preview,
         Rows,
         SnapshotView,
         TemplateView,
@@ -34,6 +37,15 @@ class SqlClient(AbstractContextManager[object], Protocol):
     @property
     def argv(self) -> Sequence[str]:
         """The command; the password is not in it."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Names that Tab offers: labs with their nodes, images by recipe and key, templates."""
+
+    labs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    images: Sequence[str] = ()
+    templates: Sequence[str] = ()
 
 
 class Session:
@@ -62,6 +74,12 @@ class Session:
             exist_ok=exist_ok,
             timeout=timeout,
         )
+
+    def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
+        """What ``up`` would make."""
+        from lab.lifecycle.preview import preview
+
+        return preview(self._context, spec, cold=cold)
 
     def down(self, name: str) -> None:
         """Remove a lab."""
@@ -259,14 +277,25 @@ class Lifecycle:
 
         return doctor(settings)
 
-    def recorded(self, settings: Settings) -> dict[str, list[str]]:
-        """The recorded labs and their nodes, for completion: a glance at the state only."""
+    def init_host(self, settings: Settings, pool: str) -> HostView:
+        """Keep volumes on ZFS from now on; no hypervisor is needed for that."""
+        from lab.lifecycle.hostinit import init
+
+        return init(settings, pool)
+
+    def recorded(self, settings: Settings) -> Recorded:
+        """What is recorded, for completion: a glance at the state only."""
         if not settings.home.database.exists():
-            return {}  # opening the store would make it, and pressing Tab makes nothing
+            return Recorded()  # opening the store would make it, and pressing Tab makes nothing
         from lab.state.opening import open_store
 
         with open_store(settings.home) as store:
-            return {
-                found.lab.name: [node.name for node in found.nodes]
-                for found in store.labs_with_nodes()
-            }
+            images = store.images.all()
+            return Recorded(
+                {
+                    found.lab.name: [n.name for n in found.nodes]
+                    for found in store.labs_with_nodes()
+                },
+                [*dict.fromkeys(image.recipe for image in images), *(i.key for i in images)],
+                [template.key for template in store.templates.all()],
+            )

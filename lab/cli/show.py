@@ -12,7 +12,7 @@ from lab.lifecycle.views import FIRST_USE
 from lab.spec import format_duration, format_size
 
 if TYPE_CHECKING:
-    from lab.lifecycle.views import LabStatus, LabView
+    from lab.lifecycle.views import LabStatus, LabView, Preview
 
 
 def lab_text(view: LabView, now: float) -> str:
@@ -39,6 +39,23 @@ def lab_text(view: LabView, now: float) -> str:
         ]
     )
     return f"{nodes}\n{lines}"
+
+
+def preview_text(found: Preview) -> str:
+    """What `lab up` would make: as lines, what is there already told from what is not."""
+    made = "" if found.template is None else "none yet: it would be formed and captured first"
+    cold = f" ({found.why_cold})" if found.why_cold else ""
+    return facts(
+        [
+            ("lab", f"{found.name} ({found.blueprint})"),
+            ("nodes", f"{found.nodes}, {format_size(found.memory)} of memory each"),
+            ("engine", found.engine),
+            ("profile", found.profile),
+            ("image", found.image + ("" if found.image_there else ", would be built first")),
+            ("template", found.template or made),
+            ("start", found.start + cold),
+        ]
+    )
 
 
 def labs_text(views: Sequence[LabView], now: float) -> str:

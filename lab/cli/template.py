@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lab.cli import flags
+from lab.cli import complete, flags
 from lab.cli.app import app_of
 from lab.cli.output import emit, parse_format
 from lab.cli.show import age, seconds_or_dash, size_or_dash
@@ -71,7 +71,13 @@ def ls(ctx: typer.Context, output: flags.Output = "table") -> None:
 def rm(
     ctx: typer.Context,
     key: Annotated[
-        str, typer.Argument(metavar="KEY", show_default=False, help="As `lab template ls` says.")
+        str,
+        typer.Argument(
+            metavar="KEY",
+            show_default=False,
+            autocompletion=complete.templates,
+            help="As `lab template ls` says.",
+        ),
     ],
 ) -> None:
     """Remove a template that no lab was cloned from."""

@@ -36,6 +36,9 @@ def up(
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="Fine if there is such a lab already.")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be made, and of what.")
+    ] = False,
     timeout: flags.ReadyTimeout = "",
     output: flags.Output = "table",
 ) -> None:
@@ -43,7 +46,7 @@ def up(
 
     It is cloned from a template, which the first use makes and which takes a while then.
     """
-    from lab.cli.show import lab_text
+    from lab.cli.show import lab_text, preview_text
 
     app = app_of(ctx)
     how = parse_format(output)
@@ -61,6 +64,11 @@ def up(
         snapshots=snapshots,
     )
     limit = flags.duration("--timeout", timeout) if timeout else None
+    if dry_run:
+        with app.open() as session:
+            found = session.preview(spec, cold=cold)
+        emit(found, how, table=lambda: preview_text(found), names=lambda: [found.name])
+        return
     with app.open(doing=REMOVING) as session:
         view = session.up(
             spec, cold=cold, keep_failed=keep_failed, exist_ok=exist_ok, timeout=limit

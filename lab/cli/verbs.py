@@ -146,6 +146,14 @@ class SnapshotVerbs(Verbs):
     }
 
 
+class HostVerbs(Verbs):
+    """Prepare this host."""
+
+    table: ClassVar[Mapping[str, str | type[Verbs]]] = {
+        "init": "lab.cli.host:init",
+    }
+
+
 class RootVerbs(Verbs):
     """Disposable VM labs of MySQL-family clusters: clones of a formed cluster."""
 
@@ -169,6 +177,7 @@ class RootVerbs(Verbs):
         "env": "lab.cli.env:env",
         "image": ImageVerbs,
         "template": TemplateVerbs,
+        "host": HostVerbs,
         "gc": "lab.cli.host:gc",
         "doctor": "lab.cli.host:doctor",
         "version": "lab.cli.host:version",

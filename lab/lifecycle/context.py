@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +42,10 @@ class Build(Protocol):
         """What was built."""
 
 
+RunAs = tuple[int, int] | None
+"""User and group (ids) that QEMU runs as; None if that is us."""
+
+
 @dataclass(frozen=True)
 class Context:
     """The record, the seams, and whom to tell. Built by ``open_context``.
@@ -74,11 +78,9 @@ def open_context(settings: Settings, listener: Listener = ignore) -> Iterator[Co
 
 @contextmanager
 def _linux(settings: Settings, store: Store, progress: Progress) -> Iterator[Context]:
-    from lab.storage.qcow2 import Qcow2Storage
-
     hypervisor = open_libvirt(settings)
     try:
-        storage = Qcow2Storage(settings.home.storage, settings.home.id, hypervisor.run_as)
+        storage = open_storage(settings, hypervisor.run_as)
         yield Context(settings, store, storage, hypervisor, progress, _ask, _build)
     finally:
         hypervisor.close()
@@ -103,10 +105,9 @@ def _fake(settings: Settings, store: Store, progress: Progress) -> Iterator[Cont
     """No guests, only what behaves like some: to try the program, and to test it."""
     from images.fake import build
     from lab.hypervisor.fake import FakeHypervisor
-    from lab.storage.fake import FakeStorage
 
     fake = FakeHypervisor(settings.home.root / "fake-guests", settings.home.id)
-    storage = FakeStorage(settings.home.storage, settings.home.id)
+    storage = _fake_storage(settings, None)
 
     def ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
         del timeout  # the fake answers at once
@@ -114,6 +115,38 @@ def _fake(settings: Settings, store: Store, progress: Progress) -> Iterator[Cont
         return Rows(result.columns, result.rows, result.affected)
 
     yield Context(settings, store, storage, fake, progress, ask, build)
+
+
+def open_storage(settings: Settings, run_as: RunAs) -> Storage:
+    """The storage that ``settings`` name."""
+    return _STORAGES[settings.storage](settings, run_as)
+
+
+def _qcow2(settings: Settings, run_as: RunAs) -> Storage:
+    from lab.storage.qcow2 import Qcow2Storage
+
+    return Qcow2Storage(settings.home.storage, settings.home.id, run_as)
+
+
+def _zfs(settings: Settings, run_as: RunAs) -> Storage:
+    from lab.storage.zfs.driver import ZfsStorage
+
+    del run_as  # libvirt hands block devices to QEMU's user itself
+    return ZfsStorage(settings.pool, settings.home.id, settings.home.storage / "zfs")
+
+
+def _fake_storage(settings: Settings, run_as: RunAs) -> Storage:
+    from lab.storage.fake import FakeStorage
+
+    del run_as  # nobody else opens its files
+    return FakeStorage(settings.home.storage, settings.home.id)
+
+
+_STORAGES: Mapping[str, Callable[[Settings, RunAs], Storage]] = {
+    "qcow2": _qcow2,
+    "zfs": _zfs,
+    "fake": _fake_storage,
+}
 
 
 def open_libvirt(settings: Settings) -> LibvirtHypervisor:

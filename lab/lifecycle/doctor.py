@@ -11,10 +11,13 @@ from pathlib import Path
 
 from lab import host
 from lab.errors import LabError
+from lab.host import system, zfs
 from lab.lifecycle.context import open_context
 from lab.lifecycle.views import Finding
 from lab.settings import Settings
 from lab.spec import format_size
+from lab.state.opening import open_store
+from lab.storage import Storage
 
 _BUILD_TOOLS = {
     "mmdebstrap": "mmdebstrap",
@@ -35,12 +38,12 @@ def doctor(settings: Settings) -> list[Finding]:
         *_tools(),
         *_client(),
         *_guests(settings),
+        *_zfs(settings),
     ]
 
 
 def _machine() -> Iterator[Finding]:
-    system = platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
-    yield Finding("system", "ok", f"{system}, Linux {platform.release()}")
+    yield Finding("system", "ok", system.describe())
     yield Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")
     yield Finding("processors", "ok", str(os.cpu_count()))
 
@@ -99,11 +102,44 @@ def _guests(settings: Settings) -> Iterator[Finding]:
             warm = "yes" if capabilities.warm else f"no: {capabilities.why_cold}"
             yield Finding("warm start", "ok" if capabilities.warm else "warn", warm)
             yield from _paths(settings, ctx.hypervisor.run_as)
-            yield Finding("storage", "ok", f"{ctx.storage.name} at {settings.home.root}")
+            yield from _storage(settings, ctx.storage)
             labs = ctx.store.labs.all()
             yield Finding("state", "ok", f"{settings.home.database}, labs: {len(labs)}")
     except LabError as error:
         yield Finding("guests", "fail", str(error), error.hint)
+
+
+def _storage(settings: Settings, storage: Storage) -> Iterator[Finding]:
+    if settings.storage != "zfs":
+        yield Finding("storage", "ok", f"{storage.name} at {settings.home.root}")
+        return
+    from lab.lifecycle.hostinit import look
+
+    yield from look(settings, storage)
+
+
+def _zfs(settings: Settings) -> list[Finding]:
+    """ZFS, whether volumes are on it or not: then its ARC still takes memory from guests."""
+    needs = zfs.Needs(
+        dataset=settings.pool if settings.storage == "zfs" else "",
+        guests=committed_memory(settings),
+        memory_floor=settings.memory_floor,
+        space_floor=settings.space_floor,
+        profile=settings.profile_of(""),
+    )
+    return zfs.look(needs, system.system())
+
+
+def committed_memory(settings: Settings) -> int | None:
+    """Bytes that the nodes of running labs have; None if the record cannot be read."""
+    if not settings.home.database.exists():
+        return 0
+    try:
+        with open_store(settings.home) as store:
+            labs = store.labs.all()
+    except LabError:
+        return None
+    return sum(lab.node_count * lab.memory for lab in labs if lab.state in ("creating", "ready"))
 
 
 def _paths(settings: Settings, run_as: tuple[int, int] | None) -> Iterator[Finding]:

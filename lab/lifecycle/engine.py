@@ -12,7 +12,8 @@ from lab.lifecycle.image import key_of
 from lab.spec import LabSpec
 from lab.suggest import did_you_mean
 
-_NAMES = {"percona": "percona-xtradb-cluster", "mariadb": "mariadb"}
+NAMES = {"percona": "percona-xtradb-cluster", "mariadb": "mariadb"}
+"""What users call an engine, and the recipe of its image."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Choice:
 
 def recipe_of(engine: str) -> str:
     """The recipe that a user means by ``engine``."""
-    return _NAMES.get(engine, engine)
+    return NAMES.get(engine, engine)
 
 
 def choose(ctx: Context, plan: Blueprint, spec: LabSpec) -> Choice:
@@ -37,7 +38,7 @@ def choose(ctx: Context, plan: Blueprint, spec: LabSpec) -> Choice:
     if engine := spec.engine:
         recipe = recipe_of(engine)
         if recipe not in plan.engines:
-            known = [name for name, r in _NAMES.items() if r in plan.engines]
+            known = [name for name, r in NAMES.items() if r in plan.engines]
             raise InvalidSpec(
                 f"{plan.name} cannot run on the engine {engine!r}",
                 hint=did_you_mean(engine, known, otherwise=f"engines: {', '.join(known)}"),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lab.host.finding import Finding as Finding  # noqa: PLC0414  # it is a view too
 from lab.progress import Step
 
 FIRST_USE = ("image", "template")
@@ -79,6 +80,29 @@ class SnapshotView:
 
 
 @dataclass(frozen=True)
+class Preview:
+    """What ``up`` would make.
+
+    ``image_there``: it need not be built. ``template``: empty if one is made first, None if
+    none is cloned. ``start``: warm or cold, then with ``why_cold``.
+    """
+
+    name: str
+    blueprint: str
+    engine: str
+    nodes: int
+    memory: int
+    cpus: int
+    disk: int
+    profile: str
+    image: str
+    image_there: bool
+    template: str | None
+    start: str
+    why_cold: str = ""
+
+
+@dataclass(frozen=True)
 class Requirement:
     """Something that must hold for a node to be ready, and whether it does.
 
@@ -145,13 +169,19 @@ class TemplateView:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One line of ``lab doctor``. ``level``: ok, note, warn, fail."""
+class HostView:
+    """What ``lab host init`` did, and the commands that root is to run before it is complete.
 
-    topic: str
-    level: str
-    value: str
-    advice: str = ""
+    ``config``: the file that the setting was written to; empty where it was there already.
+    """
+
+    pool: str
+    version: str
+    free: int
+    total: int
+    done: tuple[str, ...]
+    missing: tuple[str, ...]
+    config: str
 
 
 @dataclass(frozen=True)

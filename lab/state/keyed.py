@@ -13,6 +13,8 @@ from lab.suggest import did_you_mean
 
 R = TypeVar("R")
 
+_TAKEN = "`lab down {0}` removes it, `--exist-ok` is content with it, `--name` gives another name"
+
 
 def as_records(rows: CursorResult[Any], record: type[R]) -> list[R]:
     """Rows whose columns are the fields of ``record``; for many, ``mappings()`` is slow."""
@@ -38,7 +40,7 @@ class Keyed(Generic[R]):
             if self._exists(connection, name):
                 raise Conflict(
                     f"{self._noun} {name} exists already",
-                    hint="choose another name, or remove it first" if self._noun == "lab" else "",
+                    hint=_TAKEN.format(name) if self._noun == "lab" else "",
                 )
             connection.execute(insert(self._table).values(values))
 

@@ -1,6 +1,7 @@
 """Where disks live: volumes, their snapshots, and clones of those.
 
-``Storage`` is the seam; the drivers are ``qcow2`` (files) and ``fake`` (a behaving fake).
+``Storage`` is the seam; the drivers are ``zfs`` (ZVols), ``qcow2`` (files) and ``fake`` (a
+behaving fake).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ PLAIN = VolumeProfile()
 class Volume:
     """A volume as it exists: ``size`` is what a guest sees, in bytes.
 
-    Nothing of it changes as long as the volume exists. ``path`` is what a hypervisor opens:
-    a file, or a block device when ``format`` is block.
+    Nothing of it changes as long as the volume exists, but ``path`` by a rollback. That is what
+    a hypervisor opens: a file, or a block device when ``format`` is block.
     """
 
     name: VolumeName
@@ -73,7 +74,8 @@ class Storage(Protocol):
     ) -> Volume:
         """A new empty volume of ``size`` bytes that reads as zeros.
 
-        ``profile``, here and below: how it is kept, as far as the driver can.
+        ``profile``, here and below: how it is kept, as far as the driver can. A driver may
+        round sizes up to whole MiB.
 
         Raises Conflict if it exists, HostUnfit (with figures) if there is no space.
         """
@@ -127,10 +129,11 @@ class Storage(Protocol):
         gone, Conflict if ``volume`` exists, InvalidSpec if ``size`` is below the origin's.
         """
 
-    def rollback(self, volume: VolumeName, label: str) -> None:
+    def rollback(self, volume: VolumeName, label: str) -> Volume:
         """Put ``volume`` back to its snapshot ``label``; no guest may have it open.
 
-        Raises NotFound if there is no such snapshot or volume.
+        Later snapshots stay as they are. Returns the volume, whose path may be another one
+        than before. Raises NotFound if there is no such snapshot or volume.
         """
 
     def drop(self, snapshot: VolumeSnapshot) -> None:
@@ -157,10 +160,10 @@ class Storage(Protocol):
     def space(self) -> Space:
         """Free and total bytes where volumes are kept."""
 
-    def send(self, snapshot: VolumeSnapshot, to: BinaryIO) -> None:
+    def send(self, snapshot: VolumeSnapshot, to: BinaryIO, *, plain: bool = False) -> None:
         """Write the content of ``snapshot`` as a stream that ``receive`` of this driver reads.
 
-        Raises NotFound.
+        ``plain``: as one that all drivers read. Raises NotFound.
         """
 
     def receive(self, volume: VolumeName, source: BinaryIO, tags: Tags) -> VolumeSnapshot:

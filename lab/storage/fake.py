@@ -154,7 +154,7 @@ class FakeStorage:
             entries[str(volume)] = entry
         return self._volume(volume, entry)
 
-    def rollback(self, volume: VolumeName, label: str) -> None:
+    def rollback(self, volume: VolumeName, label: str) -> Volume:
         """See ``Storage.rollback``."""
         self._before("rollback")
         with self._change() as entries:
@@ -164,6 +164,7 @@ class FakeStorage:
             self._before("commit")
             # the path stays the same, as with the real ones
             (self._contents / new).replace(self._contents / entry.content)
+        return self._volume(volume, entry)
 
     def drop(self, snapshot: VolumeSnapshot) -> None:
         """See ``Storage.drop``."""
@@ -219,8 +220,9 @@ class FakeStorage:
         used = sum(sparse.allocated(path) for path in self._contents.iterdir())
         return Space(max(0, self._capacity - used), self._capacity)
 
-    def send(self, snapshot: VolumeSnapshot, to: BinaryIO) -> None:
+    def send(self, snapshot: VolumeSnapshot, to: BinaryIO, *, plain: bool = True) -> None:
         """See ``Storage.send``."""
+        del plain  # there is no other format
         self._before("send")
         with self._locked() as entries:
             frozen = self._frozen(entries, snapshot.volume, snapshot.label)

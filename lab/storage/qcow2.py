@@ -152,12 +152,12 @@ class Qcow2Storage:
                 self._shelf.publish(work, volume, record)
         return self._volume(volume, record)
 
-    def rollback(self, volume: VolumeName, label: str) -> None:
+    def rollback(self, volume: VolumeName, label: str) -> Volume:
         """A copy of the frozen file; all snapshots stay as they are.
 
         An overlay on it would be made faster, but the snapshot could never be dropped then.
         """
-        with self._held(volume), contextlib.ExitStack() as stack:
+        with self._held(volume) as record, contextlib.ExitStack() as stack:
             self._visible(volume, label)
             frozen = self._frozen(volume, label).path
             stack.enter_context(self._shelf.teaching(sparse.allocated(frozen)))
@@ -165,6 +165,7 @@ class Qcow2Storage:
             sparse.copy(frozen, work / DISK)
             self._shelf.own(work / DISK)
             (work / DISK).replace(self._shelf.place(volume) / DISK)
+            return self._volume(volume, record)
 
     def drop(self, snapshot: VolumeSnapshot) -> None:
         """See ``Storage``; a clone counts also if another installation made it."""
@@ -213,8 +214,9 @@ class Qcow2Storage:
         """The figures of the file system."""
         return self._shelf.space()
 
-    def send(self, snapshot: VolumeSnapshot, to: BinaryIO) -> None:
+    def send(self, snapshot: VolumeSnapshot, to: BinaryIO, *, plain: bool = True) -> None:
         """The content of the whole chain, see ``stream.py``; errors of ``to`` are its own."""
+        del plain  # there is no other format
         with contextlib.ExitStack() as stack:
             # frozen files never change: once they are open, nobody needs to wait for us
             with self._held(snapshot.volume, shared=True):

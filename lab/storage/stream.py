@@ -9,7 +9,8 @@
              ascending, at most 1 MiB each; what no extent covers is zeros
     trailer  "E", then the SHA-256 of all bytes before the "E", 32 bytes; nothing may follow
 
-Compression and encryption are for whoever carries it.
+Compression and encryption are for whoever carries it. Other formats (``zfs/envelope.py``)
+have the same header, with another name.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from lab.storage.rules import check_label, check_size
 CHUNK = 1 << 20
 """Bytes of one extent, at most."""
 
-_FORMAT, _VERSION = "lab-volume", 1
+PLAIN = "lab-volume"
+"""The format of this module, which every driver reads."""
+
+_VERSION = 1
 _LINE_LIMIT = 4096
 _EXTENT = struct.Struct(">QQ")
 _DIGEST = 32
@@ -45,24 +49,79 @@ class StreamHeader:
     data: int
 
 
+@dataclass(frozen=True)
+class Opening:
+    """The start of a stream: its format, its header, and both as the bytes they were."""
+
+    format: str
+    header: StreamHeader
+    raw: bytes
+
+
 def write_stream(to: BinaryIO, header: StreamHeader, extents: Iterable[tuple[int, bytes]]) -> None:
     """Write the whole stream; ``extents`` are ascending (offset, bytes) of at most ``CHUNK``."""
-    fields = {"format": _FORMAT, "version": _VERSION}
-    line = json.dumps({**fields, **vars(header)}).encode() + b"\n"
     digest = hashlib.sha256()
-    for piece in _pieces(line, extents):
+    for piece in _pieces(header_bytes(header, PLAIN), extents):
         digest.update(piece)
         to.write(piece)
     to.write(b"E" + digest.digest())
 
 
+def header_bytes(header: StreamHeader, stream_format: str) -> bytes:
+    """The header line of a stream, and its sum."""
+    fields = {"format": stream_format, "version": _VERSION}
+    line = json.dumps({**fields, **vars(header)}).encode() + b"\n"
+    return line + hashlib.sha256(line).digest()
+
+
+def read_header(source: BinaryIO) -> Opening:
+    """The start of a stream, of whatever format; raises InvalidSpec if it is none."""
+    line = source.readline(_LINE_LIMIT)
+    if not line.startswith(b"{") or not line.endswith(b"\n"):
+        raise InvalidSpec("this is not the stream of a volume")
+    checksum = read_exactly(source, _DIGEST)
+    if checksum != hashlib.sha256(line).digest():
+        raise damaged("its header does not match its checksum")
+    try:
+        fields = json.loads(line)
+        if fields["version"] != _VERSION:
+            raise InvalidSpec(
+                f"this stream is {fields['format']} version {fields['version']}, this program"
+                f" reads version {_VERSION}"
+            )
+        size, label = check_size(int(fields["size"])), check_label(str(fields["label"]))
+        header = StreamHeader(label=label, size=size, data=int(fields["data"]))
+        return Opening(str(fields["format"]), header, line + checksum)
+    except (ValueError, TypeError, KeyError) as error:
+        raise damaged("its header makes no sense") from error
+
+
+def read_exactly(source: BinaryIO, length: int) -> bytes:
+    """``length`` bytes, however few come at a time; raises InvalidSpec if they end early."""
+    parts = []
+    left = length
+    while left:
+        part = source.read(left)
+        if not part:
+            raise damaged("it ends too early")
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
 class StreamReader:
     """Reads a stream and raises InvalidSpec for whatever is not exactly one."""
 
-    def __init__(self, source: BinaryIO) -> None:
+    def __init__(self, source: BinaryIO, opening: Opening | None = None) -> None:
+        opening = opening or read_header(source)
+        if opening.format != PLAIN:
+            raise InvalidSpec(
+                f"this stream is in the format {opening.format}, which this storage does not read",
+                hint="export it again, in the plain format",
+            )
         self._source = source
-        self._digest = hashlib.sha256()
-        self.header = self._read_header()
+        self._digest = hashlib.sha256(opening.raw)
+        self.header = opening.header
 
     def extents(self) -> Iterator[tuple[int, bytes]]:
         """Each extent; only when this ends without an error are they known to be good."""
@@ -71,15 +130,15 @@ class StreamReader:
             self._digest.update(kind)
             offset, length = _EXTENT.unpack(self._read(_EXTENT.size))
             if not 0 < length <= CHUNK or offset < last or offset + length > self.header.size:
-                raise _damaged("an extent is out of place")
+                raise damaged("an extent is out of place")
             last, data = offset + length, data + length
             yield offset, self._read(length)
         if kind != b"E" or data != self.header.data:
-            raise _damaged("its structure is broken")
+            raise damaged("its structure is broken")
         if self._read(_DIGEST, hashed=False) != self._digest.digest():
-            raise _damaged("its checksum does not match")
+            raise damaged("its checksum does not match")
         if self._source.read(1):
-            raise _damaged("there is more after its end")
+            raise damaged("there is more after its end")
 
     def write_to(self, path: Path) -> None:
         """Make the new sparse file ``path`` of all extents; see ``extents``."""
@@ -88,47 +147,20 @@ class StreamReader:
             for offset, data in self.extents():
                 sparse.fill(file.fileno(), data, offset)
 
-    def _read_header(self) -> StreamHeader:
-        line = self._source.readline(_LINE_LIMIT)
-        self._digest.update(line)
-        if not line.startswith(b"{") or not line.endswith(b"\n"):
-            raise InvalidSpec("this is not the stream of a volume")
-        if self._read(_DIGEST) != hashlib.sha256(line).digest():
-            raise _damaged("its header does not match its checksum")
-        try:
-            fields = json.loads(line)
-            if (fields["format"], fields["version"]) != (_FORMAT, _VERSION):
-                raise InvalidSpec(
-                    f"this stream is {fields['format']} version {fields['version']}, this program"
-                    f" reads {_FORMAT} version {_VERSION}"
-                )
-            size, label = check_size(int(fields["size"])), check_label(str(fields["label"]))
-            return StreamHeader(label=label, size=size, data=int(fields["data"]))
-        except (ValueError, TypeError, KeyError) as error:
-            raise _damaged("its header makes no sense") from error
-
     def _read(self, length: int, *, hashed: bool = True) -> bytes:
-        parts = []
-        left = length
-        while left:
-            part = self._source.read(left)
-            if not part:
-                raise _damaged("it ends too early")
-            parts.append(part)
-            left -= len(part)
-        data = b"".join(parts)
+        data = read_exactly(self._source, length)
         if hashed:
             self._digest.update(data)
         return data
 
 
-def _pieces(line: bytes, extents: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
-    yield line
-    yield hashlib.sha256(line).digest()
+def _pieces(start: bytes, extents: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
+    yield start
     for offset, data in extents:
         yield b"D" + _EXTENT.pack(offset, len(data))
         yield data
 
 
-def _damaged(why: str) -> InvalidSpec:
+def damaged(why: str) -> InvalidSpec:
+    """The error for a stream that is not what was sent."""
     return InvalidSpec(f"the stream of the volume is damaged: {why}", hint="export it again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -74,7 +75,7 @@ class Basics:
     def test_used_counts_what_was_written(self, place: Place, storage: Storage) -> None:
         volume = storage.create(vol("a"), SIZE, {})
         before = storage.used(vol("a"))
-        place.put(volume, 0, b"\xa5" * 2 * MIB)
+        place.put(volume, 0, os.urandom(2 * MIB))  # nothing that can be compressed
         assert before + MIB < storage.used(vol("a")) < before + 3 * MIB
 
     def test_space_is_plausible(self, storage: Storage) -> None:
@@ -206,77 +207,9 @@ class Basics:
     def test_clone_shares_blocks(self, place: Place, storage: Storage) -> None:
         if not self.shares_blocks:
             pytest.skip("this driver copies")
-        place.put(storage.create(vol("a"), SIZE, {}), 0, b"\xa5" * 4 * MIB)
+        place.put(storage.create(vol("a"), SIZE, {}), 0, os.urandom(4 * MIB))
         storage.clone(storage.snapshot([vol("a")], "x")[0], vol("b"), {})
         assert storage.used(vol("b")) < MIB // 4
-
-    # rollback
-
-    def test_rollback_undoes_writes(self, place: Place, storage: Storage) -> None:
-        formed = origin(place, storage)
-        before = storage.get(formed.volume)
-        clone = storage.clone(formed, vol("a"), {})
-        for _ in range(2):
-            place.put(before, 0, b"change")
-            place.put(before, MIB, b"more")
-            storage.rollback(formed.volume, "formed")
-            assert storage.get(formed.volume) == before
-            assert place.get(before, 0, 6) == b"origin"
-            assert place.get(before, MIB, 4) == bytes(4)
-        assert labels(storage, formed.volume) == ["formed"]
-        assert place.get(clone, 0, 6) == b"origin"
-
-    def test_rollback_to_nothing(self, place: Place, storage: Storage) -> None:
-        formed = origin(place, storage)
-        place.put(storage.get(formed.volume), 0, b"change")
-        for volume, label in ((formed.volume, "absent"), (vol("absent"), "formed")):
-            with pytest.raises(NotFound):
-                storage.rollback(volume, label)
-        assert place.get(storage.get(formed.volume), 0, 6) == b"change"
-
-    def test_rollback_keeps_all_snapshots(self, place: Place, storage: Storage) -> None:
-        """Protects later snapshots: one may go back and forth."""
-        volume = storage.create(vol("a"), SIZE, {})
-        for label in ("one", "two", "three"):
-            place.put(storage.get(volume.name), 0, label.encode().ljust(5))
-            storage.snapshot([volume.name], label)
-        for label in ("one", "three", "two"):
-            storage.rollback(volume.name, label)
-            assert place.get(storage.get(volume.name), 0, 5) == label.encode().ljust(5)
-            assert labels(storage, volume.name) == ["one", "two", "three"]
-        assert storage.get(volume.name) == volume
-
-    # drop
-
-    def test_drop_removes_one_snapshot(self, place: Place, storage: Storage) -> None:
-        volume = storage.create(vol("a"), SIZE, {})
-        for label in ("one", "two", "three"):
-            place.put(volume, 0, label.encode().ljust(5))
-            storage.snapshot([volume.name], label)
-        storage.rollback(volume.name, "two")
-        for label in ("two", "two", "absent", "one"):
-            storage.drop(VolumeSnapshot(volume.name, label, SIZE))
-        storage.drop(VolumeSnapshot(vol("absent"), "one", SIZE))
-        assert labels(storage, volume.name) == ["three"]
-        assert place.get(storage.get(volume.name), 0, 5) == b"two  "
-        with pytest.raises(NotFound):
-            storage.rollback(volume.name, "two")
-        storage.snapshot([volume.name], "two")
-        assert labels(storage, volume.name) == ["three", "two"]
-        storage.rollback(volume.name, "three")
-        assert place.get(storage.get(volume.name), 0, 5) == b"three"
-
-    def test_drop_refuses_while_clones_exist(self, place: Place, storage: Storage) -> None:
-        formed = origin(place, storage)
-        (other,) = storage.snapshot([formed.volume], "other")
-        clone = storage.clone(formed, vol("a"), {})
-        with pytest.raises(Conflict, match=r"1 clone: labs/a/n1/os"):
-            storage.drop(formed)
-        storage.drop(other)
-        assert place.get(clone, 0, 6) == b"origin"
-        storage.destroy(clone.name)
-        storage.drop(formed)
-        assert labels(storage, formed.volume) == []
 
     # destroy
 

@@ -11,6 +11,7 @@ from storage_basics import Basics
 from storage_crashes import Crashes
 from storage_imports import Imports
 from storage_place import Place
+from storage_returns import Returns
 from storage_streams import SMALL_ROOM, FullDisks, Streams
 
 from lab.storage import Storage
@@ -18,7 +19,7 @@ from lab.storage import Storage
 __all__ = ["SMALL_ROOM", "Place", "StorageContract"]
 
 
-class StorageContract(Basics, Imports, Streams, FullDisks, Crashes):
+class StorageContract(Basics, Returns, Imports, Streams, FullDisks, Crashes):
     @pytest.fixture
     def storage(self, place: Place) -> Storage:
         return place.open("home")

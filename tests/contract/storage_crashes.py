@@ -33,17 +33,19 @@ class Crashes:
         self, place: Place, storage: Storage, verb: str
     ) -> None:
         origin(place, storage)
-        for index in range(ROUNDS):
+        rounds = place.times(ROUNDS)
+        for index in range(rounds if verb == "snapshot" else 0):
             storage.create(vol(f"s{index}"), SIZE, {})
-        results = _race(place.open, [verb, verb])
+        results = _race(place.open, [verb, verb], rounds)
         for both in zip(*results, strict=True):
             assert sorted(both) == ["Conflict", "done"]
         assert storage.sweep() == []
 
     def test_clone_and_destroy_race(self, place: Place, storage: Storage) -> None:
-        for index in range(ROUNDS):
+        rounds = place.times(ROUNDS)
+        for index in range(rounds):
             origin(place, storage, f"o{index}")
-        clones, destroys = _race(place.open, ["clone own", "destroy own"])
+        clones, destroys = _race(place.open, ["clone own", "destroy own"], rounds)
         for index, pair in enumerate(zip(clones, destroys, strict=True)):
             assert pair in (("done", "Conflict"), ("NotFound", "done"))
             if pair[0] == "done":
@@ -58,7 +60,7 @@ class Crashes:
         assert str(vol("late")) not in names(storage)
         with os.fdopen(pipe, "wb") as rest:
             rest.write(stream[len(stream) // 2 :])
-        child.join(30)
+        child.join(60)
         assert child.exitcode == 0
         assert place.get(storage.get(vol("late")), 0, 4) == b"data"
 
@@ -68,7 +70,7 @@ class Crashes:
         stream = _stream(place, storage)
         child, pipe = _stalled_receive(place.open, stream, tmp_path)
         child.kill()
-        child.join(30)
+        child.join(60)
         os.close(pipe)
         assert str(vol("late")) not in names(storage)
         assert len(storage.sweep()) > 0
@@ -77,12 +79,12 @@ class Crashes:
 
     def test_sweep_beside_work(self, place: Place, storage: Storage) -> None:
         ready, ours = _SPAWN.Pipe()
-        child = _SPAWN.Process(target=_churn, args=(place.open, ours, 10))
+        child = _SPAWN.Process(target=_churn, args=(place.open, ours, place.times(10)))
         child.start()
         assert ready.recv() == "ready"
         while child.is_alive():
             assert storage.sweep() == []
-        child.join(30)
+        child.join(60)
         ready.close()
         ours.close()
         assert child.exitcode == 0
@@ -90,14 +92,14 @@ class Crashes:
 
     def test_killed_at_any_moment(self, place: Place, storage: Storage) -> None:
         chance = random.Random(1)
-        for kill in range(KILLS):
+        for kill in range(place.times(KILLS)):
             ready, ours = _SPAWN.Pipe()
             child = _SPAWN.Process(target=_churn, args=(place.open, ours))
             child.start()
             assert ready.recv() == "ready"
-            time.sleep(chance.uniform(0, 0.05))
+            time.sleep(chance.uniform(0, place.pace))
             child.kill()
-            child.join(30)
+            child.join(60)
             ready.close()
             ours.close()
             _check_after_kill(place, storage, sweep_first=bool(kill % 2))
@@ -148,29 +150,31 @@ def _churn(opener: Opener, ready: mp.connection.Connection, rounds: int = sys.ma
             storage.destroy(name)
 
 
-def _race(opener: Opener, verbs: list[str]) -> list[list[str]]:
+def _race(opener: Opener, verbs: list[str], rounds: int) -> list[list[str]]:
     """What each of the processes, one per verb, met in each round."""
     barrier = _SPAWN.Barrier(len(verbs))
     pipes = [_SPAWN.Pipe(duplex=False) for _ in verbs]
     children = [
-        _SPAWN.Process(target=_run_rounds, args=(opener, verb, barrier, pipe[1]))
+        _SPAWN.Process(target=_run_rounds, args=(opener, verb, barrier, pipe[1], rounds))
         for verb, pipe in zip(verbs, pipes, strict=True)
     ]
     for child in children:
         child.start()
     results = [pipe[0].recv() for pipe in pipes]
     for child in children:
-        child.join(30)
+        child.join(60)
     for end in itertools.chain.from_iterable(pipes):
         end.close()
     return results
 
 
-def _run_rounds(opener: Opener, verb: str, barrier: Barrier, to: mp.connection.Connection) -> None:
+def _run_rounds(
+    opener: Opener, verb: str, barrier: Barrier, to: mp.connection.Connection, rounds: int
+) -> None:
     storage = opener("home")
     results = []
-    for index in range(ROUNDS):
-        barrier.wait(30)
+    for index in range(rounds):
+        barrier.wait(60)
         try:
             _act(storage, verb, index)
             results.append("done")

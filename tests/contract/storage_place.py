@@ -21,12 +21,18 @@ class Place:
 
     ``open`` gives a storage on it for an installation's name, in this process or, pickled, in
     another. ``put`` and ``get`` write and read a volume (offset, bytes or length) the way a
-    guest would.
+    guest would. ``pace``: seconds that a handful of calls take; where that is long, races and
+    kills are tried fewer times.
     """
 
     open: Callable[[str], Storage]
     put: Callable[[Volume, int, bytes], None]
     get: Callable[[Volume, int, int], bytes]
+    pace: float = 0.05
+
+    def times(self, many: int) -> int:
+        """How often to try what is worth ``many`` times where calls are fast."""
+        return many if self.pace < 0.5 else max(2, many // 5)
 
 
 def vol(lab: str, node: str = "n1", volume: str = "os") -> VolumeName:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from storage_place import MIB, SIZE, TAGS, Place, labels, names, vol
+from storage_place import MIB, SIZE, TAGS, Place, labels, names, origin, vol
 
 from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.storage import Storage, VolumeSnapshot
@@ -33,6 +33,18 @@ class Streams:
         place.put(volume, 0, b"write")
         assert place.get(storage.clone(made, vol("c"), {}), 0, 5) == b"below"
 
+    def test_a_plain_stream_holds_the_same(self, place: Place, storage: Storage) -> None:
+        formed = origin(place, storage)
+        to = io.BytesIO()
+        storage.send(formed, to, plain=True)
+        assert to.getvalue().startswith(b'{"format": "lab-volume", ')
+        assert storage.sweep() == []
+        made = storage.receive(vol("a"), io.BytesIO(to.getvalue()), TAGS)
+        assert made == VolumeSnapshot(vol("a"), "formed", SIZE)
+        for copy in (storage.get(vol("a")), storage.clone(made, vol("b"), {})):
+            assert place.get(copy, 0, 8) == b"origin\0\0"
+        _all_refused(storage, [to.getvalue()[:-1], _flip(to.getvalue(), len(to.getvalue()) // 2)])
+
     def test_holes_are_not_sent(self, place: Place, storage: Storage) -> None:
         assert len(_sent(place, storage)) < 4 * MIB
 
@@ -57,7 +69,12 @@ class Streams:
 
     def test_flipped_streams_are_refused(self, place: Place, storage: Storage) -> None:
         stream = _sent(place, storage)
-        places = {*range(0, 240, 5), len(stream) // 3, len(stream) // 2, len(stream) - 1}
+        places = {
+            *range(0, 240, 240 // place.times(48)),
+            len(stream) // 3,
+            len(stream) // 2,
+            len(stream) - 1,
+        }
         _all_refused(storage, [_flip(stream, at) for at in places])
 
     def test_longer_and_other_streams_are_refused(self, place: Place, storage: Storage) -> None:
@@ -70,7 +87,7 @@ class FullDisks:
         storage = small_place.open("home")
         before = storage.space().free
         source = tmp_path / "large.raw"
-        source.write_bytes(b"\xa5" * 2 * SMALL_ROOM)
+        source.write_bytes(os.urandom(2 * SMALL_ROOM))
         with pytest.raises(HostUnfit, match=r"32M needed, [\d.]+M free"):
             storage.import_raw(vol("a"), source, {})
         assert source.exists()
@@ -80,7 +97,7 @@ class FullDisks:
         self, small_place: Place, place: Place, storage: Storage
     ) -> None:
         volume = storage.create(vol("large"), 3 * SMALL_ROOM, {})
-        place.put(volume, 0, b"\xa5" * 2 * SMALL_ROOM)
+        place.put(volume, 0, os.urandom(2 * SMALL_ROOM))
         to = io.BytesIO()
         storage.send(storage.snapshot([vol("large")], "x")[0], to)
         to.seek(0)
@@ -95,7 +112,7 @@ class FullDisks:
         volumes = [vol("a", "n1"), vol("a", "n2")]
         for volume in volumes:
             # two volumes and one copy fit, two copies do not
-            content = b"\xa5" * (19 * SMALL_ROOM // 64)
+            content = os.urandom(19 * SMALL_ROOM // 64)
             small_place.put(storage.create(volume, SMALL_ROOM, {}), 0, content)
         before = storage.space().free
         try:

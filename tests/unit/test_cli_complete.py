@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 from test_cli_support import FakeLifecycle
 
+from lab.blueprints import BLUEPRINTS, blueprint
 from lab.cli import main
-from lab.cli.session import Lifecycle
+from lab.cli.complete import ENGINES
+from lab.cli.session import Lifecycle, Recorded
+from lab.errors import InvalidSpec
+from lab.lifecycle.engine import NAMES
 from lab.paths import Home
 from lab.settings import Settings
 from lab.state.records import LabRecord, NodeRecord
@@ -40,7 +44,13 @@ def offered(
         ("lab exec shop --node ", ["n1", "n2", "n3"]),
         ("lab logs --source ", ["engine", "journal", "console"]),
         ("lab ls -o y", ["yaml"]),
-        ("lab up g", ["galera", "group"]),
+        ("lab up ", ["pxc", "galera"]),
+        ("lab up g", ["galera"]),
+        ("lab up --engine ", ["percona", "mariadb"]),
+        ("lab up --profile d", ["durable", "disposable"]),
+        ("lab image build p", ["percona-xtradb-cluster"]),
+        ("lab image rm ", ["mariadb", "mariadb-0123456789abcdef"]),
+        ("lab template rm f", ["feedfacefeedface"]),
         ("lab up --exist", ["--exist-ok"]),
         ("lab ls --home /h -o n", ["name"]),
     ],
@@ -57,13 +67,22 @@ def test_names_complete(
     assert not [call for call in world.calls if call[0] == "open"]
 
 
+def test_only_what_is_there_is_offered() -> None:
+    """Protects from offering what is then refused."""
+    assert tuple(NAMES) == ENGINES
+    assert [blueprint(name).name for name in BLUEPRINTS] == list(BLUEPRINTS)
+    with pytest.raises(InvalidSpec) as refused:
+        blueprint("zzz")
+    assert refused.value.hint == f"blueprints: {', '.join(BLUEPRINTS)}"
+
+
 def test_nothing_is_offered_when_something_is_wrong(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Protects the prompt from tracebacks."""
 
     class Broken(FakeLifecycle):
-        def recorded(self, settings: Settings) -> dict[str, list[str]]:
+        def recorded(self, settings: Settings) -> Recorded:
             raise RuntimeError(settings)
 
     assert offered("lab status ", Broken(), monkeypatch, capsys) == []

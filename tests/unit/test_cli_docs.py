@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from test_cli_support import HERE, lab_view
+from cli_views import lab_view
+from test_cli_support import HERE
 
 from lab import errors
 from lab.cli.env import environment

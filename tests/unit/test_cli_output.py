@@ -8,11 +8,13 @@ import time
 
 import pytest
 import yaml
-from test_cli_support import FakeLifecycle, lab_view
+from cli_views import lab_view, preview_view
+from test_cli_support import FakeLifecycle
 
 from lab.cli import main
+from lab.cli.show import preview_text
 from lab.cli.table import facts, table
-from lab.lifecycle.views import Finding, GcReport, LabView, Rows
+from lab.lifecycle.views import Finding, GcReport, HostView, LabView, Rows
 from lab.progress import Step
 
 UP = """\
@@ -56,6 +58,27 @@ def test_up_ends_with_what_one_needs(capsys: Capture) -> None:
     captured = capsys.readouterr()
     assert captured.out == UP
     assert captured.err == "percona cannot be reached: using mariadb\n"
+
+
+def test_a_dry_run_makes_nothing_and_says_what_it_would(capsys: Capture) -> None:
+    """Protects who wants to know how long it will take, and whether it would work at all."""
+    world = FakeLifecycle()
+    assert out(capsys, "up", "pxc", "--dry-run", world=world) == (
+        "lab       pxc (pxc)\n"
+        "nodes     3, 768M of memory each\n"
+        "engine    mariadb\n"
+        "profile   balanced\n"
+        "image     mariadb-0123456789abcdef\n"
+        "template  feedfacefeedface\n"
+        "start     warm\n"
+    )
+    assert not [call for call in world.calls if call[0] == "up"]
+    first = preview_view(image_there=False, template="")
+    assert "image     mariadb-0123456789abcdef, would be built first\n" in preview_text(first)
+    assert "template  none yet: it would be formed and captured first\n" in preview_text(first)
+    cold = preview_view(template=None, start="cold", why_cold="asked for")
+    assert "template" not in preview_text(cold)
+    assert "start    cold (asked for)\n" in preview_text(cold)
 
 
 def test_quiet_leaves_the_data(capsys: Capture) -> None:
@@ -188,6 +211,24 @@ def test_sql(capsys: Capture) -> None:
     world.rows = Rows((), (), 1)
     assert main(["sql", "-e", "DELETE"], lifecycle=world) == 0
     assert capsys.readouterr() == ("", "ok, 1 row affected\n")
+
+
+def test_host_init(capsys: Capture) -> None:
+    """Protects what a person runs as root: whole commands, and exit code 5 until they did."""
+    world = FakeLifecycle()
+    text = (
+        "did   zfs create x\n"
+        "did   write pool = tank/lab into /c\n"
+        "ok    volumes are below tank/lab: ZFS 2.3.9, 3G of 4G free\n"
+    )
+    assert out(capsys, "host", "init", "--pool", "tank/lab", world=world) == text
+    assert world.called("init_host")[0] == "tank/lab"
+    assert main(["host", "init"], lifecycle=world) == 2
+    assert "lab host init --pool tank/lab" in capsys.readouterr().err
+    world.pool = "tank/other"
+    world.host = HostView("tank/other", "2.3.9", 0, 0, (), ("zfs allow x", "echo y"), "")
+    assert out(capsys, "host", "init", world=world, code=5) == "run   zfs allow x\nrun   echo y\n"
+    assert world.called("init_host")[0] == "tank/other"
 
 
 def test_gc_and_doctor(capsys: Capture) -> None:

@@ -8,7 +8,7 @@ import pytest
 from test_cli_support import FakeLifecycle
 
 from lab.cli import main
-from lab.cli.verbs import ImageVerbs, RootVerbs, TemplateVerbs
+from lab.cli.verbs import HostVerbs, ImageVerbs, RootVerbs, TemplateVerbs
 from lab.errors import (
     CommandFailed,
     Conflict,
@@ -312,8 +312,8 @@ def test_ssh_and_sql_run_their_program(capfd: Capture) -> None:
 
 def every_verb() -> list[list[str]]:
     lines = [[], *([verb] for verb in RootVerbs.table)]
-    lines += [["image", verb] for verb in ImageVerbs.table]
-    return lines + [["template", verb] for verb in TemplateVerbs.table]
+    groups = {"image": ImageVerbs, "template": TemplateVerbs, "host": HostVerbs}
+    return lines + [[name, verb] for name, group in groups.items() for verb in group.table]
 
 
 @pytest.mark.parametrize("line", every_verb(), ids=" ".join)
@@ -322,7 +322,7 @@ def test_every_verb_has_help(line: list[str], capsys: Capture) -> None:
     assert main([*line, "--help"], lifecycle=FakeLifecycle()) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"Usage: {' '.join(['lab', *line])} ")
-    if line and line not in (["image"], ["template"], ["snapshot"]):
+    if line and line not in (["image"], ["template"], ["snapshot"], ["host"]):
         assert "\n  Examples:\n    " in text
         assert f"lab {' '.join(line)}" in text.split("Examples:")[1]
     assert "..." not in text.split("Commands:")[-1] if "Commands:" in text else True
@@ -331,6 +331,6 @@ def test_every_verb_has_help(line: list[str], capsys: Capture) -> None:
 
 def test_groups_alone_show_their_help(capsys: Capture) -> None:
     """Protects the curious."""
-    for line in ([], ["image"], ["template"]):
+    for line in ([], ["image"], ["template"], ["host"]):
         assert main(line, lifecycle=FakeLifecycle()) == 0
         assert "Commands:" in capsys.readouterr().out

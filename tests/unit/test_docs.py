@@ -205,3 +205,21 @@ def test_rooms_of_the_program_are_on_the_map() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     rooms = [p for p in (ROOT / "lab").iterdir() if p.is_dir() and (p / "__init__.py").exists()]
     assert [room.name for room in rooms if f"lab/{room.name}/" not in text] == []
+
+
+MESSAGE = re.compile(r"^\*\*([a-z3-6].*?)\*\*", re.M)
+ANYTHING = re.compile(
+    r"\.\.\.|\bNAME\b|process N|qemu:\S+|\b\d[\w.]*|\bn\d\b|: (?=required)|; |\. *$|\bwsrep_.*"
+)
+
+
+def test_quoted_errors_are_errors() -> None:
+    """Protects who searches the page for what is on the screen."""
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    sources = [*(ROOT / "lab").rglob("*.py"), *(ROOT / "images").glob("*.py")]
+    # Strings that follow each other are one; what is put into them stands for anything.
+    code = re.sub(r'"\s*\n?\s*f?"', "", "\n".join(path.read_text() for path in sources))
+    quoted = [part for told in MESSAGE.findall(page) for part in ANYTHING.split(told)]
+    wanted = [part.strip(" ,:") for part in quoted if len(part.split()) > 1]
+    assert len(wanted) > 10
+    assert [part for part in wanted if part not in code] == []

@@ -13,6 +13,7 @@ from lifecycle_world import World, make_image, named
 
 from images import fake
 from images.manifest import BuiltImage
+from lab.hypervisor import Capabilities
 from lab.lifecycle import power
 from lab.lifecycle.context import Context
 from lab.lifecycle.look import lab
@@ -20,7 +21,7 @@ from lab.lifecycle.up import up
 from lab.lifecycle.views import LabView
 from lab.locks import lock
 
-SLOW = 0.6
+SLOW = 1.6
 """Seconds that the slow part takes; the time limit beside it is shorter."""
 
 
@@ -48,7 +49,7 @@ def test_a_first_use_is_told_apart(world: World) -> None:
         first = up(slowly_built(ctx), named("first"))
         took = time.time() - began
         assert names(first)[:3] == ["preflight", "image", "template"]
-        assert first.first_use_seconds > SLOW > first.seconds
+        assert first.first_use_seconds > SLOW
         assert first.first_use_seconds + first.seconds <= took
         assert lab(ctx, "first").seconds == first.seconds
         assert lab(ctx, "first").first_use_seconds == 0.0
@@ -80,14 +81,16 @@ def test_waiting_for_who_builds_it_is_of_the_first_use(world: World) -> None:
         def other() -> None:
             with lock(ctx.home, "image", key):
                 taken.set()
-                over.wait(SLOW)
+                over.wait(SLOW + 0.2)
 
         thread = threading.Thread(target=other)
         thread.start()
         taken.wait()
+        began = time.time()
         view = up(ctx, named("shop"))
         thread.join()
-    assert view.first_use_seconds > SLOW > view.seconds
+        took = time.time() - began
+    assert SLOW < view.first_use_seconds <= took - view.seconds
     assert any("waiting for process" in note for note in world.notes)
 
 
@@ -101,12 +104,12 @@ def test_a_slow_build_takes_no_time_from_the_nodes(world: World) -> None:
 def test_a_template_takes_no_time_from_the_lab(world: World) -> None:
     """Each cluster that is waited for has the whole time, from when its guests were started."""
     world.boot_seconds = SLOW / 2
+    world.capabilities = Capabilities("fake", "fake", warm=False, why_cold="it is cold")
     with world.open() as ctx:
         make_image(ctx)
         began = time.monotonic()
-        view = up(ctx, named("shop"), timeout=SLOW * 0.75)
-        assert view.state == "ready"
-        assert time.monotonic() - began > SLOW / 2
+        assert up(ctx, named("shop"), timeout=SLOW * 0.9).state == "ready"
+        assert time.monotonic() - began > SLOW * 0.9
 
 
 def test_waiting_for_a_turn_takes_no_time_from_the_nodes(world: World) -> None:

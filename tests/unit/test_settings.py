@@ -124,6 +124,31 @@ def test_a_mistake_names_the_variable_or_the_flag() -> None:
         load({"ready_timeout": "x"}, env={}, files=[])
 
 
+def test_a_pool_means_zfs_unless_something_else_is_said(tmp_path: Path) -> None:
+    """Protects: one word in the config is enough to use ZVols."""
+    settings = load_text(tmp_path, 'pool = "tank/lab"')
+    assert (settings.storage, settings.pool) == ("zfs", "tank/lab")
+    assert "pool, from " in settings.sources["storage"]
+    assert load(env={"LAB_POOL": "tank/a/b"}, files=[]).storage == "zfs"
+    settings = load_text(tmp_path, 'pool = "tank/lab"\nstorage = "qcow2"')
+    assert (settings.storage, settings.pool) == ("qcow2", "tank/lab")
+    assert load({"storage": "qcow2"}, env={"LAB_POOL": "tank/lab"}, files=[]).storage == "qcow2"
+    with pytest.raises(InvalidSpec, match=r"config.toml: storage is zfs, but no pool") as caught:
+        load_text(tmp_path, 'storage = "zfs"')
+    assert "LAB_POOL" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tank", "/tank/lab", "tank/lab/", "tank//lab", "tank/..", "tank/.", "1tank/lab", "tank/a b",
+     "tank/l@b", "tank/l#b", "tank/l%b", "tank/läb", "tank/" + "x" * 100, "tank/a:b", "-/a"],
+)  # fmt: skip
+def test_a_pool_that_no_dataset_can_be(tmp_path: Path, name: str) -> None:
+    """Protects: names are refused as ZFS would, before anything is done."""
+    with pytest.raises(InvalidSpec, match="pool"):
+        load_text(tmp_path, f'pool = "{name}"')
+
+
 def test_config_files_follow_xdg() -> None:
     own, system = config_files({"XDG_CONFIG_HOME": "/c"})
     assert own == Path("/c/lab/config.toml")

@@ -1,0 +1,25 @@
+"""Which operating system this is. Nothing outside ``lab/host`` and the drivers asks."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import sys
+from typing import Literal
+
+System = Literal["linux", "freebsd", "other"]
+
+
+def system(name: str = sys.platform) -> System:
+    """The system's family; ``name`` as Python's ``sys.platform`` gives it."""
+    if name == "linux":
+        return "linux"
+    return "freebsd" if name.startswith("freebsd") else "other"
+
+
+def describe() -> str:
+    """Distribution and kernel, for people."""
+    kernel = f"{platform.system()} {platform.release()}"
+    with contextlib.suppress(OSError):  # no os-release file
+        return f"{platform.freedesktop_os_release().get('PRETTY_NAME', '?')}, {kernel}"
+    return kernel

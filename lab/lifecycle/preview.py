@@ -1,0 +1,55 @@
+"""``lab up --dry-run``: what would be made of what, found out without making anything."""
+
+from __future__ import annotations
+
+from images.recipe import Recipe, load
+from lab.blueprints import Blueprint, blueprint
+from lab.errors import Conflict
+from lab.lifecycle import image as images
+from lab.lifecycle import template
+from lab.lifecycle.context import Context
+from lab.lifecycle.engine import choose
+from lab.lifecycle.preflight import preflight
+from lab.lifecycle.views import Preview
+from lab.spec import LabSpec
+
+
+def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
+    """What ``up`` would do for ``spec`` now.
+
+    Raises what ``up`` would raise before it makes anything: InvalidSpec, Conflict, HostUnfit.
+    """
+    plan = blueprint(spec.blueprint)
+    preflight(ctx, spec)
+    if spec.name and ctx.store.labs.find(spec.name) is not None:
+        raise Conflict(f"lab {spec.name} exists already", hint=f"`lab status {spec.name}` shows it")
+    recipe = load(choose(ctx, plan, spec).recipe)
+    profile = ctx.settings.profile_of(spec.profile)
+    key = images.key_of(recipe, ctx.settings.layout, profile)
+    record = ctx.store.images.find(key)
+    built = record is not None and record.state == "ready"
+    found = _template(ctx, recipe, key, plan, spec) if built else ""
+    capabilities = ctx.hypervisor.capabilities()
+    why_cold = "asked for" if cold else "" if capabilities.warm else capabilities.why_cold
+    return Preview(
+        name=spec.name or ctx.store.free_name(spec.blueprint),
+        blueprint=plan.name,
+        engine=recipe.engine,
+        nodes=spec.nodes,
+        memory=spec.size.memory,
+        cpus=spec.size.cpus,
+        disk=spec.size.disk,
+        profile=profile.name,
+        image=key,
+        image_there=built,
+        template=None if cold else found,
+        start="cold" if why_cold else "warm",
+        why_cold=why_cold,
+    )
+
+
+def _template(ctx: Context, recipe: Recipe, key: str, plan: Blueprint, spec: LabSpec) -> str:
+    """The name of the template that would be cloned, empty if there is none yet."""
+    wanted = template.key_of(ctx, images.find(ctx, recipe, key), plan, spec)
+    ready = [r.key for r in ctx.store.templates.all() if r.state == "ready"]
+    return next((name for name in ready if name.partition(".")[0] == wanted), "")

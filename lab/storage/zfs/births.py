@@ -1,0 +1,101 @@
+"""Making volumes so that they appear whole: by one command, or out of sight and then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+
+from lab.errors import LabError
+from lab.names import VolumeName
+from lab.profile import VolumeProfile
+from lab.storage import Tags, Volume, rules
+from lab.storage.zfs import links
+from lab.storage.zfs.commands import telling
+from lab.storage.zfs.faults import Fault
+from lab.storage.zfs.pool import Pool
+from lab.storage.zfs.removal import Removal
+from lab.storage.zfs.works import Work, Works
+
+_GRAIN = 1 << 20  # bytes; a multiple of any volblocksize
+
+
+class Births:
+    """What makes new volumes in ``pool``."""
+
+    def __init__(self, pool: Pool, works: Works, removal: Removal) -> None:
+        self._pool = pool
+        self._works = works
+        self._removal = removal
+
+    def blank(self, volume: VolumeName, size: int, tags: Tags, profile: VolumeProfile) -> list[str]:
+        """The command that makes an empty sparse ZVol, but for its name; ``size`` in bytes."""
+        whole = rounded(rules.check_size(size))
+        block = ["-b", str(profile.block_size)]
+        return ["create", "-s", "-V", str(whole), *block, *self._pool.birth(volume, tags, profile)]
+
+    def at_once(
+        self,
+        work: Work,
+        volume: VolumeName,
+        args: list[str],
+        errors: Mapping[Fault, LabError] | None = None,
+    ) -> None:
+        """Run the one command ``args`` that makes ``volume``, told its name.
+
+        ``errors``: what faults stand for here. Raises Conflict if it exists, HostUnfit.
+        """
+        known = {Fault.EXISTS: rules.exists(volume), **(errors or {})}
+        with telling(known), self._pool.room():
+            self._pool.make(work, *args, self._pool.layout.dataset(volume))
+
+    def hidden(
+        self, volume: VolumeName, tags: Tags, what: str, fill: Callable[[Work, str], int]
+    ) -> Volume:
+        """What ``fill`` makes out of sight, told its name there, as the new ``volume``.
+
+        ``fill`` returns its size in bytes. Raises Conflict if ``volume`` exists, HostUnfit. On
+        any error what was made is destroyed.
+        """
+        target = self._pool.layout.dataset(volume)
+        if self._pool.exists(volume):
+            raise rules.exists(volume)
+        with self._works.begin(f"{what} of {volume}") as work:
+            name = f"{self._pool.layout.works}/{work.token}.0"
+            try:
+                size = fill(work, name)
+                with telling({Fault.EXISTS: rules.exists(volume)}), self._pool.room():
+                    self._pool.make(work, "rename", name, target)
+            except BaseException:
+                with contextlib.suppress(LabError):
+                    self._removal.raze(work, name)
+                raise
+            return self.appear(work, volume, size, tags)
+
+    def appear(
+        self, work: Work, volume: VolumeName, size: int, tags: Tags, *, number: int = 0
+    ) -> Volume:
+        """The new ``volume`` once its device is there; it is destroyed if that does not come.
+
+        ``number``: only the dataset of that number is new.
+        """
+        name = self._pool.layout.dataset(volume, number)
+        try:
+            path = links.wait_for(name, size)
+        except LabError:
+            self._removal.raze(work, name)
+            raise
+        return Volume(volume, path, "block", size, tags)
+
+    def fits(self, needs: int) -> None:
+        """Raise HostUnfit, with figures, if ``needs`` bytes are more than what is free.
+
+        A pool that fills makes the guests of all labs fail, so nothing is tried that may.
+        """
+        free = self._pool.space().free
+        if needs > free:
+            raise rules.no_space(self._pool.layout.root, needs, free)
+
+
+def rounded(size: int) -> int:
+    """``size`` in bytes, as a ZVol of any block size can have it: whole MiB."""
+    return -(-size // _GRAIN) * _GRAIN

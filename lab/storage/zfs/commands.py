@@ -1,0 +1,122 @@
+"""Running ``zfs``, and what goes wrong with it as our errors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from lab import run
+from lab.errors import CommandFailed, LabError
+from lab.run import Completed
+from lab.storage.zfs import listing
+from lab.storage.zfs.faults import Fault, fault_of, host_error, no_pool
+from lab.storage.zfs.listing import COLUMNS, SOURCES, Dataset
+from lab.storage.zfs.works import Work
+
+TIMEOUT = 300.0
+"""Seconds for one command: on a pool of busy disks one commit may take many."""
+_STALL = 300.0
+_CHUNK = 1 << 20
+_SBIN = "/usr/sbin:/sbin:/usr/local/sbin"
+
+
+class Runner(Protocol):
+    """``lab.run.run``, or what stands in for it."""
+
+    def __call__(
+        self, argv: Sequence[str], *, timeout: float, env: Mapping[str, str], keep: Sequence[int]
+    ) -> Completed:
+        """Raises CommandFailed, HostUnfit."""
+
+
+class Commands:
+    """``zfs`` for the datasets below ``root``, with English messages whatever the user reads.
+
+    All raise CommandFailed, and HostUnfit for what is wrong with the host. ``work``: the call
+    that something is changed for.
+    """
+
+    def __init__(self, root: str, runner: Runner = run.run) -> None:
+        self._root = root
+        self._run = runner
+
+    def zfs(self, *args: str, work: Work | None = None) -> str:
+        """Run ``zfs args`` and return what it prints."""
+        with self._host_errors():
+            return self._run(
+                [program("zfs"), *args], timeout=TIMEOUT, env=_environment(), keep=_kept(work)
+            ).stdout
+
+    def output(self, *args: str) -> Iterator[bytes]:
+        """What ``zfs args`` writes, in pieces of at most 1 MiB."""
+        with self._host_errors():
+            argv = [program("zfs"), *args]
+            yield from run.output(argv, stall=_STALL, chunk=_CHUNK, env=_environment())
+
+    def feed(self, source: Iterable[bytes], *args: str, work: Work) -> None:
+        """Run ``zfs args`` with the pieces of ``source`` as its input."""
+        argv = [program("zfs"), *args]
+        with self._host_errors():
+            run.feed(argv, source, stall=_STALL, env=_environment(), keep=_kept(work))
+
+    def look(self, *args: str) -> list[Dataset]:
+        """The datasets that ``zfs get args`` finds; empty if the one named last is absent.
+
+        Raises HostUnfit if the parent dataset is not there: that proves nothing of the rest.
+        """
+        found = self._listed(*args)
+        if found is None and (args[-1] == self._root or self._listed(self._root) is None):
+            raise no_pool(self._root)
+        return found or []
+
+    def find(self, name: str) -> Dataset | None:
+        """The dataset ``name``, also one that is not below ``root``; None if it is absent."""
+        found = self._listed(name)
+        return found[0] if found else None
+
+    def _listed(self, *args: str) -> list[Dataset] | None:
+        columns = ["-Hp", "-o", COLUMNS, "-s", SOURCES]
+        try:
+            return listing.parse(self.zfs("get", *columns, *args[:-1], "all", args[-1]))
+        except CommandFailed as error:
+            if fault_of(error) is Fault.ABSENT:
+                return None
+            raise
+
+    @contextlib.contextmanager
+    def _host_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except CommandFailed as error:
+            wrong = host_error(error, self._root)
+            if wrong is None:
+                raise
+            raise wrong from error
+
+
+@contextlib.contextmanager
+def telling(errors: Mapping[Fault, LabError]) -> Iterator[None]:
+    """Raise the error that a fault stands for in this place."""
+    try:
+        yield
+    except CommandFailed as error:
+        known = errors.get(fault_of(error))
+        if known is None:
+            raise
+        raise known from error
+
+
+def program(name: str) -> str:
+    """The path of ``zfs`` or ``zpool``, also for users whose PATH has no sbin."""
+    return shutil.which(name) or shutil.which(name, path=_SBIN) or name
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "LC_ALL": "C"}
+
+
+def _kept(work: Work | None) -> list[int]:
+    return [work.handle] if work else []

@@ -1,0 +1,257 @@
+"""The driver: what each call of ``lab.storage.Storage`` is on ZFS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from lab.errors import CommandFailed, InvalidSpec
+from lab.names import VolumeName
+from lab.profile import VolumeProfile
+from lab.run import run
+from lab.storage import PLAIN, Space, Tags, Volume, VolumeSnapshot, rules, sparse
+from lab.storage.zfs import device, links
+from lab.storage.zfs.births import Births, rounded
+from lab.storage.zfs.commands import Commands, Runner, telling
+from lab.storage.zfs.faults import Fault, fault_of
+from lab.storage.zfs.listing import Dataset
+from lab.storage.zfs.names import Layout
+from lab.storage.zfs.pool import Pool
+from lab.storage.zfs.properties import HOME, options, tags_of
+from lab.storage.zfs.removal import HOLD, Removal
+from lab.storage.zfs.stack import Stack
+from lab.storage.zfs.streams import Streams
+from lab.storage.zfs.sweep import Sweep
+from lab.storage.zfs.works import Work, Works
+
+_AT_BIRTH = ("volsize", "volblocksize", "refreservation")
+"""Properties that a clone has from its origin."""
+
+
+class ZfsStorage:
+    """Volumes as ZVols below the dataset ``parent``; the contract is ``lab.storage.Storage``'s.
+
+    ``home`` marks the volumes of this installation, ``works`` is a directory of its own for
+    locks.
+
+    Sizes are rounded up to whole MiB. Devices keep the owner that udev gives them: libvirt hands
+    them to QEMU's user itself, in a /dev of QEMU's own.
+    """
+
+    name = "zfs"
+
+    def __init__(
+        self,
+        parent: str,
+        home: str,
+        works: Path,
+        *,
+        runner: Runner = run,
+    ) -> None:
+        self._pool = Pool(Layout(parent), home, Commands(parent, runner))
+        self._works = Works(works)
+        self._removal = Removal(self._pool, self._works)
+        self._births = Births(self._pool, self._works, self._removal)
+        self._sweep = Sweep(self._pool, self._works, self._removal)
+        self._streams = Streams(self._pool, self._works, self._removal, self._births)
+
+    def create(
+        self, volume: VolumeName, size: int, tags: Tags, *, profile: VolumeProfile = PLAIN
+    ) -> Volume:
+        """A sparse ZVol, in one command."""
+        tags = rules.check_tags(tags)
+        args = self._births.blank(volume, size, tags, profile)
+        with self._works.begin(f"create of {volume}") as work:
+            self._births.at_once(work, volume, args)
+            return self._births.appear(work, volume, rounded(size), tags)
+
+    def import_raw(
+        self, volume: VolumeName, source: Path, tags: Tags, *, profile: VolumeProfile = PLAIN
+    ) -> Volume:
+        """A ZVol that is written out of sight; ``source`` is removed at the end.
+
+        Raises HostUnfit before anything is written if the data would not fit uncompressed.
+        """
+        if not source.is_file():
+            raise InvalidSpec(f"{source} is not a raw disk file")
+        tags = rules.check_tags(tags)
+        size = rounded(source.stat().st_size)
+        args = self._births.blank(volume, size, tags, profile)
+        needs = sparse.allocated(source)
+
+        def fill(work: Work, name: str) -> int:
+            self._births.fits(needs)
+            with self._pool.room(needs):
+                self._pool.make(work, *args, name)
+            path = links.wait_for(name, size)
+            with source.open("rb") as file:
+                parts = list(sparse.extents(file.fileno()))
+                pieces = sparse.read(file.fileno(), parts, device.CHUNK)
+                device.write(self._pool, path, pieces, needs)
+            return size
+
+        made = self._births.hidden(volume, tags, "import", fill)
+        source.unlink(missing_ok=True)
+        return made
+
+    def snapshot(self, volumes: Sequence[VolumeName], label: str) -> list[VolumeSnapshot]:
+        """One ``zfs snapshot`` of all, which is atomic, and on the disks when it returns."""
+        rules.check_label(label)
+        found = self._without(volumes, label)
+        if found:
+            names = sorted(f"{stack.current.name}@{label}" for stack in found.values())
+            args = ["snapshot", *options({HOME: self._pool.home}), *names]
+            with self._works.begin(f"snapshot {label} of {volumes[0]}") as work:
+                try:
+                    with self._pool.room():
+                        self._pool.run.zfs(*args, work=work)
+                except CommandFailed:
+                    self._without(volumes, label)  # another process was faster: tells how
+                    raise
+        return [VolumeSnapshot(name, label, found[name].size) for name in volumes]
+
+    def persist(self, snapshots: Sequence[VolumeSnapshot]) -> None:
+        """Hold them, so that nobody destroys them by mistake.
+
+        They are on the disks already: ``zfs snapshot`` returns when the pool has committed them.
+        """
+        for snapshot in snapshots:
+            name = self._visible(snapshot)[1].name
+            missing = rules.no_snapshot(snapshot.volume, snapshot.label)
+            with self._works.begin(f"persist of {snapshot.volume}") as work:
+                try:
+                    with telling({Fault.ABSENT: missing}), self._pool.room():
+                        self._pool.run.zfs("hold", HOLD, name, work=work)
+                except CommandFailed as error:
+                    if fault_of(error) is not Fault.HELD:
+                        raise
+
+    def seal(self, snapshot: VolumeSnapshot) -> str:
+        """Its number and its moment in the pool's history: no other snapshot has the same.
+
+        A snapshot cannot be written to, nor can those below it, so nothing needs to be read.
+        """
+        found = self._visible(snapshot)[1]
+        return f"{found.facts['guid']}:{found.facts['createtxg']}"
+
+    def snapshots(self, volume: VolumeName) -> list[VolumeSnapshot]:
+        """See ``Storage``; those of volumes that are not ours count as absent."""
+        self._works.settle()
+        stack = self._pool.search(volume)
+        return stack.as_snapshots() if stack else []
+
+    def clone(
+        self,
+        origin: VolumeSnapshot,
+        volume: VolumeName,
+        tags: Tags,
+        *,
+        size: int = 0,
+        profile: VolumeProfile = PLAIN,
+    ) -> Volume:
+        """One ``zfs clone`` with tags and size, and the wait for its device."""
+        tags = rules.check_tags(tags)
+        args = ["clone", *self._pool.birth(volume, tags, profile)]
+        gate = self._works.gate(origin.volume, shared=True)
+        with self._works.begin(f"clone to {volume}") as work, gate:
+            _, found = self._visible(origin)
+            smallest = found.number("volsize")
+            size = rounded(rules.clone_size(origin.volume, smallest, size))
+            if size != smallest:
+                args += options({"volsize": str(size)})
+            absent = {Fault.ABSENT: rules.no_snapshot(origin.volume, origin.label)}
+            self._births.at_once(work, volume, [*args, found.name], absent)
+            return self._births.appear(work, volume, size, tags)
+
+    def rollback(self, volume: VolumeName, label: str) -> Volume:
+        """``zfs rollback`` to the latest snapshot; to another, one more clone (see package)."""
+        with self._works.begin(f"rollback of {volume}") as work, self._works.gate(volume):
+            stack, found = self._visible(VolumeSnapshot(volume, label, 0))
+            if not self._rolled_back(work, stack, found):
+                number = stack.unused
+                kept = {k: v for k, v in stack.parts[0].local.items() if k not in _AT_BIRTH}
+                name = self._pool.layout.dataset(volume, number)
+                with self._pool.room():
+                    self._pool.make(work, "clone", *options(kept), found.name, name)
+                tags = tags_of(stack.parts[0].local)
+                self._births.appear(work, volume, stack.size, tags, number=number)
+                self._sweep.trim(work, volume)
+        return self.get(volume)
+
+    def drop(self, snapshot: VolumeSnapshot) -> None:
+        """See ``Storage``; what a rollback made from it keeps it, out of sight."""
+        rules.check_label(snapshot.label)
+        self._removal.drop(snapshot.volume, snapshot.label)
+
+    def destroy(self, volume: VolumeName) -> None:
+        """See ``Storage``; a clone counts also if another installation made it."""
+        self._removal.destroy(volume)
+
+    def volumes(self) -> list[Volume]:
+        """Those that carry our tag; their devices may not be there yet."""
+        self._works.settle()
+        return [stack.as_volume() for stack in self._pool.volumes().values()]
+
+    def get(self, volume: VolumeName) -> Volume:
+        """See ``Storage``; raises HostUnfit if the volume's device is not there."""
+        self._works.settle()
+        found = self._pool.find(volume)
+        path = links.wait_for(found.current.name, found.size)
+        return Volume(volume, path, "block", found.size, tags_of(found.parts[0].local))
+
+    def used(self, volume: VolumeName) -> int:
+        """As ZFS counts: what was written in the last seconds may not be in it."""
+        self._works.settle()
+        return sum(part.number("used") for part in self._pool.find(volume).parts)
+
+    def space(self) -> Space:
+        """What is available to the parent dataset, quotas and reservations considered."""
+        return self._pool.space()
+
+    def send(self, snapshot: VolumeSnapshot, to: BinaryIO, *, plain: bool = False) -> None:
+        """The stream of ``zfs send`` in an envelope, see ``envelope.py``, or the plain one."""
+        _, found = self._visible(snapshot)
+        (self._streams.send_plain if plain else self._streams.send)(snapshot, found, to)
+
+    def receive(self, volume: VolumeName, source: BinaryIO, tags: Tags) -> VolumeSnapshot:
+        """Both formats; received out of sight and checked, then renamed."""
+        return self._streams.receive(volume, source, rules.check_tags(tags))
+
+    def sweep(self) -> list[str]:
+        """Also destroys what was busy when it was to be destroyed."""
+        return self._sweep.run()
+
+    def pending(self) -> list[str]:
+        """What was destroyed and still waits for a sweep, and why; one line each."""
+        return self._sweep.pending()
+
+    def _without(self, volumes: Sequence[VolumeName], label: str) -> dict[VolumeName, Stack]:
+        """The volumes; raises NotFound for an absent one, Conflict for one with ``label``."""
+        self._works.settle()
+        found = self._pool.find_all(volumes)
+        for name, stack in found.items():
+            if label in {one.label for one in (*stack.snapshots, *stack.foreign)}:
+                raise rules.has_snapshot(name, label)
+        return found
+
+    def _visible(self, snapshot: VolumeSnapshot) -> tuple[Stack, Dataset]:
+        rules.check_label(snapshot.label)
+        self._works.settle()
+        stack = self._pool.find(snapshot.volume)
+        found = stack.snapshot(snapshot.label)
+        if found is None:
+            raise rules.no_snapshot(snapshot.volume, snapshot.label)
+        return stack, found
+
+    def _rolled_back(self, work: Work, stack: Stack, found: Dataset) -> bool:
+        """True if ``found`` was the latest snapshot, and the volume is as it was then."""
+        if not found.name.startswith(f"{stack.current.name}@"):
+            return False
+        try:
+            self._pool.run.zfs("rollback", found.name, work=work)
+        except CommandFailed as error:
+            if fault_of(error) is Fault.NEWER:
+                return False
+            raise
+        return True

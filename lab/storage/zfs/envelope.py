@@ -1,0 +1,64 @@
+"""What is around the stream of ``zfs send`` when it travels.
+
+::
+
+    header   one line of JSON: {"format": "lab-volume-zfs", "version": 1, "label": ..., "size":
+             bytes as a guest sees it, "data": bytes it takes on a pool}, then the SHA-256 of
+             that line, 32 bytes
+    pieces   length (32-bit big-endian, at most 1 MiB), the bytes, then the SHA-256 of all
+             bytes before it but earlier sums, 32 bytes
+    end      length 0 and its sum; nothing may follow
+
+A kernel that reads a damaged ZFS stream has more to lose than we have: a piece gets to it only
+when its sum is right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
+
+from lab.storage.stream import StreamHeader, damaged, header_bytes, read_exactly
+
+FORMAT = "lab-volume-zfs"
+
+_LENGTH = struct.Struct(">I")
+_LIMIT = 1 << 20
+_SUM = 32
+
+
+def wrap(to: BinaryIO, header: StreamHeader, pieces: Iterable[bytes]) -> None:
+    """Write the whole; ``pieces`` have at most 1 MiB each."""
+    line = header_bytes(header, FORMAT)
+    to.write(line)
+    digest = hashlib.sha256(line)
+    for piece in pieces:
+        _write(to, digest, piece)
+    _write(to, digest, b"")
+
+
+def unwrap(source: BinaryIO, line: bytes) -> Iterator[bytes]:
+    """The pieces behind the header ``line``; raises InvalidSpec for the first that is damaged."""
+    digest = hashlib.sha256(line)
+    while True:
+        length = read_exactly(source, _LENGTH.size)
+        (size,) = _LENGTH.unpack(length)
+        if size > _LIMIT:
+            raise damaged("a piece is out of place")
+        piece = read_exactly(source, size)
+        digest.update(length + piece)
+        if read_exactly(source, _SUM) != digest.digest():
+            raise damaged("a checksum does not match")
+        if not piece:
+            break
+        yield piece
+    if source.read(1):
+        raise damaged("there is more after its end")
+
+
+def _write(to: BinaryIO, digest: hashlib._Hash, piece: bytes) -> None:
+    length = _LENGTH.pack(len(piece))
+    digest.update(length + piece)
+    to.write(length + piece + digest.digest())

@@ -1,0 +1,137 @@
+"""The part of a pool that is ours: finding datasets, and making them where they belong."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from lab.errors import CommandFailed, HostUnfit
+from lab.names import VolumeName
+from lab.profile import VolumeProfile
+from lab.storage import Space, Tags, rules
+from lab.storage.zfs.commands import Commands
+from lab.storage.zfs.faults import Fault, fault_of, no_pool
+from lab.storage.zfs.listing import Dataset
+from lab.storage.zfs.names import Layout
+from lab.storage.zfs.properties import FOLDER, HOME, VOLUME, options, tag_properties
+from lab.storage.zfs.stack import Stack, stacks
+from lab.storage.zfs.works import Work
+
+_ALL = "filesystem,volume,snapshot"
+_TRIES = 20
+_FOLDER = {"mountpoint": "none", "canmount": "off", "volmode": "dev", FOLDER: "yes"}
+# volmode is inherited by volumes. Set on a new one, it makes the kernel take the device away
+# and bring it again, and udev the link, after the command has ended.
+_SMALL = 1 << 20  # bytes that a dataset and its tags take, rounded up
+
+
+class Pool:
+    """The datasets below the parent dataset that belong to ``home``."""
+
+    def __init__(self, layout: Layout, home: str, commands: Commands) -> None:
+        self.layout = layout
+        self.home = home
+        self.run = commands
+
+    def volumes(self) -> dict[VolumeName, Stack]:
+        """All volumes, without their snapshots."""
+        found = self.run.look("-r", "-t", "volume", self.layout.root)
+        return stacks(found, self.layout, self.home)
+
+    def everything(self) -> list[Dataset]:
+        """All datasets and snapshots, of others too."""
+        return self.run.look("-r", "-t", _ALL, self.layout.root)
+
+    def owned(self, volume: VolumeName) -> list[Dataset]:
+        """All datasets and snapshots in the folder of ``volume``'s owner."""
+        return self.run.look("-r", "-t", _ALL, self.layout.folder(volume.owner))
+
+    def search(self, volume: VolumeName) -> Stack | None:
+        """The volume; None if it is absent or not ours."""
+        return stacks(self.owned(volume), self.layout, self.home).get(volume)
+
+    def find(self, volume: VolumeName) -> Stack:
+        """The volume; raises NotFound."""
+        return self.find_all([volume])[volume]
+
+    def find_all(self, volumes: Sequence[VolumeName]) -> dict[VolumeName, Stack]:
+        """The volumes; raises NotFound for the first that is absent."""
+        seen: dict[VolumeName, Stack] = {}
+        for one in {volume.owner: volume for volume in volumes}.values():
+            seen |= stacks(self.owned(one), self.layout, self.home)
+        for volume in volumes:
+            if volume not in seen:
+                raise rules.absent(volume)
+        return {volume: seen[volume] for volume in volumes}
+
+    def exists(self, volume: VolumeName) -> bool:
+        """True if the name is taken, by whomever."""
+        return bool(self.run.look(self.layout.dataset(volume)))
+
+    def space(self) -> Space:
+        """What is free for us, and the sum of that and what we use."""
+        (root,) = self.run.look(self.layout.root)
+        free = root.number("available")
+        return Space(free, free + root.number("used"))
+
+    def birth(self, volume: VolumeName, tags: Tags, profile: VolumeProfile) -> list[str]:
+        """The options that a dataset of ``volume`` is made with.
+
+        All are set by the same command, ours together: what has one has all. Raises InvalidSpec
+        if ZFS cannot hold the name or the tags.
+        """
+        self.layout.dataset(volume)
+        chosen = {
+            "compression": profile.compression,
+            "sync": profile.sync,
+            "logbias": profile.logbias,
+            "primarycache": profile.primarycache,
+        }
+        ours = {**tag_properties(tags), HOME: self.home, VOLUME: str(volume)}
+        return list(options({**chosen, **ours}))
+
+    def make(self, work: Work, *args: str) -> None:
+        """Run ``zfs args``, of which the last is the new name; folders are made as needed."""
+        folder = args[-1].rpartition("/")[0]
+        for left in reversed(range(_TRIES)):
+            try:
+                self.run.zfs(*args, work=work)
+            except CommandFailed as error:
+                # another process may tidy the folder away before there is something in it
+                if fault_of(error) is not Fault.NO_PARENT or not left:
+                    raise
+                self.folder(work, folder)
+            else:
+                return
+
+    @contextlib.contextmanager
+    def room(self, needs: int = _SMALL) -> Iterator[None]:
+        """Raise HostUnfit, with figures, when the pool or a quota is full; bytes."""
+        try:
+            yield
+        except CommandFailed as error:
+            if fault_of(error) is not Fault.NO_SPACE:
+                raise
+            raise self.full(needs) from error
+
+    def full(self, needs: int) -> HostUnfit:
+        """The error for a full pool or quota; bytes."""
+        return rules.no_space(self.layout.root, needs, self.space().free)
+
+    def folder(self, work: Work, folder: str) -> None:
+        """Make ``folder`` and those above it; fine if it is there."""
+        above = folder.rpartition("/")[0]
+        try:
+            self.run.zfs("create", *options(_FOLDER), folder, work=work)
+        except CommandFailed as error:
+            if fault_of(error) is Fault.EXISTS:
+                return
+            if fault_of(error) is not Fault.NO_PARENT:
+                raise
+            if above == self.layout.root:
+                raise no_pool(self.layout.root) from error
+            # before anything else: once the pool is full, it is too late to make what
+            # destroying needs
+            self.folder(work, self.layout.works)
+            self.folder(work, above)
+            self.folder(work, folder)

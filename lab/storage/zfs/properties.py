@@ -1,0 +1,86 @@
+"""Tags as user properties: any text survives, and what is set by others does not count.
+
+A value is written in printable ASCII, all else as %XX of its UTF-8 bytes, because ``zfs``
+prints values between tabs and newlines and a lone hyphen for none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from lab.errors import InvalidSpec
+from lab.storage import Tags
+
+HOME = "lab:home"
+"""Which installation a dataset or snapshot belongs to."""
+VOLUME = "lab:volume"
+"""The name of the volume that a dataset was made for."""
+RECEIVED = "lab:received"
+"""The snapshot that came with a received dataset, and could not be tagged as it came."""
+FOLDER = "lab:folder"
+"""On the file systems that only hold volumes."""
+DROPPED = "lab:dropped"
+"""On a snapshot that is gone for all but ZFS: a rollback made a clone of it."""
+TAG = "lab.tag:"
+"""Before the key of each tag."""
+
+KEY_LIMIT, VALUE_LIMIT = 255, 8191
+"""Bytes of a user property's name and value, at most."""
+
+_ESCAPED = re.compile(rb"%([0-9A-F]{2})")
+_PLAIN = frozenset(range(0x21, 0x7F)) - {0x25}
+
+
+def encode(value: str) -> str:
+    """``value`` as a property holds it."""
+    if value in ("", "-"):
+        return {"": "%", "-": "%2D"}[value]
+    data = value.encode("utf-8", "surrogatepass")
+    last = len(data) - 1
+    # spaces stay readable within, and would be lost at the ends
+    return "".join(
+        chr(byte) if byte in _PLAIN or (byte == 0x20 and 0 < at < last) else f"%{byte:02X}"
+        for at, byte in enumerate(data)
+    )
+
+
+def decode(text: str) -> str:
+    """The reverse of ``encode``; a text that it never wrote stays as it is."""
+    if text == "%":
+        return ""
+    data = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), text.encode())
+    try:
+        return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return text
+
+
+def tag_properties(tags: Tags) -> dict[str, str]:
+    """The user properties that hold ``tags``; raises InvalidSpec if ZFS cannot."""
+    found = {TAG + key: encode(value) for key, value in tags.items()}
+    for name, value in found.items():
+        key = name.removeprefix(TAG)
+        if len(name) > KEY_LIMIT:
+            raise InvalidSpec(f"the tag {key[:40]}... has too long a key for ZFS")
+        if len(value) > VALUE_LIMIT:
+            raise InvalidSpec(
+                f"the tag {key} is too long for ZFS: {len(value)} bytes, at most {VALUE_LIMIT}"
+            )
+    return found
+
+
+def tags_of(local: Mapping[str, str]) -> dict[str, str]:
+    """The tags among the properties set on a dataset itself."""
+    return {
+        name.removeprefix(TAG): decode(value)
+        for name, value in local.items()
+        if name.startswith(TAG)
+    }
+
+
+def options(properties: Mapping[str, str]) -> Iterator[str]:
+    """``properties`` as arguments for ``zfs``."""
+    for name, value in properties.items():
+        yield "-o"
+        yield f"{name}={value}"

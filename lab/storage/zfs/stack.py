@@ -1,0 +1,130 @@
+"""The datasets that make one volume.
+
+Usually that is one, the base. After a rollback past a later snapshot there is one more: a clone
+of a snapshot of a lower one. The highest is what guests open; snapshots of all of them count.
+A dataset that only looks like a part, because its volume was destroyed and another made in
+its place, is told by its origin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from lab.names import VolumeName
+from lab.storage import Volume, VolumeSnapshot
+from lab.storage.zfs import links
+from lab.storage.zfs.listing import Dataset
+from lab.storage.zfs.names import Layout
+from lab.storage.zfs.properties import DROPPED, HOME, tags_of
+
+
+@dataclass(frozen=True)
+class Stack:
+    """``parts`` from the base to the current dataset; ``snapshots`` of them, oldest first.
+
+    ``foreign``: snapshots of the parts that do not carry our tag; ``dropped``: those that only
+    wait for the clones of them to go. ``unused``: the lowest
+    number that no dataset with the volume's name has, nor any higher one.
+    """
+
+    volume: VolumeName
+    parts: tuple[Dataset, ...]
+    snapshots: tuple[Dataset, ...]
+    foreign: tuple[Dataset, ...]
+    dropped: tuple[Dataset, ...]
+    unused: int
+
+    @property
+    def current(self) -> Dataset:
+        """What guests open."""
+        return self.parts[-1]
+
+    @property
+    def size(self) -> int:
+        """Bytes that a guest sees."""
+        return self.current.number("volsize")
+
+    @property
+    def superseded(self) -> list[Dataset]:
+        """Parts that are neither opened nor keep a snapshot."""
+        needed = {one.name.partition("@")[0] for one in (*self.snapshots, *self.foreign)}
+        return [part for part in self.parts[1:-1] if part.name not in needed]
+
+    def snapshot(self, label: str) -> Dataset | None:
+        """The snapshot ``label``, of whichever part."""
+        return next((found for found in self.snapshots if found.label == label), None)
+
+    def as_volume(self) -> Volume:
+        """The volume; its path may not be there yet."""
+        return Volume(
+            self.volume,
+            links.place(self.current.name),
+            "block",
+            self.size,
+            tags_of(self.parts[0].local),
+        )
+
+    def as_snapshots(self) -> list[VolumeSnapshot]:
+        """The snapshots, oldest first."""
+        return [
+            VolumeSnapshot(self.volume, found.label, found.number("volsize"))
+            for found in self.snapshots
+        ]
+
+
+def stacks(datasets: Iterable[Dataset], layout: Layout, home: str) -> dict[VolumeName, Stack]:
+    """The volumes of ``home`` among ``datasets``."""
+    named: dict[VolumeName, dict[int, Dataset]] = {}
+    snapshots: dict[str, list[Dataset]] = {}
+    for dataset in datasets:
+        base, at, _ = dataset.name.partition("@")
+        if at:
+            snapshots.setdefault(base, []).append(dataset)
+        elif dataset.kind == "volume" and (found := layout.parse(dataset.name)):
+            named.setdefault(found[0], {})[found[1]] = dataset
+    return {
+        volume: _stack(volume, numbered, snapshots, home)
+        for volume, numbered in sorted(named.items())
+        if is_ours(numbered.get(0), home)
+    }
+
+
+def strays(
+    datasets: Iterable[Dataset], layout: Layout, home: str
+) -> list[tuple[VolumeName, Dataset]]:
+    """Datasets of ``home`` that were made for a rollback and are part of no volume any more."""
+    known = list(datasets)
+    parts = {part.name for stack in stacks(known, layout, home).values() for part in stack.parts}
+    ours = [one for one in known if one.kind == "volume" and is_ours(one, home)]
+    named = [(layout.parse(one.name), one) for one in ours if one.name not in parts]
+    return [(place[0], one) for place, one in named if place and place[1]]
+
+
+def is_ours(dataset: Dataset | None, home: str) -> bool:
+    """True if the dataset or snapshot carries the tag of ``home`` itself."""
+    return dataset is not None and dataset.local.get(HOME) == home
+
+
+def _stack(
+    volume: VolumeName,
+    numbered: Mapping[int, Dataset],
+    snapshots: Mapping[str, list[Dataset]],
+    home: str,
+) -> Stack:
+    parts: list[Dataset] = []
+    for number, dataset in sorted(numbered.items()):
+        below = {part.name for part in parts}
+        fits = number == 0 or dataset.origin.partition("@")[0] in below
+        if fits and is_ours(dataset, home):
+            parts.append(dataset)
+    found = [one for part in parts for one in snapshots.get(part.name, [])]
+    found.sort(key=lambda one: one.number("createtxg"))
+    return Stack(
+        volume,
+        tuple(parts),
+        tuple(one for one in found if is_ours(one, home) and DROPPED not in one.local),
+        tuple(one for one in found if not is_ours(one, home)),
+        tuple(one for one in found if is_ours(one, home) and DROPPED in one.local),
+        max(numbered) + 1,
+    )

@@ -1,0 +1,95 @@
+"""Removing what killed calls left, and what could not be destroyed when it was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lab.names import VolumeName
+from lab.storage.zfs.links import place, users
+from lab.storage.zfs.listing import Dataset
+from lab.storage.zfs.pool import Pool
+from lab.storage.zfs.properties import VOLUME, decode
+from lab.storage.zfs.removal import Removal
+from lab.storage.zfs.stack import is_ours, stacks, strays
+from lab.storage.zfs.works import Work, Works
+
+
+class Sweep:
+    """Finds litter of ours in ``pool``; that of live calls is none."""
+
+    def __init__(self, pool: Pool, works: Works, removal: Removal) -> None:
+        self._pool = pool
+        self._works = works
+        self._removal = removal
+
+    def run(self) -> list[str]:
+        """See ``Storage.sweep``."""
+        done = [f"what a killed {what} left" for what in self._works.bury()]
+        with self._works.begin("sweep") as work:
+            while True:
+                found = self._pool.everything()
+                gone = self._pass(work, found)
+                done += gone
+                # what went may have been a clone of what could not go before
+                if not gone:
+                    self._removal.tidy(work, found)
+                    return done
+
+    def pending(self) -> list[str]:
+        """What was destroyed and still waits to go, with what keeps it; one line each."""
+        found = self._pool.everything()
+        lines = []
+        for one in self._dead(found):
+            snapshots = [other for other in found if other.name.startswith(f"{one.name}@")]
+            clones = [clone for snapshot in snapshots for clone in snapshot.clones]
+            why = [f"{clone} is a clone of it" for clone in clones[:3]]
+            why += [f"{user} uses it (LVM, multipath?)" for user in users(place(one.name))]
+            reason = "; ".join(why) or "it was open: by a guest, udev, LVM or multipath"
+            lines.append(f"{_spoken(one)}, now {one.name}: {reason}")
+        return lines
+
+    def trim(self, work: Work, volume: VolumeName) -> list[str]:
+        """Destroy what rollbacks of ``volume`` left and nobody needs; its gate is held."""
+        found = self._pool.owned(volume)
+        layout, home = self._pool.layout, self._pool.home
+        stack = stacks(found, layout, home).get(volume)
+        old = list(stack.superseded) if stack else []
+        old += [one for name, one in strays(found, layout, home) if name == volume]
+        old.sort(key=lambda one: -one.number("createtxg"))
+        done = [f"old data of volume {volume}" for one in old if self._removal.raze(work, one.name)]
+        dropped = stack.dropped if stack else ()
+        gone = [one for one in dropped if self._removal.forget(work, one)]
+        return done + [f"dropped snapshot {volume}@{one.label}" for one in gone]
+
+    def _pass(self, work: Work, found: Sequence[Dataset]) -> list[str]:
+        done = []
+        for volume in self._old(found):
+            with self._works.gate(volume):
+                done += self.trim(work, volume)
+        for one in self._dead(found):
+            if self._removal.raze(work, one.name):
+                done.append(f"volume {_spoken(one)} that was to go")
+        return done
+
+    def _dead(self, found: Sequence[Dataset]) -> list[Dataset]:
+        """What is in ``.work`` and nobody works on, the youngest first: clones before origins."""
+        start = f"{self._pool.layout.works}/"
+        dead = [
+            one
+            for one in found
+            if one.kind == "volume"
+            and one.name.startswith(start)
+            and is_ours(one, self._pool.home)
+            and not self._works.alive(one.name.removeprefix(start).partition(".")[0])
+        ]
+        return sorted(dead, key=lambda one: -one.number("createtxg"))
+
+    def _old(self, found: Sequence[Dataset]) -> list[VolumeName]:
+        layout, home = self._pool.layout, self._pool.home
+        kept = stacks(found, layout, home).values()
+        lost = {name for name, _ in strays(found, layout, home)}
+        return sorted(lost | {stack.volume for stack in kept if stack.superseded or stack.dropped})
+
+
+def _spoken(dataset: Dataset) -> str:
+    return decode(dataset.local.get(VOLUME, dataset.name))

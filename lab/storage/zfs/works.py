@@ -1,0 +1,123 @@
+"""Who is at work, and whose last command still runs.
+
+A process that is killed leaves the command that it started: ``zfs`` goes on in the kernel, and
+a volume may appear a moment later. So each call that changes something has a directory for as
+long as it lasts, held by the process, and a file in it that its commands hold as well. Who
+finds a directory that no process holds, and a file that somebody does, waits.
+
+The directory's name is a token: datasets below ``.work`` that start with it belong to the call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.errors import HostUnfit
+from lab.names import VolumeName
+from lab.paths import PRIVATE, make_directory
+from lab.storage import hold
+from lab.wait import Deadline, attempts
+
+_NOTE = "call"
+_SETTLE = 60.0
+_GATES = 64
+
+
+@dataclass(frozen=True)
+class Work:
+    """A call that is under way. ``handle``: to be inherited by its commands."""
+
+    token: str
+    handle: int
+
+
+class Works:
+    """The calls of one installation, in ``directory``."""
+
+    def __init__(self, directory: Path) -> None:
+        self._works = directory / "works"
+        self._gates = directory / "gates"
+
+    @contextlib.contextmanager
+    def begin(self, what: str) -> Iterator[Work]:
+        """A call that does ``what``."""
+        make_directory(self._works, PRIVATE)
+        with hold.scratch(self._works) as path:
+            handle = os.open(path / _NOTE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                os.write(handle, what.encode())
+                yield Work(path.name, handle)
+            finally:
+                os.close(handle)
+
+    @contextlib.contextmanager
+    def gate(self, volume: VolumeName, *, shared: bool = False) -> Iterator[None]:
+        """Keep ``volume`` from being destroyed or rolled back; ``shared``: by others only.
+
+        The last commands of killed calls have ended by then.
+        """
+        place = self._gates / f"{zlib.crc32(str(volume).encode()) % _GATES:02d}"
+        make_directory(place, PRIVATE)
+        with hold.hold(place, shared=shared):
+            self.settle()
+            yield
+
+    def settle(self) -> None:
+        """Wait for the commands of killed calls; raises HostUnfit if one does not end."""
+        for path in self._entries():
+            with (
+                contextlib.suppress(BlockingIOError, FileNotFoundError),
+                hold.hold(path, shared=True, wait=False),
+            ):
+                _wait_for_commands(path)
+
+    def alive(self, token: str) -> bool:
+        """True if the process of that call still works on it."""
+        try:
+            with hold.hold(self._works / token, shared=True, wait=False):
+                return False
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+
+    def bury(self) -> list[str]:
+        """Forget the calls of processes that are gone; says what they did."""
+        done = []
+        for path in hold.abandoned(self._works):
+            _wait_for_commands(path)
+            with contextlib.suppress(FileNotFoundError):
+                done.append((path / _NOTE).read_text(errors="replace"))
+                (path / _NOTE).unlink()
+            path.rmdir()
+        return done
+
+    def _entries(self) -> list[Path]:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return list(self._works.iterdir())
+        return []
+
+
+def _wait_for_commands(path: Path) -> None:
+    try:
+        handle = os.open(path / _NOTE, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        for _ in attempts(Deadline.after(_SETTLE), first=0.002):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return
+    finally:
+        os.close(handle)
+    raise HostUnfit(
+        "a zfs command of a process that was killed does not end",
+        hint="`zpool status` says whether the pool still does I/O",
+    )

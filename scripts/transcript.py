@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""Run the session that README.md shows, and write what it printed into the page.
+
+In an empty home of its own, so that the first lab is a first use; on a calm machine, as its
+times are read by everybody: `scripts/transcript.py`.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "README.md"
+SECTION = re.compile(r"(?<=^## What it looks like\n).*?(?=^## )", re.M | re.S)
+BLOCK = re.compile(r"^```\n(.*?)^```$", re.M | re.S)
+COMMAND = re.compile(r"^\$ (.*)$", re.M)
+
+
+def session(block: str, env: dict[str, str], cwd: str) -> str:
+    """The commands of a block, each with what it prints now."""
+    shown = []
+    for command in COMMAND.findall(block):
+        print(f"$ {command}", file=sys.stderr)  # noqa: T201
+        ran = subprocess.run(
+            ["bash", "-c", command], env=env, cwd=cwd, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        )  # fmt: skip
+        shown.append(f"$ {command}\n{ran.stdout}")
+    return "\n".join(shown)
+
+
+def main() -> None:
+    """Replace the blocks of the page's section."""
+    page = PAGE.read_text()
+    with tempfile.TemporaryDirectory(prefix="lab-readme-") as scratch:
+        home = Path(scratch, "home")
+        Path(scratch).chmod(0o711)  # QEMU's user must be able to pass
+        path = f"{ROOT / '.venv/bin'}:{os.environ['PATH']}"
+        env = {**os.environ, "LAB_HOME": str(home), "PATH": path}
+        env.pop("LAB_HYPERVISOR", None)
+        try:
+            section = BLOCK.sub(
+                lambda block: f"```\n{session(block[1], env, scratch)}```",
+                SECTION.findall(page)[0],
+            )
+        finally:
+            subprocess.run(["lab", "down", "--all", "--yes"], env=env, check=False)
+    PAGE.write_text(SECTION.sub(lambda _: section, page))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""The reader of ``lab doctor``, on the ZFS of this kernel."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab.host import zfs
+from lab.host.system import system
+from lab.host.zfs.facts import Facts, Needs, Pool, Status, Unknown, Versions
+from lab.host.zfs.read import read
+from lab.host.zfs.source import Source
+from lab.profile import PROFILES
+from lab.run import run
+from lab.spec import MIB
+
+pytestmark = pytest.mark.skipif(
+    not Path("/sys/module/zfs").exists() or os.geteuid() != 0,
+    reason="no ZFS in this kernel, or not root",
+)
+
+
+@pytest.fixture
+def tank(tmp_path: Path) -> Iterator[str]:
+    """A pool in files: mirrors for data, special and log, and a cache."""
+    name = f"labtest{secrets.token_hex(4)}"
+    files = [tmp_path / f"disk{n}" for n in range(7)]
+    for path in files:
+        with path.open("xb") as file:
+            file.truncate(256 * MIB)
+    layout: list[str | Path] = [
+        "mirror", *files[:2], "special", "mirror", *files[2:4], "log", "mirror", *files[4:6],
+        "cache", files[6],
+    ]  # fmt: skip
+    run(["zpool", "create", "-o", "ashift=12", "-m", "none", name, *layout], timeout=120)
+    try:
+        run(["zfs", "create", "-o", "volmode=dev", f"{name}/lab"], timeout=60)
+        yield name
+    finally:
+        run(["zpool", "destroy", "-f", name], timeout=120)
+
+
+def look(dataset: str) -> tuple[Facts, Pool]:
+    """The facts and the one pool that they are about."""
+    kind = system()
+    assert kind != "other"
+    facts = read(kind, Source(), dataset)
+    assert facts
+    assert not isinstance(facts.pools, Unknown)
+    (pool,) = facts.pools
+    return facts, pool
+
+
+def needs(dataset: str) -> Needs:
+    return Needs(dataset, 0, 512 * MIB, 64 * MIB, PROFILES["balanced"])
+
+
+def test_every_fact_is_there(tank: str, tmp_path: Path) -> None:
+    """Protects from names and formats that this version of OpenZFS does not have."""
+    facts, pool = look(f"{tank}/lab")
+    assert isinstance(facts.versions, Versions)
+    assert facts.versions.kernel
+    unknown = {k: t.value for k, t in facts.tunables.items() if isinstance(t.value, Unknown)}
+    old = re.match(r"2\.[01]\.", facts.versions.kernel)
+    assert set(unknown) <= ({"zvol_use_blk_mq"} if old else set())
+    assert not isinstance(facts.arc, Unknown)
+    assert 0 < facts.arc["size"] <= facts.arc["memory_all_bytes"]
+    assert not isinstance(facts.dataset, Unknown | None)
+    assert int(facts.dataset["available"]) > 64 * MIB
+    assert pool.name == tank
+    assert not isinstance(pool.properties, Unknown)
+    assert pool.properties["capacity"] == "0"
+    assert pool.status == Status("ONLINE", errors="No known data errors")
+    assert [d.path for d in pool.of("data", "special", "logs", "cache")] == [
+        str(tmp_path / f"disk{n}") for n in range(7)
+    ]
+    assert pool.ashifts == {"mirror-0": 12, "mirror-1": 12, "mirror-2": 12}
+    assert isinstance(facts.neighbours.swaps, tuple)
+
+
+def test_nothing_is_amiss_with_the_pool(tank: str) -> None:
+    """Protects from false alarms: this pool is as the documents advise."""
+    facts, pool = look(f"{tank}/lab")
+    wanted = needs(f"{tank}/lab")
+    found = [check(pool, facts, wanted) for check in zfs.POOL]
+    found.append(zfs.volumes.mode(facts, wanted))
+    # The test's pool has a cache, and how the machine's disks trim is not ours.
+    amiss = [one for one in found if one.level != "ok" and "l2arc" not in one.topic]
+    assert not amiss
+
+
+def test_troubles_show(tank: str, tmp_path: Path) -> None:
+    """Protects the reader of status: a scrub, then a disk that is gone."""
+    run(["zpool", "scrub", "-w", tank], timeout=120)
+    run(["zpool", "offline", tank, tmp_path / "disk1"], timeout=60)
+    run(["zfs", "set", "dedup=on", f"{tank}/lab"], timeout=60)
+    facts, pool = look(f"{tank}/lab")
+    found = {
+        one.topic.removeprefix(f"{tank} "): one
+        for one in (check(pool, facts, needs(f"{tank}/lab")) for check in zfs.POOL)
+    }
+    assert found["health"].level == "warn"
+    assert "zpool online" in found["health"].advice
+    assert found["scrub"].value == "less than a day ago, without errors"
+    assert found["dedup"].level == "warn"
+
+
+def test_a_dataset_and_a_pool_that_are_not_there(tank: str) -> None:
+    """Protects the first run, and the day when a pool was not imported."""
+    facts, pool = look(f"{tank}/none")
+    assert isinstance(facts.dataset, Unknown)
+    assert "does not exist" in facts.dataset.why
+    assert zfs.pools.space(pool, facts, needs(f"{tank}/none")).level == "ok"
+    kind = system()
+    found = zfs.look(needs(f"{tank}x/lab"), kind)
+    assert [one.value for one in found if one.level == "fail"] == [f"there is no pool {tank}x"]
+
+
+def test_a_tunable_that_was_changed_shows(tank: str) -> None:
+    """Protects the way from a parameter to its advice, with the name of this host."""
+    timeout = Path("/sys/module/zfs/parameters/zfs_txg_timeout")
+    before = timeout.read_text()
+    timeout.write_text("7")
+    try:
+        facts, _ = look(tank)
+    finally:
+        timeout.write_text(before)
+    assert facts.tunables["txg_timeout"].value == 7
+    calm = replace(facts, pools=())
+    told = next(one for one in zfs.findings(calm, needs("")) if one.topic == "zfs txg timeout")
+    assert told.advice.startswith("echo 5 > /sys/module/zfs/parameters/zfs_txg_timeout")
+    assert Path(told.advice.split()[3].rstrip(";")).exists()

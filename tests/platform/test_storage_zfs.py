@@ -1,0 +1,24 @@
+"""The zfs driver keeps the contract, on real ZFS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zfs_site
+from storage_contract import SMALL_ROOM, Place, StorageContract
+
+
+class TestZfs(StorageContract):
+    @pytest.fixture
+    def place(self, parent: str, tmp_path: Path) -> Place:
+        return zfs_site.place(parent, tmp_path)
+
+    @pytest.fixture
+    def small_place(self, pool: str, tmp_path: Path) -> Iterator[Place]:
+        del pool  # says whether there is ZFS
+        # ZFS keeps the half of a pool that is so small for itself
+        with zfs_site.pool(tmp_path, 4 * SMALL_ROOM, files_only=True) as small:
+            zfs_site.zfs("create", f"{small}/lab")
+            yield zfs_site.place(f"{small}/lab", tmp_path / "small")

@@ -1,0 +1,94 @@
+"""Protects the one door to other programs: pipes, locks that outlive us, and ends that come."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.errors import CommandFailed, HostUnfit, InvalidSpec
+from lab.run import feed, output, run
+
+
+def test_output_comes_in_whole_pieces() -> None:
+    pieces = list(output(["sh", "-c", "printf abc; sleep 0.1; printf defgh"], stall=5, chunk=3))
+    assert pieces == [b"abc", b"def", b"gh"]
+    assert list(output(["true"], stall=5, chunk=3)) == []
+
+
+def test_output_tells_how_the_command_failed() -> None:
+    pieces = output(["sh", "-c", "printf abc; echo why >&2; exit 3"], stall=5, chunk=3)
+    assert next(pieces) == b"abc"
+    with pytest.raises(CommandFailed) as caught:
+        next(pieces)
+    assert (caught.value.status, caught.value.stderr) == (3, "why\n")
+
+
+def test_output_ends_a_command_that_is_silent_or_no_longer_wanted() -> None:
+    start = time.monotonic()
+    with pytest.raises(CommandFailed, match="signal 9"):
+        list(output(["sleep", "60"], stall=0.2, chunk=1))
+    pieces = output(["sh", "-c", "printf abc; sleep 60"], stall=60, chunk=1)
+    next(pieces)
+    pieces.close()  # type: ignore[attr-defined]  # a generator
+    assert time.monotonic() - start < 5
+
+
+def test_feed_gives_everything(tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    data = os.urandom(1 << 20)
+    feed(["sh", "-c", f"sleep 0.1; cat > {target}"], [data, b"", data], stall=5)
+    assert target.read_bytes() == data + data
+
+
+def test_feed_reads_on_when_the_command_ends_early() -> None:
+    """Protects the better of two explanations: the source's own."""
+    seen = []
+
+    def source(*, broken: bool) -> Iterator[bytes]:
+        for index in range(10):
+            seen.append(index)
+            yield bytes(1 << 18)
+        if broken:
+            raise InvalidSpec("damaged")
+
+    with pytest.raises(CommandFailed, match="status 4"):
+        feed(["sh", "-c", "exit 4"], source(broken=False), stall=5)
+    assert seen == list(range(10))
+    with pytest.raises(InvalidSpec):
+        feed(["sh", "-c", "exit 4"], source(broken=True), stall=5)
+
+
+def test_feed_ends_a_command_that_takes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match="signal 9"):
+        feed(["sleep", "60"], [bytes(1 << 20)], stall=0.2)
+    with pytest.raises(CommandFailed, match="signal 9"):
+        feed(["sleep", "60"], [b"x"], stall=0.2)
+    with pytest.raises(HostUnfit):
+        feed([str(tmp_path / "absent")], [], stall=1)
+
+
+def test_a_kept_lock_lasts_as_long_as_the_command(tmp_path: Path) -> None:
+    """Protects what cleans up after a killed process: it can wait for its last command."""
+    path = tmp_path / "lock"
+    handle = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    # the shell ends at once, what it started goes on
+    run(["sh", "-c", "sleep 0.5 >/dev/null 2>&1 &"], timeout=5, keep=[handle])
+    os.close(handle)
+    with path.open() as file:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def test_run_has_an_end_in_spite_of_children() -> None:
+    start = time.monotonic()
+    with pytest.raises(CommandFailed, match="signal 9") as caught:
+        run(["sh", "-c", "sleep 60 & sleep 60"], timeout=0.2)
+    assert "no result after 0.2 s" in caught.value.stderr
+    assert time.monotonic() - start < 4

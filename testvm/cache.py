@@ -1,0 +1,85 @@
+"""Finished images, by content key: built once, whoever asks, and published whole."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from images.isolate import remove_tree
+
+Build = Callable[[Path], None]
+
+
+def directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the images are kept. XDG_CACHE_HOME counts if it is absolute, as its standard says."""
+    base = Path(environ.get("XDG_CACHE_HOME") or "")
+    if not base.is_absolute():
+        base = Path.home() / ".cache"
+    return base / "lab-test-vm"
+
+
+@contextlib.contextmanager
+def image(
+    cache: Path, name: str, key: str, build: Build, waiting: Callable[[], object]
+) -> Iterator[Path]:
+    """The directory of image ``name`` with ``key``, kept from removal for the block.
+
+    ``build`` fills an empty directory if there is none yet; if it fails, nothing stays.
+    ``waiting`` is called when another process is building it. Images of the same name with
+    other keys are removed unless they are in use.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    final = cache / f"{name}-{key}"
+    with contextlib.ExitStack() as stack:
+        with _locked(cache / f"{name}.lock", waiting):
+            if not final.exists():
+                _make(final, build)
+            stack.enter_context(_held(final, fcntl.LOCK_SH))
+            _prune(cache, name, keep=final)
+        yield final
+
+
+def _make(final: Path, build: Build) -> None:
+    # Whoever made one of these is dead, or the lock would not be ours.
+    scratch = final.with_name(f"{final.name}.building")
+    remove_tree(scratch)
+    scratch.mkdir()
+    try:
+        build(scratch)
+    except BaseException:
+        remove_tree(scratch)
+        raise
+    scratch.rename(final)
+
+
+def _prune(cache: Path, name: str, keep: Path) -> None:
+    for old in cache.glob(f"{name}-*"):
+        if old == keep or not old.is_dir():
+            continue
+        # It is in use if this raises BlockingIOError.
+        with contextlib.suppress(BlockingIOError), _held(old, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            remove_tree(old)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, waiting: Callable[[], object]) -> Iterator[None]:
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _held(path: Path, how: int) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, how)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,108 @@
+"""QEMU's command line for a guest that runs the tests.
+
+Whatever the guest writes goes to files that QEMU has already unlinked (``snapshot=on``), and
+the kernel ends QEMU when its parent dies: nothing is left behind, however a run ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.hypervisor.libvirt.probe import kvm_usable
+from lab.run import require, run
+from lab.spec import GIB
+from testvm import overlay, wire
+
+EMULATOR = "qemu-system-x86_64"
+MEMORY = 3 * GIB
+DISKS = ("/dev/vdb", "/dev/vdc")
+"""The blank disks, as the guest sees them."""
+
+_CMDLINE = "console=ttyS0 net.ifnames=0 mitigations=off audit=0 random.trust_cpu=on panic=-1"
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """How fast a guest runs here. ``why`` tells why not faster."""
+
+    kvm: bool
+    cpu: str
+    why: str = ""
+
+    @property
+    def options(self) -> list[str]:
+        """QEMU's options."""
+        return ["-accel", "kvm" if self.kvm else "tcg,thread=multi", "-cpu", self.cpu]
+
+    def __str__(self) -> str:
+        return "KVM" if self.kvm else f"emulated: {self.why}"
+
+
+def accelerator() -> Accelerator:
+    """The best that truly works here; raises HostUnfit if QEMU is not installed."""
+    emulator = require(EMULATOR, package="qemu-system-x86")
+    usable, why = kvm_usable(emulator)
+    if usable:
+        return Accelerator(True, "host")
+    return Accelerator(False, emulated_cpu(run([emulator, "--version"], timeout=20).stdout), why)
+
+
+def emulated_cpu(version: str) -> str:
+    """The CPU model for a QEMU that says ``version`` of itself."""
+    found = re.search(r"version (\d+)", version)
+    # Before 8 it mis-executes cmpxchg16b when it translates code: Linux 6 panics.
+    return "max" if found and int(found[1]) >= 8 else "max,cx16=off"
+
+
+@contextlib.contextmanager
+def initrd(image: Path) -> Iterator[Path]:
+    """The initial RAM disk of a boot: a path that is good for the block, but no file."""
+    descriptor = os.memfd_create("initrd")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(overlay.initrd((image / "initrd").read_bytes()))
+        file.flush()
+        yield Path(f"/proc/{os.getpid()}/fd/{descriptor}")
+
+
+def argv(
+    image: Path,
+    initrd: Path,
+    accelerator: Accelerator,
+    channel: str,
+    *,
+    console: str,
+    memory: int,
+    once: bool,
+) -> list[str]:
+    """The command that boots ``image``.
+
+    ``channel`` and ``console`` are QEMU's words for what the agent and the serial console are
+    connected to; ``memory`` in bytes; ``once``: the guest ends with its first conversation.
+    """
+    words = ["setpriv", "--pdeathsig", "KILL", EMULATOR, "-name", f"lab-test-{image.name}"]
+    words += ["-machine", "pc", *accelerator.options, "-smp", "2", "-m", f"{memory >> 20}M"]
+    words += ["-display", "none", "-no-user-config", "-nodefaults", "-no-reboot"]
+    words += ["-kernel", str(image / "kernel"), "-initrd", str(initrd)]
+    words += ["-append", f"{_CMDLINE} loglevel=4{' testvm.once' if once else ''}"]
+    for name, serial in (("disk", "root"), ("blank", "pool0"), ("blank", "pool1")):
+        words += ["-drive", _drive(image / f"{name}.raw", serial)]
+        words += ["-device", f"virtio-blk-pci,drive={serial},serial={serial}"]
+    words += ["-device", "virtio-serial-pci", "-chardev", f"{channel},id=agent"]
+    words += ["-device", f"virtserialport,chardev=agent,name={wire.PORT}"]
+    words += ["-chardev", f"{console},id=console", "-serial", "chardev:console"]
+    return [*words, "-device", "virtio-rng-pci"]
+
+
+def escaped(path: Path) -> str:
+    """``path`` within one of QEMU's lists of options."""
+    return str(path).replace(",", ",,")
+
+
+def _drive(path: Path, name: str) -> str:
+    options = "format=raw,if=none,snapshot=on,cache=unsafe,discard=unmap"
+    return f"file={escaped(path)},id={name},{options}"
