@@ -85,7 +85,7 @@ def sweep(home: Home) -> None:
     Who opened one just before looks, once it has the lock, whether it is still there.
     """
     for path in sorted(home.locks.glob("*.lock")):
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 if _try(fd, fcntl.LOCK_EX) and _is_at(fd, path):

@@ -18,9 +18,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -207,10 +208,22 @@ def make_directory(path: Path, mode: int) -> Path:
 def unwritable(path: Path, error: OSError) -> HostUnfit:
     """What to tell when ``path`` in the home cannot be written."""
     reason = error.strerror or str(error)
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return HostUnfit(
         f"{path} cannot be written: {reason}",
-        hint="set LAB_HOME to a directory you may write to, or become its owner",
+        hint="free some space; `lab gc` removes leftovers"
+        if full
+        else "set LAB_HOME to a directory you may write to, or become its owner",
     )
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """For a block that writes ``path``: raises HostUnfit where the system refuses that."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 def _part(name: str) -> str:

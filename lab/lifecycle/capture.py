@@ -12,6 +12,7 @@ from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Image, Node
 from lab.lifecycle.parallel import each
 from lab.lifecycle.settle import write_out
+from lab.paths import writing
 from lab.storage import VolumeSnapshot
 
 FORMED = "formed"
@@ -55,7 +56,7 @@ def _captured(
     found = []
     for path in (ctx.home.ram(name, node.name), ctx.home.device_state(name, node.name)):
         _give_to_qemu(ctx, path)
-        with path.open("rb") as file:
+        with writing(path), path.open("rb") as file:
             os.fsync(file.fileno())
         found.append(captured.facts(path))
     return CapturedNode(node.name, node.role, found[0], found[1], seed, seals)
@@ -64,14 +65,15 @@ def _captured(
 def memory_file(ctx: Context, node: Node, size: int) -> Path:
     """The file in which a node that is to be captured keeps its RAM of ``size`` bytes."""
     path = ctx.home.ram(node.owner.name, node.name)
-    with path.open("xb") as file:
+    with writing(path), path.open("xb") as file:
         file.truncate(size)
     _give_to_qemu(ctx, path)
     return path
 
 
 def _give_to_qemu(ctx: Context, path: Path) -> None:
-    path.chmod(0o600)
     run_as = ctx.hypervisor.run_as
-    if run_as is not None:
-        os.chown(path, *run_as)
+    with writing(path):
+        path.chmod(0o600)
+        if run_as is not None:
+            os.chown(path, *run_as)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.errors import LabError
+from lab.paths import writing
 
 FORMAT = 3
 _CHUNK = 1 << 20
@@ -111,11 +112,12 @@ def write(path: Path, manifest: Manifest) -> None:
     fresh = path.with_suffix(".new")
     values = asdict(manifest)
     content = json.dumps({"format": FORMAT, "digest": _seal(values), **values}, indent=1)
-    with fresh.open("w", encoding="utf-8") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    with writing(path):
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
 
 
 def read(path: Path) -> Manifest:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from lab.blueprints import Blueprint
 from lab.errors import Busy, Conflict, NotFound, NotReady
 from lab.lifecycle.context import Context
+from lab.lifecycle.engine import recipe_of
 from lab.lifecycle.look import lab as look_at
 from lab.lifecycle.power import start
 from lab.lifecycle.remove import forget
@@ -87,11 +88,12 @@ def existing(ctx: Context, spec: LabSpec, timeout: float) -> LabView | None:
 
 
 def _same(ctx: Context, spec: LabSpec, record: LabRecord) -> bool:
-    profile = ctx.settings.profile_of(spec.profile).name
-    asked = (spec.blueprint, spec.nodes, spec.size.memory, spec.size.cpus, profile)
-    return asked == (
-        record.blueprint, record.node_count, record.memory, record.cpus, record.profile
-    )  # fmt: skip
+    """Whether ``record`` is of a lab such as ``spec`` asks for; what it leaves open is fine."""
+    size, profile = spec.size, ctx.settings.profile_of(spec.profile).name
+    asked = (spec.blueprint, spec.nodes, size.memory, size.cpus, profile)
+    there = (record.blueprint, record.node_count, record.memory, record.cpus, record.profile)
+    engine = not spec.engine or record.image.startswith(f"{recipe_of(spec.engine)}-")
+    return asked == there and size.disk in (0, record.disk) and engine
 
 
 def _check_same(ctx: Context, spec: LabSpec, record: LabRecord) -> None:

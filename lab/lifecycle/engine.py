@@ -24,6 +24,11 @@ class Choice:
     why: str = ""
 
 
+def recipe_of(engine: str) -> str:
+    """The recipe that a user means by ``engine``."""
+    return NAMES.get(engine, engine)
+
+
 def choose(ctx: Context, plan: Blueprint, spec: LabSpec) -> Choice:
     """The recipe for ``plan``; the engine of ``spec`` (percona, mariadb) insists.
 
@@ -31,7 +36,7 @@ def choose(ctx: Context, plan: Blueprint, spec: LabSpec) -> Choice:
     be had; what was not possible is told in one line. Raises InvalidSpec.
     """
     if engine := spec.engine:
-        recipe = NAMES.get(engine, engine)
+        recipe = recipe_of(engine)
         if recipe not in plan.engines:
             known = [name for name, r in NAMES.items() if r in plan.engines]
             raise InvalidSpec(

@@ -14,6 +14,7 @@ from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec, seed_disk
 from lab.lifecycle.parallel import each
 from lab.lifecycle.ready import FROM_INSIDE, through_agent, until_ready
 from lab.names import Owner, VolumeName
+from lab.paths import writing
 from lab.profile import Profile
 from lab.schedule import ORIGIN
 from lab.spec import NodeSize
@@ -88,8 +89,9 @@ def write_seed(ctx: Context, formation: Formation, node: Node) -> Path:
         formation.size,
         formation.profile.engine,
     )
-    path.write_bytes(content)
-    path.chmod(0o644)
+    with writing(path):
+        path.write_bytes(content)
+        path.chmod(0o644)
     return path
 
 

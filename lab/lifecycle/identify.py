@@ -15,6 +15,7 @@ from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Node
 from lab.lifecycle.parallel import each
 from lab.names import Owner
+from lab.paths import writing
 
 __all__ = ["USER", "Prepared", "make_password", "personalise", "prepare", "rehearse", "set_clocks"]
 
@@ -56,6 +57,8 @@ def prepare(ctx: Context, owner: Owner, nodes: Sequence[Node]) -> Prepared:
 def move_hosts(ctx: Context, owner: Owner, ports: Mapping[int, int]) -> None:
     """Let ssh know the hosts whose ports changed, from old to new."""
     path = ctx.home.private(owner) / "known_hosts"
+    if not path.exists():
+        return  # its making failed before that
     text = path.read_text(encoding="utf-8")
     _write(path, _HOST.sub(lambda m: f"{m[1]}{ports.get(int(m[2]), m[2])}", text).encode())
 
@@ -107,6 +110,7 @@ def rehearse(ctx: Context, nodes: Sequence[Node]) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(content)
+    with writing(path):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)

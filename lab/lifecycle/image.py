@@ -21,6 +21,7 @@ from lab.lifecycle.remove import release
 from lab.lifecycle.views import ImageView
 from lab.locks import lock
 from lab.names import Owner, VolumeName
+from lab.paths import REACHABLE, make_directory, writing
 from lab.profile import VOLUMES, Layout, Profile
 from lab.state.records import ImageRecord, ResourceKind
 from lab.storage import VolumeSnapshot
@@ -184,7 +185,7 @@ def _build(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
     try:
         with ctx.progress.step("image", f"building the image {key}"):
             isolate.remove_tree(out)
-            out.mkdir(mode=0o711, parents=True)
+            make_directory(out, REACHABLE)
             log = ctx.home.image_log(key)
             layout = ctx.settings.layout
             built = ctx.build(recipe, out, layout=layout, progress=ctx.progress, log=log)
@@ -222,8 +223,9 @@ def _publish(ctx: Context, owner: Owner, built: manifest.BuiltImage, profile: Pr
 
 
 def _move(source: Path, to: Path, *, mode: int) -> None:
-    source.chmod(mode)
-    shutil.move(source, to)
+    with writing(to):
+        source.chmod(mode)
+        shutil.move(source, to)
 
 
 def discard(ctx: Context, key: str) -> None:

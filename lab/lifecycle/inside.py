@@ -10,7 +10,7 @@ from pathlib import Path
 from lab.errors import InvalidSpec, NotFound
 from lab.lifecycle.context import Context
 from lab.lifecycle.look import HOST, node_of, record_of
-from lab.names import Owner
+from lab.names import GuestName, Owner
 from lab.run import lines as lines_of
 from lab.suggest import did_you_mean
 
@@ -25,7 +25,7 @@ def execute(
 
     Raises NotFound, CommandFailed (non-zero exit) or NotReady (after ``timeout`` seconds).
     """
-    guest = node_of(ctx, name, node).guest
+    guest = _running(ctx, name, node)
     return ctx.hypervisor.channel(guest).run(argv, stdin=stdin, timeout=timeout)
 
 
@@ -50,7 +50,7 @@ def ssh_argv(ctx: Context, name: str, node: str) -> list[str]:
 
 def console_argv(ctx: Context, name: str, node: str) -> list[str]:
     """The command that connects a terminal to a node's console."""
-    return ctx.hypervisor.console_argv(node_of(ctx, name, node).guest)
+    return ctx.hypervisor.console_argv(_running(ctx, name, node))
 
 
 def logs(
@@ -74,6 +74,15 @@ def logs(
         return lines_of([*ssh_argv(ctx, name, node), " ".join([*argv, "-f"])])
     text = execute(ctx, name, node, argv, timeout=_LOG_SECONDS)
     return iter(text.decode(errors="replace").splitlines())
+
+
+def _running(ctx: Context, name: str, node: str) -> GuestName:
+    guest = node_of(ctx, name, node).guest
+    if guest not in ctx.hypervisor.guests():
+        raise NotFound(
+            f"{node} of {name} does not run", hint=f"`lab start {name} --node {node}` starts it"
+        )
+    return guest
 
 
 def _file(path: Path, lines: int, *, follow: bool) -> Iterator[str]:

@@ -120,6 +120,11 @@ def running(ctx: Context, name: str) -> list[Node]:
 def _check_made(record: LabRecord) -> None:
     if record.state not in ("ready", "stopped", "failed"):
         raise Conflict(f"the lab {record.name} is {record.state}", hint="`lab gc` clears remains")
+    if not record.user:
+        raise Conflict(
+            f"the lab {record.name} failed before it had nodes",
+            hint=f"`lab down {record.name}` removes it",
+        )
 
 
 def image_of(ctx: Context, record: LabRecord) -> Image:

@@ -14,6 +14,7 @@ from lab.lifecycle.look import record_of
 from lab.lifecycle.sql import Account
 from lab.lifecycle.views import Rows
 from lab.names import Owner
+from lab.paths import writing
 
 _QUERY_SECONDS = 600.0
 
@@ -39,9 +40,10 @@ class Client:
     content: str = field(repr=False)
 
     def __enter__(self) -> Client:
-        fd = os.open(self.options, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(self.content)
+        with writing(self.options):
+            fd = os.open(self.options, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                file.write(self.content)
         return self
 
     def __exit__(self, *_: object) -> None:

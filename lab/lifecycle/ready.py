@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,10 @@ THROUGH_PORT = "SQL answers through its port"
 FROM_INSIDE = "SQL answers inside"
 
 _PATIENCE = 5.0
+_LOG = (
+    "/usr/bin/journalctl", "--no-pager", "-b", "-o", "cat", "-n", "500",
+    "-u", "mariadb.service", "-u", "mysql.service",
+)  # fmt: skip
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])")
 """What terminals are told: control sequences (ECMA-48) and titles."""
 
@@ -78,8 +83,27 @@ def until_ready(
     """Return once all requirements of all nodes are met.
 
     ``pause``: the shortest time between two looks at a node, in seconds; ``way``: what it
-    means that there is an answer. Raises NotReady, naming node, requirement and the console's
-    last lines, when the deadline passes or, at once, when a guest ends.
+    means that there is an answer. Raises NotReady, naming node, requirement and the log lines
+    that may tell why, when the deadline passes or, at once, when a guest ends.
+    """
+    missing = first_missing(ctx, nodes, blueprint, answer, deadline, pause=pause, way=way)
+    if missing is not None:
+        raise not_ready(ctx, nodes, missing)
+
+
+def first_missing(
+    ctx: Context,
+    nodes: Sequence[Node],
+    blueprint: Blueprint,
+    answer: Ask,
+    deadline: Deadline,
+    *,
+    pause: float,
+    way: str = THROUGH_PORT,
+) -> Requirement | None:
+    """The first requirement that is not met when ``deadline`` passes; None once all are.
+
+    As ``until_ready`` otherwise.
     """
     over = threading.Event()
 
@@ -100,13 +124,27 @@ def until_ready(
                 return None
         return missing
 
-    for node, missing in zip(nodes, each(one, nodes, over=over.set), strict=True):
-        if missing is not None:
-            raise NotReady(
-                f"{node.name} is not ready: required: {missing.what}; found: {missing.found}",
-                details=tail(ctx.home.console_log(node.guest)),
-                hint="`--timeout` waits longer, `--keep-failed` keeps the guests for a look",
-            )
+    return next((found for found in each(one, nodes, over=over.set) if found is not None), None)
+
+
+def not_ready(ctx: Context, nodes: Sequence[Node], missing: Requirement) -> NotReady:
+    """What to raise when a node of ``nodes`` did not meet ``missing`` in time."""
+    (node,) = (node for node in nodes if node.name == missing.node)
+    return NotReady(
+        f"{node.name} is not ready: required: {missing.what}; found: {missing.found}",
+        details=_errors(ctx, node) or tail(ctx.home.console_log(node.guest)),
+        hint="`--timeout` waits longer, `--keep-failed` keeps the guests for a look",
+    )
+
+
+def _errors(ctx: Context, node: Node) -> list[str]:
+    """The last errors that the server of a node logged, if the node can be asked."""
+    with suppress(LabError):
+        channel = ctx.hypervisor.channel(node.guest)
+        if channel.ping(1.0):
+            log = channel.run(_LOG, timeout=_PATIENCE).decode(errors="replace")
+            return [line for line in log.splitlines() if "[ERROR]" in line][-5:]
+    return []
 
 
 def tail(log: Path, lines: int = 5) -> list[str]:

@@ -10,6 +10,7 @@ from lab.errors import LabError
 from lab.lifecycle.context import Context
 from lab.lifecycle.parallel import each
 from lab.names import GuestName, Owner
+from lab.paths import writing
 from lab.storage import Volume
 
 
@@ -66,7 +67,9 @@ def forget_guests(ctx: Context, guests: Iterable[GuestName]) -> None:
     """Remove the logs of guests that ended."""
     ended = list(guests)
     for guest in ended:
-        ctx.home.console_log(guest).unlink(missing_ok=True)
+        log = ctx.home.console_log(guest)
+        with writing(log):
+            log.unlink(missing_ok=True)
     ctx.hypervisor.forget(ended)
 
 
@@ -76,6 +79,6 @@ def _files(ctx: Context, owner: Owner, guests: list[GuestName]) -> list[str]:
     directory = ctx.home.directory(owner)
     if not directory.exists():
         return []
-    with contextlib.suppress(FileNotFoundError):
+    with writing(directory), contextlib.suppress(FileNotFoundError):
         shutil.rmtree(directory)
     return [f"files {directory}"]

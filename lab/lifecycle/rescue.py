@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lab.blueprints import Blueprint, Remedy
-from lab.errors import LabError, NotReady
+from lab.errors import LabError
 from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Node
 from lab.lifecycle.parallel import each
-from lab.lifecycle.ready import Ask, until_ready
+from lab.lifecycle.ready import Ask, first_missing, not_ready
 from lab.wait import Deadline
 
 _PROGRAM = "/usr/lib/lab/rejoin"
@@ -57,13 +57,12 @@ def until_back(
     """
     rescue = _Rescue(ctx, nodes, blueprint, pace, all_here=all_here)
     while True:
-        try:
-            slice_ = Deadline.after(min(pace.look, deadline.left))
-            return until_ready(ctx, nodes, blueprint, answer, slice_, pause=pause)
-        except NotReady:
-            there = ctx.hypervisor.guests()
-            if deadline.passed or any(node.guest not in there for node in nodes):
-                raise
+        slice_ = Deadline.after(min(pace.look, deadline.left))
+        missing = first_missing(ctx, nodes, blueprint, answer, slice_, pause=pause)
+        if missing is None:
+            return
+        if deadline.passed:
+            raise not_ready(ctx, nodes, missing)
         rescue.look()
 
 
@@ -86,9 +85,12 @@ class _Rescue:
         standings = dict(
             zip((n.name for n in self.nodes), each(self._ask, self.nodes), strict=True)
         )
-        if standings != self.seen:
-            self.seen, self.since = standings, time.monotonic()
         self._tell(standings)
+        before, self.seen = self.seen, {n: _still(text) for n, text in standings.items()}
+        if self.seen != before:
+            # What changes may yet come right by itself.
+            self.since = time.monotonic()
+            return
         if not all(standings.values()):
             return
         waited = time.monotonic() - self.since >= self.pace.patience
@@ -130,3 +132,8 @@ class _Rescue:
             self.ctx.hypervisor.channel(node.guest).run([_PROGRAM, order], timeout=_SECONDS)
         except LabError as error:
             self.ctx.progress.note("recover", f"{remedy.node}: {error}")
+
+
+def _still(standing: str) -> str:
+    """``standing`` without what goes on in a node that is well."""
+    return "".join(line for line in standing.splitlines() if "last_committed" not in line)

@@ -204,3 +204,24 @@ def test_statements_survive_a_server_that_was_restarted(server: Server, tmp_path
         assert port.tell(item("sql", "CREATE DATABASE b")) == "ok"
         shown = run(["perl", sql], timeout=SECONDS, stdin=b"SHOW DATABASES\n").stdout
         assert {"a", "b"} <= set(shown.split())
+
+
+@pytest.mark.e2e
+def test_statements_are_tried_again_while_the_server_is_busy(
+    server: Server, tmp_path: Path
+) -> None:
+    """Protects clones on a busy host: their nodes may not agree at once after they resumed."""
+    with resident(tmp_path, server.socket) as port:
+        assert port.tell(item("sql", "SET SESSION lock_wait_timeout = 0")) == "ok"
+        assert port.tell(item("sql", "CREATE TABLE mysql.busy (a INT) ENGINE=InnoDB")) == "ok"
+        sql = program("sql", tmp_path, server.socket)
+        questions = b"LOCK TABLES mysql.busy WRITE\nSELECT SLEEP(1.5)\n"
+        with subprocess.Popen(["perl", sql], stdin=subprocess.PIPE) as other:
+            assert other.stdin is not None
+            other.stdin.write(questions)
+            other.stdin.close()
+            for _ in attempts(Deadline.after(SECONDS)):
+                shown = run(["perl", sql], timeout=SECONDS, stdin=b"SHOW PROCESSLIST\n").stdout
+                if "SLEEP" in shown:
+                    break
+            assert port.tell(item("sql", "ALTER TABLE mysql.busy ADD COLUMN b INT")) == "ok"

@@ -18,6 +18,7 @@ from lifecycle_world import (
     Counter,
     Verb,
     World,
+    at,
     make_cold,
     make_image,
     make_lab,
@@ -29,6 +30,7 @@ from lifecycle_world import (
 )
 
 from lab.errors import CommandFailed, Conflict, HostUnfit, LabError, NotReady
+from lab.lifecycle import power
 from lab.lifecycle.down import down
 from lab.lifecycle.look import lab
 from lab.lifecycle.up import up
@@ -118,6 +120,46 @@ def test_a_disk_that_is_full_for_good_leaves_nothing(tmp_path: Path) -> None:
     with world.open() as ctx, pytest.raises(HostUnfit, match="of disk"):
         make_lab(ctx)
     assert world.there() == baseline
+
+
+@pytest.mark.parametrize(
+    ("before", "make", "step", "path"),
+    [
+        (make_image, make_cold, "boot.begin", "labs/shop/n1.seed"),
+        (make_image, make_template, "capture.end", "templates/*/manifest.new"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_told(
+    world: World, before: Verb, make: Verb, step: str, path: str
+) -> None:
+    """As on a full disk: what the system says, with a hint, and nothing left."""
+    with world.open() as ctx:
+        before(ctx)
+    baseline = world.there()
+
+    def obstruct() -> None:
+        directory, name = path.rsplit("/", 1)
+        for place in world.root.glob(directory):
+            (place / name).mkdir()
+
+    with world.open(at(step, obstruct)) as ctx, pytest.raises(HostUnfit) as failure:
+        make(ctx)
+    assert "cannot be written: Is a directory" in str(failure.value)
+    assert failure.value.hint
+    assert world.there() == baseline
+
+
+def test_a_failed_lab_without_nodes_is_not_started(world: World) -> None:
+    """Protects from waiting for nothing, and from an error about an image without a name."""
+    hook = at("image.begin", raising(FULL))
+    with world.open(hook) as ctx:
+        with pytest.raises(HostUnfit):
+            up(ctx, named("shop"), keep_failed=True)
+        for verb in (power.stop, lambda c, n: power.start(c, n, timeout=1)):
+            with pytest.raises(Conflict, match="before it had nodes") as refused:
+                verb(ctx, "shop")
+            assert "lab down shop" in refused.value.hint
+        down(ctx, "shop")
 
 
 def test_the_first_error_is_told_though_the_undo_fails_too(world: World) -> None:

@@ -86,6 +86,22 @@ def test_exist_ok_without_a_name_means_one_lab(world: World) -> None:
         assert up(ctx, SPEC, exist_ok=True).name == first.name == "galera"
 
 
+def test_exist_ok_is_about_what_was_asked_for(world: World) -> None:
+    """What was left open may be anything, what was said must be so."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        for same in (named("shop", engine="mariadb"), named("shop", engine="")):
+            assert up(ctx, same, exist_ok=True).name == "shop"
+        for other in (
+            named("shop", nodes=3),
+            named("shop", engine="percona"),
+            named("shop", size=replace(SPEC.size, disk=20 << 30)),
+            named("shop", size=replace(SPEC.size, cpus=2)),
+        ):
+            with pytest.raises(Conflict, match="not what was asked for"):
+                up(ctx, other, exist_ok=True)
+
+
 def other_home(world: World) -> World:
     """Another home on the same machine: it shares the hypervisor."""
     # Guests of the fake listen nowhere: nobody could see that their ports are taken.

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from lifecycle_world import World, make_template, named
 
-from lab.errors import HostUnfit, NotReady
+from lab.errors import HostUnfit, NotFound, NotReady
 from lab.hypervisor.fake import FakeHypervisor
-from lab.lifecycle import power
+from lab.lifecycle import inside, power
 from lab.lifecycle.context import Context
 from lab.lifecycle.down import down
 from lab.lifecycle.look import lab, labs, status
@@ -113,6 +113,19 @@ def test_a_start_that_failed_and_a_wait_that_succeeds(world: World) -> None:
         power.start(ctx, "shop", timeout=10)
     with world.open() as ctx:
         assert power.start(ctx, "shop", timeout=10).state == "ready"
+
+
+def test_a_node_that_does_not_run_is_not_entered(world: World) -> None:
+    """The error names the node and the remedy, not what libvirt calls it."""
+    with world.open() as ctx:
+        make(ctx)
+        power.stop(ctx, "shop", node="n2", force=True)
+        with pytest.raises(NotFound, match="n2 of shop does not run") as refused:
+            inside.execute(ctx, "shop", "n2", ["/bin/sync"], timeout=1)
+        assert "lab start shop --node n2" in refused.value.hint
+        with pytest.raises(NotFound, match="n2 of shop does not run"):
+            inside.console_argv(ctx, "shop", "n2")
+        assert power.start_node(ctx, "shop", "n2", timeout=10).state == "ready"
 
 
 def test_start_needs_memory(world: World) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.errors import HostUnfit
+from lab.paths import unwritable
 from lab.storage import hold
 from lab.wait import Deadline, attempts
 
@@ -110,6 +111,8 @@ def _receive(listener: socket.socket, to: Path, deadline: Deadline) -> None:
                 file.write(chunk)
     except TimeoutError:
         raise HostUnfit("QEMU did not send its device state in time") from None
+    except OSError as error:
+        raise unwritable(to, error) from error
 
 
 def _saved(monitor: Monitor, deadline: Deadline) -> None:
