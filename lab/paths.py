@@ -8,7 +8,7 @@
       storage/                   volumes of the file-backed driver
       images/<key>/              kernel, initrd and manifest of an image
       templates/<key>/           manifest.json, and per node <node>.ram and <node>.state
-      labs/<name>/               <node>.seed, and private/ (0700)
+      labs/<name>/               <node>.seed, private/ (0700), and rollback while it goes back
       builds/<key>/              what is being made; nothing in it is ever used
       logs/console/<guest>.log
       logs/images/<key>.log

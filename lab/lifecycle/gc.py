@@ -10,17 +10,17 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 
 from images import isolate
 from lab import locks
-from lab.errors import Conflict, LabError
+from lab.errors import Conflict, InvalidSpec, LabError
 from lab.lifecycle import catalog, image, snapshot, template
 from lab.lifecycle.context import Context
 from lab.lifecycle.remove import forget
 from lab.lifecycle.views import GcReport
 from lab.locks import lock
-from lab.names import Owner
+from lab.names import Owner, OwnerKind
 from lab.storage import hold
 
 _UNRECORDED = "not recorded"
@@ -174,7 +174,15 @@ def _unrecorded(ctx: Context) -> list[Owner]:
     owners = {guest.tags.get("owner", "") for guest in ctx.hypervisor.guests().values()}
     found = {Owner.parse(owner) for owner in owners if owner}
     found |= {volume.name.owner for volume in ctx.storage.volumes()}
+    kinds: tuple[OwnerKind, ...] = ("lab", "template", "image")
+    for owner in (Owner(kind, name) for kind in kinds for name in _directories(ctx, kind)):
+        with suppress(InvalidSpec):  # not one of ours
+            found.add(Owner.parse(str(owner)))
     return sorted(found - _known(ctx) - set(ctx.store.resources.owners()))
+
+
+def _directories(ctx: Context, kind: OwnerKind) -> list[str]:
+    return [path.name for path in ctx.home.directory(Owner(kind, "x")).parent.iterdir()]
 
 
 def _scratch(ctx: Context) -> list[str]:

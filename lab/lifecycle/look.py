@@ -24,17 +24,20 @@ HOST = "127.0.0.1"
 def labs(ctx: Context) -> list[LabView]:
     """All labs, by name, also those of which only guests or volumes with our tags are left."""
     guests = ctx.hypervisor.guests()
+    # Before the record is read: it is the first of a lab to come and the last to go.
+    there = tagged(ctx, guests)
     recorded = ctx.store.labs_with_nodes()
     names = {found.lab.name for found in recorded}
     views = [_view(ctx, found, guests) for found in recorded]
-    views += [_unrecorded(name, guests) for name in tagged(ctx, guests) - names]
+    views += [_unrecorded(name, guests) for name in there - names]
     return sorted(views, key=lambda view: view.name)
 
 
 def lab(ctx: Context, name: str, *, steps: Sequence[Step] = ()) -> LabView:
     """One lab; ``steps``: what was done to make it just now. Raises NotFound."""
     guests = ctx.hypervisor.guests()
-    if ctx.store.labs.find(name) is None and name in tagged(ctx, guests):
+    unknown = ctx.store.labs.find(name) is None and name in tagged(ctx, guests)
+    if unknown and ctx.store.labs.find(name) is None:  # nor since then
         return _unrecorded(name, guests)
     return _view(ctx, ctx.store.lab_with_nodes(name), guests, steps=steps)
 
@@ -58,7 +61,7 @@ def record_of(ctx: Context, name: str) -> LabRecord:
     found = ctx.store.labs.find(name)
     if found is not None:
         return found
-    if name in tagged(ctx, ctx.hypervisor.guests()):
+    if name in tagged(ctx, ctx.hypervisor.guests()) and ctx.store.labs.find(name) is None:
         raise NotFound(
             f"the lab {name} is not recorded (any more): only its guests and volumes tell of it",
             hint=f"`lab status {name}` shows its guests, `lab exec`, `lab logs` and `lab console`"
@@ -100,9 +103,10 @@ def _tagged_nodes(ctx: Context, name: str) -> tuple[Node, ...]:
 
 
 def tagged(ctx: Context, guests: Mapping[GuestName, Guest]) -> set[str]:
-    """The labs that the tags of ``guests`` and of our volumes tell of."""
+    """The labs that the tags of ``guests`` and of our volumes, or directories tell of."""
     owners = {guest.tags.get("owner", "") for guest in guests.values()}
     owners |= {str(volume.name.owner) for volume in ctx.storage.volumes()}
+    owners |= {f"lab:{path.name}" for path in ctx.home.labs.iterdir()}
     return {owner.removeprefix("lab:") for owner in owners if owner.startswith("lab:")}
 
 

@@ -10,6 +10,7 @@ from lab.blueprints import blueprint
 from lab.errors import Conflict, NotReady, PortTaken
 from lab.hypervisor import GuestSpec
 from lab.lifecycle import image as images
+from lab.lifecycle import unfinished
 from lab.lifecycle.context import Context
 from lab.lifecycle.identify import set_clocks
 from lab.lifecycle.look import lab, node_of, nodes_of, record_of
@@ -83,6 +84,7 @@ def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float, pace
     with lock(ctx.home, "lab", name, wait=False):
         record = record_of(ctx, name)
         _check_made(record)
+        unfinished.check(ctx, name)
         with turn(ctx):
             bring_back(ctx, record, wanted, timeout, pace)
         ctx.store.labs.update(name, state="ready")

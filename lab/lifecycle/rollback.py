@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lab.blueprints import blueprint
 from lab.errors import Conflict
-from lab.lifecycle import captured, power
+from lab.lifecycle import captured, power, unfinished
 from lab.lifecycle.clone import wake
 from lab.lifecycle.context import Context
 from lab.lifecycle.form import until_formed
@@ -44,18 +44,22 @@ def rollback(
             raise Conflict(f"the lab {name} is {record.state}")
         nodes = nodes_of(ctx, name) if node is None else (node_of(ctx, name, node),)
         label = find(ctx, name, to).label
+        unfinished.begin(ctx, name, label, node)
         with ctx.progress.step("rollback", f"putting {node or name} back to {label}"):
             each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)
             # Until it runs again: a command that is killed now leaves a lab that can be started.
             if node is None:
                 ctx.store.labs.update(name, state="stopped")
             each(lambda v: ctx.storage.rollback(v, label), volumes_of(ctx, name, node))
+        if label != ORIGIN:
+            unfinished.end(ctx, name)
         nodes = move_taken(ctx, nodes)
         with turn(ctx):
             if label == ORIGIN:
                 _from_origin(ctx, record, nodes, timeout)
             else:
                 power.bring_back(ctx, record, nodes, timeout)
+        unfinished.end(ctx, name)
         ctx.store.labs.update(name, state="ready")
     return lab(ctx, name)
 

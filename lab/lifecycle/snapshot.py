@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from lab import schedule
 from lab.errors import Conflict, LabError, NotFound
+from lab.lifecycle import unfinished
 from lab.lifecycle.context import Context
+from lab.lifecycle.identify import set_clocks
 from lab.lifecycle.look import nodes_of, record_of
 from lab.lifecycle.parallel import each
 from lab.lifecycle.settle import write_out
@@ -33,6 +36,7 @@ def take(ctx: Context, name: str, what: str = "manual") -> SnapshotView:
         record = record_of(ctx, name)
         if record.state not in ("ready", "stopped"):
             raise Conflict(f"the lab {name} is {record.state}")
+        unfinished.check(ctx, name)
         return _view(_take(ctx, name, what))
 
 
@@ -61,7 +65,7 @@ def rotate(ctx: Context, name: str, *, take_due: bool = True) -> list[str]:
             return []
         wanted = schedule.parse(record.snapshots)
         # A lab that does not run does not change.
-        now = take_due and record.state == "ready"
+        now = take_due and record.state == "ready" and not unfinished.exists(ctx, name)
         due = schedule.due(wanted, there(ctx, name), time.time()) if now else []
         taken = [_take(ctx, name, kind).label for kind in due]
         too_many = [*schedule.excess(wanted, there(ctx, name)), *_torn(ctx, name)]
@@ -105,13 +109,15 @@ def _take(ctx: Context, name: str, what: str) -> Taken:
     with ctx.progress.step("snapshot", f"taking the snapshot {label}"):
         running = _running(ctx, name)
         write_out(ctx, running)
-        if running:
-            ctx.hypervisor.pause(running)
         try:
+            ctx.hypervisor.pause(running)
             made = ctx.storage.snapshot(volumes, label)
         finally:
-            if running:
-                ctx.hypervisor.resume(running)
+            there_ = ctx.hypervisor.guests()
+            ctx.hypervisor.resume([guest for guest in running if guest in there_])
+        # Their clocks stood still meanwhile, each time a little.
+        with suppress(LabError):
+            set_clocks(ctx, [node for node in nodes_of(ctx, name) if node.guest in running])
         ctx.storage.persist(made)
     return schedule.read(label)
 

@@ -21,6 +21,7 @@ from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
 from lab.lifecycle.views import LabView
 from lab.lifecycle.wait import wait
+from lab.names import Owner
 from lab.spec import GIB, NodeSize
 
 
@@ -87,6 +88,27 @@ def test_the_state_file_is_lost(world: World) -> None:
         gc(ctx, orphans=True)
         assert ctx.storage.volumes() == []
         assert up(ctx, named("shop")).state == "ready"
+
+
+def test_a_directory_is_all_that_is_left(world: World) -> None:
+    """It keeps its name from being used, so it must be seen, and can be removed."""
+    with world.open() as ctx:
+        make_template(ctx)
+        before = world.there()
+        for remove in (lambda: down(ctx, "shop"), lambda: gc(ctx, orphans=True)):
+            ctx.home.create_directory(Owner("lab", "shop"))
+            assert [(view.name, view.state) for view in labs(ctx)] == [("shop", "unrecorded")]
+            assert any("lab:shop" in line for line in gc(ctx).left)
+            with pytest.raises(Conflict, match="not recorded"):
+                up(ctx, named("shop"))
+            remove()
+            assert labs(ctx) == []
+        ctx.home.create_directory(Owner("template", "cafe"))
+        ctx.home.create_directory(Owner("image", "mariadb-cafe"))
+        (ctx.home.labs / "Not a lab").mkdir()
+        assert len(gc(ctx).left) == 2
+        assert len(gc(ctx, orphans=True).removed) == 2
+    assert world.there() == before
 
 
 def _is_told_of(ctx: Context) -> None:

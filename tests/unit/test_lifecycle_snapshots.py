@@ -11,9 +11,10 @@ import pytest
 from lifecycle_world import World, named
 
 from lab import schedule
-from lab.errors import Conflict, InvalidSpec, NotFound, NotReady
+from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound, NotReady
 from lab.hypervisor import Capabilities
-from lab.lifecycle import power, snapshot
+from lab.hypervisor.fake import FakeHypervisor
+from lab.lifecycle import power, snapshot, unfinished
 from lab.lifecycle.context import Context
 from lab.lifecycle.down import down
 from lab.lifecycle.gc import gc
@@ -90,6 +91,55 @@ def test_a_stopped_lab_goes_back_and_runs(ctx: Context) -> None:
     power.stop(ctx, "shop")
     snapshot.take(ctx, "shop", "asleep")
     assert rollback(ctx, "shop", "asleep", timeout=20.0).state == "ready"
+
+
+@pytest.mark.parametrize("to", ["origin", "mine"])
+@pytest.mark.parametrize("node", [None, "n2"])
+def test_a_rollback_that_was_cut(world: World, to: str, node: str | None) -> None:
+    """At no step is it left so that disks of now and then run together; doing it again helps."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
+        snapshot.take(ctx, "shop", "mine")
+    step = cut = 0
+    while world.killed(lambda c: rollback(c, "shop", to, node=node, timeout=20.0), step):
+        with world.open() as ctx:
+            if unfinished.exists(ctx, "shop"):
+                cut += 1
+                with pytest.raises(Conflict) as refused:
+                    power.start(ctx, "shop", timeout=20.0)
+                assert "lab rollback shop --to" in refused.value.hint
+                with pytest.raises(Conflict):
+                    snapshot.take(ctx, "shop", "torn")
+                if node is None:
+                    with pytest.raises(Conflict):
+                        rollback(ctx, "shop", "mine", node="n1", timeout=20.0)
+                assert rollback(ctx, "shop", to, node=node, timeout=20.0).state == "ready"
+            assert power.start(ctx, "shop", timeout=20.0).state == "ready"
+            assert query(ctx, "shop", "n2", "SELECT 1").rows
+            snapshot.take(ctx, "shop", "mine")
+            snapshot.remove(ctx, "shop", ["mine"])
+        step += 3
+    assert cut > 1
+
+
+def test_nodes_go_on_if_they_cannot_be_paused(world: World) -> None:
+    """And their clocks are right after they stood still."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        assert isinstance(ctx.hypervisor, FakeHypervisor)
+        began = time.time()
+        snapshot.take(ctx, "shop", "mine")
+        assert all(ctx.hypervisor.inside(guest).clock > began for guest in ctx.hypervisor.guests())
+
+    def fail(step: str) -> None:
+        if step == "storage.snapshot":
+            raise HostUnfit("no space is left")
+
+    with world.open(fail) as ctx, pytest.raises(HostUnfit):
+        snapshot.take(ctx, "shop", "other")
+    with world.open() as ctx:
+        assert lab(ctx, "shop").state == "ready"
 
 
 def test_refusals(ctx: Context) -> None:
