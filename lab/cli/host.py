@@ -79,11 +79,15 @@ def gc(
     age = flags.duration("--older-than", older_than) if older_than else 0.0
     with app.open() as session:
         report = session.gc(dry_run=dry_run, orphans=orphans, unused=unused, age=age)
-    if how == "table" and not report.removed and not report.left:
+    if how == "table" and not (report.removed or report.left or report.snapshots):
         app.say("nothing to remove")
         return
     gone = "would remove" if dry_run else "removed"
-    rows = [*((gone, what) for what in report.removed), *(("left", what) for what in report.left)]
+    rows = [
+        *((gone, what) for what in report.removed),
+        *(("snapshot", what) for what in report.snapshots),
+        *(("left", what) for what in report.left),
+    ]
     emit(
         report,
         how,

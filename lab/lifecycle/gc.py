@@ -65,7 +65,7 @@ def gc(
     swept = [*ctx.storage.sweep(), *_scratch(ctx)]
     locks.sweep(ctx.home)
     rotated = _rotate(ctx, left)
-    return GcReport((*report.removed, *swept, *rotated), (*report.left, *left))
+    return GcReport((*report.removed, *swept), (*report.left, *left), tuple(rotated))
 
 
 def tasks(ctx: Context) -> Iterator[Task]:

@@ -186,10 +186,14 @@ class HostView:
 
 @dataclass(frozen=True)
 class GcReport:
-    """What ``lab gc`` removed, what it found but left alone, and why."""
+    """What ``lab gc`` removed, what it found but left alone, and why.
+
+    ``snapshots``: those that schedules had it take and remove.
+    """
 
     removed: tuple[str, ...]
     left: tuple[str, ...]
+    snapshots: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -180,13 +180,13 @@ def test_gc_takes_what_is_due_and_rotates(world: World) -> None:
             ctx.storage.snapshot(volumes, schedule.label("hourly", time.time() - hours * 3600))
         snapshot.take(ctx, "shop", "mine")
         report = gc(ctx)
-        assert [line.split("@")[0] for line in report.removed] == ["took shop"] + 2 * [
+        assert [line.split("@")[0] for line in report.snapshots] == ["took shop"] + 2 * [
             "removed shop"
         ]
         assert sorted(labels(ctx)) == ["hourly", "hourly", "mine", "origin"]
-        assert gc(ctx).removed == ()
+        assert gc(ctx).snapshots == ()
         power.stop(ctx, "shop")
-        assert gc(ctx).removed == ()
+        assert gc(ctx).snapshots == ()
         down(ctx, "shop")
 
 
