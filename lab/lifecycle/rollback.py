@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from lab.blueprints import blueprint
 from lab.errors import Conflict
-from lab.lifecycle import captured, power, unfinished
+from lab.lifecycle import power, template, unfinished
+from lab.lifecycle.captured import Manifest
 from lab.lifecycle.clone import wake
 from lab.lifecycle.context import Context
 from lab.lifecycle.form import until_formed
 from lab.lifecycle.handover import hand_over
 from lab.lifecycle.identify import prepare
 from lab.lifecycle.look import lab, node_of, nodes_of, record_of
-from lab.lifecycle.nodes import Node
+from lab.lifecycle.nodes import Image, Node
 from lab.lifecycle.parallel import each
 from lab.lifecycle.ports import move_taken
 from lab.lifecycle.snapshot import find, volumes_of
@@ -70,18 +72,25 @@ def _from_origin(ctx: Context, record: LabRecord, nodes: Sequence[Node], timeout
     image = power.image_of(ctx, record)
     plan = blueprint(record.blueprint)
     whole = len(nodes) == record.node_count
-    manifest = captured.read(ctx.home.manifest(record.template)) if record.template else None
-    if manifest and manifest.warm and whole:
-        size = NodeSize(record.memory, record.cpus, record.disk)
-        prepared = wake(ctx, manifest, image, size, nodes, record.segment)
-        deadline = Deadline.after(timeout)
-    else:
-        power.boot(ctx, record, nodes)
-        deadline = Deadline.after(timeout)
-        until_formed(ctx, power.running(ctx, record.name), plan, deadline)
-        prepared = prepare(ctx, nodes[0].owner, nodes)
+    with _template(ctx, record, image) as manifest:
+        if manifest and manifest.warm and whole:
+            size = NodeSize(record.memory, record.cpus, record.disk)
+            prepared = wake(ctx, manifest, image, size, nodes, record.segment)
+            deadline = Deadline.after(timeout)
+        else:
+            power.boot(ctx, record, nodes)
+            deadline = Deadline.after(timeout)
+            until_formed(ctx, power.running(ctx, record.name), plan, deadline)
+            prepared = prepare(ctx, nodes[0].owner, nodes)
     account = Account(record.user, record.password)
     cluster = power.running(ctx, record.name)
     hand_over(ctx, nodes, plan, image.engine, account, prepared, deadline, cluster=cluster)
     if whole:
         ctx.store.labs.update(record.name, ready_seconds=time.time() - began)
+
+
+def _template(
+    ctx: Context, record: LabRecord, image: Image
+) -> AbstractContextManager[Manifest | None]:
+    """What the lab is a clone of, if its RAM can still be trusted."""
+    return template.kept(ctx, record.template, image) if record.template else nullcontext()

@@ -59,6 +59,13 @@ def using(
         _ensure(ctx, key, image, plan_, spec, timeout)
 
 
+@contextmanager
+def kept(ctx: Context, name: str, image: Image) -> Iterator[Manifest | None]:
+    """The template ``name``, kept from removal in the block; None if it is not sound."""
+    with lock(ctx.home, "template", name, shared=True):
+        yield _sound(ctx, name, image)
+
+
 def key_of(ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec) -> str:
     """What a template for ``spec`` is known by: all that decides whether it fits."""
     shape = GuestShape(spec.size.memory, spec.size.cpus, len(image.volumes) + 1, "direct")
@@ -177,7 +184,7 @@ def _sound(ctx: Context, name: str, image: Image) -> Manifest | None:
             if node.seals != tuple(map(ctx.storage.seal, snapshots)):
                 raise Damaged(f"a disk of {node.name} has changed")
     except (Damaged, NotFound) as error:
-        ctx.progress.note("template", f"the template {name} is not used: {error}; making it anew")
+        ctx.progress.note("template", f"the template {name} is not used: {error}")
         ctx.store.templates.update(name, state="broken")
         return None
     return manifest

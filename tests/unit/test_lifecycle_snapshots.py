@@ -87,6 +87,18 @@ def test_back_where_ram_cannot_be_restored(world: World, cold: bool) -> None:
         assert query(ctx, "shop", "n1", "SELECT 1").rows
 
 
+def test_back_without_the_ram_of_a_damaged_template(world: World) -> None:
+    """What was tampered with is not restored here either: the nodes boot."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        key = lab(ctx, "shop").template
+        ctx.home.device_state(key, "n1").write_bytes(b"spoilt")
+        assert rollback(ctx, "shop", timeout=20.0).state == "ready"
+        assert query(ctx, "shop", "n1", "SELECT 1").rows
+        assert snapshot.snapshots(ctx, "shop")
+    assert any("is not used" in note for note in world.notes)
+
+
 def test_a_stopped_lab_goes_back_and_runs(ctx: Context) -> None:
     power.stop(ctx, "shop")
     snapshot.take(ctx, "shop", "asleep")
