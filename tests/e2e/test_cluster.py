@@ -51,7 +51,7 @@ def test_a_lab_is_what_up_says(site: Site) -> None:
     name = site.name("shop")
     shown = site.lab("up", *PXC, "--nodes", "3", "--name", name).stdout
     view = site.lab("status", name, "-o", "json").json["lab"]
-    for text in (name, "pxc, ready", "mariadb", view["password"], view["dsn"], "warm, in "):
+    for text in (name, "pxc, ready", "mariadb", view["password"], view["dsn"], "(warm)"):
         assert text in shown
     for node in view["nodes"]:
         line = next(line for line in shown.splitlines() if line.startswith(node["name"]))
