@@ -10,6 +10,7 @@ import pytest
 from storage_basics import Basics
 from storage_crashes import Crashes
 from storage_imports import Imports
+from storage_overwrite import Overwrites
 from storage_place import Place
 from storage_returns import Returns
 from storage_streams import SMALL_ROOM, FullDisks, Streams
@@ -19,7 +20,7 @@ from lab.storage import Storage
 __all__ = ["SMALL_ROOM", "Place", "StorageContract"]
 
 
-class StorageContract(Basics, Returns, Imports, Streams, FullDisks, Crashes):
+class StorageContract(Basics, Returns, Imports, Overwrites, Streams, FullDisks, Crashes):
     @pytest.fixture
     def storage(self, place: Place) -> Storage:
         return place.open("home")
