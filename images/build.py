@@ -240,6 +240,7 @@ def _describe(job: _Job) -> BuiltImage:
         digests={
             file.name: manifest.digest(file) for file in (*job.disks.values(), kernel_, initrd)
         },
+        option_file=(recipe.directory / "my.cnf").read_text(encoding="utf-8"),
     )
 
 

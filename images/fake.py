@@ -40,7 +40,8 @@ def build(
         service=recipe.service,
         config=recipe.config,
         packages={},
-        digests={},
+        digests={path.name: manifest.digest(path) for path in (*disks.values(), kernel, initrd)},
+        option_file=(recipe.directory / "my.cnf").read_text(encoding="utf-8"),
     )
     manifest.write(image)
     return image

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ class BuiltImage:
     ``initrd`` are files too, ``cmdline`` is the kernel's. ``size`` is the os disk's in bytes.
     ``user`` with ``uid`` and ``gid`` is the engine's account in the guest, ``service`` its
     systemd unit and ``config`` the path of its option file. ``packages`` maps names to
-    versions, ``digests`` names of files to what ``digest`` says.
+    versions, ``digests`` names of files to what ``digest`` says. ``option_file`` is the text
+    of the engine's option file template (my.cnf), so that the image needs its recipe no longer.
     """
 
     recipe: str
@@ -45,6 +46,7 @@ class BuiltImage:
     config: str
     packages: dict[str, str]
     digests: dict[str, str]
+    option_file: str = ""
 
 
 def write(image: BuiltImage) -> Path:
@@ -121,6 +123,35 @@ def digest(path: Path) -> str:
                 whole.update(zeros)
             else:
                 whole.update(hashlib.sha256(bytes(length)).digest())
+    return whole.hexdigest()
+
+
+def digest_extents(size: int, extents: Iterable[tuple[int, bytes]]) -> str:
+    """What ``digest`` says of a file of ``size`` bytes that holds ``extents`` and zeros."""
+    zeros = hashlib.sha256(bytes(_BLOCK)).digest()
+    whole = hashlib.sha256()
+    block, here = bytearray(), 0  # what there is of block number ``here``
+
+    def end_block(length: int) -> None:
+        if block:
+            whole.update(hashlib.sha256(bytes(block).ljust(length, b"\0")).digest())
+            block.clear()
+        else:
+            whole.update(zeros if length == _BLOCK else hashlib.sha256(bytes(length)).digest())
+
+    for offset, data in extents:
+        done = 0
+        while done < len(data):
+            while here < (offset + done) // _BLOCK:
+                end_block(_BLOCK)
+                here += 1
+            begin = offset + done - here * _BLOCK
+            piece = data[done : done + _BLOCK - begin]
+            block.extend(bytes(begin - len(block)) + piece)
+            done += len(piece)
+    while here * _BLOCK < size:
+        end_block(min(_BLOCK, size - here * _BLOCK))
+        here += 1
     return whole.hexdigest()
 
 

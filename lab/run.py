@@ -163,6 +163,94 @@ def feed(
             raise CommandFailed(argv, -9, stderr=f"no end for {stall:g} s") from None
 
 
+class Conversation:
+    """A running program that is written to and answers in lines; see ``conversation``."""
+
+    def __init__(
+        self, argv: Sequence[str], process: subprocess.Popen[bytes], errors: IO[bytes], stall: float
+    ) -> None:
+        if process.stdin is None or process.stdout is None:
+            raise AssertionError
+        self._argv = argv
+        self._process = process
+        self._errors = errors
+        self._stall = stall
+        self._to, self._from = process.stdin, process.stdout
+        os.set_blocking(self._to.fileno(), False)
+
+    def write(self, data: bytes) -> int:
+        """Give ``data`` to the program; raises CommandFailed if it takes no more."""
+        left = data
+        while left:
+            if not _ready(self._to.fileno(), select.POLLOUT, self._stall):
+                raise CommandFailed(
+                    self._argv, -9, stderr=f"nothing was taken for {self._stall:g} s"
+                )
+            try:
+                left = left[os.write(self._to.fileno(), left[:_PIPE]) :]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                raise self.ended() from None
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is ever held back."""
+
+    def close(self) -> None:
+        """Tell the program that nothing more comes."""
+        self._to.close()
+
+    def line(self, limit: int) -> bytes:
+        """The next line, of at most ``limit`` bytes; raises CommandFailed if none comes."""
+        found = b""
+        while not found.endswith(b"\n") and len(found) < limit:
+            if not _ready(self._from.fileno(), select.POLLIN, self._stall):
+                raise CommandFailed(self._argv, -9, stderr=f"no answer for {self._stall:g} s")
+            more = os.read(self._from.fileno(), 1)
+            if not more:
+                raise self.ended()
+            found += more
+        return found
+
+    def ended(self) -> CommandFailed:
+        """What to tell of a program that ended before its time."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE)
+        self._errors.seek(0)
+        status = self._process.poll()
+        said = self._errors.read().decode(errors="replace")
+        return CommandFailed(self._argv, -9 if status is None else status, stderr=said)
+
+
+@contextlib.contextmanager
+def conversation(argv: Sequence[str], *, stall: float) -> Iterator[Conversation]:
+    """Run ``argv`` and talk to it; it is ended with the block.
+
+    ``stall``: seconds that it may take nothing, or say nothing when it is asked. Raises
+    HostUnfit if the program is not installed.
+    """
+    import tempfile
+
+    require(argv[0])
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+        )
+        try:
+            talk = Conversation(argv, process, errors, stall)
+            yield talk
+            talk.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE)
+        finally:
+            _kill_session(process)
+
+
 @contextlib.contextmanager
 def _piped(
     argv: Sequence[str],

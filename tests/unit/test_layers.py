@@ -16,7 +16,9 @@ PACKAGES = ("lab", "api", "images")
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__main__", "cli", "api"}),
     frozenset({"lifecycle"}),
-    frozenset({"images", "state", "storage", "hypervisor", "guest", "blueprints", "host"}),
+    frozenset(
+        {"images", "state", "storage", "hypervisor", "guest", "blueprints", "host", "exchange"}
+    ),
     frozenset(
         {
             "settings", "labfile", "profile", "profilefile", "schedule", "locks", "paths",

@@ -1,0 +1,127 @@
+"""What parts are made of: ascending chunks of bytes, each with the place where it belongs.
+
+Chunks come in whole grains (but for the end of a file), at most ``LIMIT`` bytes each, and the
+same content always comes as the same chunks, wherever a file system or a storage keeps holes:
+only so can a transfer go on where another one ended.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from lab.exchange.frames import LIMIT
+from lab.exchange.pipes import reading
+from lab.storage import overwrite, sparse
+from lab.storage.stream import StreamReader
+
+GRAIN = overwrite.GRAIN
+"""Bytes; what is equal to what is below, or zeros, is left out in whole grains of this size.
+
+The cluster of our qcow2 files and the block of an InnoDB page. In the RAM of a node, grains of
+16 KiB leave out almost all that those of 4 KiB would.
+"""
+
+Chunk = tuple[int, bytes]
+"""Offset and bytes."""
+
+Chunks = Generator[Chunk, None, None]
+"""To be closed if it is not read to its end."""
+
+_WINDOW = LIMIT
+_ZEROS = bytes(_WINDOW)
+
+Writer = Callable[[BinaryIO], object]
+"""Writes a stream to what it is given, such as ``storage.send`` does."""
+
+
+def of_file(path: Path) -> Chunks:
+    """All of a file that is not zeros."""
+    with path.open("rb", buffering=0) as file:
+        parts = list(sparse.extents(file.fileno()))
+        size = os.fstat(file.fileno()).st_size
+        yield from _differing(_windows(sparse.read(file.fileno(), parts, _WINDOW)), (), size)
+
+
+def of_volume(send: Writer) -> Chunks:
+    """All of a volume that is not zeros; ``send`` writes its plain stream."""
+    with reading(send) as source:
+        stream = StreamReader(source)
+        yield from _differing(_windows(stream.extents()), (), stream.header.size)
+
+
+def of_changes(send_base: Writer, send: Writer) -> Chunks:
+    """All in which a volume differs from its base, zeros too; both in plain streams."""
+    with reading(send_base) as below, reading(send) as above:
+        base, top = StreamReader(below), StreamReader(above)
+        windows = _windows(top.extents()), _windows(base.extents())
+        yield from _differing(*windows, top.header.size)
+
+
+def of_stream(send: Writer) -> Chunks:
+    """The very bytes that ``send`` writes, in order."""
+    with reading(send) as source:
+        offset = 0
+        while piece := source.read(LIMIT):
+            yield offset, piece
+            offset += len(piece)
+
+
+def _windows(extents: Iterable[Chunk]) -> Iterator[Chunk]:
+    """The same as whole windows, filled up with zeros, each once; of those without data none."""
+    at, window = -1, bytearray()
+    for offset, data in extents:
+        done = 0
+        while done < len(data):
+            here = (offset + done) // _WINDOW * _WINDOW
+            if here != at:
+                if window:
+                    yield at, bytes(window)
+                at, window = here, bytearray(_WINDOW)
+            begin = offset + done - here
+            length = min(_WINDOW - begin, len(data) - done)
+            window[begin : begin + length] = data[done : done + length]
+            done += length
+    if window:
+        yield at, bytes(window)
+
+
+def _differing(top: Iterator[Chunk], base: Iterable[Chunk], size: int) -> Iterator[Chunk]:
+    """What of ``top``, which has ``size`` bytes, is not as in ``base``; both are windows."""
+    for offset, above, below in _pairs(top, iter(base)):
+        if offset >= size:
+            return  # the base is larger: nobody sees that
+        length = min(_WINDOW, size - offset)
+        if above[:length] != below[:length]:
+            yield from _runs(offset, above[:length], below)
+
+
+def _pairs(top: Iterator[Chunk], base: Iterator[Chunk]) -> Iterator[tuple[int, bytes, bytes]]:
+    above, below = next(top, None), next(base, None)
+    while above or below:
+        if above and (below is None or above[0] < below[0]):
+            yield above[0], above[1], _ZEROS
+            above = next(top, None)
+        elif below and (above is None or below[0] < above[0]):
+            yield below[0], _ZEROS, below[1]
+            below = next(base, None)
+        elif above and below:
+            yield above[0], above[1], below[1]
+            above, below = next(top, None), next(base, None)
+
+
+def _runs(offset: int, above: bytes, below: bytes) -> Iterator[Chunk]:
+    """The runs of grains that differ."""
+    begin = None
+    for at in range(0, len(above), GRAIN):
+        end = min(at + GRAIN, len(above))
+        if above[at:end] == below[at:end]:
+            if begin is not None:
+                yield offset + begin, above[begin:at]
+            begin = None
+        elif begin is None:
+            begin = at
+    if begin is not None:
+        yield offset + begin, above[begin:]

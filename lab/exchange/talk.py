@@ -1,0 +1,180 @@
+"""What two hosts say to each other while an archive goes from one to the other.
+
+The importing side runs as ``lab image import - --talk`` at the other end of SSH. It says
+lines of JSON, one word and what goes with it each; the archive comes the other way, in between::
+
+    importing                                exporting
+    {"hello": {"archive": 1, "storage"}}
+                                             the header
+    {"wanted": {part: first chunk}}          or {"done": ...}, if it is there already
+                                             the parts that are wanted
+    {"done": {"key", "outcome"}}
+
+``{"doing": text}`` and ``{"note": text}`` may come at any time. Errors are told on stderr and by
+the exit code, as ever.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, BinaryIO
+
+from lab import run
+from lab.errors import (
+    CommandFailed,
+    Conflict,
+    Forbidden,
+    HostUnfit,
+    InvalidSpec,
+    LabError,
+    NotFound,
+    NotReady,
+    Unauthorized,
+)
+from lab.exchange.header import Header
+from lab.progress import Event, Progress
+
+PROTOCOL = 1
+
+_LINE = 1 << 16
+_BANNERS = 200
+_STALL = 3600.0
+_HOST = re.compile(
+    r"(?:[A-Za-z_][A-Za-z0-9._-]{0,31}@)?"
+    r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+)"
+)
+_WORDS = re.compile(r"[A-Za-z0-9_./~=+:@, -]{1,500}")
+_KINDS: dict[int, type[LabError]] = {
+    kind.exit_code: kind
+    for kind in (InvalidSpec, NotFound, Conflict, HostUnfit, NotReady, Unauthorized, Forbidden)
+}
+
+
+class Speaker:
+    """The importing side's voice, on ``to``."""
+
+    def __init__(self, to: BinaryIO) -> None:
+        self._to = to
+
+    def say(self, word: str, what: object) -> None:
+        """One line."""
+        self._to.write(json.dumps({word: what}).encode() + b"\n")
+        self._to.flush()
+
+    def retell(self, hear: Callable[[Event], None]) -> Callable[[Event], None]:
+        """A listener that passes on to ``hear``, and tells the other side too."""
+
+        def listener(event: Event) -> None:
+            hear(event)
+            if event.state in ("begin", "note") and event.text:
+                self.say("note" if event.state == "note" else "doing", event.text)
+
+        return listener
+
+
+def check_host(host: str) -> str:
+    """``host`` if it can be one for ssh, as [USER@]HOST; raises InvalidSpec."""
+    if len(host) > 300 or not _HOST.fullmatch(host):
+        raise InvalidSpec(
+            f"{host!r} is not a host",
+            hint="[USER@]HOST; ports and the like belong into ~/.ssh/config",
+        )
+    return host
+
+
+def ssh_argv(host: str, verb: Sequence[str], *, command: str) -> list[str]:
+    """What runs the importing side on ``host``; ``command`` is how lab is called there.
+
+    Raises InvalidSpec for a host or a command that a shell could take for something else.
+    """
+    if not _WORDS.fullmatch(command) or command.startswith("-"):
+        raise InvalidSpec(f"{command!r} is not a command", hint="such as /opt/lab/.venv/bin/lab")
+    options = ["-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15"]
+    return ["ssh", *options, "--", check_host(host), *command.split(), *verb]
+
+
+class Remote:
+    """The importing side, as the exporting one sees it."""
+
+    def __init__(self, talk: run.Conversation, host: str, progress: Progress) -> None:
+        self.to = talk
+        self._host = host
+        self._progress = progress
+
+    def hear(self, *words: str, banners: int = 0) -> tuple[str, Any]:
+        """The next of ``words`` that is said, and what goes with it; raises InvalidSpec.
+
+        ``banners``: lines that are not ours and may come first, as some shells print.
+        """
+        with ExitStack() as doing:
+            while True:
+                line = self.to.line(_LINE)
+                try:
+                    ((word, what),) = json.loads(line).items()
+                except (ValueError, AttributeError):
+                    word, what = "", None
+                if word in words:
+                    return word, what
+                if word == "note":
+                    self._progress.note("remote", self._quote(what))
+                elif word == "doing":
+                    doing.close()
+                    doing.enter_context(self._progress.step("remote", self._quote(what)))
+                elif banners:
+                    banners -= 1
+                else:
+                    said = line.decode(errors="replace").strip()[:100]
+                    raise InvalidSpec(f"{self._host} said what is not understood: {said!r}")
+
+    def greet(self) -> dict[str, Any]:
+        """What the other side says first; raises InvalidSpec if we do not understand each other."""
+        _, hello = self.hear("hello", banners=_BANNERS)
+        if not isinstance(hello, dict) or hello.get("archive") != PROTOCOL:
+            raise InvalidSpec(
+                f"{self._host} has another version of lab that exchanges archives otherwise",
+                hint="install the same version on both, or export to a file",
+            )
+        return hello
+
+    def wanted(self, what: object, header: Header) -> dict[str, int]:
+        """The parts of ``header`` that the other side wants; raises InvalidSpec for nonsense."""
+        names = {part.name for part in header.parts}
+        if isinstance(what, dict) and names.issuperset(what):
+            found = {str(name): first for name, first in what.items()}
+            if all(type(first) is int and first >= 0 for first in found.values()):
+                return found
+        raise InvalidSpec(f"{self._host} wants parts that are not there")
+
+    def outcome(self, what: object) -> str:
+        """What became of it there."""
+        found = what.get("outcome") if isinstance(what, dict) else None
+        return found if found in ("imported", "exists") else "imported"
+
+    def _quote(self, text: object) -> str:
+        """What the other side says, fit for a terminal."""
+        return f"{self._host}: " + "".join(c if c.isprintable() else " " for c in str(text)[:500])
+
+
+def failure(host: str, error: CommandFailed) -> LabError:
+    """What the other side's failure is here: its own words and its exit code."""
+    found = re.search(r"^lab: error: (.+)$", error.stderr, re.M)
+    hint = re.search(r"^hint: (.+)$", error.stderr, re.M)
+    kind = _KINDS.get(error.status)
+    if found and kind:
+        said = [line for line in error.stderr.splitlines() if line.startswith("  ")]
+        return kind(f"{host}: {found[1]}", hint=hint[1] if hint else "", details=said[:10])
+    hints = {
+        255: f"`ssh {host} true` must work without a question: a key, a known host",
+        127: "lab is not in the PATH there: say how it is called with --remote-lab",
+    }
+    return CommandFailed(
+        error.argv, error.status, stderr=error.stderr, where=host, hint=hints.get(error.status, "")
+    )
+
+
+def conversation(argv: Sequence[str]) -> AbstractContextManager[run.Conversation]:
+    """``lab.run.conversation`` with the patience that a transfer needs."""
+    return run.conversation(argv, stall=_STALL)
