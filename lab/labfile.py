@@ -42,6 +42,7 @@ class LabValues(TypedDict, total=False):
     ttl: float | None
     profile: str
     snapshots: Schedule
+    image: str
 
 
 def read(directory: Path) -> LabValues:
@@ -85,6 +86,7 @@ def merge(
         ttl=said.get("ttl", default_ttl),
         profile=said.get("profile", ""),
         snapshots=said.get("snapshots", NONE),
+        image=said.get("image", ""),
     )
 
 
@@ -111,4 +113,5 @@ _KEYS: Mapping[str, Key] = {
     "ttl": Key("a duration such as 2h, or none", tomlfile.lease),
     "profile": Key("a profile such as balanced", tomlfile.text),
     "snapshots": Key("a schedule such as hourly:24,daily:7", _schedule),
+    "image": Key("the key of an image", tomlfile.text),
 }

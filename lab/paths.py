@@ -10,6 +10,7 @@
       templates/<key>/           manifest.json, and per node <node>.ram and <node>.state
       labs/<name>/               <node>.seed, private/ (0700), and rollback while it goes back
       builds/<key>/              what is being made; nothing in it is ever used
+      imports/<kind>.<key>/      0700, what arrives from elsewhere, until all of it is there
       logs/console/<guest>.log
       logs/images/<key>.log
       run/                       sockets
@@ -93,6 +94,11 @@ class Home:
         """Where things are made before they are moved to their place."""
         return self.root / "builds"
 
+    @property
+    def imports(self) -> Path:
+        """Where what arrives from elsewhere gathers."""
+        return self.root / "imports"
+
     def lock(self, kind: str, name: str) -> Path:
         """The lock file of a lab, template or image."""
         return self.locks / f"{_part(kind)}.{_part(name)}.lock"
@@ -152,6 +158,7 @@ class Home:
         """
         make_directory(self.root, REACHABLE)
         make_directory(self.locks, PRIVATE)
+        make_directory(self.imports, PRIVATE)
         for path in (
             self.storage,
             self.root / "images",

@@ -91,7 +91,8 @@ class LabSpec:
 
     ``name`` empty: the first free one made from the blueprint's. ``engine`` empty: the
     blueprint's own choice. ``ttl`` in seconds, None for no lease. ``profile`` empty: that of
-    the settings. ``snapshots``: the schedule by which they are taken.
+    the settings. ``snapshots``: the schedule by which they are taken. ``image`` empty: that
+    of the engine's recipe as it is now.
     """
 
     blueprint: str
@@ -102,6 +103,7 @@ class LabSpec:
     ttl: float | None = None
     profile: str = ""
     snapshots: Schedule = NONE
+    image: str = ""
 
     def __post_init__(self) -> None:
         if self.name:

@@ -104,6 +104,16 @@ Engine = Annotated[
         help="Insist on percona or mariadb.",
     ),
 ]
+Image = Annotated[
+    str,
+    typer.Option(
+        "--image",
+        metavar="IMAGE",
+        show_default=False,
+        autocompletion=complete.images,
+        help="Insist on this image, by key, such as one that was imported.",
+    ),
+]
 LabName = Annotated[
     str,
     typer.Option(
@@ -159,6 +169,7 @@ def wanted(
     ttl: str = "",
     profile: str = "",
     snapshots: str = "",
+    image: str = "",
 ) -> LabSpec:
     """The lab that flags and ``lab.toml`` ask for; raises InvalidSpec.
 
@@ -177,6 +188,7 @@ def wanted(
         ("ttl", ttl, partial(lease, "--ttl")),
         ("snapshots", snapshots, schedule),
         ("profile", profile, str),
+        ("image", image, str),
     ]
     given = cast("LabValues", {key: parse(text) for key, text, parse in said if text})
     spec = labfile.merge(labfile.read(Path.cwd()), given, default_ttl=settings.default_ttl)

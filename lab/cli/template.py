@@ -28,6 +28,7 @@ def build(
     cpus: flags.Cpus = "",
     disk: flags.Disk = "",
     engine: flags.Engine = "",
+    image: flags.Image = "",
     profile: flags.Profile = "",
     output: flags.Output = "table",
 ) -> None:
@@ -42,11 +43,12 @@ def build(
         cpus=cpus,
         disk=disk,
         engine=engine,
+        image=image,
         profile=profile,
     )
     with app.open(doing="removing the unfinished template") as session:
         view = session.build_template(spec)
-    emit(view, how, table=lambda: _table([view], app.now()), names=lambda: [view.key])
+    emit(view, how, table=lambda: shown([view], app.now()), names=lambda: [view.key])
 
 
 @manual("lab template ls", "lab template ls -o name")
@@ -62,7 +64,7 @@ def ls(ctx: typer.Context, output: flags.Output = "table") -> None:
     emit(
         views,
         how,
-        table=lambda: _table(views, app.now()),
+        table=lambda: shown(views, app.now()),
         names=lambda: [view.key for view in views],
     )
 
@@ -87,7 +89,8 @@ def rm(
     app.say(f"removed template {key}")
 
 
-def _table(views: Sequence[TemplateView], now: float) -> str:
+def shown(views: Sequence[TemplateView], now: float) -> str:
+    """Templates, a line each."""
     return table(
         (
             "KEY", "BLUEPRINT", "NODES", "MEMORY", "CPUS", "DISK", "IMAGE", "STATE", "START",

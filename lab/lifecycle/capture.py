@@ -41,13 +41,14 @@ def capture(
     snapshots = ctx.storage.snapshot(volumes, FORMED)
     each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
     ctx.storage.persist(snapshots)
-    found = each(lambda node: _captured(ctx, node, snapshots, warm=warm), nodes)
+    found = each(lambda node: captured_node(ctx, node, snapshots, warm=warm), nodes)
     return Manifest(name, FORMED, tuple(found))
 
 
-def _captured(
+def captured_node(
     ctx: Context, node: Node, snapshots: Sequence[VolumeSnapshot], *, warm: bool
 ) -> CapturedNode:
+    """What a template's manifest says of ``node``, whose files are in place; they are synced."""
     name = node.owner.name
     seed = captured.facts(ctx.home.seed(node.owner, node.name))
     seals = tuple(ctx.storage.seal(s) for s in snapshots if s.volume.node == node.name)

@@ -50,11 +50,15 @@ class CapturedNode:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A template: ``label`` of the disk snapshots, and its nodes."""
+    """A template: ``label`` of the disk snapshots, and its nodes.
+
+    ``why_cold``: why it has no RAM although this host could restore some.
+    """
 
     key: str
     label: str
     nodes: tuple[CapturedNode, ...]
+    why_cold: str = ""
 
     @property
     def warm(self) -> bool:
@@ -139,7 +143,8 @@ def read(path: Path) -> Manifest:
             )
             for node in values["nodes"]
         )
-        return Manifest(values["key"], values["label"], nodes)
+        why_cold = str(values.get("why_cold", ""))
+        return Manifest(values["key"], values["label"], nodes, why_cold)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Damaged(f"the template has no readable manifest: {error}") from None
 

@@ -98,8 +98,7 @@ def _fits(ctx: Context, key: str, current: set[str]) -> bool:
 
 
 def _key_now(ctx: Context, record: TemplateRecord) -> str:
-    recipe = load(ctx.store.images.get(record.image).recipe)
     size = NodeSize(record.memory, record.cpus, record.disk)
     spec = LabSpec(record.blueprint, nodes=record.node_count, size=size, profile=record.profile)
-    image = images_.find(ctx, recipe, record.image)
+    image = images_.find(ctx, record.image)
     return templates_.key_of(ctx, image, blueprint(record.blueprint), spec)

@@ -11,6 +11,7 @@ from lab.blueprints import Blueprint
 from lab.errors import Busy, Conflict, NotFound, NotReady
 from lab.lifecycle.context import Context
 from lab.lifecycle.engine import recipe_of
+from lab.lifecycle.image import named
 from lab.lifecycle.look import lab as look_at
 from lab.lifecycle.power import start
 from lab.lifecycle.remove import forget
@@ -93,7 +94,8 @@ def _same(ctx: Context, spec: LabSpec, record: LabRecord) -> bool:
     asked = (spec.blueprint, spec.nodes, size.memory, size.cpus, profile)
     there = (record.blueprint, record.node_count, record.memory, record.cpus, record.profile)
     engine = not spec.engine or record.image.startswith(f"{recipe_of(spec.engine)}-")
-    return asked == there and size.disk in (0, record.disk) and engine
+    image = not spec.image or record.image == named(ctx, spec.image).key
+    return asked == there and size.disk in (0, record.disk) and engine and image
 
 
 def _check_same(ctx: Context, spec: LabSpec, record: LabRecord) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from images.recipe import Recipe, load
 from lab.blueprints import Blueprint
 from lab.errors import InvalidSpec
+from lab.lifecycle import image as images
 from lab.lifecycle.context import Context
-from lab.lifecycle.image import key_of
+from lab.lifecycle.nodes import Image
 from lab.spec import LabSpec
 from lab.suggest import did_you_mean
 
@@ -52,12 +55,47 @@ def choose(ctx: Context, plan: Blueprint, spec: LabSpec) -> Choice:
     return choice
 
 
+@contextmanager
+def image_for(ctx: Context, plan: Blueprint, spec: LabSpec) -> Iterator[Image]:
+    """The image for ``spec``, built first if need be; it is kept from removal in the block.
+
+    Raises as ``key_for`` and ``images.ensure`` do.
+    """
+    if spec.image:
+        with images.using_key(ctx, key_for(ctx, plan, spec)) as image:
+            yield image
+    else:
+        recipe, profile = choose(ctx, plan, spec).recipe, ctx.settings.profile_of(spec.profile)
+        with images.using(ctx, recipe, profile) as image:
+            yield image
+
+
+def key_for(ctx: Context, plan: Blueprint, spec: LabSpec) -> str:
+    """The key of the image for ``spec``, there or not.
+
+    One that ``spec`` names must be there; it may have been made from another version of its
+    recipe, or on another host. Raises NotFound, and InvalidSpec where it cannot be used.
+    """
+    if not spec.image:
+        recipe = load(choose(ctx, plan, spec).recipe)
+        profile = ctx.settings.profile_of(spec.profile)
+        return images.key_of(recipe, ctx.settings.layout, profile)
+    record = images.named(ctx, spec.image)
+    wanted = [NAMES.get(spec.engine, spec.engine)] if spec.engine else plan.engines
+    if record.recipe not in wanted:
+        raise InvalidSpec(
+            f"{plan.name} cannot be made of the image {record.key}",
+            hint=f"one of these recipes: {', '.join(wanted)}",
+        )
+    return record.key
+
+
 def _can_be_had(ctx: Context, recipe: Recipe, spec: LabSpec) -> bool:
     """Whether the image of a recipe is there, as the recipe is now, or may be built."""
     records = ctx.store.images.all()
     built = {r.key for r in records if r.recipe == recipe.name and r.state == "ready"}
     profile = ctx.settings.profile_of(spec.profile)
-    if built and key_of(recipe, ctx.settings.layout, profile) in built:
+    if built and images.key_of(recipe, ctx.settings.layout, profile) in built:
         return True
     from images.reachable import reachable_recently
 

@@ -15,7 +15,8 @@ from contextlib import AbstractContextManager, suppress
 from images import isolate
 from lab import locks
 from lab.errors import Conflict, InvalidSpec, LabError
-from lab.lifecycle import catalog, image, snapshot, template
+from lab.exchange.stage import remove_abandoned
+from lab.lifecycle import catalog, image, snapshot, template, templating
 from lab.lifecycle.context import Context
 from lab.lifecycle.remove import forget
 from lab.lifecycle.views import GcReport
@@ -62,7 +63,9 @@ def gc(
     report = perform(ctx, found, dry_run=dry_run)
     if dry_run:
         return GcReport(report.removed, (*report.left, *left))
-    swept = [*ctx.storage.sweep(), *_scratch(ctx)]
+    swept, kept = remove_abandoned(ctx.home.imports)
+    left += kept
+    swept += [*ctx.storage.sweep(), *_scratch(ctx)]
     locks.sweep(ctx.home)
     rotated = _rotate(ctx, left)
     return GcReport((*report.removed, *swept), (*report.left, *left), tuple(rotated))
@@ -121,7 +124,7 @@ def _remove(ctx: Context, owner: Owner) -> None:
     if owner.kind == "lab":
         forget(ctx, owner)
     elif owner.kind == "template":
-        template.discard(ctx, owner.name)
+        templating.discard(ctx, owner.name)
     else:
         image.discard(ctx, owner.name)
 

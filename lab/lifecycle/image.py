@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from images import isolate, manifest
@@ -17,17 +17,15 @@ from lab.hypervisor import DirectBoot
 from lab.lifecycle.context import Context
 from lab.lifecycle.hold import hold
 from lab.lifecycle.nodes import Image
+from lab.lifecycle.publish import BASE, publish
 from lab.lifecycle.remove import release
 from lab.lifecycle.views import ImageView
 from lab.locks import lock
 from lab.names import Owner, VolumeName
-from lab.paths import REACHABLE, make_directory, writing
+from lab.paths import REACHABLE, make_directory
 from lab.profile import VOLUMES, Layout, Profile
-from lab.state.records import ImageRecord, ResourceKind
+from lab.state.records import ImageRecord
 from lab.storage import VolumeSnapshot
-
-BASE = "base"
-"""The node and the snapshot label of an image's volumes."""
 
 _DATA_DIRECTORY = "/var/lib/mysql"
 _LOG_VOLUME = "/var/lib/mysqllog"
@@ -50,11 +48,11 @@ def ensure(ctx: Context, recipe_name: str, profile: Profile) -> Image:
     """
     recipe = load(recipe_name)
     key = key_of(recipe, ctx.settings.layout, profile)
-    if not _ready(ctx, key):
+    if not ready(ctx, key):
         with hold(ctx, "image", key):
-            if not _ready(ctx, key) and not _adopt(ctx, recipe, key):
+            if not ready(ctx, key) and not _recorded_again(ctx, key):
                 _build(ctx, recipe, key, profile)
-    return find(ctx, recipe, key)
+    return find(ctx, key)
 
 
 @contextmanager
@@ -64,30 +62,56 @@ def using(ctx: Context, recipe_name: str, profile: Profile) -> Iterator[Image]:
     key = key_of(recipe, ctx.settings.layout, profile)
     while True:
         with hold(ctx, "image", key, shared=True):
-            if _ready(ctx, key):
-                yield find(ctx, recipe, key)
+            if ready(ctx, key):
+                yield find(ctx, key)
                 return
         ensure(ctx, recipe_name, profile)
 
 
-def find(ctx: Context, recipe: Recipe, key: str) -> Image:
-    """A ready image, as others need it; raises NotFound."""
+@contextmanager
+def using_key(ctx: Context, key: str) -> Iterator[Image]:
+    """The image of that key, kept from removal in the block; raises NotFound."""
+    with hold(ctx, "image", key, shared=True):
+        if not ready(ctx, key):
+            raise NotFound(f"there is no image {key!r}", hint="`lab image ls` lists them")
+        yield find(ctx, key)
+
+
+def built(ctx: Context, key: str) -> manifest.BuiltImage:
+    """What the manifest of an image says; raises NotFound."""
     try:
-        built = manifest.read(ctx.home.image(key))
+        return manifest.read(ctx.home.image(key))
     except InvalidSpec as error:
         raise NotFound(f"the image {key} has lost its files", hint="`lab image rm` it") from error
-    engine = Engine(
-        name=recipe.engine,
-        version=built.engine_version,
-        config=(recipe.directory / "my.cnf").read_text(encoding="utf-8"),
-        config_path=built.config,
-        user=built.user,
-        uid=built.uid,
-        gid=built.gid,
-        log_directory=_LOG_VOLUME if "log" in built.disks else _DATA_DIRECTORY,
+
+
+def find(ctx: Context, key: str) -> Image:
+    """A ready image, as others need it; raises NotFound."""
+    facts = built(ctx, key)
+    boot = DirectBoot(facts.kernel, facts.initrd, facts.cmdline)
+    return Image(key, facts.recipe, boot, engine(facts), tuple(facts.disks))
+
+
+def engine(facts: manifest.BuiltImage) -> Engine:
+    """The engine in an image."""
+    return Engine(
+        name=facts.engine,
+        version=facts.engine_version,
+        config=option_file(facts),
+        config_path=facts.config,
+        user=facts.user,
+        uid=facts.uid,
+        gid=facts.gid,
+        log_directory=_LOG_VOLUME if "log" in facts.disks else _DATA_DIRECTORY,
     )
-    boot = DirectBoot(built.kernel, built.initrd, built.cmdline)
-    return Image(key, recipe.name, boot, engine, tuple(built.disks))
+
+
+def option_file(facts: manifest.BuiltImage) -> str:
+    """The text of the engine's option file template."""
+    if facts.option_file:
+        return facts.option_file
+    # built when manifests did not have it
+    return (load(facts.recipe).directory / "my.cnf").read_text(encoding="utf-8")
 
 
 def snapshots(ctx: Context, image: Image) -> dict[str, VolumeSnapshot]:
@@ -125,27 +149,29 @@ def images(ctx: Context) -> list[ImageView]:
 
 def image(ctx: Context, key_or_recipe: str) -> ImageView:
     """One image, by key or by the recipe it was built from; raises NotFound."""
-    return _view(ctx, _record(ctx, key_or_recipe))
+    return _view(ctx, named(ctx, key_or_recipe))
 
 
 def remove(ctx: Context, key_or_recipe: str) -> None:
     """Remove an image; raises NotFound, and Conflict while templates or labs use it."""
-    record = _record(ctx, key_or_recipe)
+    record = named(ctx, key_or_recipe)
     with lock(ctx.home, "image", record.key, wait=False):
         discard(ctx, record.key)
 
 
-def _record(ctx: Context, key_or_recipe: str) -> ImageRecord:
+def named(ctx: Context, key_or_recipe: str) -> ImageRecord:
+    """The record of an image, by its key, or the latest of a recipe; raises NotFound."""
     records = ctx.store.images.all()
     exact = [r for r in records if r.key == key_or_recipe]
-    named = [r for r in records if r.recipe == key_or_recipe]
-    found = exact or sorted(named, key=lambda r: r.created_at)[-1:]
+    of_recipe = [r for r in records if r.recipe == key_or_recipe]
+    found = exact or sorted(of_recipe, key=lambda r: r.created_at)[-1:]
     if not found:
         raise NotFound(f"there is no image {key_or_recipe!r}", hint="`lab image ls` lists them")
     return found[0]
 
 
-def _ready(ctx: Context, key: str) -> bool:
+def ready(ctx: Context, key: str) -> bool:
+    """True if there is a whole image of that key."""
     record = ctx.store.images.find(key)
     if record is None or record.state != "ready":
         return False
@@ -154,78 +180,82 @@ def _ready(ctx: Context, key: str) -> bool:
     return there and (ctx.home.image(key) / manifest.MANIFEST).exists()
 
 
-def _adopt(ctx: Context, recipe: Recipe, key: str) -> bool:
+def _recorded_again(ctx: Context, key: str) -> bool:
     """Record an image again whose record was lost: its manifest says that it was finished."""
     if ctx.store.images.find(key) is not None:
         return False
-    directory = ctx.home.image(key)
     try:
-        built, at = manifest.read(directory), (directory / manifest.MANIFEST).stat().st_mtime
-        base = snapshots(ctx, find(ctx, recipe, key))
+        facts, at = built(ctx, key), (ctx.home.image(key) / manifest.MANIFEST).stat().st_mtime
+        base = snapshots(ctx, find(ctx, key))
         size = sum(ctx.storage.used(snapshot.volume) for snapshot in base.values())
-    except (InvalidSpec, NotFound, OSError):
+    except (NotFound, OSError):
         return False
-    ctx.store.images.add(
-        ImageRecord(
-            key, recipe.name, recipe.engine, built.engine_version, "ready", at, at, size=size
-        )
-    )
+    record = ImageRecord(key, facts.recipe, facts.engine, facts.engine_version, "ready", at, at)
+    ctx.store.images.add(replace(record, size=size))
     ctx.progress.note("image", f"the image {key} was not recorded; it is again")
     return True
 
 
 def _build(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
     """Build and publish; the image's lock is held. What a killed build left is removed first."""
-    owner = Owner("image", key)
     began = time.time()
-    discard(ctx, key)
-    record = ImageRecord(key, recipe.name, recipe.engine, "", "building", began, began)
-    ctx.store.images.add(record)
     out = ctx.home.build(key)
-    try:
-        with ctx.progress.step("image", f"building the image {key}"):
+    with _making(ctx, key, recipe.name, recipe.engine):
+        try:
+            with ctx.progress.step("image", f"building the image {key}"):
+                isolate.remove_tree(out)
+                make_directory(out, REACHABLE)
+                log = ctx.home.image_log(key)
+                layout = ctx.settings.layout
+                made = ctx.build(recipe, out, layout=layout, progress=ctx.progress, log=log)
+                publish(ctx, key, made, profile, {})
+            _is_ready(ctx, key, made, time.time() - began)
+        finally:
             isolate.remove_tree(out)
-            make_directory(out, REACHABLE)
-            log = ctx.home.image_log(key)
-            layout = ctx.settings.layout
-            built = ctx.build(recipe, out, layout=layout, progress=ctx.progress, log=log)
-            _publish(ctx, owner, built, profile)
-        size = sum(ctx.storage.used(VolumeName(owner, BASE, disk)) for disk in built.disks)
-        ctx.store.images.update(
-            key,
-            state="ready",
-            engine_version=built.engine_version,
-            build_seconds=time.time() - began,
-            size=size,
-        )
+
+
+def adopt(
+    ctx: Context,
+    key: str,
+    made: manifest.BuiltImage,
+    profile: Profile,
+    streams: Mapping[str, Path],
+    *,
+    build_seconds: float,
+) -> None:
+    """Make an image of what was built elsewhere; the image's lock is held.
+
+    ``streams``: files with a stream of this storage, by the name of the disk, for those of
+    which ``made`` has no file. Raises Conflict if there is one of this key and it is in use.
+    """
+    with _making(ctx, key, made.recipe, made.engine):
+        publish(ctx, key, made, profile, streams)
+        _is_ready(ctx, key, made, build_seconds)
+
+
+@contextmanager
+def _making(ctx: Context, key: str, recipe: str, engine_: str) -> Iterator[None]:
+    """An image is made in the block, in place of what there was; nothing is left if it fails."""
+    discard(ctx, key)
+    now = time.time()
+    ctx.store.images.add(ImageRecord(key, recipe, engine_, "", "building", now, now))
+    try:
+        yield
     except BaseException:
         discard(ctx, key)
         raise
-    finally:
-        isolate.remove_tree(out)
 
 
-def _publish(ctx: Context, owner: Owner, built: manifest.BuiltImage, profile: Profile) -> None:
-    volumes = {name: VolumeName(owner, BASE, name) for name in built.disks}
-    things: list[tuple[ResourceKind, str]] = [("volume", str(v)) for v in volumes.values()]
-    intent = ctx.store.resources.intend_all(owner, things)
-    tags = {"owner": str(owner), "node": BASE}
-    for name, disk in built.disks.items():
-        ctx.storage.import_raw(volumes[name], disk, tags, profile=profile.volume(name))
-    ctx.storage.persist(ctx.storage.snapshot(list(volumes.values()), BASE))
-    ctx.store.resources.made(*intent)
-    directory = ctx.home.create_directory(owner)
-    for file in (built.kernel, built.initrd):
-        _move(file, directory / file.name, mode=0o644)
-    # The manifest comes last: without it the image is not used.
-    written = manifest.write(built)
-    _move(written, directory / manifest.MANIFEST, mode=0o644)
-
-
-def _move(source: Path, to: Path, *, mode: int) -> None:
-    with writing(to):
-        source.chmod(mode)
-        shutil.move(source, to)
+def _is_ready(ctx: Context, key: str, made: manifest.BuiltImage, seconds: float) -> None:
+    owner = Owner("image", key)
+    size = sum(ctx.storage.used(VolumeName(owner, BASE, disk)) for disk in made.disks)
+    ctx.store.images.update(
+        key,
+        state="ready",
+        engine_version=made.engine_version,
+        build_seconds=seconds,
+        size=size,
+    )
 
 
 def discard(ctx: Context, key: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from images.recipe import load
 from lab import host
 from lab.blueprints import blueprint
 from lab.errors import Conflict, NotReady, PortTaken
@@ -131,8 +130,7 @@ def _check_made(record: LabRecord) -> None:
 
 def image_of(ctx: Context, record: LabRecord) -> Image:
     """The image of a lab; raises NotFound."""
-    recipe = ctx.store.images.get(record.image).recipe
-    return images.find(ctx, load(recipe), record.image)
+    return images.find(ctx, record.image)
 
 
 def _check_memory(ctx: Context, record: LabRecord, nodes: int) -> None:

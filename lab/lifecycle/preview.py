@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from images.recipe import Recipe, load
+from images.recipe import load
 from lab.blueprints import Blueprint, blueprint
 from lab.errors import Conflict
 from lab.lifecycle import image as images
 from lab.lifecycle import template
 from lab.lifecycle.context import Context
-from lab.lifecycle.engine import choose
+from lab.lifecycle.engine import key_for
 from lab.lifecycle.preflight import preflight
 from lab.lifecycle.views import Preview
 from lab.spec import LabSpec
@@ -23,18 +23,16 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
     preflight(ctx, spec)
     if spec.name and ctx.store.labs.find(spec.name) is not None:
         raise Conflict(f"lab {spec.name} exists already", hint=f"`lab status {spec.name}` shows it")
-    recipe = load(choose(ctx, plan, spec).recipe)
-    profile = ctx.settings.profile_of(spec.profile)
-    key = images.key_of(recipe, ctx.settings.layout, profile)
+    profile, key = ctx.settings.profile_of(spec.profile), key_for(ctx, plan, spec)
     record = ctx.store.images.find(key)
     built = record is not None and record.state == "ready"
-    found = _template(ctx, recipe, key, plan, spec) if built else ""
+    found = _template(ctx, key, plan, spec) if built else ""
     capabilities = ctx.hypervisor.capabilities()
     why_cold = "asked for" if cold else "" if capabilities.warm else capabilities.why_cold
     return Preview(
         name=spec.name or ctx.store.free_name(spec.blueprint),
         blueprint=plan.name,
-        engine=recipe.engine,
+        engine=load(key.rpartition("-")[0]).engine if record is None else record.engine,
         nodes=spec.nodes,
         memory=spec.size.memory,
         cpus=spec.size.cpus,
@@ -48,8 +46,8 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
     )
 
 
-def _template(ctx: Context, recipe: Recipe, key: str, plan: Blueprint, spec: LabSpec) -> str:
+def _template(ctx: Context, key: str, plan: Blueprint, spec: LabSpec) -> str:
     """The name of the template that would be cloned, empty if there is none yet."""
-    wanted = template.key_of(ctx, images.find(ctx, recipe, key), plan, spec)
+    wanted = template.key_of(ctx, images.find(ctx, key), plan, spec)
     ready = [r.key for r in ctx.store.templates.all() if r.state == "ready"]
     return next((name for name in ready if name.partition(".")[0] == wanted), "")

@@ -13,22 +13,21 @@ from lab.blueprints import Blueprint, blueprint
 from lab.errors import Conflict, NotFound
 from lab.hypervisor import GuestShape
 from lab.lifecycle import captured
-from lab.lifecycle import image as images
 from lab.lifecycle.capture import capture, memory_file
 from lab.lifecycle.captured import Damaged, Manifest
 from lab.lifecycle.context import Context
-from lab.lifecycle.engine import choose
+from lab.lifecycle.engine import image_for
 from lab.lifecycle.form import Formation, form
 from lab.lifecycle.hold import hold
 from lab.lifecycle.identify import rehearse
 from lab.lifecycle.nodes import Image, Node, plan
 from lab.lifecycle.ports import reserve_segment
 from lab.lifecycle.preflight import preflight
-from lab.lifecycle.remove import forget_guests, release
+from lab.lifecycle.templating import base, discard, finish, making, record_for, size_of, vacant
 from lab.lifecycle.turn import turn
 from lab.lifecycle.views import TemplateView
-from lab.locks import held, lock
-from lab.names import GuestName, Owner
+from lab.locks import lock
+from lab.names import Owner
 from lab.spec import LabSpec
 from lab.state.records import TemplateRecord
 from lab.storage import VolumeSnapshot
@@ -48,10 +47,10 @@ def using(
     """
     key = key_of(ctx, image, plan_, spec)
     while True:
-        name = _current(ctx, key)
+        name = current(ctx, key)
         if name is not None:
             with lock(ctx.home, "template", name, shared=True):
-                manifest = _sound(ctx, name, image)
+                manifest = sound(ctx, name, image)
                 if manifest is not None:
                     ctx.store.templates.update(name, used_at=time.time())
                     yield manifest
@@ -63,12 +62,11 @@ def using(
 def kept(ctx: Context, name: str, image: Image) -> Iterator[Manifest | None]:
     """The template ``name``, kept from removal in the block; None if it is not sound."""
     with lock(ctx.home, "template", name, shared=True):
-        yield _sound(ctx, name, image)
+        yield sound(ctx, name, image)
 
 
 def key_of(ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec) -> str:
     """What a template for ``spec`` is known by: all that decides whether it fits."""
-    shape = GuestShape(spec.size.memory, spec.size.cpus, len(image.volumes) + 1, "direct")
     parts = [
         captured.FORMAT,
         ctx.home.id,
@@ -80,48 +78,59 @@ def key_of(ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec) -> str:
         spec.size.cpus,
         spec.size.disk,
         ctx.settings.profile_of(spec.profile).content(),
-        ctx.hypervisor.fingerprint(shape),
+        ctx.hypervisor.fingerprint(shape_of(image, spec)),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:14]
 
 
+def shape_of(image: Image, spec: LabSpec) -> GuestShape:
+    """What of a template's guests decides whether their RAM fits."""
+    return GuestShape(spec.size.memory, spec.size.cpus, len(image.volumes) + 1, "direct")
+
+
 def is_for(name: str, key: str) -> bool:
     """Whether the template ``name`` is what ``key`` asks for."""
-    return _base(name) == key
+    return base(name) == key
 
 
 def build(ctx: Context, spec: LabSpec) -> TemplateView:
     """Make the template for ``spec`` now, if it does not exist."""
     plan_ = blueprint(spec.blueprint)
     preflight(ctx, spec)
-    profile = ctx.settings.profile_of(spec.profile)
     with (
-        images.using(ctx, choose(ctx, plan_, spec).recipe, profile) as image,
+        image_for(ctx, plan_, spec) as image,
         using(ctx, image, plan_, spec, ctx.settings.ready_timeout) as manifest,
     ):
-        return _view(ctx.store.templates.get(manifest.key))
+        return view(ctx.store.templates.get(manifest.key))
 
 
 def templates(ctx: Context) -> list[TemplateView]:
     """All templates, also those being made and broken ones."""
-    return [_view(record) for record in ctx.store.templates.all()]
+    return [view(record) for record in ctx.store.templates.all()]
 
 
 def remove(ctx: Context, key: str) -> None:
     """Remove a template; raises NotFound, and Conflict while labs are clones of it."""
-    keys = [r.key for r in ctx.store.templates.all()]
-    found = [key] if key in keys else [k for k in keys if key and k.startswith(key)]
+    name = named(ctx, key).key
+    with locked(ctx, name):
+        users = [lab.name for lab in ctx.store.labs.all() if lab.template == name]
+        if users:
+            raise Conflict(
+                f"the template {name} is used by {', '.join(users)}",
+                hint=f"`lab down {' '.join(users)}` first",
+            )
+        discard(ctx, name)
+
+
+def named(ctx: Context, key: str) -> TemplateRecord:
+    """The record of a template, by its key or the start of it; raises NotFound."""
+    records = ctx.store.templates.all()
+    exact = [r for r in records if r.key == key]
+    found = exact or [r for r in records if key and r.key.startswith(key)]
     if len(found) != 1:
         what = "no template" if not found else "more than one template"
         raise NotFound(f"there is {what} {key!r}", hint="`lab template ls` lists them")
-    with locked(ctx, found[0]):
-        users = [lab.name for lab in ctx.store.labs.all() if lab.template == found[0]]
-        if users:
-            raise Conflict(
-                f"the template {found[0]} is used by {', '.join(users)}",
-                hint=f"`lab down {' '.join(users)}` first",
-            )
-        discard(ctx, found[0])
+    return found[0]
 
 
 @contextmanager
@@ -131,16 +140,9 @@ def locked(ctx: Context, name: str) -> Iterator[None]:
     Raises Conflict.
     """
     with ExitStack() as stack:
-        for part in dict.fromkeys((_base(name), name)):
+        for part in dict.fromkeys((base(name), name)):
             stack.enter_context(lock(ctx.home, "template", part, wait=False))
         yield
-
-
-def discard(ctx: Context, name: str) -> None:
-    """Remove a template and its record; its lock is held. Raises Conflict if it has clones."""
-    release(ctx, Owner("template", name))
-    if ctx.store.templates.find(name) is not None:
-        ctx.store.templates.remove(name)
 
 
 def origins(
@@ -158,17 +160,13 @@ def origins(
     return found
 
 
-def _current(ctx: Context, key: str) -> str | None:
+def current(ctx: Context, key: str) -> str | None:
     """The ready template of this key: a broken one may be followed by ``<key>.2`` and so on."""
-    ready = [r for r in ctx.store.templates.all() if _base(r.key) == key and r.state == "ready"]
+    ready = [r for r in ctx.store.templates.all() if base(r.key) == key and r.state == "ready"]
     return ready[-1].key if ready else None
 
 
-def _base(name: str) -> str:
-    return name.partition(".")[0]
-
-
-def _sound(ctx: Context, name: str, image: Image) -> Manifest | None:
+def sound(ctx: Context, name: str, image: Image) -> Manifest | None:
     """The manifest of a template that is whole, else None, and the template is marked broken."""
     record = ctx.store.templates.find(name)
     if record is None or record.state != "ready":
@@ -194,44 +192,34 @@ def _ensure(
     ctx: Context, key: str, image: Image, plan_: Blueprint, spec: LabSpec, timeout: float
 ) -> None:
     with hold(ctx, "template", key):
-        if _current(ctx, key) is None and not _adopt(ctx, key, image, plan_, spec):
-            name = _vacant(ctx, key)
+        if there(ctx, key, image, spec) is None:
+            name = vacant(ctx, key)
             ctx.progress.note("template", "first use: forming a cluster to clone from")
             with ctx.progress.step("template", f"making the template {name} (first use)"):
                 _make(ctx, name, image, plan_, spec, timeout)
 
 
-def _adopt(ctx: Context, key: str, image: Image, plan_: Blueprint, spec: LabSpec) -> bool:
+def there(ctx: Context, key: str, image: Image, spec: LabSpec) -> str | None:
+    """As ``current``, its makers' lock being held: then lost records are made anew as well."""
+    return current(ctx, key) or (current(ctx, key) if _adopt(ctx, key, image, spec) else None)
+
+
+def _adopt(ctx: Context, key: str, image: Image, spec: LabSpec) -> bool:
     """Record a template again whose record was lost: its manifest says that it was finished."""
     for directory in sorted(ctx.home.templates.iterdir()):
         name = directory.name
-        if _base(name) != key or ctx.store.templates.find(name) is not None:
+        if base(name) != key or ctx.store.templates.find(name) is not None:
             continue
         try:
             warm = captured.read(ctx.home.manifest(name)).warm
         except Damaged:
             continue
         made = ctx.home.manifest(name).stat().st_mtime
-        record = _record(ctx, name, image, plan_, spec, warm=warm, began=made)
-        ctx.store.templates.add(replace(record, state="ready", size=_size(ctx, name)))
+        record = record_for(ctx, name, image, spec, warm=warm, began=made)
+        ctx.store.templates.add(replace(record, state="ready", size=size_of(ctx, name)))
         ctx.progress.note("template", f"the template {name} was not recorded; it is again")
         return True
     return False
-
-
-def _vacant(ctx: Context, key: str) -> str:
-    """A name for a new template: leftovers are removed, those with clones are passed over."""
-    name, number = key, 1
-    while True:
-        if name == key or not held(ctx.home, "template", name):
-            try:
-                discard(ctx, name)
-            except Conflict:
-                pass
-            else:
-                return name
-        number += 1
-        name = f"{key}.{number}"
 
 
 def _make(
@@ -240,8 +228,7 @@ def _make(
     owner, began = Owner("template", name), time.time()
     profile = ctx.settings.profile_of(spec.profile)
     warm = ctx.hypervisor.capabilities().warm
-    ctx.store.templates.add(_record(ctx, name, image, plan_, spec, warm=warm, began=began))
-    try:
+    with making(ctx, name, image, spec, warm=warm):
         nodes = tuple(plan(owner, plan_.roles(spec.nodes)))
         formation = Formation(
             owner,
@@ -259,61 +246,11 @@ def _make(
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
                 rehearse(ctx, nodes)
                 manifest = capture(ctx, name, nodes, image, warm=warm)
-        captured.write(ctx.home.manifest(name), manifest)
-        _only_files_are_left(ctx, owner)
-        ctx.store.templates.update(
-            name, state="ready", form_seconds=time.time() - began, size=_size(ctx, name)
-        )
-    except BaseException:
-        discard(ctx, name)
-        raise
+        finish(ctx, manifest, time.time() - began)
 
 
-def _record(
-    ctx: Context,
-    name: str,
-    image: Image,
-    plan_: Blueprint,
-    spec: LabSpec,
-    *,
-    warm: bool,
-    began: float,
-) -> TemplateRecord:
-    """The record of a template that is being made."""
-    return TemplateRecord(
-        key=name,
-        image=image.key,
-        blueprint=plan_.name,
-        node_count=spec.nodes,
-        memory=spec.size.memory,
-        cpus=spec.size.cpus,
-        disk=spec.size.disk,
-        fingerprint=_base(name),
-        state="building",
-        warm=warm,
-        profile=ctx.settings.profile_of(spec.profile).name,
-        created_at=began,
-        used_at=began,
-    )
-
-
-def _only_files_are_left(ctx: Context, owner: Owner) -> None:
-    """The guests are gone, and with them their console logs and the segment."""
-    resources = ctx.store.resources.of(owner)
-    forget_guests(ctx, [GuestName(r.ref) for r in resources if r.kind == "guest"])
-    for resource in resources:
-        if resource.kind in ("guest", "segment"):
-            ctx.store.resources.gone(owner, resource.kind, resource.ref)
-
-
-def _size(ctx: Context, name: str) -> int:
-    files = sum(f.stat().st_blocks * 512 for f in ctx.home.template(name).rglob("*") if f.is_file())
-    owner = Owner("template", name)
-    volumes = [v.name for v in ctx.storage.volumes() if v.name.owner == owner]
-    return files + sum(ctx.storage.used(volume) for volume in volumes)
-
-
-def _view(record: TemplateRecord) -> TemplateView:
+def view(record: TemplateRecord) -> TemplateView:
+    """A template, as others are told of it."""
     return TemplateView(
         key=record.key,
         blueprint=record.blueprint,

@@ -16,7 +16,7 @@ from lab.lifecycle.captured import Manifest
 from lab.lifecycle.claim import claimed, existing, pin
 from lab.lifecycle.clone import clone
 from lab.lifecycle.context import Context
-from lab.lifecycle.engine import choose
+from lab.lifecycle.engine import image_for
 from lab.lifecycle.form import Formation, form, until_formed
 from lab.lifecycle.handover import hand_over
 from lab.lifecycle.identify import USER, Prepared, make_password, prepare
@@ -97,9 +97,7 @@ def up(
 
 
 def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
-    choice = choose(ctx, job.plan, job.spec)
-    profile = ctx.settings.profile_of(job.spec.profile)
-    with images.using(ctx, choice.recipe, profile) as image:
+    with image_for(ctx, job.plan, job.spec) as image:
         _check_disk(ctx, job.spec, image)
         _make_of(ctx, job, image, cold=cold)
 
@@ -130,9 +128,15 @@ def _cold(ctx: Context, job: _Job, image: Image) -> None:
 
 
 def _clone(ctx: Context, job: _Job, image: Image, manifest: Manifest) -> tuple[_Allotted, Prepared]:
-    why_cold = "" if manifest.warm else ctx.hypervisor.capabilities().why_cold
+    why_cold = "" if manifest.warm else _why_cold(ctx, manifest)
     allotted = _allot(ctx, job, image, template_key=manifest.key, why_cold=why_cold)
     return allotted, clone(ctx, manifest, image, job.spec, allotted.nodes, allotted.segment)
+
+
+def _why_cold(ctx: Context, manifest: Manifest) -> str:
+    """Why a template without RAM has none; never empty."""
+    why = manifest.why_cold or ctx.hypervisor.capabilities().why_cold
+    return why or "the template was captured without RAM"
 
 
 def _again(ctx: Context, job: _Job, make: Callable[[], T]) -> T:

@@ -34,11 +34,11 @@ def test_up_passes_on_every_flag() -> None:
     """Protects each flag from being parsed and forgotten."""
     world = FakeLifecycle()
     flags = (
-        "--nodes 5 --memory 1G --cpus 2 --disk 8G --engine mariadb --name shop --ttl 2h "
+        "--nodes 5 --memory 1G --cpus 2 --disk 8G --engine mariadb --name shop --ttl 2h --image x "
         "--cold --keep-failed --exist-ok --timeout 5m"
     )
     assert main(["up", "galera", *flags.split()], lifecycle=world) == 0
-    spec = LabSpec("galera", "shop", 5, "mariadb", NodeSize(GIB, 2, 8 * GIB), 7200.0)
+    spec = LabSpec("galera", "shop", 5, "mariadb", NodeSize(GIB, 2, 8 * GIB), 7200.0, image="x")
     options = {"cold": True, "keep_failed": True, "exist_ok": True, "timeout": 300.0}
     assert world.called("up") == [spec, options]
 

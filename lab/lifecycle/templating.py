@@ -1,0 +1,104 @@
+"""Making a template, whatever it is made of: its name, its record, and the end of both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lab.errors import Conflict
+from lab.lifecycle import captured
+from lab.lifecycle.captured import Manifest
+from lab.lifecycle.context import Context
+from lab.lifecycle.nodes import Image
+from lab.lifecycle.remove import forget_guests, release
+from lab.locks import held
+from lab.names import GuestName, Owner
+from lab.spec import LabSpec
+from lab.state.records import TemplateRecord
+
+
+def base(name: str) -> str:
+    """The key that is in a template's name: a broken one may be followed by ``<key>.2``."""
+    return name.partition(".")[0]
+
+
+@contextmanager
+def making(ctx: Context, name: str, image: Image, spec: LabSpec, *, warm: bool) -> Iterator[None]:
+    """A template is made in the block, its lock held; nothing is left of it if that fails."""
+    ctx.store.templates.add(record_for(ctx, name, image, spec, warm=warm, began=time.time()))
+    try:
+        yield
+    except BaseException:
+        discard(ctx, name)
+        raise
+
+
+def finish(ctx: Context, manifest: Manifest, form_seconds: float) -> None:
+    """All is in place: the manifest comes last, and makes it a template."""
+    name = manifest.key
+    captured.write(ctx.home.manifest(name), manifest)
+    _only_files_are_left(ctx, Owner("template", name))
+    ctx.store.templates.update(
+        name, state="ready", form_seconds=form_seconds, size=size_of(ctx, name)
+    )
+
+
+def discard(ctx: Context, name: str) -> None:
+    """Remove a template and its record; its lock is held. Raises Conflict if it has clones."""
+    release(ctx, Owner("template", name))
+    if ctx.store.templates.find(name) is not None:
+        ctx.store.templates.remove(name)
+
+
+def vacant(ctx: Context, key: str) -> str:
+    """A name for a new template: leftovers are removed, those with clones are passed over."""
+    name, number = key, 1
+    while True:
+        if name == key or not held(ctx.home, "template", name):
+            try:
+                discard(ctx, name)
+            except Conflict:
+                pass
+            else:
+                return name
+        number += 1
+        name = f"{key}.{number}"
+
+
+def record_for(
+    ctx: Context, name: str, image: Image, spec: LabSpec, *, warm: bool, began: float
+) -> TemplateRecord:
+    """The record of a template that is being made."""
+    return TemplateRecord(
+        key=name,
+        image=image.key,
+        blueprint=spec.blueprint,
+        node_count=spec.nodes,
+        memory=spec.size.memory,
+        cpus=spec.size.cpus,
+        disk=spec.size.disk,
+        fingerprint=base(name),
+        state="building",
+        warm=warm,
+        profile=ctx.settings.profile_of(spec.profile).name,
+        created_at=began,
+        used_at=began,
+    )
+
+
+def _only_files_are_left(ctx: Context, owner: Owner) -> None:
+    """The guests are gone, and with them their console logs and the segment."""
+    resources = ctx.store.resources.of(owner)
+    forget_guests(ctx, [GuestName(r.ref) for r in resources if r.kind == "guest"])
+    for resource in resources:
+        if resource.kind in ("guest", "segment"):
+            ctx.store.resources.gone(owner, resource.kind, resource.ref)
+
+
+def size_of(ctx: Context, name: str) -> int:
+    """Bytes on disk that a template takes, beyond its image."""
+    files = sum(f.stat().st_blocks * 512 for f in ctx.home.template(name).rglob("*") if f.is_file())
+    owner = Owner("template", name)
+    volumes = [v.name for v in ctx.storage.volumes() if v.name.owner == owner]
+    return files + sum(ctx.storage.used(volume) for volume in volumes)
