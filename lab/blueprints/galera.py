@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from string import Template
 
 from lab.blueprints import Check, Engine, Member, Remedy, rejoin
+from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
 from lab.profile import EngineProfile
 from lab.spec import MIB
@@ -107,20 +108,28 @@ def _config(
     profile: EngineProfile,
 ) -> str:
     peers = ",".join(other.address for other in members)
-    return Template(engine.config).substitute(
-        server_id=member.index,
-        buffer_pool=f"{memory * profile.buffer_pool // 100 // MIB}M",
-        flush_method=profile.flush_method,
-        flush_log=profile.flush_log,
-        doublewrite="ON" if profile.doublewrite else "OFF",
-        io_capacity=profile.io_capacity,
-        log_directory=engine.log_directory,
-        node_name=member.name,
-        node_address=member.address,
-        cluster_name="lab",
+    values = {
+        "server_id": member.index,
+        "buffer_pool": f"{memory * profile.buffer_pool // 100 // MIB}M",
+        "flush_method": profile.flush_method,
+        "flush_log": profile.flush_log,
+        "doublewrite": "ON" if profile.doublewrite else "OFF",
+        "io_capacity": profile.io_capacity,
+        "log_directory": engine.log_directory,
+        "node_name": member.name,
+        "node_address": member.address,
+        "cluster_name": "lab",
         # A node alone has no one to find: it always starts a cluster of its own.
-        cluster_address=f"gcomm://{peers}" if len(members) > 1 else "gcomm://",
-    )
+        "cluster_address": f"gcomm://{peers}" if len(members) > 1 else "gcomm://",
+    }
+    try:
+        return Template(engine.config).substitute(values)
+    except (KeyError, ValueError) as error:
+        # one of another version of lab, which was imported
+        raise InvalidSpec(
+            f"the image's option file asks for what this version of lab does not know: {error}",
+            hint="use an image that this version of lab built",
+        ) from None
 
 
 def _view(member: Member, members: Sequence[Member]) -> str:

@@ -50,7 +50,7 @@ def build(
     how = parse_format(output)
     with app.open(doing="removing the unfinished image") as session:
         view = session.build_image(recipe, rebuild=rebuild)
-    emit(view, how, table=lambda: _facts(view, app.now()), names=lambda: [view.key])
+    emit(view, how, table=lambda: shown(view, app.now()), names=lambda: [view.key])
 
 
 @manual("lab image ls", "lab image ls -o json")
@@ -78,7 +78,7 @@ def show(ctx: typer.Context, which: Which, output: flags.Output = "table") -> No
     how = parse_format(output)
     with app.open() as session:
         view = session.image(which)
-    emit(view, how, table=lambda: _facts(view, app.now()), names=lambda: [view.key])
+    emit(view, how, table=lambda: shown(view, app.now()), names=lambda: [view.key])
 
 
 @manual("lab image rm mariadb")
@@ -112,7 +112,8 @@ def _table(views: Sequence[ImageView], now: float) -> str:
     )
 
 
-def _facts(view: ImageView, now: float) -> str:
+def shown(view: ImageView, now: float) -> str:
+    """All that is known of an image, a line each."""
     return facts(
         [
             ("key", view.key),

@@ -7,18 +7,22 @@ Every method imports what it calls when it is called: ``lab ls`` does not pay fo
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from lab.exchange.header import Kind
     from lab.lifecycle.context import Context
     from lab.lifecycle.views import (
+        ExportView,
         Finding,
         GcReport,
         HostView,
         ImageView,
+        ImportView,
         LabStatus,
         LabView,
         Preview,
@@ -234,6 +238,26 @@ class Session:
         from lab.lifecycle import image
 
         image.remove(self._context, which)
+
+    def export(self, kind: Kind, which: str, **options: Any) -> ExportView:
+        """Write an image or a template to a file or a pipe, or let another host import it."""
+        from lab.lifecycle.export import export
+
+        return export(self._context, kind, which, **options)
+
+    def import_(
+        self, kind: Kind, where: str, *, resume: bool, warm_only: bool, talk: bool
+    ) -> ImportView:
+        """Import an archive; ``talk``: with what says the export at the other end of SSH."""
+        from lab.exchange.files import source
+        from lab.exchange.talk import Speaker
+        from lab.lifecycle.import_ import import_
+
+        speaker = Speaker(sys.stdout.buffer) if talk else None
+        with source(where) as stream:
+            return import_(
+                self._context, kind, stream, resume=resume, warm_only=warm_only, speaker=speaker
+            )
 
     def build_template(self, spec: LabSpec) -> TemplateView:
         """Form a cluster and capture it, unless that template is there."""

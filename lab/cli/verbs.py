@@ -115,22 +115,26 @@ class Verbs(TyperGroup):
 
 
 class ImageVerbs(Verbs):
-    """Build, list, show and remove images."""
+    """Build, list, show, exchange and remove images."""
 
     table: ClassVar[Mapping[str, str | type[Verbs]]] = {
         "build": "lab.cli.image:build",
         "ls": "lab.cli.image:ls",
         "show": "lab.cli.image:show",
+        "export": "lab.cli.exchange:export_image",
+        "import": "lab.cli.exchange:import_image",
         "rm": "lab.cli.image:rm",
     }
 
 
 class TemplateVerbs(Verbs):
-    """Build, list and remove templates, which labs clone."""
+    """Build, list, exchange and remove templates, which labs clone."""
 
     table: ClassVar[Mapping[str, str | type[Verbs]]] = {
         "build": "lab.cli.template:build",
         "ls": "lab.cli.template:ls",
+        "export": "lab.cli.exchange:export_template",
+        "import": "lab.cli.exchange:import_template",
         "rm": "lab.cli.template:rm",
     }
 

@@ -152,7 +152,7 @@ class FrameReader:
             if not part:
                 raise InvalidSpec(
                     f"the archive ends too early, after byte {self._at}, in {self.where}",
-                    hint="the transfer was cut off: export or copy it again",
+                    hint="it was cut off: do it again; --resume and --to go on where it ended",
                 )
             parts.append(part)
             left -= len(part)

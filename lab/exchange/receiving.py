@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection
 
 from lab.errors import InvalidSpec
-from lab.exchange import header as headers
+from lab.exchange import trust
 from lab.exchange.arrival import Arrival
 from lab.exchange.frames import FrameReader
 from lab.exchange.header import Header
@@ -18,7 +18,7 @@ from lab.spec import format_size
 
 def begin(reader: FrameReader) -> Header:
     """The header, checked; raises InvalidSpec."""
-    return headers.decode(reader.expect(b"H"))
+    return trust.decode(reader.expect(b"H"))
 
 
 def missing(stage: Stage, header: Header, names: Collection[str]) -> dict[str, int]:

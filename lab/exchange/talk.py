@@ -39,6 +39,7 @@ from lab.progress import Event, Progress
 
 PROTOCOL = 1
 
+_AGAIN = "do the same again: it goes on where it ended"
 _LINE = 1 << 16
 _BANNERS = 200
 _STALL = 3600.0
@@ -101,6 +102,7 @@ class Remote:
 
     def __init__(self, talk: run.Conversation, host: str, progress: Progress) -> None:
         self.to = talk
+        self.begun = False
         self._host = host
         self._progress = progress
 
@@ -132,6 +134,7 @@ class Remote:
     def greet(self) -> dict[str, Any]:
         """What the other side says first; raises InvalidSpec if we do not understand each other."""
         _, hello = self.hear("hello", banners=_BANNERS)
+        self.begun = True
         if not isinstance(hello, dict) or hello.get("archive") != PROTOCOL:
             raise InvalidSpec(
                 f"{self._host} has another version of lab that exchanges archives otherwise",
@@ -158,8 +161,11 @@ class Remote:
         return f"{self._host}: " + "".join(c if c.isprintable() else " " for c in str(text)[:500])
 
 
-def failure(host: str, error: CommandFailed) -> LabError:
-    """What the other side's failure is here: its own words and its exit code."""
+def failure(host: str, error: CommandFailed, *, begun: bool = False) -> LabError:
+    """What the other side's failure is here: its own words and its exit code.
+
+    ``begun``: the two had been talking already.
+    """
     found = re.search(r"^lab: error: (.+)$", error.stderr, re.M)
     hint = re.search(r"^hint: (.+)$", error.stderr, re.M)
     kind = _KINDS.get(error.status)
@@ -170,9 +176,8 @@ def failure(host: str, error: CommandFailed) -> LabError:
         255: f"`ssh {host} true` must work without a question: a key, a known host",
         127: "lab is not in the PATH there: say how it is called with --remote-lab",
     }
-    return CommandFailed(
-        error.argv, error.status, stderr=error.stderr, where=host, hint=hints.get(error.status, "")
-    )
+    hint_ = _AGAIN if begun else hints.get(error.status, "")
+    return CommandFailed([f"ssh {host}"], error.status, stderr=error.stderr, hint=hint_)
 
 
 def conversation(argv: Sequence[str]) -> AbstractContextManager[run.Conversation]:

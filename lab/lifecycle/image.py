@@ -50,7 +50,7 @@ def ensure(ctx: Context, recipe_name: str, profile: Profile) -> Image:
     key = key_of(recipe, ctx.settings.layout, profile)
     if not ready(ctx, key):
         with hold(ctx, "image", key):
-            if not ready(ctx, key) and not _recorded_again(ctx, key):
+            if not there(ctx, key):
                 _build(ctx, recipe, key, profile)
     return find(ctx, key)
 
@@ -178,6 +178,11 @@ def ready(ctx: Context, key: str) -> bool:
     volume = VolumeName(Owner("image", key), BASE, "os")
     there = any(s.label == BASE for s in ctx.storage.snapshots(volume))  # of all, or of none
     return there and (ctx.home.image(key) / manifest.MANIFEST).exists()
+
+
+def there(ctx: Context, key: str) -> bool:
+    """As ``ready``, the image's lock being held: then a lost record is made anew as well."""
+    return ready(ctx, key) or _recorded_again(ctx, key)
 
 
 def _recorded_again(ctx: Context, key: str) -> bool:

@@ -50,7 +50,7 @@ def using(
         name = current(ctx, key)
         if name is not None:
             with lock(ctx.home, "template", name, shared=True):
-                manifest = sound(ctx, name, image)
+                manifest = _sound(ctx, name, image)
                 if manifest is not None:
                     ctx.store.templates.update(name, used_at=time.time())
                     yield manifest
@@ -62,7 +62,7 @@ def using(
 def kept(ctx: Context, name: str, image: Image) -> Iterator[Manifest | None]:
     """The template ``name``, kept from removal in the block; None if it is not sound."""
     with lock(ctx.home, "template", name, shared=True):
-        yield sound(ctx, name, image)
+        yield _sound(ctx, name, image)
 
 
 def key_of(ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec) -> str:
@@ -166,7 +166,7 @@ def current(ctx: Context, key: str) -> str | None:
     return ready[-1].key if ready else None
 
 
-def sound(ctx: Context, name: str, image: Image) -> Manifest | None:
+def _sound(ctx: Context, name: str, image: Image) -> Manifest | None:
     """The manifest of a template that is whole, else None, and the template is marked broken."""
     record = ctx.store.templates.find(name)
     if record is None or record.state != "ready":

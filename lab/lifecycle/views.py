@@ -169,6 +169,34 @@ class TemplateView:
 
 
 @dataclass(frozen=True)
+class ExportView:
+    """An archive that was sent: ``kind`` is image or template, ``to`` a file, ``-`` or a host.
+
+    ``outcome``: written (to a file), imported (by a host), exists (it had it already).
+    """
+
+    kind: str
+    key: str
+    to: str
+    outcome: str
+    size: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ImportView:
+    """What an archive brought. ``outcome``: imported, or exists if it was here already.
+
+    ``key``: under which it is here. ``notes``: what a user should know of it.
+    """
+
+    kind: str
+    key: str
+    outcome: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class HostView:
     """What ``lab host init`` did, and the commands that root is to run before it is complete.
 

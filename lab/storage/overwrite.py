@@ -14,6 +14,10 @@ GRAIN = 1 << 14
 """Bytes: extents begin and end at multiples of this, or at the end of the volume."""
 
 
+# A ZVol on a full pool fails like a broken disk.
+_UNFIT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EPERM)
+
+
 def overwrite(volume: Volume, extents: Iterable[tuple[int, bytes]]) -> None:
     """Write ascending ``extents`` (offset, bytes) into a clone to which nobody wrote yet.
 
@@ -26,9 +30,12 @@ def overwrite(volume: Volume, extents: Iterable[tuple[int, bytes]]) -> None:
         else:
             _write(volume.path, volume.size, extents)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM):
+        if error.errno not in _UNFIT:
             raise
-        raise HostUnfit(f"{volume.path} cannot be written: {error.strerror}") from error
+        raise HostUnfit(
+            f"{volume.path} cannot be written: {error.strerror}",
+            hint="free some space; `lab doctor` says what the storage is short of",
+        ) from error
 
 
 def _write(path: Path, size: int, extents: Iterable[tuple[int, bytes]]) -> None:

@@ -48,6 +48,14 @@ def test_config(golden: Golden, nodes: int) -> None:
     golden(f"blueprint/galera-n{nodes}-of-{nodes}.cnf", files[CONFIG_PATH].content.decode())
 
 
+@pytest.mark.parametrize("text", ["[mysqld]\nx = $unheard_of\n", "[mysqld]\nx = $(\n"])
+def test_an_option_file_of_another_version(text: str) -> None:
+    """Protects labs of imported images: what cannot be filled in is told."""
+    other = replace(engine(), config=text)
+    with pytest.raises(InvalidSpec, match="this version of lab does not know"):
+        GALERA.files(members(1)[0], members(1), other, 768 * MIB, PLAIN)
+
+
 def test_view(golden: Golden) -> None:
     """Protects the forged view, without which every start is a state transfer."""
     everyone = members(3)

@@ -37,7 +37,7 @@ def offered(
     ("line", "names"),
     [
         ("lab st", ["status", "start", "stop"]),
-        ("lab image ", ["build", "ls", "show", "rm"]),
+        ("lab image ", ["build", "ls", "show", "export", "import", "rm"]),
         ("lab status ", ["pxc", "pxc-2", "shop"]),
         ("lab status p", ["pxc", "pxc-2"]),
         ("lab down pxc p", ["pxc-2"]),

@@ -21,11 +21,14 @@ from cli_views import image_view, lab_view, preview_view, template_view
 from lab.cli import main
 from lab.cli.session import Lifecycle, Recorded, Session
 from lab.errors import CommandFailed, HostUnfit, LabError, NotFound
+from lab.exchange.header import Kind
 from lab.lifecycle.views import (
+    ExportView,
     Finding,
     GcReport,
     HostView,
     ImageView,
+    ImportView,
     LabStatus,
     LabView,
     Preview,
@@ -216,6 +219,19 @@ class FakeSession(Session):
     def remove_template(self, key: str) -> None:
         self._called("remove_template", key)
 
+    def export(self, kind: Kind, which: str, **options: Any) -> ExportView:
+        self._called("export", kind, which, **options)
+        host = options["host"]
+        outcome = "imported" if host else "written"
+        return ExportView(kind, which, host or options["where"], outcome, 3 << 20, 1.25)
+
+    def import_(
+        self, kind: Kind, where: str, *, resume: bool, warm_only: bool, talk: bool
+    ) -> ImportView:
+        self._called("import_", kind, where, resume=resume, warm_only=warm_only, talk=talk)
+        key = image_view().key if kind == "image" else template_view().key
+        return ImportView(kind, key, self._world.import_outcome)
+
     def _find(self, name: str) -> LabView:
         if name not in self._world.views:
             raise NotFound(f"there is no lab {name!r}", hint="`lab ls` lists them")
@@ -234,6 +250,7 @@ class FakeLifecycle(Lifecycle):
         self.findings = [Finding("kvm", "warn", "no", "TCG is used"), Finding("qemu", "ok", "7.2")]
         self.default_ttl: float | None = None
         self.pool = ""
+        self.import_outcome = "imported"
         self.host = HostView("tank/lab", "2.3.9", 3 << 30, 4 << 30, ("zfs create x",), (), "/c")
 
     def log(self, method: str, *args: object, **options: object) -> None:

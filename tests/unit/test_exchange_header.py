@@ -11,7 +11,8 @@ import pytest
 from exchange_archives import IMAGE, TEMPLATE, image_header, node_parts, template_header
 
 from lab.errors import InvalidSpec
-from lab.exchange.header import Part, decode, encode
+from lab.exchange.header import Part, encode
+from lab.exchange.trust import decode
 
 Fields = dict[str, Any]
 
@@ -76,7 +77,7 @@ HOSTILE: dict[str, Callable[[Fields], None]] = {
     "a key that is a path": _set("image", "key", to="mariadb-0123456789abcdef/../x"),
     "a key with a newline": _set("image", "key", to="mariadb-0123456789abcdef\n"),
     "a command line of two lines": _set("image", "cmdline", to="ro\ninit=/bin/sh"),
-    "a path that leads up": _set("image", "config", to="/etc/../../x y"),
+    "a path that leads up": _set("image", "config", to="/etc/../../x"),
     "a relative path": _set("image", "config", to="etc/my.cnf"),
     "an empty option file": _set("image", "option_file", to=""),
     "a huge option file": _set("image", "option_file", to="x" * (1 << 17)),
@@ -99,6 +100,8 @@ HOSTILE: dict[str, Callable[[Fields], None]] = {
     "a template's key that is a path": _set("template", "key", to="../../../x"),
     "a blueprint that is a path": _set("template", "blueprint", to="../x"),
     "a profile that is a path": _set("template", "profile", to="../x"),
+    "a host that draws on terminals": _set("template", "host", to={"qemu": "\x1b[2J"}),
+    "a host of many words": _set("template", "host", to={str(n): "x" for n in range(60)}),
     "no nodes": _set("template", "nodes", to=[]),
     "ten nodes": _more_nodes,
     "a node of another name": _set("template", "nodes", 0, "name", to="../n1"),
@@ -133,6 +136,15 @@ def test_a_hostile_header_is_refused(change: Callable[[Fields], None]) -> None:
     change(fields)
     with pytest.raises(InvalidSpec):
         decode(json.dumps(fields).encode())
+
+
+def test_what_is_wrong_is_told_without_harm() -> None:
+    """Protects terminals: an archive may hold what they would obey."""
+    fields = json.loads(encode(template_header()))
+    fields["parts"][0]["form"] = "\x1b[2Jsparse"
+    with pytest.raises(InvalidSpec) as caught:
+        decode(json.dumps(fields).encode())
+    assert caught.value.what.isprintable()
 
 
 def test_an_image_without_a_part_is_refused() -> None:

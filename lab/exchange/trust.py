@@ -1,0 +1,156 @@
+"""Reading the header of an archive: what of it is believed.
+
+Whoever wrote an archive may mean harm: every name, size and number is checked here, before
+anything is made of it, and no name in it is ever used as a path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from lab.errors import InvalidSpec
+from lab.exchange.header import Content, Form, Header, ImageFacts, NodeFacts, TemplateFacts
+from lab.names import Owner, VolumeName, node_name
+from lab.spec import NODES_LIMIT, NodeSize
+from lab.storage.rules import check_size
+
+
+def decode(data: bytes) -> Header:
+    """The header of an archive; raises InvalidSpec unless all of it makes sense."""
+    try:
+        header = msgspec.json.decode(data, type=Header)
+    except msgspec.MsgspecError as error:
+        raise _nonsense(str(error)) from None
+    check(header)
+    return header
+
+
+def check(header: Header) -> None:
+    """Raise InvalidSpec unless all that ``header`` says makes sense."""
+    _check_image(header.image)
+    if header.template:
+        _check_template(header.template, header.image)
+    _text("the storage", header.storage, r"[a-z0-9]{0,16}")
+    expected = dict(_expected(header))
+    names = [part.name for part in header.parts]
+    if [name for name in expected if name in names] != names:
+        raise _nonsense("its parts are not those of such a thing, in their order")
+    missing = [n for n in expected if n not in names]
+    if missing and (not header.template or any(not n.startswith("image/") for n in missing)):
+        raise _nonsense(f"the part {missing[0]} is missing")
+    if missing and any(name.startswith("image/") for name in names):
+        raise _nonsense(f"the image is not whole without {missing[0]}")
+    for part in header.parts:
+        forms, size = expected[part.name]
+        if part.form not in forms or part.data < 0:
+            raise _nonsense(f"the part {part.name} is in no form that it can have")
+        if part.size != (0 if part.form == "stream" else size):
+            raise _nonsense(f"the part {part.name} has another size than what it makes")
+
+
+def _expected(header: Header) -> Iterator[tuple[str, tuple[tuple[Form, ...], int]]]:
+    for name, content in header.image.contents.items():
+        disk = name.removeprefix("image/") in header.image.disks
+        yield name, (("sparse", "stream") if disk else ("sparse",), content.size)
+    for node in header.template.nodes if header.template else ():
+        yield f"{node.name}/seed", (("sparse",), node.seed.size)
+        for disk_name, size in node.disks.items():
+            yield f"{node.name}/{disk_name}", (("changes",), size)
+        if node.ram and node.state:
+            yield f"{node.name}/state", (("sparse",), node.state.size)
+            yield f"{node.name}/ram", (("sparse",), node.ram.size)
+
+
+_WORD = r"[a-z][a-z0-9-]{0,63}"
+_PLAIN = r"[ -~]{0,2000}"
+_STATE_LIMIT = 1 << 30
+_FILE_LIMIT = 1 << 30
+_PACKAGES_LIMIT = 10_000
+
+
+def _check_image(image: ImageFacts) -> None:
+    _text("the recipe", image.recipe, _WORD)
+    _text("the key", image.key, re.escape(image.recipe) + r"-[0-9a-f]{16}")
+    for what in (image.engine, image.user):
+        _text("a name", what, _WORD)
+    _text("the engine's version", image.engine_version, r"[A-Za-z0-9.+~:-]{1,64}")
+    _text("the kernel's command line", image.cmdline, _PLAIN)
+    _text("the service", image.service, r"[\w@.-]{1,100}\.service")
+    _text("the option file's path", image.config, r"(/\w[\w.-]{0,63}){1,16}")
+    if not 0 < len(image.option_file) <= 1 << 16 or "\0" in image.option_file:
+        raise _nonsense("its option file")
+    if not (0 <= image.uid < 1 << 32 and 0 <= image.gid < 1 << 32):
+        raise _nonsense("the engine's account")
+    if len(image.packages) > _PACKAGES_LIMIT or image.build_seconds < 0:
+        raise _nonsense("its packages")
+    if list(image.disks) not in (["os"], ["os", "data", "log"]):
+        raise _nonsense("its disks")
+    for name, content in image.disks.items():
+        VolumeName(Owner("image", image.key), "base", name)
+        check_size(content.size)
+        _text("a digest", content.digest, r"[0-9a-f]{64}")
+    for content in (image.kernel, image.initrd):
+        _content(content, r"[0-9a-f]{64}", _FILE_LIMIT)
+
+
+def _check_template(template: TemplateFacts, image: ImageFacts) -> None:
+    _text("the key", template.key, r"[0-9a-f]{14}(\.[1-9][0-9]{0,3})?")
+    _text("the blueprint", template.blueprint, _WORD)
+    _text("the profile", template.profile, r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+    _text("the fingerprint", template.fingerprint, r"[A-Za-z0-9.:-]{1,128}")
+    _check_host(template.host)
+    size = NodeSize(template.memory, template.cpus, template.disk)
+    nodes = template.nodes
+    if not 1 <= len(nodes) <= NODES_LIMIT or template.form_seconds < 0:
+        raise _nonsense("the number of its nodes")
+    if [node.name for node in nodes] != [node_name(n + 1) for n in range(len(nodes))]:
+        raise _nonsense("the names of its nodes")
+    for node in nodes:
+        _check_node(node, image, warm=template.warm, memory=size.memory)
+
+
+def _check_node(node: NodeFacts, image: ImageFacts, *, warm: bool, memory: int) -> None:
+    _text("a role", node.role, _WORD)
+    _content(node.seed, _TEMPLATE_DIGEST, _FILE_LIMIT)
+    if list(node.disks) != list(image.disks):
+        raise _nonsense(f"{node.name} has other disks than its image")
+    for name, size in node.disks.items():
+        if check_size(size) < image.disks[name].size:
+            raise _nonsense(f"a disk of {node.name} is smaller than its image's")
+    if bool(node.ram) != warm or bool(node.state) != warm:
+        raise _nonsense(f"the RAM of {node.name} is half there")
+    if node.ram and node.state:
+        _content(node.ram, _TEMPLATE_DIGEST, memory)
+        _content(node.state, _TEMPLATE_DIGEST, _STATE_LIMIT)
+        if node.ram.size != memory:
+            raise _nonsense(f"the RAM of {node.name} is not as large as its memory")
+
+
+def _check_host(host: Mapping[str, str]) -> None:
+    """What is said of the other host is shown to people."""
+    words = [*host.keys(), *host.values()]
+    if len(words) > 100 or any(len(word) > 200 or not word.isprintable() for word in words):
+        raise _nonsense("what it says of its host")
+
+
+_TEMPLATE_DIGEST = r"[0-9a-f]{32}"
+
+
+def _content(content: Content, digest: str, most: int) -> None:
+    if not 0 <= content.size <= most:
+        raise _nonsense("the size of a file")
+    _text("a digest", content.digest, digest)
+
+
+def _text(what: str, value: str, pattern: str) -> None:
+    if not re.fullmatch(pattern, value, re.ASCII):
+        shown = value if len(value) <= 40 else f"{value[:40]}..."
+        raise _nonsense(f"{what} is {shown!r}")
+
+
+def _nonsense(why: str) -> InvalidSpec:
+    why = "".join(c if c.isprintable() else "?" for c in why[:300])
+    return InvalidSpec(f"the archive's header makes no sense: {why}", hint="export it again")

@@ -1,0 +1,41 @@
+"""A template goes to another installation on real guests, and labs there are warm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from e2e_site import PXC, Site
+
+pytestmark = pytest.mark.e2e
+
+THREE = (*PXC, "--nodes", "3")
+
+
+def _up(site: Site, *args: str) -> Any:
+    return site.lab("up", *THREE, "--name", site.name("moved"), *args, "-o", "json").json
+
+
+def test_a_template_is_of_use_elsewhere(site: Site) -> None:
+    """Protects hosts that never formed a cluster: RAM and disks fit, and nothing is built."""
+    (key,) = (t["key"] for t in site.lab("template", "ls", "-o", "json").json if t["nodes"] == 3)
+    with site.sibling() as other:
+        archive = other.root / "template.lab"
+        site.lab("template", "export", key, str(archive))
+        assert archive.stat().st_size < 3 << 30
+        made = other.lab("template", "import", str(archive), "--warm-only", "-o", "name").stdout
+        archive.unlink()
+        view = _up(other)
+        try:
+            assert (view["started"], view["template"]) == ("warm", made.strip())
+            assert view["first_use_seconds"] == 0
+            name, nodes = view["name"], [node["name"] for node in view["nodes"]]
+            other.sql(name, "n1", "CREATE DATABASE moved")
+            for node in nodes:
+                assert ["moved"] in other.sql(name, node, "SHOW DATABASES LIKE 'moved'")
+                assert other.sql(name, node, "SHOW STATUS LIKE 'wsrep_cluster_size'") == [
+                    ["wsrep_cluster_size", "3"]
+                ]
+        finally:
+            other.lab("down", view["name"], code=None)
+        assert other.settled() == []
