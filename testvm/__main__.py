@@ -18,7 +18,7 @@ from lab.spec import parse_size
 from testvm import build, cache, host, kept, machine, runner
 from testvm.release import RELEASES, Release, find
 
-TIMEOUT = 1500.0
+TIMEOUT = 1800.0
 """Seconds that the tests of one release may take, boot included."""
 
 Say = Callable[[str], object]
