@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from lab import profilefile, tomlfile
+from lab import profilefile, servefile, tomlfile
 from lab.errors import InvalidSpec
 from lab.names import check_dataset
 from lab.paths import Home, default_root
 from lab.profile import DEFAULT, PROFILES, Layout, Profile
+from lab.servefile import Serve
 from lab.spec import GIB, MIB
 from lab.suggest import did_you_mean
 from lab.tomlfile import Key, WrongType
@@ -34,7 +35,7 @@ class Settings:
     ``port_range``: first and last port that labs may use; the default lies below the
     ports that Linux hands out to clients (``ip_local_port_range``). ``memory_floor`` and
     ``space_floor``: bytes that stay free on the host. ``profile``: that of labs which name
-    none; ``profiles``: those of users. ``sources``: key -> where its value
+    none; ``profiles``: those of users. ``serve``: the service. ``sources``: key -> where its value
     came from, for ``lab doctor``.
     """
 
@@ -53,6 +54,7 @@ class Settings:
     layout: Layout = "single"
     profile: str = DEFAULT.name
     profiles: Mapping[str, Profile] = field(default_factory=dict)
+    serve: Serve = field(default_factory=Serve)
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def all_profiles(self) -> dict[str, Profile]:
@@ -192,4 +194,5 @@ _KEYS: Mapping[str, Key] = {
     "layout": tomlfile.one_of("single", "split"),
     "profile": Key("a profile such as balanced", tomlfile.text),
     "profiles": Key("tables, one for each profile", profilefile.parse),
+    "serve": Key("a table", servefile.parse),
 }

@@ -150,6 +150,16 @@ class SnapshotVerbs(Verbs):
     }
 
 
+class TokenVerbs(Verbs):
+    """Make, list and revoke tokens, which the service asks for."""
+
+    table: ClassVar[Mapping[str, str | type[Verbs]]] = {
+        "create": "lab.cli.token:create",
+        "ls": "lab.cli.token:ls",
+        "revoke": "lab.cli.token:revoke",
+    }
+
+
 class HostVerbs(Verbs):
     """Prepare this host."""
 
@@ -181,6 +191,8 @@ class RootVerbs(Verbs):
         "env": "lab.cli.env:env",
         "image": ImageVerbs,
         "template": TemplateVerbs,
+        "serve": "lab.cli.serve:serve",
+        "token": TokenVerbs,
         "host": HostVerbs,
         "gc": "lab.cli.host:gc",
         "doctor": "lab.cli.host:doctor",

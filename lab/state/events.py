@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, func, insert, select
 
 from lab.state.database import Database
 from lab.state.records import EventRecord
@@ -29,6 +30,27 @@ class Events:
         }
         with self._database.write() as connection:
             connection.execute(insert(_events).values(values))
+
+    def add_all(self, found: Sequence[EventRecord]) -> None:
+        """Note several steps at once; their ids are given anew."""
+        rows = [{k: v for k, v in vars(one).items() if k != "id"} for one in found]
+        if rows:
+            with self._database.write() as connection:
+                connection.execute(insert(_events), rows)
+
+    def after(self, last: int, *, owner: str | None = None, limit: int = 500) -> list[EventRecord]:
+        """The events (of ``owner`` only) with a larger id than ``last``, oldest first."""
+        query = select(_events).where(_events.c.id > last).order_by(_events.c.id).limit(limit)
+        if owner is not None:
+            query = query.where(_events.c.owner == owner)
+        with self._database.read() as connection:
+            rows = connection.execute(query).mappings().all()
+        return [EventRecord(**row) for row in rows]
+
+    def last_id(self) -> int:
+        """The id of the latest event, 0 if there is none."""
+        with self._database.read() as connection:
+            return connection.execute(select(func.max(_events.c.id))).scalar() or 0
 
     def latest(self, owner: str | None = None, *, limit: int = 100) -> list[EventRecord]:
         """The latest ``limit`` events (of ``owner`` only), oldest first."""

@@ -92,7 +92,8 @@ class FakeSession(Session):
         self._called("preview", spec, cold=cold)
         return preview_view(template=None if cold else "feedfacefeedface")
 
-    def down(self, name: str) -> None:
+    def down(self, name: str, *, force: bool = False) -> None:
+        del force
         self._called("down", name)
         time.sleep(float(os.environ.get("FAKE_DOWN", "0")))
         self._find(name)

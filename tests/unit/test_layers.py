@@ -21,7 +21,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     ),
     frozenset(
         {
-            "settings", "labfile", "profile", "profilefile", "schedule", "locks", "paths",
+            "settings", "labfile", "profile", "profilefile", "servefile", "schedule", "locks", "paths",
             "spec", "names",
             "errors", "run", "wait", "undo", "progress", "suggest", "tomlfile",
         }

@@ -1,0 +1,71 @@
+"""What all requests share: the record, contexts, jobs, events."""
+
+from __future__ import annotations
+
+import threading
+
+from api.admission import Admission
+from api.bell import Bell
+from api.contexts import Contexts
+from api.eventlog import EventLog, topic
+from api.jobs import Jobs
+from api.logs import log
+from api.metrics import Metrics
+from lab.progress import Event
+from lab.settings import Settings
+from lab.state.opening import open_store
+from lab.state.records import JobRecord
+
+
+class Service:
+    """The running service. ``open`` and ``close`` it once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        settings.home.create()
+        self.store = open_store(settings.home)
+        self.bell = Bell()
+        self.contexts = Contexts(settings)
+        self.events = EventLog(self.store, self.bell)
+        self.metrics = Metrics()
+        self.admission = Admission(settings, self.store)
+        self.jobs = Jobs(self)
+        self.stopping = threading.Event()
+        self.ready = False
+
+    def open(self) -> None:
+        """Start; raises HostUnfit if this host cannot run labs."""
+        with self.contexts.use() as ctx:
+            ctx.hypervisor.capabilities()
+        self.jobs.open()
+        self.ready = True
+
+    def stop(self) -> None:
+        """Take no more requests: those who wait for events are let go."""
+        self.ready = False
+        self.stopping.set()
+        self.bell.close()
+
+    def close(self) -> None:
+        """End. Labs go on; jobs that are not done are left to the next service."""
+        self.stop()
+        self.jobs.close()
+        self.events.close()
+        self.contexts.close()
+        self.store.close()
+
+    def heard(self, job: JobRecord, event: Event) -> None:
+        """A step of a job."""
+        self.events.add(job.id, event)
+        self.metrics.step(job.kind, event)
+
+    def ended(self, job: JobRecord) -> None:
+        """A job has ended, and its record says how."""
+        error = (job.error or {}).get("type", "")
+        log.info(
+            "job ended",
+            extra={"kind": job.kind, "state": job.state, "lab": job.lab, "error": error},
+        )
+        self.metrics.ended(job)
+        self.admission.changed()
+        self.bell.ring(topic(job.id))
