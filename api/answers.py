@@ -6,32 +6,27 @@ import hashlib
 import json
 import re
 import time
-import uuid
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated
 
 from fastapi import Depends, Header, Query
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from api import problems
-from api.auth import Caller
 from api.eventlog import topic
 from api.models import Job
 from api.problems import Changed
 from api.service import Service
-from lab.errors import InvalidSpec
 from lab.state.jobs import OPEN
-from lab.state.records import JobKind, JobRecord, LabRecord
+from lab.state.records import JobRecord, LabRecord
 
 LONGEST_WAIT = 600
+ID_LIMIT = (1 << 63) - 1
+"""The largest id that a database counts to."""
 WAIT_TEXT = "Answer once the job has ended, or after so many seconds."
 _LOOK_EVERY = 2.0
 _WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,4})(?:$|[,;\s])")
-
-
-class KeyReused(InvalidSpec):
-    """An Idempotency-Key came before, with another request."""
 
 
 def _wait(
@@ -79,51 +74,6 @@ def check_match(lab: LabRecord, given: str | None) -> None:
         return
     if etag(lab) not in [one.strip() for one in given.split(",")]:
         raise Changed(f"the lab {lab.name} was changed meanwhile", hint="get it anew")
-
-
-def new_job(
-    caller: Caller,
-    kind: JobKind,
-    request: Mapping[str, Any],
-    *,
-    lab: str = "",
-    project: str | None = None,
-    key: str | None = None,
-) -> JobRecord:
-    """A job that ``caller`` asks for; it is not recorded yet."""
-    digest = hashlib.sha256(json.dumps([kind, lab, request], sort_keys=True).encode()).hexdigest()
-    return JobRecord(
-        id=str(uuid.uuid4()),
-        kind=kind,
-        lab=lab,
-        project=caller.token.project if project is None else project,
-        token=caller.token.id,
-        state="queued",
-        request=request,
-        digest=digest,
-        created_at=time.time(),
-        key=key,
-    )
-
-
-def submit(service: Service, job: JobRecord, check: Callable[[], None] = lambda: None) -> JobRecord:
-    """Record a job and begin it; the one that came with the same key before, if one did.
-
-    ``check`` may refuse a new job; no other is recorded meanwhile. Raises KeyReused.
-    """
-    with service.store.transaction():
-        before = service.store.jobs.by_key(job.token, job.key) if job.key else None
-        if before is not None:
-            if before.digest != job.digest:
-                raise KeyReused(
-                    "this Idempotency-Key came with another request before",
-                    hint="a new request takes a new key",
-                )
-            return before
-        check()
-        service.store.jobs.add(job)
-    service.jobs.start(job.id)
-    return job
 
 
 async def outcome(

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from api import problems
-from api.auth import FailedLogins, Needs
+from api.auth import FailedLogins, Needs, Reader
 from api.guard import Guard
-from api.routes import health, jobs, labs
+from api.routes import events, health, host, jobs, labs, power, tokens
 from api.service import Service
 
-_ROUTERS = (health.router, labs.router, jobs.router)
+_ROUTERS = (
+    health.router,
+    labs.router,
+    power.router,
+    jobs.router,
+    events.router,
+    host.router,
+    tokens.router,
+)
 _ERRORS = {
     "401": "No valid token.",
     "403": "The token does not allow this.",
@@ -45,10 +53,17 @@ def create_app(service: Service) -> FastAPI:
     app.state.failures = FailedLogins(service.settings.serve.failed_auth)
     for router in _ROUTERS:
         app.include_router(router)
+    app.add_api_route("/openapi.json", _described, operation_id="getOpenApi", tags=["host"])
     problems.install(app)
     app.add_middleware(Guard, service=service)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]  # the documented way
     return app
+
+
+def _described(request: Request, _: Reader) -> dict[str, Any]:
+    """This document."""
+    found: dict[str, Any] = request.app.openapi()
+    return found
 
 
 def scope_of(route: APIRoute) -> str:

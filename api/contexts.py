@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 
 from lab.errors import HostUnfit, LabError
@@ -12,15 +12,18 @@ from lab.lifecycle.context import UNKNOWN, Context, Origin, open_context
 from lab.progress import Listener, Progress, ignore
 from lab.settings import Settings
 
+Opener = Callable[[Settings], AbstractContextManager[Context]]
+
 _KEPT = 8
 """Open contexts that are kept while nobody uses them."""
 
 
 class Contexts:
-    """Hands out contexts that ``settings`` ask for. Safe for use by several threads."""
+    """Hands out contexts that ``opener`` makes of ``settings``. Safe for use by several threads."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, opener: Opener = open_context) -> None:
         self._settings = settings
+        self._opener = opener
         self._guard = threading.Lock()
         self._idle: list[tuple[ExitStack, Context]] = []
         self._closed = False
@@ -63,7 +66,7 @@ class Contexts:
             if self._idle:
                 return self._idle.pop()
         stack = ExitStack()
-        return stack, stack.enter_context(open_context(self._settings))
+        return stack, stack.enter_context(self._opener(self._settings))
 
     def _give_back(self, stack: ExitStack, context: Context, *, sound: bool) -> None:
         with self._guard:

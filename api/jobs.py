@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dbos import DBOS, DBOSConfig, SetWorkflowID
 
-from api import problems
+from api import problems, webhooks
 from api.admission import need_of
 from api.eventlog import topic
 from api.logs import JOB, log
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _THREADS = 64
 _TRIES = 20
 """How often a job is begun: one that takes the service down with it is given up."""
-_POLL = 5.0
 _VERSION = "1"
 """Of the workflows, not of the program: a newer program goes on with an older one's jobs."""
 
@@ -41,6 +40,8 @@ _running: Jobs | None = None
 @DBOS.workflow(name="job", max_recovery_attempts=_TRIES)
 def _workflow(job: str) -> None:
     _step(job)
+    if _running is not None:
+        _running.tell(job)
 
 
 @DBOS.step(name="perform")
@@ -79,7 +80,6 @@ class Jobs:
             executor_id="lab",
             log_level="WARNING",
             max_executor_threads=_THREADS,
-            notification_listener_polling_interval_sec=_POLL,
         )
         _running = self
         try:
@@ -148,6 +148,12 @@ class Jobs:
                 self._active.discard(identity)
                 self._idle.notify_all()
 
+    def tell(self, identity: str) -> None:
+        """Tell the webhook how a job ended."""
+        job = self._store.jobs.find(identity)
+        if job is not None and job.state not in OPEN:
+            webhooks.ended(job)
+
     def _perform(self, identity: str) -> None:
         job = self._store.jobs.find(identity)
         if job is None or job.state not in OPEN:
@@ -191,7 +197,6 @@ class Jobs:
             job.id,
             bool(asked.get("protected")),
             asked.get("heartbeat"),
-            asked.get("idle"),
         )
         owner = str(asked.get("owner", ""))
         with service.contexts.use(hear, origin=origin, owner=owner) as ctx:

@@ -9,13 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from lab.lifecycle.views import LabView, NodeView
 from lab.names import LAB_NAME_LIMIT
 from lab.spec import MIB, NODES_LIMIT
-from lab.state.records import JobRecord, LabRecord
+from lab.state.records import EventRecord, JobRecord, LabRecord, Scope, TokenRecord
 
 T = TypeVar("T")
 
 NAME = rf"^[a-z]([a-z0-9-]{{0,{LAB_NAME_LIMIT - 2}}}[a-z0-9])?$"
 NODE = r"^n[1-9]$"
 _WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_LABEL = r"^[A-Za-z0-9]([A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?$"
 _LEAST_TTL, _MOST_TTL = 10.0, 366 * 86400.0
 _TERABYTE = 1 << 40
 
@@ -53,10 +54,6 @@ class LabRequest(Asked):
     heartbeat: Annotated[
         float | None,
         Field(ge=_LEAST_TTL, le=3600, description="Seconds that each sign of life gives the lab."),
-    ] = None
-    idle: Annotated[
-        float | None,
-        Field(ge=60, le=86400, description="Seconds without SQL after which the lease ends."),
     ] = None
     protected: Annotated[bool, Field(description="Not to be removed without force.")] = False
 
@@ -116,7 +113,6 @@ class Lab(BaseModel):
     created_at: float
     expires_at: float | None
     heartbeat: float | None
-    idle: float | None
     protected: bool
     ready_seconds: float
     job: Annotated[str, Field(description="The job that made it.")]
@@ -142,7 +138,6 @@ class Lab(BaseModel):
             job=record.job if record else "",
             protected=record.protected if record else False,
             heartbeat=record.heartbeat if record else None,
-            idle=record.idle if record else None,
         )
 
 
@@ -170,3 +165,160 @@ class Page(BaseModel, Generic[T]):
 
     items: list[T]
     next: str | None = None
+
+
+class Event(BaseModel):
+    """A step of a job. A job's last one is of the step `job`, and its text is the job's state."""
+
+    id: int
+    at: float
+    job: str
+    step: Annotated[str, Field(examples=["clone"])]
+    state: Annotated[str, Field(description="begin, end, fail or note", examples=["end"])]
+    text: str
+    seconds: float
+
+    @staticmethod
+    def of(record: EventRecord) -> Event:
+        """``record`` as the service tells of it."""
+        same = {name: getattr(record, name) for name in Event.model_fields if name != "job"}
+        return Event(**same, job=record.owner.removeprefix("job:"))
+
+
+class Command(Asked):
+    """A program to be run in a node, as root."""
+
+    argv: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=65536, pattern=r"^[^\x00]+$")]],
+        Field(min_length=1, max_length=1000, examples=[["uptime"]]),
+    ]
+    stdin: Annotated[str, Field(max_length=1 << 20)] = ""
+    timeout: Annotated[float, Field(gt=0, le=600)] = 60.0
+
+
+class Output(BaseModel):
+    """What a program printed."""
+
+    stdout: str
+
+
+class LogLines(BaseModel):
+    """The last lines of a log."""
+
+    lines: list[str]
+
+
+class Image(BaseModel):
+    """An image."""
+
+    key: str
+    recipe: str
+    engine: str
+    engine_version: str
+    state: str
+    size: int
+    created_at: float
+    build_seconds: float
+    used_by: Annotated[list[str], Field(description="Templates and labs; for admins.")]
+    use: str
+    used_at: float
+
+
+class Template(BaseModel):
+    """A template."""
+
+    key: str
+    blueprint: str
+    image: str
+    nodes: int
+    memory: int
+    cpus: int
+    disk: int
+    state: str
+    warm: bool
+    size: int
+    created_at: float
+    used_at: float
+    form_seconds: float
+    profile: str
+    use: str
+
+
+class Capacity(BaseModel):
+    """How much of something labs may have together, and what they have."""
+
+    total: int
+    used: int
+
+
+class Host(BaseModel):
+    """What the host can do, and what room it has."""
+
+    hypervisor: str
+    accelerator: str
+    warm: bool
+    why_cold: str
+    storage: str
+    memory: Capacity
+    memory_available: int
+    ports: Capacity
+    processors: int
+    space_free: int
+    space_total: int
+    labs: int
+    waiting: Annotated[int, Field(description="Jobs that wait for room.")]
+
+
+class TokenRequest(Asked):
+    """A token to be made."""
+
+    name: Annotated[str, Field(pattern=_LABEL, examples=["ci"])]
+    project: Annotated[str, Field(pattern=_LABEL, examples=["shop"])]
+    scope: Scope = "use"
+    ttl: Annotated[float | None, Field(gt=0, le=10 * 366 * 86400)] = None
+    max_labs: Annotated[int | None, Field(ge=0, le=10000)] = None
+    max_nodes: Annotated[int | None, Field(ge=0, le=100000)] = None
+    max_memory: Annotated[int | None, Field(ge=0, le=1 << 50)] = None
+    max_ttl: Annotated[float | None, Field(ge=10, le=_MOST_TTL)] = None
+
+
+class Token(BaseModel):
+    """A token, without its text."""
+
+    id: str
+    name: str
+    project: str
+    scope: Scope
+    created_at: float
+    expires_at: float | None
+    revoked_at: float | None
+    max_labs: int | None
+    max_nodes: int | None
+    max_memory: int | None
+    max_ttl: float | None
+
+    @staticmethod
+    def of(record: TokenRecord) -> Token:
+        """``record`` as the service tells of it."""
+        return Token(**{name: getattr(record, name) for name in Token.model_fields})
+
+
+class MadeToken(BaseModel):
+    """A token that was just made; its text cannot be told again."""
+
+    token: Token
+    text: str
+
+
+class AuditEntry(BaseModel):
+    """Who did what: a request that was to change something, and how it was answered."""
+
+    id: int
+    at: float
+    token: str
+    project: str
+    action: Annotated[str, Field(examples=["createLab"])]
+    target: Annotated[str, Field(examples=["/v1/labs"])]
+    status: int
+    request: str
+    address: str

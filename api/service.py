@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 
+from api import webhooks
 from api.admission import Admission
 from api.bell import Bell
-from api.contexts import Contexts
+from api.contexts import Contexts, Opener
 from api.eventlog import EventLog, topic
 from api.jobs import Jobs
 from api.logs import log
 from api.metrics import Metrics
+from api.sweeper import Sweeper
+from lab.lifecycle.context import open_context
 from lab.progress import Event
 from lab.settings import Settings
 from lab.state.opening import open_store
@@ -18,18 +21,19 @@ from lab.state.records import JobRecord
 
 
 class Service:
-    """The running service. ``open`` and ``close`` it once."""
+    """The running service. ``open`` and ``close`` it once; ``opener`` opens its contexts."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, opener: Opener = open_context) -> None:
         self.settings = settings
         settings.home.create()
         self.store = open_store(settings.home)
         self.bell = Bell()
-        self.contexts = Contexts(settings)
+        self.contexts = Contexts(settings, opener)
         self.events = EventLog(self.store, self.bell)
         self.metrics = Metrics()
         self.admission = Admission(settings, self.store)
         self.jobs = Jobs(self)
+        self.sweeper = Sweeper(self)
         self.stopping = threading.Event()
         self.ready = False
 
@@ -37,7 +41,9 @@ class Service:
         """Start; raises HostUnfit if this host cannot run labs."""
         with self.contexts.use() as ctx:
             ctx.hypervisor.capabilities()
+        webhooks.open_webhook(self.settings.serve)
         self.jobs.open()
+        self.sweeper.start()
         self.ready = True
 
     def stop(self) -> None:
@@ -49,6 +55,7 @@ class Service:
     def close(self) -> None:
         """End. Labs go on; jobs that are not done are left to the next service."""
         self.stop()
+        self.sweeper.stop()
         self.jobs.close()
         self.events.close()
         self.contexts.close()

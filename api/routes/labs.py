@@ -11,11 +11,12 @@ from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from api.admission import need_of
-from api.answers import IfMatch, Key, Wait, check_match, etag, new_job, outcome, submit
+from api.answers import IfMatch, Key, Wait, check_match, etag, outcome
 from api.auth import Caller, Reader, ServiceOf, User
 from api.models import NAME, Job, Lab, LabPatch, LabRequest, Page, State
 from api.quota import check_quota
 from api.service import Service
+from api.submit import new_job, submit
 from api.work import spec_of
 from lab.blueprints import blueprint
 from lab.errors import Conflict, Forbidden, NotFound
@@ -142,7 +143,7 @@ def _default_ttl(service: Service, caller: Caller) -> float:
 
 def _submit(service: Service, caller: Caller, asked: LabRequest, key: str | None) -> JobRecord:
     request = {k: "" if v is None else v for k, v in asked.model_dump().items()}
-    request |= {"heartbeat": asked.heartbeat, "idle": asked.idle}
+    request["heartbeat"] = asked.heartbeat
     ttl = asked.ttl or asked.heartbeat or _default_ttl(service, caller)
     check_ttl(service, caller, ttl)
     request |= {"ttl": ttl, "owner": caller.token.name}

@@ -45,7 +45,7 @@ def serve(
     settings = replace(settings, serve=replace(settings.serve, **changes))  # type: ignore[arg-type]
     try:
         from api.server import serve as run
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise HostUnfit(
             "the service's packages are not installed", hint="run `scripts/venv serve`"
         ) from error

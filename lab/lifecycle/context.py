@@ -50,15 +50,13 @@ RunAs = tuple[int, int] | None
 class Origin:
     """Who has a lab made, as its record keeps it; empty where that is not the service.
 
-    ``heartbeat``: seconds that each sign of life gives the lab, ``idle``: seconds without SQL after
-    which its lease ends; None if not so.
+    ``heartbeat``: seconds that each sign of life gives the lab; None: it needs none.
     """
 
     project: str = ""
     job: str = ""
     protected: bool = False
     heartbeat: float | None = None
-    idle: float | None = None
 
 
 UNKNOWN = Origin()

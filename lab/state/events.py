@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import delete, func, insert, literal, select
 
 from lab.state.database import Database
 from lab.state.records import EventRecord
 from lab.state.schema import events as _events
+from lab.state.schema import jobs as _jobs
 
 
 class Events:
@@ -38,11 +39,24 @@ class Events:
             with self._database.write() as connection:
                 connection.execute(insert(_events), rows)
 
-    def after(self, last: int, *, owner: str | None = None, limit: int = 500) -> list[EventRecord]:
-        """The events (of ``owner`` only) with a larger id than ``last``, oldest first."""
+    def after(
+        self,
+        last: int,
+        *,
+        owner: str | None = None,
+        project: str | None = None,
+        limit: int = 500,
+    ) -> list[EventRecord]:
+        """The events with a larger id than ``last``, oldest first.
+
+        Those of ``owner`` only, and of the jobs of ``project`` only.
+        """
         query = select(_events).where(_events.c.id > last).order_by(_events.c.id).limit(limit)
         if owner is not None:
             query = query.where(_events.c.owner == owner)
+        if project is not None:
+            theirs = select(literal("job:") + _jobs.c.id).where(_jobs.c.project == project)
+            query = query.where(_events.c.owner.in_(theirs))
         with self._database.read() as connection:
             rows = connection.execute(query).mappings().all()
         return [EventRecord(**row) for row in rows]

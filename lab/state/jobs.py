@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import Select, delete, func, insert, or_, select
 
@@ -21,7 +21,7 @@ _c = _jobs.c
 
 
 class Jobs(Keyed[JobRecord]):
-    """Jobs, by id; those that ended are forgotten by ``prune`` only."""
+    """Jobs, by id; they stay when they have ended."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database, _jobs, JobRecord, "job")
@@ -73,10 +73,16 @@ class Jobs(Keyed[JobRecord]):
         with self._database.read() as connection:
             return {(kind, state): number for kind, state, number in connection.execute(query)}
 
-    def prune(self, before: float) -> int:
-        """Forget jobs that ended before then (epoch seconds); how many that were."""
+    def ended_before(self, before: float, *, limit: int = 500) -> list[str]:
+        """The ids of jobs that ended before then (epoch seconds)."""
+        query = select(_c.id).where(_c.ended_at < before).limit(limit)
+        with self._database.read() as connection:
+            return list(connection.execute(query).scalars())
+
+    def remove_all(self, ids: Sequence[str]) -> None:
+        """Forget these jobs."""
         with self._database.write() as connection:
-            return connection.execute(delete(_jobs).where(_c.ended_at < before)).rowcount
+            connection.execute(delete(_jobs).where(_c.id.in_(ids)))
 
     def _list(self, query: Select[tuple[object, ...]]) -> list[JobRecord]:
         with self._database.read() as connection:

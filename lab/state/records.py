@@ -31,8 +31,7 @@ class LabRecord:
     of its private network. ``expires_at`` None: no lease. ``ready_seconds``, ``started``:
     how its last start went, None before; ``why_cold``: why it was not warm. ``project``, ``job``:
     of the service, which made it; empty for others. ``protected``: it is not removed without
-    force. ``heartbeat``: seconds that each sign of life gives it; ``idle``: seconds without SQL
-    after which its lease ends; None if not so.
+    force. ``heartbeat``: seconds that each sign of life gives it, None if it needs none.
     """
 
     name: str
@@ -61,7 +60,6 @@ class LabRecord:
     job: str = ""
     protected: bool = False
     heartbeat: float | None = None
-    idle: float | None = None
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,6 @@ labs = Table(
     Column("job", String, nullable=False, server_default=text("''")),
     Column("protected", Boolean, nullable=False, server_default=text("false")),
     Column("heartbeat", Double),
-    Column("idle", Double),
     CheckConstraint("state IN ('creating', 'ready', 'stopped', 'failed', 'removing')", "state"),
 )
 

@@ -77,6 +77,5 @@ def upgrade() -> None:
         sa.Column("job", sa.String(), nullable=False, server_default=empty),
         sa.Column("protected", sa.Boolean(), nullable=False, server_default=no),
         sa.Column("heartbeat", sa.Double()),
-        sa.Column("idle", sa.Double()),
     ):
         op.add_column("labs", column)
