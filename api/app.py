@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
@@ -14,7 +14,18 @@ from api.guard import Guard
 from api.routes import events, health, host, jobs, labs, power, tokens
 from api.service import Service
 
+own = APIRouter(tags=["host"])
+
+
+@own.get("/openapi.json", operation_id="getOpenApi")
+def described(request: Request, _: Reader) -> dict[str, Any]:
+    """The document that describes this API."""
+    found: dict[str, Any] = request.app.openapi()
+    return found
+
+
 _ROUTERS = (
+    own,
     health.router,
     labs.router,
     power.router,
@@ -53,17 +64,10 @@ def create_app(service: Service) -> FastAPI:
     app.state.failures = FailedLogins(service.settings.serve.failed_auth)
     for router in _ROUTERS:
         app.include_router(router)
-    app.add_api_route("/openapi.json", _described, operation_id="getOpenApi", tags=["host"])
     problems.install(app)
     app.add_middleware(Guard, service=service)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]  # the documented way
     return app
-
-
-def _described(request: Request, _: Reader) -> dict[str, Any]:
-    """This document."""
-    found: dict[str, Any] = request.app.openapi()
-    return found
 
 
 def scope_of(route: APIRoute) -> str:
@@ -83,7 +87,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     schemas["Problem"] = problems.Problem.model_json_schema()
-    for route in app.routes:
+    for route in (route for router in _ROUTERS for route in router.routes):
         if isinstance(route, APIRoute) and route.include_in_schema:
             for method in route.methods or ():
                 _describe(found["paths"][route.path_format][method.lower()], scope_of(route))

@@ -61,7 +61,7 @@ def serve(
     HostUnfit if the host cannot run labs, or the address is taken.
     """
     set_up(quiet=quiet)
-    listening = _listen(settings.serve)
+    listening = listen(settings.serve)
     service = Service(settings)
     try:
         service.open()
@@ -76,9 +76,10 @@ def serve(
         listening.close()
 
 
-def _run(service: Service, listening: socket.socket) -> None:
+def config(service: Service) -> uvicorn.Config:
+    """How uvicorn serves a service that is open."""
     serve = service.settings.serve
-    config = uvicorn.Config(
+    return uvicorn.Config(
         create_app(service),
         log_config=None,
         access_log=False,
@@ -90,13 +91,17 @@ def _run(service: Service, listening: socket.socket) -> None:
         ssl_certfile=serve.tls_cert or None,
         ssl_keyfile=serve.tls_key or None,
     )
+
+
+def _run(service: Service, listening: socket.socket) -> None:
     try:
-        _Server(config, service).run(sockets=[listening])
+        _Server(config(service), service).run(sockets=[listening])
     except OSError as error:
         raise HostUnfit(f"TLS does not work: {error}", hint="look at tls_cert, tls_key") from error
 
 
-def _listen(serve: Serve) -> socket.socket:
+def listen(serve: Serve) -> socket.socket:
+    """A socket at the service's address; raises HostUnfit."""
     family = socket.AF_INET6 if ":" in serve.address else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
