@@ -21,6 +21,7 @@ from lab.settings import Settings
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _KEEP_ALIVE = 30
+_BACKLOG = 512
 _GRACE = 5
 _CONNECTIONS = 1000
 
@@ -68,9 +69,10 @@ def serve(
         made = tokens.first(service.store, settings.home)
         if made is not None:
             first(made)
-        _warn(settings.serve)
+        warn(settings.serve)
+        server = _loaded(service)
         started(_url(settings.serve, listening))
-        _run(service, listening)
+        server.run(sockets=[listening])
     finally:
         service.close()
         listening.close()
@@ -93,11 +95,13 @@ def config(service: Service) -> uvicorn.Config:
     )
 
 
-def _run(service: Service, listening: socket.socket) -> None:
+def _loaded(service: Service) -> _Server:
+    found = config(service)
     try:
-        _Server(config(service), service).run(sockets=[listening])
+        found.load()
     except OSError as error:
         raise HostUnfit(f"TLS does not work: {error}", hint="look at tls_cert, tls_key") from error
+    return _Server(found, service)
 
 
 def listen(serve: Serve) -> socket.socket:
@@ -107,6 +111,7 @@ def listen(serve: Serve) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((serve.address, serve.port))
+        listening.listen(_BACKLOG)  # so that who is told of the address gets an answer
     except OSError as error:
         listening.close()
         raise HostUnfit(
@@ -121,7 +126,8 @@ def _url(serve: Serve, listening: socket.socket) -> str:
     return f"http{'s' if serve.tls_cert else ''}://{host}:{listening.getsockname()[1]}"
 
 
-def _warn(serve: Serve) -> None:
+def warn(serve: Serve) -> None:
+    """Tell the operator if what others send can be read on the way."""
     if not serve.loopback and not serve.tls_cert:
         log.warning(
             "tokens and passwords cross the network unencrypted: set tls_cert and tls_key, or"
