@@ -1,0 +1,1 @@
+"""pytest's plugin: labs as fixtures."""
