@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _THREADS = 64
 _TRIES = 20
 """How often a job is begun: one that takes the service down with it is given up."""
+_GIVEN_UP = ("ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
 _VERSION = "1"
 """Of the workflows, not of the program: a newer program goes on with an older one's jobs."""
 
@@ -93,7 +94,16 @@ class Jobs:
                 hint="look at the setting database of [serve], and at LAB_HOME",
             ) from error
         for job in self._store.jobs.open():
+            self._take_up(job)
+
+    def _take_up(self, job: JobRecord) -> None:
+        """See to a job that an earlier service left; DBOS goes on with those that it knows."""
+        known = DBOS.get_workflow_status(job.id)
+        if known is None:
             self.start(job.id)
+        elif known.status in _GIVEN_UP:
+            log.error("a job was given up", extra={"given_up": job.id, "status": known.status})
+            self._end(job, "failed", job.lab, problems.internal())
 
     def close(self, grace: float = 10.0) -> None:
         """Begin nothing more; wait ``grace`` seconds for what is being done.
@@ -128,9 +138,9 @@ class Jobs:
 
     def perform(self, identity: str) -> None:
         """Do a job to its end, whatever that is."""
-        with self._guard:
-            if identity in self._active:
-                return
+        with self._idle:
+            while identity in self._active:
+                self._idle.wait()
             self._active.add(identity)
         token = JOB.set(identity)
         try:

@@ -87,6 +87,8 @@ def config(service: Service) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         lifespan="off",
+        proxy_headers=bool(serve.proxy),
+        forwarded_allow_ips=serve.proxy or None,
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=_GRACE,
         limit_concurrency=_CONNECTIONS,

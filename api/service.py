@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 
 from api import webhooks
 from api.admission import Admission
@@ -14,6 +15,7 @@ from api.logs import log
 from api.metrics import Metrics
 from api.sweeper import Sweeper
 from lab.lifecycle.context import open_context
+from lab.locks import lock
 from lab.progress import Event
 from lab.settings import Settings
 from lab.state.opening import open_store
@@ -36,9 +38,12 @@ class Service:
         self.sweeper = Sweeper(self)
         self.stopping = threading.Event()
         self.ready = False
+        self._alone = ExitStack()
 
     def open(self) -> None:
-        """Start; raises HostUnfit if this host cannot run labs."""
+        """Start; raises HostUnfit if this host cannot run labs, Busy if another service does."""
+        # Two would do the same jobs at the same time.
+        self._alone.enter_context(lock(self.settings.home, "state", "serve", wait=False))
         with self.contexts.use() as ctx:
             ctx.hypervisor.capabilities()
         webhooks.open_webhook(self.settings.serve)
@@ -60,6 +65,7 @@ class Service:
         self.events.close()
         self.contexts.close()
         self.store.close()
+        self._alone.close()
 
     def heard(self, job: JobRecord, event: Event) -> None:
         """A step of a job."""

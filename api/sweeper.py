@@ -18,6 +18,8 @@ from lab.state.records import LabRecord
 if TYPE_CHECKING:
     from api.service import Service
 
+_AGAIN = 20.0
+"""Seconds before what could not be removed is tried again."""
 _PRUNE_EVERY = 3600.0
 
 
@@ -29,6 +31,7 @@ class Sweeper:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lab-sweeper", daemon=True)
         self._pruned = 0.0
+        self._tried: dict[str, float] = {}
 
     def start(self) -> None:
         """Begin."""
@@ -64,9 +67,14 @@ class Sweeper:
         self._clear(making)
         if now - self._pruned >= _PRUNE_EVERY:
             self._pruned = now
-            self._prune(now - service.settings.serve.keep_jobs)
+            self.prune(now - service.settings.serve.keep_jobs)
 
     def _expire(self, lab: LabRecord) -> None:
+        now = time.monotonic()
+        if now - self._tried.get(lab.name, -_AGAIN) < _AGAIN:
+            return
+        self._tried = {name: at for name, at in self._tried.items() if now - at < _AGAIN}
+        self._tried[lab.name] = now
         log.info("lease over", extra={"lab": lab.name})
         submit(self._service, new_job_of_ours("expire", lab))
 
@@ -82,8 +90,8 @@ class Sweeper:
             for line in gc.perform(ctx, found).removed if found else ():
                 log.info("cleared", extra={"what": line})
 
-    def _prune(self, before: float) -> None:
-        """Forget jobs, events and audit entries that are old enough."""
+    def prune(self, before: float) -> None:
+        """Forget jobs that ended before then (epoch seconds), their events, the audit trail."""
         store = self._service.store
         while old := store.jobs.ended_before(before):
             DBOS.delete_workflows(old, delete_children=True)

@@ -25,6 +25,7 @@ from lab.tomlfile import Key, Keys, WrongType
 class Serve:
     """Settings of the service; durations in seconds, sizes in bytes.
 
+    ``proxy``: the address of a proxy that tells whom it asks for; empty: there is none.
     ``database``: where jobs are kept, as SQLAlchemy writes it; empty: a file in the home.
     ``tls_cert``, ``tls_key``: files. ``metrics``: /metrics answers, to anybody. ``execute``:
     programs may be run in nodes. ``default_ttl``, ``max_ttl``: leases. ``sweep``: how often expired
@@ -38,6 +39,7 @@ class Serve:
 
     address: str = "127.0.0.1"
     port: int = 8080
+    proxy: str = ""
     tls_cert: str = ""
     tls_key: str = ""
     database: str = field(default="", repr=False)
@@ -117,6 +119,7 @@ _SIZE = Key("bytes, or a size such as 16G", tomlfile.size)
 KEYS: Keys = {
     "address": Key("an address of this host", _address),
     "port": Key("a port", _port),
+    "proxy": Key("the address of a proxy", tomlfile.text),
     "tls_cert": _FILE,
     "tls_key": _FILE,
     "database": Key("a URL such as postgresql://host/lab", tomlfile.text),

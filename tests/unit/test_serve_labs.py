@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from serve_world import BODY, MEMORY, Site, site
+from serve_world import BODY, MEMORY, Site, settings_of, site
+
+from api.service import Service
+from lab.errors import Busy
 
 
 @pytest.fixture(scope="module")
@@ -241,3 +244,25 @@ def test_requests_wait_for_room_in_order(here: Site) -> None:
         assert here.ask("GET", f"/v1/jobs/{waiting[1]}?wait=20").json()["state"] == "cancelled"
     finally:
         object.__setattr__(settings.serve, "memory", 0)
+
+
+def test_a_home_has_one_service(here: Site) -> None:
+    """Protects jobs from being done twice at the same time."""
+    other = Service(settings_of(here.service.settings.home.root))
+    try:
+        with pytest.raises(Busy):
+            other.open()
+    finally:
+        other.store.close()
+        other.events.close()
+
+
+def test_what_is_old_is_forgotten(here: Site) -> None:
+    """Protects the disk: jobs that ended, their events and the trail go, open jobs stay."""
+    store, now = here.service.store, time.time()
+    assert store.jobs.latest()
+    assert store.jobs.open() == []
+    here.service.sweeper.prune(now + 1)
+    assert store.jobs.latest() == []
+    assert store.events.latest() == []
+    assert store.audit.latest() == []

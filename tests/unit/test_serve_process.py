@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import which
 from urllib.parse import urlsplit
 
 import httpx
@@ -242,3 +243,17 @@ def test_tokens_on_the_command_line(env: dict[str, str]) -> None:
     assert "hash" not in shown[0]
     lab("revoke", "ci")
     assert "revoked" in lab("ls")
+
+
+@pytest.mark.skipif(not (which("curl") and which("jq")), reason="needs curl and jq")
+def test_the_script_in_the_docs_runs(env: dict[str, str]) -> None:
+    """Protects those who copy docs/api.md: it makes a lab, tells its DSN and removes it."""
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    script = page.split("## A lab for a script", 1)[1].split("```sh\n", 1)[1].split("```", 1)[0]
+    with serving(env) as found:
+        known = {"LAB_URL": found.url, "LAB_TOKEN": found.token, "CI_JOB": "1"}
+        printed = run(["sh", "-eu", "-c", script], env={**env, **known}, timeout=60).stdout
+        assert printed.startswith("mysql://lab:")
+        gone = found.ask("GET", "/v1/jobs?kind=delete").json()["items"][0]
+        assert found.ask("GET", f"/v1/jobs/{gone['id']}?wait=20").json()["state"] == "succeeded"
+        assert found.ask("GET", "/v1/labs").json()["items"] == []
