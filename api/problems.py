@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from api.logs import REQUEST, log
-from lab.errors import Conflict, HostUnfit, LabError, LimitReached, Unauthorized
+from lab.errors import CommandFailed, Conflict, HostUnfit, LabError, LimitReached, Unauthorized
 
 MEDIA_TYPE = "application/problem+json"
 _RETRY = 30.0
@@ -39,11 +39,16 @@ class Problem(BaseModel):
     details: list[str] = Field(default_factory=list, description="Log lines, figures.")
     request_id: str = Field("", description="The id of this request in the service's log.")
     job: str | None = Field(None, description="The job that failed, if one did.")
+    program: str | None = Field(None, description="The program that failed, if one did.")
+    exit_status: int | None = Field(None, description="Its exit status; -n: ended by signal n.")
 
 
 def problem(error: LabError) -> dict[str, Any]:
     """``error`` as the service tells of it."""
     words = re.sub(r"(?<!^)(?=[A-Z])", " ", type(error).__name__).lower()
+    ran: dict[str, Any] = {}
+    if isinstance(error, CommandFailed):
+        ran = {"program": error.argv[0], "exit_status": error.status}
     return {
         "type": f"urn:lab:error:{words.replace(' ', '-')}",
         "title": words.capitalize(),
@@ -51,6 +56,7 @@ def problem(error: LabError) -> dict[str, Any]:
         "detail": error.what,
         "hint": error.hint,
         "details": list(error.details),
+        **ran,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -61,12 +62,22 @@ class Client:
 
     @contextmanager
     def lab(
-        self, wanted: str | LabSpec, *, timeout: float | None = None, **values: Unpack[LabValues]
+        self,
+        wanted: str | LabSpec,
+        *,
+        heartbeat: float | None = None,
+        timeout: float | None = None,
+        **values: Unpack[LabValues],
     ) -> Iterator[Lab]:
-        """A lab for the block, made as by ``create`` and removed at its end, come what may."""
-        made = self.create(wanted, timeout=timeout, **values)
+        """A lab for the block, made as by ``create`` and removed at its end, come what may.
+
+        ``heartbeat``: the lab is given signs of life, and outlives this process by so many seconds
+        at most.
+        """
+        made = self.create(wanted, heartbeat=heartbeat, timeout=timeout, **values)
         try:
-            yield made
+            with self._alive(made.name, heartbeat):
+                yield made
         finally:
             with suppress(NotFound):  # its lease was over
                 self.delete(made.name, force=True)
@@ -150,7 +161,7 @@ class Client:
 
     def heartbeat(self, name: str) -> Lab:
         """A sign of life; raises NotFound, and Conflict if the lab was made without."""
-        return lab_of(self._wire.ask("POST", _path("labs", name, "heartbeat")).body)
+        return lab_of(self._wire.ask("POST", _path("labs", name, "heartbeat"), twice=True).body)
 
     def wait(self, name: str, *, timeout: float = 600.0) -> Lab:
         """Return a lab once all its nodes are ready, whoever makes or starts it.
@@ -284,6 +295,27 @@ class Client:
         answer = self._wire.ask(method, path, query=query, wait=wait)
         if answer.status == 202:
             self.follow(read(answer.body, Job).id, listener, timeout=deadline.left).check()
+
+    @contextmanager
+    def _alive(self, name: str, heartbeat: float | None) -> Iterator[None]:
+        """Give signs of life in the block, three for each that is due."""
+        done = threading.Event()
+
+        def beat(every: float) -> None:
+            while not done.wait(every):
+                with suppress(LabError):  # the next one may arrive
+                    self.heartbeat(name)
+
+        if heartbeat is None:
+            yield
+            return
+        thread = threading.Thread(target=beat, args=[heartbeat / 3], daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def _call_off(self, body: dict[str, Any], key: str) -> None:
         """Undo what a request began, whether or not its answer came; the key finds its job."""
