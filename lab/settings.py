@@ -35,7 +35,8 @@ class Settings:
     ``port_range``: first and last port that labs may use; the default lies below the
     ports that Linux hands out to clients (``ip_local_port_range``). ``memory_floor`` and
     ``space_floor``: bytes that stay free on the host. ``profile``: that of labs which name
-    none; ``profiles``: those of users. ``serve``: the service. ``sources``: key -> where its value
+    none; ``profiles``: those of users. ``serve``: the service. ``url``: the service that verbs work
+    against; empty: this host. ``sources``: key -> where its value
     came from, for ``lab doctor``.
     """
 
@@ -55,6 +56,7 @@ class Settings:
     profile: str = DEFAULT.name
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     serve: Serve = field(default_factory=Serve)
+    url: str = ""
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def all_profiles(self) -> dict[str, Profile]:
@@ -99,7 +101,7 @@ def load(
 
     for key, value in (flags or {}).items():
         if value is not None:
-            flag = "--" + key.replace("_", "-")
+            flag = "--remote" if key == "url" else "--" + key.replace("_", "-")
             take({key: tomlfile.parse(_KEYS, key, value, flag)}, flag)
     for key in _KEYS:
         variable = f"LAB_{key.upper()}"
@@ -195,4 +197,5 @@ _KEYS: Mapping[str, Key] = {
     "profile": Key("a profile such as balanced", tomlfile.text),
     "profiles": Key("tables, one for each profile", profilefile.parse),
     "serve": Key("a table", servefile.parse),
+    "url": Key("a URL such as https://labs.example:8443", tomlfile.text),
 }

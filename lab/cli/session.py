@@ -57,7 +57,11 @@ class Session:
     """The verbs of the lifecycle in one open context; each is documented there."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
+        self._opened = context
+
+    @property
+    def _context(self) -> Context:
+        return self._opened
 
     def up(
         self,

@@ -87,7 +87,7 @@ def create(
         ttl=flags.duration("--max-ttl", max_ttl) if max_ttl else None,
     )
     lasts = flags.duration("--ttl", ttl) if ttl else None
-    with app.lifecycle.record(app.settings()) as store:
+    with app.here().record(app.settings()) as store:
         made = tokens.create(
             store, name, scope=cast("Scope", scope), project=project, ttl=lasts, quota=quota
         )
@@ -102,7 +102,7 @@ def ls(ctx: typer.Context, output: flags.Output = "table") -> None:
 
     app = app_of(ctx)
     how = parse_format(output)
-    with app.lifecycle.record(app.settings()) as store:
+    with app.here().record(app.settings()) as store:
         found = [_view(record) for record in tokens.tokens(store)]
     emit(
         found,
@@ -123,7 +123,7 @@ def revoke(
     from lab.lifecycle import token as tokens
 
     app = app_of(ctx)
-    with app.lifecycle.record(app.settings()) as store:
+    with app.here().record(app.settings()) as store:
         record = tokens.revoke(store, name)
     app.say(f"revoked {record.name} ({record.id})")
 

@@ -14,6 +14,7 @@ that cannot be reached is HostUnfit. Times are epoch seconds, durations seconds,
 ::
 
     client      what one can ask for
+      jobs      what takes time
       wire      requests, tried again where that is safe; events
         problem what the service refuses, as our errors
       answers   what it answers, as our views

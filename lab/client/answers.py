@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from lab.client.problem import error_of
-from lab.errors import Interrupted, LabError
-from lab.lifecycle.views import LabView
+from lab.errors import Interrupted, LabError, NotFound
+from lab.lifecycle.views import LabView, NodeView
 from lab.profile import PROFILES, risks
 
 T = TypeVar("T")
@@ -31,6 +31,14 @@ class Lab(LabView):
     job: str = ""
     protected: bool = False
     heartbeat: float | None = None
+
+    def node(self, name: str) -> NodeView:
+        """The node of that name; raises NotFound."""
+        for found in self.nodes:
+            if found.name == name:
+                return found
+        names = ", ".join(node.name for node in self.nodes)
+        raise NotFound(f"the lab {self.name} has no node {name}", hint=f"its nodes: {names}")
 
 
 @dataclass(frozen=True)

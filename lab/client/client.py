@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from lab.client import access
 from lab.client.answers import Job, Lab, Page, lab_of, read
-from lab.client.wire import Wire
+from lab.client.jobs import AT_ONCE, Jobs, deadline_of
+from lab.client.wire import Wire, path_of
 from lab.errors import LabError, NotFound, NotReady
 from lab.labfile import LabValues, merge
 from lab.lifecycle.views import ImageView, TemplateView
-from lab.progress import Event, Listener
+from lab.progress import Listener
 from lab.spec import LabSpec
 from lab.undo import Undo
 from lab.wait import Deadline, attempts
@@ -25,10 +24,7 @@ from lab.wait import Deadline, attempts
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_AT_ONCE = 30.0
-"""Seconds that one request waits for a job before we ask again."""
 _UNDO = 120.0
-_LONG = 366 * 86400.0
 _GOING_ON = ("creating", "ready", "degraded")
 
 
@@ -36,7 +32,7 @@ class Client:
     """A service and our token for it; closes its connections at the end of a ``with`` block.
 
     ``url`` empty: LAB_URL. ``token`` empty: LAB_TOKEN, else the file that docs/client.md names.
-    ``patience``: seconds for which a service that went away is tried again.
+    ``jobs``: what takes time. ``patience``: seconds for which a service that went away is tried.
     All methods raise what the service refuses them with, and HostUnfit if it cannot be reached.
     """
 
@@ -44,6 +40,7 @@ class Client:
         self.url = access.check_url(url) if url else access.find_url()
         found = access.check_token(token) if token else access.find_token()
         self._wire = Wire(self.url, found, patience=patience)
+        self.jobs = Jobs(self._wire)
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
@@ -105,12 +102,12 @@ class Client:
         spec = wanted if isinstance(wanted, LabSpec) else merge({}, {**values, "blueprint": wanted})
         body = _body(spec, cold=cold, protected=protected, heartbeat=heartbeat)
         key = str(uuid.uuid4())
-        deadline = _deadline(timeout)
+        deadline = deadline_of(timeout)
         with Undo() as undo:
             # From before the request on: its answer may be what an interrupt loses.
             undo.push("the request", lambda: self._call_off(body, key))
             try:
-                wait = 0.0 if listener else min(_AT_ONCE, deadline.left)
+                wait = 0.0 if listener else min(AT_ONCE, deadline.left)
                 answer = self._wire.ask("POST", "/v1/labs", body=body, key=key, wait=wait)
             except LabError:
                 undo.keep()  # it was refused, or failed and left nothing
@@ -118,7 +115,7 @@ class Client:
             if answer.status == 201:
                 made = lab_of(answer.body)
             else:
-                job = self.follow(read(answer.body, Job).id, listener, timeout=deadline.left)
+                job = self.jobs.follow(read(answer.body, Job).id, listener, timeout=deadline.left)
                 if job.state != "succeeded":
                     undo.keep()
                 made = self.get(job.check().lab)
@@ -127,7 +124,7 @@ class Client:
 
     def get(self, name: str) -> Lab:
         """A lab; raises NotFound."""
-        return lab_of(self._wire.ask("GET", _path("labs", name)).body)
+        return lab_of(self._wire.ask("GET", path_of("labs", name)).body)
 
     def labs(self, *, state: str = "", blueprint: str = "", project: str = "") -> list[Lab]:
         """All labs, by name; those of a state, of a blueprint or (for admins) of a project."""
@@ -148,20 +145,20 @@ class Client:
         Raises NotFound, Conflict (protected, busy), NotReady (it goes on after ``timeout``).
         """
         query = {"force": "true"} if force else {}
-        self._job_of("DELETE", _path("labs", name), query, timeout, listener)
+        self.jobs.done("DELETE", path_of("labs", name), query, timeout, listener)
 
     def extend(self, name: str, ttl: float) -> Lab:
         """Give a lab a lease of ``ttl`` seconds from now on; raises NotFound, Forbidden."""
-        return lab_of(self._wire.ask("PATCH", _path("labs", name), body={"ttl": ttl}).body)
+        return lab_of(self._wire.ask("PATCH", path_of("labs", name), body={"ttl": ttl}).body)
 
     def protect(self, name: str, *, protected: bool = True) -> Lab:
         """Have a lab refuse to be removed without force, or not any more; raises NotFound."""
         body = {"protected": protected}
-        return lab_of(self._wire.ask("PATCH", _path("labs", name), body=body).body)
+        return lab_of(self._wire.ask("PATCH", path_of("labs", name), body=body).body)
 
     def heartbeat(self, name: str) -> Lab:
         """A sign of life; raises NotFound, and Conflict if the lab was made without."""
-        return lab_of(self._wire.ask("POST", _path("labs", name, "heartbeat"), twice=True).body)
+        return lab_of(self._wire.ask("POST", path_of("labs", name, "heartbeat"), twice=True).body)
 
     def wait(self, name: str, *, timeout: float = 600.0) -> Lab:
         """Return a lab once all its nodes are ready, whoever makes or starts it.
@@ -198,7 +195,7 @@ class Client:
         Raises NotFound, Conflict, NotReady.
         """
         where = ("labs", name, "nodes", node) if node else ("labs", name)
-        self._job_of("POST", _path(*where, action), {}, timeout, listener)
+        self.jobs.done("POST", path_of(*where, action), {}, timeout, listener)
         return self.get(name)
 
     def execute(
@@ -209,14 +206,14 @@ class Client:
         Raises NotFound, Forbidden, CommandFailed (with its status), NotReady.
         """
         body = {"argv": list(argv), "stdin": stdin, "timeout": timeout}
-        path = _path("labs", name, "nodes", node, "exec")
+        path = path_of("labs", name, "nodes", node, "exec")
         answer = self._wire.ask("POST", path, body=body, allow=timeout)
         return str(read(answer.body, dict[str, Any]).get("stdout", ""))
 
     def logs(self, name: str, node: str, source: str = "engine", *, lines: int = 100) -> list[str]:
         """The last lines of a node's log: engine, journal or console."""
         query = {"source": source, "lines": lines}
-        answer = self._wire.ask("GET", _path("labs", name, "nodes", node, "logs"), query=query)
+        answer = self._wire.ask("GET", path_of("labs", name, "nodes", node, "logs"), query=query)
         return [str(line) for line in read(answer.body, dict[str, Any]).get("lines", [])]
 
     def images(self) -> list[ImageView]:
@@ -225,76 +222,11 @@ class Client:
 
     def image(self, which: str) -> ImageView:
         """An image, by key or recipe; raises NotFound."""
-        return read(self._wire.ask("GET", _path("images", which)).body, ImageView)
+        return read(self._wire.ask("GET", path_of("images", which)).body, ImageView)
 
     def templates(self) -> list[TemplateView]:
         """All templates."""
         return read(self._wire.ask("GET", "/v1/templates").body, list[TemplateView])
-
-    def job(self, job: str, *, wait: float = 0.0) -> Job:
-        """A job; once it has ended, or as it is after ``wait`` seconds. Raises NotFound."""
-        query = {"wait": int(wait)} if wait >= 1 else {}
-        return read(self._wire.ask("GET", _path("jobs", job), query=query, allow=wait).body, Job)
-
-    def cancel(self, job: str) -> Job:
-        """Have a job end at its next step and undo what it made; fine if it has ended."""
-        answer = self._wire.ask("POST", _path("jobs", job, "cancel"), twice=True)
-        return read(answer.body, Job)
-
-    def follow(
-        self, job: str, listener: Listener | None = None, *, timeout: float | None = None
-    ) -> Job:
-        """The job once it has ended, however; ``listener`` hears its steps as they happen.
-
-        Goes on where it left off if the connection breaks or the service starts anew. Raises
-        NotReady if the job has not ended after ``timeout`` seconds; it goes on then.
-        """
-        deadline = _deadline(timeout)
-        last, doing = 0, ""
-        while True:
-            if listener is not None:
-                last, doing = self._hear(job, last, listener, deadline)
-            found = self.job(job, wait=0 if listener else min(_AT_ONCE, deadline.left))
-            if found.over:
-                return found
-            if deadline.passed:
-                raise NotReady(
-                    f"the job {job} ({found.kind} {found.lab}) has not ended after {timeout:g} s",
-                    details=[doing] if doing else [],
-                )
-            time.sleep(0.1)  # a stream that breaks at once, a service about to end
-
-    def _hear(self, job: str, last: int, listener: Listener, deadline: Deadline) -> tuple[int, str]:
-        """Hear a job's events behind ``last``; the last one's id, and what it told of."""
-        doing = ""
-        path = _path("jobs", job, "events")
-        with closing(self._wire.stream(path, after=last, silence=deadline.left)) as told:
-            for event in told:
-                last = event.id
-                if event.step == "job":
-                    if event.state != "begin":
-                        break
-                    continue
-                doing = event.text or event.step
-                listener(Event(event.step, event.state, event.text, event.seconds))
-                if deadline.passed:
-                    break
-        return last, doing
-
-    def _job_of(
-        self,
-        method: str,
-        path: str,
-        query: dict[str, Any],
-        timeout: float | None,
-        listener: Listener | None,
-    ) -> None:
-        """Ask for something that may take time, and return once it is done."""
-        deadline = _deadline(timeout)
-        wait = 0.0 if listener else min(_AT_ONCE, deadline.left)
-        answer = self._wire.ask(method, path, query=query, wait=wait)
-        if answer.status == 202:
-            self.follow(read(answer.body, Job).id, listener, timeout=deadline.left).check()
 
     @contextmanager
     def _alive(self, name: str, heartbeat: float | None) -> Iterator[None]:
@@ -323,8 +255,8 @@ class Client:
         if answer.status == 201:
             name = lab_of(answer.body).name
         else:
-            job = self.cancel(read(answer.body, Job).id)
-            ended = self.follow(job.id, timeout=_UNDO)
+            job = self.jobs.cancel(read(answer.body, Job).id)
+            ended = self.jobs.follow(job.id, timeout=_UNDO)
             if ended.state != "succeeded":
                 return  # the service has undone it
             name = ended.lab
@@ -338,14 +270,6 @@ class Client:
             page = read(self._wire.ask("GET", path, query={**query, **more}).body, Page)
             yield from page.items
             after = page.next
-
-
-def _deadline(timeout: float | None) -> Deadline:
-    return Deadline.after(_LONG if timeout is None else timeout)
-
-
-def _path(*parts: str) -> str:
-    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def _body(spec: LabSpec, *, cold: bool, protected: bool, heartbeat: float | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -131,6 +132,11 @@ class Wire:
             hint="is LAB_URL right, and does `lab serve` run there?",
             details=[failed],
         )
+
+
+def path_of(*parts: str) -> str:
+    """The path of a resource, whatever characters its name has."""
+    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def _hopeless(failed: str) -> bool:

@@ -95,7 +95,7 @@ def test_what_can_be_done_with_a_lab(client: Client) -> None:
         with pytest.raises(CommandFailed) as failed:
             client.execute("work", "n1", ["no-such-program", "-x"])
         assert (failed.value.argv, failed.value.status) == (("no-such-program",), 127)
-        assert client.job(lab.job).check().lab == "work"
+        assert client.jobs.get(lab.job).check().lab == "work"
         [image], [template] = client.images(), client.templates()[:1]
         assert client.image(image.recipe) == image
         assert (lab.image, template.blueprint) == (image.key, "galera")
@@ -137,7 +137,7 @@ def test_refusals_are_our_errors(client: Client, here: Site) -> None:
     with pytest.raises(NotFound, match="absent"):
         client.extend("absent", 60)
     with pytest.raises(NotFound, match="no job"):
-        client.follow("0-0", print)
+        client.jobs.follow("0-0", print)
     poor = Client(client.url, here.token("poor", project="poor", labs=0))
     with poor, pytest.raises(LimitReached, match="may have 0 of labs"):
         poor.create("galera", nodes=1, memory=MEMORY)
