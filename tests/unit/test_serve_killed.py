@@ -213,12 +213,12 @@ def sweep(tmp_path: Path, ask: Ask, prepare: Callable[[Service], None], *, most:
 
 def test_a_create_that_was_killed_is_done_by_the_next_service(tmp_path: Path) -> None:
     """Protects the promise of 202: one lab, one job, no leak, in each phase of the first use."""
-    sweep(tmp_path, create_nameless, token, most=9)
+    sweep(tmp_path, create_nameless, token, most=6)
 
 
 def test_a_delete_that_was_killed_is_done_by_the_next_service(tmp_path: Path) -> None:
     """Protects the host from labs that nobody removes any more."""
-    sweep(tmp_path, delete, token_and_lab, most=5)
+    sweep(tmp_path, delete, token_and_lab, most=4)
 
 
 @pytest.mark.slow
