@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import http.server
 import json
+import os
 import re
 import signal
 import socket
@@ -191,3 +192,16 @@ def test_the_script_in_the_docs_runs(env: dict[str, str]) -> None:
         gone = found.ask("GET", "/v1/jobs?kind=delete").json()["items"][0]
         assert found.ask("GET", f"/v1/jobs/{gone['id']}?wait=20").json()["state"] == "succeeded"
         assert found.ask("GET", "/v1/labs").json()["items"] == []
+
+
+@pytest.mark.skipif(not os.environ.get("LAB_TEST_POSTGRES"), reason="LAB_TEST_POSTGRES is no URL")
+def test_jobs_are_kept_in_postgresql(env: dict[str, str]) -> None:
+    """Protects those who keep jobs there: they are done, and gone on with after a kill."""
+    configure(env, f'[serve]\ndatabase = "{os.environ["LAB_TEST_POSTGRES"]}"\n')
+    with serving(env) as found:
+        assert found.ask("POST", "/v1/labs?wait=30", BODY).status_code == 201
+        job = found.ask("POST", "/v1/labs", {**BODY, "name": "cut"}).json()["id"]
+        found.process.kill()
+    with serving(env) as found:
+        assert found.ask("GET", f"/v1/jobs/{job}?wait=30").json()["state"] == "succeeded"
+    assert not (Path(env["LAB_HOME"]) / "jobs.db").exists()
