@@ -221,6 +221,30 @@ def test_a_delete_that_was_killed_is_done_by_the_next_service(tmp_path: Path) ->
     sweep(tmp_path, delete, token_and_lab, most=4)
 
 
+def test_a_job_that_is_cancelled_undoes_what_it_made(tmp_path: Path) -> None:
+    """Protects those who changed their mind: at the job's next step it turns back."""
+
+    def act() -> None:
+        there, go_on = threading.Event(), threading.Event()
+
+        def hook(step: str) -> None:
+            if step == "hypervisor.restore":
+                there.set()
+                assert go_on.wait(20)
+
+        with serving(tmp_path, hook) as service:
+            token(service)
+            job = create(service)
+            assert there.wait(20)
+            service.jobs.cancel(job)
+            go_on.set()
+            assert until_ended(service, job.id).state == "cancelled"
+            assert service.store.labs.all() == []
+        whole(tmp_path)
+
+    assert in_child(act) == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ask", [create, create_nameless])
 def test_every_phase_of_create(tmp_path: Path, ask: Ask) -> None:

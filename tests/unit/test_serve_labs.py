@@ -255,6 +255,9 @@ def test_requests_wait_for_room_in_order(here: Site) -> None:
         never = here.ask("POST", "/v1/labs", {**BODY, "nodes": 9, "memory": 1 << 40})
         assert (never.status_code, never.headers["retry-after"]) == (503, "30")
         assert "9T of memory" in never.json()["detail"]
+        object.__setattr__(settings.serve, "queue", 2)
+        full = here.ask("POST", "/v1/labs", BODY)
+        assert (full.status_code, full.headers["retry-after"]) == (429, "30")
         here.ask("DELETE", f"/v1/labs/{first['name']}?wait=20")
         assert here.ask("GET", f"/v1/jobs/{waiting[0]}?wait=20").json()["state"] == "succeeded"
         assert here.ask("GET", f"/v1/jobs/{waiting[1]}").json()["state"] == "queued"
@@ -262,6 +265,7 @@ def test_requests_wait_for_room_in_order(here: Site) -> None:
         assert here.ask("GET", f"/v1/jobs/{waiting[1]}?wait=20").json()["state"] == "cancelled"
     finally:
         object.__setattr__(settings.serve, "memory", 0)
+        object.__setattr__(settings.serve, "queue", 100)
 
 
 def test_a_home_has_one_service(here: Site) -> None:
