@@ -73,9 +73,11 @@ class Admission:
                     f" all labs together may have {_figure(word, has)}",
                     hint="ask for fewer nodes or smaller ones",
                 )
-        if self.waiting >= self._settings.serve.queue:
+        jobs = self._store.jobs.open()
+        queued = sum(job.kind == "create" and job.state == "queued" for job in jobs)
+        if queued >= self._settings.serve.queue:
             raise LimitReached(
-                f"{self.waiting} requests wait for room on the host already",
+                f"{queued} requests wait for room on the host already",
                 hint="try again later, or remove a lab",
                 retry_after=_RETRY,
             )

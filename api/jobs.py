@@ -28,10 +28,10 @@ from lab.state.records import JobRecord, JobState
 if TYPE_CHECKING:
     from api.service import Service
 
-_THREADS = 64
 _TRIES = 20
 """How often a job is begun: one that takes the service down with it is given up."""
-_GIVEN_UP = ("ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
+_OVER = ("SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
+"""The states of workflows that DBOS does not go on with."""
 _VERSION = "1"
 """Of the workflows, not of the program: a newer program goes on with an older one's jobs."""
 
@@ -80,7 +80,6 @@ class Jobs:
             application_version=_VERSION,
             executor_id="lab",
             log_level="WARNING",
-            max_executor_threads=_THREADS,
         )
         _running = self
         try:
@@ -101,8 +100,8 @@ class Jobs:
         known = DBOS.get_workflow_status(job.id)
         if known is None:
             self.start(job.id)
-        elif known.status in _GIVEN_UP:
-            log.error("a job was given up", extra={"given_up": job.id, "status": known.status})
+        elif known.status in _OVER and self._store.jobs.get(job.id).state in OPEN:
+            log.error("a job was given up", extra={"given_up": job.id, "was": known.status})
             self._end(job, "failed", job.lab, problems.internal())
 
     def close(self, grace: float = 10.0) -> None:
@@ -187,17 +186,27 @@ class Jobs:
         if job.kind != "create":
             return self._work(job)
         need = need_of(spec_of(job.request))
-        with service.admission.enter(job.id, job.created_at, need, stop=lambda: self._stop(job)):
+        with service.admission.enter(
+            job.id, job.created_at, need, stop=lambda: self._stop(job, waiting=True)
+        ):
             return self._work(job)
 
     def _work(self, job: JobRecord) -> str:
         """Do the job's work in a context that tells of its steps."""
         service, again = self._service, job.state == "running"
 
+        stopped = False
+
         def hear(event: Event) -> None:
+            nonlocal stopped
             service.heard(job, event)
-            if event.state == "begin" and event.step != "undo":
-                self._stop(job)
+            # Once: what is undone after that has steps too.
+            if event.state == "begin" and not stopped:
+                try:
+                    self._stop(job)
+                except Interrupted:
+                    stopped = True
+                    raise
 
         self._store.jobs.update(job.id, state="running", started_at=job.started_at or time.time())
         service.events.add(job.id, Event("job", "begin", job.kind))
@@ -212,9 +221,9 @@ class Jobs:
         with service.contexts.use(hear, origin=origin, owner=owner) as ctx:
             return WORK[job.kind](ctx, Task(job, again))
 
-    def _stop(self, job: JobRecord) -> None:
-        """Raise if the job is to go no further."""
-        if self._stopping.is_set() and job.state == "queued":
+    def _stop(self, job: JobRecord, *, waiting: bool = False) -> None:
+        """Raise if the job is to go no further; ``waiting``: it has done nothing yet."""
+        if waiting and self._stopping.is_set():
             raise _Cut
         found = self._store.jobs.find(job.id)
         if found is not None and found.cancel:

@@ -44,6 +44,7 @@ def set_up(*, quiet: bool = False) -> None:
     root.setLevel(logging.WARNING)
     log.setLevel(logging.WARNING if quiet else logging.INFO)
     for name in ("uvicorn", "uvicorn.error", "dbos"):
-        logging.getLogger(name).handlers[:] = []
-        logging.getLogger(name).propagate = True
-        logging.getLogger(name).setLevel(logging.WARNING)
+        # With a handler of its own: DBOS would add one that writes no JSON.
+        logger = logging.getLogger(name)
+        logger.handlers[:], logger.propagate = [handler], False
+        logger.setLevel(logging.WARNING)

@@ -109,7 +109,9 @@ def _loaded(service: Service) -> _Server:
 def listen(serve: Serve) -> socket.socket:
     """A socket at the service's address; raises HostUnfit."""
     family = socket.AF_INET6 if ":" in serve.address else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol is named: asyncio sends small packets at once on such sockets only, and the
+    # second part of an answer would wait 40 ms for the first to be acknowledged.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((serve.address, serve.port))

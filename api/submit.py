@@ -63,7 +63,7 @@ def new_job_of_ours(kind: JobKind, lab: LabRecord) -> JobRecord:
 
 
 def submit(service: Service, job: JobRecord, check: Callable[[], None] = lambda: None) -> JobRecord:
-    """Record a job and begin it; the one that came with the same key before, if one did.
+    """Record a job and begin it; or the one that came with the same key before.
 
     ``check`` may refuse a new job; no other is recorded meanwhile. Raises KeyReused.
     """
@@ -76,6 +76,9 @@ def submit(service: Service, job: JobRecord, check: Callable[[], None] = lambda:
                     hint="a new request takes a new key",
                 )
             return before
+        for other in service.store.jobs.open(job.project):
+            if job.kind == "delete" and (other.kind, other.digest) == (job.kind, job.digest):
+                return other  # what was asked for is being done
         check()
         service.store.jobs.add(job)
     service.jobs.start(job.id)

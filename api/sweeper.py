@@ -64,7 +64,7 @@ class Sweeper:
                 self._expire(lab)
             elif lab.expires_at <= now + service.settings.serve.warn_before:
                 webhooks.expiring(lab)
-        self._clear(making)
+        self._clear(making, busy)
         if now - self._pruned >= _PRUNE_EVERY:
             self._pruned = now
             self.prune(now - service.settings.serve.keep_jobs)
@@ -78,10 +78,10 @@ class Sweeper:
         log.info("lease over", extra={"lab": lab.name})
         submit(self._service, new_job_of_ours("expire", lab))
 
-    def _clear(self, making: set[str]) -> None:
+    def _clear(self, making: set[str], busy: set[str]) -> None:
         """Remove what is left of labs whose maker was killed; jobs of ours see to theirs."""
         with self._service.contexts.use() as ctx:
-            ours = {lab.name for lab in ctx.store.labs.all() if lab.job in making}
+            ours = {lab.name for lab in ctx.store.labs.all() if lab.job in making} | busy
             found = [
                 (owner, why)
                 for owner, why in gc.tasks(ctx)

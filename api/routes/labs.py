@@ -11,8 +11,9 @@ from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from api.admission import need_of
-from api.answers import IfMatch, Key, Wait, check_match, etag, outcome
+from api.answers import LONGEST_WAIT, IfMatch, Key, Wait, check_match, etag, outcome
 from api.auth import Caller, Reader, ServiceOf, User
+from api.bell import HOST
 from api.models import NAME, Job, Lab, LabPatch, LabRequest, Page, State
 from api.quota import check_quota
 from api.service import Service
@@ -73,9 +74,23 @@ def list_labs(
 
 
 @router.get("/{name}", operation_id="getLab", response_model=Lab)
-def get(service: ServiceOf, caller: Reader, name: Name) -> Response:
+async def get(
+    service: ServiceOf,
+    caller: Reader,
+    name: Name,
+    wait: Annotated[
+        int, Query(ge=0, le=LONGEST_WAIT, description="Answer once it is made, or after so long.")
+    ] = 0,
+) -> Response:
     """A lab; its ETag changes with what can be changed of it."""
-    return _respond(service, caller, name)
+    deadline = time.monotonic() + wait
+    with service.bell.listen(HOST) as ear:
+        while (left := deadline - time.monotonic()) > 0 and not service.stopping.is_set():
+            record = await run_in_threadpool(caller.lab, service, name)
+            if record.state != "creating":
+                break
+            await ear.wait(min(left, 1.0))
+    return await run_in_threadpool(_respond, service, caller, name)
 
 
 @router.patch("/{name}", operation_id="changeLab", response_model=Lab)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response
@@ -22,10 +22,13 @@ from lab.state.records import JobRecord
 router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"])
 
 NodeName = Annotated[str, Path(pattern=NODE, examples=["n1"])]
+_DONE: dict[int | str, dict[str, Any]] = {200: {"model": Job, "description": "It is done."}}
 Action = Literal["start", "stop", "restart", "kill"]
 
 
-@router.post("/{action}", operation_id="powerLab", status_code=202, response_model=Job)
+@router.post(
+    "/{action}", operation_id="powerLab", status_code=202, response_model=Job, responses=_DONE
+)
 async def power_lab(
     service: ServiceOf, caller: User, name: Name, action: Action, wait: Wait
 ) -> Response:
@@ -77,7 +80,11 @@ def execute(service: ServiceOf, caller: User, name: Name, node: NodeName, asked:
 
 
 @router.post(
-    "/nodes/{node}/{action}", operation_id="powerNode", status_code=202, response_model=Job
+    "/nodes/{node}/{action}",
+    operation_id="powerNode",
+    status_code=202,
+    response_model=Job,
+    responses=_DONE,
 )
 async def power_node(
     service: ServiceOf, caller: User, name: Name, node: NodeName, action: Action, wait: Wait

@@ -75,7 +75,7 @@ def create(
     ] = "",
     output: flags.Output = "table",
 ) -> None:
-    """Make a token for the service and print it; nobody can tell it again."""
+    """Make a token for the service, and print it: once."""
     from lab.lifecycle import token as tokens
 
     app = app_of(ctx)

@@ -213,12 +213,36 @@ def sweep(tmp_path: Path, ask: Ask, prepare: Callable[[Service], None], *, most:
 
 def test_a_create_that_was_killed_is_done_by_the_next_service(tmp_path: Path) -> None:
     """Protects the promise of 202: one lab, one job, no leak, in each phase of the first use."""
-    sweep(tmp_path, create_nameless, token, most=9)
+    sweep(tmp_path, create_nameless, token, most=6)
 
 
 def test_a_delete_that_was_killed_is_done_by_the_next_service(tmp_path: Path) -> None:
     """Protects the host from labs that nobody removes any more."""
-    sweep(tmp_path, delete, token_and_lab, most=5)
+    sweep(tmp_path, delete, token_and_lab, most=4)
+
+
+def test_a_job_that_is_cancelled_undoes_what_it_made(tmp_path: Path) -> None:
+    """Protects those who changed their mind: at the job's next step it turns back."""
+
+    def act() -> None:
+        there, go_on = threading.Event(), threading.Event()
+
+        def hook(step: str) -> None:
+            if step == "hypervisor.restore":
+                there.set()
+                assert go_on.wait(20)
+
+        with serving(tmp_path, hook) as service:
+            token(service)
+            job = create(service)
+            assert there.wait(20)
+            service.jobs.cancel(job)
+            go_on.set()
+            assert until_ended(service, job.id).state == "cancelled"
+            assert service.store.labs.all() == []
+        whole(tmp_path)
+
+    assert in_child(act) == 0
 
 
 @pytest.mark.slow

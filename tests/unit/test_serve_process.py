@@ -11,19 +11,16 @@ import re
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from serve_process import configure, environment, serving
 from serve_world import BODY
 
 from api.server import warn
@@ -31,71 +28,9 @@ from lab.run import run
 from lab.servefile import Serve
 
 
-@dataclass
-class Serving:
-    """A running ``lab serve``."""
-
-    process: subprocess.Popen[str]
-    url: str
-    token: str
-    talk: list[str]
-
-    def ask(self, method: str, path: str, body: object = None, **headers: str) -> httpx.Response:
-        sent = {"Authorization": f"Bearer {self.token}"}
-        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
-        return httpx.request(method, self.url + path, json=body, headers=sent, timeout=60)
-
-    def until_logged(self, word: str, seconds: float = 15.0) -> str:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            for line in self.talk:
-                if word in line:
-                    return line
-            time.sleep(0.02)
-        raise AssertionError(f"{word!r} is not in {self.talk}")
-
-
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
-    wanted = {"LAB_HOME": tmp_path / "home", "XDG_CONFIG_HOME": tmp_path / "config",
-              "LAB_HYPERVISOR": "fake", "LAB_STORAGE": "fake", "LAB_OWNER": "tester",
-              "LAB_MEMORY_FLOOR": "1M", "LAB_SPACE_FLOOR": "1M", "LAB_PORT_RANGE": "32000-32999",
-              }  # fmt: skip
-    return {**os.environ, **{name: str(value) for name, value in wanted.items()}}
-
-
-def configure(env: Mapping[str, str], text: str) -> None:
-    path = Path(env["XDG_CONFIG_HOME"]) / "lab" / "config.toml"
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
-
-
-@contextmanager
-def serving(env: Mapping[str, str], *flags: str) -> Iterator[Serving]:
-    """``lab serve`` on a free port, for the block."""
-    argv = [sys.executable, "-m", "lab", "serve", "--port", "0", *flags]
-    process = subprocess.Popen(
-        argv, env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    talk: list[str] = []
-    assert process.stderr is not None
-    # Extended line by line: each is there as soon as it was said.
-    lines = iter(process.stderr.readline, "")
-    reader = threading.Thread(target=talk.extend, args=[lines], daemon=True)
-    reader.start()
-    found = Serving(process, "", "", talk)
-    try:
-        found.url = found.until_logged("serving at").split()[-1]
-        found.token = (Path(env["LAB_HOME"]) / "admin-token").read_text().strip()
-        yield found
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait(20)
-        reader.join(5)
-        assert process.stdout is not None
-        process.stdout.close()
-        process.stderr.close()
+    return environment(tmp_path)
 
 
 def test_the_first_start_and_the_end(env: dict[str, str]) -> None:
@@ -257,3 +192,16 @@ def test_the_script_in_the_docs_runs(env: dict[str, str]) -> None:
         gone = found.ask("GET", "/v1/jobs?kind=delete").json()["items"][0]
         assert found.ask("GET", f"/v1/jobs/{gone['id']}?wait=20").json()["state"] == "succeeded"
         assert found.ask("GET", "/v1/labs").json()["items"] == []
+
+
+@pytest.mark.skipif(not os.environ.get("LAB_TEST_POSTGRES"), reason="LAB_TEST_POSTGRES is no URL")
+def test_jobs_are_kept_in_postgresql(env: dict[str, str]) -> None:
+    """Protects those who keep jobs there: they are done, and gone on with after a kill."""
+    configure(env, f'[serve]\ndatabase = "{os.environ["LAB_TEST_POSTGRES"]}"\n')
+    with serving(env) as found:
+        assert found.ask("POST", "/v1/labs?wait=30", BODY).status_code == 201
+        job = found.ask("POST", "/v1/labs", {**BODY, "name": "cut"}).json()["id"]
+        found.process.kill()
+    with serving(env) as found:
+        assert found.ask("GET", f"/v1/jobs/{job}?wait=30").json()["state"] == "succeeded"
+    assert not (Path(env["LAB_HOME"]) / "jobs.db").exists()

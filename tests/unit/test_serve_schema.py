@@ -12,7 +12,7 @@ from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from serve_world import MEMORY, Site, site
 
-EXAMPLES = 12
+EXAMPLES = 8
 
 
 @pytest.fixture(scope="module")
