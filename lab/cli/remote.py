@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from lab.cli.session import Session
 from lab.client import Client
 from lab.errors import Conflict, InvalidSpec, NotReady
+from lab.lifecycle.look import HOST
 from lab.lifecycle.views import FIRST_USE
 from lab.progress import Event, Step
 
@@ -137,7 +138,15 @@ class RemoteSession(Session):
         from lab.lifecycle.sql import ask
 
         account, port = self._login(name, node)
-        return (self._ask or ask)(account, port, statement, timeout=_QUERY_SECONDS)
+        try:
+            return (self._ask or ask)(account, port, statement, timeout=_QUERY_SECONDS)
+        except NotReady as error:
+            if not error.hint and account.host == HOST:
+                error.hint = (
+                    "ports of labs are on the loopback of the service's host: forward them, or"
+                    " run this there"
+                )
+            raise
 
     def client(self, name: str, node: str | None) -> SqlProgram:
         """The client program for a lab, at the port that its DSN names."""

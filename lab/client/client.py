@@ -165,9 +165,9 @@ class Client:
 
         Raises NotFound, and NotReady: after ``timeout`` seconds, or at once if waiting is no use.
         """
-        found = self.get(name)
-        for _ in attempts(Deadline.after(timeout), first=0.1, most=1.0):
-            found = self.get(name)
+        deadline = Deadline.after(timeout)
+        for _ in attempts(deadline, first=0.1, most=1.0):
+            found = self._made(name, min(AT_ONCE, deadline.left))
             if found.state == "ready":
                 return found
             if found.state not in _GOING_ON:
@@ -227,6 +227,11 @@ class Client:
     def templates(self) -> list[TemplateView]:
         """All templates."""
         return read(self._wire.ask("GET", "/v1/templates").body, list[TemplateView])
+
+    def _made(self, name: str, wait: float) -> Lab:
+        """A lab, once it is no longer being made, or as it is after ``wait`` seconds."""
+        query = {"wait": int(wait)} if wait >= 1 else {}
+        return lab_of(self._wire.ask("GET", path_of("labs", name), query=query, allow=wait).body)
 
     @contextmanager
     def _alive(self, name: str, heartbeat: float | None) -> Iterator[None]:

@@ -123,6 +123,15 @@ def test_sql_goes_through_the_dsn(here: Site) -> None:
                 session.query(lab.name, "n3", "SELECT 1")
 
 
+def test_sql_that_does_not_answer_says_why(capsys: Capsys) -> None:
+    """Protects who is on another machine than the databases."""
+    out(capsys, *UP, "--name", "far")
+    told = fails(capsys, 7, "sql", "far", "-e", "SELECT 1")  # the fakes have no server
+    assert "no SQL at 127.0.0.1:" in told
+    assert "hint: ports of labs are on the loopback of the service's host" in told
+    out(capsys, "down", "far")
+
+
 def test_what_is_there_is_as_asked_or_refused(capsys: Capsys) -> None:
     """Protects scripts with --exist-ok: another lab of that name is not taken for theirs."""
     out(capsys, *UP, "--name", "same")
