@@ -19,7 +19,7 @@ from api.admission import need_of
 from api.eventlog import topic
 from api.logs import JOB, log
 from api.work import WORK, Task, spec_of
-from lab.errors import HostUnfit, Interrupted, LabError
+from lab.errors import Conflict, HostUnfit, Interrupted, LabError
 from lab.lifecycle.context import Origin
 from lab.progress import Event
 from lab.state.jobs import OPEN
@@ -28,6 +28,10 @@ from lab.state.records import JobRecord, JobState
 if TYPE_CHECKING:
     from api.service import Service
 
+_OVERDUE = 30.0
+"""Seconds after which a job should have been begun."""
+_WRITES = 6
+"""How often the end of a job is tried to be recorded; each try waits for others to write."""
 _TRIES = 20
 """How often a job is begun: one that takes the service down with it is given up."""
 _OVER = ("SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
@@ -94,6 +98,14 @@ class Jobs:
             ) from error
         for job in self._store.jobs.open():
             self._take_up(job)
+
+    def look_after(self) -> None:
+        """Take up what was recorded and could not be begun, as happens if the disk is full."""
+        with self._guard:
+            active = set(self._active)
+        for job in self._store.jobs.open():
+            if job.id not in active and job.created_at < time.time() - _OVERDUE:
+                self._take_up(job)
 
     def _take_up(self, job: JobRecord) -> None:
         """See to a job that an earlier service left; DBOS goes on with those that it knows."""
@@ -233,11 +245,17 @@ class Jobs:
         self, job: JobRecord, state: JobState, lab: str, problem: dict[str, object] | None
     ) -> None:
         service, now = self._service, time.time()
-        took = now - job.created_at
         service.events.flush()
-        with self._store.transaction():
-            self._store.jobs.update(job.id, state=state, lab=lab, ended_at=now, error=problem)
-            self._store.events.add(
-                topic(job.id), "job", "end" if state == "succeeded" else "fail", state, took
-            )
+        how = "end" if state == "succeeded" else "fail"
+        for left in reversed(range(_WRITES)):
+            try:
+                with self._store.transaction():
+                    self._store.jobs.update(
+                        job.id, state=state, lab=lab, ended_at=now, error=problem
+                    )
+                    self._store.events.add(topic(job.id), "job", how, state, now - job.created_at)
+                break
+            except Conflict:  # others write all the time
+                if not left:
+                    raise
         service.ended(self._store.jobs.get(job.id))

@@ -55,6 +55,7 @@ class Sweeper:
     def sweep(self) -> None:
         """Look once."""
         service, now = self._service, time.time()
+        service.jobs.look_after()
         busy = {job.lab for job in service.store.jobs.open()}
         making = {job.id for job in service.store.jobs.open() if job.kind == "create"}
         for lab in service.store.labs.all():

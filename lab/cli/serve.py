@@ -47,7 +47,7 @@ def serve(
         from api.server import serve as run
     except ModuleNotFoundError as error:
         raise HostUnfit(
-            "the service's packages are not installed", hint="run `scripts/venv serve`"
+            "the service's packages are not installed", hint="run `make venv-serve`"
         ) from error
 
     def first(made: NewToken) -> None:

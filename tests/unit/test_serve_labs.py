@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from serve_world import BODY, MEMORY, Site, settings_of, site
@@ -266,6 +267,20 @@ def test_requests_wait_for_room_in_order(here: Site) -> None:
     finally:
         object.__setattr__(settings.serve, "memory", 0)
         object.__setattr__(settings.serve, "queue", 100)
+
+
+def test_a_job_that_was_not_begun_is_begun(here: Site) -> None:
+    """Protects the promise of 202 from a moment in which jobs could not be begun."""
+    store = here.service.store
+    made = here.make("begun")
+    job = replace(
+        store.jobs.get(made["job"]),
+        id="0b9a", kind="stop", state="queued", key=None, created_at=time.time() - 60,
+        started_at=None, ended_at=None, request={"node": "", "force": False},
+    )  # fmt: skip
+    store.jobs.add(job)
+    assert here.ask("GET", "/v1/jobs/0b9a?wait=20").json()["state"] == "succeeded"
+    assert here.ask("GET", "/v1/labs/begun").json()["state"] == "stopped"
 
 
 def test_a_home_has_one_service(here: Site) -> None:
