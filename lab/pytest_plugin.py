@@ -79,7 +79,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     if spec is None:
         return None
     where = _app().settings().url or "this host"
-    return f"lab: {spec.blueprint}, {spec.nodes} nodes, by {where}"
+    return f"lab: {spec.blueprint}, nodes: {spec.nodes}, by {where}"
 
 
 def _scope(fixture_name: str, config: pytest.Config) -> Literal["function", "session"]:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import urlsplit
 
 from lab.cli.session import Session
 from lab.client import Client
 from lab.errors import Conflict, InvalidSpec, NotReady
-from lab.lifecycle.look import HOST
 from lab.lifecycle.views import FIRST_USE
 from lab.progress import Event, Step
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lab.progress import Listener
     from lab.spec import LabSpec
 
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _LONGEST_EXEC = 600.0
 _QUERY_SECONDS = 600.0
 
@@ -40,6 +41,9 @@ Ask = Callable[..., "Rows"]
 def open_remote(url: str, listener: Listener) -> Iterator[Session]:
     """A session with the service at ``url``, with the token that is found here."""
     with Client(url) as client:
+        parts = urlsplit(client.url)
+        if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+            listener(Event("remote", "note", f"token and passwords go unencrypted: {client.url}"))
         yield RemoteSession(client, listener)
 
 
@@ -141,7 +145,7 @@ class RemoteSession(Session):
         try:
             return (self._ask or ask)(account, port, statement, timeout=_QUERY_SECONDS)
         except NotReady as error:
-            if not error.hint and account.host == HOST:
+            if not error.hint and account.host in _LOOPBACK:
                 error.hint = (
                     "ports of labs are on the loopback of the service's host: forward them, or"
                     " run this there"

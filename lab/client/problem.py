@@ -26,10 +26,10 @@ def error_of(
     hint = _text(problem, "hint")
     found = problem.get("details")
     details = [str(line) for line in found] if isinstance(found, list) else []
-    if status >= 500 and (request := _text(problem, "request_id")):
-        details.append(f"request {request} in the service's log")
     if issubclass(kind, CommandFailed):
         return _command_failed(problem, what, hint, details)
+    if status >= 500 and (request := _text(problem, "request_id")):
+        details.append(f"request {request} in the service's log")
     if issubclass(kind, LimitReached):
         return LimitReached(what, hint=hint, details=details, retry_after=retry_after)
     return kind(what, hint=hint, details=details)

@@ -102,7 +102,9 @@ def test_a_command_beside_a_lab(capsys: Capsys) -> None:
 def test_inside(capsys: Capsys) -> None:
     """Protects exec and its exit code, logs and their limits."""
     out(capsys, *UP, "--name", "inside")
+    capsys.readouterr()
     assert main(["exec", "inside", "--", "no-such-program"]) == 127
+    assert capsys.readouterr() == ("", "no-such-program: not found\n")
     assert "does not offer" in fails(capsys, 2, "ssh", "inside")
     assert "does not follow logs" in fails(capsys, 2, "logs", "inside", "-f")
     assert out(capsys, "logs", "inside", "-n", "0") == ""
