@@ -6,6 +6,7 @@ there is none of, and so says that it needs the host itself.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _LONGEST_EXEC = 600.0
 _QUERY_SECONDS = 600.0
+_READY_SECONDS = 600.0
 
 Ask = Callable[..., "Rows"]
 """As ``lab.lifecycle.sql.ask``."""
@@ -71,12 +73,17 @@ class RemoteSession(Session):
         """Make a lab; ``timeout``: seconds for all of it, a template's making included."""
         if keep_failed:
             _only_there("a service keeps nothing of what failed")
-        if exist_ok and (found := self._same(spec, timeout)) is not None:
-            return found
-        heard = _Heard(self._hear)
-        made = self._client.create(spec, cold=cold, timeout=timeout, listener=heard)
-        first_use = sum(step.seconds for step in heard.steps if step.step in FIRST_USE)
-        return replace(made, first_use_seconds=first_use, steps=tuple(heard.steps))
+        if not exist_ok:
+            return self._make(spec, cold=cold, timeout=timeout)
+        try:
+            named = replace(spec, name=spec.name or spec.blueprint)
+            return self._same(spec, timeout) or self._make(named, cold=cold, timeout=timeout)
+        except Conflict:
+            # Somebody was faster; or the name is another project's.
+            found = self._same(spec, timeout)
+            if found is None and spec.name:
+                raise
+            return found or self._make(spec, cold=cold, timeout=timeout)
 
     def down(self, name: str, *, force: bool = False) -> None:
         """Remove a lab."""
@@ -184,27 +191,33 @@ class RemoteSession(Session):
     def _power(self, action: str, name: str, node: str | None, timeout: float | None) -> LabView:
         return self._client.power(action, name, node or "", timeout=timeout, listener=self._hear)
 
-    def _same(self, spec: LabSpec, timeout: float | None) -> Lab | None:
-        """The lab that is there already, ready; None if there is none. Raises Conflict."""
+    def _make(self, spec: LabSpec, *, cold: bool, timeout: float | None) -> LabView:
+        heard = _Heard(self._hear)
+        made = self._client.create(spec, cold=cold, timeout=timeout, listener=heard)
+        first_use = sum(step.seconds for step in heard.steps if step.step in FIRST_USE)
+        return replace(made, first_use_seconds=first_use, steps=tuple(heard.steps))
+
+    def _same(self, spec: LabSpec, timeout: float | None) -> LabView | None:
+        """The lab of ours that is there already, ready; None if there is none. Raises Conflict."""
+        timeout = timeout or _READY_SECONDS
         name = spec.name or spec.blueprint
-        found = next((lab for lab in self._client.labs() if lab.name == name), None)
+        labs = {lab.name: lab for lab in self._client.labs()}
+        found = labs.get(name)
+        if found is None and not spec.name:  # the service gave it a number
+            numbered = re.compile(rf"{re.escape(name)}-\d+")
+            found = next((lab for n, lab in labs.items() if numbered.fullmatch(n)), None)
         if found is None:
             return None
-        size = spec.size
-        asked = (spec.blueprint, spec.nodes, size.memory, size.cpus)
-        there = (found.blueprint, len(found.nodes) or spec.nodes, found.memory, found.cpus)
-        left_open = (
-            (spec.engine, found.engine), (spec.image, found.image), (spec.profile, found.profile),
-            (size.disk, found.disk),
-        )  # fmt: skip
-        if asked != there or any(wanted not in ("", 0, has) for wanted, has in left_open):
+        if found.state == "creating":
+            found = self._client.wait(found.name, timeout=timeout)
+        if not _fits(found, spec):
             raise Conflict(
-                f"the lab {name} exists and is not what was asked for",
-                hint=f"`lab status {name}` shows it; `lab down {name}` removes it",
+                f"the lab {found.name} exists and is not what was asked for",
+                hint=f"`lab status {found.name}` shows it; `lab down {found.name}` removes it",
             )
         if found.state == "stopped":
-            return self._client.power("start", name, timeout=timeout, listener=self._hear)
-        return self._client.wait(name, timeout=timeout or 600.0)
+            return self._power("start", found.name, None, timeout)
+        return self._client.wait(found.name, timeout=timeout)
 
     def _login(self, name: str, node: str | None) -> tuple[Account, int]:
         """Who logs in where; raises NotReady if the lab has no account yet."""
@@ -215,6 +228,20 @@ class RemoteSession(Session):
             raise NotReady(f"the lab {name} is {lab.state}: it has no account for us (yet)")
         chosen = lab.node(node) if node else lab.nodes[0]
         return Account(lab.user, lab.password, chosen.host), chosen.sql_port
+
+
+def _fits(lab: Lab, spec: LabSpec) -> bool:
+    """Whether ``lab`` is such as ``spec`` asks for; what that leaves open is fine."""
+    size = spec.size
+    asked = (spec.blueprint, spec.nodes, size.memory, size.cpus)
+    there = (lab.blueprint, len(lab.nodes), lab.memory, lab.cpus)
+    return (
+        asked == there
+        and spec.engine in ("", lab.engine)
+        and spec.image in ("", lab.image)
+        and spec.profile in ("", lab.profile)
+        and size.disk in (0, lab.disk)
+    )
 
 
 class _Heard:

@@ -146,6 +146,18 @@ def test_what_is_there_is_as_asked_or_refused(capsys: Capsys) -> None:
     out(capsys, "down", "same")
 
 
+def test_a_lab_that_may_exist_is_one(capsys: Capsys, here: Site) -> None:
+    """Protects repeated pipelines: no second lab, though another project has the plain name."""
+    other = here.token("other", project="other")
+    here.make("galera", token=other)
+    first = out(capsys, *UP, "--exist-ok", "-o", "name")
+    assert first.startswith("galera-")
+    assert out(capsys, *UP, "--exist-ok", "-o", "name") == first
+    assert out(capsys, "ls", "-o", "name") == first
+    out(capsys, "down", first.strip())
+    here.ask("DELETE", "/v1/labs/galera?wait=30", token=other)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
