@@ -232,12 +232,14 @@ class RemoteSession(Session):
 
 def _fits(lab: Lab, spec: LabSpec) -> bool:
     """Whether ``lab`` is such as ``spec`` asks for; what that leaves open is fine."""
+    from lab.lifecycle.engine import recipe_of
+
     size = spec.size
     asked = (spec.blueprint, spec.nodes, size.memory, size.cpus)
     there = (lab.blueprint, len(lab.nodes), lab.memory, lab.cpus)
     return (
         asked == there
-        and spec.engine in ("", lab.engine)
+        and (not spec.engine or lab.image.startswith(f"{recipe_of(spec.engine)}-"))
         and spec.image in ("", lab.image)
         and spec.profile in ("", lab.profile)
         and size.disk in (0, lab.disk)

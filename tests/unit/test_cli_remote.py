@@ -150,9 +150,10 @@ def test_a_lab_that_may_exist_is_one(capsys: Capsys, here: Site) -> None:
     """Protects repeated pipelines: no second lab, though another project has the plain name."""
     other = here.token("other", project="other")
     here.make("galera", token=other)
-    first = out(capsys, *UP, "--exist-ok", "-o", "name")
+    first = out(capsys, *UP, "--exist-ok", "--engine", "mariadb", "-o", "name")
     assert first.startswith("galera-")
-    assert out(capsys, *UP, "--exist-ok", "-o", "name") == first
+    assert out(capsys, *UP, "--exist-ok", "--engine", "mariadb", "-o", "name") == first
+    assert "not what was asked" in fails(capsys, 4, *UP, "--exist-ok", "--engine", "percona")
     assert out(capsys, "ls", "-o", "name") == first
     out(capsys, "down", first.strip())
     here.ask("DELETE", "/v1/labs/galera?wait=30", token=other)
@@ -225,6 +226,16 @@ def test_where_the_service_is(
     assert "'labs' is no URL of a service" in fails(capsys, 2, "ls", "--remote", "labs")
     assert here.admin not in fails(capsys, 5, "ls", "--remote", "http://127.0.0.1:9")
     out(capsys, "down", "shop")
+
+
+def test_what_is_missing_is_told(env: Mapping[str, str]) -> None:
+    """Protects who installed the program alone: a line that says what to run, no traceback."""
+    code = "import sys; sys.modules['httpx'] = None; from lab.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "ls"], env=env, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (5, "")
+    assert done.stderr.endswith("is not installed\nhint: run `scripts/venv client`\n")
 
 
 def test_an_interrupt_leaves_nothing(here: Site, env: Mapping[str, str]) -> None:
