@@ -22,6 +22,7 @@ from lab.progress import Event, Step
 
 if TYPE_CHECKING:
     from lab.client import Lab
+    from lab.client.client import Action
     from lab.exchange.header import Kind
     from lab.lifecycle.context import Context
     from lab.lifecycle.query import Client as SqlProgram
@@ -188,7 +189,7 @@ class RemoteSession(Session):
         """All templates of the host."""
         return self._client.templates()
 
-    def _power(self, action: str, name: str, node: str | None, timeout: float | None) -> LabView:
+    def _power(self, action: Action, name: str, node: str | None, timeout: float | None) -> LabView:
         return self._client.power(action, name, node or "", timeout=timeout, listener=self._hear)
 
     def _make(self, spec: LabSpec, *, cold: bool, timeout: float | None) -> LabView:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lab.client import access
 from lab.client.answers import Job, Lab, Page, lab_of, read
@@ -23,6 +23,8 @@ from lab.wait import Deadline, attempts
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+Action = Literal["start", "stop", "restart", "kill"]
 
 _UNDO = 120.0
 _GOING_ON = ("creating", "ready", "degraded")
@@ -183,7 +185,7 @@ class Client:
 
     def power(
         self,
-        action: str,
+        action: Action,
         name: str,
         node: str = "",
         *,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from lab.client.answers import Job, read
@@ -15,6 +16,15 @@ from lab.wait import Deadline
 AT_ONCE = 30.0
 """Seconds that one request waits for a job before we ask again."""
 _LONG = 366 * 86400.0
+
+
+@dataclass
+class _Heard:
+    """How far a job was heard: the last event's id, what it told of, whether it was the end."""
+
+    last: int = 0
+    doing: str = ""
+    ended: bool = False
 
 
 class Jobs:
@@ -42,18 +52,20 @@ class Jobs:
         NotReady if the job has not ended after ``timeout`` seconds; it goes on then.
         """
         deadline = deadline_of(timeout)
-        last, doing = 0, ""
+        so_far = _Heard()
         while True:
             if listener is not None:
-                last, doing = self._hear(job, last, listener, deadline)
+                self._hear(job, so_far, listener, deadline)
             found = self.get(job, wait=0 if listener else min(AT_ONCE, deadline.left))
             if found.over:
+                if listener is not None and not so_far.ended:  # the stream broke before its end
+                    self._hear(job, so_far, listener, deadline)
                 return found
             if deadline.passed:
                 raise NotReady(
                     f"the job {job} ({found.kind} {found.lab}) has not ended after"
                     f" {round(timeout or 0.0, 1):g} s",
-                    details=[doing] if doing else [],
+                    details=[so_far.doing] if so_far.doing else [],
                 )
             time.sleep(0.1)  # a stream that breaks at once, a service about to end
 
@@ -72,22 +84,21 @@ class Jobs:
         if answer.status == 202:
             self.follow(read(answer.body, Job).id, listener, timeout=deadline.left).check()
 
-    def _hear(self, job: str, last: int, listener: Listener, deadline: Deadline) -> tuple[int, str]:
-        """Hear a job's events behind ``last``; the last one's id, and what it told of."""
-        doing = ""
+    def _hear(self, job: str, so_far: _Heard, listener: Listener, deadline: Deadline) -> None:
+        """Hear what a job does from where ``so_far`` ends, until the stream ends or breaks."""
         path = path_of("jobs", job, "events")
-        with closing(self._wire.stream(path, after=last, silence=deadline.left)) as told:
+        with closing(self._wire.stream(path, after=so_far.last, silence=deadline.left)) as told:
             for event in told:
-                last = event.id
+                so_far.last = event.id
                 if event.step == "job":
-                    if event.state != "begin":
-                        break
+                    so_far.ended = event.state != "begin"
+                    if so_far.ended:
+                        return
                     continue
-                doing = event.text or event.step
+                so_far.doing = event.text or event.step
                 listener(Event(event.step, event.state, event.text, event.seconds))
                 if deadline.passed:
-                    break
-        return last, doing
+                    return
 
 
 def deadline_of(timeout: float | None) -> Deadline:
