@@ -13,7 +13,7 @@ from lab.client import access
 from lab.client.answers import Job, Lab, Page, lab_of, read
 from lab.client.jobs import AT_ONCE, Jobs, deadline_of
 from lab.client.wire import Wire, path_of
-from lab.errors import LabError, NotFound, NotReady
+from lab.errors import HostUnfit, InvalidSpec, LabError, NotFound, NotReady
 from lab.labfile import LabValues, merge
 from lab.lifecycle.views import ImageView, TemplateView
 from lab.progress import Listener
@@ -101,8 +101,7 @@ class Client:
 
         Raises what ``lab up`` does, also Forbidden and LimitReached; NotReady after ``timeout``.
         """
-        spec = wanted if isinstance(wanted, LabSpec) else merge({}, {**values, "blueprint": wanted})
-        body = _body(spec, cold=cold, protected=protected, heartbeat=heartbeat)
+        body = _body(_spec_of(wanted, values), cold=cold, protected=protected, heartbeat=heartbeat)
         key = str(uuid.uuid4())
         deadline = deadline_of(timeout)
         with Undo() as undo:
@@ -258,7 +257,12 @@ class Client:
 
     def _call_off(self, body: dict[str, Any], key: str) -> None:
         """Undo what a request began, whether or not its answer came; the key finds its job."""
-        answer = self._wire.ask("POST", "/v1/labs", body=body, key=key)
+        try:
+            answer = self._wire.ask("POST", "/v1/labs", body=body, key=key)
+        except HostUnfit:
+            raise  # the service is away: what was begun may go on
+        except LabError:
+            return  # it failed meanwhile, and left nothing
         if answer.status == 201:
             name = lab_of(answer.body).name
         else:
@@ -277,6 +281,15 @@ class Client:
             page = read(self._wire.ask("GET", path, query={**query, **more}).body, Page)
             yield from page.items
             after = page.next
+
+
+def _spec_of(wanted: str | LabSpec, values: LabValues) -> LabSpec:
+    """The lab that is asked for; raises InvalidSpec."""
+    if isinstance(wanted, str):
+        return merge({}, {**values, "blueprint": wanted})
+    if values:
+        raise InvalidSpec(f"a LabSpec says it all, beside {', '.join(values)}")
+    return wanted
 
 
 def _body(spec: LabSpec, *, cold: bool, protected: bool, heartbeat: float | None) -> dict[str, Any]:

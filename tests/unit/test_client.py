@@ -128,6 +128,8 @@ def test_refusals_are_our_errors(client: Client, here: Site) -> None:
     """Protects callers from HTTP: they catch what the lifecycle raises as well."""
     with pytest.raises(InvalidSpec, match="nope"):
         client.create("nope")
+    with pytest.raises(InvalidSpec, match="beside nodes"):
+        client.create(LabSpec("galera"), nodes=1)
     with pytest.raises(InvalidSpec, match="1 to 9 nodes"):
         client.create("galera", nodes=12)
     with pytest.raises(Forbidden, match="at most"):
