@@ -1,0 +1,221 @@
+"""Guests whose disks are real ZVols: a whole life of a lab, used as a user does.
+
+They come from the archive of a template, since what is slow (building an image, forming a
+cluster) is not what is to be proved here. tests/e2e/test_zvols.py makes one and hands it over.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import zfs_site
+from e2e_site import Site
+
+from lab import settings
+from lab.hypervisor import DirectBoot
+from lab.hypervisor.libvirt.connection import default_uri
+from lab.lifecycle import image as images
+from lab.lifecycle.context import Context, open_context
+from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec
+from lab.names import Owner, VolumeName
+from lab.run import run
+from lab.spec import GIB, MIB, NodeSize
+from lab.wait import Deadline, until
+from testvm.overlay import cpio
+
+GIVEN = os.environ.get("LAB_TEST_GIVEN", "")
+"""Path and size of the archive, with a colon between: on a disk, zeros follow."""
+SLOW = 900.0
+"""Seconds: guests in a guest without KVM are emulated twice."""
+
+pytestmark = pytest.mark.skipif(
+    not GIVEN, reason="no template was handed over: `make test-e2e` does it"
+)
+
+
+@pytest.fixture(scope="module")
+def libvirtd() -> Iterator[None]:
+    """libvirt, started for these tests if nobody else did."""
+    if _answers():
+        yield
+        return
+    daemons = [subprocess.Popen([name]) for name in ("virtlogd", "libvirtd")]
+    try:
+        assert until(lambda: _answers() or None, Deadline.after(60), first=0.2)
+        yield
+    finally:
+        for daemon in reversed(daemons):
+            daemon.terminate()
+            daemon.wait(30)
+
+
+def _answers() -> bool:
+    argv = ["virsh", "-q", "-c", default_uri(), "version"]
+    return subprocess.run(argv, capture_output=True, timeout=60, check=False).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def big_pool(tmp_path_factory: pytest.TempPathFactory, libvirtd: None) -> Iterator[str]:
+    """A pool with room for an image."""
+    del libvirtd  # its guests end before the pool does
+    why = zfs_site.why_not()
+    if why:
+        pytest.skip(why)
+    with zfs_site.pool(tmp_path_factory.mktemp("pool"), 7 * GIB) as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def site(big_pool: str) -> Iterator[Site]:
+    """An installation on that pool, with the template."""
+    # Not pytest's directory: that can only be entered by who runs the tests, not by QEMU.
+    root = Path(tempfile.mkdtemp(prefix="lab-zvols-"))
+    root.chmod(0o711)
+    own = {"XDG_CONFIG_HOME": str(root / "config"), "LAB_READY_TIMEOUT": str(SLOW)}
+    site = Site(root, settings=own)
+    try:
+        site.lab("host", "init", "--pool", f"{big_pool}/lab")
+        _import(site)
+        yield site
+    finally:
+        site.remove()
+
+
+def _import(site: Site) -> None:
+    path, _, size = GIVEN.rpartition(":")
+    archive = site.root / "archive"
+    with archive.open("wb") as file:
+        run(["head", "-c", size, path], timeout=SLOW, log=file)
+    site.lab("template", "import", str(archive), timeout=SLOW)
+    archive.unlink()
+
+
+def test_a_lab_lives_on_zvols(site: Site, big_pool: str) -> None:
+    """Protects what this project is named for: ZVols, raw and uncached, under real guests."""
+    (template,) = site.lab("template", "ls", "-o", "json").json
+    name, size = site.name("zvols"), ["--nodes", str(template["nodes"])]
+    size += ["--memory", str(template["memory"])]
+    view = site.lab("up", "galera", *size, "--name", name, "-o", "json", timeout=SLOW).json
+    nodes = [node["name"] for node in view["nodes"]]
+    assert view["template"] == template["key"]
+    assert [_disks(name, node) for node in nodes] == [[RAW]] * len(nodes)
+    assert len(_volumes(f"{big_pool}/lab/labs/{name}")) == len(nodes)
+
+    site.sql(name, nodes[0], "CREATE DATABASE ours")
+    _survives_a_full_pool(site, big_pool, name, nodes[0])
+    site.lab("rollback", name, timeout=SLOW)
+    for node in nodes:
+        assert site.sql(name, node, "SHOW DATABASES LIKE 'ours'") == []
+
+    site.lab("down", name)
+    assert site.settled(seconds=30.0) == []
+    assert [volume for volume in _volumes(f"{big_pool}/lab") if "/labs/" in volume] == []
+
+
+def _survives_a_full_pool(site: Site, pool: str, name: str, node: str) -> None:
+    """Protects data: who cannot write stands still, is told of, and goes on once there is room."""
+    site.lab("exec", name, "--node", node, "--", "sync")
+    zfs_site.fill(pool, leave=0)
+    write = ("dd", "if=/dev/urandom", "of=/x", "bs=1M", "count=64", "conv=fsync")
+    writer = site.start("exec", name, "--node", node, "--timeout", "1h", "--", *write)
+
+    def halted() -> str | None:
+        return next((n["why"] for n in _nodes(site, name) if n["state"] == "paused"), None)
+
+    assert "could not be written" in (until(halted, Deadline.after(SLOW), first=1) or "")
+    assert "could not be written" in site.lab("doctor", code=None).stdout
+    zfs_site.zfs("destroy", f"{pool}/filler")
+    site.lab("start", name, timeout=SLOW)
+    assert writer.wait(SLOW) == 0
+    assert {n["state"] for n in _nodes(site, name)} == {"ready"}
+    assert site.sql(name, node, "SHOW DATABASES LIKE 'ours'") == [["ours"]]
+
+
+BOOTED = """#!/bin/busybox sh
+export PATH=/bin
+busybox mount -t devtmpfs dev /dev
+for module in /modules/*.ko; do busybox insmod "$module"; done
+until [ -b /dev/vda2 ]; do busybox usleep 10000; done
+busybox mount -t ext4 -o rw,noatime /dev/vda2 /root
+echo "boots: $(busybox cat /root/boots)" >/dev/ttyS0
+echo x >>/root/boots
+busybox umount /root
+busybox poweroff -f
+"""
+"""In place of the image's first program: mounts its system, leaves a mark there, and ends."""
+
+
+def test_a_guest_boots_from_a_clone(site: Site) -> None:
+    """Protects what a guest writes: it is there at its next boot, and in no other clone."""
+    (key,) = site.lab("image", "ls", "-o", "name").stdout.split()
+    with open_context(settings.load(env=site.env)) as ctx:
+        image = images.find(ctx, key)
+        owner = Owner("lab", site.name("boots"))
+        ctx.home.create_directory(owner)
+        boots = [_boots(ctx, image, owner, node) for node in ("n1", "n1", "n2")]
+        for node in ("n1", "n2"):
+            ctx.storage.destroy(VolumeName(owner, node, "os"))
+    assert boots == ["boots: ", "boots: x", "boots: "]
+    site.lab("gc", "--orphans")
+
+
+def _boots(ctx: Context, image: Image, owner: Owner, name: str) -> str:
+    """Boot node ``name`` from a clone of the image, made if it is not there; what it said."""
+    node = Node(owner, name, int(name[1:]), "member")
+    known = {volume.name: volume for volume in ctx.storage.volumes()}
+    volume = known.get(node.volume("os")) or ctx.storage.clone(
+        images.snapshots(ctx, image)["os"], node.volume("os"), {"owner": str(owner), "node": name}
+    )
+    assert isinstance(image.boot, DirectBoot)
+    initrd = ctx.home.labs / owner.name / "initrd"
+    own = image.boot.initrd.read_bytes()
+    initrd.write_bytes(own + bytes(-len(own) % 4) + cpio([("init", 0o755, BOOTED.encode())]))
+    initrd.chmod(0o644)
+    log = ctx.home.console_log(node.guest)
+    wiring = Wiring(home=ctx.home.id, segment=1, seed=initrd, console_log=log)
+    guest = guest_spec(node, [volume], image, NodeSize(memory=256 * MIB), wiring)
+    ctx.hypervisor.start(replace(guest, boot=replace(image.boot, initrd=initrd)))
+    gone = until(lambda: node.guest not in ctx.hypervisor.guests() or None, Deadline.after(SLOW))
+    assert gone, log.read_text()
+    said = [line for line in log.read_text().splitlines() if line.startswith("boots:")]
+    log.unlink()
+    (line,) = said
+    return line
+
+
+def _nodes(site: Site, name: str) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = site.lab("status", name, "-o", "json", code=None).json["nodes"]
+    return found
+
+
+def _volumes(below: str) -> list[str]:
+    return zfs_site.zfs("list", "-H", "-r", "-t", "volume", "-o", "name", below).splitlines()
+
+
+RAW = {
+    "what": "block", "where": "/dev/zvol",
+    "name": "qemu", "type": "raw", "cache": "none", "io": "native", "discard": "unmap",
+}  # fmt: skip
+
+
+def _disks(lab: str, node: str) -> list[dict[str, str]]:
+    """How libvirt has told QEMU to use the disks, but for those that are only read."""
+    argv = ["virsh", "-q", "-c", default_uri(), "dumpxml", f"lab-{lab}-{node}"]
+    root = ET.fromstring(run(argv, timeout=60).stdout)  # noqa: S314  libvirt's own XML
+    return [_disk(disk) for disk in root.iterfind("devices/disk") if disk.find("readonly") is None]
+
+
+def _disk(disk: ET.Element) -> dict[str, str]:
+    driver, source = disk.find("driver"), disk.find("source")
+    assert driver is not None
+    assert source is not None
+    device = source.get("dev", "")
+    where = "/dev/zvol" if device.startswith("/dev/zvol/") else device
+    return {"what": disk.get("type", ""), "where": where, **driver.attrib}
