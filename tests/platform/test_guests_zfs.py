@@ -46,7 +46,9 @@ def libvirtd() -> Iterator[None]:
     if _answers():
         yield
         return
-    daemons = [subprocess.Popen([name]) for name in ("virtlogd", "libvirtd")]
+    daemons = [
+        subprocess.Popen([name], stderr=subprocess.DEVNULL) for name in ("virtlogd", "libvirtd")
+    ]
     try:
         assert until(lambda: _answers() or None, Deadline.after(60), first=0.2)
         yield
@@ -78,7 +80,7 @@ def site(big_pool: str) -> Iterator[Site]:
     # Not pytest's directory: that can only be entered by who runs the tests, not by QEMU.
     root = Path(tempfile.mkdtemp(prefix="lab-zvols-"))
     root.chmod(0o711)
-    own = {"XDG_CONFIG_HOME": str(root / "config"), "LAB_READY_TIMEOUT": str(SLOW)}
+    own = {"XDG_CONFIG_HOME": str(root / "config"), "LAB_READY_TIMEOUT": f"{SLOW:g}"}
     site = Site(root, settings=own)
     try:
         site.lab("host", "init", "--pool", f"{big_pool}/lab")
@@ -121,21 +123,25 @@ def test_a_lab_lives_on_zvols(site: Site, big_pool: str) -> None:
 
 def _survives_a_full_pool(site: Site, pool: str, name: str, node: str) -> None:
     """Protects data: who cannot write stands still, is told of, and goes on once there is room."""
-    site.lab("exec", name, "--node", node, "--", "sync")
     zfs_site.fill(pool, leave=0)
-    write = ("dd", "if=/dev/urandom", "of=/x", "bs=1M", "count=64", "conv=fsync")
-    writer = site.start("exec", name, "--node", node, "--timeout", "1h", "--", *write)
-
-    def halted() -> str | None:
-        return next((n["why"] for n in _nodes(site, name) if n["state"] == "paused"), None)
-
-    assert "could not be written" in (until(halted, Deadline.after(SLOW), first=1) or "")
-    assert "could not be written" in site.lab("doctor", code=None).stdout
-    zfs_site.zfs("destroy", f"{pool}/filler")
-    site.lab("start", name, timeout=SLOW)
+    try:
+        write = ("dd", "if=/dev/urandom", "of=/x", "bs=1M", "count=64", "conv=fsync")
+        writer = site.start("exec", name, "--node", node, "--timeout", "1h", "--", *write)
+        why = until(lambda: _halted(site, name, node), Deadline.after(SLOW), first=1) or ""
+        assert "could not be written" in why
+        assert why in site.lab("doctor", code=None).stdout
+    finally:
+        zfs_site.zfs("destroy", f"{pool}/filler")
+    assert site.lab("start", name, "-o", "json", timeout=SLOW).json["state"] == "ready"
     assert writer.wait(SLOW) == 0
-    assert {n["state"] for n in _nodes(site, name)} == {"ready"}
     assert site.sql(name, node, "SHOW DATABASES LIKE 'ours'") == [["ours"]]
+
+
+def _halted(site: Site, name: str, node: str) -> str | None:
+    """Why a node stands still; None if it does not."""
+    (lab,) = (lab for lab in site.lab("ls", "-o", "json").json if lab["name"] == name)
+    (found,) = (one for one in lab["nodes"] if one["name"] == node)
+    return found["why"] or None
 
 
 BOOTED = """#!/bin/busybox sh
@@ -180,7 +186,7 @@ def _boots(ctx: Context, image: Image, owner: Owner, name: str) -> str:
     initrd.chmod(0o644)
     log = ctx.home.console_log(node.guest)
     wiring = Wiring(home=ctx.home.id, segment=1, seed=initrd, console_log=log)
-    guest = guest_spec(node, [volume], image, NodeSize(memory=256 * MIB), wiring)
+    guest = guest_spec(node, [volume], image, NodeSize(memory=512 * MIB), wiring)
     ctx.hypervisor.start(replace(guest, boot=replace(image.boot, initrd=initrd)))
     gone = until(lambda: node.guest not in ctx.hypervisor.guests() or None, Deadline.after(SLOW))
     assert gone, log.read_text()
@@ -202,6 +208,7 @@ def _volumes(below: str) -> list[str]:
 RAW = {
     "what": "block", "where": "/dev/zvol",
     "name": "qemu", "type": "raw", "cache": "none", "io": "native", "discard": "unmap",
+    "error_policy": "stop", "rerror_policy": "report",
 }  # fmt: skip
 
 
