@@ -1,9 +1,8 @@
-"""The tests of one release while those of another run: a guest keeps about one core busy."""
+"""A command beside another, such as the tests of one release beside those of the next one."""
 
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -14,13 +13,13 @@ from lab.run import run
 
 
 class Beside:
-    """``python -m testvm WORDS`` in the background.
+    """``argv`` in the background; after ``timeout`` seconds it is ended.
 
-    It ends when we do, however we do: the kernel tells it, and it then ends its guest.
+    It is also told to end (SIGTERM) when we do, however we do: by the kernel.
     """
 
-    def __init__(self, words: Sequence[str], *, timeout: float) -> None:
-        self._argv = ["setpriv", "--pdeathsig", "TERM", sys.executable, "-m", "testvm", *words]
+    def __init__(self, argv: Sequence[str], *, timeout: float) -> None:
+        self._argv = ["setpriv", "--pdeathsig", "TERM", *argv]
         self._timeout = timeout
         self._status = 0
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed in ``end``
