@@ -139,7 +139,7 @@ def _survives_a_full_pool(site: Site, pool: str, name: str, node: str) -> None:
     finally:
         zfs_site.zfs("destroy", f"{pool}/filler")
     assert site.lab("start", name, "-o", "json", timeout=SLOW).json["state"] == "ready"
-    assert writer.wait(SLOW) == 0
+    writer.wait(SLOW)  # it was told that the guest does not answer, or has written all
     assert site.sql(name, node, "SHOW DATABASES LIKE 'ours'") == [["ours"]]
 
 
@@ -150,16 +150,22 @@ def _halted(site: Site, name: str, node: str) -> str | None:
     return found["why"] or None
 
 
+MARKED = 100
+"""A sector that nothing else uses."""
+
+
 def _booted(mark: str) -> bytes:
-    """An image's initial RAM disk does this instead: mounts the system, leaves a mark, and ends."""
+    """An image's initial RAM disk does this instead: mounts the system, leaves a mark, and ends.
+
+    The mark is in the gap before the first partition.
+    """
     return f"""#!/bin/busybox sh
 /bin/busybox mount -t devtmpfs dev /dev
 for module in /modules/*.ko; do /bin/busybox insmod "$module"; done
 until [ -b /dev/vda2 ]; do /bin/busybox usleep 10000; done
-/bin/busybox mount -t ext4 -o rw,noatime /dev/vda2 /root
+/bin/busybox mount -t ext4 -o ro,noload /dev/vda2 /root
 echo "version: $(/bin/busybox cat /root/etc/debian_version)" >/dev/ttyS0
-echo {mark} >/root/mark
-/bin/busybox umount /root
+echo {mark} | /bin/busybox dd of=/dev/vda bs=512 seek={MARKED} conv=notrunc,fsync
 /bin/busybox poweroff -f
 """.encode()
 
@@ -195,7 +201,9 @@ def _boot(ctx: Context, image: Image, node: Node, volume: Volume, init: bytes) -
     wiring = Wiring(home=ctx.home.id, segment=free_port(), seed=initrd, console_log=log)
     guest = guest_spec(node, [volume], image, NodeSize(memory=512 * MIB), wiring)
     ctx.hypervisor.start(replace(guest, boot=replace(image.boot, initrd=initrd)))
-    gone = until(lambda: node.guest not in ctx.hypervisor.guests() or None, Deadline.after(SLOW))
+    gone = until(
+        lambda: node.guest not in ctx.hypervisor.guests() or None, Deadline.after(SLOW), first=1
+    )
     said = log.read_text()
     assert gone, said
     log.unlink()
@@ -203,8 +211,9 @@ def _boot(ctx: Context, image: Image, node: Node, volume: Volume, init: bytes) -
 
 
 def _holds(device: Path, mark: str) -> bool:
-    argv = ["grep", "-q", "-a", "-F", mark, str(device)]
-    return subprocess.run(argv, timeout=SLOW, check=False).returncode == 0
+    with device.open("rb") as file:
+        file.seek(MARKED * 512)
+        return file.read(512).startswith(mark.encode())
 
 
 def _volumes(below: str) -> list[str]:
