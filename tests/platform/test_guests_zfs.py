@@ -139,7 +139,9 @@ def _survives_a_full_pool(site: Site, pool: str, name: str, node: str) -> None:
     finally:
         zfs_site.zfs("destroy", f"{pool}/filler")
     assert site.lab("start", name, "-o", "json", timeout=SLOW).json["state"] == "ready"
-    writer.wait(SLOW)  # it was told that the guest does not answer, or has written all
+    writer.communicate(
+        timeout=SLOW
+    )  # it was told that the guest does not answer, or has written all
     assert site.sql(name, node, "SHOW DATABASES LIKE 'ours'") == [["ours"]]
 
 
