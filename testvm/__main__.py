@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -16,10 +17,13 @@ from lab.errors import HostUnfit, Interrupted, InvalidSpec, LabError
 from lab.progress import Event, Progress
 from lab.spec import parse_size
 from testvm import build, cache, host, kept, machine, runner
+from testvm.beside import Beside
 from testvm.release import RELEASES, Release, find
 
 TIMEOUT = 1800.0
 """Seconds that the tests of one release may take, boot included."""
+LIMIT = 86400.0
+"""Seconds after which a release is given up that ends by none of its own time limits."""
 
 Say = Callable[[str], object]
 
@@ -41,9 +45,31 @@ def _test(options: argparse.Namespace) -> int:
     why = "releases were named" if options.releases else host.why_not()
     if not why:
         _say("this host has ZFS: no guest is needed")
+        os.environ.update(runner.handed_over(options.give, options.give))
         return _selected(runner.on_host(tests, timeout=options.timeout), tests)
     _say(f"in a guest, as {why}")
-    return max(_test_release(release, options) for release in _releases(options.releases))
+    first, *others = _releases(options.releases)
+    # An emulated guest keeps little more than one core busy.
+    beside = [Beside(_command(release, options), timeout=LIMIT) for release in others]
+    status = _test_release(first, options)
+    return max([status, *(one.end(sys.stdout.buffer) for one in beside)])
+
+
+def _command(release: Release, options: argparse.Namespace) -> list[str]:
+    """The command that tests one release only, with the same options."""
+    words = [
+        sys.executable,
+        "-m",
+        "testvm",
+        "test",
+        "--releases",
+        release.suite,
+        "--timeout",
+        f"{options.timeout:g}",
+    ]
+    words += ["--memory", f"{options.memory >> 20}M"]
+    words += ["--give", str(options.give)] if options.give else []
+    return [*words, "--", *options.words]
 
 
 def _test_release(release: Release, options: argparse.Namespace) -> int:
@@ -54,6 +80,7 @@ def _test_release(release: Release, options: argparse.Namespace) -> int:
             status = runner.in_guest(
                 image, release, options.words, sys.stdout.buffer,
                 accelerator=accelerator, memory=options.memory, timeout=options.timeout,
+                given=options.give,
             )  # fmt: skip
     except HostUnfit as error:
         _say(f"{release.suite}: skipped because {_because(error)}")
@@ -77,8 +104,9 @@ def _keep(options: argparse.Namespace) -> int:
         accelerator = machine.accelerator()
         say(f"booting ({accelerator}); Ctrl-C ends it")
         kept.keep(
-            cache.directory(), image, release, say, accelerator=accelerator, memory=options.memory
-        )
+            cache.directory(), image, release, say,
+            accelerator=accelerator, memory=options.memory, given=options.give,
+        )  # fmt: skip
     return 0
 
 
@@ -158,13 +186,13 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     test = _verb(verbs, "test", _test, "run the platform tests; what follows -- goes to pytest")
     _add_releases(test)
-    _add_memory(test)
+    _add_machine(test)
     test.add_argument("--timeout", type=float, default=TIMEOUT, metavar="SECONDS")
     test.add_argument("words", nargs="*", metavar="PYTEST")
     _add_releases(_verb(verbs, "build", _build, "build the images that are missing"))
     keep = _verb(verbs, "keep", _keep, "boot a guest and keep it running until Ctrl-C")
     _add_release(keep)
-    _add_memory(keep)
+    _add_machine(keep)
     run = _verb(verbs, "exec", _exec, "copy the checkout into the kept guest, run a command there")
     _add_release(run)
     run.add_argument("words", nargs="*", metavar="COMMAND")
@@ -191,8 +219,11 @@ def _add_release(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_memory(parser: argparse.ArgumentParser) -> None:
+def _add_machine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", type=parse_size, default=machine.MEMORY, metavar="SIZE")
+    parser.add_argument(
+        "--give", type=Path, metavar="FILE", help="let the guest read FILE, as a disk"
+    )
 
 
 if __name__ == "__main__":

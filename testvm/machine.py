@@ -22,6 +22,8 @@ EMULATOR = "qemu-system-x86_64"
 MEMORY = 3 * GIB
 DISKS = ("/dev/vdb", "/dev/vdc")
 """The blank disks, as the guest sees them."""
+GIVEN = "/dev/vdd"
+"""The file that the guest was given to read, rounded up to whole sectors."""
 
 _CMDLINE = "console=ttyS0 net.ifnames=0 mitigations=off audit=0 random.trust_cpu=on panic=-1"
 
@@ -78,11 +80,13 @@ def argv(
     console: str,
     memory: int,
     once: bool,
+    given: Path | None = None,
 ) -> list[str]:
     """The command that boots ``image``.
 
     ``channel`` and ``console`` are QEMU's words for what the agent and the serial console are
-    connected to; ``memory`` in bytes; ``once``: the guest ends with its first conversation.
+    connected to; ``memory`` in bytes; ``once``: the guest ends with its first conversation;
+    ``given``: a file that it may read.
     """
     words = ["setpriv", "--pdeathsig", "KILL", EMULATOR, "-name", f"lab-test-{image.name}"]
     words += ["-machine", "pc", *accelerator.options, "-smp", "2", "-m", f"{memory >> 20}M"]
@@ -92,6 +96,9 @@ def argv(
     for name, serial in (("disk", "root"), ("blank", "pool0"), ("blank", "pool1")):
         words += ["-drive", _drive(image / f"{name}.raw", serial)]
         words += ["-device", f"virtio-blk-pci,drive={serial},serial={serial}"]
+    if given:
+        words += ["-drive", f"{_drive(given, 'given')},readonly=on"]
+        words += ["-device", "virtio-blk-pci,drive=given,serial=given"]
     words += ["-device", "virtio-serial-pci", "-chardev", f"{channel},id=agent"]
     words += ["-device", f"virtserialport,chardev=agent,name={wire.PORT}"]
     words += ["-chardev", f"{console},id=console", "-serial", "chardev:console"]

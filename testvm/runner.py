@@ -55,11 +55,17 @@ class _Outcome:
     failure: LabError | None = None
 
 
-def environment(release: Release) -> dict[str, str]:
-    """The environment of a command in the guest."""
+def environment(release: Release, given: Path | None = None) -> dict[str, str]:
+    """The environment of a command in the guest, which was ``given`` a file."""
     colour = {"FORCE_COLOR": "1"} if sys.stdout.isatty() else {}
     columns = {"COLUMNS": str(shutil.get_terminal_size().columns)}
-    return {**_ENVIRONMENT, **colour, **columns, "LAB_TEST_ZFS_VERSION": release.zfs}
+    handed = handed_over(given, machine.GIVEN)
+    return {**_ENVIRONMENT, **colour, **columns, **handed, "LAB_TEST_ZFS_VERSION": release.zfs}
+
+
+def handed_over(given: Path | None, where: Path | str | None) -> dict[str, str]:
+    """How the tests hear of a file that is handed over: where it is, and its size in bytes."""
+    return {"LAB_TEST_GIVEN": f"{where}:{given.stat().st_size}"} if given else {}
 
 
 def pytest_options(options: Sequence[str]) -> list[str]:
@@ -95,6 +101,7 @@ def in_guest(
     accelerator: machine.Accelerator,
     memory: int,
     timeout: float,
+    given: Path | None = None,
 ) -> int:
     """Boot ``image``, run the tests in it, copy their output to ``out``; pytest's exit status.
 
@@ -112,14 +119,15 @@ def in_guest(
     ):
         argv = machine.argv(
             image, initrd, accelerator, f"socket,path={name},abstract=on",
-            console="stdio,signal=off", memory=memory, once=True,
+            console="stdio,signal=off", memory=memory, once=True, given=given,
         )  # fmt: skip
 
         def talk() -> None:
             try:
                 channel = _accepted(listener, deadline)
                 with channel:
-                    _converse(Session(channel, deadline), outcome, release, work, options, out)
+                    session = Session(channel, deadline)
+                    _converse(session, outcome, release, work, options, out, given)
             except LabError as failure:
                 outcome.failure = failure
 
@@ -161,6 +169,7 @@ def _converse(
     work: bytes,
     options: Sequence[str],
     out: BinaryIO,
+    given: Path | None,
 ) -> None:
     session.hello(secrets.token_hex(8))
     check(session.facts, release)
@@ -168,8 +177,9 @@ def _converse(
     out.flush()
     session.unpack(CHECKOUT, work)
     outcome.status = session.run(
-        [*PYTEST, *pytest_options(options)], cwd=CHECKOUT, env=environment(release), out=out
-    )
+        [*PYTEST, *pytest_options(options)],
+        cwd=CHECKOUT, env=environment(release, given), out=out,
+    )  # fmt: skip
     session.off()
 
 

@@ -12,7 +12,7 @@ from lab.lifecycle.views import FIRST_USE
 from lab.spec import format_duration, format_size
 
 if TYPE_CHECKING:
-    from lab.lifecycle.views import LabStatus, LabView, Preview
+    from lab.lifecycle.views import LabStatus, LabView, NodeView, Preview
 
 
 def lab_text(view: LabView, now: float) -> str:
@@ -27,6 +27,7 @@ def lab_text(view: LabView, now: float) -> str:
     lines = facts(
         [
             ("lab", f"{view.name} ({view.blueprint}, {view.state})"),
+            *(("halted", _halted(view, node)) for node in view.nodes if node.why),
             ("engine", f"{view.engine} {view.engine_version}".strip()),
             ("profile", view.profile),
             *(("risk", risk) for risk in view.risks),
@@ -39,6 +40,10 @@ def lab_text(view: LabView, now: float) -> str:
         ]
     )
     return f"{nodes}\n{lines}"
+
+
+def _halted(view: LabView, node: NodeView) -> str:
+    return f"{node.name}: {node.why}; free some (`lab doctor`), then `lab start {view.name}`"
 
 
 def preview_text(found: Preview) -> str:

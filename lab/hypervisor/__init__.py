@@ -126,11 +126,12 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Guest:
-    """A guest as it exists."""
+    """A guest as it exists. ``why``: what paused it, if a disk that could not be written did."""
 
     name: GuestName
     state: GuestState
     tags: Tags
+    why: str = ""
 
 
 class GuestChannel(Protocol):
@@ -172,6 +173,9 @@ class Hypervisor(Protocol):
 
     def start(self, guest: GuestSpec) -> None:
         """Boot. Returns once the guest runs, not once it is ready.
+
+        Whenever a disk cannot be written the guest is paused, so that it loses nothing; it
+        then tries again when it is resumed.
 
         Raises Conflict if a guest of that name exists, PortTaken if another program has one
         of its ports, HostUnfit if it cannot be started for another reason.

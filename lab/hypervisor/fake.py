@@ -39,7 +39,8 @@ class FakeHypervisor:
     ``before`` is called with the name of each step about to happen and may raise: a method's
     name when it starts (``ping``, ``run``, ``write``, ``personalise`` and ``sql`` for what is
     asked of a guest), ``commit`` before a change appears. ``version`` is part of the fingerprint.
-    ``boot_seconds``: how long after a cold start a guest begins to answer.
+    ``boot_seconds``: how long after a cold start a guest begins to answer; ``own_seconds``: how
+    long it would take one to become itself. Nothing waits: what has less time fails at once.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class FakeHypervisor:
         capabilities: Capabilities | None = None,
         version: str = "1",
         boot_seconds: float = 0.0,
+        own_seconds: float = 0.0,
     ) -> None:
         self._guests = Guests(directory)
         self._home = home
@@ -59,6 +61,7 @@ class FakeHypervisor:
         self._capabilities = capabilities or Capabilities("fake", "fake", warm=True, facts=facts)
         self._version = version
         self._boot_seconds = boot_seconds
+        self.own_seconds = own_seconds
 
     @property
     def run_as(self) -> None:
@@ -149,7 +152,7 @@ class FakeHypervisor:
         self._before("guests")
         with self._guests.hold():
             ours = [record for record in self._guests.all() if record.home == self._home]
-        return {record.name: Guest(record.name, record.state, record.tags) for record in ours}
+        return {one.name: Guest(one.name, one.state, one.tags, one.why) for one in ours}
 
     def names(self) -> set[GuestName]:
         """See Hypervisor."""
@@ -171,6 +174,12 @@ class FakeHypervisor:
         """See Hypervisor."""
         with self._guests.hold():
             return ["tail", "-f", str(self._guests.find(guest, self._home).console_log)]
+
+    def halt(self, guest: GuestName, why: str) -> None:
+        """Pause a guest as QEMU does when a disk cannot be written; raises NotFound."""
+        with self._guests.hold():
+            record = self._guests.find(guest, self._home)
+            self._guests.put(replace(record, state="paused", why=why))
 
     def sql(self, port: int, user: str, password: str, statement: str) -> Result:
         """What a client gets that runs ``statement`` through the host's ``port``.
@@ -289,7 +298,8 @@ class FakeHypervisor:
                     raise HostUnfit(f"{record.name} can only be stopped: its memory was saved")
             self._before("commit")
             for record in found:
-                self._guests.put(replace(record, state=state))
+                why = record.why if state == "paused" else ""
+                self._guests.put(replace(record, state=state, why=why))
 
 
 def _size_ram(guest: GuestSpec, ram: Path) -> None:

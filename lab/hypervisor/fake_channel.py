@@ -47,10 +47,10 @@ class FakeChannel:
             # What the server refuses ends the program: a Perl script that dies exits with 255.
             raise CommandFailed(argv, 255, stderr=failed.stderr, where=self._guest) from None
 
-    def personalise(self, message: bytes, *, timeout: float) -> None:  # noqa: ARG002
+    def personalise(self, message: bytes, *, timeout: float) -> None:
         """See GuestChannel."""
         self._before("personalise")
-        if not self._hypervisor.awake(self._guest):
+        if not self._hypervisor.awake(self._guest) or timeout < self._hypervisor.own_seconds:
             raise NotReady(f"{self._guest} does not answer at its port")
         for line in message.decode().splitlines():
             word, *values = line.split()

@@ -19,7 +19,7 @@ from lab.storage import hold
 class Record:
     """A guest as it exists. ``since``: when it began to run, seconds since the epoch.
 
-    ``saved``: its RAM was captured, so that it may only be stopped.
+    ``saved``: its RAM was captured, so that it may only be stopped. ``why``: see Guest.
     """
 
     name: GuestName
@@ -33,6 +33,7 @@ class Record:
     memory_file: Path | None
     since: float
     saved: bool = False
+    why: str = ""
 
     @property
     def home(self) -> str:

@@ -149,7 +149,7 @@ def _qcow2(settings: Settings, run_as: RunAs) -> Storage:
 def _zfs(settings: Settings, run_as: RunAs) -> Storage:
     from lab.storage.zfs.driver import ZfsStorage
 
-    del run_as  # libvirt hands block devices to QEMU's user itself
+    del run_as  # the hypervisor lets QEMU's user to the devices when it starts a guest
     return ZfsStorage(settings.pool, settings.home.id, settings.home.storage / "zfs")
 
 

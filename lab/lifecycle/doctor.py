@@ -12,7 +12,7 @@ from pathlib import Path
 from lab import host
 from lab.errors import LabError
 from lab.host import system, zfs
-from lab.lifecycle.context import open_context
+from lab.lifecycle.context import Context, open_context
 from lab.lifecycle.views import Finding
 from lab.settings import Settings
 from lab.spec import format_size
@@ -105,8 +105,18 @@ def _guests(settings: Settings) -> Iterator[Finding]:
             yield from _storage(settings, ctx.storage)
             labs = ctx.store.labs.all()
             yield Finding("state", "ok", f"{settings.home.database}, labs: {len(labs)}")
+            yield from _halted(ctx)
     except LabError as error:
         yield Finding("guests", "fail", str(error), error.hint)
+
+
+def _halted(ctx: Context) -> Iterator[Finding]:
+    """Guests that stand still because a disk of theirs could not be written."""
+    for guest in ctx.hypervisor.guests().values():
+        if guest.why:
+            lab = guest.tags.get("owner", "").removeprefix("lab:")
+            advice = f"free some space, then `lab start {lab}`: it goes on where it stood"
+            yield Finding(guest.name, "warn", f"paused: {guest.why}", advice)
 
 
 def _storage(settings: Settings, storage: Storage) -> Iterator[Finding]:

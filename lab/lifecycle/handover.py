@@ -31,9 +31,11 @@ def hand_over(
     or CommandFailed.
     """
     with ctx.progress.step("personalise", "new clock, seeds, password and keys"):
-        personalise(ctx, nodes, blueprint, engine, account.password, prepared)
+        personalise(
+            ctx, nodes, blueprint, engine, account.password, prepared, timeout=deadline.left
+        )
     with ctx.progress.step("ready", "waiting until every node can be used"):
         ask = through_port(blueprint, account, ctx.sql)
         until_ready(ctx, cluster or nodes, blueprint, ask, deadline, pause=_LOOK_EVERY)
         # Once more: the first message found a guest that had only just begun to run again.
-        set_clocks(ctx, nodes)
+        set_clocks(ctx, nodes, timeout=deadline.left)

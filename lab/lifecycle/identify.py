@@ -70,8 +70,13 @@ def personalise(
     engine: Engine,
     password: str,
     prepared: Prepared,
+    *,
+    timeout: float,
 ) -> None:
-    """Give every node what it must not share; raises NotReady or CommandFailed."""
+    """Give every node what it must not share; raises NotReady or CommandFailed.
+
+    ``timeout``: seconds that it may take.
+    """
     login, own = prepared
 
     def one(node: Node) -> None:
@@ -84,27 +89,33 @@ def personalise(
             authorized=login.public,
             statements=blueprint.own(member, engine, USER, password),
         )
-        ctx.hypervisor.channel(node.guest).personalise(message, timeout=_SECONDS)
+        ctx.hypervisor.channel(node.guest).personalise(message, timeout=timeout)
 
     each(one, nodes)
 
 
-def set_clocks(ctx: Context, nodes: Sequence[Node]) -> None:
-    """Give every node the time as it is now; raises NotReady or CommandFailed."""
+def set_clocks(ctx: Context, nodes: Sequence[Node], *, timeout: float = _SECONDS) -> None:
+    """Give every node the time as it is now; raises NotReady or CommandFailed.
+
+    ``timeout``: seconds that it may take.
+    """
 
     def one(node: Node) -> None:
         line = identity.item("clock", f"{time.time():.6f}").encode() + b"\n"
-        ctx.hypervisor.channel(node.guest).personalise(line, timeout=_SECONDS)
+        ctx.hypervisor.channel(node.guest).personalise(line, timeout=timeout)
 
     each(one, nodes)
 
 
-def rehearse(ctx: Context, nodes: Sequence[Node]) -> None:
-    """Let the program run once without effect, so that it is connected in the template's RAM."""
+def rehearse(ctx: Context, nodes: Sequence[Node], *, timeout: float) -> None:
+    """Let the program run once without effect, so that it is connected in the template's RAM.
+
+    ``timeout``: seconds that it may take. Raises NotReady or CommandFailed.
+    """
 
     def one(node: Node) -> None:
         line = identity.item("sql", "DO 1").encode() + b"\n"
-        ctx.hypervisor.channel(node.guest).personalise(line, timeout=_SECONDS)
+        ctx.hypervisor.channel(node.guest).personalise(line, timeout=timeout)
 
     each(one, nodes)
 

@@ -163,7 +163,10 @@ def _node(record: LabRecord, node: NodeRecord, guests: Mapping[GuestName, Guest]
     state: str = guest.state if guest else "stopped"
     if state == "running" and record.state == "ready":
         state = "ready"
-    return NodeView(node.name, node.role, state, HOST, node.sql_port, node.ssh_port, node.guest)
+    why = guest.why if guest else ""
+    return NodeView(
+        node.name, node.role, state, HOST, node.sql_port, node.ssh_port, node.guest, why
+    )
 
 
 def _state(record: LabRecord, nodes: tuple[NodeView, ...]) -> str:
@@ -180,6 +183,7 @@ def _unrecorded(name: str, guests: Mapping[GuestName, Guest]) -> LabView:
     """A lab that only tags tell of: the record was lost. It can be looked at and removed."""
     ours = sorted(g.name for g in guests.values() if g.tags.get("owner") == f"lab:{name}")
     nodes = tuple(
-        NodeView(guests[g].tags.get("node", ""), "", guests[g].state, HOST, 0, 0, g) for g in ours
+        NodeView(guests[g].tags.get("node", ""), "", guests[g].state, HOST, 0, 0, g, guests[g].why)
+        for g in ours
     )
     return LabView(name, "", "", "", "unrecorded", nodes, "", "", "")

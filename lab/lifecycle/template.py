@@ -244,7 +244,7 @@ def _make(
         with turn(ctx):
             form(ctx, formation, timeout)
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
-                rehearse(ctx, nodes)
+                rehearse(ctx, nodes, timeout=timeout)
                 manifest = capture(ctx, name, nodes, image, warm=warm)
         finish(ctx, manifest, time.time() - began)
 

@@ -18,7 +18,7 @@ FIRST_USE = ("image", "template")
 
 @dataclass(frozen=True)
 class NodeView:
-    """A node of a lab. ``state``: ready, running, paused, stopped."""
+    """A node of a lab. ``state``: ready, running, paused, stopped; ``why``: see ``Guest``."""
 
     name: str
     role: str
@@ -27,6 +27,7 @@ class NodeView:
     sql_port: int
     ssh_port: int
     guest: str
+    why: str = ""
 
     @property
     def address(self) -> str:

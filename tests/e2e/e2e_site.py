@@ -69,11 +69,15 @@ class Done:
 
 @dataclass
 class Site:
-    """The installation in ``root``. ``token`` makes the names of its labs its own."""
+    """The installation in ``root``. ``token`` makes the names of its labs its own.
+
+    ``settings``: variables of the environment that all its commands have.
+    """
 
     root: Path
     token: str = field(default_factory=lambda: secrets.token_hex(2))
     ports: range = field(default_factory=_free_block)
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def home(self) -> Home:
@@ -83,13 +87,14 @@ class Site:
     def env(self) -> dict[str, str]:
         """The environment of a command."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("LAB_")}
-        source = str(Path(__file__).parents[2])
+        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         return kept | {
             "LAB_HOME": str(self.root),
             "LAB_PORT_RANGE": f"{self.ports[0]}-{self.ports[-1]}",
             "LAB_READY_TIMEOUT": "240",
-            "PYTHONPATH": source,
+            "PYTHONPATH": ":".join(filter(None, paths)),
             "LC_ALL": "C.UTF-8",
+            **self.settings,
         }
 
     def name(self, of: str) -> str:

@@ -51,12 +51,15 @@ def ignore(_: str) -> None:
 
 @dataclass
 class World:
-    """An installation in ``root``. ``capabilities``, ``boot_seconds``, ``capacity``: the fakes'."""
+    """An installation in ``root``. ``capabilities``, ``boot_seconds``, ``own_seconds``,
+    ``capacity``: the fakes'.
+    """
 
     root: Path
     capabilities: Capabilities | None = None
     version: str = "1"
     boot_seconds: float = 0.0
+    own_seconds: float = 0.0
     capacity: int = 1 << 40
     ports: tuple[int, int] = (31000, 31999)
     notes: list[str] = field(default_factory=list)
@@ -90,6 +93,7 @@ class World:
         fake = FakeHypervisor(
             home.root / "fake-guests", home.id, before=lambda s: hook(f"hypervisor.{s}"),
             capabilities=self.capabilities, version=self.version, boot_seconds=self.boot_seconds,
+            own_seconds=self.own_seconds,
         )  # fmt: skip
         storage = FakeStorage(
             home.storage, home.id, before=lambda s: hook(f"storage.{s}"), capacity=self.capacity

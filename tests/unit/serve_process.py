@@ -24,14 +24,14 @@ class Serving:
     token: str
     talk: list[str]
     # Made once: each reads all certificates of the system.
-    client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=60))
+    client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=120))
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> httpx.Response:
         sent = {"Authorization": f"Bearer {self.token}"}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         return self.client.request(method, self.url + path, json=body, headers=sent)
 
-    def until_logged(self, word: str, seconds: float = 15.0) -> str:
+    def until_logged(self, word: str, seconds: float = 90.0) -> str:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for line in self.talk:

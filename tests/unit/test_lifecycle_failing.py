@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,16 @@ def test_a_refused_statement_names_the_node(world: World) -> None:
     hook = _At("hypervisor.personalise", raising(refused))
     with world.open(hook) as ctx, pytest.raises(CommandFailed, match="lab-shop-n1"):
         make_lab(ctx)
+
+
+def test_slow_guests_have_the_time_that_the_user_gives(world: World) -> None:
+    """Protects slow hosts: a guest in a guest takes minutes to become itself."""
+    with world.open() as ctx:
+        make_template(ctx)
+    with replace(world, own_seconds=500.0).open() as ctx:
+        with pytest.raises(NotReady, match="does not answer"):
+            up(ctx, named("shop"), timeout=400.0)
+        assert up(ctx, named("shop"), timeout=600.0).state == "ready"
 
 
 def test_keep_failed_keeps_the_guests_and_the_record(world: World) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from lifecycle_world import World, make_template, named
 
+from lab.cli.show import lab_text
 from lab.errors import HostUnfit, NotFound, NotReady
 from lab.hypervisor.fake import FakeHypervisor
 from lab.lifecycle import inside, power
@@ -90,6 +91,25 @@ def test_a_paused_lab_does_not_pass_for_ready(world: World) -> None:
         ctx.hypervisor.pause([N1, N2])
         view = lab(ctx, "shop")
         assert (view.state, [node.state for node in view.nodes]) == ("degraded", ["paused"] * 2)
+
+
+def test_a_node_that_cannot_write_is_told_and_goes_on(world: World) -> None:
+    """Protects labs on a full disk: the others go on, and this one where it stood."""
+    why = "a disk could not be written: no space is left for it"
+    with world.open() as ctx:
+        make(ctx)
+        up(ctx, named("other"))
+        assert isinstance(ctx.hypervisor, FakeHypervisor)
+        ctx.hypervisor.halt(N1, why)
+        view = lab(ctx, "shop")
+        assert (view.state, [node.why for node in view.nodes]) == ("degraded", [why, ""])
+        halted = next(line for line in lab_text(view, 0).splitlines() if "halted" in line)
+        assert why in halted
+        assert "`lab start shop`" in halted
+        assert lab(ctx, "other").state == "ready"
+        view = power.start(ctx, "shop", timeout=10)
+        assert (view.state, [node.why for node in view.nodes]) == ("ready", ["", ""])
+        assert "halted" not in lab_text(view, 0)
 
 
 def test_a_start_that_failed_and_a_wait_that_succeeds(world: World) -> None:

@@ -33,7 +33,7 @@ class Restarted:
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
         """A request, again and again until there is an answer."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 240
         while True:
             try:
                 assert self.now is not None
@@ -62,11 +62,11 @@ class Restarted:
         thread = threading.Thread(target=run)
         thread.start()
         try:
-            assert started.wait(20)
+            assert started.wait(120)
             yield
         finally:
             done.set()
-            thread.join(60)
+            thread.join(120)
 
 
 def each(act: Callable[[int], Any], count: int) -> list[Any]:

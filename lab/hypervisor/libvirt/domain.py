@@ -45,6 +45,10 @@ class Machine:
     firmware: str = ""
 
 
+_HALT = {"error_policy": "stop", "rerror_policy": "report"}
+"""A guest whose disk cannot be written is paused, and goes on where it was once there is space."""
+
+
 def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: bool = False) -> str:
     """The XML of a transient domain that runs ``guest``.
 
@@ -148,7 +152,9 @@ def _disk(devices: ET.Element, disk: Disk, number: int) -> None:
         ET.SubElement(element, "driver", driver)
     else:
         ET.SubElement(
-            element, "driver", driver | {"cache": "none", "io": "native", "discard": "unmap"}
+            element,
+            "driver",
+            driver | {"cache": "none", "io": "native", "discard": "unmap"} | _HALT,
         )
     ET.SubElement(element, "source", {"dev" if block else "file": str(disk.path)})
     ET.SubElement(element, "target", dev=f"vd{chr(ord('a') + number)}", bus="virtio")
@@ -159,8 +165,8 @@ def _disk(devices: ET.Element, disk: Disk, number: int) -> None:
 
 def _security(domain: ET.Element, machine: Machine) -> None:
     if machine.run_as is not None:
-        # Files belong to QEMU's user from the start (see Storage), so libvirt need not
-        # change owners back and forth, which it would also do to images that labs share.
+        # Files belong to QEMU's user from the start (see Storage, and ``access`` for devices),
+        # so libvirt need not change owners back and forth, also of images that labs share.
         label = ET.SubElement(domain, "seclabel", type="static", model="dac", relabel="no")
         _text(label, "label", "+{}:+{}".format(*machine.run_as))
     if machine.apparmor:

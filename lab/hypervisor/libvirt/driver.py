@@ -28,7 +28,7 @@ from lab.hypervisor import (
     MemoryImage,
     Network,
 )
-from lab.hypervisor.libvirt import logs, memory
+from lab.hypervisor.libvirt import access, logs, memory
 from lab.hypervisor.libvirt.channel import AgentChannel
 from lab.hypervisor.libvirt.connection import connect, default_uri, translated
 from lab.hypervisor.libvirt.domain import Machine, domain_xml, memory_path, read_tags
@@ -39,6 +39,9 @@ from lab.wait import Deadline, attempts
 _PARALLEL = 9
 _PORT_TAKEN = "Could not set up host forwarding rule"
 """What QEMU says (net/slirp.c) when a port that it is to forward cannot be bound."""
+
+
+_HALTED = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR)
 
 
 class LibvirtHypervisor:
@@ -176,7 +179,10 @@ class LibvirtHypervisor:
                 tags = read_tags(domain.XMLDesc())
                 if tags.get("home") == self._home:
                     name = GuestName(domain.name())
-                    found[name] = Guest(name, _state(domain.state()[0]), tags)
+                    code, reason = domain.state()
+                    halted = (code, reason) == _HALTED
+                    why = _disk_errors(domain) if halted else ""
+                    found[name] = Guest(name, _state(code), tags, why)
         return found
 
     def names(self) -> set[GuestName]:
@@ -199,6 +205,11 @@ class LibvirtHypervisor:
         return ["virsh", "--connect", self._connection.getURI(), "console", guest]
 
     def _create(self, guest: GuestSpec, xml: str, *, flags: int) -> Any:
+        if self.machine.run_as is not None:
+            # Each time: a device node is a new one after a rollback, an import or a reboot.
+            for disk in guest.disks:
+                if disk.format == "block":
+                    access.let_open(disk.path, self.machine.run_as[0])
         try:
             with translated(f"starting {guest.name}"):
                 return self._connection.createXML(xml, flags)
@@ -253,6 +264,13 @@ def _state(code: int) -> GuestState:
     if code in (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PMSUSPENDED):
         return "paused"
     return "stopped"
+
+
+def _disk_errors(domain: Any) -> str:
+    """Why a guest was paused that could not write to a disk."""
+    words = {libvirt.VIR_DOMAIN_DISK_ERROR_NO_SPACE: "no space is left for it"}
+    found = {words.get(code, "it failed") for code in domain.diskErrors().values()}
+    return f"a disk could not be written: {', '.join(sorted(found)) or 'it failed'}"
 
 
 def _check_image(guest: GuestSpec, image: MemoryImage) -> None:

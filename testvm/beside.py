@@ -1,0 +1,42 @@
+"""A command beside another, such as the tests of one release beside those of the next one."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Sequence
+from typing import BinaryIO
+
+from lab.errors import CommandFailed
+from lab.run import run
+
+
+class Beside:
+    """``argv`` in the background; after ``timeout`` seconds it is ended.
+
+    It is also told to end (SIGTERM) when we do, however we do: by the kernel.
+    """
+
+    def __init__(self, argv: Sequence[str], *, timeout: float) -> None:
+        self._argv = ["setpriv", "--pdeathsig", "TERM", *argv]
+        self._timeout = timeout
+        self._status = 0
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed in ``end``
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def end(self, out: BinaryIO) -> int:
+        """Wait for it and write to ``out`` what it printed; its exit status."""
+        self._thread.join()
+        with self._said:
+            self._said.seek(0)
+            shutil.copyfileobj(self._said, out)
+        out.flush()
+        return self._status
+
+    def _run(self) -> None:
+        try:
+            run(self._argv, timeout=self._timeout, log=self._said)
+        except CommandFailed as error:
+            self._status = error.status if error.status > 0 else 1
