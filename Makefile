@@ -19,7 +19,7 @@ pytest = timeout --foreground --signal=INT --kill-after=120 $$(($(TEST_TIMEOUT) 
 testvm = $(python) -m testvm test --releases "$(ZFS_RELEASES)" -- $(PYTEST)
 scripts = $(shell grep -rslE '^\#! ?(/usr)?/bin/(env )?(ba)?sh' .ci scripts images testvm)
 
-.PHONY: help up setup venv venv-dev lint format test test-unit test-e2e test-zfs test-zfs-keep bench lock clean
+.PHONY: help up setup venv venv-serve venv-dev lint format test test-unit test-e2e test-zfs test-zfs-keep bench lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z][a-z0-9-]*):[^#]*## (.*)/\1\t\2/p' Makefile | \
@@ -33,6 +33,9 @@ setup: ## install missing system packages and see that libvirt answers
 
 venv: setup ## .venv with what `lab` needs, pinned
 	@scripts/venv run
+
+venv-serve: setup ## .venv with the service (`lab serve`) as well
+	@scripts/venv serve
 
 venv-dev: setup ## .venv with the tools for tests and checks as well
 	@scripts/venv dev

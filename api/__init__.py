@@ -1,1 +1,17 @@
-"""The HTTP API."""
+"""The service: the lifecycle behind HTTP.
+
+::
+
+    app            create_app: routes, errors, middleware
+      routes/      one resource a file: a request in, a model out
+      service      what all of them share, opened once
+        jobs       what takes time, on DBOS: outlives the process
+          work     one kind of job a function: calls the lifecycle
+          admission   room on the host, in order
+        sweeper    leases that end
+        eventlog   every step, stored; bell: who waits is woken
+
+The lifecycle is synchronous: it runs in threads, each with a context of its own. Whatever is cut
+short is told by the record, as for commands; a job that was cut is done once more, and begins by
+removing what the first try left.
+"""

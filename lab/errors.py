@@ -12,6 +12,7 @@ code of the CLI and the status of the HTTP API::
     ├── NotReady        7 / 504   requirement, node, last log line
     ├── Unauthorized    8 / 401
     ├── Forbidden       9 / 403
+    ├── LimitReached   10 / 429   a quota, a rate, the queue for room
     └── Interrupted   130 / 499   Ctrl-C or SIGTERM
 """
 
@@ -120,6 +121,24 @@ class Forbidden(LabError):
 
     exit_code = 9
     http_status = 403
+
+
+class LimitReached(LabError):
+    """A quota, a rate or a queue leaves no room now; ``retry_after``: seconds, if that may help."""
+
+    exit_code = 10
+    http_status = 429
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        hint: str = "",
+        details: Sequence[str] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(what, hint=hint, details=details)
+        self.retry_after = retry_after
 
 
 class Interrupted(LabError):

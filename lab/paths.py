@@ -65,6 +65,16 @@ class Home:
         return self.root / "state.db"
 
     @property
+    def jobs_database(self) -> Path:
+        """Where the service keeps how far its jobs are, unless that is told otherwise."""
+        return self.root / "jobs.db"
+
+    @property
+    def admin_token(self) -> Path:
+        """The token that the service's first start makes; only the user can read it."""
+        return self.root / "admin-token"
+
+    @property
     def locks(self) -> Path:
         """Where lock files are."""
         return self.root / "locks"

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from lab import profilefile, tomlfile
+from lab import profilefile, servefile, tomlfile
 from lab.errors import InvalidSpec
 from lab.names import check_dataset
 from lab.paths import Home, default_root
 from lab.profile import DEFAULT, PROFILES, Layout, Profile
+from lab.servefile import Serve
 from lab.spec import GIB, MIB
 from lab.suggest import did_you_mean
 from lab.tomlfile import Key, WrongType
@@ -34,7 +35,8 @@ class Settings:
     ``port_range``: first and last port that labs may use; the default lies below the
     ports that Linux hands out to clients (``ip_local_port_range``). ``memory_floor`` and
     ``space_floor``: bytes that stay free on the host. ``profile``: that of labs which name
-    none; ``profiles``: those of users. ``sources``: key -> where its value
+    none; ``profiles``: those of users. ``serve``: the service. ``url``: the service that verbs work
+    against; empty: this host. ``sources``: key -> where its value
     came from, for ``lab doctor``.
     """
 
@@ -53,6 +55,8 @@ class Settings:
     layout: Layout = "single"
     profile: str = DEFAULT.name
     profiles: Mapping[str, Profile] = field(default_factory=dict)
+    serve: Serve = field(default_factory=Serve)
+    url: str = ""
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def all_profiles(self) -> dict[str, Profile]:
@@ -97,7 +101,7 @@ def load(
 
     for key, value in (flags or {}).items():
         if value is not None:
-            flag = "--" + key.replace("_", "-")
+            flag = "--remote" if key == "url" else "--" + key.replace("_", "-")
             take({key: tomlfile.parse(_KEYS, key, value, flag)}, flag)
     for key in _KEYS:
         variable = f"LAB_{key.upper()}"
@@ -192,4 +196,6 @@ _KEYS: Mapping[str, Key] = {
     "layout": tomlfile.one_of("single", "split"),
     "profile": Key("a profile such as balanced", tomlfile.text),
     "profiles": Key("tables, one for each profile", profilefile.parse),
+    "serve": Key("a table", servefile.parse),
+    "url": Key("a URL such as https://labs.example:8443", tomlfile.text),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from lab.cli.signals import Interrupts, write_stderr
 
 if TYPE_CHECKING:
     from lab.cli.session import Lifecycle, Session
+    from lab.progress import Listener
     from lab.settings import Settings
 
 REMOVING = "removing what was made"
@@ -27,6 +28,7 @@ class App:
     lifecycle: Lifecycle
     interrupts: Interrupts = field(default_factory=Interrupts)
     home: str | None = None
+    remote: str | None = None
     debug: bool = False
     quiet: bool = False
     after_dashes: tuple[str, ...] | None = None
@@ -34,7 +36,18 @@ class App:
 
     def settings(self) -> Settings:
         """The settings that hold here."""
-        return self.lifecycle.settings({"home": self.home})
+        return self.lifecycle.settings({"home": self.home, "url": self.remote})
+
+    def here(self) -> Lifecycle:
+        """The lifecycle of this host; raises InvalidSpec if a service elsewhere is meant."""
+        from lab.errors import InvalidSpec
+
+        if url := self.settings().url:
+            raise InvalidSpec(
+                f"this verb is about the host it runs on, and {url} is another",
+                hint="run it on that host, or here without LAB_URL and --remote",
+            )
+        return self.lifecycle
 
     @contextmanager
     def open(self, *, doing: str = "") -> Iterator[Session]:
@@ -51,8 +64,21 @@ class App:
 
             self.interrupts.on_first = interrupted
             self.interrupts.doing = doing
-            with self.lifecycle.open(settings, hear) as session:
+            with self._opened(settings, hear) as session:
                 yield session
+
+    def _opened(self, settings: Settings, hear: Listener) -> AbstractContextManager[Session]:
+        if not settings.url:
+            return self.lifecycle.open(settings, hear)
+        from lab.errors import HostUnfit
+
+        try:
+            from lab.cli.remote import open_remote
+        except ModuleNotFoundError as error:
+            raise HostUnfit(
+                "what talks to a service is not installed", hint="run `scripts/venv client`"
+            ) from error
+        return open_remote(settings.url, hear)
 
     def say(self, text: str) -> None:
         """Talk: one line on stderr, unless it is not wanted."""

@@ -88,9 +88,10 @@ def sources(incomplete: str) -> list[str]:
 def _recorded(ctx: typer.Context) -> Recorded:
     root = ctx.find_root()
     app: App = root.obj
-    app.home = root.params.get("home") or None
+    app.home, app.remote = (root.params.get(name) or None for name in ("home", "remote"))
     try:
-        return app.lifecycle.recorded(app.settings())
+        # Not of a service elsewhere: nobody waits for a network at each Tab.
+        return app.here().recorded(app.settings())
     except Exception:  # noqa: BLE001  # see above
         from lab.cli.session import Recorded
 

@@ -33,6 +33,7 @@ def down(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All labs.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Protected labs as well.")] = False,
 ) -> int:
     """Remove labs, with all that is in them."""
     app = app_of(ctx)
@@ -48,10 +49,10 @@ def down(
             _agree(meant, yes=yes)
         else:
             meant = list(dict.fromkeys(names or [pick(session, "")]))
-        return _remove(app, session, meant)
+        return _remove(app, session, meant, force=force)
 
 
-def _remove(app: App, session: Session, names: list[str]) -> int:
+def _remove(app: App, session: Session, names: list[str], *, force: bool) -> int:
     """Remove all that can be removed; the exit code is that of the first failure."""
     from lab.cli.failure import describe
 
@@ -61,7 +62,7 @@ def _remove(app: App, session: Session, names: list[str]) -> int:
         try:
             # A removal that has begun is best ended; between two there is time to stop.
             with app.interrupts.shield(f"removing {name}"):
-                session.down(name)
+                session.down(name, force=force)
         except LabError as error:
             if len(names) == 1:
                 raise

@@ -192,7 +192,8 @@ def wanted(
     ]
     given = cast("LabValues", {key: parse(text) for key, text, parse in said if text})
     spec = labfile.merge(labfile.read(Path.cwd()), given, default_ttl=settings.default_ttl)
-    settings.profile_of(spec.profile)  # a wrong name is told before anything else
+    if not settings.url:  # a service has profiles of its own
+        settings.profile_of(spec.profile)  # a wrong name is told before anything else
     return spec
 
 

@@ -39,7 +39,7 @@ def init(
     wanted = pool or settings.pool
     if not wanted:
         raise InvalidSpec("no dataset is given", hint="`lab host init --pool tank/lab`")
-    view = app.lifecycle.init_host(settings, wanted)
+    view = app.here().init_host(settings, wanted)
     emit(view, how, table=lambda: _host(view), names=lambda: [view.pool])
     if view.missing:
         app.say("run these as root, then `lab host init` again")
@@ -104,7 +104,7 @@ def doctor(ctx: typer.Context, output: flags.Output = "table") -> int:
     """
     app = app_of(ctx)
     how = parse_format(output)
-    findings = app.lifecycle.doctor(app.settings())
+    findings = app.here().doctor(app.settings())
     emit(
         findings,
         how,

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from lab.progress import Listener
     from lab.settings import Settings
     from lab.spec import LabSpec
+    from lab.state.store import Store
 
 
 class SqlClient(AbstractContextManager[object], Protocol):
@@ -56,7 +57,11 @@ class Session:
     """The verbs of the lifecycle in one open context; each is documented there."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
+        self._opened = context
+
+    @property
+    def _context(self) -> Context:
+        return self._opened
 
     def up(
         self,
@@ -85,11 +90,11 @@ class Session:
 
         return preview(self._context, spec, cold=cold)
 
-    def down(self, name: str) -> None:
+    def down(self, name: str, *, force: bool = False) -> None:
         """Remove a lab."""
         from lab.lifecycle.down import down
 
-        down(self._context, name)
+        down(self._context, name, force=force)
 
     def names(self) -> list[str]:
         """The names of all labs, those too that only tags tell of."""
@@ -306,6 +311,15 @@ class Lifecycle:
         from lab.lifecycle.hostinit import init
 
         return init(settings, pool)
+
+    @contextmanager
+    def record(self, settings: Settings) -> Iterator[Store]:
+        """The record alone, for tokens: no hypervisor is asked."""
+        from lab.state.opening import open_store
+
+        settings.home.create()
+        with open_store(settings.home) as store:
+            yield store
 
     def recorded(self, settings: Settings) -> Recorded:
         """What is recorded, for completion: a glance at the state only."""

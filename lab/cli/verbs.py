@@ -19,6 +19,9 @@ from lab.suggest import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., object])
 
+_WITH_VALUE = {"--home": "directory", "--remote": "URL"}
+"""The global flags that take a value, and what that is."""
+
 HELP_FLAGS = {"help_option_names": ["-h", "--help"]}
 
 
@@ -150,6 +153,16 @@ class SnapshotVerbs(Verbs):
     }
 
 
+class TokenVerbs(Verbs):
+    """Make, list and revoke tokens, which the service asks for."""
+
+    table: ClassVar[Mapping[str, str | type[Verbs]]] = {
+        "create": "lab.cli.token:create",
+        "ls": "lab.cli.token:ls",
+        "revoke": "lab.cli.token:revoke",
+    }
+
+
 class HostVerbs(Verbs):
     """Prepare this host."""
 
@@ -181,6 +194,8 @@ class RootVerbs(Verbs):
         "env": "lab.cli.env:env",
         "image": ImageVerbs,
         "template": TemplateVerbs,
+        "serve": "lab.cli.serve:serve",
+        "token": TokenVerbs,
         "host": HostVerbs,
         "gc": "lab.cli.host:gc",
         "doctor": "lab.cli.host:doctor",
@@ -189,8 +204,8 @@ class RootVerbs(Verbs):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Accept the global flags behind the verb too: that is where people add them."""
-        if args and args[-1] == "--home" and not ctx.resilient_parsing:
-            raise InvalidSpec("--home: no directory is given")
+        if args and args[-1] in _WITH_VALUE and not ctx.resilient_parsing:
+            raise InvalidSpec(f"{args[-1]}: no {_WITH_VALUE[args[-1]]} is given")
         rest: list[str] = super().parse_args(ctx, _globals_first(args))
         refuse_empty(ctx)
         return rest
@@ -217,12 +232,20 @@ def _root(
     home: str = typer.Option(
         "", "--home", metavar="DIR", show_default=False, help="Where all is kept (LAB_HOME)."
     ),
+    remote: str = typer.Option(
+        "",
+        "--remote",
+        metavar="URL",
+        show_default=False,
+        help="The service to work against (LAB_URL), with the token in LAB_TOKEN.",
+    ),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No notes, no progress."),
     debug: bool = typer.Option(False, "--debug", help="A traceback with each error."),
     version: bool = typer.Option(False, "--version", help="Print the version."),
 ) -> None:
     app = ctx.obj
-    app.home, app.quiet, app.debug = home or None, quiet, debug
+    app.home, app.remote = home or None, remote or None
+    app.quiet, app.debug = quiet, debug
     if ctx.invoked_subcommand is None:
         if version:
             from lab.cli.host import version as print_version
@@ -273,9 +296,10 @@ def _globals_first(args: list[str]) -> list[str]:
     for word in words:
         if word == "--":
             return [*first, *rest, word, *words]
-        if word in ("--debug", "--quiet", "-q") or word.startswith("--home="):
+        flag, given, _ = word.partition("=")
+        if word in ("--debug", "--quiet", "-q") or (given and flag in _WITH_VALUE):
             first.append(word)
-        elif word == "--home":
+        elif word in _WITH_VALUE:
             value = next(words, None)
             if value is None:
                 rest.append(word)  # while it is being completed

@@ -173,5 +173,6 @@ def _record(ctx: Context, name: str, spec: LabSpec, plan: Blueprint) -> None:
             owner=ctx.settings.owner,
             created_at=now,
             expires_at=None if spec.ttl is None else now + spec.ttl,
+            **vars(ctx.origin),
         )
     )

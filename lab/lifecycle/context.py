@@ -47,6 +47,23 @@ RunAs = tuple[int, int] | None
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Who has a lab made, as its record keeps it; empty where that is not the service.
+
+    ``heartbeat``: seconds that each sign of life gives the lab; None: it needs none.
+    """
+
+    project: str = ""
+    job: str = ""
+    protected: bool = False
+    heartbeat: float | None = None
+
+
+UNKNOWN = Origin()
+"""Where labs come from that the service does not make."""
+
+
+@dataclass(frozen=True)
 class Context:
     """The record, the seams, and whom to tell. Built by ``open_context``.
 
@@ -60,6 +77,7 @@ class Context:
     progress: Progress
     sql: Sql
     build: Build
+    origin: Origin = UNKNOWN
 
     @property
     def home(self) -> Home:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.errors import NotFound
+from lab.errors import Conflict, NotFound
 from lab.lifecycle.context import Context
 from lab.lifecycle.look import tagged
 from lab.lifecycle.remove import forget
@@ -11,12 +11,18 @@ from lab.names import Owner, check_lab_name
 from lab.suggest import did_you_mean
 
 
-def down(ctx: Context, name: str) -> None:
-    """Remove a lab; raises NotFound, and Conflict while another command works on it."""
+def down(ctx: Context, name: str, *, force: bool = False) -> None:
+    """Remove a lab; ``force``: a protected one as well.
+
+    Raises NotFound, and Conflict if it is protected or while another command works on it.
+    """
     check_lab_name(name)
     owner = Owner("lab", name)
     with lock(ctx.home, "lab", name, wait=False):
-        known = ctx.store.labs.find(name) is not None
+        record = ctx.store.labs.find(name)
+        if record is not None and record.protected and not force:
+            raise Conflict(f"the lab {name} is protected", hint="`--force` removes it all the same")
+        known = record is not None
         with ctx.progress.step("down", f"removing the lab {name}"):
             removed = forget(ctx, owner) if known or name in names(ctx) else []
         if not known and not removed:

@@ -53,18 +53,23 @@ class Client:
 def client(ctx: Context, name: str, node: str | None) -> Client:
     """The client program that opens a session on a node; raises HostUnfit if there is none."""
     account, port = _login(ctx, name, node)
-    program = next((found for p in ("mariadb", "mysql") if (found := shutil.which(p))), None)
-    if program is None:
+    options = ctx.home.private(Owner("lab", name)) / f"client-{secrets.token_hex(6)}.cnf"
+    return program(account, port, options)
+
+
+def program(account: Account, port: int, options: Path) -> Client:
+    """The client program for a port, with ``options`` to hold the password; raises HostUnfit."""
+    found = next((path for p in ("mariadb", "mysql") if (path := shutil.which(p))), None)
+    if found is None:
         raise HostUnfit(
             "no mariadb or mysql client is installed",
             hint="install mariadb-client, or give the statement with -e",
         )
-    options = ctx.home.private(Owner("lab", name)) / f"client-{secrets.token_hex(6)}.cnf"
     content = (
         f"[client]\nhost={account.host}\nport={port}\nprotocol=tcp\n"
         f"user={account.user}\npassword={account.password}\n"
     )
-    return Client([program, f"--defaults-extra-file={options}"], options, content)
+    return Client([found, f"--defaults-extra-file={options}"], options, content)
 
 
 def _login(ctx: Context, name: str, node: str | None) -> tuple[Account, int]:

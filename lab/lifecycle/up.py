@@ -89,11 +89,18 @@ def up(
         try:
             _make(ctx, job, cold=cold)
             took = time.time() - began - ctx.progress.spent(*FIRST_USE)
-            ctx.store.labs.update(job.owner.name, state="ready", ready_seconds=took)
+            ctx.store.labs.update(
+                job.owner.name, state="ready", ready_seconds=took, **_lease(job.spec)
+            )
             return look_at(ctx, job.owner.name, steps=ctx.progress.steps)
         except BaseException as error:
             _give_up(ctx, job, error, keep=keep_failed)
             raise
+
+
+def _lease(spec: LabSpec) -> dict[str, float]:
+    """What to record of the lease of a lab that is ready: it counts from now."""
+    return {} if spec.ttl is None else {"expires_at": time.time() + spec.ttl}
 
 
 def _make(ctx: Context, job: _Job, *, cold: bool) -> None:

@@ -16,6 +16,9 @@ ImageState = Literal["building", "ready"]
 TemplateState = Literal["building", "ready", "broken"]
 ResourceKind = Literal["volume", "guest", "port", "file", "segment"]
 ResourceState = Literal["intended", "made"]
+Scope = Literal["read", "use", "admin"]
+JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+JobKind = Literal["create", "delete", "start", "stop", "restart", "expire"]
 Started = Literal["warm", "cold"]
 
 
@@ -26,7 +29,9 @@ class LabRecord:
     ``image``, ``template``: their keys. ``user``: the database user that ``password`` is
     for; ``owner``: the person who made the lab. ``segment``: the number
     of its private network. ``expires_at`` None: no lease. ``ready_seconds``, ``started``:
-    how its last start went, None before; ``why_cold``: why it was not warm.
+    how its last start went, None before; ``why_cold``: why it was not warm. ``project``, ``job``:
+    of the service, which made it; empty for others. ``protected``: it is not removed without
+    force. ``heartbeat``: seconds that each sign of life gives it, None if it needs none.
     """
 
     name: str
@@ -51,6 +56,10 @@ class LabRecord:
     why_cold: str = ""
     profile: str = "balanced"
     snapshots: str = ""
+    project: str = ""
+    job: str = ""
+    protected: bool = False
+    heartbeat: float | None = None
 
 
 @dataclass(frozen=True)
@@ -145,3 +154,66 @@ class EventRecord:
     state: str
     text: str
     seconds: float
+
+
+@dataclass(frozen=True)
+class TokenRecord:
+    """Who may use the service. ``hash``: SHA-256 of the secret, in hex.
+
+    ``scope``: read, use or admin; each includes those before it, admin all projects. ``max_*``:
+    what the project may have when this token asks for more (labs, nodes, bytes of memory, seconds
+    of lease); None: no limit.
+    """
+
+    id: str
+    name: str
+    hash: str = field(repr=False)
+    scope: Scope
+    project: str
+    created_at: float
+    expires_at: float | None = None
+    revoked_at: float | None = None
+    max_labs: int | None = None
+    max_nodes: int | None = None
+    max_memory: int | None = None
+    max_ttl: float | None = None
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """Something that the service does.
+
+    ``request``: what was asked for; ``lab``: its name, once known. ``key``,
+    ``digest``: the Idempotency-Key and a hash of the request that came with it.
+    ``error``: a problem (RFC 9457) if it failed. ``cancel``: somebody asked for that.
+    """
+
+    id: str
+    kind: JobKind
+    lab: str
+    project: str
+    token: str
+    state: JobState
+    request: Mapping[str, Any] = field(hash=False)
+    digest: str
+    created_at: float
+    key: str | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    error: Mapping[str, Any] | None = field(default=None, hash=False)
+    cancel: bool = False
+
+
+@dataclass(frozen=True)
+class AuditRecord:
+    """Who did what: a request that was to change something, and the status of its answer."""
+
+    id: int
+    at: float
+    token: str
+    project: str
+    action: str
+    target: str
+    status: int
+    request: str
+    address: str

@@ -71,6 +71,10 @@ labs = Table(
     _text("why_cold"),
     Column("profile", String, nullable=False, server_default="balanced"),
     Column("snapshots", String, nullable=False, server_default=text("''")),
+    Column("project", String, nullable=False, server_default=text("''")),
+    Column("job", String, nullable=False, server_default=text("''")),
+    Column("protected", Boolean, nullable=False, server_default=text("false")),
+    Column("heartbeat", Double),
     CheckConstraint("state IN ('creating', 'ready', 'stopped', 'failed', 'removing')", "state"),
 )
 
@@ -153,3 +157,59 @@ events = Table(
 )
 Index(None, events.c.owner)
 Index(None, events.c.at)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", String, primary_key=True),
+    _text("name"),
+    _text("hash"),
+    _text("scope"),
+    _text("project"),
+    _seconds("created_at"),
+    _seconds("expires_at", nullable=True),
+    _seconds("revoked_at", nullable=True),
+    Column("max_labs", Integer),
+    Column("max_nodes", Integer),
+    Column("max_memory", BigInteger),
+    _seconds("max_ttl", nullable=True),
+    CheckConstraint("scope IN ('read', 'use', 'admin')", "scope"),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", String, primary_key=True),
+    _text("kind"),
+    _text("lab"),
+    _text("project"),
+    _text("token"),
+    _text("state"),
+    Column("request", JSON, nullable=False),
+    _text("digest"),
+    Column("key", String),
+    _seconds("created_at"),
+    _seconds("started_at", nullable=True),
+    _seconds("ended_at", nullable=True),
+    Column("error", JSON(none_as_null=True)),
+    Column("cancel", Boolean, nullable=False),
+    CheckConstraint("state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled')", "state"),
+    UniqueConstraint("token", "key"),
+)
+Index(None, jobs.c.state)
+Index(None, jobs.c.created_at)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    _seconds("at"),
+    _text("token"),
+    _text("project"),
+    _text("action"),
+    _text("target"),
+    _int("status"),
+    _text("request"),
+    _text("address"),
+)
+Index(None, audit.c.at)

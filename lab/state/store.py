@@ -14,6 +14,7 @@ from lab.paths import Home
 from lab.state import schema
 from lab.state.database import Database
 from lab.state.events import Events
+from lab.state.jobs import Audit, Jobs
 from lab.state.keyed import Keyed
 from lab.state.nodes import Nodes
 from lab.state.records import (
@@ -22,6 +23,7 @@ from lab.state.records import (
     LabWithNodes,
     NodeRecord,
     TemplateRecord,
+    TokenRecord,
 )
 from lab.state.resources import Resources
 
@@ -44,6 +46,9 @@ class Store:
         self.templates = Keyed(self._database, schema.templates, TemplateRecord, "template")
         self.resources = Resources(self._database)
         self.events = Events(self._database)
+        self.tokens = Keyed(self._database, schema.tokens, TokenRecord, "token")
+        self.jobs = Jobs(self._database)
+        self.audit = Audit(self._database)
 
     def close(self) -> None:
         """Close the connections; the next use opens new ones."""

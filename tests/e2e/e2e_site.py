@@ -31,7 +31,11 @@ PXC_SPEC = LabSpec("pxc", nodes=3, engine="mariadb")
 CRASH_NAME = "E2E_CRASH_NAME"
 
 _KEPT = ("images", "templates", "storage/images", "storage/templates", "logs/images", "locks")
-_KEPT_FILES = ("state.db", "state.db-wal", "state.db-shm", "reachable.json")
+_DATABASES = ("state.db", "jobs.db")
+_KEPT_FILES = (
+    *(f"{name}{part}" for name in _DATABASES for part in ("", "-wal", "-shm")),
+    "admin-token", "reachable.json",
+)  # fmt: skip
 
 
 def _free_block() -> range:

@@ -322,7 +322,7 @@ def test_every_verb_has_help(line: list[str], capsys: Capture) -> None:
     assert main([*line, "--help"], lifecycle=FakeLifecycle()) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"Usage: {' '.join(['lab', *line])} ")
-    if line and line not in (["image"], ["template"], ["snapshot"], ["host"]):
+    if line and line not in (["image"], ["template"], ["snapshot"], ["token"], ["host"]):
         assert "\n  Examples:\n    " in text
         assert f"lab {' '.join(line)}" in text.split("Examples:")[1]
     assert "..." not in text.split("Commands:")[-1] if "Commands:" in text else True

@@ -14,7 +14,7 @@ from lab.paths import Home
 from lab.state.records import LabRecord
 from lab.state.store import Store
 
-HEAVY = {"alembic", "cryptography", "http.client", "msgspec", "pymysql", "rich", "yaml"}
+HEAVY = {"alembic", "cryptography", "http.client", "httpx", "msgspec", "pymysql", "rich", "yaml"}
 """What listing labs has no use for; each costs 5 to 250 ms."""
 
 

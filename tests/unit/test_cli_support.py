@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from cli_views import image_view, lab_view, preview_view, template_view
@@ -41,6 +42,8 @@ from lab.paths import Home
 from lab.progress import Event, Listener
 from lab.settings import Settings
 from lab.spec import LabSpec
+from lab.state.opening import open_store
+from lab.state.store import Store
 from lab.undo import Undo
 
 HERE = Path(__file__)
@@ -92,7 +95,8 @@ class FakeSession(Session):
         self._called("preview", spec, cold=cold)
         return preview_view(template=None if cold else "feedfacefeedface")
 
-    def down(self, name: str) -> None:
+    def down(self, name: str, *, force: bool = False) -> None:
+        del force
         self._called("down", name)
         time.sleep(float(os.environ.get("FAKE_DOWN", "0")))
         self._find(name)
@@ -286,6 +290,13 @@ class FakeLifecycle(Lifecycle):
     def doctor(self, settings: Settings) -> list[Finding]:
         self.log("doctor", home=settings.home.root)
         return self.findings
+
+    @contextmanager
+    def record(self, settings: Settings) -> Iterator[Store]:
+        """An empty record."""
+        self.log("record", home=settings.home.root)
+        with TemporaryDirectory() as root, open_store(Home(Path(root))) as store:
+            yield store
 
     def recorded(self, settings: Settings) -> Recorded:
         self.log("recorded", home=settings.home.root)

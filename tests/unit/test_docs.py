@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from lab import labfile, settings
+from lab import labfile, servefile, settings
 from lab.cli.verbs import RootVerbs, root_command
 from lab.labfile import LabValues
 from lab.paths import Home
 from lab.run import run
+from lab.servefile import Serve
 from lab.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -177,13 +178,22 @@ def test_every_setting_is_documented_with_its_default() -> None:
     documented = rows("config.md", "## Settings")
     assert set(documented) == {field.name for field in fields(Settings)} - {"sources"}
     plain = Settings(home=Home(Path("/x")), owner="x")
-    not_said = ("home", "owner", "libvirt_uri", "profiles")  # depends, or is a table
+    not_said = ("home", "owner", "libvirt_uri", "profiles", "serve")  # depends, or is a table
     shown = {k: v for k, v in documented.items() if k not in not_said}
     env = {f"LAB_{name.upper()}": value for name, value in shown.items()}
     read = settings.load(env=env, files=[])
     assert {name: getattr(read, name) for name in shown} == {
         name: getattr(plain, name) for name in shown
     }
+
+
+def test_every_setting_of_the_service_is_documented_with_its_default() -> None:
+    """Protects docs/api.md from falling behind."""
+    documented = rows("api.md", "## Settings")
+    assert set(documented) == set(servefile.KEYS) == {field.name for field in fields(Serve)}
+    said = {name: value for name, value in documented.items() if value}
+    yes_no = {name: value == "true" for name, value in said.items() if value in ("true", "false")}
+    assert servefile.parse({**said, **yes_no}) == Serve()
 
 
 def test_every_key_of_lab_toml_is_documented() -> None:

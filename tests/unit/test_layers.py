@@ -14,15 +14,16 @@ PACKAGES = ("lab", "api", "images")
 # From the top down. A room is a module or package of `lab`, or another top-level package.
 # It may import rooms of its own row and of those below, never one above.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"__main__", "cli", "api"}),
+    frozenset({"__main__", "cli", "api", "pytest_plugin"}),
+    frozenset({"client"}),
     frozenset({"lifecycle"}),
     frozenset(
         {"images", "state", "storage", "hypervisor", "guest", "blueprints", "host", "exchange"}
     ),
     frozenset(
         {
-            "settings", "labfile", "profile", "profilefile", "schedule", "locks", "paths",
-            "spec", "names",
+            "settings", "labfile", "profile", "profilefile", "servefile", "schedule", "locks",
+            "paths", "spec", "names",
             "errors", "run", "wait", "undo", "progress", "suggest", "tomlfile",
         }
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import tarfile
 import threading
@@ -215,8 +216,10 @@ def test_late_tests_on_the_host_still_clean_up(tmp_path: Path) -> None:
     program = (
         f"from testvm import runner; raise SystemExit(runner.on_host([{str(slow)!r}], timeout=2))"
     )
+    # Plugins take longer to load than the tests may take.
+    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     with pytest.raises(CommandFailed) as failed:
-        run([sys.executable, "-c", program], cwd=ROOT, timeout=60)
+        run([sys.executable, "-c", program], cwd=ROOT, env=env, timeout=60)
     assert failed.value.status == pytest.ExitCode.INTERRUPTED
     assert done.exists()
 

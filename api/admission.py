@@ -1,0 +1,178 @@
+"""Room on the host: who does not fit waits in order, up to a limit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from lab import host
+from lab.errors import HostUnfit, LimitReached
+from lab.settings import Settings
+from lab.spec import LabSpec, format_size
+from lab.state.store import Store
+
+_LOOK_EVERY = 0.5
+"""Seconds between two looks: labs also go without our doing."""
+_RETRY = 30.0
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a lab takes of the host: bytes of memory and disk, processors, ports."""
+
+    memory: int = 0
+    disk: int = 0
+    cpus: int = 0
+    ports: int = 0
+
+    def __add__(self, other: Need) -> Need:
+        return Need(
+            self.memory + other.memory,
+            self.disk + other.disk,
+            self.cpus + other.cpus,
+            self.ports + other.ports,
+        )
+
+
+def need_of(spec: LabSpec) -> Need:
+    """What ``spec`` takes."""
+    size, nodes = spec.size, spec.nodes
+    return Need(nodes * size.memory, nodes * size.disk, nodes * size.cpus, 2 * nodes)
+
+
+class Admission:
+    """Lets jobs in, the oldest first, while there is room. Safe for use by several threads.
+
+    Memory: all labs that run have at most the budget together, and what is let in but not yet
+    made fits into what the host has available now.
+    """
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self._settings = settings
+        self._store = store
+        self._change = threading.Condition()
+        self._waiting: list[tuple[float, str]] = []
+        self._inside: dict[str, Need] = {}
+        self._stopped = False
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs wait for room."""
+        with self._change:
+            return len(self._waiting)
+
+    def check(self, need: Need) -> None:
+        """Raise HostUnfit if ``need`` never fits, LimitReached if too many wait already."""
+        for word, has, wants in self._limits(need):
+            if wants > has:
+                raise HostUnfit(
+                    f"the lab needs {_figure(word, wants)} of {word},"
+                    f" all labs together may have {_figure(word, has)}",
+                    hint="ask for fewer nodes or smaller ones",
+                )
+        jobs = self._store.jobs.open()
+        queued = sum(job.kind == "create" and job.state == "queued" for job in jobs)
+        if queued >= self._settings.serve.queue:
+            raise LimitReached(
+                f"{queued} requests wait for room on the host already",
+                hint="try again later, or remove a lab",
+                retry_after=_RETRY,
+            )
+
+    @contextmanager
+    def enter(
+        self, job: str, since: float, need: Need, *, stop: Callable[[], None]
+    ) -> Iterator[None]:
+        """Wait for room, and have it for the block.
+
+        ``since``: the job's place in the queue; ``stop`` is called now and then and may raise.
+        Raises HostUnfit, with figures, when ``queue_timeout`` is over.
+        """
+        ticket = (since, job)
+        deadline = time.monotonic() + self._settings.serve.queue_timeout
+        with self._change:
+            self._waiting.append(ticket)
+            try:
+                while (lacks := self._lacks(ticket, need)) != "":
+                    stop()
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        raise HostUnfit(f"there is no room on the host: {lacks}")
+                    self._change.wait(min(_LOOK_EVERY, left))
+                self._inside[job] = need
+            finally:
+                self._waiting.remove(ticket)
+                self._change.notify_all()
+        try:
+            yield
+        finally:
+            with self._change:
+                del self._inside[job]
+                self._change.notify_all()
+
+    def changed(self) -> None:
+        """Tell those who wait that a lab has gone."""
+        with self._change:
+            self._change.notify_all()
+
+    def _limits(self, need: Need) -> list[tuple[str, int, int]]:
+        """The budget: its name, how much there is, what ``need`` takes of it."""
+        settings = self._settings
+        first, last = settings.port_range
+        found = [
+            ("memory", self.memory_budget, need.memory),
+            ("ports", last - first + 1, need.ports),
+        ]
+        if settings.serve.cpus:
+            found.append(("processors", settings.serve.cpus, need.cpus))
+        return found
+
+    @property
+    def memory_budget(self) -> int:
+        """Bytes of memory that all labs may have together."""
+        return self._settings.serve.memory or host.memory().total - self._settings.memory_floor
+
+    def used(self) -> Need:
+        """What labs have that run, and jobs that were let in."""
+        with self._change:
+            return self._used()
+
+    def _used(self) -> Need:
+        total = sum(self._inside.values(), Need())
+        for lab in self._store.labs.all():
+            if lab.job in self._inside:
+                continue
+            nodes = lab.node_count
+            running = nodes if lab.state != "stopped" else 0
+            total += Need(running * lab.memory, 0, running * lab.cpus, 2 * nodes)
+        return total
+
+    def _lacks(self, ticket: tuple[float, str], need: Need) -> str:
+        """What ``need`` lacks, with figures; empty if there is room and it is its turn."""
+        if ticket != min(self._waiting):
+            return "others came first"
+        used = self._used()
+        for word, has, wants in self._limits(need + used):
+            if wants > has:
+                free = _figure(word, max(0, has - (wants - _of(word, need))))
+                asked = _figure(word, _of(word, need))
+                return f"{asked} of {word} is needed, {free} of {_figure(word, has)} is free"
+        promised = sum(self._inside.values(), Need()).memory
+        have = host.memory().available - self._settings.memory_floor - promised
+        if self._settings.hypervisor != "fake" and need.memory > have:
+            return (
+                f"{format_size(need.memory)} of memory is needed,"
+                f" {format_size(max(0, have))} is available and not promised to others"
+            )
+        return ""
+
+
+def _of(word: str, need: Need) -> int:
+    return {"memory": need.memory, "ports": need.ports, "processors": need.cpus}[word]
+
+
+def _figure(word: str, number: int) -> str:
+    return format_size(number) if word == "memory" else str(number)

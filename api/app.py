@@ -1,0 +1,110 @@
+"""The application: routes, errors, and the document that describes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+
+from api import problems
+from api.auth import FailedLogins, Needs, Reader
+from api.guard import Guard
+from api.routes import events, health, host, jobs, labs, power, tokens
+from api.service import Service
+
+own = APIRouter(tags=["host"])
+
+
+@own.get("/openapi.json", operation_id="getOpenApi")
+def described(request: Request, _: Reader) -> dict[str, Any]:
+    """The document that describes this API."""
+    found: dict[str, Any] = request.app.openapi()
+    return found
+
+
+_ROUTERS = (
+    own,
+    health.router,
+    labs.router,
+    power.router,
+    jobs.router,
+    events.router,
+    host.router,
+    tokens.router,
+)
+_ERRORS = {
+    "401": "No valid token.",
+    "403": "The token does not allow this.",
+    "404": "There is no such thing, or it is another project's.",
+    "409": "It exists, is busy or protected, or others depend on it.",
+    "412": "It was changed since the ETag in If-Match.",
+    "413": "The request is too large.",
+    "422": "What was asked for makes no sense.",
+    "429": "A quota, a rate or the queue leaves no room now.",
+    "500": "A command failed, or the service has a mistake.",
+    "503": "The host cannot do it now.",
+    "504": "Something did not get ready in time.",
+}
+
+
+def create_app(service: Service) -> FastAPI:
+    """The application around a service that is open."""
+    app = FastAPI(
+        title="lab",
+        version="1",
+        summary="Disposable VM labs of MySQL-family clusters.",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    app.state.service = service
+    app.state.failures = FailedLogins(service.settings.serve.failed_auth)
+    for router in _ROUTERS:
+        app.include_router(router)
+    problems.install(app)
+    app.add_middleware(Guard, service=service)
+    app.openapi = lambda: document(app)  # type: ignore[method-assign]  # the documented way
+    return app
+
+
+def scope_of(route: APIRoute) -> str:
+    """The scope that a route takes; empty if it answers without a token."""
+    found = [d.call for d in route.dependant.dependencies if isinstance(d.call, Needs)]
+    return found[0].scope if found else ""
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document: with the scope of each operation, and its errors as they are."""
+    if app.openapi_schema:
+        return app.openapi_schema
+    found = get_openapi(
+        title=app.title, version=app.version, summary=app.summary, routes=app.routes
+    )
+    schemas = found.setdefault("components", {}).setdefault("schemas", {})
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    schemas["Problem"] = problems.Problem.model_json_schema()
+    for route in (route for router in _ROUTERS for route in router.routes):
+        if isinstance(route, APIRoute) and route.include_in_schema:
+            for method in route.methods or ():
+                _describe(found["paths"][route.path_format][method.lower()], scope_of(route))
+    app.openapi_schema = found
+    return found
+
+
+def _describe(operation: dict[str, Any], scope: str) -> None:
+    if scope:
+        operation["x-scope"] = scope
+        operation["description"] += f"\n\nScope: {scope}."
+    for status, text in _ERRORS.items():
+        if not scope and status not in ("500", "503", "404"):
+            operation["responses"].pop(status, None)
+            continue
+        schema = {"schema": {"$ref": "#/components/schemas/Problem"}}
+        operation["responses"][status] = {
+            "description": text,
+            "content": {problems.MEDIA_TYPE: schema},
+        }

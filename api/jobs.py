@@ -1,0 +1,261 @@
+"""Jobs: what takes time, on DBOS, so that it outlives the process.
+
+A job is a row of ours (who wants what, how it ended) and a workflow of DBOS with the same id, which
+makes sure that it is done: one that a killed service left is begun again by the next. The row comes
+first; a row without a workflow is given one at the start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from dbos import DBOS, DBOSConfig, SetWorkflowID
+
+from api import problems, webhooks
+from api.admission import need_of
+from api.eventlog import topic
+from api.logs import JOB, log
+from api.work import WORK, Task, spec_of
+from lab.errors import Conflict, HostUnfit, Interrupted, LabError
+from lab.lifecycle.context import Origin
+from lab.progress import Event
+from lab.state.jobs import OPEN
+from lab.state.records import JobRecord, JobState
+
+if TYPE_CHECKING:
+    from api.service import Service
+
+_OVERDUE = 30.0
+"""Seconds after which a job should have been begun."""
+_WRITES = 6
+"""How often the end of a job is tried to be recorded; each try waits for others to write."""
+_TRIES = 20
+"""How often a job is begun: one that takes the service down with it is given up."""
+_OVER = ("SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
+"""The states of workflows that DBOS does not go on with."""
+_VERSION = "1"
+"""Of the workflows, not of the program: a newer program goes on with an older one's jobs."""
+
+_running: Jobs | None = None
+
+
+@DBOS.workflow(name="job", max_recovery_attempts=_TRIES)
+def _workflow(job: str) -> None:
+    _step(job)
+    if _running is not None:
+        _running.tell(job)
+
+
+@DBOS.step(name="perform")
+def _step(job: str) -> None:
+    if _running is not None:
+        _running.perform(job)
+
+
+class _Cut(BaseException):
+    """The service ends: the next one does the job."""
+
+
+class Jobs:
+    """Does jobs, each in a thread of its own. One at a time in a process, as DBOS is."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._store = service.store
+        self._guard = threading.Lock()
+        self._active: set[str] = set()
+        self._left = 0
+        self._idle = threading.Condition(self._guard)
+        self._stopping = threading.Event()
+
+    def open(self) -> None:
+        """Start DBOS, and with it what an earlier service left undone; raises HostUnfit."""
+        global _running  # noqa: PLW0603  # DBOS has one instance in a process, and so have we
+        settings = self._service.settings
+        url = settings.serve.database or f"sqlite:///{settings.home.jobs_database}"
+        if not settings.serve.database:
+            settings.home.jobs_database.touch(mode=0o600)
+        config = DBOSConfig(
+            name="lab",
+            system_database_url=url,
+            application_version=_VERSION,
+            executor_id="lab",
+            log_level="WARNING",
+        )
+        _running = self
+        try:
+            DBOS(config=config)
+            DBOS.launch()
+        except Exception as error:
+            _running = None
+            log.debug("DBOS does not start", exc_info=error)
+            raise HostUnfit(
+                f"the service's jobs cannot be kept: {type(error).__name__}",
+                hint="look at the setting database of [serve], and at LAB_HOME",
+            ) from error
+        for job in self._store.jobs.open():
+            self._take_up(job)
+
+    def look_after(self) -> None:
+        """Take up what was recorded and could not be begun, as happens if the disk is full."""
+        with self._guard:
+            active = set(self._active)
+        for job in self._store.jobs.open():
+            if job.id not in active and job.created_at < time.time() - _OVERDUE:
+                self._take_up(job)
+
+    def _take_up(self, job: JobRecord) -> None:
+        """See to a job that an earlier service left; DBOS goes on with those that it knows."""
+        known = DBOS.get_workflow_status(job.id)
+        if known is None:
+            self.start(job.id)
+        elif known.status in _OVER and self._store.jobs.get(job.id).state in OPEN:
+            log.error("a job was given up", extra={"given_up": job.id, "was": known.status})
+            self._end(job, "failed", job.lab, problems.internal())
+
+    def close(self, grace: float = 10.0) -> None:
+        """Begin nothing more; wait ``grace`` seconds for what is being done.
+
+        What is not done then is left to the next service.
+        """
+        global _running  # noqa: PLW0603  # see open
+        self._stopping.set()
+        self._service.admission.changed()
+        deadline = time.monotonic() + grace
+        with self._idle:
+            while self._active and (left := deadline - time.monotonic()) > 0:
+                self._idle.wait(left)
+            cut = len(self._active) + self._left
+        if cut:
+            log.warning("jobs are left to the next service", extra={"jobs": cut})
+            return
+        with contextlib.suppress(Exception):
+            DBOS.destroy()
+        _running = None
+
+    def start(self, job: str) -> None:
+        """Begin a job at once; fine if that was done already."""
+        with SetWorkflowID(job):
+            DBOS.start_workflow(_workflow, job)
+
+    def cancel(self, job: JobRecord) -> None:
+        """Have a job end at its next step, and undo what it made; fine if it has ended."""
+        if job.state in OPEN:
+            self._store.jobs.update(job.id, cancel=True)
+            self._service.admission.changed()
+
+    def perform(self, identity: str) -> None:
+        """Do a job to its end, whatever that is."""
+        with self._idle:
+            while identity in self._active:
+                self._idle.wait()
+            self._active.add(identity)
+        token = JOB.set(identity)
+        try:
+            self._perform(identity)
+        except _Cut:
+            with self._idle:
+                self._left += 1
+                self._active.discard(identity)
+                self._idle.notify_all()
+            # The workflow must not be noted as done: this thread ends with the process.
+            threading.Event().wait()
+        finally:
+            JOB.reset(token)
+            with self._idle:
+                self._active.discard(identity)
+                self._idle.notify_all()
+
+    def tell(self, identity: str) -> None:
+        """Tell the webhook how a job ended."""
+        job = self._store.jobs.find(identity)
+        if job is not None and job.state not in OPEN:
+            webhooks.ended(job)
+
+    def _perform(self, identity: str) -> None:
+        job = self._store.jobs.find(identity)
+        if job is None or job.state not in OPEN:
+            return
+        state: JobState = "succeeded"
+        problem = None
+        lab = job.lab
+        try:
+            lab = self._do(job)
+        except Interrupted as error:
+            state, problem = "cancelled", problems.problem(error)
+        except LabError as error:
+            state, problem = "failed", problems.problem(error)
+        except Exception as error:  # noqa: BLE001  # whatever it is: the job has ended
+            log.error("a job failed", exc_info=error)
+            state, problem = "failed", problems.internal()
+        self._end(job, state, lab, problem)
+
+    def _do(self, job: JobRecord) -> str:
+        service = self._service
+        if job.kind != "create":
+            return self._work(job)
+        need = need_of(spec_of(job.request))
+        with service.admission.enter(
+            job.id, job.created_at, need, stop=lambda: self._stop(job, waiting=True)
+        ):
+            return self._work(job)
+
+    def _work(self, job: JobRecord) -> str:
+        """Do the job's work in a context that tells of its steps."""
+        service, again = self._service, job.state == "running"
+
+        stopped = False
+
+        def hear(event: Event) -> None:
+            nonlocal stopped
+            service.heard(job, event)
+            # Once: what is undone after that has steps too.
+            if event.state == "begin" and not stopped:
+                try:
+                    self._stop(job)
+                except Interrupted:
+                    stopped = True
+                    raise
+
+        self._store.jobs.update(job.id, state="running", started_at=job.started_at or time.time())
+        service.events.add(job.id, Event("job", "begin", job.kind))
+        asked = job.request
+        origin = Origin(
+            job.project,
+            job.id,
+            bool(asked.get("protected")),
+            asked.get("heartbeat"),
+        )
+        owner = str(asked.get("owner", ""))
+        with service.contexts.use(hear, origin=origin, owner=owner) as ctx:
+            return WORK[job.kind](ctx, Task(job, again))
+
+    def _stop(self, job: JobRecord, *, waiting: bool = False) -> None:
+        """Raise if the job is to go no further; ``waiting``: it has done nothing yet."""
+        if waiting and self._stopping.is_set():
+            raise _Cut
+        found = self._store.jobs.find(job.id)
+        if found is not None and found.cancel:
+            raise Interrupted("the job was cancelled")
+
+    def _end(
+        self, job: JobRecord, state: JobState, lab: str, problem: dict[str, object] | None
+    ) -> None:
+        service, now = self._service, time.time()
+        service.events.flush()
+        how = "end" if state == "succeeded" else "fail"
+        for left in reversed(range(_WRITES)):
+            try:
+                with self._store.transaction():
+                    self._store.jobs.update(
+                        job.id, state=state, lab=lab, ended_at=now, error=problem
+                    )
+                    self._store.events.add(topic(job.id), "job", how, state, now - job.created_at)
+                break
+            except Conflict:  # others write all the time
+                if not left:
+                    raise
+        service.ended(self._store.jobs.get(job.id))

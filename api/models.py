@@ -1,0 +1,324 @@
+"""What requests and responses hold. Times are epoch seconds, durations seconds, sizes bytes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from lab.lifecycle.views import LabView, NodeView
+from lab.names import LAB_NAME_LIMIT
+from lab.spec import MIB, NODES_LIMIT
+from lab.state.records import EventRecord, JobRecord, LabRecord, Scope, TokenRecord
+
+T = TypeVar("T")
+
+NAME = rf"^[a-z]([a-z0-9-]{{0,{LAB_NAME_LIMIT - 2}}}[a-z0-9])?$"
+NODE = r"^n[1-9]$"
+_WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_LABEL = r"^[A-Za-z0-9]([A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?$"
+_LEAST_TTL, _MOST_TTL = 10.0, 366 * 86400.0
+_TERABYTE = 1 << 40
+
+Ttl = Annotated[float, Field(ge=_LEAST_TTL, le=_MOST_TTL, description="A lease.", examples=[3600])]
+State = Literal["creating", "ready", "degraded", "stopped", "failed", "removing", "unrecorded"]
+
+
+class Asked(BaseModel):
+    """A request; what it has no use for is an error."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class LabRequest(Asked):
+    """A lab to be made. What is left out is as for `lab up`."""
+
+    blueprint: Annotated[str, Field(pattern=_WORD, examples=["pxc"])]
+    name: Annotated[str | None, Field(pattern=NAME, examples=["shop"])] = None
+    nodes: Annotated[int, Field(ge=1, le=NODES_LIMIT)] = 3
+    engine: Annotated[str | None, Field(pattern=_WORD, examples=["mariadb"])] = None
+    image: Annotated[str | None, Field(pattern=_WORD, description="Its key.")] = None
+    profile: Annotated[str | None, Field(pattern=_WORD, examples=["balanced"])] = None
+    memory: Annotated[
+        int, Field(ge=384 * MIB, le=_TERABYTE, multiple_of=MIB, description="Of a node, in bytes.")
+    ] = 768 * MIB
+    cpus: Annotated[int, Field(ge=1, le=64, description="Of a node.")] = 1
+    disk: Annotated[
+        int, Field(ge=0, le=_TERABYTE, multiple_of=MIB, description="Of a node; 0: the image's.")
+    ] = 0
+    snapshots: Annotated[
+        str | None, Field(max_length=100, description="A schedule.", examples=["hourly:24"])
+    ] = None
+    cold: Annotated[bool, Field(description="Boot, even if RAM could be restored.")] = False
+    ttl: Ttl | None = None
+    heartbeat: Annotated[
+        float | None,
+        Field(ge=_LEAST_TTL, le=3600, description="Seconds that each sign of life gives the lab."),
+    ] = None
+    protected: Annotated[bool, Field(description="Not to be removed without force.")] = False
+
+
+class LabPatch(Asked):
+    """What can be changed of a lab; what is left out stays."""
+
+    ttl: Annotated[Ttl | None, Field(description="A new lease, from now on.")] = None
+    protected: bool | None = None
+
+
+class Connection(BaseModel):
+    """How to log in at a lab's databases."""
+
+    user: str
+    password: str
+    dsn: Annotated[str, Field(examples=["mysql://lab:secret@127.0.0.1:23306/"])]
+
+
+class Node(BaseModel):
+    """A node of a lab."""
+
+    name: Annotated[str, Field(examples=["n1"])]
+    role: Annotated[str, Field(examples=["member"])]
+    state: Annotated[str, Field(examples=["ready"])]
+    host: Annotated[str, Field(examples=["127.0.0.1"])]
+    sql_port: Annotated[int, Field(examples=[23306])]
+    ssh_port: int
+    guest: str
+
+    @staticmethod
+    def of(view: NodeView) -> Node:
+        """``view`` as the service tells of it."""
+        return Node(**vars(view))
+
+
+class Lab(BaseModel):
+    """A lab. ``connection``: for callers who may use it, once it has an account."""
+
+    name: Annotated[str, Field(examples=["shop"])]
+    project: str
+    owner: str
+    blueprint: Annotated[str, Field(examples=["pxc"])]
+    engine: str
+    engine_version: str
+    state: State
+    nodes: list[Node]
+    image: str
+    template: str
+    profile: str
+    started: Annotated[str, Field(description="warm or cold")]
+    why_cold: str
+    memory: int
+    cpus: int
+    disk: int
+    snapshots: str
+    created_at: float
+    expires_at: float | None
+    heartbeat: float | None
+    protected: bool
+    ready_seconds: float
+    job: Annotated[str, Field(description="The job that made it.")]
+    connection: Connection | None
+
+    @staticmethod
+    def of(view: LabView, record: LabRecord | None, *, login: bool) -> Lab:
+        """``view`` as the service tells of it; ``login``: with the password."""
+        connection = None
+        if login and view.dsn:
+            connection = Connection(user=view.user, password=view.password, dsn=view.dsn)
+        same = {
+            name: getattr(view, name)
+            for name in Lab.model_fields
+            if hasattr(view, name) and name != "nodes"
+        }
+        return Lab(
+            **same,
+            nodes=[Node.of(node) for node in view.nodes],
+            ready_seconds=view.seconds,
+            connection=connection,
+            project=record.project if record else "",
+            job=record.job if record else "",
+            protected=record.protected if record else False,
+            heartbeat=record.heartbeat if record else None,
+        )
+
+
+class Job(BaseModel):
+    """Something that takes time. ``lab``: its name, once known; ``error``: a problem."""
+
+    id: str
+    kind: Literal["create", "delete", "start", "stop", "restart", "expire"]
+    state: Literal["queued", "running", "succeeded", "failed", "cancelled"]
+    lab: str
+    project: str
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    error: dict[str, Any] | None
+
+    @staticmethod
+    def of(record: JobRecord) -> Job:
+        """``record`` as the service tells of it."""
+        return Job(**{name: getattr(record, name) for name in Job.model_fields})
+
+
+class Page(BaseModel, Generic[T]):
+    """A part of a list. ``next``: the ``after`` that gets the next part; None: it was all."""
+
+    items: list[T]
+    next: str | None = None
+
+
+class Event(BaseModel):
+    """A step of a job. A job's last one is of the step `job`, and its text is the job's state."""
+
+    id: int
+    at: float
+    job: str
+    step: Annotated[str, Field(examples=["clone"])]
+    state: Annotated[str, Field(description="begin, end, fail or note", examples=["end"])]
+    text: str
+    seconds: float
+
+    @staticmethod
+    def of(record: EventRecord) -> Event:
+        """``record`` as the service tells of it."""
+        same = {name: getattr(record, name) for name in Event.model_fields if name != "job"}
+        return Event(**same, job=record.owner.removeprefix("job:"))
+
+
+class Command(Asked):
+    """A program to be run in a node, as root."""
+
+    argv: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=65536, pattern=r"^[^\x00]+$")]],
+        Field(min_length=1, max_length=1000, examples=[["uptime"]]),
+    ]
+    stdin: Annotated[str, Field(max_length=1 << 20)] = ""
+    timeout: Annotated[float, Field(gt=0, le=600)] = 60.0
+
+
+class Output(BaseModel):
+    """What a program printed."""
+
+    stdout: str
+
+
+class LogLines(BaseModel):
+    """The last lines of a log."""
+
+    lines: list[str]
+
+
+class Image(BaseModel):
+    """An image."""
+
+    key: str
+    recipe: str
+    engine: str
+    engine_version: str
+    state: str
+    size: int
+    created_at: float
+    build_seconds: float
+    used_by: Annotated[list[str], Field(description="Templates and labs; for admins.")]
+    use: str
+    used_at: float
+
+
+class Template(BaseModel):
+    """A template."""
+
+    key: str
+    blueprint: str
+    image: str
+    nodes: int
+    memory: int
+    cpus: int
+    disk: int
+    state: str
+    warm: bool
+    size: int
+    created_at: float
+    used_at: float
+    form_seconds: float
+    profile: str
+    use: str
+
+
+class Capacity(BaseModel):
+    """How much of something labs may have together, and what they have."""
+
+    total: int
+    used: int
+
+
+class Host(BaseModel):
+    """What the host can do, and what room it has."""
+
+    hypervisor: str
+    accelerator: str
+    warm: bool
+    why_cold: str
+    storage: str
+    memory: Capacity
+    memory_available: int
+    ports: Capacity
+    processors: int
+    space_free: int
+    space_total: int
+    labs: int
+    waiting: Annotated[int, Field(description="Jobs that wait for room.")]
+
+
+class TokenRequest(Asked):
+    """A token to be made."""
+
+    name: Annotated[str, Field(pattern=_LABEL, examples=["ci"])]
+    project: Annotated[str, Field(pattern=_LABEL, examples=["shop"])]
+    scope: Scope = "use"
+    ttl: Annotated[float | None, Field(gt=0, le=10 * 366 * 86400)] = None
+    max_labs: Annotated[int | None, Field(ge=0, le=10000)] = None
+    max_nodes: Annotated[int | None, Field(ge=0, le=100000)] = None
+    max_memory: Annotated[int | None, Field(ge=0, le=1 << 50)] = None
+    max_ttl: Annotated[float | None, Field(ge=10, le=_MOST_TTL)] = None
+
+
+class Token(BaseModel):
+    """A token, without its text."""
+
+    id: str
+    name: str
+    project: str
+    scope: Scope
+    created_at: float
+    expires_at: float | None
+    revoked_at: float | None
+    max_labs: int | None
+    max_nodes: int | None
+    max_memory: int | None
+    max_ttl: float | None
+
+    @staticmethod
+    def of(record: TokenRecord) -> Token:
+        """``record`` as the service tells of it."""
+        return Token(**{name: getattr(record, name) for name in Token.model_fields})
+
+
+class MadeToken(BaseModel):
+    """A token that was just made; its text cannot be told again."""
+
+    token: Token
+    text: str
+
+
+class AuditEntry(BaseModel):
+    """Who did what: a request that was to change something, and how it was answered."""
+
+    id: int
+    at: float
+    token: str
+    project: str
+    action: Annotated[str, Field(examples=["createLab"])]
+    target: Annotated[str, Field(examples=["/v1/labs"])]
+    status: int
+    request: str
+    address: str

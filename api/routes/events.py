@@ -1,0 +1,92 @@
+"""Events: of the host, of a project, of a job."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query
+from fastapi.responses import Response
+from starlette.concurrency import run_in_threadpool
+
+from api import sse
+from api.answers import ID_LIMIT
+from api.auth import Caller, Reader, ServiceOf
+from api.eventlog import topic
+from api.models import Event, Page
+from api.routes.jobs import Id
+from api.service import Service
+
+router = APIRouter(prefix="/v1", tags=["events"])
+
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "A page; or with Accept: text/event-stream, what happens as it happens.",
+        "content": {sse.MEDIA_TYPE: {"schema": {"type": "string"}}},
+    }
+}
+After = Annotated[int | None, Query(ge=0, le=ID_LIMIT, description="Those behind this one.")]
+Limit = Annotated[int, Query(ge=1, le=500)]
+Last = Annotated[
+    str | None, Header(alias="Last-Event-ID", max_length=20, description="As after, for streams.")
+]
+Accept = Annotated[str, Header(include_in_schema=False)]
+
+
+@router.get("/events", operation_id="listEvents", response_model=Page[Event], responses=_STREAM)
+async def events(
+    service: ServiceOf,
+    caller: Reader,
+    after: After = None,
+    limit: Limit = 100,
+    last: Last = None,
+    accept: Accept = "",
+) -> Page[Event] | Response:
+    """The steps of all jobs that the caller may see.
+
+    As a stream it begins with what happens from now on, or behind Last-Event-ID.
+    """
+    if sse.MEDIA_TYPE in accept:
+        begin = _number(last, after)
+        if begin is None:
+            begin = await run_in_threadpool(service.store.events.last_id)
+        return sse.stream(service, last=begin, project=caller.project)
+    return await run_in_threadpool(_page, service, caller, after or 0, limit)
+
+
+@router.get(
+    "/jobs/{job}/events",
+    operation_id="listJobEvents",
+    response_model=Page[Event],
+    responses=_STREAM,
+)
+async def of_job(
+    service: ServiceOf,
+    caller: Reader,
+    job: Id,
+    after: After = None,
+    limit: Limit = 100,
+    last: Last = None,
+    accept: Accept = "",
+) -> Page[Event] | Response:
+    """The steps of a job, from its first; as a stream it ends with the job."""
+    await run_in_threadpool(caller.job, service, job)
+    if sse.MEDIA_TYPE in accept:
+        return sse.stream(service, last=_number(last, after) or 0, job=job)
+    return await run_in_threadpool(_page, service, caller, after or 0, limit, job)
+
+
+def _page(
+    service: Service, caller: Caller, after: int, limit: int, job: str | None = None
+) -> Page[Event]:
+    found = service.store.events.after(
+        after, owner=topic(job) if job else None, project=caller.project, limit=limit + 1
+    )
+    items = [Event.of(record) for record in found[:limit]]
+    return Page(items=items, next=str(items[-1].id) if len(found) > limit else None)
+
+
+def _number(last: str | None, after: int | None) -> int | None:
+    """Where a stream begins; a Last-Event-ID that is none of ours is none."""
+    if last is not None and last.isascii() and last.isdecimal() and int(last) <= ID_LIMIT:
+        return int(last)
+    return after

@@ -1,0 +1,40 @@
+"""What answers without a token: /healthz, /readyz and, by setting, /metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse, Response
+from starlette.exceptions import HTTPException
+
+from api.auth import ServiceOf
+from lab.errors import HostUnfit
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz", operation_id="health", response_class=PlainTextResponse)
+def health() -> str:
+    """The process lives."""
+    return "ok\n"
+
+
+@router.get("/readyz", operation_id="readiness", response_class=PlainTextResponse)
+def readiness(service: ServiceOf) -> str:
+    """The service takes requests: the record can be read."""
+    if not service.ready:
+        raise HostUnfit("the service is starting or ending")
+    service.store.jobs.open("")
+    return "ok\n"
+
+
+@router.get("/metrics", operation_id="metrics", response_class=PlainTextResponse)
+def metrics(service: ServiceOf) -> Response:
+    """Figures for Prometheus, if the setting `metrics` is on."""
+    if not service.settings.serve.metrics:
+        raise HTTPException(404)
+    labs = Counter(str(lab.state) for lab in service.store.labs.all())
+    jobs = Counter(str(job.state) for job in service.store.jobs.open())
+    text = service.metrics.text(dict(labs), dict(jobs))
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,0 +1,61 @@
+"""Jobs: /v1/jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+from starlette.concurrency import run_in_threadpool
+
+from api.answers import LONGEST_WAIT, WAIT_TEXT, ended
+from api.auth import Reader, ServiceOf, User
+from api.models import Job, Page
+from lab.state.records import JobKind, JobState
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+Id = Annotated[str, Path(max_length=64, pattern=r"^[0-9a-f-]+$")]
+
+
+@router.get("", operation_id="listJobs")
+def list_jobs(
+    service: ServiceOf,
+    caller: Reader,
+    state: JobState | None = None,
+    kind: JobKind | None = None,
+    lab: Annotated[str, Query(max_length=64)] = "",
+    after: Annotated[str, Query(max_length=64)] = "",
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+) -> Page[Job]:
+    """Jobs, the newest first."""
+    states, kinds = [state] if state else [], [kind] if kind else []
+    if after:
+        caller.job(service, after)
+    found = service.store.jobs.latest(
+        caller.project, states=states, kinds=kinds, lab=lab, after=after, limit=limit + 1
+    )
+    more = len(found) > limit
+    items = [Job.of(record) for record in found[:limit]]
+    return Page(items=items, next=items[-1].id if more else None)
+
+
+@router.get("/{job}", operation_id="getJob")
+async def get(
+    service: ServiceOf,
+    caller: Reader,
+    job: Id,
+    wait: Annotated[
+        int,
+        Query(ge=0, le=LONGEST_WAIT, description=WAIT_TEXT),
+    ] = 0,
+) -> Job:
+    """A job."""
+    await run_in_threadpool(caller.job, service, job)
+    return Job.of(await ended(service, job, wait))
+
+
+@router.post("/{job}/cancel", operation_id="cancelJob", status_code=202)
+def cancel(service: ServiceOf, caller: User, job: Id) -> Job:
+    """Have a job end at its next step, and undo what it made; fine if it has ended."""
+    service.jobs.cancel(caller.job(service, job))
+    return Job.of(caller.job(service, job))

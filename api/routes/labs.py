@@ -1,0 +1,212 @@
+"""Labs: /v1/labs."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import JSONResponse, Response
+from starlette.concurrency import run_in_threadpool
+
+from api.admission import need_of
+from api.answers import LONGEST_WAIT, IfMatch, Key, Wait, check_match, etag, outcome
+from api.auth import Caller, Reader, ServiceOf, User
+from api.bell import HOST
+from api.models import NAME, Job, Lab, LabPatch, LabRequest, Page, State
+from api.quota import check_quota
+from api.service import Service
+from api.submit import new_job, submit
+from api.work import spec_of
+from lab.blueprints import blueprint
+from lab.errors import Conflict, Forbidden, NotFound
+from lab.lifecycle import look
+from lab.state.records import JobRecord
+
+router = APIRouter(prefix="/v1/labs", tags=["labs"])
+
+Name = Annotated[str, Path(pattern=NAME, examples=["shop"])]
+
+
+@router.post(
+    "",
+    operation_id="createLab",
+    status_code=202,
+    response_model=Job,
+    responses={201: {"model": Lab, "description": "The lab is ready."}},
+)
+async def create(
+    service: ServiceOf, caller: User, asked: LabRequest, wait: Wait, key: Key = None
+) -> Response:
+    """Make a lab: a clone of a template, which the first use makes and which takes a while then."""
+    job = await run_in_threadpool(_submit, service, caller, asked, key)
+    return await outcome(service, job, wait, partial(_created, service, caller))
+
+
+@router.get("", operation_id="listLabs", response_model=Page[Lab])
+def list_labs(
+    service: ServiceOf,
+    caller: Reader,
+    state: State | None = None,
+    blueprint: Annotated[str, Query(max_length=64)] = "",
+    project: Annotated[str, Query(max_length=64, description="For admins.")] = "",
+    after: Annotated[str, Query(max_length=64)] = "",
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+) -> Page[Lab]:
+    """Labs, by name."""
+    with service.contexts.use() as ctx:
+        views = look.labs(ctx)
+        records = {record.name: record for record in ctx.store.labs.all()}
+    found = []
+    for view in views:
+        record = records.get(view.name)
+        theirs = record.project if record else ""
+        if not caller.sees(theirs) or view.name <= after:
+            continue
+        if (state and view.state != state) or (blueprint and view.blueprint != blueprint):
+            continue
+        if project and theirs != project:
+            continue
+        found.append(Lab.of(view, record, login=caller.may("use")))
+    more = len(found) > limit
+    return Page(items=found[:limit], next=found[limit - 1].name if more else None)
+
+
+@router.get("/{name}", operation_id="getLab", response_model=Lab)
+async def get(
+    service: ServiceOf,
+    caller: Reader,
+    name: Name,
+    wait: Annotated[
+        int, Query(ge=0, le=LONGEST_WAIT, description="Answer once it is made, or after so long.")
+    ] = 0,
+) -> Response:
+    """A lab; its ETag changes with what can be changed of it."""
+    deadline = time.monotonic() + wait
+    with service.bell.listen(HOST) as ear:
+        while (left := deadline - time.monotonic()) > 0 and not service.stopping.is_set():
+            record = await run_in_threadpool(caller.lab, service, name)
+            if record.state != "creating":
+                break
+            await ear.wait(min(left, 1.0))
+    return await run_in_threadpool(_respond, service, caller, name)
+
+
+@router.patch("/{name}", operation_id="changeLab", response_model=Lab)
+def change(
+    service: ServiceOf, caller: User, name: Name, asked: LabPatch, if_match: IfMatch = None
+) -> Response:
+    """Give a lab a new lease from now on, or protect it."""
+    with service.store.transaction():
+        record = caller.lab(service, name)
+        check_match(record, if_match)
+        fields: dict[str, Any] = {}
+        if asked.ttl is not None:
+            check_ttl(service, caller, asked.ttl)
+            fields["expires_at"] = time.time() + asked.ttl
+        if asked.protected is not None:
+            fields["protected"] = asked.protected
+        if fields:
+            service.store.labs.update(name, **fields)
+    return _respond(service, caller, name)
+
+
+@router.post("/{name}/heartbeat", operation_id="heartbeat", response_model=Lab)
+def heartbeat(service: ServiceOf, caller: User, name: Name) -> Response:
+    """A sign of life: the lab lives so many seconds more as it was made with."""
+    with service.store.transaction():
+        record = caller.lab(service, name)
+        if record.heartbeat is None:
+            raise Conflict(
+                f"the lab {name} was not made with a heartbeat", hint="PATCH extends its lease"
+            )
+        service.store.labs.update(name, expires_at=time.time() + record.heartbeat)
+    return _respond(service, caller, name)
+
+
+@router.delete(
+    "/{name}",
+    operation_id="deleteLab",
+    status_code=202,
+    response_model=Job,
+    responses={204: {"description": "The lab is gone."}},
+)
+async def delete(
+    service: ServiceOf,
+    caller: User,
+    name: Name,
+    wait: Wait,
+    force: Annotated[bool, Query(description="A protected lab as well.")] = False,
+    if_match: IfMatch = None,
+) -> Response:
+    """Remove a lab, with all that is in it."""
+    job = await run_in_threadpool(_delete, service, caller, name, if_match, force=force)
+    return await outcome(service, job, wait, lambda _: Response(status_code=204))
+
+
+def check_ttl(service: Service, caller: Caller, ttl: float) -> None:
+    """Raise Forbidden if a lease is longer than the service or the token allows."""
+    most = min(service.settings.serve.max_ttl, caller.token.max_ttl or float("inf"))
+    if ttl > most:
+        raise Forbidden(f"a lease has at most {most:g} s here, {ttl:g} s were asked for")
+
+
+def _default_ttl(service: Service, caller: Caller) -> float:
+    return min(service.settings.serve.default_ttl, caller.token.max_ttl or float("inf"))
+
+
+def _submit(service: Service, caller: Caller, asked: LabRequest, key: str | None) -> JobRecord:
+    request = {k: "" if v is None else v for k, v in asked.model_dump().items()}
+    request["heartbeat"] = asked.heartbeat
+    ttl = asked.ttl or asked.heartbeat or _default_ttl(service, caller)
+    check_ttl(service, caller, ttl)
+    request |= {"ttl": ttl, "owner": caller.token.name}
+    blueprint(asked.blueprint)
+    spec = spec_of(request)
+    service.settings.profile_of(spec.profile)
+    job = new_job(caller, "create", request, lab=spec.name, key=key)
+
+    def check() -> None:
+        service.admission.check(need_of(spec))
+        check_quota(service.store, caller, spec)
+        if spec.name and service.store.labs.find(spec.name):
+            raise Conflict(f"lab {spec.name} exists already", hint="another name, or DELETE it")
+
+    return submit(service, job, check)
+
+
+def _created(service: Service, caller: Caller, job: JobRecord) -> Response:
+    return _respond(service, caller, job.lab, status=201)
+
+
+def _delete(
+    service: Service, caller: Caller, name: str, if_match: str | None, *, force: bool
+) -> JobRecord:
+    record = service.store.labs.find(name)
+    project, created_at = "", None
+    if record is not None or caller.project is not None:
+        record = caller.lab(service, name)
+        check_match(record, if_match)
+        project, created_at = record.project, record.created_at
+        if record.protected and not force:
+            raise Conflict(f"the lab {name} is protected", hint="?force=true removes it")
+    else:  # one that only tags tell of: for admins
+        with service.contexts.use() as ctx:
+            look.lab(ctx, name)
+    request = {"force": force, "created_at": created_at}
+    return submit(service, new_job(caller, "delete", request, lab=name, project=project))
+
+
+def _respond(service: Service, caller: Caller, name: str, *, status: int = 200) -> Response:
+    """A lab as the body, with its ETag; raises NotFound."""
+    with service.contexts.use() as ctx:
+        record = ctx.store.labs.find(name)
+        if caller.project is not None and (record is None or not caller.sees(record.project)):
+            raise NotFound(f"there is no lab {name!r}", hint="GET /v1/labs lists the labs")
+        view = look.lab(ctx, name)
+    headers = {} if record is None else {"ETag": etag(record)}
+    if status == 201:
+        headers["Location"] = f"/v1/labs/{name}"
+    body = Lab.of(view, record, login=caller.may("use")).model_dump()
+    return JSONResponse(body, status_code=status, headers=headers)

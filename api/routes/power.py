@@ -1,0 +1,121 @@
+"""Starting and stopping labs and nodes, and looking into nodes."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import JSONResponse, Response
+from starlette.concurrency import run_in_threadpool
+
+from api.answers import Wait, outcome
+from api.auth import Caller, Reader, ServiceOf, User
+from api.models import NODE, Command, Job, LogLines, Node, Output
+from api.routes.labs import Name
+from api.service import Service
+from api.submit import new_job, submit
+from lab.errors import Forbidden, NotFound
+from lab.lifecycle import inside, look
+from lab.state.records import JobRecord
+
+router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"])
+
+NodeName = Annotated[str, Path(pattern=NODE, examples=["n1"])]
+_DONE: dict[int | str, dict[str, Any]] = {200: {"model": Job, "description": "It is done."}}
+Action = Literal["start", "stop", "restart", "kill"]
+
+
+@router.post(
+    "/{action}", operation_id="powerLab", status_code=202, response_model=Job, responses=_DONE
+)
+async def power_lab(
+    service: ServiceOf, caller: User, name: Name, action: Action, wait: Wait
+) -> Response:
+    """Start, stop, restart or kill all nodes of a lab; to kill is to pull the plug."""
+    return await _power(service, caller, name, "", action, wait)
+
+
+@router.get("/nodes", operation_id="listNodes")
+def list_nodes(service: ServiceOf, caller: Reader, name: Name) -> list[Node]:
+    """The nodes of a lab."""
+    return _nodes(service, caller, name)
+
+
+@router.get("/nodes/{node}", operation_id="getNode")
+def get_node(service: ServiceOf, caller: Reader, name: Name, node: NodeName) -> Node:
+    """A node of a lab."""
+    for found in _nodes(service, caller, name):
+        if found.name == node:
+            return found
+    raise NotFound(f"the lab {name} has no node {node}")
+
+
+@router.get("/nodes/{node}/logs", operation_id="getLogs")
+def logs(
+    service: ServiceOf,
+    caller: User,
+    name: Name,
+    node: NodeName,
+    source: Literal["engine", "journal", "console"] = "engine",
+    lines: Annotated[int, Query(ge=1, le=5000)] = 100,
+) -> LogLines:
+    """The last lines of a node's log."""
+    caller.lab(service, name)
+    with service.contexts.use() as ctx:
+        found = inside.logs(ctx, name, node, source, follow=False, lines=lines)
+        return LogLines(lines=list(islice(found, lines)))
+
+
+@router.post("/nodes/{node}/exec", operation_id="execute")
+def execute(service: ServiceOf, caller: User, name: Name, node: NodeName, asked: Command) -> Output:
+    """Run a program in a node as root, if the service's settings allow it."""
+    if not service.settings.serve.execute:
+        raise Forbidden("programs are not to be run in nodes here")
+    caller.lab(service, name)
+    with service.contexts.use() as ctx:
+        stdin = asked.stdin.encode(errors="replace")
+        printed = inside.execute(ctx, name, node, asked.argv, stdin=stdin, timeout=asked.timeout)
+    return Output(stdout=printed.decode(errors="replace"))
+
+
+@router.post(
+    "/nodes/{node}/{action}",
+    operation_id="powerNode",
+    status_code=202,
+    response_model=Job,
+    responses=_DONE,
+)
+async def power_node(
+    service: ServiceOf, caller: User, name: Name, node: NodeName, action: Action, wait: Wait
+) -> Response:
+    """Start, stop, restart or kill a node; to kill is to pull the plug."""
+    return await _power(service, caller, name, node, action, wait)
+
+
+async def _power(
+    service: Service, caller: Caller, name: str, node: str, action: Action, wait: float
+) -> Response:
+    job = await run_in_threadpool(_submit, service, caller, name, node, action)
+    return await outcome(service, job, wait, _done)
+
+
+def _submit(service: Service, caller: Caller, name: str, node: str, action: Action) -> JobRecord:
+    record = caller.lab(service, name)
+    with service.contexts.use() as ctx:
+        if node:
+            look.node_of(ctx, name, node)
+    request = {"node": node, "force": action == "kill"}
+    kind = "stop" if action == "kill" else action
+    return submit(service, new_job(caller, kind, request, lab=name, project=record.project))
+
+
+def _done(job: JobRecord) -> Response:
+    headers = {"Location": f"/v1/labs/{job.lab}"}
+    return JSONResponse(Job.of(job).model_dump(), status_code=200, headers=headers)
+
+
+def _nodes(service: Service, caller: Caller, name: str) -> list[Node]:
+    caller.lab(service, name)
+    with service.contexts.use() as ctx:
+        return [Node.of(view) for view in look.lab(ctx, name).nodes]

@@ -1,0 +1,61 @@
+"""Tokens: /v1/tokens, for admins."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Response
+
+from api.auth import Admin, ServiceOf
+from api.models import MadeToken, Page, Token, TokenRequest
+from lab.lifecycle import token as tokens
+from lab.lifecycle.token import Quota
+
+router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
+
+Id = Annotated[str, Path(pattern=r"^[0-9a-f]{12}$")]
+
+
+@router.post("", operation_id="createToken", status_code=201)
+def create(service: ServiceOf, _: Admin, asked: TokenRequest, response: Response) -> MadeToken:
+    """Make a token; its text is told here and never again."""
+    quota = Quota(asked.max_labs, asked.max_nodes, asked.max_memory, asked.max_ttl)
+    made = tokens.create(
+        service.store,
+        asked.name,
+        scope=asked.scope,
+        project=asked.project,
+        ttl=asked.ttl,
+        quota=quota,
+    )
+    response.headers["Location"] = f"/v1/tokens/{made.record.id}"
+    return MadeToken(token=Token.of(made.record), text=made.text)
+
+
+@router.get("", operation_id="listTokens")
+def list_tokens(
+    service: ServiceOf,
+    _: Admin,
+    project: Annotated[str, Query(max_length=64)] = "",
+    after: Annotated[str, Query(max_length=64)] = "",
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+) -> Page[Token]:
+    """Tokens, the oldest first; revoked and expired ones too."""
+    found = tokens.tokens(service.store, project or None)
+    ids = [record.id for record in found]
+    begin = ids.index(after) + 1 if after in ids else 0
+    items = [Token.of(record) for record in found[begin : begin + limit]]
+    more = len(found) > begin + limit
+    return Page(items=items, next=items[-1].id if more else None)
+
+
+@router.get("/{token}", operation_id="getToken")
+def get(service: ServiceOf, _: Admin, token: Id) -> Token:
+    """A token."""
+    return Token.of(service.store.tokens.get(token))
+
+
+@router.delete("/{token}", operation_id="revokeToken")
+def revoke(service: ServiceOf, _: Admin, token: Id) -> Token:
+    """Make a token worthless, at once; fine if it is already."""
+    return Token.of(tokens.revoke(service.store, service.store.tokens.get(token).id))

@@ -1,0 +1,139 @@
+"""The process: a service behind uvicorn, from start to shutdown."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+
+from api.app import create_app
+from api.logs import log, set_up
+from api.service import Service
+from lab.errors import HostUnfit
+from lab.lifecycle import token as tokens
+from lab.lifecycle.token import NewToken
+from lab.servefile import Serve
+from lab.settings import Settings
+
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_KEEP_ALIVE = 30
+_BACKLOG = 512
+_GRACE = 5
+_CONNECTIONS = 1000
+
+
+class _Server(uvicorn.Server):
+    """Lets those go who wait for events, before it waits for connections to end."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle what ends us for the block; having been asked to end is no failure."""
+        before = {one: signal.signal(one, self.handle_exit) for one in HANDLED}
+        try:
+            yield
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """SIGTERM or SIGINT came."""
+        self._service.stop()
+        super().handle_exit(sig, frame)
+
+
+def serve(
+    settings: Settings,
+    *,
+    first: Callable[[NewToken], None],
+    started: Callable[[str], None],
+    quiet: bool = False,
+) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    ``first`` is told the token that the first start makes, ``started`` the service's URL. Raises
+    HostUnfit if the host cannot run labs, or the address is taken.
+    """
+    set_up(quiet=quiet)
+    listening = listen(settings.serve)
+    service = Service(settings)
+    try:
+        service.open()
+        made = tokens.first(service.store, settings.home)
+        if made is not None:
+            first(made)
+        warn(settings.serve)
+        server = _loaded(service)
+        started(_url(settings.serve, listening))
+        server.run(sockets=[listening])
+    finally:
+        service.close()
+        listening.close()
+
+
+def config(service: Service) -> uvicorn.Config:
+    """How uvicorn serves a service that is open."""
+    serve = service.settings.serve
+    return uvicorn.Config(
+        create_app(service),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        proxy_headers=bool(serve.proxy),
+        forwarded_allow_ips=serve.proxy or None,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=_GRACE,
+        limit_concurrency=_CONNECTIONS,
+        ssl_certfile=serve.tls_cert or None,
+        ssl_keyfile=serve.tls_key or None,
+    )
+
+
+def _loaded(service: Service) -> _Server:
+    found = config(service)
+    try:
+        found.load()
+    except OSError as error:
+        raise HostUnfit(f"TLS does not work: {error}", hint="look at tls_cert, tls_key") from error
+    return _Server(found, service)
+
+
+def listen(serve: Serve) -> socket.socket:
+    """A socket at the service's address; raises HostUnfit."""
+    family = socket.AF_INET6 if ":" in serve.address else socket.AF_INET
+    # The protocol is named: asyncio sends small packets at once on such sockets only, and the
+    # second part of an answer would wait 40 ms for the first to be acknowledged.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((serve.address, serve.port))
+        listening.listen(_BACKLOG)  # so that who is told of the address gets an answer
+    except OSError as error:
+        listening.close()
+        raise HostUnfit(
+            f"the service cannot listen at {serve.address}:{serve.port}: {error.strerror}",
+            hint="another --port, or another address in [serve]",
+        ) from error
+    return listening
+
+
+def _url(serve: Serve, listening: socket.socket) -> str:
+    host = f"[{serve.address}]" if ":" in serve.address else serve.address
+    return f"http{'s' if serve.tls_cert else ''}://{host}:{listening.getsockname()[1]}"
+
+
+def warn(serve: Serve) -> None:
+    """Tell the operator if what others send can be read on the way."""
+    if not serve.loopback and not serve.tls_cert:
+        log.warning(
+            "tokens and passwords cross the network unencrypted: set tls_cert and tls_key, or"
+            " listen at 127.0.0.1 behind a proxy that does TLS"
+        )

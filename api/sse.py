@@ -1,0 +1,58 @@
+"""Server-sent events: what happens, as it happens, and from where one left off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from api.bell import HOST
+from api.eventlog import topic
+from api.models import Event
+from api.service import Service
+from lab.state.jobs import OPEN
+from lab.state.records import EventRecord
+
+MEDIA_TYPE = "text/event-stream"
+_ALIVE_EVERY = 15.0
+_AT_ONCE = 200
+
+
+def stream(
+    service: Service, *, last: int, project: str | None = None, job: str | None = None
+) -> StreamingResponse:
+    """The events with a larger id than ``last``, of a project or a job; a job's stream ends."""
+    lines = _lines(service, last, project, job)
+    return StreamingResponse(lines, media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no"})
+
+
+async def _lines(
+    service: Service, last: int, project: str | None, job: str | None
+) -> AsyncIterator[str]:
+    owner = topic(job) if job else None
+
+    def look() -> tuple[list[EventRecord], bool]:
+        record = service.store.jobs.find(job) if job else None
+        # In this order: its last event is stored together with its end.
+        over = job is not None and (record is None or record.state not in OPEN)
+        found = service.store.events.after(last, owner=owner, project=project, limit=_AT_ONCE)
+        return found, over and len(found) < _AT_ONCE
+
+    with service.bell.listen(owner or HOST) as ear:
+        yield "retry: 1000\n\n"
+        while True:
+            found, over = await run_in_threadpool(look)
+            for record in found:
+                last = record.id
+                yield _event(record)
+            if over or service.stopping.is_set():
+                return
+            if not found and not await ear.wait(_ALIVE_EVERY):
+                yield ": alive\n\n"
+
+
+def _event(record: EventRecord) -> str:
+    data = json.dumps(Event.of(record).model_dump())
+    return f"id: {record.id}\nevent: {record.step}\ndata: {data}\n\n"

@@ -1,0 +1,85 @@
+"""New jobs: asked for by a token, or by the service itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from lab.errors import InvalidSpec
+from lab.state.records import JobKind, JobRecord, LabRecord
+
+if TYPE_CHECKING:
+    from api.auth import Caller
+    from api.service import Service
+
+
+class KeyReused(InvalidSpec):
+    """An Idempotency-Key came before, with another request."""
+
+
+def new_job(
+    caller: Caller,
+    kind: JobKind,
+    request: Mapping[str, Any],
+    *,
+    lab: str = "",
+    project: str | None = None,
+    key: str | None = None,
+) -> JobRecord:
+    """A job that ``caller`` asks for; it is not recorded yet."""
+    digest = hashlib.sha256(json.dumps([kind, lab, request], sort_keys=True).encode()).hexdigest()
+    return JobRecord(
+        id=str(uuid.uuid4()),
+        kind=kind,
+        lab=lab,
+        project=caller.token.project if project is None else project,
+        token=caller.token.id,
+        state="queued",
+        request=request,
+        digest=digest,
+        created_at=time.time(),
+        key=key,
+    )
+
+
+def new_job_of_ours(kind: JobKind, lab: LabRecord) -> JobRecord:
+    """A job that nobody asked for, about a lab as it is."""
+    request = {"created_at": lab.created_at, "expires_at": lab.expires_at}
+    return JobRecord(
+        id=str(uuid.uuid4()),
+        kind=kind,
+        lab=lab.name,
+        project=lab.project,
+        token="",
+        state="queued",
+        request=request,
+        digest="",
+        created_at=time.time(),
+    )
+
+
+def submit(service: Service, job: JobRecord, check: Callable[[], None] = lambda: None) -> JobRecord:
+    """Record a job and begin it; or the one that came with the same key before.
+
+    ``check`` may refuse a new job; no other is recorded meanwhile. Raises KeyReused.
+    """
+    with service.store.transaction():
+        before = service.store.jobs.by_key(job.token, job.key) if job.key else None
+        if before is not None:
+            if before.digest != job.digest:
+                raise KeyReused(
+                    "this Idempotency-Key came with another request before",
+                    hint="a new request takes a new key",
+                )
+            return before
+        for other in service.store.jobs.open(job.project):
+            if job.kind == "delete" and (other.kind, other.digest) == (job.kind, job.digest):
+                return other  # what was asked for is being done
+        check()
+        service.store.jobs.add(job)
+    service.jobs.start(job.id)
+    return job

@@ -1,0 +1,101 @@
+"""Leases end: what expired is removed, and what was cut is cleared away."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from dbos import DBOS
+
+from api import webhooks
+from api.logs import log
+from api.submit import new_job_of_ours, submit
+from lab.errors import LabError
+from lab.lifecycle import gc
+from lab.state.records import LabRecord
+
+if TYPE_CHECKING:
+    from api.service import Service
+
+_AGAIN = 20.0
+"""Seconds before what could not be removed is tried again."""
+_PRUNE_EVERY = 3600.0
+
+
+class Sweeper:
+    """A thread that looks every ``sweep`` seconds."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lab-sweeper", daemon=True)
+        self._pruned = 0.0
+        self._tried: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, once what is being done is done."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(10.0)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._service.settings.serve.sweep):
+            try:
+                self.sweep()
+            except LabError as error:
+                log.warning("sweeping failed", extra={"error": error.what})
+            except Exception as error:  # noqa: BLE001  # leases end whatever happens once
+                log.error("sweeping failed", exc_info=error)
+
+    def sweep(self) -> None:
+        """Look once."""
+        service, now = self._service, time.time()
+        service.jobs.look_after()
+        busy = {job.lab for job in service.store.jobs.open()}
+        making = {job.id for job in service.store.jobs.open() if job.kind == "create"}
+        for lab in service.store.labs.all():
+            if lab.expires_at is None or lab.name in busy or lab.job in making:
+                continue
+            if lab.expires_at <= now:
+                self._expire(lab)
+            elif lab.expires_at <= now + service.settings.serve.warn_before:
+                webhooks.expiring(lab)
+        self._clear(making, busy)
+        if now - self._pruned >= _PRUNE_EVERY:
+            self._pruned = now
+            self.prune(now - service.settings.serve.keep_jobs)
+
+    def _expire(self, lab: LabRecord) -> None:
+        now = time.monotonic()
+        if now - self._tried.get(lab.name, -_AGAIN) < _AGAIN:
+            return
+        self._tried = {name: at for name, at in self._tried.items() if now - at < _AGAIN}
+        self._tried[lab.name] = now
+        log.info("lease over", extra={"lab": lab.name})
+        submit(self._service, new_job_of_ours("expire", lab))
+
+    def _clear(self, making: set[str], busy: set[str]) -> None:
+        """Remove what is left of labs whose maker was killed; jobs of ours see to theirs."""
+        with self._service.contexts.use() as ctx:
+            ours = {lab.name for lab in ctx.store.labs.all() if lab.job in making} | busy
+            found = [
+                (owner, why)
+                for owner, why in gc.tasks(ctx)
+                if owner.kind == "lab" and why != "expired" and owner.name not in ours
+            ]
+            for line in gc.perform(ctx, found).removed if found else ():
+                log.info("cleared", extra={"what": line})
+
+    def prune(self, before: float) -> None:
+        """Forget jobs that ended before then (epoch seconds), their events, the audit trail."""
+        store = self._service.store
+        while old := store.jobs.ended_before(before):
+            DBOS.delete_workflows(old, delete_children=True)
+            store.jobs.remove_all(old)
+        store.events.prune(before)
+        store.audit.prune(before)

@@ -1,0 +1,128 @@
+"""What jobs do, one kind a function: the same lifecycle that commands use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lab import schedule
+from lab.errors import Conflict, NotFound
+from lab.lifecycle import gc, power
+from lab.lifecycle.context import Context
+from lab.lifecycle.down import down
+from lab.lifecycle.up import up
+from lab.names import Owner
+from lab.spec import LabSpec, NodeSize
+from lab.state.records import JobKind, JobRecord, LabRecord
+
+_REMAINS = "left by a job that was cut"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job to be done; ``again``: an earlier try was cut, and may have done any part of it."""
+
+    job: JobRecord
+    again: bool
+
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        """What was asked for."""
+        return self.job.request
+
+
+def spec_of(asked: Mapping[str, Any]) -> LabSpec:
+    """The lab that a request asks for; raises InvalidSpec."""
+    size = NodeSize(memory=asked["memory"], cpus=asked["cpus"], disk=asked["disk"])
+    return LabSpec(
+        blueprint=asked["blueprint"],
+        name=asked["name"],
+        nodes=asked["nodes"],
+        engine=asked["engine"],
+        size=size,
+        ttl=asked["ttl"],
+        profile=asked["profile"],
+        snapshots=schedule.parse(asked["snapshots"]) if asked["snapshots"] else schedule.NONE,
+        image=asked["image"],
+    )
+
+
+def create(ctx: Context, task: Task) -> str:
+    """Make a lab; the name it got."""
+    made = _made(ctx, task.job.id) if task.again else None
+    if made is not None and made.state not in ("creating", "removing"):
+        return made.name  # ready, but we did not live to say so
+    if made is not None:
+        ctx.progress.note("undo", f"removing what was made of {made.name}: the service was cut")
+        _clear(ctx, made.name)
+    return up(ctx, spec_of(task.asked), cold=bool(task.asked["cold"])).name
+
+
+def delete(ctx: Context, task: Task) -> str:
+    """Remove a lab, unless it is another of that name by now."""
+    name = task.job.lab
+    there = ctx.store.labs.find(name)
+    created_at = task.asked["created_at"]
+    if there is not None and created_at is not None and there.created_at != created_at:
+        return name
+    try:
+        down(ctx, name, force=bool(task.asked["force"]))
+    except NotFound:
+        if not task.again:
+            raise
+    return name
+
+
+def expire(ctx: Context, task: Task) -> str:
+    """Remove a lab if its lease is over still; raises Conflict if that cannot be done now."""
+    report = gc.perform(ctx, [(Owner("lab", task.job.lab), "expired")])
+    if report.left:
+        raise Conflict(report.left[0])
+    return task.job.lab
+
+
+def start(ctx: Context, task: Task) -> str:
+    """Start a lab or a node, and wait until it is ready."""
+    name, node = task.job.lab, str(task.asked["node"])
+    timeout = ctx.settings.ready_timeout
+    if node:
+        power.start_node(ctx, name, node, timeout=timeout)
+    else:
+        power.start(ctx, name, timeout=timeout)
+    return name
+
+
+def stop(ctx: Context, task: Task) -> str:
+    """Stop a lab or a node; with ``force`` its plug is pulled."""
+    node = str(task.asked["node"]) or None
+    with ctx.progress.step("stop", f"stopping {task.job.lab}{f', {node}' if node else ''}"):
+        power.stop(ctx, task.job.lab, node=node, force=bool(task.asked["force"]))
+    return task.job.lab
+
+
+def restart(ctx: Context, task: Task) -> str:
+    """``stop``, then ``start``."""
+    stop(ctx, task)
+    return start(ctx, task)
+
+
+WORK: Mapping[JobKind, Callable[[Context, Task], str]] = {
+    "create": create,
+    "delete": delete,
+    "expire": expire,
+    "start": start,
+    "stop": stop,
+    "restart": restart,
+}
+"""Each kind of job; a function may be called once more after it was cut anywhere."""
+
+
+def _made(ctx: Context, job: str) -> LabRecord | None:
+    return next((lab for lab in ctx.store.labs.all() if lab.job == job), None)
+
+
+def _clear(ctx: Context, name: str) -> None:
+    report = gc.perform(ctx, [(Owner("lab", name), _REMAINS)])
+    if report.left:
+        raise Conflict(report.left[0])

@@ -1,0 +1,279 @@
+"""The session with a service elsewhere: the same verbs, asked for over HTTP.
+
+What is not overridden here is what the service does not offer: it asks for the context, which
+there is none of, and so says that it needs the host itself.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import urlsplit
+
+from lab.cli.session import Session
+from lab.client import Client
+from lab.errors import Conflict, InvalidSpec, NotReady
+from lab.lifecycle.views import FIRST_USE
+from lab.progress import Event, Step
+
+if TYPE_CHECKING:
+    from lab.client import Lab
+    from lab.client.client import Action
+    from lab.exchange.header import Kind
+    from lab.lifecycle.context import Context
+    from lab.lifecycle.query import Client as SqlProgram
+    from lab.lifecycle.sql import Account
+    from lab.lifecycle.views import ImageView, ImportView, LabStatus, LabView, Rows, TemplateView
+    from lab.progress import Listener
+    from lab.spec import LabSpec
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_LONGEST_EXEC = 600.0
+_QUERY_SECONDS = 600.0
+_READY_SECONDS = 600.0
+
+Ask = Callable[..., "Rows"]
+"""As ``lab.lifecycle.sql.ask``."""
+
+
+@contextmanager
+def open_remote(url: str, listener: Listener) -> Iterator[Session]:
+    """A session with the service at ``url``, with the token that is found here."""
+    with Client(url) as client:
+        parts = urlsplit(client.url)
+        if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+            listener(Event("remote", "note", f"token and passwords go unencrypted: {client.url}"))
+        yield RemoteSession(client, listener)
+
+
+class RemoteSession(Session):
+    """The verbs that a service offers. ``ask``: what runs a statement at a published port."""
+
+    def __init__(self, client: Client, listener: Listener, ask: Ask | None = None) -> None:
+        self._client = client
+        self._hear = listener
+        self._ask = ask
+
+    @property
+    def _context(self) -> Context:
+        _only_there(f"the service at {self._client.url} does not offer this")
+
+    def up(
+        self,
+        spec: LabSpec,
+        *,
+        cold: bool,
+        keep_failed: bool,
+        exist_ok: bool,
+        timeout: float | None,
+    ) -> LabView:
+        """Make a lab; ``timeout``: seconds for all of it, a template's making included."""
+        if keep_failed:
+            _only_there("a service keeps nothing of what failed")
+        if not exist_ok:
+            return self._make(spec, cold=cold, timeout=timeout)
+        try:
+            named = replace(spec, name=spec.name or spec.blueprint)
+            return self._same(spec, timeout) or self._make(named, cold=cold, timeout=timeout)
+        except Conflict:
+            # Somebody was faster; or the name is another project's.
+            found = self._same(spec, timeout)
+            if found is None and spec.name:
+                raise
+            return found or self._make(spec, cold=cold, timeout=timeout)
+
+    def down(self, name: str, *, force: bool = False) -> None:
+        """Remove a lab."""
+        self._client.delete(name, force=force, listener=self._hear)
+
+    def names(self) -> list[str]:
+        """The names of our project's labs."""
+        return [lab.name for lab in self._client.labs()]
+
+    def labs(self) -> list[LabView]:
+        """Our project's labs."""
+        return list(self._client.labs())
+
+    def lab(self, name: str) -> LabView:
+        """One lab."""
+        return self._client.get(name)
+
+    def status(self, name: str) -> LabStatus:
+        """One lab, as the service sees it: what each node lacks is not told."""
+        from lab.lifecycle.views import LabStatus
+
+        return LabStatus(self._client.get(name), ())
+
+    def wait(self, name: str, *, timeout: float) -> LabView:
+        """Wait until a lab is ready."""
+        return self._client.wait(name, timeout=timeout)
+
+    def start(self, name: str, node: str | None, *, timeout: float) -> LabView:
+        """Start a lab, or one node of it."""
+        return self._power("start", name, node, timeout)
+
+    def stop(self, name: str, *, node: str | None, force: bool) -> LabView:
+        """Stop a lab, or one node of it."""
+        return self._power("kill" if force else "stop", name, node, None)
+
+    def extend(self, name: str, ttl: float | None) -> LabView:
+        """Give a lab a new lease from now on; raises InvalidSpec for one without end."""
+        if ttl is None:
+            raise InvalidSpec("every lab of a service has a lease", hint="give a time, such as 8h")
+        return self._client.extend(name, ttl)
+
+    def execute(
+        self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float
+    ) -> bytes:
+        """Run a program in a node, as root; ten minutes at most, and what it prints is text."""
+        try:
+            text = stdin.decode()
+        except UnicodeDecodeError:
+            raise InvalidSpec(
+                "what is sent through a service must be text", hint="base64 makes it text"
+            ) from None
+        limit = min(timeout, _LONGEST_EXEC)
+        return self._client.execute(name, node, argv, stdin=text, timeout=limit).encode()
+
+    def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
+        """The last lines of a node's log."""
+        if follow:
+            _only_there("a service does not follow logs")
+        return iter(self._client.logs(name, node, source, lines=lines) if lines else ())
+
+    def query(self, name: str, node: str | None, statement: str) -> Rows:
+        """Run one statement, at the port that the lab's DSN names."""
+        from lab.lifecycle.sql import ask
+
+        account, port = self._login(name, node)
+        try:
+            return (self._ask or ask)(account, port, statement, timeout=_QUERY_SECONDS)
+        except NotReady as error:
+            if not error.hint and account.host in _LOOPBACK:
+                error.hint = (
+                    "ports of labs are on the loopback of the service's host: forward them, or"
+                    " run this there"
+                )
+            raise
+
+    def client(self, name: str, node: str | None) -> SqlProgram:
+        """The client program for a lab, at the port that its DSN names."""
+        import tempfile
+        from pathlib import Path
+
+        from lab.lifecycle.query import program
+
+        options = Path(tempfile.gettempdir()) / f"lab-client-{secrets.token_hex(16)}.cnf"
+        return program(*self._login(name, node), options)
+
+    def import_(
+        self, kind: Kind, where: str, *, resume: bool, warm_only: bool, talk: bool
+    ) -> ImportView:
+        """Refused before anything is read."""
+        del kind, where, resume, warm_only, talk
+        _only_there("a service does not import archives")
+
+    def images(self) -> list[ImageView]:
+        """All images of the host."""
+        return self._client.images()
+
+    def image(self, which: str) -> ImageView:
+        """One image, by key or recipe."""
+        return self._client.image(which)
+
+    def templates(self) -> list[TemplateView]:
+        """All templates of the host."""
+        return self._client.templates()
+
+    def _power(self, action: Action, name: str, node: str | None, timeout: float | None) -> LabView:
+        return self._client.power(action, name, node or "", timeout=timeout, listener=self._hear)
+
+    def _make(self, spec: LabSpec, *, cold: bool, timeout: float | None) -> LabView:
+        heard = _Heard(self._hear)
+        made = self._client.create(spec, cold=cold, timeout=timeout, listener=heard)
+        first_use = sum(step.seconds for step in heard.steps if step.step in FIRST_USE)
+        return replace(made, first_use_seconds=first_use, steps=tuple(heard.steps))
+
+    def _same(self, spec: LabSpec, timeout: float | None) -> LabView | None:
+        """The lab of ours that is there already, ready; None if there is none. Raises Conflict."""
+        timeout = timeout or _READY_SECONDS
+        name = spec.name or spec.blueprint
+        labs = {lab.name: lab for lab in self._client.labs()}
+        found = labs.get(name)
+        if found is None and not spec.name:  # the service gave it a number
+            numbered = re.compile(rf"{re.escape(name)}-\d+")
+            found = next((lab for n, lab in labs.items() if numbered.fullmatch(n)), None)
+        if found is None:
+            return None
+        if found.state == "creating":
+            found = self._client.wait(found.name, timeout=timeout)
+        if not _fits(found, spec):
+            raise Conflict(
+                f"the lab {found.name} exists and is not what was asked for",
+                hint=f"`lab status {found.name}` shows it; `lab down {found.name}` removes it",
+            )
+        if found.state == "stopped":
+            return self._power("start", found.name, None, timeout)
+        return self._client.wait(found.name, timeout=timeout)
+
+    def _login(self, name: str, node: str | None) -> tuple[Account, int]:
+        """Who logs in where; raises NotReady if the lab has no account yet."""
+        from lab.lifecycle.sql import Account
+
+        lab = self._client.get(name)
+        if not lab.user or not lab.nodes:
+            raise NotReady(f"the lab {name} is {lab.state}: it has no account for us (yet)")
+        chosen = lab.node(node) if node else lab.nodes[0]
+        return Account(lab.user, lab.password, chosen.host), chosen.sql_port
+
+
+def _fits(lab: Lab, spec: LabSpec) -> bool:
+    """Whether ``lab`` is such as ``spec`` asks for; what that leaves open is fine."""
+    from lab.lifecycle.engine import recipe_of
+
+    size = spec.size
+    asked = (spec.blueprint, spec.nodes, size.memory, size.cpus)
+    there = (lab.blueprint, len(lab.nodes), lab.memory, lab.cpus)
+    return (
+        asked == there
+        and (not spec.engine or lab.image.startswith(f"{recipe_of(spec.engine)}-"))
+        and spec.image in ("", lab.image)
+        and spec.profile in ("", lab.profile)
+        and size.disk in (0, lab.disk)
+    )
+
+
+class _Heard:
+    """Passes events on, and keeps how long steps took, as ``Progress`` does where they are made."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._open = [Step("job")]
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps, with their parts in them."""
+        return self._open[0].steps
+
+    def __call__(self, event: Event) -> None:
+        """Hear an event; an end whose begin was heard of another service's life is passed over."""
+        self._listener(event)
+        if event.state == "begin":
+            beside = self._open[-1].steps
+            found = next((step for step in beside if step.step == event.step), Step(event.step))
+            if found not in beside:
+                beside.append(found)
+            self._open.append(found)
+        elif event.state != "note" and event.step in [step.step for step in self._open[1:]]:
+            while self._open.pop().step != event.step:
+                pass
+            place = next(s for s in self._open[-1].steps if s.step == event.step)
+            place.seconds += event.seconds
+
+
+def _only_there(why: str) -> NoReturn:
+    raise InvalidSpec(why, hint="it needs the host of the labs: run it there, without LAB_URL")

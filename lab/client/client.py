@@ -1,0 +1,313 @@
+"""What one can ask of a service."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from lab.client import access
+from lab.client.answers import Job, Lab, Page, lab_of, read
+from lab.client.jobs import AT_ONCE, Jobs, deadline_of
+from lab.client.wire import Wire, path_of
+from lab.errors import HostUnfit, InvalidSpec, LabError, NotFound, NotReady
+from lab.labfile import LabValues, merge
+from lab.lifecycle.views import ImageView, TemplateView
+from lab.progress import Listener
+from lab.spec import LabSpec
+from lab.undo import Undo
+from lab.wait import Deadline, attempts
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Action = Literal["start", "stop", "restart", "kill"]
+
+_UNDO = 120.0
+_GOING_ON = ("creating", "ready", "degraded")
+
+
+class Client:
+    """A service and our token for it; closes its connections at the end of a ``with`` block.
+
+    ``url`` empty: LAB_URL. ``token`` empty: LAB_TOKEN, else the file that docs/client.md names.
+    ``jobs``: what takes time. ``patience``: seconds for which a service that went away is tried.
+    All methods raise what the service refuses them with, and HostUnfit if it cannot be reached.
+    """
+
+    def __init__(self, url: str = "", token: str = "", *, patience: float = 60.0) -> None:
+        self.url = access.check_url(url) if url else access.find_url()
+        found = access.check_token(token) if token else access.find_token()
+        self._wire = Wire(self.url, found, patience=patience)
+        self.jobs = Jobs(self._wire)
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r})"
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; labs stay."""
+        self._wire.close()
+
+    @contextmanager
+    def lab(
+        self,
+        wanted: str | LabSpec,
+        *,
+        heartbeat: float | None = None,
+        timeout: float | None = None,
+        **values: Unpack[LabValues],
+    ) -> Iterator[Lab]:
+        """A lab for the block, made as by ``create`` and removed at its end, come what may.
+
+        ``heartbeat``: the lab is given signs of life, and outlives this process by so many seconds
+        at most.
+        """
+        made = self.create(wanted, heartbeat=heartbeat, timeout=timeout, **values)
+        try:
+            with self._alive(made.name, heartbeat):
+                yield made
+        finally:
+            with suppress(NotFound):  # its lease was over
+                self.delete(made.name, force=True)
+
+    def create(
+        self,
+        wanted: str | LabSpec,
+        *,
+        cold: bool = False,
+        protected: bool = False,
+        heartbeat: float | None = None,
+        timeout: float | None = None,
+        listener: Listener | None = None,
+        **values: Unpack[LabValues],
+    ) -> Lab:
+        """Make a lab and return it once every node can be used.
+
+        ``wanted``: a blueprint, then with ``values`` as in lab.toml; or a whole LabSpec.
+        ``heartbeat``: seconds that each call of ``heartbeat`` gives it. ``timeout``: seconds for
+        all of it, a template's making included; None: as long as it takes. ``listener`` hears
+        its steps. What was begun is undone if this raises.
+
+        Raises what ``lab up`` does, also Forbidden and LimitReached; NotReady after ``timeout``.
+        """
+        body = _body(_spec_of(wanted, values), cold=cold, protected=protected, heartbeat=heartbeat)
+        key = str(uuid.uuid4())
+        deadline = deadline_of(timeout)
+        with Undo() as undo:
+            # From before the request on: its answer may be what an interrupt loses.
+            undo.push("the request", lambda: self._call_off(body, key))
+            try:
+                wait = 0.0 if listener else min(AT_ONCE, deadline.left)
+                answer = self._wire.ask("POST", "/v1/labs", body=body, key=key, wait=wait)
+            except LabError:
+                undo.keep()  # it was refused, or failed and left nothing
+                raise
+            if answer.status == 201:
+                made = lab_of(answer.body)
+            else:
+                job = self.jobs.follow(read(answer.body, Job).id, listener, timeout=deadline.left)
+                if job.state != "succeeded":
+                    undo.keep()
+                made = self.get(job.check().lab)
+            undo.keep()
+        return made
+
+    def get(self, name: str) -> Lab:
+        """A lab; raises NotFound."""
+        return lab_of(self._wire.ask("GET", path_of("labs", name)).body)
+
+    def labs(self, *, state: str = "", blueprint: str = "", project: str = "") -> list[Lab]:
+        """All labs, by name; those of a state, of a blueprint or (for admins) of a project."""
+        given = {"state": state, "blueprint": blueprint, "project": project}
+        query = {name: value for name, value in given.items() if value}
+        return [lab_of(item) for item in self._all("/v1/labs", query)]
+
+    def delete(
+        self,
+        name: str,
+        *,
+        force: bool = False,
+        timeout: float | None = None,
+        listener: Listener | None = None,
+    ) -> None:
+        """Remove a lab; ``force``: a protected one as well.
+
+        Raises NotFound, Conflict (protected, busy), NotReady (it goes on after ``timeout``).
+        """
+        query = {"force": "true"} if force else {}
+        self.jobs.done("DELETE", path_of("labs", name), query, timeout, listener)
+
+    def extend(self, name: str, ttl: float) -> Lab:
+        """Give a lab a lease of ``ttl`` seconds from now on; raises NotFound, Forbidden."""
+        return lab_of(self._wire.ask("PATCH", path_of("labs", name), body={"ttl": ttl}).body)
+
+    def protect(self, name: str, *, protected: bool = True) -> Lab:
+        """Have a lab refuse to be removed without force, or not any more; raises NotFound."""
+        body = {"protected": protected}
+        return lab_of(self._wire.ask("PATCH", path_of("labs", name), body=body).body)
+
+    def heartbeat(self, name: str) -> Lab:
+        """A sign of life; raises NotFound, and Conflict if the lab was made without."""
+        return lab_of(self._wire.ask("POST", path_of("labs", name, "heartbeat"), twice=True).body)
+
+    def wait(self, name: str, *, timeout: float = 600.0) -> Lab:
+        """Return a lab once all its nodes are ready, whoever makes or starts it.
+
+        Raises NotFound, and NotReady: after ``timeout`` seconds, or at once if waiting is no use.
+        """
+        deadline = Deadline.after(timeout)
+        for _ in attempts(deadline, first=0.1, most=1.0):
+            found = self._made(name, min(AT_ONCE, deadline.left))
+            if found.state == "ready":
+                return found
+            if found.state not in _GOING_ON:
+                raise NotReady(
+                    f"the lab {name} is {found.state}: waiting does not change that",
+                    hint=f"`lab start {name}` or `lab down {name}`",
+                )
+        missing = [node.name for node in found.nodes if node.state != "ready"]
+        raise NotReady(
+            f"the lab {name} is {found.state} still, after {timeout:g} s",
+            details=[f"not ready: {', '.join(missing)}"] if missing else [],
+        )
+
+    def power(
+        self,
+        action: Action,
+        name: str,
+        node: str = "",
+        *,
+        timeout: float | None = None,
+        listener: Listener | None = None,
+    ) -> Lab:
+        """``start``, ``stop``, ``restart`` or ``kill`` a lab or a node; the lab as it is then.
+
+        Raises NotFound, Conflict, NotReady.
+        """
+        where = ("labs", name, "nodes", node) if node else ("labs", name)
+        self.jobs.done("POST", path_of(*where, action), {}, timeout, listener)
+        return self.get(name)
+
+    def execute(
+        self, name: str, node: str, argv: Sequence[str], *, stdin: str = "", timeout: float = 60.0
+    ) -> str:
+        """Run a program in a node as root, for at most ``timeout`` seconds; what it printed.
+
+        Raises NotFound, Forbidden, CommandFailed (with its status), NotReady.
+        """
+        body = {"argv": list(argv), "stdin": stdin, "timeout": timeout}
+        path = path_of("labs", name, "nodes", node, "exec")
+        answer = self._wire.ask("POST", path, body=body, allow=timeout)
+        return str(read(answer.body, dict[str, Any]).get("stdout", ""))
+
+    def logs(self, name: str, node: str, source: str = "engine", *, lines: int = 100) -> list[str]:
+        """The last lines of a node's log: engine, journal or console."""
+        query = {"source": source, "lines": lines}
+        answer = self._wire.ask("GET", path_of("labs", name, "nodes", node, "logs"), query=query)
+        return [str(line) for line in read(answer.body, dict[str, Any]).get("lines", [])]
+
+    def images(self) -> list[ImageView]:
+        """All images."""
+        return read(self._wire.ask("GET", "/v1/images").body, list[ImageView])
+
+    def image(self, which: str) -> ImageView:
+        """An image, by key or recipe; raises NotFound."""
+        return read(self._wire.ask("GET", path_of("images", which)).body, ImageView)
+
+    def templates(self) -> list[TemplateView]:
+        """All templates."""
+        return read(self._wire.ask("GET", "/v1/templates").body, list[TemplateView])
+
+    def _made(self, name: str, wait: float) -> Lab:
+        """A lab, once it is no longer being made, or as it is after ``wait`` seconds."""
+        query = {"wait": int(wait)} if wait >= 1 else {}
+        return lab_of(self._wire.ask("GET", path_of("labs", name), query=query, allow=wait).body)
+
+    @contextmanager
+    def _alive(self, name: str, heartbeat: float | None) -> Iterator[None]:
+        """Give signs of life in the block, three for each that is due."""
+        done = threading.Event()
+
+        def beat(every: float) -> None:
+            while not done.wait(every):
+                with suppress(LabError):  # the next one may arrive
+                    self.heartbeat(name)
+
+        if heartbeat is None:
+            yield
+            return
+        thread = threading.Thread(target=beat, args=[heartbeat / 3], daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _call_off(self, body: dict[str, Any], key: str) -> None:
+        """Undo what a request began, whether or not its answer came; the key finds its job."""
+        try:
+            answer = self._wire.ask("POST", "/v1/labs", body=body, key=key)
+        except HostUnfit:
+            raise  # the service is away: what was begun may go on
+        except LabError:
+            return  # it failed meanwhile, and left nothing
+        if answer.status == 201:
+            name = lab_of(answer.body).name
+        else:
+            job = self.jobs.cancel(read(answer.body, Job).id)
+            ended = self.jobs.follow(job.id, timeout=_UNDO)
+            if ended.state != "succeeded":
+                return  # the service has undone it
+            name = ended.lab
+        with suppress(NotFound):
+            self.delete(name, force=True)
+
+    def _all(self, path: str, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        after: str | None = ""
+        while after is not None:
+            more = {"after": after} if after else {}
+            page = read(self._wire.ask("GET", path, query={**query, **more}).body, Page)
+            yield from page.items
+            after = page.next
+
+
+def _spec_of(wanted: str | LabSpec, values: LabValues) -> LabSpec:
+    """The lab that is asked for; raises InvalidSpec."""
+    if isinstance(wanted, str):
+        return merge({}, {**values, "blueprint": wanted})
+    if values:
+        raise InvalidSpec(f"a LabSpec says it all, beside {', '.join(values)}")
+    return wanted
+
+
+def _body(spec: LabSpec, *, cold: bool, protected: bool, heartbeat: float | None) -> dict[str, Any]:
+    """The request for a lab; what is left open is left out."""
+    asked = {
+        "blueprint": spec.blueprint,
+        "nodes": spec.nodes,
+        "memory": spec.size.memory,
+        "cpus": spec.size.cpus,
+        "disk": spec.size.disk,
+        "name": spec.name,
+        "engine": spec.engine,
+        "image": spec.image,
+        "profile": spec.profile,
+        "snapshots": str(spec.snapshots),
+        "ttl": spec.ttl,
+        "heartbeat": heartbeat,
+        "cold": cold,
+        "protected": protected,
+    }
+    return {name: value for name, value in asked.items() if value not in ("", None)}

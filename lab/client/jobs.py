@@ -1,0 +1,106 @@
+"""What takes time at the service, and hearing of it as it happens."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from lab.client.answers import Job, read
+from lab.client.wire import Wire, path_of
+from lab.errors import NotReady
+from lab.progress import Event, Listener
+from lab.wait import Deadline
+
+AT_ONCE = 30.0
+"""Seconds that one request waits for a job before we ask again."""
+_LONG = 366 * 86400.0
+
+
+@dataclass
+class _Heard:
+    """How far a job was heard: the last event's id, what it told of, whether it was the end."""
+
+    last: int = 0
+    doing: str = ""
+    ended: bool = False
+
+
+class Jobs:
+    """The jobs of a service; its methods raise as those of ``Client`` do."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def get(self, job: str, *, wait: float = 0.0) -> Job:
+        """A job; once it has ended, or as it is after ``wait`` seconds. Raises NotFound."""
+        query = {"wait": int(wait)} if wait >= 1 else {}
+        return read(self._wire.ask("GET", path_of("jobs", job), query=query, allow=wait).body, Job)
+
+    def cancel(self, job: str) -> Job:
+        """Have a job end at its next step and undo what it made; fine if it has ended."""
+        answer = self._wire.ask("POST", path_of("jobs", job, "cancel"), twice=True)
+        return read(answer.body, Job)
+
+    def follow(
+        self, job: str, listener: Listener | None = None, *, timeout: float | None = None
+    ) -> Job:
+        """The job once it has ended, however; ``listener`` hears its steps as they happen.
+
+        Goes on where it left off if the connection breaks or the service starts anew. Raises
+        NotReady if the job has not ended after ``timeout`` seconds; it goes on then.
+        """
+        deadline = deadline_of(timeout)
+        so_far = _Heard()
+        while True:
+            if listener is not None:
+                self._hear(job, so_far, listener, deadline)
+            found = self.get(job, wait=0 if listener else min(AT_ONCE, deadline.left))
+            if found.over:
+                if listener is not None and not so_far.ended:  # the stream broke before its end
+                    self._hear(job, so_far, listener, deadline)
+                return found
+            if deadline.passed:
+                raise NotReady(
+                    f"the job {job} ({found.kind} {found.lab}) has not ended after"
+                    f" {round(timeout or 0.0, 1):g} s",
+                    details=[so_far.doing] if so_far.doing else [],
+                )
+            time.sleep(0.1)  # a stream that breaks at once, a service about to end
+
+    def done(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, Any],
+        timeout: float | None,
+        listener: Listener | None,
+    ) -> None:
+        """Ask for something that may take time, and return once it is done."""
+        deadline = deadline_of(timeout)
+        wait = 0.0 if listener else min(AT_ONCE, deadline.left)
+        answer = self._wire.ask(method, path, query=query, wait=wait)
+        if answer.status == 202:
+            self.follow(read(answer.body, Job).id, listener, timeout=deadline.left).check()
+
+    def _hear(self, job: str, so_far: _Heard, listener: Listener, deadline: Deadline) -> None:
+        """Hear what a job does from where ``so_far`` ends, until the stream ends or breaks."""
+        path = path_of("jobs", job, "events")
+        with closing(self._wire.stream(path, after=so_far.last, silence=deadline.left)) as told:
+            for event in told:
+                so_far.last = event.id
+                if event.step == "job":
+                    so_far.ended = event.state != "begin"
+                    if so_far.ended:
+                        return
+                    continue
+                so_far.doing = event.text or event.step
+                listener(Event(event.step, event.state, event.text, event.seconds))
+                if deadline.passed:
+                    return
+
+
+def deadline_of(timeout: float | None) -> Deadline:
+    """``timeout`` seconds from now; None: so far away that it is none."""
+    return Deadline.after(_LONG if timeout is None else timeout)

@@ -1,0 +1,148 @@
+"""Tokens: who may use the service. Only a hash of each is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lab.errors import Conflict, InvalidSpec, Unauthorized
+from lab.state.records import Scope, TokenRecord
+
+if TYPE_CHECKING:
+    from lab.paths import Home
+    from lab.state.store import Store
+
+SCOPES: tuple[Scope, ...] = ("read", "use", "admin")
+"""Each includes those before it."""
+
+_TOKEN = re.compile(r"lab_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?")
+_NOBODY = hashlib.sha256(b"nobody's").hexdigest()
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What a project may have when a token asks for more; None: no limit.
+
+    ``memory`` in bytes, ``ttl`` in seconds.
+    """
+
+    labs: int | None = None
+    nodes: int | None = None
+    memory: int | None = None
+    ttl: float | None = None
+
+
+@dataclass(frozen=True)
+class NewToken:
+    """A token, and its ``text``, which nobody can tell again."""
+
+    record: TokenRecord
+    text: str = field(repr=False)
+
+
+def create(
+    store: Store,
+    name: str,
+    *,
+    scope: Scope,
+    project: str,
+    ttl: float | None = None,
+    quota: Quota = Quota(),
+) -> NewToken:
+    """Make a token that works at once, for ``ttl`` seconds or without end; raises InvalidSpec."""
+    for word, what in ((name, "token"), (project, "project")):
+        if not _NAME.fullmatch(word):
+            raise InvalidSpec(
+                f"{word!r} is not a name for a {what}",
+                hint="up to 64 letters, digits, dots, hyphens, underscores and @",
+            )
+    if scope not in SCOPES:
+        raise InvalidSpec(f"there is no scope {scope!r}", hint=f"scopes: {', '.join(SCOPES)}")
+    identity, secret, now = secrets.token_hex(6), secrets.token_urlsafe(32), time.time()
+    record = TokenRecord(
+        id=identity,
+        name=name,
+        hash=_hash(secret),
+        scope=scope,
+        project=project,
+        created_at=now,
+        expires_at=None if ttl is None else now + ttl,
+        max_labs=quota.labs,
+        max_nodes=quota.nodes,
+        max_memory=quota.memory,
+        max_ttl=quota.ttl,
+    )
+    store.tokens.add(record)
+    return NewToken(record, f"lab_{identity}_{secret}")
+
+
+def tokens(store: Store, project: str | None = None) -> list[TokenRecord]:
+    """All tokens (of a project only), the oldest first; revoked and expired ones too."""
+    found = [r for r in store.tokens.all() if project is None or r.project == project]
+    return sorted(found, key=lambda record: record.created_at)
+
+
+def revoke(store: Store, which: str) -> TokenRecord:
+    """Make a token, by id or by name, worthless from now on; fine if it is already.
+
+    Raises NotFound, and Conflict if several have that name.
+    """
+    named = [r for r in store.tokens.all() if r.name == which and r.revoked_at is None]
+    if len(named) > 1:
+        raise Conflict(
+            f"{len(named)} tokens have the name {which}",
+            hint=f"give an id: {', '.join(record.id for record in named)}",
+        )
+    record = named[0] if named else store.tokens.get(which)
+    if record.revoked_at is None:
+        store.tokens.update(record.id, revoked_at=time.time())
+    return store.tokens.get(record.id)
+
+
+def check(store: Store, text: str) -> TokenRecord:
+    """Whose token this is; raises Unauthorized, which does not tell why.
+
+    What is compared takes the same time whether the token is known or not.
+    """
+    match = _TOKEN.fullmatch(text)
+    record = store.tokens.find(match[1]) if match else None
+    given = _hash(match[2] if match else text)
+    same = hmac.compare_digest(given, record.hash if record else _NOBODY)
+    if record is None or not same or not valid(record):
+        raise Unauthorized("no valid token", hint="`lab token create` makes one")
+    return record
+
+
+def valid(record: TokenRecord) -> bool:
+    """Whether a token is neither revoked nor expired."""
+    expired = record.expires_at is not None and record.expires_at <= time.time()
+    return record.revoked_at is None and not expired
+
+
+def first(store: Store, home: Home) -> NewToken | None:
+    """The admin token that an installation without tokens begins with; it is kept in a file.
+
+    None if there are tokens. Only the user can read the file, ``home.admin_token``.
+    """
+    with store.transaction():
+        if store.tokens.all():
+            return None
+        made = create(store, "admin", scope="admin", project="admin")
+        path = home.admin_token
+        path.unlink(missing_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(fd, "w", encoding="ascii") as file:
+            file.write(f"{made.text}\n")
+    return made
+
+
+def _hash(secret: str) -> str:
+    # Secrets are 256 random bits: nothing is won by a slow hash.
+    return hashlib.sha256(secret.encode(errors="replace")).hexdigest()

@@ -1,0 +1,159 @@
+"""pytest's plugin: labs as fixtures.
+
+::
+
+    pytest --lab pxc                       # a lab for each test that asks for one
+    pytest --lab pxc --lab-scope session   # one for all of them
+
+    def test_orders(lab_dsn): ...
+
+Labs are made on this host, or by the service that LAB_URL names. What the flags leave open is as
+``lab.toml`` in pytest's root directory says. Without ``--lab``, tests that want a lab are skipped.
+This file is loaded at each start of pytest, so it imports nothing of ours before it is used.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import pytest
+
+if TYPE_CHECKING:
+    from lab.cli.app import App
+    from lab.errors import LabError
+    from lab.labfile import LabValues
+    from lab.lifecycle.views import LabView
+    from lab.spec import LabSpec
+
+_LEASE = 3600.0
+"""Seconds that a lab has which is given no lease: pytest may be killed before it removes it."""
+_PASSWORD = re.compile(r"(?<=:)[^:@/]+(?=@)")
+
+SPEC = pytest.StashKey["LabSpec | None"]()
+
+
+class Dsn(str):
+    """A DSN whose password is not in its ``repr``, and so not in the report of a failed test."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(_PASSWORD.sub("***", str(self)))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The flags."""
+    group = parser.getgroup("lab", "labs of MySQL-family clusters")
+    group.addoption("--lab", metavar="BLUEPRINT", help="make labs, such as pxc, for the fixtures")
+    group.addoption("--lab-nodes", metavar="N", type=int, help="nodes of a lab, default 3")
+    group.addoption("--lab-ttl", metavar="TIME", help="the lease of a lab, default 1h")
+    group.addoption(
+        "--lab-scope",
+        choices=("function", "session"),
+        default="function",
+        help="a lab for each test that asks for one (default), or one for all",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the flags, so that a wrong one is told before any test runs."""
+    config.stash[SPEC] = None
+    if config.getoption("lab") is None:
+        return
+    from lab.errors import LabError
+
+    try:
+        config.stash[SPEC] = _spec(config)
+    except LabError as error:
+        raise pytest.UsageError(_told(error)) from None
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """What labs are made of, and where."""
+    spec = config.stash[SPEC]
+    if spec is None:
+        return None
+    where = _app().settings().url or "this host"
+    return f"lab: {spec.blueprint}, nodes: {spec.nodes}, by {where}"
+
+
+def _scope(fixture_name: str, config: pytest.Config) -> Literal["function", "session"]:
+    del fixture_name
+    return cast("Literal['function', 'session']", config.getoption("lab_scope"))
+
+
+@pytest.fixture(scope=_scope)
+def lab(pytestconfig: pytest.Config) -> Iterator[LabView]:
+    """A lab whose every node can be used: its nodes, its DSN, its account."""
+    spec = pytestconfig.stash[SPEC]
+    if spec is None:
+        pytest.skip("it needs a lab: pytest --lab BLUEPRINT")
+    # A name that nobody else has, whatever runs beside us.
+    spec = replace(spec, name=f"test-{secrets.token_hex(4)}")
+    with _failing(), _app().open() as session:
+        view = session.up(spec, cold=False, keep_failed=False, exist_ok=False, timeout=None)
+    try:
+        yield view
+    finally:
+        _remove(view.name)
+
+
+@pytest.fixture(scope=_scope)
+def lab_dsn(lab: LabView) -> str:
+    """``mysql://USER:PASSWORD@HOST:PORT/`` of the first node of a lab."""
+    return Dsn(lab.dsn)
+
+
+def _remove(name: str) -> None:
+    from lab.errors import NotFound
+
+    with _failing(), _app().open() as session, suppress(NotFound):  # its lease was over
+        session.down(name, force=True)
+
+
+def _spec(config: pytest.Config) -> LabSpec:
+    """The lab that flags and lab.toml ask for; raises InvalidSpec."""
+    from lab import labfile
+    from lab.blueprints import blueprint
+    from lab.cli import flags
+
+    settings = _app().settings()
+    given: dict[str, Any] = {"blueprint": config.getoption("lab")}
+    if config.getoption("lab_nodes") is not None:
+        given["nodes"] = config.getoption("lab_nodes")
+    if ttl := config.getoption("lab_ttl"):
+        given["ttl"] = flags.duration("--lab-ttl", ttl)
+    lease = settings.default_ttl or _LEASE
+    values = labfile.read(config.rootpath)
+    spec = labfile.merge(values, cast("LabValues", given), default_ttl=lease)
+    blueprint(spec.blueprint)
+    return spec
+
+
+def _app() -> App:
+    from lab.cli.app import App
+    from lab.cli.session import Lifecycle
+
+    return App(Lifecycle(), quiet=True)
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    """What goes wrong in the block fails the test in the program's own words."""
+    from lab.errors import LabError
+
+    try:
+        yield
+    except LabError as error:
+        pytest.fail(_told(error), pytrace=False)
+
+
+def _told(error: LabError) -> str:
+    from lab.cli.failure import describe
+
+    return describe(error).rstrip()

@@ -1,0 +1,113 @@
+"""What the service does for others, and who asked for what."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import Select, delete, func, insert, or_, select
+
+from lab.errors import InvalidSpec
+from lab.state.database import Database
+from lab.state.keyed import Keyed, as_records
+from lab.state.records import AuditRecord, JobKind, JobRecord, JobState
+from lab.state.schema import audit as _audit
+from lab.state.schema import jobs as _jobs
+
+OPEN: tuple[JobState, ...] = ("queued", "running")
+"""The states of jobs that have not ended."""
+
+_c = _jobs.c
+
+
+class Jobs(Keyed[JobRecord]):
+    """Jobs, by id; they stay when they have ended."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database, _jobs, JobRecord, "job")
+
+    def by_key(self, token: str, key: str) -> JobRecord | None:
+        """The job that a token asked for with this Idempotency-Key."""
+        query = select(_jobs).where(_c.token == token, _c.key == key)
+        found = self._list(query)
+        return found[0] if found else None
+
+    def open(self, project: str | None = None) -> list[JobRecord]:
+        """The jobs (of a project only) that have not ended, in the order they were asked for."""
+        query = select(_jobs).where(_c.state.in_(OPEN)).order_by(_c.created_at, _c.id)
+        return self._list(query if project is None else query.where(_c.project == project))
+
+    def latest(
+        self,
+        project: str | None = None,
+        *,
+        states: Collection[JobState] = (),
+        kinds: Collection[JobKind] = (),
+        lab: str = "",
+        after: str = "",
+        limit: int = 100,
+    ) -> list[JobRecord]:
+        """The latest jobs, newest first; ``after``: those older than the job of that id.
+
+        Raises InvalidSpec if there is no such job.
+        """
+        query = select(_jobs).order_by(_c.created_at.desc(), _c.id.desc()).limit(limit)
+        for column, wanted in ((_c.state, states), (_c.kind, kinds)):
+            query = query.where(column.in_(wanted)) if wanted else query
+        query = query.where(_c.lab == lab) if lab else query
+        query = query if project is None else query.where(_c.project == project)
+        with self._database.read():
+            if after:
+                last = self.find(after)
+                if last is None:
+                    raise InvalidSpec(f"there is no job {after!r} to go on after")
+                at = last.created_at
+                query = query.where(
+                    or_(_c.created_at < at, (_c.created_at == at) & (_c.id < after))
+                )
+            return self._list(query)
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """How many jobs there are of each kind and state."""
+        query = select(_c.kind, _c.state, func.count()).group_by(_c.kind, _c.state)
+        with self._database.read() as connection:
+            return {(kind, state): number for kind, state, number in connection.execute(query)}
+
+    def ended_before(self, before: float, *, limit: int = 500) -> list[str]:
+        """The ids of jobs that ended before then (epoch seconds)."""
+        query = select(_c.id).where(_c.ended_at < before).limit(limit)
+        with self._database.read() as connection:
+            return list(connection.execute(query).scalars())
+
+    def remove_all(self, ids: Sequence[str]) -> None:
+        """Forget these jobs."""
+        with self._database.write() as connection:
+            connection.execute(delete(_jobs).where(_c.id.in_(ids)))
+
+    def _list(self, query: Select[tuple[object, ...]]) -> list[JobRecord]:
+        with self._database.read() as connection:
+            return as_records(connection.execute(query), JobRecord)
+
+
+class Audit:
+    """Who did what."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, **fields: object) -> None:
+        """Note a request, now; ``fields`` are those of the record but for ``id`` and ``at``."""
+        with self._database.write() as connection:
+            connection.execute(insert(_audit).values(at=time.time(), **fields))
+
+    def latest(self, *, before: int | None = None, limit: int = 100) -> list[AuditRecord]:
+        """The latest entries, newest first; ``before``: those with a smaller id."""
+        query = select(_audit).order_by(_audit.c.id.desc()).limit(limit)
+        query = query if before is None else query.where(_audit.c.id < before)
+        with self._database.read() as connection:
+            return as_records(connection.execute(query), AuditRecord)
+
+    def prune(self, before: float) -> int:
+        """Forget what happened before then (epoch seconds); how many entries that were."""
+        with self._database.write() as connection:
+            return connection.execute(delete(_audit).where(_audit.c.at < before)).rowcount

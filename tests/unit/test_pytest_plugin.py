@@ -1,0 +1,116 @@
+"""The pytest plugin, in pytest: labs for tests, here and of a service."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from serve_process import environment, serving
+
+pytest_plugins = ["pytester"]
+
+TESTS = """
+    def note(lab):
+        with open("names", "a") as file:
+            file.write(f"{lab.name} {len(lab.nodes)} {lab.memory >> 20}\\n")
+
+    def test_one(lab, lab_dsn):
+        assert lab.state == "ready"
+        assert lab_dsn == lab.dsn and lab_dsn.startswith("mysql://lab:")
+        note(lab)
+
+    def test_two(lab):
+        note(lab)
+"""
+
+
+@pytest.fixture
+def here(
+    pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> pytest.Pytester:
+    """A project with two tests that want labs, on a host of fakes."""
+    env = {"LAB_HOME": tmp_path / "home", "XDG_CONFIG_HOME": tmp_path / "config",
+           "LAB_HYPERVISOR": "fake", "LAB_STORAGE": "fake", "LAB_SPACE_FLOOR": "1M",
+           "LAB_MEMORY_FLOOR": "1M", "LAB_PORT_RANGE": "33000-33999"}  # fmt: skip
+    for name, value in env.items():
+        monkeypatch.setenv(name, str(value))
+    pytester.makepyfile(TESTS)
+    (pytester.path / "lab.toml").write_text('blueprint = "pxc"\nmemory = "400M"\nname = "mine"\n')
+    return pytester
+
+
+def run(pytester: pytest.Pytester, *words: str) -> pytest.RunResult:
+    # Not in this process, nor a service in it: pytester makes it forget what it imports meanwhile,
+    # and other tests would then meet two of each class.
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", *words)
+
+
+def names(pytester: pytest.Pytester) -> list[list[str]]:
+    return [line.split() for line in (pytester.path / "names").read_text().splitlines()]
+
+
+def labs(home: Path) -> list[str]:
+    """What there is of labs in a home."""
+    return [path.name for path in (home / "labs").iterdir()]
+
+
+def test_a_lab_for_each_test(here: pytest.Pytester, tmp_path: Path) -> None:
+    """Protects tests from each other, and the host from labs that outlive them."""
+    result = run(here, "--lab", "galera", "--lab-nodes", "2")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["lab: galera, nodes: 2, by this host"])
+    (one, *size), (two, *_) = names(here)
+    assert one != two
+    assert one.startswith("test-")  # not the one name of lab.toml, for which many would fight
+    assert size == ["2", "400"]
+    assert labs(tmp_path / "home") == []
+
+
+def test_one_lab_for_all(here: pytest.Pytester, tmp_path: Path) -> None:
+    """Protects suites that are in a hurry; and the lab goes although a test fails."""
+    here.makepyfile(test_z="def test_fails(lab_dsn):\n    assert lab_dsn == 0\n")
+    result = run(here, "--lab", "galera", "--lab-nodes=1", "--lab-scope=session", "--lab-ttl=5m")
+    result.assert_outcomes(passed=2, failed=1)
+    (one, *_), (two, *_) = names(here)
+    assert one == two
+    assert labs(tmp_path / "home") == []
+    result.stdout.fnmatch_lines(["lab_dsn = 'mysql://lab:[*][*][*]@127.0.0.1:*/'"])
+
+
+def test_without_the_flag_nothing_is_made(here: pytest.Pytester) -> None:
+    """Protects who runs the other tests of such a project: no lab, no wait, no import."""
+    result = run(here, "-rs")
+    result.assert_outcomes(skipped=2)
+    result.stdout.fnmatch_lines(["*it needs a lab: pytest --lab BLUEPRINT*"])
+    code = "import sys, lab.pytest_plugin; print([m for m in sys.modules if m.startswith('lab.')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['lab.pytest_plugin']\n"
+
+
+def test_a_wrong_flag_is_told_first(here: pytest.Pytester) -> None:
+    """Protects who mistypes from one error for each test."""
+    result = run(here, "--lab", "galora")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*there is no blueprint 'galora'*"])
+
+
+def test_labs_of_a_service(
+    here: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects CI machines that run no guests; and a refusal is told in one piece."""
+    with serving(environment(tmp_path / "there")) as service:
+        monkeypatch.setenv("LAB_URL", service.url)
+        monkeypatch.setenv("LAB_TOKEN", service.token)
+        result = run(here, "--lab", "galera", "--lab-nodes", "1")
+        result.assert_outcomes(passed=2)
+        result.stdout.fnmatch_lines([f"lab: galera, nodes: 1, by {service.url}"])
+        assert len({name for name, *_ in names(here)}) == 2
+        assert labs(tmp_path / "there" / "home") == []
+        assert not (tmp_path / "home").exists()
+        monkeypatch.setenv("LAB_TOKEN", "lab_nobody")
+        refused = run(here, "--lab", "galera", "--lab-nodes", "1")
+        refused.assert_outcomes(errors=2)
+        refused.stdout.fnmatch_lines(["lab: error: *token*"])
+        refused.stdout.no_fnmatch_line("*Traceback*")
