@@ -30,11 +30,11 @@ class Runs:
     """How often each thing is done."""
 
     warm: int = 9
-    cold: int = 3
-    image: int = 2
-    memory: int = 3
+    cold: int = 5
+    image: int = 5
+    memory: int = 5
     ls: int = 9
-    at_once: int = 3
+    at_once: int = 5
 
 
 FULL = Runs()
