@@ -23,6 +23,10 @@ PROBE_GRACE = 0.05
 """Seconds before a lock counts as busy; ``held`` takes a free one for microseconds."""
 
 
+class _Needless(Exception):
+    """The lock is needed no more."""
+
+
 @contextlib.contextmanager
 def lock(
     home: Home,
@@ -33,11 +37,15 @@ def lock(
     wait: bool = True,
     deadline: Deadline | None = None,
     on_wait: Callable[[int | None], object] | None = None,
-) -> Iterator[None]:
-    """Hold the lock of a lab, template or image for the block.
+    unless: Callable[[], bool] | None = None,
+) -> Iterator[bool]:
+    """Hold the lock of a lab, template or image for the block; gives True.
 
     ``shared`` holders exclude only exclusive ones. ``on_wait`` is called once before
     waiting, with the holder's pid if it is known (exclusive holders note theirs).
+    ``unless``: asked while waiting until ``deadline``; if it is True the lock is needed no
+    more, and the block is run without it and given False. Who waits for something to be made
+    is then not kept waiting by those who use it already.
 
     Raises Busy if it is held and ``wait`` is False or ``deadline`` passes, HostUnfit
     if the home cannot be written.
@@ -50,12 +58,16 @@ def lock(
     if fd is None and wait:
         if on_wait is not None:
             on_wait(_holder(path))
-        fd = _acquire(path, how, deadline) if deadline else _acquire_waiting(path, how)
+        try:
+            fd = _acquire(path, how, deadline, unless) if deadline else _acquire_waiting(path, how)
+        except _Needless:
+            yield False
+            return
     if fd is None:
         raise _busy(kind, name, _holder(path))
     try:
         _note_holder(fd, shared=shared)
-        yield
+        yield True
     finally:
         _release(path, fd, shared=shared)
 
@@ -94,8 +106,12 @@ def sweep(home: Home) -> None:
                 os.close(fd)
 
 
-def _acquire(path: Path, how: int, deadline: Deadline) -> int | None:
+def _acquire(
+    path: Path, how: int, deadline: Deadline, unless: Callable[[], bool] | None = None
+) -> int | None:
     for _ in attempts(deadline, first=0.005):
+        if unless is not None and unless():
+            raise _Needless
         while True:
             fd = _open(path)
             if not _try(fd, how):

@@ -129,7 +129,7 @@ def _remove(ctx: Context, owner: Owner) -> None:
         image.discard(ctx, owner.name)
 
 
-def _locked(ctx: Context, owner: Owner) -> AbstractContextManager[None]:
+def _locked(ctx: Context, owner: Owner) -> AbstractContextManager[object]:
     """The locks of all who may work on ``owner``; raises Conflict."""
     if owner.kind == "template":
         return template.locked(ctx, owner.name)

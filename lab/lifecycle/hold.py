@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Literal
 
@@ -16,10 +16,16 @@ PATIENCE = 3600.0
 
 @contextmanager
 def hold(
-    ctx: Context, kind: Literal["image", "template"], name: str, *, shared: bool = False
-) -> Iterator[None]:
+    ctx: Context,
+    kind: Literal["image", "template"],
+    name: str,
+    *,
+    shared: bool = False,
+    unless: Callable[[], bool] | None = None,
+) -> Iterator[bool]:
     """Hold its lock for the block; waiting for it is told of, and is a step called ``kind``.
 
+    Gives True; or False without the lock once ``unless`` is True, as it need not be made.
     Raises Conflict if it does not come free.
     """
     with ExitStack() as waiting:
@@ -30,6 +36,14 @@ def hold(
             waiting.enter_context(ctx.progress.step(kind, text))
 
         deadline = Deadline.after(PATIENCE)
-        with lock(ctx.home, kind, name, shared=shared, deadline=deadline, on_wait=wait_for):
+        with lock(
+            ctx.home,
+            kind,
+            name,
+            shared=shared,
+            deadline=deadline,
+            on_wait=wait_for,
+            unless=unless,
+        ) as held:
             waiting.close()
-            yield
+            yield held

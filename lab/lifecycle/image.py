@@ -49,8 +49,8 @@ def ensure(ctx: Context, recipe_name: str, profile: Profile) -> Image:
     recipe = load(recipe_name)
     key = key_of(recipe, ctx.settings.layout, profile)
     if not ready(ctx, key):
-        with hold(ctx, "image", key):
-            if not there(ctx, key):
+        with hold(ctx, "image", key, unless=lambda: ready(ctx, key)) as held:
+            if held and not there(ctx, key):
                 _build(ctx, recipe, key, profile)
     return find(ctx, key)
 

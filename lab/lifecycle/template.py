@@ -191,8 +191,8 @@ def _sound(ctx: Context, name: str, image: Image) -> Manifest | None:
 def _ensure(
     ctx: Context, key: str, image: Image, plan_: Blueprint, spec: LabSpec, timeout: float
 ) -> None:
-    with hold(ctx, "template", key):
-        if there(ctx, key, image, spec) is None:
+    with hold(ctx, "template", key, unless=lambda: current(ctx, key) is not None) as held:
+        if held and there(ctx, key, image, spec) is None:
             name = vacant(ctx, key)
             ctx.progress.note("template", "first use: forming a cluster to clone from")
             with ctx.progress.step("template", f"making the template {name} (first use)"):

@@ -12,9 +12,9 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from lab.errors import Conflict, NotReady
+from lab.errors import NotReady
+from lab.fair import take_one, ticket
 from lab.lifecycle.context import Context
-from lab.locks import lock
 from lab.wait import Deadline
 
 PATIENCE = 1800.0
@@ -25,27 +25,20 @@ PATIENCE = 1800.0
 def turn(ctx: Context) -> Iterator[None]:
     """Hold one of the host's turns for the block; raises NotReady if none comes in ``PATIENCE``.
 
-    Turns are kernel-held locks, taken last of all locks: whoever holds one waits for no other.
+    Turns come in the order in which they were asked for. They are kernel-held locks, taken last
+    of all locks: whoever holds one waits for no other.
     """
     turns = max(1, (os.cpu_count() or 1) // 2)
     with ExitStack() as held:
-        for number in range(turns):
-            try:
-                held.enter_context(lock(ctx.home, "turn", str(number), wait=False))
-                break
-            except Conflict:
-                continue
-        else:
-            _wait(ctx, held, os.getpid() % turns)
+        with ticket(ctx.home, "turn") as place:
+            if not take_one(ctx.home, "turn", turns, place, Deadline.after(0), held):
+                _wait(ctx, turns, place, held)
         yield
 
 
-def _wait(ctx: Context, held: ExitStack, number: int) -> None:
+def _wait(ctx: Context, turns: int, place: int, held: ExitStack) -> None:
     with ctx.progress.step("turn", "waiting while other labs start"):
-        deadline = Deadline.after(PATIENCE)
-        try:
-            held.enter_context(lock(ctx.home, "turn", str(number), deadline=deadline))
-        except Conflict as error:
+        if not take_one(ctx.home, "turn", turns, place, Deadline.after(PATIENCE), held):
             raise NotReady(
                 "other labs were starting all the time", hint="`lab ls` shows them; try again later"
-            ) from error
+            )

@@ -217,8 +217,8 @@ class FakeStorage:
 
     def space(self) -> Space:
         """See ``Storage.space``; all files in the directory count."""
-        used = sum(sparse.allocated(path) for path in self._contents.iterdir())
-        return Space(max(0, self._capacity - used), self._capacity)
+        with self._locked():  # nothing goes while we look at it
+            return self._room()
 
     def send(self, snapshot: VolumeSnapshot, to: BinaryIO, *, plain: bool = True) -> None:
         """See ``Storage.send``."""
@@ -305,8 +305,12 @@ class FakeStorage:
             file.truncate(size)
         return path.name
 
+    def _room(self) -> Space:
+        used = sum(sparse.allocated(path) for path in self._contents.iterdir())
+        return Space(max(0, self._capacity - used), self._capacity)
+
     def _need(self, needs: int) -> None:
-        free = self.space().free
+        free = self._room().free
         if needs > free or not free:
             raise rules.no_space(str(self._root), needs, free)
 

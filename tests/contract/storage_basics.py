@@ -82,6 +82,20 @@ class Basics:
         space = storage.space()
         assert 0 < space.free <= space.total
 
+    def test_space_is_told_while_volumes_come_and_go(self, place: Place, storage: Storage) -> None:
+        other = place.open("home")
+
+        def churn() -> None:
+            for _ in range(10):
+                other.create(vol("a"), SIZE, TAGS)
+                other.destroy(vol("a"))
+
+        with ThreadPoolExecutor(1) as pool:
+            work = pool.submit(churn)
+            while not work.done():
+                assert storage.space().free > 0
+            work.result()
+
     # snapshot
 
     def test_snapshot_is_not_changed_by_later_writes(self, place: Place, storage: Storage) -> None:

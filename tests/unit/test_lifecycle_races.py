@@ -30,6 +30,7 @@ from lab.lifecycle.lease import extend
 from lab.lifecycle.look import lab, labs
 from lab.lifecycle.up import up
 from lab.lifecycle.views import LabView
+from lab.locks import lock
 from lab.profile import DEFAULT
 from lab.state.records import LabRecord
 
@@ -247,3 +248,22 @@ def test_labs_share_memory_and_threads_without_mixing(world: World) -> None:
             views = list(pool.map(lambda _: up(ctx, SPEC), range(4)))
         assert len({view.name for view in views}) == 4
         assert {view.state for view in labs(ctx)} == {"ready"}
+
+
+def test_who_waited_for_a_template_does_not_wait_for_its_users(world: World) -> None:
+    """Protects the second of many: those who came later used the template all the time."""
+    with world.open() as ctx:
+        make_image(ctx)
+        key = template.build(ctx, SPEC).key
+        ctx.store.templates.update(key, state="building")  # its maker is not done
+
+        def work() -> str:
+            with world.open() as other:
+                return up(other, SPEC).state
+
+        with ThreadPoolExecutor(1) as pool, lock(ctx.home, "template", key, shared=True):
+            ready = pool.submit(work)
+            time.sleep(0.3)
+            ctx.store.templates.update(key, state="ready")
+            assert ready.result(30) == "ready"
+        assert len(ctx.store.templates.all()) == 1

@@ -214,3 +214,15 @@ def test_an_error_in_the_block_frees_the_lock(home: Home) -> None:
     with pytest.raises(ZeroDivisionError), lock(home, "lab", "pxc"):
         raise ZeroDivisionError
     assert until(lambda: True if not held(home, "lab", "pxc") else None, Deadline.after(1))
+
+
+def test_what_is_needed_no_more_is_not_waited_for(home: Home) -> None:
+    """Protects who waited for something to be made from waiting for those who use it now."""
+    made = threading.Event()
+    with lock(home, "lab", "pxc", shared=True):
+        threading.Timer(0.1, made.set).start()
+        with lock(home, "lab", "pxc", deadline=Deadline.after(30), unless=made.is_set) as got:
+            assert not got
+            assert held(home, "lab", "pxc")
+    with lock(home, "lab", "pxc", deadline=Deadline.after(30), unless=lambda: False) as got:
+        assert got

@@ -1,0 +1,90 @@
+"""Protects: many who ask for a turn all get it, in the order in which they asked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from lab.fair import take_one, ticket
+from lab.locks import lock, sweep
+from lab.paths import Home
+from lab.wait import Deadline, until
+
+DRAW = """
+import sys
+from pathlib import Path
+from lab.fair import ticket
+from lab.paths import Home
+with ticket(Home(Path(sys.argv[1])), "turn") as place:
+    print(place, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    found = Home(tmp_path / "home")
+    found.create()
+    return found
+
+
+def in_turn(home: Home, count: int, seconds: float, into: ExitStack) -> bool:
+    with ticket(home, "turn") as place:
+        return take_one(home, "turn", count, place, Deadline.after(seconds), into)
+
+
+def test_nobody_is_overtaken(home: Home) -> None:
+    """Those who come while others wait get behind them, however often they look."""
+    came: list[int] = []
+    drawn = threading.Semaphore(0)
+
+    def work(number: int) -> None:
+        with ExitStack() as held:
+            with ticket(home, "turn") as place:
+                drawn.release()
+                assert take_one(home, "turn", 1, place, Deadline.after(30), held)
+                came.append(number)
+            time.sleep(0.002)
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(12)]
+    with lock(home, "turn", "0"):
+        for thread in threads:
+            thread.start()
+            assert drawn.acquire(timeout=30)
+    for thread in threads:
+        thread.join(30)
+    assert came == list(range(12))
+    assert list(home.locks.iterdir()) == []
+
+
+def test_as_many_as_there_are_turns(home: Home) -> None:
+    with ExitStack() as held:
+        assert in_turn(home, 2, 0, held)
+        assert in_turn(home, 2, 0, held)
+        assert not in_turn(home, 2, 0.05, held)
+    with ExitStack() as held:
+        assert in_turn(home, 2, 0, held)
+
+
+def test_the_dead_are_not_waited_for(home: Home) -> None:
+    argv = [sys.executable, "-c", DRAW, str(home.root)]
+    with subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        with ExitStack() as held:
+            assert not in_turn(home, 1, 0.05, held)
+            process.kill()
+            process.wait()
+            assert in_turn(home, 1, 0, held)
+            with ticket(home, "turn") as place:
+                assert place == 2
+    sweep(home)
+    assert until(lambda: not list(home.locks.iterdir()) or None, Deadline.after(5))
