@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from bench import machine, measure, report
+from bench import machine, measure, report, service
 from bench.figures import Results, Target, ratio
 from bench.labs import ROOT, Failed, Home, scratch_home
 from bench.measure import FULL, QUICK, Log, Runs
@@ -68,6 +68,8 @@ def run(home: Home, other: Home, runs: Runs, load: tuple[float, float, float]) -
         image,
         down,
         *measure.footprint(home, runs.memory, log),
+        *service.over_http(home, runs.service, log),
+        service.clients(home, log),
         measure.listing(other, runs.ls, log),
         measure.at_once(home, runs.at_once, log),
     ]

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,14 @@ class Ran:
 
 @dataclass(frozen=True)
 class Home:
-    """A home of its own for the benchmark. ``token`` keeps its names from those of others."""
+    """A home of its own for the benchmark. ``token`` keeps its names from those of others.
+
+    ``env``: what its commands find in their environment beside the usual.
+    """
 
     root: Path
     token: str
+    env: Mapping[str, str] = field(default_factory=dict)
 
     def name(self, number: int) -> str:
         """A lab's name; guests of all homes share one name space."""
@@ -53,11 +57,12 @@ class Home:
         """Where the files of a lab are."""
         return [self.root / "labs" / name, self.root / "storage" / "labs" / name]
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start a command. The caller waits for it, or ends it with ``end``."""
+    def start(self, *words: str, quiet: bool = True) -> subprocess.Popen[str]:
+        """Start a command. The caller waits for it, or ends it with ``ended``."""
+        flags = ["--quiet"] if quiet else []
         return subprocess.Popen(
-            [sys.executable, "-m", "lab", "--quiet", *words],
-            env=environment(os.environ, self.root),
+            [sys.executable, "-m", "lab", *flags, *words],
+            env={**environment(os.environ, self.root), **self.env},
             cwd=self.root,  # where there is no lab.toml
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

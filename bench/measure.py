@@ -35,10 +35,11 @@ class Runs:
     memory: int = 5
     ls: int = 9
     at_once: int = 5
+    service: int = 5
 
 
 FULL = Runs()
-QUICK = Runs(warm=3, cold=1, image=1, memory=1, ls=3, at_once=1)
+QUICK = Runs(warm=3, cold=1, image=1, memory=1, ls=3, at_once=1, service=1)
 
 
 @dataclass
@@ -133,7 +134,7 @@ def footprint(home: Home, runs: int, log: Log) -> list[Figure]:
     added: list[float] = []
     disks: list[float] = []
     for number in range(1, runs + 1):
-        with log.attempt(f"memory and disk {number}"), _labs_removed(home):
+        with log.attempt(f"memory and disk {number}"), labs_removed(home):
             before = 0
             for place in (1, 2, 3):
                 value = home.run(*UP, "--name", home.name(place), "-o", "json").value
@@ -146,7 +147,7 @@ def footprint(home: Home, runs: int, log: Log) -> list[Figure]:
                     added.append((total - before) / MEGABYTE)
                     disks.append(disk_now / MEGABYTE)
                 before = total
-                _check(value)
+                check(value)
     failed = 2 * runs - len(shares)
     return [
         Figure(
@@ -199,7 +200,7 @@ def at_once(home: Home, runs: int, log: Log) -> Figure:
     """Several warm labs asked for at the same moment, each by a process of its own."""
     seconds = []
     for number in range(1, runs + 1):
-        with log.attempt(f"{AT_ONCE} labs at once {number}"), _labs_removed(home):
+        with log.attempt(f"{AT_ONCE} labs at once {number}"), labs_removed(home):
             names = [home.name(place) for place in range(1, AT_ONCE + 1)]
             commands = [(*UP, "--name", name, "-o", "json") for name in names]
             took, values, failures = together(home, commands)
@@ -207,7 +208,7 @@ def at_once(home: Home, runs: int, log: Log) -> Figure:
                 different = sorted(set(failures))
                 raise Failed(f"{len(failures)} of {AT_ONCE} failed: {'; '.join(different)}")
             for value in values:
-                _check(value)
+                check(value)
             seconds.append(took)
     return Figure(
         f"{AT_ONCE} warm labs at once: all ready",
@@ -257,14 +258,14 @@ def _lab(name: str) -> LabRecord:
 def _up_and_down(home: Home, number: int) -> tuple[Ran, Ran]:
     """Make a lab, check it (outside of the timing), remove it."""
     name = home.name(number)
-    with _labs_removed(home, on_success=False):
+    with labs_removed(home, on_success=False):
         up = home.run(*UP, "--name", name, "-o", "json")
-        _check(up.value)
+        check(up.value)
         return up, home.run("down", name)
 
 
 @contextmanager
-def _labs_removed(home: Home, *, on_success: bool = True) -> Iterator[None]:
+def labs_removed(home: Home, *, on_success: bool = True) -> Iterator[None]:
     """Remove all labs after the block."""
     try:
         yield
@@ -275,7 +276,7 @@ def _labs_removed(home: Home, *, on_success: bool = True) -> Iterator[None]:
         home.run("down", "--all", "--yes")
 
 
-def _check(lab: Mapping[str, Any]) -> None:
+def check(lab: Mapping[str, Any]) -> None:
     """Raise Failed unless the lab is what ``up`` said it is: ready."""
     ports = [int(node["sql_port"]) for node in lab["nodes"]]
     found = unready(ports, lab["user"], lab["password"], "bench")
