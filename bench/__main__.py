@@ -21,7 +21,7 @@ PREFACE = """\
 # Benchmarks
 
 `make bench` prints this page's tables for your machine: it builds an image, forms clusters and
-clones them in a scratch home that it removes afterwards, in about ten minutes on two cores.
+clones them in a scratch home that it removes afterwards, in about twelve minutes on two cores.
 `.venv/bin/python scripts/bench.py --quick` takes fewer runs, `--json FILE` keeps all samples,
 `--write` renders this page. Targets are for two cores without KVM; figures are medians.
 """
