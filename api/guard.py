@@ -6,6 +6,8 @@ import asyncio
 import re
 import time
 import uuid
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
@@ -56,15 +58,14 @@ class Guard:
         request = given if _ID.fullmatch(given) else uuid.uuid4().hex
         token = REQUEST.set(request)
         began = time.monotonic()
-        answer = _Answer(send, request)
+        answer = _Answer(send, request, partial(self._note, scope, request))
         try:
             await self._answer(scope, receive, answer)
         finally:
-            took = time.monotonic() - began
-            try:
-                await self._note(scope, request, answer.status, took)
-            finally:
-                REQUEST.reset(token)
+            extra = {"method": scope["method"], "path": scope["path"]}
+            took = round(time.monotonic() - began, 4)
+            log.info("request", extra={**_told(scope, answer.status), **extra, "seconds": took})
+            REQUEST.reset(token)
 
     async def _answer(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         try:
@@ -97,47 +98,36 @@ class Guard:
             if not message.get("more_body"):
                 return b"".join(parts)
 
-    async def _note(self, scope: Scope, request: str, status: int, took: float) -> None:
-        """Write the log and, of what was to change something, the audit trail."""
+    async def _note(self, scope: Scope, request: str, status: int) -> None:
+        """Note in the audit trail what was to change something, before it is answered."""
         caller = scope["state"].get("caller")
-        route = scope.get("route")
-        address = (scope.get("client") or ("",))[0]
-        told: dict[str, Any] = {
-            "token": caller.token.id if caller else "",
-            "action": getattr(route, "operation_id", None) or "",
-            "status": status,
-            "address": address,
-        }
-        extra = {
-            **told,
-            "method": scope["method"],
-            "path": scope["path"],
-            "seconds": round(took, 4),
-        }
-        log.info("request", extra=extra)
         if scope["method"] in _READS or caller is None:
             return
-        project = caller.token.project
         try:
             await run_in_threadpool(
                 self._service.store.audit.add,
-                target=scope["path"][:200], project=project, request=request, **told,
-            )  # fmt: skip
+                target=scope["path"][:200],
+                project=caller.token.project,
+                request=request,
+                **_told(scope, status),
+            )
         except LabError as error:
             log.error("the audit trail cannot be written", extra={"error": error.what})
 
 
 class _Answer:
-    """Sends an answer on, with our headers."""
+    """Sends an answer on, with our headers; ``before`` is told its status first."""
 
-    def __init__(self, send: Send, request: str) -> None:
+    def __init__(self, send: Send, request: str, before: Callable[[int], Awaitable[None]]) -> None:
         self._send = send
+        self._before = before
         self._request = request.encode()
         self.status = 0
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            await self._before(self.status)
             headers = list(message.get("headers", ()))
             headers += [*_HEADERS, (b"x-request-id", self._request)]
             message = {**message, "headers": headers}
@@ -156,6 +146,17 @@ class _Replay:
             return await self._receive()
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}
+
+
+def _told(scope: Scope, status: int) -> dict[str, Any]:
+    """Who did what from where, and how it ended."""
+    caller = scope["state"].get("caller")
+    return {
+        "token": caller.token.id if caller else "",
+        "action": getattr(scope.get("route"), "operation_id", None) or "",
+        "status": status,
+        "address": (scope.get("client") or ("",))[0],
+    }
 
 
 def _header(scope: Scope, name: bytes) -> str:

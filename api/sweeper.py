@@ -92,10 +92,12 @@ class Sweeper:
                 log.info("cleared", extra={"what": line})
 
     def prune(self, before: float) -> None:
-        """Forget jobs that ended before then (epoch seconds), their events, the audit trail."""
+        """Forget what ended before then (epoch seconds): jobs, events, messages, the trail."""
         store = self._service.store
         while old := store.jobs.ended_before(before):
             DBOS.delete_workflows(old, delete_children=True)
             store.jobs.remove_all(old)
+        # Not sooner: a message that is forgotten would be sent again.
+        webhooks.prune(before - self._service.settings.serve.warn_before)
         store.events.prune(before)
         store.audit.prune(before)

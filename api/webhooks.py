@@ -12,6 +12,7 @@ import http.client
 import json
 import time
 import urllib.parse
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 Word = Literal["ready", "failed", "removed", "expiring"]
 
+_NAME = "webhook"
+_AT_ONCE = 200
 _TIMEOUT = 10.0
 _TRIES = 10
 _FIRST_PAUSE = 1.0
@@ -38,7 +41,7 @@ class NotHeard(Exception):
     """The other side did not answer with success."""
 
 
-@DBOS.workflow(name="webhook")
+@DBOS.workflow(name=_NAME)
 def _tell(message: dict[str, Any]) -> None:
     _send(message)
 
@@ -130,6 +133,15 @@ def expiring(lab: LabRecord) -> None:
     told = {"lab": lab.name, "project": lab.project, "job": lab.job, "expires_at": lab.expires_at}
     message = {"event": "expiring", **told}
     _begin(f"webhook-{lab.name}-{lab.created_at}-{lab.expires_at}", message)
+
+
+def prune(before: float) -> None:
+    """Forget messages that were sent, or given up, before then (epoch seconds)."""
+    moment = datetime.fromtimestamp(before, timezone.utc).isoformat()
+    while old := DBOS.list_workflows(
+        name=_NAME, completed_before=moment, limit=_AT_ONCE, load_input=False, load_output=False
+    ):
+        DBOS.delete_workflows([one.workflow_id for one in old])
 
 
 def _begin(identity: str, message: dict[str, Any]) -> None:

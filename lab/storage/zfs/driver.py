@@ -170,16 +170,18 @@ class ZfsStorage:
         """``zfs rollback`` to the latest snapshot; to another, one more clone (see package)."""
         with self._works.begin(f"rollback of {volume}") as work, self._works.gate(volume):
             stack, found = self._visible(VolumeSnapshot(volume, label, 0))
-            if not self._rolled_back(work, stack, found):
-                number = stack.unused
-                kept = {k: v for k, v in stack.parts[0].local.items() if k not in _AT_BIRTH}
-                name = self._pool.layout.dataset(volume, number)
-                with self._pool.room():
-                    self._pool.make(work, "clone", *options(kept), found.name, name)
-                tags = tags_of(stack.parts[0].local)
-                self._births.appear(work, volume, stack.size, tags, number=number)
-                self._sweep.trim(work, volume)
-        return self.get(volume)
+            tags, size = tags_of(stack.parts[0].local), found.number("volsize")
+            if self._rolled_back(work, stack, found):
+                path = links.wait_for(stack.current.name, size)
+                return Volume(volume, path, "block", size, tags)
+            number = stack.unused
+            kept = {k: v for k, v in stack.parts[0].local.items() if k not in _AT_BIRTH}
+            name = self._pool.layout.dataset(volume, number)
+            with self._pool.room():
+                self._pool.make(work, "clone", *options(kept), found.name, name)
+            made = self._births.appear(work, volume, size, tags, number=number)
+            self._sweep.trim(work, volume)
+            return made
 
     def drop(self, snapshot: VolumeSnapshot) -> None:
         """See ``Storage``; what a rollback made from it keeps it, out of sight."""
@@ -248,7 +250,7 @@ class ZfsStorage:
 
     def _rolled_back(self, work: Work, stack: Stack, found: Dataset) -> bool:
         """True if ``found`` was the latest snapshot, and the volume is as it was then."""
-        if not found.name.startswith(f"{stack.current.name}@"):
+        if found.name not in stack.latest:
             return False
         try:
             self._pool.run.zfs("rollback", found.name, work=work)

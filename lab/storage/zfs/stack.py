@@ -51,6 +51,15 @@ class Stack:
         needed = {one.name.partition("@")[0] for one in (*self.snapshots, *self.foreign)}
         return [part for part in self.parts[1:-1] if part.name not in needed]
 
+    @property
+    def latest(self) -> list[str]:
+        """The newest snapshot of what guests open, also if it is not ours; empty without any."""
+        start = f"{self.current.name}@"
+        found = [one for one in (*self.snapshots, *self.foreign, *self.dropped)
+                 if one.name.startswith(start)]  # fmt: skip
+        newest = max((one.number("createtxg") for one in found), default=0)
+        return [one.name for one in found if one.number("createtxg") == newest]
+
     def snapshot(self, label: str) -> Dataset | None:
         """The snapshot ``label``, of whichever part."""
         return next((found for found in self.snapshots if found.label == label), None)
