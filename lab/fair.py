@@ -1,23 +1,20 @@
 """One of several locks, first come, first served: nobody is overtaken, however many wait.
 
-Who wants one draws a ticket, a lock that is held while waiting, and may look for a free lock
-once no lower ticket is held. A ticket is gone when its process is, so nobody waits for the dead.
+Who wants one draws a ticket, a lock that is held while waiting, and is first once no lower ticket
+is held. A ticket is gone when its process is, so nobody waits for the dead. Only who is first
+looks for a free lock; the others sleep until the one before them is gone (after the queue lock of
+Craig, Landin and Hagersten).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from lab.errors import Busy
-from lab.locks import LockKind, held, lock
+from lab.locks import LockKind, held, lock, until_free
 from lab.paths import Home
-from lab.wait import Deadline
 
-_PAUSE = 0.01
-"""Seconds between two looks of the first in line; those behind look less often."""
-_LONGEST = 0.5
 _LINE = "line"
 
 
@@ -31,26 +28,34 @@ def ticket(home: Home, kind: LockKind) -> Iterator[int]:
         yield number
 
 
-def take_one(
-    home: Home, kind: LockKind, count: int, place: int, deadline: Deadline, into: ExitStack
-) -> bool:
-    """Hold one of the ``count`` locks of ``kind`` in ``into``; False if ``deadline`` passes first.
+def is_first(home: Home, kind: LockKind, place: int) -> bool:
+    """Whether nobody waits for a lock of ``kind`` before the ticket ``place``."""
+    return not any(held(home, kind, _name(number)) for number in _before(home, kind, place))
 
-    ``place``: a ticket that the caller holds.
+
+def until_first(home: Home, kind: LockKind, place: int) -> None:
+    """Wait until ``is_first``: as long as those before care to wait."""
+    for number in _before(home, kind, place):
+        until_free(home, kind, _name(number))
+
+
+def take_free(home: Home, kind: LockKind, count: int, into: ExitStack) -> bool:
+    """Hold one of the ``count`` locks of ``kind`` in ``into``; False if none is free.
+
+    For who is first in line.
     """
-    while True:
-        before = sorted(number for number in _numbers(home, kind) if number < place)
-        # The nearest first: it is the one that most likely waits still.
-        if not any(held(home, kind, _name(number)) for number in reversed(before)):
-            for number in range(count):
-                try:
-                    into.enter_context(lock(home, kind, str(number), wait=False))
-                except Busy:
-                    continue
-                return True
-        if deadline.passed:
-            return False
-        time.sleep(min(_PAUSE * (1 + len(before)), _LONGEST, deadline.left))
+    for number in range(count):
+        try:
+            into.enter_context(lock(home, kind, str(number), wait=False))
+        except Busy:
+            continue
+        return True
+    return False
+
+
+def _before(home: Home, kind: LockKind, place: int) -> list[int]:
+    """The tickets that were drawn before, the latest first: it is the one to wait for."""
+    return sorted((n for n in _numbers(home, kind) if n < place), reverse=True)
 
 
 def _name(number: int) -> str:

@@ -91,6 +91,20 @@ def held(home: Home, kind: LockKind, name: str) -> bool:
             os.close(fd)
 
 
+def until_free(home: Home, kind: LockKind, name: str) -> None:
+    """Return once nobody holds that lock exclusively; the kernel wakes us, nothing is polled."""
+    try:
+        fd = os.open(home.lock(kind, name), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise unwritable(home.lock(kind, name), error) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH)
+    finally:
+        os.close(fd)
+
+
 def sweep(home: Home) -> None:
     """Remove the files of locks that nobody holds, such as those of killed commands.
 

@@ -13,17 +13,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from lab.errors import NotReady
-from lab.fair import take_one, ticket
+from lab.fair import is_first, take_free, ticket, until_first
 from lab.lifecycle.context import Context
-from lab.wait import Deadline
+from lab.wait import Deadline, attempts
 
 PATIENCE = 1800.0
-"""Seconds to wait for a turn: others may form their clusters first, one after the other."""
+"""Seconds that who is first waits for a turn: another may have to form its cluster."""
 
 
 @contextmanager
 def turn(ctx: Context) -> Iterator[None]:
-    """Hold one of the host's turns for the block; raises NotReady if none comes in ``PATIENCE``.
+    """Hold one of the host's turns for the block; raises NotReady if none comes.
 
     Turns come in the order in which they were asked for. They are kernel-held locks, taken last
     of all locks: whoever holds one waits for no other.
@@ -31,14 +31,18 @@ def turn(ctx: Context) -> Iterator[None]:
     turns = max(1, (os.cpu_count() or 1) // 2)
     with ExitStack() as held:
         with ticket(ctx.home, "turn") as place:
-            if not take_one(ctx.home, "turn", turns, place, Deadline.after(0), held):
+            first = is_first(ctx.home, "turn", place)
+            if not first or not take_free(ctx.home, "turn", turns, held):
                 _wait(ctx, turns, place, held)
         yield
 
 
 def _wait(ctx: Context, turns: int, place: int, held: ExitStack) -> None:
     with ctx.progress.step("turn", "waiting while other labs start"):
-        if not take_one(ctx.home, "turn", turns, place, Deadline.after(PATIENCE), held):
-            raise NotReady(
-                "other labs were starting all the time", hint="`lab ls` shows them; try again later"
-            )
+        until_first(ctx.home, "turn", place)
+        for _ in attempts(Deadline.after(PATIENCE), most=0.05):
+            if take_free(ctx.home, "turn", turns, held):
+                return
+    raise NotReady(
+        "other labs were starting all the time", hint="`lab ls` shows them; try again later"
+    )

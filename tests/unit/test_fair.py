@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.fair import take_one, ticket
+from lab.fair import is_first, take_free, ticket, until_first
 from lab.locks import lock, sweep
 from lab.paths import Home
 from lab.wait import Deadline, until
@@ -34,9 +34,9 @@ def home(tmp_path: Path) -> Home:
     return found
 
 
-def in_turn(home: Home, count: int, seconds: float, into: ExitStack) -> bool:
+def at_once(home: Home, count: int, into: ExitStack) -> bool:
     with ticket(home, "turn") as place:
-        return take_one(home, "turn", count, place, Deadline.after(seconds), into)
+        return is_first(home, "turn", place) and take_free(home, "turn", count, into)
 
 
 def test_nobody_is_overtaken(home: Home) -> None:
@@ -48,7 +48,8 @@ def test_nobody_is_overtaken(home: Home) -> None:
         with ExitStack() as held:
             with ticket(home, "turn") as place:
                 drawn.release()
-                assert take_one(home, "turn", 1, place, Deadline.after(30), held)
+                until_first(home, "turn", place)
+                assert until(lambda: take_free(home, "turn", 1, held) or None, Deadline.after(30))
                 came.append(number)
             time.sleep(0.002)
 
@@ -65,11 +66,11 @@ def test_nobody_is_overtaken(home: Home) -> None:
 
 def test_as_many_as_there_are_turns(home: Home) -> None:
     with ExitStack() as held:
-        assert in_turn(home, 2, 0, held)
-        assert in_turn(home, 2, 0, held)
-        assert not in_turn(home, 2, 0.05, held)
+        assert at_once(home, 2, held)
+        assert at_once(home, 2, held)
+        assert not at_once(home, 2, held)
     with ExitStack() as held:
-        assert in_turn(home, 2, 0, held)
+        assert at_once(home, 2, held)
 
 
 def test_the_dead_are_not_waited_for(home: Home) -> None:
@@ -80,10 +81,10 @@ def test_the_dead_are_not_waited_for(home: Home) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "1\n"
         with ExitStack() as held:
-            assert not in_turn(home, 1, 0.05, held)
+            assert not at_once(home, 1, held)
             process.kill()
             process.wait()
-            assert in_turn(home, 1, 0, held)
+            assert at_once(home, 1, held)
             with ticket(home, "turn") as place:
                 assert place == 2
     sweep(home)
