@@ -13,6 +13,8 @@ from api.eventlog import EventLog, topic
 from api.jobs import Jobs
 from api.logs import log
 from api.metrics import Metrics
+from api.pool import Pool
+from api.poolkeeper import PoolKeeper
 from api.sweeper import Sweeper
 from lab.lifecycle.context import open_context
 from lab.locks import lock
@@ -33,9 +35,11 @@ class Service:
         self.contexts = Contexts(settings, opener)
         self.events = EventLog(self.store, self.bell)
         self.metrics = Metrics()
-        self.admission = Admission(settings, self.store)
+        self.pool = Pool(self)
+        self.admission = Admission(settings, self.store, pressed=self.pool.wake.set)
         self.jobs = Jobs(self)
         self.sweeper = Sweeper(self)
+        self.keeper = PoolKeeper(self)
         self.stopping = threading.Event()
         self.ready = False
         self._alone = ExitStack()
@@ -46,9 +50,11 @@ class Service:
         self._alone.enter_context(lock(self.settings.home, "state", "serve", wait=False))
         with self.contexts.use() as ctx:
             ctx.hypervisor.capabilities()
+        self.pool.check()
         webhooks.open_webhook(self.settings.serve)
         self.jobs.open()
         self.sweeper.start()
+        self.keeper.start()
         self.ready = True
 
     def stop(self) -> None:
@@ -61,6 +67,7 @@ class Service:
         """End. Labs go on; jobs that are not done are left to the next service."""
         self.stop()
         self.sweeper.stop()
+        self.keeper.stop()
         self.jobs.close()
         self.events.close()
         self.contexts.close()
@@ -81,4 +88,5 @@ class Service:
         )
         self.metrics.ended(job)
         self.admission.changed()
+        self.keeper.ended(job)
         self.bell.ring(topic(job.id))

@@ -34,7 +34,7 @@ def metrics(service: ServiceOf) -> Response:
     """Figures for Prometheus, if the setting `metrics` is on."""
     if not service.settings.serve.metrics:
         raise HTTPException(404)
-    labs = Counter(str(lab.state) for lab in service.store.labs.all())
+    labs = Counter("pooled" if lab.pool else str(lab.state) for lab in service.store.labs.all())
     jobs = Counter(str(job.state) for job in service.store.jobs.open())
-    text = service.metrics.text(dict(labs), dict(jobs))
+    text = service.metrics.text(dict(labs), dict(jobs), service.pool.counts())
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

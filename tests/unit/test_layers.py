@@ -22,8 +22,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     ),
     frozenset(
         {
-            "settings", "labfile", "profile", "profilefile", "servefile", "schedule", "locks",
-            "paths", "spec", "names",
+            "settings", "labfile", "profile", "profilefile", "poolfile", "servefile", "schedule",
+            "locks", "paths", "spec", "names",
             "errors", "run", "wait", "undo", "progress", "suggest", "tomlfile",
         }
     ),
