@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import ExitStack
 
 from api import webhooks
@@ -16,12 +17,16 @@ from api.metrics import Metrics
 from api.pool import Pool
 from api.poolkeeper import PoolKeeper
 from api.sweeper import Sweeper
+from lab.errors import LabError
 from lab.lifecycle.context import open_context
 from lab.locks import lock
 from lab.progress import Event
 from lab.settings import Settings
 from lab.state.opening import open_store
 from lab.state.records import JobRecord
+from lab.storage import Space
+
+SPACE_SECONDS = 10.0
 
 
 class Service:
@@ -42,6 +47,8 @@ class Service:
         self.keeper = PoolKeeper(self)
         self.stopping = threading.Event()
         self.ready = False
+        self._looking = threading.Lock()
+        self._space: tuple[float, Space | None] = (-SPACE_SECONDS, None)
         self._alone = ExitStack()
 
     def open(self) -> None:
@@ -77,7 +84,24 @@ class Service:
     def heard(self, job: JobRecord, event: Event) -> None:
         """A step of a job."""
         self.events.add(job.id, event)
-        self.metrics.step(job.kind, event)
+        self.metrics.step(job, event)
+
+    def space(self) -> Space | None:
+        """The storage's space, as it was within the last ``SPACE_SECONDS``; None: not known.
+
+        Asking costs: ZFS runs a program for it.
+        """
+        with self._looking:
+            at, found = self._space
+            if time.monotonic() - at >= SPACE_SECONDS:
+                try:
+                    with self.contexts.use() as ctx:
+                        found = ctx.storage.space()
+                except LabError as error:
+                    log.warning("the space left is not known", extra={"error": error.what})
+                    found = None
+                self._space = (time.monotonic(), found)
+            return found
 
     def ended(self, job: JobRecord) -> None:
         """A job has ended, and its record says how."""

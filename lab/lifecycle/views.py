@@ -41,7 +41,8 @@ class LabView:
 
     The last is ready and waits in a warm pool of the service. ``seconds``: how long it took to get
     ready. ``steps``: what ``up`` did just now; ``first_use_seconds``: what of that went into an
-    image and a template, before ``seconds``. ``risks``: what its profile lets be lost, empty if no commit can be.
+    image and a template, before ``seconds``. ``risks``: what its profile lets be lost, empty if no
+    commit can be.
     """
 
     name: str
