@@ -17,6 +17,7 @@ from lab.lifecycle import pool as pools
 from lab.poolfile import WarmPool
 from lab.progress import Event
 from lab.state.records import JobRecord
+from lab.state.store import Store
 
 if TYPE_CHECKING:
     from api.service import Service
@@ -121,10 +122,10 @@ class Pool:
         service, asked = self._service, job.request
         began = time.time()
 
-        def also() -> None:
-            if service.store.jobs.get(job.id).cancel:
+        def also(store: Store) -> None:
+            if store.jobs.get(job.id).cancel:
                 raise Interrupted("the job was cancelled")
-            service.store.jobs.update(job.id, state="running", lab=name, started_at=began)
+            store.jobs.update(job.id, state="running", lab=name, started_at=began)
 
         fields = pools.given_to(
             origin_of(job), str(asked["owner"]), float(asked["ttl"]), str(asked["snapshots"]),

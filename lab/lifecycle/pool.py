@@ -29,6 +29,7 @@ from lab.names import GuestName, Owner
 from lab.settings import Settings
 from lab.spec import LabSpec
 from lab.state.records import LabRecord
+from lab.state.store import Store
 
 _PATIENCE = 1.0
 """Seconds that a node has to answer before its lab is given away."""
@@ -91,7 +92,7 @@ def claim(
     name: str,
     pool: str,
     fields: dict[str, Any],
-    also: Callable[[], None],
+    also: Callable[[Store], None],
 ) -> None:
     """Give a member of ``pool`` to who wants it: its record gets ``fields``, all or nothing.
 
@@ -105,7 +106,7 @@ def claim(
             if record is None or record.pool != pool or record.state != "ready":
                 raise Conflict(f"the lab {name} is not in the pool {pool} any more")
             ctx.store.labs.update(name, pool="", **fields)
-            also()
+            also(ctx.store)
 
 
 def given_to(

@@ -23,7 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
         {
             "settings", "labfile", "profile", "profilefile", "poolfile", "servefile", "schedule",
-            "locks", "paths", "spec", "names",
+            "locks", "fair", "paths", "spec", "names",
             "errors", "run", "wait", "undo", "progress", "suggest", "tomlfile",
         }
     ),
