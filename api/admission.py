@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lab import host
-from lab.errors import HostUnfit, LimitReached
+from lab.errors import HostUnfit, Interrupted, LimitReached
 from lab.settings import Settings
 from lab.spec import LabSpec, format_size
+from lab.state.records import LabRecord
 from lab.state.store import Store
 
 _LOOK_EVERY = 0.5
@@ -36,6 +37,14 @@ class Need:
             self.ports + other.ports,
         )
 
+    def __sub__(self, other: Need) -> Need:
+        return Need(
+            self.memory - other.memory,
+            self.disk - other.disk,
+            self.cpus - other.cpus,
+            self.ports - other.ports,
+        )
+
 
 def need_of(spec: LabSpec) -> Need:
     """What ``spec`` takes."""
@@ -43,18 +52,27 @@ def need_of(spec: LabSpec) -> Need:
     return Need(nodes * size.memory, nodes * size.disk, nodes * size.cpus, 2 * nodes)
 
 
+def need_of_lab(lab: LabRecord) -> Need:
+    """What a lab takes as it is; disk space apart."""
+    running = lab.node_count if lab.state != "stopped" else 0
+    return Need(running * lab.memory, 0, running * lab.cpus, 2 * lab.node_count)
+
+
 class Admission:
     """Lets jobs in, the oldest first, while there is room. Safe for use by several threads.
 
     Memory: all labs that run have at most the budget together, and what is let in but not yet
-    made fits into what the host has available now.
+    made fits into what the host has available now. ``pressed`` is called while somebody waits.
     """
 
-    def __init__(self, settings: Settings, store: Store) -> None:
+    def __init__(
+        self, settings: Settings, store: Store, pressed: Callable[[], object] = lambda: None
+    ) -> None:
         self._settings = settings
         self._store = store
+        self._pressed = pressed
         self._change = threading.Condition()
-        self._waiting: list[tuple[float, str]] = []
+        self._waiting: dict[tuple[float, str], Need] = {}
         self._inside: dict[str, Need] = {}
         self._stopped = False
 
@@ -94,17 +112,18 @@ class Admission:
         ticket = (since, job)
         deadline = time.monotonic() + self._settings.serve.queue_timeout
         with self._change:
-            self._waiting.append(ticket)
+            self._waiting[ticket] = need
             try:
                 while (lacks := self._lacks(ticket, need)) != "":
                     stop()
                     left = deadline - time.monotonic()
                     if left <= 0:
                         raise HostUnfit(f"there is no room on the host: {lacks}")
+                    self._pressed()
                     self._change.wait(min(_LOOK_EVERY, left))
                 self._inside[job] = need
             finally:
-                self._waiting.remove(ticket)
+                del self._waiting[ticket]
                 self._change.notify_all()
         try:
             yield
@@ -112,6 +131,32 @@ class Admission:
             with self._change:
                 del self._inside[job]
                 self._change.notify_all()
+
+    @contextmanager
+    def spare(self, job: str, need: Need) -> Iterator[None]:
+        """Have room for the block, if nobody else wants it; raises Interrupted if there is none."""
+        with self._change:
+            lacks = "requests wait" if self._waiting else self._short(need, Need())
+            if lacks:
+                raise Interrupted(f"there is no room for the pool: {lacks}")
+            self._inside[job] = need
+        try:
+            yield
+        finally:
+            with self._change:
+                del self._inside[job]
+                self._change.notify_all()
+
+    def lacking(self) -> Need | None:
+        """What the job takes that is next and has no room; None if there is none."""
+        with self._change:
+            need = self._waiting[min(self._waiting)] if self._waiting else None
+            return need if need is not None and self._short(need, Need()) else None
+
+    def short(self, need: Need, spare: Need = Need()) -> str:
+        """What ``need`` lacks, with figures, if ``spare`` were free as well; empty for nothing."""
+        with self._change:
+            return self._short(need, spare)
 
     def changed(self) -> None:
         """Tell those who wait that a lab has gone."""
@@ -145,23 +190,24 @@ class Admission:
         for lab in self._store.labs.all():
             if lab.job in self._inside:
                 continue
-            nodes = lab.node_count
-            running = nodes if lab.state != "stopped" else 0
-            total += Need(running * lab.memory, 0, running * lab.cpus, 2 * nodes)
+            total += need_of_lab(lab)
         return total
 
     def _lacks(self, ticket: tuple[float, str], need: Need) -> str:
         """What ``need`` lacks, with figures; empty if there is room and it is its turn."""
         if ticket != min(self._waiting):
             return "others came first"
-        used = self._used()
+        return self._short(need, Need())
+
+    def _short(self, need: Need, spare: Need) -> str:
+        used = self._used() - spare
         for word, has, wants in self._limits(need + used):
             if wants > has:
                 free = _figure(word, max(0, has - (wants - _of(word, need))))
                 asked = _figure(word, _of(word, need))
                 return f"{asked} of {word} is needed, {free} of {_figure(word, has)} is free"
         promised = sum(self._inside.values(), Need()).memory
-        have = host.memory().available - self._settings.memory_floor - promised
+        have = host.memory().available - self._settings.memory_floor - promised + spare.memory
         if self._settings.hypervisor != "fake" and need.memory > have:
             return (
                 f"{format_size(need.memory)} of memory is needed,"

@@ -44,9 +44,9 @@ class Caller:
         return self.project is None or self.project == project
 
     def lab(self, service: Service, name: str) -> LabRecord:
-        """A lab that the caller may see; raises NotFound, for those of others as well."""
+        """A lab that the caller may see; raises NotFound, also for those of others."""
         record = service.store.labs.find(name)
-        if record is None or not self.sees(record.project):
+        if record is None or record.pool or not self.sees(record.project):
             raise NotFound(f"there is no lab {name!r}", hint="GET /v1/labs lists the labs")
         return record
 

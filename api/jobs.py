@@ -18,9 +18,8 @@ from api import problems, webhooks
 from api.admission import need_of
 from api.eventlog import topic
 from api.logs import JOB, log
-from api.work import WORK, Task, spec_of
+from api.work import WORK, Task, lab_of, origin_of, spec_of
 from lab.errors import Conflict, HostUnfit, Interrupted, LabError
-from lab.lifecycle.context import Origin
 from lab.progress import Event
 from lab.state.jobs import OPEN
 from lab.state.records import JobRecord, JobState
@@ -195,9 +194,17 @@ class Jobs:
 
     def _do(self, job: JobRecord) -> str:
         service = self._service
-        if job.kind != "create":
+        if job.kind not in ("create", "fill"):
             return self._work(job)
+        made = lab_of(self._store, job.id) if job.state == "running" else None
+        if made is not None and made.state not in ("creating", "removing"):
+            return made.name  # ready, but we did not live to say so
         need = need_of(spec_of(job.request))
+        if job.kind == "fill":
+            with service.admission.spare(job.id, need):
+                return self._work(job)
+        if claimed := service.pool.claim(job):
+            return claimed
         with service.admission.enter(
             job.id, job.created_at, need, stop=lambda: self._stop(job, waiting=True)
         ):
@@ -222,21 +229,16 @@ class Jobs:
 
         self._store.jobs.update(job.id, state="running", started_at=job.started_at or time.time())
         service.events.add(job.id, Event("job", "begin", job.kind))
-        asked = job.request
-        origin = Origin(
-            job.project,
-            job.id,
-            bool(asked.get("protected")),
-            asked.get("heartbeat"),
-        )
-        owner = str(asked.get("owner", ""))
-        with service.contexts.use(hear, origin=origin, owner=owner) as ctx:
+        owner = str(job.request.get("owner", ""))
+        with service.contexts.use(hear, origin=origin_of(job), owner=owner) as ctx:
             return WORK[job.kind](ctx, Task(job, again))
 
     def _stop(self, job: JobRecord, *, waiting: bool = False) -> None:
         """Raise if the job is to go no further; ``waiting``: it has done nothing yet."""
         if waiting and self._stopping.is_set():
             raise _Cut
+        if job.kind == "fill" and self._stopping.is_set():
+            raise Interrupted("the service ends, and nobody waits for this lab")
         found = self._store.jobs.find(job.id)
         if found is not None and found.cancel:
             raise Interrupted("the job was cancelled")

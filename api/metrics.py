@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+import math
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from lab.progress import Event
 from lab.state.records import JobRecord
+from lab.storage import Space
 
+_CLAIM_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_QUANTILES = (0.5, 0.95)
+_LATEST = 1000
+_RESTORE_SECONDS = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+@dataclass(frozen=True)
+class Now:
+    """What is looked up for each scrape.
+
+    Labs and open jobs by state, labs ready by pool, the storage's space (None: it cannot be told),
+    and the bytes that images and templates take.
+    """
+
+    labs: Mapping[str, int]
+    jobs: Mapping[str, int]
+    ready: Mapping[str, int]
+    space: Space | None
+    stored: Mapping[str, int]
 
 
 class Metrics:
@@ -27,16 +53,57 @@ class Metrics:
             "lab_job_errors", "Jobs that failed", ("kind", "error"), registry=registry
         )
         self._expired = Counter("lab_leases_expired", "Labs that expired", registry=registry)
+        self._lookups = Counter(
+            "lab_template_lookups", "Labs cloned; a miss: the template had to be made first",
+            ("result",), registry=registry,
+        )  # fmt: skip
+        self._restores = Histogram(
+            "lab_restore_seconds", "From captured RAM to running nodes",
+            registry=registry, buckets=_RESTORE_SECONDS,
+        )  # fmt: skip
+        self._forming: set[str] = set()
+        self._restoring: dict[str, float] = {}
+        self._free = Gauge("lab_storage_free_bytes", "Space that is left", registry=registry)
+        self._used = Gauge("lab_storage_used_bytes", "Space that is taken", registry=registry)
+        self._stored = Gauge(
+            "lab_storage_bytes", "What images and templates take", ("kind",), registry=registry
+        )
+        self._pool = Gauge(
+            "lab_pool_ready", "Labs that wait to be claimed", ("pool",), registry=registry
+        )
+        self._claims = Counter(
+            "lab_pool_claims", "Requests that a pool is for", ("result",), registry=registry
+        )
+        self._claim_seconds = Histogram(
+            "lab_pool_claim_seconds", "From request to a lab of a pool",
+            registry=registry, buckets=_CLAIM_SECONDS,
+        )  # fmt: skip
+        self._quantiles = Gauge(
+            "lab_pool_claim_quantile_seconds", f"The same, of the last {_LATEST} claims",
+            ("quantile",), registry=registry,
+        )  # fmt: skip
+        self._guard = threading.Lock()
+        self._latest: deque[float] = deque(maxlen=_LATEST)
         self._labs = Gauge("lab_labs", "Labs", ("state",), registry=registry)
         self._open = Gauge("lab_jobs_open", "Jobs not ended", ("state",), registry=registry)
 
-    def step(self, kind: str, event: Event) -> None:
-        """A step of a job of that kind."""
+    def step(self, job: JobRecord, event: Event) -> None:
+        """A step of a job."""
         if event.state in ("end", "fail"):
-            self._steps.labels(kind, event.step).observe(event.seconds)
+            self._steps.labels(job.kind, event.step).observe(event.seconds)
+        if (event.step, event.state) == ("template", "begin"):
+            self._forming.add(job.id)
+        elif (event.step, event.state) == ("restore", "end"):
+            if job.kind in ("create", "fill"):
+                self._lookups.labels("miss" if job.id in self._forming else "hit").inc()
+            self._restoring[job.id] = event.seconds
+        elif (event.step, event.state) == ("resume", "end"):
+            self._restores.observe(self._restoring.pop(job.id, 0.0) + event.seconds)
 
     def ended(self, job: JobRecord) -> None:
         """A job has ended."""
+        self._forming.discard(job.id)
+        self._restoring.pop(job.id, None)
         took = (job.ended_at or job.created_at) - job.created_at
         self._jobs.labels(job.kind, job.state).observe(took)
         if job.error is not None:
@@ -44,10 +111,34 @@ class Metrics:
         if job.kind == "expire" and job.state == "succeeded":
             self._expired.inc()
 
-    def text(self, labs: dict[str, int], jobs: dict[str, int]) -> bytes:
-        """All figures, with how many labs and open jobs there are now, by state."""
-        for gauge, counts in ((self._labs, labs), (self._open, jobs)):
+    def claimed(self, seconds: float) -> None:
+        """A request was served from a pool, so many seconds after it came."""
+        self._claims.labels("hit").inc()
+        self._claim_seconds.observe(seconds)
+        with self._guard:
+            self._latest.append(seconds)
+
+    def missed(self) -> None:
+        """A pool had nothing ready for a request that it is for."""
+        self._claims.labels("miss").inc()
+
+    def text(self, now: Now) -> bytes:
+        """All figures, with those that hold ``now``."""
+        for gauge, counts in (
+            (self._labs, now.labs),
+            (self._open, now.jobs),
+            (self._pool, now.ready),
+            (self._stored, now.stored),
+        ):
             gauge.clear()
-            for state, number in counts.items():
-                gauge.labels(state).set(number)
+            for label, number in counts.items():
+                gauge.labels(label).set(number)
+        free, total = (now.space.free, now.space.total) if now.space else (math.nan, math.nan)
+        self._free.set(free)
+        self._used.set(total - free)
+        with self._guard:
+            latest = sorted(self._latest)
+        for share in _QUANTILES if latest else ():
+            at = min(len(latest) - 1, int(len(latest) * share))
+            self._quantiles.labels(str(share)).set(latest[at])
         return generate_latest(self._registry)

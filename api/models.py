@@ -6,6 +6,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from api.pool import PoolView
 from lab.lifecycle.views import LabView, NodeView
 from lab.names import LAB_NAME_LIMIT
 from lab.spec import MIB, NODES_LIMIT
@@ -145,7 +146,7 @@ class Job(BaseModel):
     """Something that takes time. ``lab``: its name, once known; ``error``: a problem."""
 
     id: str
-    kind: Literal["create", "delete", "start", "stop", "restart", "expire"]
+    kind: Literal["create", "delete", "start", "stop", "restart", "expire", "fill"]
     state: Literal["queued", "running", "succeeded", "failed", "cancelled"]
     lab: str
     project: str
@@ -267,6 +268,7 @@ class Host(BaseModel):
     space_total: int
     labs: int
     waiting: Annotated[int, Field(description="Jobs that wait for room.")]
+    pools: list[PoolView]
 
 
 class TokenRequest(Asked):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import ExitStack
 
 from api import webhooks
@@ -13,13 +14,19 @@ from api.eventlog import EventLog, topic
 from api.jobs import Jobs
 from api.logs import log
 from api.metrics import Metrics
+from api.pool import Pool
+from api.poolkeeper import PoolKeeper
 from api.sweeper import Sweeper
+from lab.errors import LabError
 from lab.lifecycle.context import open_context
 from lab.locks import lock
 from lab.progress import Event
 from lab.settings import Settings
 from lab.state.opening import open_store
 from lab.state.records import JobRecord
+from lab.storage import Space
+
+SPACE_SECONDS = 10.0
 
 
 class Service:
@@ -33,11 +40,15 @@ class Service:
         self.contexts = Contexts(settings, opener)
         self.events = EventLog(self.store, self.bell)
         self.metrics = Metrics()
-        self.admission = Admission(settings, self.store)
+        self.pool = Pool(self)
+        self.admission = Admission(settings, self.store, pressed=self.pool.wake.set)
         self.jobs = Jobs(self)
         self.sweeper = Sweeper(self)
+        self.keeper = PoolKeeper(self)
         self.stopping = threading.Event()
         self.ready = False
+        self._looking = threading.Lock()
+        self._space: tuple[float, Space | None] = (-SPACE_SECONDS, None)
         self._alone = ExitStack()
 
     def open(self) -> None:
@@ -46,9 +57,11 @@ class Service:
         self._alone.enter_context(lock(self.settings.home, "state", "serve", wait=False))
         with self.contexts.use() as ctx:
             ctx.hypervisor.capabilities()
+        self.pool.check()
         webhooks.open_webhook(self.settings.serve)
         self.jobs.open()
         self.sweeper.start()
+        self.keeper.start()
         self.ready = True
 
     def stop(self) -> None:
@@ -61,6 +74,7 @@ class Service:
         """End. Labs go on; jobs that are not done are left to the next service."""
         self.stop()
         self.sweeper.stop()
+        self.keeper.stop()
         self.jobs.close()
         self.events.close()
         self.contexts.close()
@@ -70,7 +84,24 @@ class Service:
     def heard(self, job: JobRecord, event: Event) -> None:
         """A step of a job."""
         self.events.add(job.id, event)
-        self.metrics.step(job.kind, event)
+        self.metrics.step(job, event)
+
+    def space(self) -> Space | None:
+        """The storage's space, as it was within the last ``SPACE_SECONDS``; None: not known.
+
+        Asking costs: ZFS runs a program for it.
+        """
+        with self._looking:
+            at, found = self._space
+            if time.monotonic() - at >= SPACE_SECONDS:
+                try:
+                    with self.contexts.use() as ctx:
+                        found = ctx.storage.space()
+                except LabError as error:
+                    log.warning("the space left is not known", extra={"error": error.what})
+                    found = None
+                self._space = (time.monotonic(), found)
+            return found
 
     def ended(self, job: JobRecord) -> None:
         """A job has ended, and its record says how."""
@@ -81,4 +112,5 @@ class Service:
         )
         self.metrics.ended(job)
         self.admission.changed()
+        self.keeper.ended(job)
         self.bell.ring(topic(job.id))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lab.errors import InvalidSpec
-from lab.state.records import JobKind, JobRecord, LabRecord
+from lab.state.records import JobKind, JobRecord
 
 if TYPE_CHECKING:
     from api.auth import Caller
@@ -46,14 +46,15 @@ def new_job(
     )
 
 
-def new_job_of_ours(kind: JobKind, lab: LabRecord) -> JobRecord:
-    """A job that nobody asked for, about a lab as it is."""
-    request = {"created_at": lab.created_at, "expires_at": lab.expires_at}
+def new_job_of_ours(
+    kind: JobKind, request: Mapping[str, Any], *, lab: str, project: str = ""
+) -> JobRecord:
+    """A job that nobody asked for; it is not recorded yet."""
     return JobRecord(
         id=str(uuid.uuid4()),
         kind=kind,
-        lab=lab.name,
-        project=lab.project,
+        lab=lab,
+        project=project,
         token="",
         state="queued",
         request=request,

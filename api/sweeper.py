@@ -57,7 +57,7 @@ class Sweeper:
         service, now = self._service, time.time()
         service.jobs.look_after()
         busy = {job.lab for job in service.store.jobs.open()}
-        making = {job.id for job in service.store.jobs.open() if job.kind == "create"}
+        making = {job.id for job in service.store.jobs.open() if job.kind in ("create", "fill")}
         for lab in service.store.labs.all():
             if lab.expires_at is None or lab.name in busy or lab.job in making:
                 continue
@@ -77,7 +77,9 @@ class Sweeper:
         self._tried = {name: at for name, at in self._tried.items() if now - at < _AGAIN}
         self._tried[lab.name] = now
         log.info("lease over", extra={"lab": lab.name})
-        submit(self._service, new_job_of_ours("expire", lab))
+        asked = {"created_at": lab.created_at, "expires_at": lab.expires_at}
+        job = new_job_of_ours("expire", asked, lab=lab.name, project=lab.project)
+        submit(self._service, job)
 
     def _clear(self, making: set[str], busy: set[str]) -> None:
         """Remove what is left of labs whose maker was killed; jobs of ours see to theirs."""

@@ -9,12 +9,13 @@ from typing import Any
 from lab import schedule
 from lab.errors import Conflict, NotFound
 from lab.lifecycle import gc, power
-from lab.lifecycle.context import Context
+from lab.lifecycle.context import Context, Origin
 from lab.lifecycle.down import down
 from lab.lifecycle.up import up
 from lab.names import Owner
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import JobKind, JobRecord, LabRecord
+from lab.state.store import Store
 
 _REMAINS = "left by a job that was cut"
 
@@ -48,11 +49,37 @@ def spec_of(asked: Mapping[str, Any]) -> LabSpec:
     )
 
 
+def asked_of(spec: LabSpec) -> dict[str, Any]:
+    """The reverse of ``spec_of``, as a job's request."""
+    return {
+        "blueprint": spec.blueprint,
+        "name": spec.name,
+        "nodes": spec.nodes,
+        "engine": spec.engine,
+        **vars(spec.size),
+        "ttl": spec.ttl,
+        "profile": spec.profile,
+        "snapshots": str(spec.snapshots),
+        "image": spec.image,
+        "cold": False,
+    }
+
+
+def origin_of(job: JobRecord) -> Origin:
+    """Where the lab comes from that ``job`` asks for."""
+    asked = job.request
+    return Origin(
+        job.project,
+        job.id,
+        bool(asked.get("protected")),
+        asked.get("heartbeat"),
+        str(asked.get("pool", "")),
+    )
+
+
 def create(ctx: Context, task: Task) -> str:
     """Make a lab; the name it got."""
-    made = _made(ctx, task.job.id) if task.again else None
-    if made is not None and made.state not in ("creating", "removing"):
-        return made.name  # ready, but we did not live to say so
+    made = lab_of(ctx.store, task.job.id) if task.again else None
     if made is not None:
         ctx.progress.note("undo", f"removing what was made of {made.name}: the service was cut")
         _clear(ctx, made.name)
@@ -111,6 +138,7 @@ WORK: Mapping[JobKind, Callable[[Context, Task], str]] = {
     "create": create,
     "delete": delete,
     "expire": expire,
+    "fill": create,
     "start": start,
     "stop": stop,
     "restart": restart,
@@ -118,8 +146,9 @@ WORK: Mapping[JobKind, Callable[[Context, Task], str]] = {
 """Each kind of job; a function may be called once more after it was cut anywhere."""
 
 
-def _made(ctx: Context, job: str) -> LabRecord | None:
-    return next((lab for lab in ctx.store.labs.all() if lab.job == job), None)
+def lab_of(store: Store, job: str) -> LabRecord | None:
+    """The lab that a job made or is making."""
+    return next((lab for lab in store.labs.all() if lab.job == job), None)
 
 
 def _clear(ctx: Context, name: str) -> None:

@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab import tomlfile
+from lab import poolfile, tomlfile
 from lab.errors import InvalidSpec
+from lab.poolfile import WarmPool
 from lab.spec import MIB
 from lab.tomlfile import Key, Keys, WrongType
 
@@ -34,7 +35,7 @@ class Serve:
     how long. ``webhook``: what is told of labs, signed with the content of ``webhook_secret``, a
     file; ``warn_before``: that long before a lease ends. ``failed_auth``: wrong tokens from one
     address within a minute, before it is refused for a while. ``keep_jobs``: how long those that
-    ended, their events and the audit trail are kept.
+    ended, their events and the audit trail are kept. ``pool``: labs that are kept ready.
     """
 
     address: str = "127.0.0.1"
@@ -59,6 +60,7 @@ class Serve:
     body_limit: int = MIB
     request_timeout: float = 60.0
     keep_jobs: float = 7 * 86400.0
+    pool: tuple[WarmPool, ...] = ()
 
     @property
     def loopback(self) -> bool:
@@ -139,5 +141,6 @@ KEYS: Keys = {
     "body_limit": _SIZE,
     "request_timeout": _DURATION,
     "keep_jobs": _DURATION,
+    "pool": Key("tables, one for each pool", poolfile.parse),
 }
 """Every field of ``Serve``."""

@@ -9,6 +9,7 @@ from fastapi.responses import PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
 from api.auth import ServiceOf
+from api.metrics import Now
 from lab.errors import HostUnfit
 
 router = APIRouter(tags=["health"])
@@ -34,7 +35,16 @@ def metrics(service: ServiceOf) -> Response:
     """Figures for Prometheus, if the setting `metrics` is on."""
     if not service.settings.serve.metrics:
         raise HTTPException(404)
-    labs = Counter(str(lab.state) for lab in service.store.labs.all())
-    jobs = Counter(str(job.state) for job in service.store.jobs.open())
-    text = service.metrics.text(dict(labs), dict(jobs))
+    store = service.store
+    now = Now(
+        labs=Counter("pooled" if lab.pool else str(lab.state) for lab in store.labs.all()),
+        jobs=Counter(str(job.state) for job in store.jobs.open()),
+        ready=service.pool.counts(),
+        space=service.space(),
+        stored={
+            "image": sum(image.size for image in store.images.all()),
+            "template": sum(template.size for template in store.templates.all()),
+        },
+    )
+    text = service.metrics.text(now)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -26,7 +26,7 @@ def host(service: ServiceOf, _: Reader) -> Host:
     settings, admission = service.settings, service.admission
     with service.contexts.use() as ctx:
         can, space = ctx.hypervisor.capabilities(), ctx.storage.space()
-        labs = len(ctx.store.labs.all())
+        labs = sum(not lab.pool for lab in ctx.store.labs.all())
     used = admission.used()
     first, last = settings.port_range
     return Host(
@@ -43,6 +43,7 @@ def host(service: ServiceOf, _: Reader) -> Host:
         space_total=space.total,
         labs=labs,
         waiting=admission.waiting,
+        pools=service.pool.views(),
     )
 
 

@@ -90,6 +90,8 @@ def existing(ctx: Context, spec: LabSpec, timeout: float) -> LabView | None:
 
 def _same(ctx: Context, spec: LabSpec, record: LabRecord) -> bool:
     """Whether ``record`` is of a lab such as ``spec`` asks for; what it leaves open is fine."""
+    if record.pool:
+        return False  # it waits for somebody who asks the service
     size, profile = spec.size, ctx.settings.profile_of(spec.profile).name
     asked = (spec.blueprint, spec.nodes, size.memory, size.cpus, profile)
     there = (record.blueprint, record.node_count, record.memory, record.cpus, record.profile)

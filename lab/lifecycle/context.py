@@ -50,13 +50,15 @@ RunAs = tuple[int, int] | None
 class Origin:
     """Who has a lab made, as its record keeps it; empty where that is not the service.
 
-    ``heartbeat``: seconds that each sign of life gives the lab; None: it needs none.
+    ``heartbeat``: seconds that each sign of life gives the lab; None: it needs none. ``pool``: the
+    warm pool that it is made for.
     """
 
     project: str = ""
     job: str = ""
     protected: bool = False
     heartbeat: float | None = None
+    pool: str = ""
 
 
 UNKNOWN = Origin()

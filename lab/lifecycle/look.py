@@ -176,7 +176,9 @@ def _state(record: LabRecord, nodes: tuple[NodeView, ...]) -> str:
     states = {node.state for node in nodes}
     if states <= {"stopped"}:
         return "stopped"
-    return "ready" if states == {"ready"} else "degraded"
+    if states != {"ready"}:
+        return "degraded"
+    return "pooled" if record.pool else "ready"
 
 
 def _unrecorded(name: str, guests: Mapping[GuestName, Guest]) -> LabView:

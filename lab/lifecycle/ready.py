@@ -36,11 +36,16 @@ _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@
 """What terminals are told: control sequences (ECMA-48) and titles."""
 
 
-def through_port(blueprint: Blueprint, account: Account, sql: Sql) -> Ask:
-    """Ask as a user would: with the lab's account, through the published port."""
+def through_port(
+    blueprint: Blueprint, account: Account, sql: Sql, *, patience: float = _PATIENCE
+) -> Ask:
+    """Ask as a user would: with the lab's account, through the published port.
+
+    ``patience``: seconds that a node has to answer.
+    """
 
     def answer(node: Node) -> Mapping[str, str]:
-        rows = sql(account, node.sql_port, blueprint.question(), timeout=_PATIENCE)
+        rows = sql(account, node.sql_port, blueprint.question(), timeout=patience)
         return {str(row[0]): str(row[1]) for row in rows.rows}
 
     return answer

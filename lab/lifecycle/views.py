@@ -37,11 +37,12 @@ class NodeView:
 
 @dataclass(frozen=True)
 class LabView:
-    """A lab. ``state``: creating, ready, degraded, stopped, failed, removing.
+    """A lab. ``state``: creating, ready, degraded, stopped, failed, removing, pooled.
 
-    ``seconds``: how long it took to get ready. ``steps``: what ``up`` did just now;
-    ``first_use_seconds``: what of that went into an image and a template, before ``seconds``.
-    ``risks``: what its profile lets be lost, empty if no commit can be.
+    The last is ready and waits in a warm pool of the service. ``seconds``: how long it took to get
+    ready. ``steps``: what ``up`` did just now; ``first_use_seconds``: what of that went into an
+    image and a template, before ``seconds``. ``risks``: what its profile lets be lost, empty if no
+    commit can be.
     """
 
     name: str

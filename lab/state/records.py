@@ -18,7 +18,7 @@ ResourceKind = Literal["volume", "guest", "port", "file", "segment"]
 ResourceState = Literal["intended", "made"]
 Scope = Literal["read", "use", "admin"]
 JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
-JobKind = Literal["create", "delete", "start", "stop", "restart", "expire"]
+JobKind = Literal["create", "delete", "start", "stop", "restart", "expire", "fill"]
 Started = Literal["warm", "cold"]
 
 
@@ -31,7 +31,8 @@ class LabRecord:
     of its private network. ``expires_at`` None: no lease. ``ready_seconds``, ``started``:
     how its last start went, None before; ``why_cold``: why it was not warm. ``project``, ``job``:
     of the service, which made it; empty for others. ``protected``: it is not removed without
-    force. ``heartbeat``: seconds that each sign of life gives it, None if it needs none.
+    force. ``heartbeat``: seconds that each sign of life gives it, None if it needs none. ``pool``:
+    the warm pool that it waits in for somebody; empty for labs that are somebody's.
     """
 
     name: str
@@ -60,6 +61,7 @@ class LabRecord:
     job: str = ""
     protected: bool = False
     heartbeat: float | None = None
+    pool: str = ""
 
 
 @dataclass(frozen=True)

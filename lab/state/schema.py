@@ -75,6 +75,7 @@ labs = Table(
     Column("job", String, nullable=False, server_default=text("''")),
     Column("protected", Boolean, nullable=False, server_default=text("false")),
     Column("heartbeat", Double),
+    Column("pool", String, nullable=False, server_default=text("''")),
     CheckConstraint("state IN ('creating', 'ready', 'stopped', 'failed', 'removing')", "state"),
 )
 

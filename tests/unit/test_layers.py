@@ -22,8 +22,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     ),
     frozenset(
         {
-            "settings", "labfile", "profile", "profilefile", "servefile", "schedule", "fair",
-            "locks", "paths", "spec", "names",
+            "settings", "labfile", "poolfile", "profile", "profilefile", "servefile", "schedule",
+            "fair", "locks", "paths", "spec", "names",
             "errors", "run", "wait", "undo", "progress", "suggest", "tomlfile",
         }
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -148,3 +149,29 @@ def test_metrics_count_what_happened(here: Site, theirs: dict[str, str]) -> None
     assert 'lab_job_seconds_count{kind="create",state="succeeded"} 1.0' in text
     assert 'step="clone"' in text
     assert theirs["name"] not in text
+    assert 'lab_template_lookups_total{result="miss"} 1.0' in text
+    assert "lab_restore_seconds_count 1.0" in text
+    for figure in ("free_bytes", "used_bytes", 'bytes{kind="image"}', 'bytes{kind="template"}'):
+        line = next(one for one in text.splitlines() if one.startswith(f"lab_storage_{figure} "))
+        assert float(line.split()[-1]) > 0, line
+    here.make("second", token=here.token("second", project="theirs"))
+    text = here.client.get("/metrics").text
+    assert 'lab_template_lookups_total{result="hit"} 1.0' in text
+    assert "lab_restore_seconds_count 2.0" in text
+
+
+def test_metrics_are_named_by_the_rules_of_prometheus(here: Site) -> None:
+    """Protects dashboards from units that one has to guess."""
+    text = here.client.get("/metrics").text
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
+    for name, kind in kinds.items():
+        assert name.startswith("lab_"), name
+        if name.endswith("_created"):
+            continue  # the library's
+        assert (kind == "counter") == name.endswith("_total"), name
+        assert kind != "histogram" or name.endswith("_seconds"), name
+
+
+def test_a_scrape_does_not_ask_the_storage_each_time(here: Site) -> None:
+    """Protects the host: ZFS runs a program to tell its space."""
+    assert here.service.space() is here.service.space()

@@ -1,0 +1,35 @@
+"""Warm pools, for tests of the service that has them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from serve_world import MEMORY, Site
+
+from lab.poolfile import WarmPool
+from lab.spec import LabSpec, NodeSize
+from lab.state.records import LabRecord
+
+SPEC = LabSpec("galera", nodes=2, size=NodeSize(memory=MEMORY))
+
+
+def pool(count: int, name: str = "small", **changes: Any) -> WarmPool:
+    return WarmPool(name, replace(SPEC, **changes), count)
+
+
+def members(here: Site) -> list[LabRecord]:
+    return [lab for lab in here.service.store.labs.all() if lab.pool]
+
+
+def until(true: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+def until_full(here: Site, count: int, name: str = "small") -> None:
+    until(lambda: here.service.pool.counts()[name] == count, "the pool does not fill")

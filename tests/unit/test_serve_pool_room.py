@@ -1,0 +1,85 @@
+"""Warm pools beside everything else: room on the host, settings that change, mistakes in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lifecycle_world import World
+from pool_world import members, pool, until, until_full
+from serve_world import BODY, MEMORY, site
+
+from lab.errors import InvalidSpec
+from lab.poolfile import WarmPool, parse
+from lab.spec import LabSpec, NodeSize
+
+
+def test_members_make_room_for_requests(tmp_path: Path) -> None:
+    """Protects requests from a pool that has taken the host: the last made go first."""
+    with site(tmp_path, pool=(pool(3),), memory=8 * MEMORY) as here:
+        until_full(here, 3)
+        first = members(here)
+        oldest = min(first, key=lambda lab: lab.created_at).name
+        made = here.make("other", nodes=6)
+        assert made["state"] == "ready"
+        assert [lab.name for lab in members(here)] == [oldest]
+        # What would not fit even without the pool does not cost the pool anything.
+        job = here.ask("POST", "/v1/labs", {**BODY, "name": "late", "nodes": 3}).json()["id"]
+        assert here.ask("GET", f"/v1/jobs/{job}?wait=1").json()["state"] == "queued"
+        assert [lab.name for lab in members(here)] == [oldest]
+        here.ask("POST", f"/v1/jobs/{job}/cancel")
+        here.ask("DELETE", "/v1/labs/other?wait=20")
+        until_full(here, 3)  # there is room again
+        assert here.service.admission.used().memory <= 8 * MEMORY
+
+
+def test_a_pool_stays_within_the_budget(tmp_path: Path) -> None:
+    """Protects the host: what does not fit is not made, and is no failure."""
+    with site(tmp_path, pool=(pool(3),), memory=5 * MEMORY) as here:
+        until_full(here, 2)
+        until(lambda: not here.service.store.jobs.open(), "jobs are open")
+        here.service.keeper.keep()
+        assert len(members(here)) == 2
+        assert {job.state for job in here.service.store.jobs.latest()} == {"succeeded"}
+
+
+def test_changed_settings_change_the_pool(tmp_path: Path) -> None:
+    """Protects from labs that nobody asks for any more: another size, fewer, other keys, none."""
+    with site(tmp_path, pool=(pool(2),)) as here:
+        until_full(here, 2)
+        old = {lab.name for lab in members(here)}
+    with site(tmp_path, pool=(pool(2),)) as here:
+        until_full(here, 2)
+        assert {lab.name for lab in members(here)} == old  # the next service goes on with them
+        # As if the image had been another when they were made.
+        here.service.store.labs.update(min(old), image="mariadb-0")
+        until(lambda: min(old) not in {lab.name for lab in members(here)}, "it is still there")
+        until_full(here, 2)
+        kept = {lab.name for lab in members(here)}
+    with site(tmp_path, pool=(pool(1),)) as here:
+        until_full(here, 1)
+        assert {lab.name for lab in members(here)} < kept
+    with site(tmp_path, pool=(pool(1, nodes=1),)) as here:
+        until_full(here, 1)
+        assert [lab.node_count for lab in members(here)] == [1]
+    with site(tmp_path) as here:
+        until(lambda: not members(here), "the pool is still there")
+    left = [one for one in World(tmp_path).there() if one.startswith(("lab ", "guest ", "port "))]
+    assert left == []
+
+
+def test_pools_are_read_from_settings() -> None:
+    """Protects the settings: a mistake is told with its place."""
+    table = {"blueprint": "pxc", "nodes": 1, "memory": "1G", "cpus": 2, "count": 4}
+    assert parse([table]) == (
+        WarmPool("pxc", LabSpec("pxc", nodes=1, size=NodeSize(1 << 30, 2)), 4),
+    )
+    for wrong, told in (
+        ([{"nodes": 3}], "no blueprint"),
+        ([table, table], "two pools are called pxc"),
+        ([{**table, "count": 0}], "from 1 to 100"),
+        ([{**table, "nodez": 1}], "unknown key 'nodez'"),
+        ([{**table, "nodes": 10}], "1 to 9 nodes"),
+    ):
+        with pytest.raises(InvalidSpec, match=told):
+            parse(wrong)
