@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lab.names import Owner
+from lab.names import LOOPBACK, Owner
 
 LabState = Literal["creating", "ready", "stopped", "failed", "removing"]
 ImageState = Literal["building", "ready"]
@@ -32,6 +32,7 @@ class LabRecord:
     how its last start went, None before; ``why_cold``: why it was not warm. ``project``, ``job``:
     of the service, which made it; empty for others. ``protected``: it is not removed without
     force. ``heartbeat``: seconds that each sign of life gives it, None if it needs none.
+    ``address``: at which its SQL ports are published; ``host``: what is told in its place.
     """
 
     name: str
@@ -60,6 +61,8 @@ class LabRecord:
     job: str = ""
     protected: bool = False
     heartbeat: float | None = None
+    address: str = LOOPBACK
+    host: str = LOOPBACK
 
 
 @dataclass(frozen=True)
