@@ -14,6 +14,8 @@ from lab.state.records import EventRecord, JobRecord, LabRecord, Scope, TokenRec
 
 T = TypeVar("T")
 
+CA_PATH = "/v1/host/ca"
+
 NAME = rf"^[a-z]([a-z0-9-]{{0,{LAB_NAME_LIMIT - 2}}}[a-z0-9])?$"
 NODE = r"^n[1-9]$"
 _WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -72,6 +74,13 @@ class Connection(BaseModel):
     user: str
     password: str
     dsn: Annotated[str, Field(examples=["mysql://lab:secret@127.0.0.1:23306/"])]
+    ssl_ca: Annotated[
+        str,
+        Field(
+            description="Where the certificate is that servers are checked with; empty: no TLS.",
+            examples=["/v1/host/ca"],
+        ),
+    ]
 
 
 class Node(BaseModel):
@@ -124,7 +133,8 @@ class Lab(BaseModel):
         """``view`` as the service tells of it; ``login``: with the password."""
         connection = None
         if login and view.dsn:
-            connection = Connection(user=view.user, password=view.password, dsn=view.dsn)
+            ca = CA_PATH if view.ssl_ca else ""
+            connection = Connection(user=view.user, password=view.password, dsn=view.dsn, ssl_ca=ca)
         same = {
             name: getattr(view, name)
             for name in Lab.model_fields

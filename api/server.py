@@ -15,6 +15,8 @@ from api.logs import log, set_up
 from api.service import Service
 from lab.errors import HostUnfit
 from lab.lifecycle import token as tokens
+from lab.lifecycle.ports import check_published
+from lab.lifecycle.reach import warning
 from lab.lifecycle.token import NewToken
 from lab.servefile import Serve
 from lab.settings import Settings
@@ -62,6 +64,7 @@ def serve(
     HostUnfit if the host cannot run labs, or the address is taken.
     """
     set_up(quiet=quiet)
+    check_published(settings.publish)
     listening = listen(settings.serve)
     service = Service(settings)
     try:
@@ -69,7 +72,7 @@ def serve(
         made = tokens.first(service.store, settings.home)
         if made is not None:
             first(made)
-        warn(settings.serve)
+        warn(settings)
         server = _loaded(service)
         started(_url(settings.serve, listening))
         server.run(sockets=[listening])
@@ -130,8 +133,11 @@ def _url(serve: Serve, listening: socket.socket) -> str:
     return f"http{'s' if serve.tls_cert else ''}://{host}:{listening.getsockname()[1]}"
 
 
-def warn(serve: Serve) -> None:
-    """Tell the operator if what others send can be read on the way."""
+def warn(settings: Settings) -> None:
+    """Tell the operator what others can reach, and if what they send can be read on the way."""
+    serve = settings.serve
+    if told := warning(settings.publish):
+        log.warning(told)
     if not serve.loopback and not serve.tls_cert:
         log.warning(
             "tokens and passwords cross the network unencrypted: set tls_cert and tls_key, or"

@@ -21,6 +21,10 @@ DATASET_LIMIT = 100
 GuestName = NewType("GuestName", str)
 """The name under which the hypervisor knows a node: ``lab-<lab>-<node>``."""
 
+LOOPBACK = "127.0.0.1"
+EVERYWHERE = "0.0.0.0"  # noqa: S104  # only its name
+"""All IPv4 addresses of a host, as sockets are bound to them."""
+
 OwnerKind = Literal["lab", "template", "image"]
 
 _LAB = re.compile(r"[a-z](?:[a-z0-9-]*[a-z0-9])?")
@@ -28,6 +32,10 @@ _PART = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 _NODE = re.compile(r"n[1-9]")
 _POOL = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _DATASET = re.compile(r"(?!\.\.?(?:/|$))[A-Za-z0-9_.-]+")
+_HOST = re.compile(
+    r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+)
+_HOST_LIMIT = 253
 _LAB_GUEST = re.compile(r"lab-([a-z][a-z0-9-]*)-n[1-9]")
 
 
@@ -110,6 +118,34 @@ def guest_name(owner: Owner, node: str) -> GuestName:
     if owner.kind == "template":
         return GuestName(f"lab-t.{owner.name[:16]}-{node}")
     return GuestName(f"lab-{owner.name}-{node}")
+
+
+def check_address(text: str) -> str:
+    """``text`` if it is an IPv4 address that ports can be published at; raises InvalidSpec."""
+    from ipaddress import IPv4Address
+
+    try:
+        return str(IPv4Address(text))
+    except ValueError:
+        raise InvalidSpec(
+            f"{text!r} is no IPv4 address",
+            hint="such as 10.0.0.5; QEMU forwards no IPv6 ports, and a name goes into publish_name",
+        ) from None
+
+
+def check_host(text: str) -> str:
+    """``text`` if it can be the name of a host, or its IPv4 address; raises InvalidSpec."""
+    # Numbers with dots are an address or a mistake.
+    if re.fullmatch(r"[0-9.]+", text):
+        return check_address(text)
+    if len(text) > _HOST_LIMIT or not _HOST.fullmatch(text):
+        raise InvalidSpec(f"{text!r} is no name of a host", hint="such as labs.example")
+    return text.lower()
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only the host itself can reach ``address``."""
+    return address.startswith("127.")
 
 
 def check_dataset(name: str) -> str:

@@ -4,6 +4,7 @@
 
     <home>/                      0711, so that QEMU's own user can reach the files it is given
       state.db                   0600, holds the labs' passwords
+      ca.pem, ca.key             the authority of servers' certificates; the key 0600
       locks/<kind>.<name>.lock   0700
       storage/                   volumes of the file-backed driver
       images/<key>/              kernel, initrd and manifest of an image
@@ -73,6 +74,16 @@ class Home:
     def admin_token(self) -> Path:
         """The token that the service's first start makes; only the user can read it."""
         return self.root / "admin-token"
+
+    @property
+    def ca(self) -> Path:
+        """The certificate of the authority that signs those of servers; for everybody."""
+        return self.root / "ca.pem"
+
+    @property
+    def ca_key(self) -> Path:
+        """The key of that authority; only the user can read it."""
+        return self.root / "ca.key"
 
     @property
     def locks(self) -> Path:

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from lab import profilefile, servefile, tomlfile
 from lab.errors import InvalidSpec
-from lab.names import check_dataset
+from lab.names import EVERYWHERE, LOOPBACK, check_address, check_dataset, check_host
 from lab.paths import Home, default_root
 from lab.profile import DEFAULT, PROFILES, Layout, Profile
 from lab.servefile import Serve
@@ -35,9 +35,10 @@ class Settings:
     ``port_range``: first and last port that labs may use; the default lies below the
     ports that Linux hands out to clients (``ip_local_port_range``). ``memory_floor`` and
     ``space_floor``: bytes that stay free on the host. ``profile``: that of labs which name
-    none; ``profiles``: those of users. ``serve``: the service. ``url``: the service that verbs work
-    against; empty: this host. ``sources``: key -> where its value
-    came from, for ``lab doctor``.
+    none; ``profiles``: those of users. ``publish``: the address at which SQL ports listen;
+    ``publish_name``: what others are told in its place. ``serve``: the service. ``url``: the
+    service that verbs work against; empty: this host. ``sources``: key -> where its value came
+    from, for ``lab doctor``.
     """
 
     home: Home
@@ -55,9 +56,16 @@ class Settings:
     layout: Layout = "single"
     profile: str = DEFAULT.name
     profiles: Mapping[str, Profile] = field(default_factory=dict)
+    publish: str = LOOPBACK
+    publish_name: str = ""
     serve: Serve = field(default_factory=Serve)
     url: str = ""
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def published_as(self) -> str:
+        """The name or address under which SQL ports are reached."""
+        return self.publish_name or self.publish
 
     def all_profiles(self) -> dict[str, Profile]:
         """Ours and those of users, by name."""
@@ -110,6 +118,7 @@ def load(
     for path in config_files(env) if files is None else files:
         take(tomlfile.read(path, _KEYS), str(path))
     _choose_storage(values, sources)
+    _check_publish(values, sources)
     values.setdefault("home", Home(default_root(env)))
     values.setdefault("owner", user_name(env))
     return Settings(**values, sources=sources)
@@ -127,6 +136,16 @@ def _choose_storage(values: dict[str, Any], sources: dict[str, str]) -> None:
         raise InvalidSpec(
             f"{sources['storage']}: storage is zfs, but no pool is set",
             hint='set LAB_POOL=tank/lab, or pool = "tank/lab" in the config file',
+        )
+
+
+def _check_publish(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
+    if values.get("publish") == EVERYWHERE and not values.get("publish_name"):
+        raise InvalidSpec(
+            f"{sources['publish']}: publish is {EVERYWHERE}, but what others are to be told is not"
+            " set",
+            hint='set LAB_PUBLISH_NAME=labs.example, or publish_name = "labs.example" in the'
+            " config file",
         )
 
 
@@ -180,6 +199,15 @@ def _pool(value: object) -> str:
     return check_dataset(name) if name else ""
 
 
+def _address(value: object) -> str:
+    return check_address(tomlfile.text(value).strip())
+
+
+def _host(value: object) -> str:
+    name = tomlfile.text(value).strip()
+    return check_host(name) if name else ""
+
+
 _KEYS: Mapping[str, Key] = {
     "home": Key("a directory", _home),
     "owner": Key("a name", _owner),
@@ -196,6 +224,8 @@ _KEYS: Mapping[str, Key] = {
     "layout": tomlfile.one_of("single", "split"),
     "profile": Key("a profile such as balanced", tomlfile.text),
     "profiles": Key("tables, one for each profile", profilefile.parse),
+    "publish": Key("an IPv4 address of this host", _address),
+    "publish_name": Key("the name of this host", _host),
     "serve": Key("a table", servefile.parse),
     "url": Key("a URL such as https://labs.example:8443", tomlfile.text),
 }

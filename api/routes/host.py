@@ -6,13 +6,14 @@ import os
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
+from fastapi.responses import Response
 
 from api.answers import ID_LIMIT
 from api.auth import Admin, Caller, Reader, ServiceOf
 from api.models import AuditEntry, Capacity, Host, Image, Page, Template
 from lab import host as machine
 from lab.errors import NotFound
-from lab.lifecycle import catalog
+from lab.lifecycle import authority, catalog
 from lab.lifecycle.views import ImageView
 
 router = APIRouter(prefix="/v1", tags=["host"])
@@ -45,6 +46,18 @@ def host(service: ServiceOf, _: Reader) -> Host:
         waiting=admission.waiting,
         pools=service.pool.views(),
     )
+
+
+class Pem(Response):
+    """A certificate."""
+
+    media_type = "application/x-pem-file"
+
+
+@router.get("/host/ca", operation_id="getAuthority", response_class=Pem)
+def ca(service: ServiceOf, _: Reader) -> Pem:
+    """The certificate that clients check database servers with, as PEM."""
+    return Pem(authority.certificate(service.settings.home).read_bytes())
 
 
 @router.get("/images", operation_id="listImages")

@@ -98,8 +98,16 @@ class Blueprint(Protocol):
     ) -> Mapping[str, SeedFile]:
         """What ``member`` boots with, by absolute path; ``memory`` of the node in bytes."""
 
-    def own(self, member: Member, engine: Engine, user: str, password: str) -> Sequence[str]:
-        """The statements that make a cloned ``member`` itself. No password in clear text."""
+    def own(
+        self, member: Member, engine: Engine, user: str, password: str, *, tls: bool = False
+    ) -> Sequence[str]:
+        """The statements that make a cloned ``member`` itself. No password in clear text.
+
+        ``tls``: the user is let in through TLS only.
+        """
+
+    def renew(self, engine: Engine) -> str:
+        """The statement that has a server read its certificate and key anew."""
 
     def question(self) -> str:
         """The statement whose rows (name, value) ``checks`` wants."""

@@ -52,22 +52,24 @@ class Galera:
             files["/var/lib/mysql/gvwstate.dat"] = view
         return files
 
-    def own(self, member: Member, engine: Engine, user: str, password: str) -> Sequence[str]:
+    def own(
+        self, member: Member, engine: Engine, user: str, password: str, *, tls: bool = False
+    ) -> Sequence[str]:
         """See Blueprint."""
-        if engine.name == "mariadb":
-            renew = "FLUSH LOCAL SSL"
-            alter = (
-                f"ALTER USER '{user}'@'%' IDENTIFIED VIA mysql_native_password"
-                f" USING '{native_hash(password)}' ACCOUNT UNLOCK"
-            )
-        else:
-            renew = "ALTER INSTANCE RELOAD TLS"
-            alter = (
-                f"ALTER USER '{user}'@'%' IDENTIFIED WITH mysql_native_password"
-                f" AS '{native_hash(password)}' ACCOUNT UNLOCK"
-            )
+        how = "VIA mysql_native_password USING"
+        if not _is_mariadb(engine):
+            how = "WITH mysql_native_password AS"
+        require = " REQUIRE SSL" if tls else ""
+        alter = (
+            f"ALTER USER '{user}'@'%' IDENTIFIED {how} '{native_hash(password)}'"
+            f"{require} ACCOUNT UNLOCK"
+        )
         # Accounts are replicated: one node changes them for all.
-        return [renew, alter] if member.index == 1 else [renew]
+        return [self.renew(engine), alter] if member.index == 1 else [self.renew(engine)]
+
+    def renew(self, engine: Engine) -> str:
+        """See Blueprint."""
+        return "FLUSH LOCAL SSL" if _is_mariadb(engine) else "ALTER INSTANCE RELOAD TLS"
 
     def question(self) -> str:
         """See Blueprint."""
@@ -92,6 +94,10 @@ class Galera:
     ) -> list[Remedy]:
         """See Blueprint."""
         return rejoin.remedies(standings, all_here=all_here, waited=waited)
+
+
+def _is_mariadb(engine: Engine) -> bool:
+    return engine.name == "mariadb"
 
 
 def native_hash(password: str) -> str:

@@ -15,6 +15,7 @@ from lab.cli.app import app_of, pick
 from lab.cli.output import emit, parse_format
 from lab.cli.verbs import manual
 from lab.errors import InvalidSpec, NotFound
+from lab.lifecycle.views import SSL_MODE
 
 if TYPE_CHECKING:
     from lab.lifecycle.views import LabView
@@ -26,7 +27,7 @@ def environment(view: LabView) -> dict[str, str]:
     """What a program needs to reach a lab. The first node stands for it.
 
     ``LAB_PORTS`` has the SQL ports of all nodes. The MYSQL_ variables are those that the
-    mysql and mariadb clients read.
+    mysql and mariadb clients read. ``LAB_SSL_`` ones are there if the lab takes TLS.
     """
     if not view.nodes:
         raise NotFound(f"lab {view.name} has no nodes", hint="`lab down` removes what is left")
@@ -36,6 +37,7 @@ def environment(view: LabView) -> dict[str, str]:
             hint=f"`lab status {view.name}` shows what there is, `lab down {view.name}` removes it",
         )
     first = view.nodes[0]
+    tls = {"LAB_SSL_CA": view.ssl_ca, "LAB_SSL_MODE": SSL_MODE} if view.ssl_ca else {}
     return {
         "LAB_NAME": view.name,
         "LAB_DSN": view.dsn,
@@ -47,6 +49,7 @@ def environment(view: LabView) -> dict[str, str]:
         "MYSQL_HOST": first.host,
         "MYSQL_TCP_PORT": str(first.sql_port),
         "MYSQL_PWD": view.password,
+        **tls,
     }
 
 

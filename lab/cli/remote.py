@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
 
@@ -74,6 +75,9 @@ class RemoteSession(Session):
         """Make a lab; ``timeout``: seconds for all of it, a template's making included."""
         if keep_failed:
             _only_there("a service keeps nothing of what failed")
+        return self._here(self._up(spec, cold=cold, exist_ok=exist_ok, timeout=timeout))
+
+    def _up(self, spec: LabSpec, *, cold: bool, exist_ok: bool, timeout: float | None) -> LabView:
         if not exist_ok:
             return self._make(spec, cold=cold, timeout=timeout)
         try:
@@ -100,17 +104,17 @@ class RemoteSession(Session):
 
     def lab(self, name: str) -> LabView:
         """One lab."""
-        return self._client.get(name)
+        return self._here(self._client.get(name))
 
     def status(self, name: str) -> LabStatus:
         """One lab, as the service sees it: what each node lacks is not told."""
         from lab.lifecycle.views import LabStatus
 
-        return LabStatus(self._client.get(name), ())
+        return LabStatus(self.lab(name), ())
 
     def wait(self, name: str, *, timeout: float) -> LabView:
         """Wait until a lab is ready."""
-        return self._client.wait(name, timeout=timeout)
+        return self._here(self._client.wait(name, timeout=timeout))
 
     def start(self, name: str, node: str | None, *, timeout: float) -> LabView:
         """Start a lab, or one node of it."""
@@ -124,7 +128,7 @@ class RemoteSession(Session):
         """Give a lab a new lease from now on; raises InvalidSpec for one without end."""
         if ttl is None:
             raise InvalidSpec("every lab of a service has a lease", hint="give a time, such as 8h")
-        return self._client.extend(name, ttl)
+        return self._here(self._client.extend(name, ttl))
 
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float
@@ -145,6 +149,12 @@ class RemoteSession(Session):
             _only_there("a service does not follow logs")
         return iter(self._client.logs(name, node, source, lines=lines) if lines else ())
 
+    def ca(self) -> Path:
+        """A copy of the certificate that servers there are checked with."""
+        from lab.client.trust import keep
+
+        return keep(self._client.ca())
+
     def query(self, name: str, node: str | None, statement: str) -> Rows:
         """Run one statement, at the port that the lab's DSN names."""
         from lab.lifecycle.sql import ask
@@ -163,7 +173,6 @@ class RemoteSession(Session):
     def client(self, name: str, node: str | None) -> SqlProgram:
         """The client program for a lab, at the port that its DSN names."""
         import tempfile
-        from pathlib import Path
 
         from lab.lifecycle.query import program
 
@@ -190,7 +199,14 @@ class RemoteSession(Session):
         return self._client.templates()
 
     def _power(self, action: Action, name: str, node: str | None, timeout: float | None) -> LabView:
-        return self._client.power(action, name, node or "", timeout=timeout, listener=self._hear)
+        hear = self._hear
+        return self._here(
+            self._client.power(action, name, node or "", timeout=timeout, listener=hear)
+        )
+
+    def _here(self, view: LabView) -> LabView:
+        """The same, with the certificate in a file of this machine."""
+        return replace(view, ssl_ca=str(self.ca())) if view.ssl_ca else view
 
     def _make(self, spec: LabSpec, *, cold: bool, timeout: float | None) -> LabView:
         heard = _Heard(self._hear)
@@ -225,10 +241,11 @@ class RemoteSession(Session):
         from lab.lifecycle.sql import Account
 
         lab = self._client.get(name)
+        ca = str(self.ca()) if lab.ssl_ca else ""
         if not lab.user or not lab.nodes:
             raise NotReady(f"the lab {name} is {lab.state}: it has no account for us (yet)")
         chosen = lab.node(node) if node else lab.nodes[0]
-        return Account(lab.user, lab.password, chosen.host), chosen.sql_port
+        return Account(lab.user, lab.password, chosen.host, ca), chosen.sql_port
 
 
 def _fits(lab: Lab, spec: LabSpec) -> bool:

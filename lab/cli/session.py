@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -207,6 +208,12 @@ class Session:
         from lab.lifecycle.inside import logs
 
         return logs(self._context, name, node, source, follow=follow, lines=lines)
+
+    def ca(self) -> Path:
+        """The file with the certificate that clients check servers with."""
+        from lab.lifecycle.authority import certificate
+
+        return certificate(self._context.home)
 
     def query(self, name: str, node: str | None, statement: str) -> Rows:
         """Run one statement."""

@@ -35,6 +35,7 @@ def lab_text(view: LabView, now: float) -> str:
             ("user", view.user),
             ("password", view.password),
             ("dsn", view.dsn),
+            ("ca", view.ssl_ca),
             ("expires", expiry(view.expires_at, now)),
             ("started", how_started(view)),
         ]

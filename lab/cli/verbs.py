@@ -192,6 +192,7 @@ class RootVerbs(Verbs):
         "logs": "lab.cli.inside:logs",
         "console": "lab.cli.inside:console",
         "env": "lab.cli.env:env",
+        "ca": "lab.cli.ca:ca",
         "image": ImageVerbs,
         "template": TemplateVerbs,
         "serve": "lab.cli.serve:serve",

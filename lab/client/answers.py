@@ -106,7 +106,7 @@ def lab_of(data: object) -> Lab:
     """A lab; raises LabError if it is none."""
     if not isinstance(data, dict):
         return read(data, Lab)
-    login = data.get("connection") or {"user": "", "password": "", "dsn": ""}
+    login = data.get("connection") or {"user": "", "password": "", "dsn": "", "ssl_ca": ""}
     profile = PROFILES.get(str(data.get("profile")))
     more = {
         "seconds": data.get("ready_seconds", 0.0),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lab.client import access
 from lab.client.answers import Job, Lab, Page, lab_of, read
 from lab.client.jobs import AT_ONCE, Jobs, deadline_of
+from lab.client.trust import check_pem
 from lab.client.wire import Wire, path_of
 from lab.errors import HostUnfit, InvalidSpec, LabError, NotFound, NotReady
 from lab.labfile import LabValues, merge
@@ -216,6 +217,10 @@ class Client:
         query = {"source": source, "lines": lines}
         answer = self._wire.ask("GET", path_of("labs", name, "nodes", node, "logs"), query=query)
         return [str(line) for line in read(answer.body, dict[str, Any]).get("lines", [])]
+
+    def ca(self) -> str:
+        """The certificate that database servers are checked with, as PEM."""
+        return check_pem(self._wire.ask("GET", path_of("host", "ca"), plain=True).body)
 
     def images(self) -> list[ImageView]:
         """All images."""

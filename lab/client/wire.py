@@ -68,13 +68,14 @@ class Wire:
         wait: float = 0.0,
         allow: float = 0.0,
         twice: bool = False,
+        plain: bool = False,
     ) -> Answer:
         """Send a request and return its answer.
 
         ``key``: an Idempotency-Key; with one, or if ``twice`` does no harm, a POST is sent again as
         others are. ``wait``: seconds that the service may take for the job that the request begins
-        (``Prefer: wait``). ``allow``: seconds more for the answer than usual. Raises what the
-        service refuses it with, and HostUnfit if there is no answer.
+        (``Prefer: wait``). ``allow``: seconds more for the answer than usual. ``plain``: the body
+        is text. Raises what the service refuses it with, and HostUnfit if there is no answer.
         """
         headers = {"Idempotency-Key": key} if key else {}
         if wait >= 1:
@@ -83,7 +84,8 @@ class Wire:
             method, path, json=body, params=dict(query or {}), headers=headers,
             timeout=httpx.Timeout(_ANSWER + wait + allow, connect=_CONNECT),
         )  # fmt: skip
-        return _answer(self._send(request, twice=twice or method != "POST" or bool(key)))
+        answer = self._send(request, twice=twice or method != "POST" or bool(key))
+        return _answer(answer, plain=plain)
 
     def stream(
         self, path: str, *, after: int, silence: float = _SILENCE
@@ -161,7 +163,7 @@ def _is_problem(response: httpx.Response) -> bool:
     return str(response.headers.get("content-type", "")).startswith(MEDIA_TYPE)
 
 
-def _answer(response: httpx.Response) -> Answer:
+def _answer(response: httpx.Response, *, plain: bool) -> Answer:
     if response.status_code >= 400:
         raise _refused(response)
     if response.status_code >= 300:
@@ -171,7 +173,8 @@ def _answer(response: httpx.Response) -> Answer:
         )
     if not response.content:
         return Answer(response.status_code)
-    return Answer(response.status_code, _parsed(response.content))
+    body = response.text if plain else _parsed(response.content)
+    return Answer(response.status_code, body)
 
 
 def _refused(response: httpx.Response) -> LabError:

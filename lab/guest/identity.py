@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import secrets
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -20,7 +15,8 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_ssh_private_key,
 )
-from cryptography.x509.oid import NameOID
+
+from lab.guest.authority import TlsKey
 
 PASSWORD_LENGTH = 20
 ENTROPY_BYTES = 64
@@ -37,14 +33,6 @@ class SshKey:
 
 
 @dataclass(frozen=True)
-class TlsKey:
-    """A self-signed certificate and its private key, both PEM."""
-
-    private: bytes = field(repr=False)
-    certificate: bytes
-
-
-@dataclass(frozen=True)
 class NodeIdentity:
     """One node's own: host key, TLS key, and random bytes for its kernel."""
 
@@ -58,9 +46,9 @@ def make_password() -> str:
     return "".join(secrets.choice(_LETTERS) for _ in range(PASSWORD_LENGTH))
 
 
-def make_node_identity(node: str) -> NodeIdentity:
-    """A fresh identity for ``node``."""
-    return NodeIdentity(make_ssh_key(), make_tls_key(node), secrets.token_bytes(ENTROPY_BYTES))
+def make_node_identity(tls: TlsKey) -> NodeIdentity:
+    """A fresh identity for a node whose server has ``tls``."""
+    return NodeIdentity(make_ssh_key(), tls, secrets.token_bytes(ENTROPY_BYTES))
 
 
 def make_ssh_key(comment: str = "lab") -> SshKey:
@@ -76,31 +64,6 @@ def read_ssh_key(private: bytes, comment: str) -> SshKey:
     key = load_ssh_private_key(private, password=None)
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
     return SshKey(private, f"{public} {comment}")
-
-
-def make_tls_key(node: str) -> TlsKey:
-    """A fresh P-256 key with a certificate for ``node``, localhost and 127.0.0.1."""
-    key = generate_private_key(SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node)])
-    now = dt.datetime.now(dt.timezone.utc)
-    names = [
-        x509.DNSName(node),
-        x509.DNSName("localhost"),
-        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
-    ]
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=825))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return TlsKey(private, certificate.public_bytes(Encoding.PEM))
 
 
 def message(
@@ -119,17 +82,35 @@ def message(
     root; ``statements`` are run on the node's server as its root.
     """
     host_key = "/etc/ssh/ssh_host_ed25519_key"
-    server = "{}:{}".format(*engine)
     lines = [
         item("entropy", identity.entropy),
         item("clock", f"{now:.6f}"),
         item("file", host_key, "600", _ROOT, identity.ssh_host.private),
         item("file", f"{host_key}.pub", "644", _ROOT, f"{identity.ssh_host.public}\n"),
         item("file", "/root/.ssh/authorized_keys", "600", _ROOT, f"{authorized}\n"),
-        item("file", f"{tls_directory}/key.pem", "600", server, identity.tls.private),
-        item("file", f"{tls_directory}/cert.pem", "644", server, identity.tls.certificate),
+        *_tls_files(identity.tls, engine, tls_directory),
         *(item("sql", statement) for statement in statements),
     ]
+    return _packed(lines)
+
+
+def renewal(tls: TlsKey, *, engine: tuple[int, int], tls_directory: str, statement: str) -> bytes:
+    """What the same program is told to give a server another certificate; the rest as above.
+
+    ``statement``: what has the server read it.
+    """
+    return _packed([*_tls_files(tls, engine, tls_directory), item("sql", statement)])
+
+
+def _tls_files(tls: TlsKey, engine: tuple[int, int], directory: str) -> list[str]:
+    server = "{}:{}".format(*engine)
+    return [
+        item("file", f"{directory}/key.pem", "600", server, tls.private),
+        item("file", f"{directory}/cert.pem", "644", server, tls.certificate),
+    ]
+
+
+def _packed(lines: Sequence[str]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 

@@ -28,7 +28,7 @@ from lab.hypervisor import fake_inside as guest_side
 from lab.hypervisor.fake_channel import FakeChannel
 from lab.hypervisor.fake_guests import Guests, Record, segment_of
 from lab.hypervisor.fake_inside import Inside, Result
-from lab.names import GuestName
+from lab.names import LOOPBACK, GuestName
 
 _SQL_PORT = 3306
 
@@ -181,19 +181,29 @@ class FakeHypervisor:
             record = self._guests.find(guest, self._home)
             self._guests.put(replace(record, state="paused", why=why))
 
-    def sql(self, port: int, user: str, password: str, statement: str) -> Result:
-        """What a client gets that runs ``statement`` through the host's ``port``.
+    def sql(
+        self,
+        port: int,
+        user: str,
+        password: str,
+        statement: str,
+        *,
+        host: str = LOOPBACK,
+        tls: bool = False,
+    ) -> Result:
+        """What a client gets that runs ``statement`` through ``port`` of ``host``.
 
         Raises NotReady if nothing answers there or the login is refused, CommandFailed if
         the statement is.
         """
         self._before("sql")
         with self._guests.hold():
-            listening = [r for r in self._guests.all() if r.ports.get(port) == _SQL_PORT]
+            listening = [r for r in self._guests.all() if r.listens(host, port, _SQL_PORT)]
             if not listening or not self._answers(listening[0]):
                 raise NotReady(f"no SQL at port {port}", details=["Connection refused"])
-            accounts = self._caught_up(listening[0]).accounts
-            if accounts.get(user) != guest_side.native_hash(password):
+            there = self._caught_up(listening[0])
+            known = there.accounts.get(user) == guest_side.native_hash(password)
+            if not known or (user in there.tls_only and not tls):
                 denied = f"Access denied for user '{user}'@'%'"
                 raise NotReady(f"no SQL at port {port}", details=[denied])
             return self._execute(listening[0], statement)

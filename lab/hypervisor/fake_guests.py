@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lab.errors import Conflict, HostUnfit, NotFound, PortTaken
 from lab.hypervisor import Disk, GuestShape, GuestSpec, GuestState
-from lab.names import GuestName
+from lab.names import EVERYWHERE, GuestName
 from lab.storage import hold
 
 
@@ -20,6 +20,7 @@ class Record:
     """A guest as it exists. ``since``: when it began to run, seconds since the epoch.
 
     ``saved``: its RAM was captured, so that it may only be stopped. ``why``: see Guest.
+    ``addresses``: of the host, where ``ports`` are open.
     """
 
     name: GuestName
@@ -34,6 +35,12 @@ class Record:
     since: float
     saved: bool = False
     why: str = ""
+    addresses: dict[int, str] = field(default_factory=dict)
+
+    def listens(self, host: str, port: int, guest_port: int) -> bool:
+        """Whether the host's ``port`` leads to ``guest_port`` for who asks at ``host``."""
+        there = self.addresses.get(port) in (host, EVERYWHERE)
+        return there and self.ports.get(port) == guest_port
 
     @property
     def home(self) -> str:
@@ -55,6 +62,7 @@ class Record:
             guest.console_log,
             guest.memory_file,
             since,
+            addresses={f.host_port: f.address for f in guest.network.forwards},
         )
 
 
@@ -157,7 +165,8 @@ def _load(text: str) -> Record:
     fields["disks"] = tuple(
         Disk(**{**disk, "path": Path(disk["path"])}) for disk in fields["disks"]
     )
-    fields["ports"] = {int(host): guest for host, guest in fields["ports"].items()}
+    for name in ("ports", "addresses"):
+        fields[name] = {int(port): other for port, other in fields[name].items()}
     fields["console_log"] = Path(fields["console_log"])
     memory_file = fields["memory_file"]
     fields["memory_file"] = None if memory_file is None else Path(memory_file)

@@ -25,7 +25,7 @@ MAGIC = b"lab-fake-guest 1\n"
 
 _ACCOUNT = re.compile(
     r"ALTER USER '(\w+)'@'%' IDENTIFIED (?:VIA|WITH) mysql_native_password"
-    r" (?:USING|AS) '(\*[0-9A-F]{40})' ACCOUNT UNLOCK"
+    r" (?:USING|AS) '(\*[0-9A-F]{40})'( REQUIRE SSL)? ACCOUNT UNLOCK"
 )
 _DATABASE = re.compile(r"(CREATE|DROP) DATABASE (?:IF (?:NOT )?EXISTS )?`?(\w+)`?", re.IGNORECASE)
 NO_DATA = ("DO 1", "FLUSH LOCAL SSL", "ALTER INSTANCE RELOAD TLS")
@@ -54,6 +54,13 @@ class Inside:
         """Password hashes by user; an account that was never unlocked is not there."""
         found = (_ACCOUNT.fullmatch(statement) for statement in self.statements)
         return {match[1]: match[2] for match in found if match}
+
+    @property
+    def tls_only(self) -> set[str]:
+        """Users who are let in through TLS only."""
+        found = [_ACCOUNT.fullmatch(statement) for statement in self.statements]
+        last = {match[1]: match[3] for match in found if match}
+        return {user for user, required in last.items() if required}
 
     def file(self, path: str) -> bytes:
         """What was put at ``path``; raises KeyError."""

@@ -175,6 +175,8 @@ def _record(ctx: Context, name: str, spec: LabSpec, plan: Blueprint) -> None:
             owner=ctx.settings.owner,
             created_at=now,
             expires_at=None if spec.ttl is None else now + spec.ttl,
+            address=ctx.settings.publish,
+            host=ctx.settings.published_as,
             **vars(ctx.origin),
         )
     )

@@ -131,7 +131,14 @@ def _fake(settings: Settings, store: Store, progress: Progress) -> Iterator[Cont
 
     def ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
         del timeout  # the fake answers at once
-        result = fake.sql(port, account.user, account.password, statement)
+        result = fake.sql(
+            port,
+            account.user,
+            account.password,
+            statement,
+            host=account.host,
+            tls=bool(account.ca),
+        )
         return Rows(result.columns, result.rows, result.affected)
 
     yield Context(settings, store, storage, fake, progress, ask, build)

@@ -13,6 +13,8 @@ from lab import host
 from lab.errors import LabError
 from lab.host import system, zfs
 from lab.lifecycle.context import Context, open_context
+from lab.lifecycle.ports import check_published
+from lab.lifecycle.reach import warning
 from lab.lifecycle.views import Finding
 from lab.settings import Settings
 from lab.spec import format_size
@@ -37,6 +39,7 @@ def doctor(settings: Settings) -> list[Finding]:
         *_space(settings),
         *_tools(),
         *_client(),
+        *_published(settings),
         *_guests(settings),
         *_zfs(settings),
     ]
@@ -88,6 +91,18 @@ def _client() -> Iterator[Finding]:
         yield Finding("sql client", "ok", found)
     else:
         yield Finding("sql client", "note", "none", "`lab sql -e` works without one")
+
+
+def _published(settings: Settings) -> Iterator[Finding]:
+    where, told = settings.publish, settings.published_as
+    text = where if where == told else f"{where}, told as {told}"
+    try:
+        check_published(where)
+    except LabError as error:
+        yield Finding("sql ports", "fail", str(error), error.hint)
+        return
+    open_to = warning(where)
+    yield Finding("sql ports", "note" if open_to else "ok", text, open_to)
 
 
 def _guests(settings: Settings) -> Iterator[Finding]:

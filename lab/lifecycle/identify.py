@@ -9,15 +9,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lab.blueprints import Blueprint, Engine, Member
-from lab.guest import identity, network
+from lab.guest import authority, identity, network
 from lab.guest.identity import make_password
+from lab.lifecycle.authority import authority as authority_of
 from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Node
 from lab.lifecycle.parallel import each
-from lab.names import Owner
+from lab.names import EVERYWHERE, LOOPBACK, Owner, is_loopback
 from lab.paths import writing
 
-__all__ = ["USER", "Prepared", "make_password", "personalise", "prepare", "rehearse", "set_clocks"]
+__all__ = [
+    "USER",
+    "Prepared",
+    "make_password",
+    "personalise",
+    "prepare",
+    "rehearse",
+    "renew",
+    "set_clocks",
+]
 
 USER = "lab"
 """The account that images have for a lab's user."""
@@ -37,7 +47,11 @@ def prepare(ctx: Context, owner: Owner, nodes: Sequence[Node]) -> Prepared:
     """
     directory = ctx.home.private(owner)
     key, known = directory / "id_ed25519", directory / "known_hosts"
-    own = {node.name: identity.make_node_identity(node.name) for node in nodes}
+    signer = authority_of(ctx.home)
+    own = {
+        node.name: identity.make_node_identity(authority.issue(signer, node.name, _names(node)))
+        for node in nodes
+    }
     if key.exists():
         login = identity.read_ssh_key(key.read_bytes(), f"lab {owner.name}")
     else:
@@ -87,11 +101,47 @@ def personalise(
             engine=(engine.uid, engine.gid),
             tls_directory=_TLS_DIRECTORY,
             authorized=login.public,
-            statements=blueprint.own(member, engine, USER, password),
+            statements=blueprint.own(
+                member, engine, USER, password, tls=not is_loopback(node.address)
+            ),
         )
         ctx.hypervisor.channel(node.guest).personalise(message, timeout=timeout)
 
     each(one, nodes)
+
+
+def renew(
+    ctx: Context,
+    nodes: Sequence[Node],
+    blueprint: Blueprint,
+    engine: Engine,
+    *,
+    timeout: float,
+) -> None:
+    """Give the servers of ``nodes`` new certificates; raises NotReady or CommandFailed.
+
+    ``timeout``: seconds that it may take.
+    """
+    signer = authority_of(ctx.home)
+
+    def one(node: Node) -> None:
+        message = identity.renewal(
+            authority.issue(signer, node.name, _names(node)),
+            engine=(engine.uid, engine.gid),
+            tls_directory=_TLS_DIRECTORY,
+            statement=blueprint.renew(engine),
+        )
+        ctx.hypervisor.channel(node.guest).personalise(message, timeout=timeout)
+
+    each(one, nodes)
+
+
+def _names(node: Node) -> list[str]:
+    """All under which the server of a node is reached, by others and by its peers."""
+    names = ["localhost", LOOPBACK, "::1", node.name, network.inner_address(node.index)]
+    if node.address != EVERYWHERE:
+        names.append(node.address)
+    return [*names, node.host]
 
 
 def set_clocks(ctx: Context, nodes: Sequence[Node], *, timeout: float = _SECONDS) -> None:

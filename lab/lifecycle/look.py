@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 from lab.errors import InvalidSpec, NotFound
 from lab.hypervisor import Guest
 from lab.lifecycle.context import Context
+from lab.lifecycle.reach import account_of, beyond, dsn_of
 from lab.lifecycle.views import FIRST_USE, LabStatus, LabView, NodeView
-from lab.names import GuestName, Owner
+from lab.names import LOOPBACK, GuestName, Owner
 from lab.profile import risks
 from lab.progress import Step
 from lab.state.records import LabRecord, LabWithNodes, NodeRecord
 
 if TYPE_CHECKING:
     from lab.lifecycle.nodes import Node
-
-HOST = "127.0.0.1"
-"""Where ports are published."""
 
 
 def labs(ctx: Context) -> list[LabView]:
@@ -46,13 +44,12 @@ def status(ctx: Context, name: str) -> LabStatus:
     """One lab, and every requirement of every node, looked at now; raises NotFound."""
     from lab.blueprints import blueprint
     from lab.lifecycle.ready import look, through_port
-    from lab.lifecycle.sql import Account
 
     view = lab(ctx, name)
     if not view.user:
         return LabStatus(view, ())
     plan = blueprint(view.blueprint)
-    ask = through_port(plan, Account(view.user, view.password, HOST), ctx.sql)
+    ask = through_port(plan, account_of(ctx, record_of(ctx, name)), ctx.sql)
     return LabStatus(view, tuple(look(nodes_of(ctx, name), plan, ask)))
 
 
@@ -76,8 +73,10 @@ def nodes_of(ctx: Context, name: str) -> tuple[Node, ...]:
 
     record_of(ctx, name)
     found = ctx.store.lab_with_nodes(name)
-    owner = Owner("lab", name)
-    return tuple(Node(owner, n.name, n.idx, n.role, n.sql_port, n.ssh_port) for n in found.nodes)
+    owner, where = Owner("lab", name), (found.lab.address, found.lab.host)
+    return tuple(
+        Node(owner, n.name, n.idx, n.role, n.sql_port, n.ssh_port, *where) for n in found.nodes
+    )
 
 
 def node_of(ctx: Context, name: str, node: str) -> Node:
@@ -119,9 +118,7 @@ def _view(
 ) -> LabView:
     record = found.lab
     nodes = tuple(_node(record, node, guests) for node in found.nodes)
-    dsn = ""
-    if nodes and record.user:
-        dsn = f"mysql://{record.user}:{record.password}@{nodes[0].address}/"
+    dsn = dsn_of(record, nodes[0].sql_port) if nodes and record.user else ""
     return LabView(
         name=record.name,
         blueprint=record.blueprint,
@@ -132,6 +129,7 @@ def _view(
         user=record.user,
         password=record.password,
         dsn=dsn,
+        ssl_ca=str(ctx.home.ca) if beyond(record) else "",
         image=record.image,
         template=record.template or "",
         owner=record.owner,
@@ -165,7 +163,7 @@ def _node(record: LabRecord, node: NodeRecord, guests: Mapping[GuestName, Guest]
         state = "ready"
     why = guest.why if guest else ""
     return NodeView(
-        node.name, node.role, state, HOST, node.sql_port, node.ssh_port, node.guest, why
+        node.name, node.role, state, record.host, node.sql_port, node.ssh_port, node.guest, why
     )
 
 
@@ -185,7 +183,7 @@ def _unrecorded(name: str, guests: Mapping[GuestName, Guest]) -> LabView:
     """A lab that only tags tell of: the record was lost. It can be looked at and removed."""
     ours = sorted(g.name for g in guests.values() if g.tags.get("owner") == f"lab:{name}")
     nodes = tuple(
-        NodeView(guests[g].tags.get("node", ""), "", guests[g].state, HOST, 0, 0, g, guests[g].why)
-        for g in ours
+        NodeView(found.tags.get("node", ""), "", found.state, LOOPBACK, 0, 0, found.name, found.why)
+        for found in (guests[name] for name in ours)
     )
     return LabView(name, "", "", "", "unrecorded", nodes, "", "", "")

@@ -9,7 +9,7 @@ from pathlib import Path
 from lab.blueprints import Blueprint, Engine, Member
 from lab.guest import network, seed
 from lab.hypervisor import DirectBoot, Disk, Forward, GuestSpec, Network
-from lab.names import GuestName, Owner, VolumeName, guest_name, node_name
+from lab.names import LOOPBACK, GuestName, Owner, VolumeName, guest_name, node_name
 from lab.profile import EngineProfile
 from lab.spec import NodeSize
 from lab.storage import Volume
@@ -38,7 +38,10 @@ class Image:
 
 @dataclass(frozen=True)
 class Node:
-    """A node to be made. Ports are the host's, 0 for none."""
+    """A node to be made. Ports are the host's, 0 for none.
+
+    ``address``: at which its SQL port is published; ``host``: what others are told in its place.
+    """
 
     owner: Owner
     name: str
@@ -46,6 +49,8 @@ class Node:
     role: str
     sql_port: int = 0
     ssh_port: int = 0
+    address: str = LOOPBACK
+    host: str = LOOPBACK
 
     @property
     def guest(self) -> GuestName:
@@ -70,12 +75,24 @@ class Wiring:
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
-def plan(owner: Owner, roles: Sequence[str], ports: Sequence[int] = ()) -> list[Node]:
-    """The nodes of ``owner``, one for each role. ``ports``: first all SQL, then all SSH ones."""
+def plan(
+    owner: Owner,
+    roles: Sequence[str],
+    ports: Sequence[int] = (),
+    *,
+    address: str = LOOPBACK,
+    host: str = LOOPBACK,
+) -> list[Node]:
+    """The nodes of ``owner``, one for each role. ``ports``: first all SQL, then all SSH ones.
+
+    ``address``, ``host``: as in Node.
+    """
     count = len(roles)
     sql, ssh = ports[:count] or [0] * count, ports[count:] or [0] * count
     return [
-        Node(owner, node_name(number), number, role, sql[number - 1], ssh[number - 1])
+        Node(
+            owner, node_name(number), number, role, sql[number - 1], ssh[number - 1], address, host
+        )
         for number, role in enumerate(roles, 1)
     ]
 
@@ -102,12 +119,12 @@ def guest_spec(
     disks = [Disk(v.path, v.format, f"lab-{v.name.volume}") for v in volumes]
     disks.append(Disk(wiring.seed, "raw", seed.SERIAL, readonly=True))
     forwards = [
-        Forward(host, guest)
-        for host, guest in (
-            (node.sql_port, network.SQL_PORT),
-            (node.ssh_port, network.SSH_PORT),
+        Forward(port, guest, address)
+        for port, guest, address in (
+            (node.sql_port, network.SQL_PORT, node.address),
+            (node.ssh_port, network.SSH_PORT, LOOPBACK),
         )
-        if host
+        if port
     ]
     return GuestSpec(
         name=node.guest,

@@ -6,20 +6,37 @@ import socket
 from collections.abc import Sequence
 from dataclasses import replace
 
+from lab.errors import HostUnfit
 from lab.guest.network import segment_group
 from lab.lifecycle import identify
 from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Node
-from lab.names import Owner
+from lab.names import LOOPBACK, Owner, is_loopback
 
 TRIES = 3
 """How often to start with other ports when some were taken since they were found free."""
 
 
-def reserve_ports(ctx: Context, owner: Owner, count: int) -> list[int]:
-    """``count`` TCP ports on the loopback that nobody uses; raises HostUnfit."""
+def check_published(address: str) -> None:
+    """Raise HostUnfit unless ``address`` is one of this host's."""
+    if not is_loopback(address) and not _tcp_free(address, 0):
+        raise HostUnfit(
+            f"SQL ports are to be published at {address}, which is no address of this host",
+            hint="set publish (LAB_PUBLISH) to one that `ip -4 address` lists",
+        )
+
+
+def reserve_ports(ctx: Context, owner: Owner, count: int, address: str = LOOPBACK) -> list[int]:
+    """``count`` TCP ports that nobody uses, on the loopback and at ``address``.
+
+    Raises HostUnfit.
+    """
+    check_published(address)
     first, last = ctx.settings.port_range
-    return ctx.store.resources.reserve_ports(owner, count, first, last, _tcp_free)
+    addresses = dict.fromkeys((LOOPBACK, address))
+    return ctx.store.resources.reserve_ports(
+        owner, count, first, last, lambda port: all(_tcp_free(one, port) for one in addresses)
+    )
 
 
 def move_taken(ctx: Context, nodes: Sequence[Node]) -> tuple[Node, ...]:
@@ -27,12 +44,19 @@ def move_taken(ctx: Context, nodes: Sequence[Node]) -> tuple[Node, ...]:
 
     None of ``nodes`` runs; their lab's lock is held. Raises HostUnfit.
     """
-    taken = [p for node in nodes for p in (node.sql_port, node.ssh_port) if p and not _tcp_free(p)]
+    for address in {node.address for node in nodes}:
+        check_published(address)
+    wanted = [
+        (port, address)
+        for node in nodes
+        for port, address in ((node.sql_port, node.address), (node.ssh_port, LOOPBACK))
+    ]
+    taken = [port for port, address in wanted if port and not _tcp_free(address, port)]
     if not taken:
         return tuple(nodes)
-    owner = nodes[0].owner
+    owner, published = nodes[0].owner, nodes[0].address
     with ctx.store.transaction():
-        new = dict(zip(taken, reserve_ports(ctx, owner, len(taken)), strict=True))
+        new = dict(zip(taken, reserve_ports(ctx, owner, len(taken), published), strict=True))
         moved = tuple(
             replace(
                 node,
@@ -62,11 +86,11 @@ def reserve_segment(ctx: Context, owner: Owner) -> int:
     )[0]
 
 
-def _tcp_free(port: int) -> bool:
+def _tcp_free(address: str, port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As QEMU will: a port whose last connection is still closing is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        return _binds(probe, "127.0.0.1", port)
+        return _binds(probe, address, port)
 
 
 def _udp_free(group: str, port: int) -> bool:

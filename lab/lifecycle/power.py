@@ -11,15 +11,15 @@ from lab.hypervisor import GuestSpec
 from lab.lifecycle import image as images
 from lab.lifecycle import unfinished
 from lab.lifecycle.context import Context
-from lab.lifecycle.identify import set_clocks
+from lab.lifecycle.identify import renew, set_clocks
 from lab.lifecycle.look import lab, node_of, nodes_of, record_of
 from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec
 from lab.lifecycle.parallel import each
 from lab.lifecycle.ports import TRIES, move_taken
-from lab.lifecycle.ready import through_port
+from lab.lifecycle.reach import account_of
+from lab.lifecycle.ready import through_port, until_ready
 from lab.lifecycle.rescue import USUAL, Pace, until_back
 from lab.lifecycle.settle import write_out
-from lab.lifecycle.sql import Account
 from lab.lifecycle.turn import turn
 from lab.lifecycle.views import LabView
 from lab.locks import lock
@@ -99,17 +99,25 @@ def bring_back(
 ) -> None:
     """Boot those of ``wanted`` that do not run, and wait until all that run are a cluster.
 
-    Nodes that cannot rejoin by themselves are helped. ``timeout`` in seconds, from when they
-    were started. The lab's lock and a turn are held; raises as ``start`` does.
+    Nodes that cannot rejoin by themselves are helped; those of ``wanted`` are given new
+    certificates. ``timeout`` in seconds, from when they were started. The lab's lock and a turn
+    are held; raises as ``start`` does.
     """
     boot(ctx, record, wanted)
     deadline = Deadline.after(timeout)
     plan = blueprint(record.blueprint)
-    ask = through_port(plan, Account(record.user, record.password), ctx.sql)
+    # The certificates that they have may be too old to be believed.
+    ask = through_port(plan, account_of(ctx, record, verify=False), ctx.sql)
     there = running(ctx, record.name)
     whole = len(there) == record.node_count
+    started = {node.name for node in wanted}
+    engine = image_of(ctx, record).engine
     with ctx.progress.step("ready", "waiting until every node can be used"):
         until_back(ctx, there, plan, ask, deadline, all_here=whole, pause=_LOOK_EVERY, pace=pace)
+        again = [node for node in there if node.name in started]
+        renew(ctx, again, plan, engine, timeout=deadline.left)
+        ask = through_port(plan, account_of(ctx, record), ctx.sql)
+        until_ready(ctx, there, plan, ask, deadline, pause=_LOOK_EVERY)
 
 
 def running(ctx: Context, name: str) -> list[Node]:

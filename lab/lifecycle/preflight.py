@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from lab import host
 from lab.lifecycle.context import Context
+from lab.lifecycle.ports import check_published
 from lab.spec import LabSpec
 
 
 def preflight(ctx: Context, spec: LabSpec) -> None:
     """Raise HostUnfit unless this host can take the lab; nothing is made before this passes."""
+    check_published(ctx.settings.publish)
     host.check_cpus(spec)
     host.check_memory(spec.nodes, spec.size.memory, host.memory(), ctx.settings.memory_floor)
     space = ctx.storage.space()

@@ -11,12 +11,15 @@ from pathlib import Path
 from lab.errors import HostUnfit, NotReady
 from lab.lifecycle.context import Context
 from lab.lifecycle.look import record_of
+from lab.lifecycle.reach import account_of
 from lab.lifecycle.sql import Account
-from lab.lifecycle.views import Rows
+from lab.lifecycle.views import SSL_MODE, Rows
 from lab.names import Owner
 from lab.paths import writing
 
 _QUERY_SECONDS = 600.0
+_CHECKS = {"mariadb": "ssl-verify-server-cert", "mysql": f"ssl-mode={SSL_MODE}"}
+"""How each client program is told to check that the server is who it should be."""
 
 
 def query(ctx: Context, name: str, node: str | None, statement: str) -> Rows:
@@ -69,6 +72,8 @@ def program(account: Account, port: int, options: Path) -> Client:
         f"[client]\nhost={account.host}\nport={port}\nprotocol=tcp\n"
         f"user={account.user}\npassword={account.password}\n"
     )
+    if account.ca:
+        content += f"ssl-ca={account.ca}\n{_CHECKS[Path(found).name]}\n"
     return Client([found, f"--defaults-extra-file={options}"], options, content)
 
 
@@ -78,4 +83,4 @@ def _login(ctx: Context, name: str, node: str | None) -> tuple[Account, int]:
     if not nodes or not record.user:
         raise NotReady(f"the lab {name} is {record.state}: it has no account yet")
     chosen = nodes[0] if node is None else ctx.store.nodes.get(name, node)
-    return Account(record.user, record.password), chosen.sql_port
+    return account_of(ctx, record), chosen.sql_port

@@ -19,8 +19,8 @@ from lab.lifecycle.look import lab, node_of, nodes_of, record_of
 from lab.lifecycle.nodes import Image, Node
 from lab.lifecycle.parallel import each
 from lab.lifecycle.ports import move_taken
+from lab.lifecycle.reach import account_of
 from lab.lifecycle.snapshot import find, volumes_of
-from lab.lifecycle.sql import Account
 from lab.lifecycle.turn import turn
 from lab.lifecycle.views import LabView
 from lab.locks import lock
@@ -82,7 +82,7 @@ def _from_origin(ctx: Context, record: LabRecord, nodes: Sequence[Node], timeout
             deadline = Deadline.after(timeout)
             until_formed(ctx, power.running(ctx, record.name), plan, deadline)
             prepared = prepare(ctx, nodes[0].owner, nodes)
-    account = Account(record.user, record.password)
+    account = account_of(ctx, record)
     cluster = power.running(ctx, record.name)
     hand_over(ctx, nodes, plan, image.engine, account, prepared, deadline, cluster=cluster)
     if whole:

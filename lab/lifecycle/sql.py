@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -10,15 +11,22 @@ import pymysql.cursors
 
 from lab.errors import CommandFailed, NotReady
 from lab.lifecycle.views import Rows
+from lab.names import LOOPBACK
 
 
 @dataclass(frozen=True)
 class Account:
-    """Who logs in at the host's loopback."""
+    """Who logs in, and where.
+
+    ``ca``: a file with the certificate of the authority that the server's is to be signed by;
+    empty: no TLS. ``verify``: check that certificate, and that it is for ``host``.
+    """
 
     user: str
     password: str = field(repr=False)
-    host: str = "127.0.0.1"
+    host: str = LOOPBACK
+    ca: str = ""
+    verify: bool = True
 
 
 def ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
@@ -36,7 +44,8 @@ def ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
             read_timeout=timeout,
             write_timeout=timeout,
             autocommit=True,
-            ssl_disabled=True,  # the loopback; the server's certificate is for others
+            ssl=_tls(account) if account.ca else None,
+            ssl_disabled=not account.ca,
         )
     except (pymysql.err.MySQLError, OSError) as error:
         raise NotReady(f"no SQL at {account.host}:{port}", details=[_text(error)]) from None
@@ -54,6 +63,15 @@ def ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
     finally:
         with suppress(pymysql.err.MySQLError, OSError):
             connection.close()
+
+
+def _tls(account: Account) -> ssl.SSLContext:
+    """What checks the server; raises OSError if there is no authority in the file."""
+    context = ssl.create_default_context(cafile=account.ca)
+    if not account.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def _text(error: Exception) -> str:

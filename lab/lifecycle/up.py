@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from lab.blueprints import Blueprint, blueprint
@@ -24,6 +24,7 @@ from lab.lifecycle.look import lab as look_at
 from lab.lifecycle.nodes import Image, Node, plan
 from lab.lifecycle.ports import TRIES, reserve_ports, reserve_segment
 from lab.lifecycle.preflight import preflight
+from lab.lifecycle.reach import account_of, warning
 from lab.lifecycle.remove import forget, release
 from lab.lifecycle.sql import Account
 from lab.lifecycle.turn import turn
@@ -79,6 +80,8 @@ def up(
                 return found
             with ctx.progress.step("preflight"):
                 preflight(ctx, spec)
+            if told := warning(ctx.settings.publish):
+                ctx.progress.note("publish", told)
             try:
                 job = _Job(spec, plan_, held.enter_context(claimed(ctx, spec, plan_)), timeout)
                 break
@@ -194,19 +197,20 @@ def _allot(
     ctx: Context, job: _Job, image: Image, *, template_key: str | None, why_cold: str
 ) -> _Allotted:
     roles = job.plan.roles(job.spec.nodes)
-    account = Account(USER, make_password())
+    password = make_password()
     with ctx.store.transaction():
-        ports = reserve_ports(ctx, job.owner, 2 * len(roles))
+        record = ctx.store.labs.get(job.owner.name)
+        ports = reserve_ports(ctx, job.owner, 2 * len(roles), record.address)
         segment = reserve_segment(ctx, job.owner)
-        nodes = tuple(plan(job.owner, roles, ports))
+        nodes = tuple(plan(job.owner, roles, ports, address=record.address, host=record.host))
         ctx.store.labs.update(
             job.owner.name,
             engine=image.engine.name,
             engine_version=image.engine.version,
             image=image.key,
             template=template_key,
-            password=account.password,
-            user=account.user,
+            password=password,
+            user=USER,
             segment=segment,
             started="cold" if why_cold else "warm",
             why_cold=why_cold,
@@ -217,7 +221,8 @@ def _allot(
                 for n in nodes
             ]
         )
-    return _Allotted(nodes, segment, account)
+    record = replace(record, user=USER, password=password)
+    return _Allotted(nodes, segment, account_of(ctx, record))
 
 
 def _give_up(ctx: Context, job: _Job, error: BaseException, *, keep: bool) -> None:

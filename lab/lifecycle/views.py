@@ -15,6 +15,9 @@ from lab.progress import Step
 FIRST_USE = ("image", "template")
 """The steps of ``up`` that only the first lab of a kind has."""
 
+SSL_MODE = "VERIFY_IDENTITY"
+"""How clients are to check a server that others can reach, as MySQL's clients name it."""
+
 
 @dataclass(frozen=True)
 class NodeView:
@@ -42,7 +45,8 @@ class LabView:
     The last is ready and waits in a warm pool of the service. ``seconds``: how long it took to get
     ready. ``steps``: what ``up`` did just now; ``first_use_seconds``: what of that went into an
     image and a template, before ``seconds``. ``risks``: what its profile lets be lost, empty if no
-    commit can be.
+    commit can be. ``ssl_ca``: where the certificate is that clients check its servers with; empty:
+    it takes no TLS.
     """
 
     name: str
@@ -54,6 +58,7 @@ class LabView:
     user: str
     password: str = field(repr=False)
     dsn: str = field(repr=False)
+    ssl_ca: str = ""
     image: str = ""
     template: str = ""
     owner: str = ""

@@ -8,8 +8,8 @@ from lab.blueprints import blueprint
 from lab.errors import Conflict, NotFound, NotReady
 from lab.lifecycle.context import Context
 from lab.lifecycle.look import lab, nodes_of, record_of
+from lab.lifecycle.reach import account_of
 from lab.lifecycle.ready import through_port, until_ready
-from lab.lifecycle.sql import Account
 from lab.lifecycle.views import LabView
 from lab.locks import held, lock
 from lab.wait import Deadline, attempts
@@ -49,7 +49,7 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
     if not found.nodes:
         raise NotFound(f"the lab {name} has no nodes")
     plan = blueprint(found.blueprint)
-    ask = through_port(plan, Account(found.user, found.password), ctx.sql)
+    ask = through_port(plan, account_of(ctx, record_of(ctx, name)), ctx.sql)
     until_ready(ctx, nodes_of(ctx, name), plan, ask, deadline, pause=_LOOK_EVERY)
     _note(ctx, name)
     return lab(ctx, name)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lab.names import Owner
+from lab.names import LOOPBACK, Owner
 
 LabState = Literal["creating", "ready", "stopped", "failed", "removing"]
 ImageState = Literal["building", "ready"]
@@ -33,6 +33,7 @@ class LabRecord:
     of the service, which made it; empty for others. ``protected``: it is not removed without
     force. ``heartbeat``: seconds that each sign of life gives it, None if it needs none. ``pool``:
     the warm pool that it waits in for somebody; empty for labs that are somebody's.
+    ``address``: at which its SQL ports are published; ``host``: what is told in its place.
     """
 
     name: str
@@ -62,6 +63,8 @@ class LabRecord:
     protected: bool = False
     heartbeat: float | None = None
     pool: str = ""
+    address: str = LOOPBACK
+    host: str = LOOPBACK
 
 
 @dataclass(frozen=True)

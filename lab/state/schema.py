@@ -76,6 +76,8 @@ labs = Table(
     Column("protected", Boolean, nullable=False, server_default=text("false")),
     Column("heartbeat", Double),
     Column("pool", String, nullable=False, server_default=text("''")),
+    Column("address", String, nullable=False, server_default="127.0.0.1"),
+    Column("host", String, nullable=False, server_default="127.0.0.1"),
     CheckConstraint("state IN ('creating', 'ready', 'stopped', 'failed', 'removing')", "state"),
 )
 

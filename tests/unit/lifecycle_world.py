@@ -27,6 +27,7 @@ from lab.lifecycle.down import down
 from lab.lifecycle.sql import Account
 from lab.lifecycle.up import up
 from lab.lifecycle.views import Rows
+from lab.names import LOOPBACK
 from lab.paths import Home
 from lab.progress import Event, Progress
 from lab.settings import Settings
@@ -42,7 +43,7 @@ SPEC = LabSpec("galera", nodes=2, size=SIZE)
 
 _KEPT = ("images/", "templates/", "logs/images/")
 """Files of images and templates, looked at through their records."""
-_IGNORED = ("state.db", "locks/", "fake-guests/")
+_IGNORED = ("state.db", "locks/", "fake-guests/", "ca.")
 
 
 def ignore(_: str) -> None:
@@ -62,6 +63,8 @@ class World:
     own_seconds: float = 0.0
     capacity: int = 1 << 40
     ports: tuple[int, int] = (31000, 31999)
+    publish: str = LOOPBACK
+    publish_name: str = ""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -73,6 +76,7 @@ class World:
         return Settings(
             self.home, "tester", hypervisor="fake", storage="fake",
             ready_timeout=20.0, memory_floor=0, port_range=self.ports,
+            publish=self.publish, publish_name=self.publish_name,
         )  # fmt: skip
 
     @contextmanager
@@ -101,7 +105,10 @@ class World:
 
         def ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
             del timeout
-            result = fake.sql(port, account.user, account.password, statement)
+            result = fake.sql(
+                port, account.user, account.password, statement,
+                host=account.host, tls=bool(account.ca),
+            )  # fmt: skip
             return Rows(result.columns, result.rows, result.affected)
 
         event.listen(Engine, "commit", committing)

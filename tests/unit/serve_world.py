@@ -19,6 +19,7 @@ from api.server import config, listen
 from api.service import Service
 from lab.lifecycle import token as tokens
 from lab.lifecycle.token import Quota
+from lab.names import LOOPBACK
 from lab.servefile import Serve
 from lab.settings import Settings
 from lab.spec import MIB
@@ -28,10 +29,12 @@ MEMORY = 384 * MIB
 BODY = {"blueprint": "galera", "nodes": 2, "memory": MEMORY}
 
 
-def settings_of(root: Path, **changes: Any) -> Settings:
+def settings_of(root: Path, *, publish: str = LOOPBACK, **changes: Any) -> Settings:
     """Settings of a service in ``root``; ``changes``: of its table."""
     usual: dict[str, Any] = {"port": 0, "sweep": 0.1, "failed_auth": 10_000, "queue_timeout": 30.0}
-    return replace(World(root).settings, serve=Serve(**{**usual, **changes}))
+    told = "" if publish == LOOPBACK else "localhost"
+    world = World(root, publish=publish, publish_name=told)
+    return replace(world.settings, serve=Serve(**{**usual, **changes}))
 
 
 @dataclass

@@ -110,6 +110,8 @@ def test_no_statement_holds_the_password(name: str) -> None:
     assert any(native_hash("s3cret") in statement for statement in statements)
     # Accounts are replicated: only one node may change them.
     assert not any("ALTER USER" in s for s in GALERA.own(second, engine(name), "lab", "s3cret"))
+    only = GALERA.own(first, engine(name), "lab", "s3cret", tls=True)
+    assert only[-1] == statements[-1].replace(" ACCOUNT", " REQUIRE SSL ACCOUNT")
 
 
 def test_native_hash_is_the_server_s() -> None:

@@ -9,7 +9,7 @@ import time
 import pytest
 import yaml
 from cli_views import lab_view, preview_view
-from test_cli_support import FakeLifecycle
+from test_cli_support import HERE, FakeLifecycle
 
 from lab.cli import main
 from lab.cli.show import preview_text
@@ -185,6 +185,21 @@ def test_status_is_for_any_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         assert main(["status", "pxc"], lifecycle=FakeLifecycle("pxc")) == 0
         stream.flush()
         assert b"n1    +    +\nn2    x    -\n" in printed.getvalue()
+
+
+def test_ca(capsys: Capture) -> None:
+    """Protects `lab ca > ca.pem`: the certificate and nothing else."""
+    assert out(capsys, "ca") == HERE.read_text()
+    assert out(capsys, "ca", "--path") == f"{HERE}\n"
+
+
+def test_env_of_a_published_lab(capsys: Capture) -> None:
+    """Protects scripts from passwords in clear: they are told how to check the server."""
+    world = FakeLifecycle()
+    world.views["pxc"] = lab_view(ssl_ca="/srv/lab/ca.pem")
+    text = out(capsys, "env", world=world)
+    assert text.endswith("export LAB_SSL_CA=/srv/lab/ca.pem\nexport LAB_SSL_MODE=VERIFY_IDENTITY\n")
+    assert "ca        /srv/lab/ca.pem\n" in out(capsys, "status", world=world)
 
 
 def test_env(capsys: Capture) -> None:

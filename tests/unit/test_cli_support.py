@@ -189,6 +189,10 @@ class FakeSession(Session):
             time.sleep(0.01)
             yield "more"
 
+    def ca(self) -> Path:
+        self._called("ca")
+        return HERE
+
     def query(self, name: str, node: str | None, statement: str) -> Rows:
         self._called("query", name, node, statement)
         return self._world.rows

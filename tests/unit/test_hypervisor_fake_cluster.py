@@ -12,6 +12,7 @@ from lab.blueprints import Engine, Member
 from lab.blueprints.galera import GALERA
 from lab.errors import CommandFailed, HostUnfit, NotReady
 from lab.guest import identity, network, seed
+from lab.guest.authority import TlsKey
 from lab.hypervisor import Capabilities, DirectBoot, GuestShape, GuestSpec, MemoryImage
 from lab.hypervisor.fake import FakeHypervisor
 from lab.lifecycle.nodes import Image, Wiring, guest_spec, plan, seed_disk
@@ -86,7 +87,7 @@ class World:
     def personalise(self, guest: GuestSpec, index: int, password: str) -> None:
         member = Member(f"n{index}", index, network.inner_address(index))
         message = identity.message(
-            identity.make_node_identity(member.name),
+            identity.make_node_identity(TlsKey(b"key", b"certificate")),
             now=time.time(),
             engine=(100, 101),
             tls_directory="/etc/mysql/tls",

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import ipaddress
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-from cryptography.hazmat.primitives.serialization import (
-    load_pem_private_key,
-    load_ssh_private_key,
-    load_ssh_public_key,
-)
+from lab.guest import authority, identity
+from lab.guest.identity import NodeIdentity
 
-from lab.guest import identity
+
+def fresh() -> NodeIdentity:
+    made = authority.make("lab")
+    signer = authority.read(made.private, made.certificate)
+    return identity.make_node_identity(authority.issue(signer, "n1", ["n1"]))
 
 
 def test_nothing_is_the_same_twice() -> None:
     """Protects rule 8: a clone shares no secret with its siblings."""
-    first, second = (identity.make_node_identity("n1") for _ in range(2))
+    first, second = (fresh() for _ in range(2))
     assert first.entropy != second.entropy
     assert len(first.entropy) == identity.ENTROPY_BYTES
     assert first.ssh_host.private != second.ssh_host.private
@@ -27,7 +26,7 @@ def test_nothing_is_the_same_twice() -> None:
 
 def test_no_secret_is_shown() -> None:
     """Protects secrets from tracebacks and logs."""
-    node = identity.make_node_identity("n1")
+    node = fresh()
     shown = repr(node)
     assert "PRIVATE KEY" not in shown
     assert "entropy" not in shown
@@ -50,21 +49,9 @@ def test_ssh_keys_are_what_openssh_reads() -> None:
     assert load_ssh_private_key(key.private, None).public_key() == public
 
 
-def test_tls_keys_belong_to_their_certificates() -> None:
-    tls = identity.make_tls_key("n2")
-    certificate = x509.load_pem_x509_certificate(tls.certificate)
-    private = load_pem_private_key(tls.private, None)
-    public = certificate.public_key()
-    assert isinstance(public, EllipticCurvePublicKey)
-    assert private.public_key() == public
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["n2", "localhost"]
-    assert names.get_values_for_type(x509.IPAddress) == [ipaddress.ip_address("127.0.0.1")]
-
-
 def test_message() -> None:
     """Protects the order too: random numbers, then the clock, then all that depends on them."""
-    node = identity.make_node_identity("n1")
+    node = fresh()
     text = identity.message(
         node,
         now=1700000000.25,
@@ -90,3 +77,16 @@ def test_message() -> None:
         ("sql", b"FLUSH LOCAL SSL"),
         ("sql", "SELECT 'two  spaces\tand \N{SNOWMAN}'".encode()),
     ]
+
+
+def test_a_renewal_is_the_certificate_alone() -> None:
+    """Protects what a node that only starts again is to keep: its other keys, its password."""
+    tls = fresh().tls
+    text = identity.renewal(tls, engine=(1, 2), tls_directory="/tls", statement="FLUSH").decode()
+    items = [line.split() for line in text.splitlines()]
+    assert [(word, bytes.fromhex(first)) for word, first, *_ in items] == [
+        ("file", b"/tls/key.pem"),
+        ("file", b"/tls/cert.pem"),
+        ("sql", b"FLUSH"),
+    ]
+    assert bytes.fromhex(items[0][-1]) == tls.private

@@ -21,11 +21,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from serve_process import configure, environment, serving
-from serve_world import BODY
+from serve_world import BODY, settings_of
 
 from api.server import warn
 from lab.run import run
-from lab.servefile import Serve
 
 
 @pytest.fixture
@@ -101,8 +100,11 @@ def test_tls_by_files_and_a_warning_without(
     """Protects tokens on the way: TLS works with two files, and its absence is told of."""
     for address, warned in (("127.0.0.1", False), ("::1", False), ("192.0.2.1", True)):
         caplog.clear()
-        warn(Serve(address=address))
+        warn(settings_of(tmp_path, address=address))
         assert ("unencrypted" in caplog.text) is warned
+    assert "reach SQL" not in caplog.text
+    warn(settings_of(tmp_path, publish="10.0.0.5"))
+    assert "others can reach SQL at 10.0.0.5" in caplog.text
     cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
          "-nodes", "-keyout", str(key), "-out", str(cert), "-days", "2",

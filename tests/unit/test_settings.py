@@ -65,8 +65,11 @@ def test_every_key_from_a_file(tmp_path: Path) -> None:
         memory_floor = "256M"
         space_floor = 1024
         owner = "me"
+        publish = "0.0.0.0"
+        publish_name = "Labs.Example"
         """,
     )
+    assert (settings.publish, settings.published_as) == ("0.0.0.0", "labs.example")  # noqa: S104
     assert settings.home.root == tmp_path
     assert settings.default_ttl == 7200.0
     assert settings.port_range == (30000, 30010)
@@ -105,6 +108,11 @@ def test_the_environment_says_the_same_in_text(tmp_path: Path) -> None:
         ('hypervisor = "zzz"', "hypervisor: there is no 'zzz'", "one of libvirt, fake"),
         ("port_range = [1, 2, 3]", "port_range is [1, 2, 3]", ""),
         ('port_range = "9-8"', "port_range: 9-8 is no range", "23306"),
+        ('publish = "::1"', "publish: '::1' is no IPv4 address", "publish_name"),
+        ('publish = "labs.example"', "'labs.example' is no IPv4 address", "publish_name"),
+        ('publish = "0.0.0.0"', "what others are to be told is not set", "LAB_PUBLISH_NAME"),
+        ('publish_name = "10.0.0.300"', "'10.0.0.300' is no IPv4 address", "10.0.0.5"),
+        ('publish_name = "a b"', "publish_name: 'a b' is no name of a host", "labs.example"),
         ('default_ttl = "soon"', "default_ttl: 'soon' is not a duration", "2h"),
         ("owner = ", "is not valid TOML", ""),
     ],

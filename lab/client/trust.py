@@ -1,0 +1,39 @@
+"""The service's certificate for database servers, kept as a file that clients can be given."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from lab.errors import LabError
+from lab.paths import PRIVATE, make_directory, writing
+
+_BEGIN = "-----BEGIN CERTIFICATE-----"
+_LIMIT = 65536
+
+
+def check_pem(data: object) -> str:
+    """``data`` if it looks like a certificate; raises LabError."""
+    if not isinstance(data, str) or not data.startswith(_BEGIN) or len(data) > _LIMIT:
+        raise LabError("the service's answer is no certificate", hint="is it another version?")
+    return data
+
+
+def keep(pem: str, env: Mapping[str, str] = os.environ) -> Path:
+    """The file that holds ``pem``: named after its content, so it is never out of date.
+
+    Raises HostUnfit.
+    """
+    cache = env.get("XDG_CACHE_HOME", "")
+    base = Path(cache) if cache.startswith("/") else Path("~/.cache").expanduser()
+    directory = make_directory(base / "lab", PRIVATE)
+    path = directory / f"ca-{hashlib.sha256(pem.encode()).hexdigest()[:16]}.pem"
+    with writing(path):
+        if not path.exists() or path.read_text(encoding="utf-8") != pem:
+            draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+            draft.write_text(pem, encoding="utf-8")
+            draft.replace(path)
+    return path

@@ -1,0 +1,46 @@
+"""How labs are reached: their address and name, and with what trust."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lab.lifecycle.authority import certificate
+from lab.lifecycle.context import Context
+from lab.lifecycle.views import SSL_MODE
+from lab.names import EVERYWHERE, LOOPBACK, is_loopback
+from lab.state.records import LabRecord
+
+if TYPE_CHECKING:
+    from lab.lifecycle.sql import Account
+
+
+def beyond(record: LabRecord) -> bool:
+    """Whether other hosts can reach the lab, which then takes TLS."""
+    return not is_loopback(record.address)
+
+
+def account_of(ctx: Context, record: LabRecord, *, verify: bool = True) -> Account:
+    """The account of a lab's user, as it is used on this host.
+
+    ``verify``: with the server's certificate checked, where TLS is used at all. Not by the name
+    that others are told: that may lead here only from where they are.
+    """
+    from lab.lifecycle.sql import Account
+
+    host = LOOPBACK if record.address == EVERYWHERE else record.address
+    ca = str(certificate(ctx.home)) if beyond(record) else ""
+    return Account(record.user, record.password, host, ca, verify)
+
+
+def dsn_of(record: LabRecord, port: int) -> str:
+    """``mysql://USER:PASSWORD@HOST:PORT/``, with how to check the server where that is needed."""
+    mode = f"?ssl-mode={SSL_MODE}" if beyond(record) else ""
+    return f"mysql://{record.user}:{record.password}@{record.host}:{port}/{mode}"
+
+
+def warning(address: str) -> str:
+    """What to tell who publishes SQL ports at ``address``; empty for the loopback."""
+    if is_loopback(address):
+        return ""
+    where = "all addresses of this host" if address == EVERYWHERE else address
+    return f"others can reach SQL at {where}, with a lab's password and TLS"

@@ -1,0 +1,73 @@
+"""A service whose databases others can reach: what it tells them, and what they make of it."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lifecycle_world import make_lab
+from serve_world import site
+
+from lab.cli.env import environment
+from lab.cli.remote import RemoteSession
+from lab.client import Client
+from lab.errors import LabError
+from lab.lifecycle.sql import Account
+from lab.lifecycle.views import Rows
+from lab.names import EVERYWHERE
+from lab.progress import ignore
+
+
+def test_a_client_can_check_the_databases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects passwords on the way: who follows what is told talks to the lab, and by TLS."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    asked: list[Account] = []
+
+    def ask(account: Account, port: int, statement: str, **_: Any) -> Rows:
+        asked.append(account)
+        return Rows(("a",), ((port, statement),), 1)
+
+    with site(tmp_path, publish=EVERYWHERE) as here:
+        login = here.make("shop")["connection"]
+        assert login["dsn"].endswith("/?ssl-mode=VERIFY_IDENTITY")
+        assert "@localhost:" in login["dsn"]
+        answer = here.ask("GET", login["ssl_ca"], token=here.token(scope="read"))
+        assert answer.headers["content-type"].startswith("application/x-pem-file")
+        assert answer.text == here.service.settings.home.ca.read_text()
+        assert "PRIVATE" not in answer.text
+        assert here.client.get(login["ssl_ca"]).status_code == 401
+
+        with Client(str(here.client.base_url), here.admin) as client:
+            assert client.ca() == answer.text
+            session = RemoteSession(client, ignore, ask)
+            file = session.ca()
+            assert file.read_text() == answer.text
+            assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+            variables = environment(session.lab("shop"))
+            assert variables["LAB_SSL_CA"] == str(file)
+            assert variables["LAB_SSL_MODE"] == "VERIFY_IDENTITY"
+            file.write_text("half of it")  # a command was killed
+            assert session.query("shop", None, "SELECT 1").rows[0][1] == "SELECT 1"
+            assert file.read_text() == answer.text
+        assert (asked[0].host, asked[0].ca, asked[0].verify) == ("localhost", str(file), True)
+
+
+def test_on_the_loopback_nothing_changes(tmp_path: Path) -> None:
+    with site(tmp_path) as here:
+        with here.service.contexts.use() as ctx:
+            make_lab(ctx)
+        login = here.ask("GET", "/v1/labs/shop").json()["connection"]
+        assert login["ssl_ca"] == ""
+        assert login["dsn"].endswith("/")
+        # It is there all the same: servers have certificates that it signed.
+        assert here.ask("GET", "/v1/host/ca").status_code == 200
+
+
+def test_what_is_no_certificate_is_not_kept() -> None:
+    from lab.client.trust import check_pem
+
+    for data in (None, "", "<html>", "-----BEGIN CERTIFICATE-----" + "A" * 70000):
+        with pytest.raises(LabError, match="no certificate"):
+            check_pem(data)
