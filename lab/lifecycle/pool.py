@@ -76,6 +76,7 @@ def fits(settings: Settings, record: LabRecord, spec: LabSpec, wanted: Keys) -> 
     there = (record.blueprint, record.node_count, record.memory, record.cpus, record.disk)
     return (
         asked == (*there, record.profile)
+        and (record.address, record.host) == (settings.publish, settings.published_as)
         and record.image == wanted.image
         and template.is_for(record.template or "", wanted.template)
     )

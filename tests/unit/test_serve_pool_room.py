@@ -10,6 +10,7 @@ from pool_world import members, pool, until, until_full
 from serve_world import BODY, MEMORY, site
 
 from lab.errors import InvalidSpec
+from lab.names import EVERYWHERE
 from lab.poolfile import WarmPool, parse
 from lab.spec import LabSpec, NodeSize
 
@@ -62,6 +63,9 @@ def test_changed_settings_change_the_pool(tmp_path: Path) -> None:
     with site(tmp_path, pool=(pool(1, nodes=1),)) as here:
         until_full(here, 1)
         assert [lab.node_count for lab in members(here)] == [1]
+    with site(tmp_path, pool=(pool(1, nodes=1),), publish=EVERYWHERE) as here:
+        until_full(here, 1)
+        assert [lab.address for lab in members(here)] == [EVERYWHERE]
     with site(tmp_path) as here:
         until(lambda: not members(here), "the pool is still there")
     left = [one for one in World(tmp_path).there() if one.startswith(("lab ", "guest ", "port "))]
