@@ -17,6 +17,7 @@ pytest.register_assert_rewrite(
     "e2e_site",
     "lifecycle_world",
     "hypervisor_basics",
+    "hypervisor_cold",
     "hypervisor_contract",
     "hypervisor_memory",
     "hypervisor_site",

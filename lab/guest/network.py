@@ -10,6 +10,12 @@ OUTER_ADDRESS = "10.0.2.15/24"
 """What QEMU's user-mode network expects of its only guest."""
 OUTER_GATEWAY = "10.0.2.2"
 
+OWN_PREFIX = 26
+"""Bits of a lab's own subnet, where the hypervisor forwards no ports."""
+_OWN_NETS = 0x64400000
+"""100.64.0.0/10 (RFC 6598, shared address space): it holds a subnet of 64 addresses for each
+of 65536 segments, and homes, offices and data centres seldom use it."""
+
 SQL_PORT = 3306
 SSH_PORT = 22
 
@@ -21,6 +27,15 @@ def segment_group(home: str) -> str:
     clusters of equal addresses and UUIDs that met would tear each other apart.
     """
     return "239." + ".".join(str(byte) for byte in sha256(home.encode()).digest()[:3])
+
+
+def own_address(segment: int, index: int) -> str:
+    """The address at which the host reaches the ``index``-th node (from 1) of a lab.
+
+    ``index`` 0 is the host itself. Every segment, from 0 to 65535, has a subnet of its own.
+    """
+    number = _OWN_NETS + segment * 2 ** (32 - OWN_PREFIX) + 1 + index
+    return ".".join(str(byte) for byte in number.to_bytes(4, "big"))
 
 
 def inner_address(index: int) -> str:

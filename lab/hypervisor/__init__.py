@@ -1,4 +1,4 @@
-"""What runs guests. ``Hypervisor`` is the seam; drivers: ``libvirt``, ``fake``."""
+"""What runs guests. ``Hypervisor`` is the seam; drivers: ``libvirt``, ``bhyve``, ``fake``."""
 
 from __future__ import annotations
 
@@ -36,9 +36,11 @@ class Forward:
 class Network:
     """A guest's two interfaces.
 
-    The first (``outer_mac``) is user-mode, isolated from the host and the world but for
-    ``forwards``. The second (``inner_mac``) is on the lab's private segment; ``segment``
-    is a number that only this lab's guests share within the installation (its ``home`` tag).
+    The first (``outer_mac``) leads to the host and no further. Where the hypervisor forwards
+    ports it is user-mode, and only ``forwards`` lead in; elsewhere the host reaches the guest
+    at the guest's own address (``lab.guest.network.own_address``). The second
+    (``inner_mac``) is on the lab's private segment; ``segment`` is a number that only this
+    lab's guests share within the installation (its ``home`` tag).
     """
 
     outer_mac: str
@@ -77,7 +79,8 @@ class GuestSpec:
 
     ``memory_file``: RAM is kept in this file, shared, so that ``save_memory`` need only
     write the device state; None for anonymous RAM. ``clock_offset`` in seconds: what is
-    added to the host's UTC for the guest's hardware clock at start.
+    added to the host's UTC for the guest's hardware clock at start; a hypervisor that is not
+    ``warm`` need not heed it, as no guest of its goes on from another's memory.
     """
 
     name: GuestName
@@ -114,13 +117,16 @@ class Capabilities:
     """What this hypervisor can do here.
 
     ``facts`` is shown by ``lab doctor``. ``warm`` says whether RAM can be captured and
-    restored, ``why_cold`` why not.
+    restored, ``why_cold`` why not. ``pauses``: guests can stand still and go on. ``forwards``:
+    ports of the host lead to guests; without it guests are reached at their own addresses.
     """
 
     name: str
     accelerator: Literal["kvm", "tcg", "bhyve", "fake"]
     warm: bool
     why_cold: str = ""
+    pauses: bool = True
+    forwards: bool = True
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -184,19 +190,23 @@ class Hypervisor(Protocol):
     def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
         """Bring a guest up from saved RAM, copy-on-write; it stays paused until ``resume``.
 
-        Raises as ``start`` does; nothing is left when it fails.
+        Raises as ``start`` does, HostUnfit where ``warm`` is False; nothing is left when it
+        fails.
         """
 
     def pause(self, guests: Sequence[GuestName]) -> None:
-        """Stop the virtual CPUs of all ``guests`` together and flush their disks."""
+        """Stop the virtual CPUs of all ``guests`` together and flush their disks.
+
+        Raises HostUnfit where ``pauses`` is False.
+        """
 
     def resume(self, guests: Sequence[GuestName]) -> None:
-        """Let all ``guests`` run again together."""
+        """Let all ``guests`` run again together; raises HostUnfit where ``pauses`` is False."""
 
     def save_memory(self, guest: GuestName, ram: Path, state: Path) -> MemoryImage:
         """Save the RAM and device state of a paused guest whose ``memory_file`` is ``ram``.
 
-        The guest can only be stopped after this.
+        The guest can only be stopped after this. Raises HostUnfit where ``warm`` is False.
         """
 
     def stop(self, guest: GuestName, *, force: bool, timeout: float = 60.0) -> None:
@@ -207,16 +217,19 @@ class Hypervisor(Protocol):
         """
 
     def guests(self) -> dict[GuestName, Guest]:
-        """All guests that carry our tags, and no others."""
+        """All guests that carry our tags, and no others; what ended is no guest any more."""
 
     def names(self) -> set[GuestName]:
-        """The names of all guests that run here, ours and others'; cheaper than ``guests``."""
+        """The names that guests have here, ours and others'; cheaper than ``guests``."""
 
     def forget(self, guests: Sequence[GuestName]) -> None:
         """Remove what is kept of ``guests`` that ended, such as logs, where we may.
 
         Guests that exist are left alone, whoever's they are.
         """
+
+    def segment_free(self, segment: int) -> bool:
+        """Whether nobody uses ``segment`` here now; false where another would be met on it."""
 
     def channel(self, guest: GuestName) -> GuestChannel:
         """The way into a guest; raises NotFound if it does not run."""

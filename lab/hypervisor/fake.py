@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from lab.hypervisor import (
     GuestSpec,
     GuestState,
     MemoryImage,
+    fake_memory,
     fake_rejoin,
 )  # fmt: skip
 from lab.hypervisor import fake_inside as guest_side
@@ -82,41 +83,49 @@ class FakeHypervisor:
     def start(self, guest: GuestSpec) -> None:
         """See Hypervisor."""
         self._before("start")
+        if guest.network.forwards and not self._capabilities.forwards:
+            raise HostUnfit(f"starting {guest.name}: ports are not forwarded here")
         with self._guests.hold():
             self._guests.refuse(guest)
             if guest.memory_file is not None:
-                _size_ram(guest, guest.memory_file)
+                fake_memory.size_ram(guest, guest.memory_file)
             self._make(guest, "running", time.time() + self._boot_seconds, "boots")
 
     def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
         """See Hypervisor."""
         self._before("restore")
+        if not self._capabilities.warm:
+            raise fake_memory.no_restore(guest, self._capabilities.why_cold)
         guest = replace(guest, memory_file=memory.ram)
         with self._guests.hold():
             self._guests.refuse(guest)
-            state = _read_state(guest, memory)
+            state = fake_memory.read_state(guest, memory)
             if memory.ram.stat().st_size != guest.memory or memory.size != guest.memory:
-                raise _no_restore(guest, "the RAM image is not of the guest's size")
+                raise fake_memory.no_restore(guest, "the RAM image is not of the guest's size")
             if state.get("fingerprint") != self.fingerprint(guest.shape):
-                raise _no_restore(guest, "the device state is of another machine")
+                raise fake_memory.no_restore(guest, "the device state is of another machine")
             # A real one would not notice at once, but the guest would destroy its data.
             if state.get("disk") != guest_side.read_inside(guest.disks).digest():
-                raise _no_restore(guest, "the disk is not of the same moment as the RAM")
+                raise fake_memory.no_restore(guest, "the disk is not of the same moment as the RAM")
             self._make(guest, "paused", time.time(), "is restored")
 
     def pause(self, guests: Sequence[GuestName]) -> None:
         """See Hypervisor."""
         self._before("pause")
+        self._check_pauses()
         self._all(guests, "paused")
 
     def resume(self, guests: Sequence[GuestName]) -> None:
         """See Hypervisor."""
         self._before("resume")
+        self._check_pauses()
         self._all(guests, "running")
 
     def save_memory(self, guest: GuestName, ram: Path, state: Path) -> MemoryImage:
         """See Hypervisor."""
         self._before("save_memory")
+        if not self._capabilities.warm:
+            raise HostUnfit(f"the memory of {guest} cannot be saved here")
         with self._guests.hold():
             record = self._guests.find(guest, self._home)
             if record.state != "paused":
@@ -130,7 +139,7 @@ class FakeHypervisor:
                 "disk": guest_side.read_inside(record.disks).digest(),
             }
             self._before("commit")
-            _write_state(state, content)
+            fake_memory.write_state(state, content)
             self._guests.put(replace(record, saved=True))
         return MemoryImage(ram=ram, state=state, size=ram.stat().st_size)
 
@@ -162,6 +171,14 @@ class FakeHypervisor:
     def forget(self, guests: Sequence[GuestName]) -> None:  # noqa: ARG002  part of the protocol
         """See Hypervisor; nothing is kept of a fake guest."""
         self._before("forget")
+
+    def segment_free(self, segment: int) -> bool:
+        """See Hypervisor."""
+        with self._guests.hold():
+            return all(
+                (record.home, record.segment) != (self._home, segment)
+                for record in self._guests.all()
+            )
 
     def channel(self, guest: GuestName) -> FakeChannel:
         """See Hypervisor."""
@@ -300,6 +317,10 @@ class FakeHypervisor:
             log.write(f"{guest.name} {what}\n")
         self._guests.put(Record.of(guest, state, since))
 
+    def _check_pauses(self) -> None:
+        if not self._capabilities.pauses:
+            raise HostUnfit("guests cannot stand still here")
+
     def _all(self, guests: Sequence[GuestName], state: GuestState) -> None:
         with self._guests.hold():
             found = [self._guests.find(guest, self._home) for guest in guests]
@@ -310,34 +331,3 @@ class FakeHypervisor:
             for record in found:
                 why = record.why if state == "paused" else ""
                 self._guests.put(replace(record, state=state, why=why))
-
-
-def _size_ram(guest: GuestSpec, ram: Path) -> None:
-    size = ram.stat().st_size
-    if 0 < size < guest.memory:
-        raise HostUnfit(f"starting {guest.name}: {ram} is smaller than the guest's memory")
-    if not size:
-        with ram.open("r+b") as file:
-            file.truncate(guest.memory)
-
-
-def _write_state(path: Path, content: Mapping[str, str]) -> None:
-    text = json.dumps(content)
-    path.write_text(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}\n")
-
-
-def _read_state(guest: GuestSpec, memory: MemoryImage) -> dict[str, str]:
-    try:
-        digest, text, _ = memory.state.read_text().split("\n")
-        if hashlib.sha256(text.encode()).hexdigest() != digest:
-            raise ValueError
-        content: dict[str, str] = json.loads(text)
-    except FileNotFoundError:
-        raise _no_restore(guest, f"{memory.state} does not exist") from None
-    except ValueError:
-        raise _no_restore(guest, "the device state is damaged") from None
-    return content
-
-
-def _no_restore(guest: GuestSpec, why: str) -> HostUnfit:
-    return HostUnfit(f"{guest.name} could not be restored", details=[why])

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lab.errors import HostUnfit
-from lab.guest.network import segment_group
 from lab.lifecycle import identify
 from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Node
@@ -78,11 +77,10 @@ def move_taken(ctx: Context, nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def reserve_segment(ctx: Context, owner: Owner) -> int:
-    """A number (a UDP port) for a private segment that nobody uses; raises HostUnfit."""
+    """A number for a private segment that nobody uses; raises HostUnfit."""
     first, last = ctx.settings.port_range
-    group = segment_group(ctx.home.id)
     return ctx.store.resources.reserve_ports(
-        owner, 1, first, last, lambda port: _udp_free(group, port), kind="segment"
+        owner, 1, first, last, ctx.hypervisor.segment_free, kind="segment"
     )[0]
 
 
@@ -90,18 +88,8 @@ def _tcp_free(address: str, port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As QEMU will: a port whose last connection is still closing is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        return _binds(probe, address, port)
-
-
-def _udp_free(group: str, port: int) -> bool:
-    # Bound without sharing, unlike QEMU does it: so it fails while any guest is there.
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        return _binds(probe, group, port)
-
-
-def _binds(probe: socket.socket, address: str, port: int) -> bool:
-    try:
-        probe.bind((address, port))
-    except OSError:
-        return False
-    return True
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+        return True

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing as mp
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,12 +49,10 @@ class Starting:
         "spoil",
         [
             lambda guest: replace(guest, disks=(Disk(_NOWHERE, "raw", "lab-os"),)),
-            lambda guest: replace(guest, boot=DirectBoot(_NOWHERE, guest.boot.initrd, "")),
-            lambda guest: replace(guest, boot=DirectBoot(guest.boot.kernel, _NOWHERE, "")),
             lambda guest: replace(guest, memory_file=_NOWHERE),
             lambda guest: replace(guest, console_log=_NOWHERE),
         ],
-        ids=["disk", "kernel", "initrd", "memory file", "console log"],
+        ids=["disk", "memory file", "console log"],
     )
     def test_what_cannot_be_started_leaves_nothing(
         self, site: Site, ours: Hypervisor, spoil: Callable[[GuestSpec], GuestSpec]
@@ -63,17 +62,6 @@ class Starting:
         assert any(str(_NOWHERE.parent) in line for line in failure.value.details)
         assert states(ours) == {}
         ours.start(site.guest())
-
-    def test_a_port_leads_to_one_guest(self, site: Site, ours: Hypervisor) -> None:
-        first, second = site.guest("n1"), site.guest("n2")
-        port = first.network.forwards[0].host_port
-        ours.start(first)
-        with pytest.raises(PortTaken) as failure:
-            ours.start(
-                replace(second, network=replace(second.network, forwards=(Forward(port, 3306),)))
-            )
-        assert any(str(port) in line for line in failure.value.details)
-        assert list(states(ours)) == [first.name]
 
     def test_a_disk_is_written_by_one_guest(self, site: Site, ours: Hypervisor) -> None:
         first, second = site.guest("n1"), site.guest("n2")
@@ -101,6 +89,45 @@ class Starting:
         other = site.hypervisor(site.foreign)
         assert prints == [other.fingerprint(shape) for shape in shapes]
         assert other.capabilities() == ours.capabilities()
+
+    def test_a_segment_is_free_until_it_has_guests(self, site: Site, ours: Hypervisor) -> None:
+        segment = site.guest().network.segment
+        assert ours.segment_free(segment)
+        guest = site.guest()
+        ours.start(guest)
+        assert not ours.segment_free(guest.network.segment)
+        ours.stop(guest.name, force=True)
+        assert ours.segment_free(guest.network.segment)
+
+
+class KernelBooting:
+    @pytest.mark.parametrize("part", ["kernel", "initrd"])
+    def test_a_kernel_that_is_not_there_leaves_nothing(
+        self, site: Site, ours: Hypervisor, part: str
+    ) -> None:
+        boot = site.kernel()
+        spoiled = DirectBoot(
+            _NOWHERE if part == "kernel" else boot.kernel,
+            _NOWHERE if part == "initrd" else boot.initrd,
+            "",
+        )
+        with pytest.raises(HostUnfit) as failure:
+            ours.start(replace(site.guest(), boot=spoiled))
+        assert any(str(_NOWHERE.parent) in line for line in failure.value.details)
+        assert states(ours) == {}
+
+
+class Forwarding:
+    def test_a_port_leads_to_one_guest(self, site: Site, ours: Hypervisor) -> None:
+        first, second = site.guest("n1"), site.guest("n2")
+        port = first.network.forwards[0].host_port
+        ours.start(first)
+        with pytest.raises(PortTaken) as failure:
+            ours.start(
+                replace(second, network=replace(second.network, forwards=(Forward(port, 3306),)))
+            )
+        assert any(str(port) in line for line in failure.value.details)
+        assert list(states(ours)) == [first.name]
 
 
 class Pausing:
@@ -137,6 +164,46 @@ class Pausing:
         with pytest.raises(NotReady):
             ours.channel(guest).personalise(b"", timeout=1.0)
 
+    def test_force_ends_a_paused_one_at_once(self, site: Site, ours: Hypervisor) -> None:
+        ours.start(site.guest())
+        ours.pause([site.guest().name])
+        ours.stop(site.guest().name, force=True)
+        assert states(ours) == {}
+
+    def test_a_guest_that_does_not_react_stays(self, site: Site, ours: Hypervisor) -> None:
+        guest = site.guest().name
+        ours.start(site.guest())
+        ours.pause([guest])
+        with pytest.raises(NotReady, match=guest):
+            ours.stop(guest, force=False, timeout=0.5)
+        assert states(ours) == {guest: "paused"}
+
+    def test_foreign_guests_are_not_paused(self, site: Site, ours: Hypervisor) -> None:
+        foreign = site.hypervisor(site.foreign)
+        spec = site.guest(home=site.foreign)
+        foreign.start(spec)
+        for meddle in (
+            lambda: ours.pause([spec.name]),
+            lambda: ours.resume([spec.name]),
+            lambda: ours.save_memory(spec.name, site.directory / "ram", site.directory / "state"),
+        ):
+            with pytest.raises(Conflict, match="not ours"):
+                meddle()
+        assert states(foreign) == {spec.name: "running"}
+
+    def test_another_process_sees_them_paused(self, site: Site, ours: Hypervisor) -> None:
+        guest = site.guest().name
+        ours.start(site.guest())
+        with _another_process(site) as talk:
+            assert talk.recv() == {guest: "running"}
+            ours.pause([guest])
+            talk.send("look again")
+            assert talk.recv() == {guest: "paused"}
+            talk.send("end it")
+            assert talk.recv() == {}
+
+
+class Reaching:
     def test_there_is_no_way_into_an_absent_guest(self, ours: Hypervisor) -> None:
         with pytest.raises(NotFound):
             ours.channel(_ABSENT)
@@ -149,13 +216,9 @@ class Pausing:
 
 
 class Stopping:
-    def test_force_ends_at_once_running_or_paused(self, site: Site, ours: Hypervisor) -> None:
-        guests = [site.guest("n1"), site.guest("n2")]
-        for guest in guests:
-            ours.start(guest)
-        ours.pause([guests[1].name])
-        for guest in guests:
-            ours.stop(guest.name, force=True)
+    def test_force_ends_at_once(self, site: Site, ours: Hypervisor) -> None:
+        ours.start(site.guest())
+        ours.stop(site.guest().name, force=True)
         assert states(ours) == {}
 
     @pytest.mark.parametrize("force", [True, False])
@@ -167,14 +230,6 @@ class Stopping:
         site.booted(site.guest())
         ours.stop(site.guest().name, force=False, timeout=10)
         assert states(ours) == {}
-
-    def test_a_guest_that_does_not_react_stays(self, site: Site, ours: Hypervisor) -> None:
-        guest = site.guest().name
-        ours.start(site.guest())
-        ours.pause([guest])
-        with pytest.raises(NotReady, match=guest):
-            ours.stop(guest, force=False, timeout=0.5)
-        assert states(ours) == {guest: "paused"}
 
 
 class Owning:
@@ -190,9 +245,6 @@ class Owning:
         for meddle in (
             lambda: ours.stop(guest, force=True),
             lambda: ours.stop(guest, force=False),
-            lambda: ours.pause([guest]),
-            lambda: ours.resume([guest]),
-            lambda: ours.save_memory(guest, site.directory / "ram", site.directory / "state"),
             lambda: ours.channel(guest),
             lambda: ours.console_argv(guest),
         ):
@@ -209,21 +261,26 @@ class Owning:
     def test_another_process_sees_and_ends_them(self, site: Site, ours: Hypervisor) -> None:
         guest = site.guest().name
         ours.start(site.guest())
-        to, ours_end = _SPAWN.Pipe()
-        child = _SPAWN.Process(target=_see_and_end, args=(site.open, site.home, ours_end))
-        child.start()
-        try:
-            assert to.recv() == {guest: "running"}
-            ours.pause([guest])
-            to.send("look again")
-            assert to.recv() == {guest: "paused"}
-            to.send("end it")
-            assert to.recv() == {}
-        finally:
-            to.close()
-            ours_end.close()
-            child.join(30)
+        with _another_process(site) as talk:
+            for answer in ("look again", "end it"):
+                assert talk.recv() == {guest: "running"}
+                talk.send(answer)
+            assert talk.recv() == {}
         assert states(ours) == {}
+
+
+@contextmanager
+def _another_process(site: Site) -> Iterator[mp.connection.Connection]:
+    """A process that tells what it sees, twice when told to, and then ends all guests."""
+    to, ours_end = _SPAWN.Pipe()
+    child = _SPAWN.Process(target=_see_and_end, args=(site.open, site.home, ours_end))
+    child.start()
+    try:
+        yield to
+    finally:
+        to.close()
+        ours_end.close()
+        child.join(30)
 
 
 def _see_and_end(opener: Opener, home: str, pipe: mp.connection.Connection) -> None:

@@ -1,6 +1,8 @@
 """The contract of ``lab.hypervisor.Hypervisor``, as tests that each driver's test class inherits.
 
-A driver's class gives the fixture ``site``: a fresh place with guests.
+A driver's class gives the fixture ``site``: a fresh place with guests. ``HypervisorContract``
+holds for all. What ``capabilities`` promise beyond that is in ``WarmContract``, and what must be
+refused without it in ``ColdContract``.
 """
 
 from __future__ import annotations
@@ -8,14 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypervisor_basics import Owning, Pausing, Starting, Stopping
+from hypervisor_basics import (
+    Forwarding,
+    KernelBooting,
+    Owning,
+    Pausing,
+    Reaching,
+    Starting,
+    Stopping,
+)
+from hypervisor_cold import Refusing
 from hypervisor_memory import Capturing, Restoring
 from hypervisor_site import ClosableHypervisor, Site
 
-__all__ = ["HypervisorContract", "Site"]
+__all__ = ["ColdContract", "HypervisorContract", "Site", "WarmContract"]
 
 
-class HypervisorContract(Starting, Pausing, Stopping, Owning, Capturing, Restoring):
+class HypervisorContract(Starting, Reaching, Stopping, Owning):
     @pytest.fixture
     def ours(self, site: Site) -> Iterator[ClosableHypervisor]:
         """A hypervisor of our installation; its guests end with the test."""
@@ -23,3 +34,11 @@ class HypervisorContract(Starting, Pausing, Stopping, Owning, Capturing, Restori
             yield site.hypervisor(site.home)
         finally:
             site.clear()
+
+
+class WarmContract(HypervisorContract, KernelBooting, Forwarding, Pausing, Capturing, Restoring):
+    """With ``warm``, ``pauses`` and ``forwards``."""
+
+
+class ColdContract(HypervisorContract, Refusing):
+    """Without any of them."""

@@ -11,7 +11,16 @@ from typing import Protocol
 
 from hypervisor_kernel import kernel
 
-from lab.hypervisor import DirectBoot, Disk, Forward, GuestSpec, Hypervisor, MemoryImage, Network
+from lab.hypervisor import (
+    DirectBoot,
+    Disk,
+    FirmwareBoot,
+    Forward,
+    GuestSpec,
+    Hypervisor,
+    MemoryImage,
+    Network,
+)
 from lab.names import GuestName
 
 MIB = 1 << 20
@@ -33,13 +42,16 @@ class Site:
 
     ``open`` gives a hypervisor for an installation's name, in this process or, pickled, in
     another. ``give`` lets guests read and write a file. ``booted`` waits until a guest that
-    was just started is far enough to react.
+    was just started is far enough to react. ``direct``: guests boot from a kernel's file;
+    ``forwards``: ports lead to them.
     """
 
     open: Opener
     directory: Path
     give: Callable[[Path], None]
     booted: Callable[[GuestSpec], None]
+    direct: bool = True
+    forwards: bool = True
     token: str = field(default_factory=lambda: f"ct{secrets.token_hex(3)}")
     opened: list[ClosableHypervisor] = field(default_factory=list)
 
@@ -79,12 +91,16 @@ class Site:
             network=Network(
                 "52:54:00:4c:00:01",
                 "52:54:00:4c:01:01",
-                (Forward(free_port(), 3306), Forward(free_port(), 22)),
+                (Forward(free_port(), 3306), Forward(free_port(), 22)) if self.forwards else (),
                 free_port(),
             ),
-            boot=DirectBoot(self.put("kernel", kernel()), self.put("initrd", bytes(512)), "quiet"),
+            boot=self.kernel() if self.direct else FirmwareBoot(),
             console_log=self.directory / f"{node}.log",
         )
+
+    def kernel(self) -> DirectBoot:
+        """What guests boot that need no firmware."""
+        return DirectBoot(self.put("kernel", kernel()), self.put("initrd", bytes(512)), "quiet")
 
     def former(self, node: str = "n1") -> GuestSpec:
         """A guest whose RAM can be captured."""

@@ -6,15 +6,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypervisor_contract import HypervisorContract, Site
+from hypervisor_contract import ColdContract, Site, WarmContract
 from hypervisor_site import states
 
 from lab.errors import HostUnfit
+from lab.hypervisor import Capabilities
 from lab.hypervisor.fake import FakeHypervisor
 from lab.storage.faults import FailAt
 
 
-class TestFake(HypervisorContract):
+class TestFake(WarmContract):
     @pytest.fixture
     def site(self, tmp_path: Path) -> Site:
         opener = partial(FakeHypervisor, tmp_path / "guests")
@@ -28,3 +29,13 @@ class TestFake(HypervisorContract):
             failing.start(site.guest())
         assert states(failing) == {}
         failing.start(site.guest())
+
+
+class TestColdFake(ColdContract):
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> Site:
+        cold = Capabilities(
+            "fake", "fake", warm=False, why_cold="it is cold", pauses=False, forwards=False
+        )
+        opener = partial(FakeHypervisor, tmp_path / "guests", capabilities=cold)
+        return Site(opener, tmp_path, lambda _: None, lambda _: None, forwards=False)

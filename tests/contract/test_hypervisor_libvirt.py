@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypervisor_contract import HypervisorContract, Site
+from hypervisor_contract import Site, WarmContract
 from hypervisor_site import MEMORY, SECONDS, ClosableHypervisor, states
 
 from lab.errors import HostUnfit
@@ -90,7 +90,7 @@ def _printed(guest: GuestSpec, enough: Callable[[str], object]) -> str:
     return until(look, Deadline.after(SECONDS), most=0.05) or ""
 
 
-class TestLibvirt(HypervisorContract):
+class TestLibvirt(WarmContract):
     def test_a_restored_guest_goes_on_where_it_stood(self, site: Site, ours: Hypervisor) -> None:
         former = site.former()
         ours.start(former)

@@ -6,8 +6,9 @@ import socket
 from pathlib import Path
 
 from lab.guest.network import segment_group
+from lab.hypervisor.libvirt import segments
 from lab.lifecycle.context import open_context
-from lab.lifecycle.ports import reserve_ports, reserve_segment
+from lab.lifecycle.ports import reserve_ports
 from lab.names import Owner
 from lab.settings import load
 
@@ -15,17 +16,22 @@ PXC = Owner("lab", "pxc")
 
 
 def test_what_others_use_is_passed_over(tmp_path: Path) -> None:
-    """Protects a lab from a port that is taken, and from guests of a lab the record lost."""
+    """Protects a lab from a port that is taken."""
     flags = {"home": tmp_path, "hypervisor": "fake", "storage": "fake", "port_range": "23900-23999"}
     with (
         open_context(load(flags, env={}, files=())) as ctx,
         socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as guest,
     ):
         listener.bind(("127.0.0.1", 23900))
         listener.listen()
+        assert 23900 not in reserve_ports(ctx, PXC, 2)
+
+
+def test_a_segment_of_guests_is_passed_over() -> None:
+    """Protects a lab from guests of a lab that the record lost."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as guest:
         # As QEMU joins a segment: bound to the group, shared with other guests.
         guest.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        guest.bind((segment_group(ctx.home.id), 23900))
-        assert 23900 not in reserve_ports(ctx, PXC, 2)
-        assert reserve_segment(ctx, PXC) != 23900
+        guest.bind((segment_group("home"), 23900))
+        assert not segments.free("home", 23900)
+        assert segments.free("another", 23900)

@@ -15,13 +15,10 @@ from xml.etree import ElementTree as ET
 
 from lab.guest.network import segment_group
 from lab.hypervisor import DirectBoot, Disk, GuestSpec
+from lab.hypervisor.agent import GUEST_AGENT, PERSONALISE
 
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 LAB_NAMESPACE = "urn:lab:guest:1"
-
-GUEST_AGENT = "org.qemu.guest_agent.0"
-PERSONALISE = "org.lab.personalise.0"
-"""The virtio ports of a guest: QEMU's agent, and the program that makes a clone itself."""
 
 _OUTER_SLOT = "0x1d"
 _INNER_SLOT = "0x1e"

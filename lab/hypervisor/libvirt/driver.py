@@ -28,8 +28,9 @@ from lab.hypervisor import (
     MemoryImage,
     Network,
 )
-from lab.hypervisor.libvirt import access, logs, memory
-from lab.hypervisor.libvirt.channel import AgentChannel
+from lab.hypervisor.agent import AgentChannel
+from lab.hypervisor.libvirt import access, logs, memory, segments
+from lab.hypervisor.libvirt.channel import DomainPorts
 from lab.hypervisor.libvirt.connection import connect, default_uri, translated
 from lab.hypervisor.libvirt.domain import Machine, domain_xml, memory_path, read_tags
 from lab.hypervisor.libvirt.probe import probe
@@ -195,9 +196,13 @@ class LibvirtHypervisor:
         there = self.names()
         logs.remove([guest for guest in guests if guest not in there])
 
+    def segment_free(self, segment: int) -> bool:
+        """See Hypervisor."""
+        return segments.free(self._home, segment)
+
     def channel(self, guest: GuestName) -> AgentChannel:
         """See Hypervisor."""
-        return AgentChannel(self._find(guest), guest)
+        return AgentChannel(DomainPorts(self._find(guest), guest), guest)
 
     def console_argv(self, guest: GuestName) -> list[str]:
         """See Hypervisor."""

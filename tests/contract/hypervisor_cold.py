@@ -1,0 +1,41 @@
+"""The contract where guests can neither stand still, nor be restored, nor be reached by ports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypervisor_site import MEMORY, Site, states
+
+from lab.errors import HostUnfit
+from lab.hypervisor import Forward, Hypervisor, MemoryImage
+
+
+class Refusing:
+    def test_the_capabilities_say_so(self, ours: Hypervisor) -> None:
+        can = ours.capabilities()
+        assert (can.warm, can.pauses, can.forwards) == (False, False, False)
+        assert can.why_cold
+
+    def test_what_they_exclude_is_refused(self, site: Site, ours: Hypervisor) -> None:
+        """Protects callers who did not ask: nothing half is done, and they are told."""
+        guest = site.guest()
+        ours.start(guest)
+        ram, state = site.file("ram", MEMORY), site.directory / "state"
+        for refused in (
+            lambda: ours.pause([guest.name]),
+            lambda: ours.resume([guest.name]),
+            lambda: ours.save_memory(guest.name, ram, state),
+            lambda: ours.restore(site.guest("n2"), MemoryImage(ram, site.put("s", b"x"), MEMORY)),
+        ):
+            with pytest.raises(HostUnfit):
+                refused()
+        assert states(ours) == {guest.name: "running"}
+        assert not state.exists()
+
+    def test_no_port_is_forwarded(self, site: Site, ours: Hypervisor) -> None:
+        guest = site.guest()
+        network = replace(guest.network, forwards=(Forward(23999, 3306),))
+        with pytest.raises(HostUnfit):
+            ours.start(replace(guest, network=network))
+        assert states(ours) == {}
