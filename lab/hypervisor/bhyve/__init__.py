@@ -1,0 +1,1 @@
+"""bhyve guests through vm-bhyve."""

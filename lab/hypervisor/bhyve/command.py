@@ -1,0 +1,88 @@
+"""The ``vm`` command, and its messages as our errors.
+
+Messages: util::err, util::check_bhyve_support (lib/vm-util), core::__start, core::console,
+core::poweroff (lib/vm-core), info::guest (lib/vm-info), switch::create and switch::remove
+(lib/vm-switch), zfs::init (lib/vm-zfs) and lib/vm-base of vm-bhyve.
+"""
+
+from __future__ import annotations
+
+from lab.errors import CommandFailed, Conflict, HostUnfit, LabError, NotFound
+from lab.run import run
+
+_SECONDS = 60.0
+"""What one command may take: those used here wait for no guest, except ``stop`` for a second."""
+
+_SETUP = "`lab doctor` lists what is missing"
+_ABSENT = (
+    "does not seem to be a valid virtual machine",
+    "doesn't appear to be a valid virtual machine",
+    "doesn't appear to be a running virtual machine",
+    "unable to locate virtual machine",
+    "unable to locate specified guest",
+)
+_TAKEN = ("already exists", "appears to be running")
+_UNFIT = {
+    "can only be managed by root": ("vm-bhyve works for root only", "run lab as root"),
+    "is not enabled in": ("vm-bhyve is not enabled", "sysrc vm_enable=YES"),
+    "$vm_dir has not been configured": (
+        "vm-bhyve has no place for guests",
+        "sysrc vm_dir=zfs:POOL/vm, `zfs create POOL/vm`, then `vm init`",
+    ),
+    "unable to locate mountpoint for ZFS dataset": (
+        "vm-bhyve's dataset does not exist or is not mounted",
+        "`sysrc vm_dir` names it; `zfs mount` mounts it",
+    ),
+    "ZFS support requested but ZFS not available": ("ZFS is not loaded", "kldload zfs"),
+    "unable to load vmm.ko": ("the kernel module vmm cannot be loaded", "kldload vmm"),
+    "virtualization is not supported": (
+        "the processor offers no virtualisation, or the firmware switches it off",
+        "switch on VT-x or AMD-V in the firmware's setup",
+    ),
+    "kernel vmm not initialised": (
+        "the kernel module vmm does not work with this processor",
+        "switch on VT-x or AMD-V in the firmware's setup",
+    ),
+    "no unrestricted guest support": (
+        "the processor cannot run guests that boot by firmware (no unrestricted guest)",
+        "bhyve needs a newer processor for them; `lab doctor` tells more",
+    ),
+    "unable to locate vm-bhyve libraries": ("vm-bhyve is not whole", "pkg install -f vm-bhyve"),
+    "failed to create bridge interface": (
+        "a bridge for the lab's switch could not be made",
+        "`vm init`, then `kldstat` must list if_bridge",
+    ),
+}
+"""Words of a message -> what it means, and what to do."""
+
+
+def vm(doing: str, *arguments: str, timeout: float = _SECONDS) -> str:
+    """What ``vm`` with these ``arguments`` prints; ``doing`` says what was attempted.
+
+    Raises NotFound and Conflict if it says that the guest is absent, or exists; else HostUnfit.
+    """
+    try:
+        done = run(["vm", *arguments], timeout=timeout, hint=_SETUP)
+    except CommandFailed as failed:
+        raise meaning(doing, failed.stderr) from failed
+    # Before 1.6 `vm start` ended well whatever it had to say.
+    if refused := [line for line in done.stdout.splitlines() if line.startswith("  ! ")]:
+        raise meaning(doing, "\n".join(refused))
+    return done.stdout
+
+
+def meaning(doing: str, said: str) -> LabError:
+    """The error that a message of vm-bhyve stands for."""
+    details = [line.strip() for line in said.splitlines() if line.strip()][-10:]
+    for words, (what, hint) in _UNFIT.items():
+        if words in said:
+            return HostUnfit(f"{doing}: {what}", hint=hint, details=details)
+    if any(words in said for words in _ABSENT):
+        return NotFound(f"{doing}: no such guest", details=details)
+    if any(words in said for words in _TAKEN):
+        return Conflict(
+            f"{doing}: it exists already",
+            hint="`vm list` and `vm switch list` show it; another LAB_HOME may own it",
+            details=details,
+        )
+    return HostUnfit(f"{doing}: vm-bhyve reports an error", hint=_SETUP, details=details)

@@ -1,0 +1,298 @@
+"""The hypervisor of FreeBSD hosts: bhyve guests, kept by vm-bhyve.
+
+A guest exists while it runs, as with libvirt's transient domains. vm-bhyve keeps its directory
+afterwards; that goes when the guest is stopped, started anew or forgotten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import astuple
+from pathlib import Path
+from typing import NoReturn
+
+from lab.errors import Conflict, HostUnfit, LabError, NotFound, NotReady
+from lab.hypervisor import Capabilities, Guest, GuestShape, GuestSpec, MemoryImage
+from lab.hypervisor.agent import GUEST_AGENT, AgentChannel
+from lab.hypervisor.bhyve import text
+from lab.hypervisor.bhyve.command import vm
+from lab.hypervisor.bhyve.place import Place, taken
+from lab.hypervisor.bhyve.ports import SocketPorts
+from lab.hypervisor.bhyve.switches import Switches
+from lab.hypervisor.bhyve.text import Row
+from lab.names import GuestName
+from lab.wait import Deadline, attempts
+
+FIRMWARE = Path("/usr/local/share/uefi-firmware/BHYVE_UEFI.fd")
+"""What vm-bhyve boots guests with whose loader is ``uefi`` (vm::uefi in lib/vm-run)."""
+
+_COLD = "bhyve can neither stop a guest for a while nor restore its RAM"
+_START_SECONDS = 60.0
+_END_SECONDS = 30.0
+"""How long bhyve may take to go once it was told to; it has nothing to wait for then."""
+_STALE_SECONDS = 3.0
+"""How long a lock without a process counts: vm-bhyve holds it a moment before and after."""
+_OVER = ("fatal;", "bhyve exited with status", "stopped")
+"""How vm-bhyve notes in a guest's log that it will not run (vm::run in lib/vm-run)."""
+
+
+class BhyveHypervisor:
+    """See Hypervisor for the contract. ``home``: the installation whose guests are ours."""
+
+    def __init__(self, *, home: str, firmware: Path = FIRMWARE) -> None:
+        self._home = home
+        self._firmware = firmware
+        self._facts: Mapping[str, str] = {}
+        self._found: Place | None = None
+        self._probing = threading.Lock()
+
+    def close(self) -> None:
+        """There is nothing to give back; guests go on."""
+
+    @property
+    def run_as(self) -> None:
+        """See Hypervisor; bhyve runs as we do."""
+
+    def capabilities(self) -> Capabilities:
+        """See Hypervisor."""
+        self._place()
+        return Capabilities(
+            "bhyve",
+            "bhyve",
+            warm=False,
+            why_cold=_COLD,
+            pauses=False,
+            forwards=False,
+            facts=self._facts,
+        )
+
+    def fingerprint(self, shape: GuestShape) -> str:
+        """See Hypervisor; disks that were captured without RAM fit any version."""
+        return hashlib.sha256(json.dumps(["bhyve", *astuple(shape)]).encode()).hexdigest()[:32]
+
+    def start(self, guest: GuestSpec) -> None:
+        """See Hypervisor."""
+        place = self._place()
+        _check_files(guest)
+        with place.hold():
+            rows = _rows()
+            self._vacate(place, guest.name, rows)
+            _check_disks(place, guest, rows)
+            switches = self._switches(place)
+            try:
+                place.put(guest, switches.ensure(guest.network.segment))
+            except BaseException:
+                _sweep(place, switches)
+                raise
+        try:
+            vm(f"starting {guest.name}", "start", guest.name)
+            _until_running(place, guest.name)
+        except BaseException as error:
+            if isinstance(error, LabError):
+                error.details += tuple(place.last_words(guest.name))
+            with suppress(LabError):
+                self.stop(guest.name, force=True)
+            raise
+
+    def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
+        """See Hypervisor; never done here."""
+        del memory
+        _refuse(f"{guest.name} could not be restored")
+
+    def pause(self, guests: Sequence[GuestName]) -> None:
+        """See Hypervisor; never done here."""
+        _refuse(f"pausing {', '.join(guests)}")
+
+    def resume(self, guests: Sequence[GuestName]) -> None:
+        """See Hypervisor; never done here."""
+        _refuse(f"resuming {', '.join(guests)}")
+
+    def save_memory(self, guest: GuestName, ram: Path, state: Path) -> MemoryImage:
+        """See Hypervisor; never done here."""
+        del ram, state
+        _refuse(f"saving the memory of {guest}")
+
+    def stop(self, guest: GuestName, *, force: bool, timeout: float = 60.0) -> None:
+        """See Hypervisor."""
+        place = self._place()
+        row = _rows().get(guest)
+        if place.kept(guest) is None:
+            if row is None:
+                return
+            raise _not_ours(guest)
+        if row is not None and row.state != "stopped":
+            _end(guest, row, force=force, timeout=timeout)
+        self._clear(place, [guest])
+
+    def guests(self) -> dict[GuestName, Guest]:
+        """See Hypervisor."""
+        place, rows = self._place(), _rows()
+        return {
+            name: Guest(name, "running", kept.tags)
+            for name, kept in place.all_kept().items()
+            if name in rows and rows[name].state == "running"
+        }
+
+    def names(self) -> set[GuestName]:
+        """See Hypervisor; a guest of others keeps its name while it is stopped."""
+        place = self._place()
+        return {
+            GuestName(name)
+            for name, row in _rows().items()
+            if row.state != "stopped" or place.kept(name) is None
+        }
+
+    def forget(self, guests: Sequence[GuestName]) -> None:
+        """See Hypervisor."""
+        place, rows = self._place(), _rows()
+        ended = [g for g in guests if g not in rows or rows[g].state == "stopped"]
+        self._clear(place, ended)
+
+    def segment_free(self, segment: int) -> bool:
+        """See Hypervisor."""
+        place = self._place()
+        with place.hold():
+            return self._switches(place).free(segment)
+
+    def channel(self, guest: GuestName) -> AgentChannel:
+        """See Hypervisor."""
+        place = self._place()
+        if place.kept(guest) is None and place.directory(guest).exists():
+            raise _not_ours(guest)
+        # Asked of the file system, for this is asked often, and a `vm` takes a tenth of a second.
+        if not place.socket(guest, GUEST_AGENT).exists():
+            raise _absent(guest)
+        return AgentChannel(SocketPorts(place, guest), guest)
+
+    def console_argv(self, guest: GuestName) -> list[str]:
+        """See Hypervisor."""
+        place, row = self._place(), _rows().get(guest)
+        if row is None or (row.state != "running" and place.kept(guest)):
+            raise _absent(guest)
+        if place.kept(guest) is None:
+            raise _not_ours(guest)
+        return ["vm", "console", guest]
+
+    def _place(self) -> Place:
+        with self._probing:
+            if self._found is None:
+                self._found, self._facts = _probe(self._home, self._firmware)
+            return self._found
+
+    def _switches(self, place: Place) -> Switches:
+        return Switches(place.own, self._home)
+
+    def _vacate(self, place: Place, guest: GuestName, rows: Mapping[str, Row]) -> None:
+        """Remove what is left of a guest of ours; raises Conflict if the name is taken."""
+        ended = guest not in rows or rows[guest].state == "stopped"
+        if place.kept(guest) is not None and ended:
+            place.remove(guest)
+        elif guest in rows or place.directory(guest).exists():
+            raise taken(guest)
+
+    def _clear(self, place: Place, ended: Sequence[GuestName]) -> None:
+        with place.hold():
+            for guest in ended:
+                place.remove(guest)
+            _sweep(place, self._switches(place))
+
+
+def _probe(home: str, firmware: Path) -> tuple[Place, dict[str, str]]:
+    """Where guests are kept, and facts for people; raises HostUnfit."""
+    version = text.version(vm("asking for vm-bhyve's version", "version"))
+    store = text.datastores(vm("listing datastores", "datastore", "list")).get("default")
+    if store is None:
+        raise HostUnfit("vm-bhyve has no default datastore", hint="`sysrc vm_dir` sets it")
+    if not firmware.exists():
+        raise HostUnfit(
+            f"bhyve's firmware {firmware} is missing", hint="pkg install bhyve-firmware"
+        )
+    where = f" ({store.dataset})" if store.dataset else ""
+    facts = {"vm-bhyve": version, "datastore": f"{store.path}{where}", "firmware": str(firmware)}
+    return Place(store.path, home), facts
+
+
+def _rows() -> dict[str, Row]:
+    return text.guests(vm("listing guests", "list"))
+
+
+def _sweep(place: Place, switches: Switches) -> None:
+    switches.sweep({kept.switch for kept in place.all_kept().values()})
+
+
+def _check_files(guest: GuestSpec) -> None:
+    for disk in guest.disks:
+        if not disk.path.exists():
+            raise _unfit(guest.name, f"{disk.path} does not exist")
+    try:
+        with guest.console_log.open("a") as log:
+            log.write(f"`vm console {guest.name}` shows what is written here elsewhere\n")
+    except OSError as error:
+        raise _unfit(guest.name, f"{guest.console_log}: {error.strerror}") from None
+
+
+def _check_disks(place: Place, guest: GuestSpec, rows: Mapping[str, Row]) -> None:
+    """Raise HostUnfit if a disk is used by two guests and one writes to it: bhyve would not."""
+    wanted = {str(disk.path): not disk.readonly for disk in guest.disks}
+    ours = place.all_kept()
+    for name, row in rows.items():
+        if row.state == "stopped" and GuestName(name) not in ours:
+            continue  # one of ours may be just being started
+        for path, writes in place.disks(name).items():
+            if path in wanted and (writes or wanted[path]):
+                raise _unfit(guest.name, f"{path} is a disk of {name}")
+
+
+def _until_running(place: Place, guest: GuestName) -> None:
+    for _ in attempts(Deadline.after(_START_SECONDS), first=0.05, most=0.3):
+        if text.state_of(vm(f"looking for {guest}", "info", guest), guest) == "running":
+            return
+        if any(line.startswith(_OVER) for line in place.log(guest)):
+            raise HostUnfit(f"starting {guest}: bhyve ended at once")
+    raise HostUnfit(f"starting {guest}: bhyve did not run within {_START_SECONDS:g} s")
+
+
+def _end(guest: GuestName, row: Row, *, force: bool, timeout: float) -> None:
+    """End a guest that runs; raises NotReady, and what ``vm`` raised if it still does."""
+    failed: LabError | None = None
+    try:
+        if row.state == "running":
+            # poweroff asks for a yes unless it is forced; stop asks the guest, not us.
+            how = ("poweroff", "-f") if force else ("stop",)
+            vm(f"stopping {guest}", *how, guest)
+    except LabError as error:
+        failed = error  # it may have ended meanwhile
+    patience = Deadline.after(_END_SECONDS if force else timeout)
+    stale: Deadline | None = None
+    for _ in attempts(patience, first=0.05, most=0.5):
+        now = _rows().get(guest)
+        if now is None or now.state == "stopped":
+            return
+        if now.state == "locked":
+            stale = stale or Deadline.after(_STALE_SECONDS)
+            if stale.passed:
+                return
+    if failed is not None:
+        raise failed
+    seconds = _END_SECONDS if force else timeout
+    raise NotReady(f"{guest} did not shut down within {seconds:g} s", hint="force it")
+
+
+def _refuse(doing: str) -> NoReturn:
+    raise HostUnfit(doing, details=[_COLD])
+
+
+def _unfit(guest: str, why: str) -> HostUnfit:
+    return HostUnfit(f"starting {guest}: it cannot run here", details=[why])
+
+
+def _absent(guest: str) -> NotFound:
+    return NotFound(f"looking for {guest}: no such guest")
+
+
+def _not_ours(guest: str) -> Conflict:
+    return Conflict(f"the guest {guest} is not ours", hint="another LAB_HOME may own it")

@@ -1,0 +1,136 @@
+"""The virtio ports of a guest, at the sockets that bhyve makes for them.
+
+bhyve(8), "Virtio console device backends", and pci_virtio_console.c: a port takes one connection
+at a time and closes any other at once; what is sent before the guest has opened its port is
+lost, and nobody is told. So requests wait their turn, and begin with a sign that comes back.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lab.errors import NotReady
+from lab.hypervisor.agent import GUEST_AGENT, PERSONALISE, exchange
+from lab.hypervisor.bhyve.place import Place
+from lab.names import GuestName
+from lab.wait import Deadline, attempts
+
+_SYNC_SECONDS = 1.0
+"""How long a sign may take to come back before it is sent again."""
+
+
+class SocketPorts:
+    """See ``lab.hypervisor.agent.Ports``."""
+
+    def __init__(self, place: Place, guest: GuestName) -> None:
+        self._agent = place.socket(guest, GUEST_AGENT)
+        self._personalise = place.socket(guest, PERSONALISE)
+        self._guest = guest
+
+    def personalise(self, message: bytes, deadline: Deadline) -> str:
+        """See Ports."""
+        with self._turn(self._personalise, deadline):
+            return exchange(str(self._personalise), message, deadline, self._guest)
+
+    def ask(self, request: dict[str, Any], timeout: float) -> Any:
+        """See Ports."""
+        deadline = Deadline.after(timeout)
+        why = "nothing was asked"
+        with self._turn(self._agent, deadline):
+            for _ in attempts(deadline, first=0.01, most=0.25):
+                with socket.socket(socket.AF_UNIX) as port:
+                    try:
+                        answers = _in_step(port, self._agent, deadline)
+                        why = "it says nothing"
+                    except OSError as error:
+                        answers, why = False, str(error)
+                    if answers:
+                        # Once only: what is asked may be to start a program.
+                        return self._answer(port, request, deadline)
+        raise self._silent(why)
+
+    def _answer(self, port: socket.socket, request: dict[str, Any], deadline: Deadline) -> Any:
+        try:
+            port.sendall(json.dumps(request).encode() + b"\n")
+            line = _line(port, deadline)
+        except OSError as error:
+            raise self._silent(str(error)) from None
+        try:
+            answer = json.loads(line)
+            if "error" in answer:
+                raise NotReady(
+                    f"the guest agent of {self._guest} refuses {request['execute']}",
+                    details=[str(answer["error"].get("desc", answer["error"]))],
+                )
+            return answer["return"]
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise NotReady(
+                f"the guest agent of {self._guest} does not make sense",
+                details=[line[:200].decode(errors="replace")],
+            ) from None
+
+    def _silent(self, why: str) -> NotReady:
+        return NotReady(f"the guest agent of {self._guest} does not answer", details=[why])
+
+    @contextmanager
+    def _turn(self, path: Path, deadline: Deadline) -> Iterator[None]:
+        """Be the only one who talks to a port; raises NotReady after ``deadline``."""
+        try:
+            turn = path.with_name(f"turn.{path.name}")
+            handle = os.open(turn, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise NotReady(f"{self._guest} does not run", details=[str(error)]) from None
+        try:
+            for _ in attempts(deadline, first=0.005, most=0.05):
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    continue
+            else:
+                raise NotReady(f"{self._guest} is busy with another request")
+            yield
+        finally:
+            os.close(handle)
+
+
+def _in_step(port: socket.socket, path: Path, deadline: Deadline) -> bool:
+    """Connect, and tell what the agent says now from what it said to others.
+
+    guest-sync-delimited of the protocol: 0xFF makes the agent forget half a request, and its
+    answer begins with 0xFF.
+    """
+    soon = Deadline.after(min(_SYNC_SECONDS, max(deadline.left, 0.05)))
+    port.settimeout(max(soon.left, 0.05))
+    port.connect(str(path))
+    sign = secrets.randbelow(2**31)
+    sync = {"execute": "guest-sync-delimited", "arguments": {"id": sign}}
+    port.sendall(b"\xff" + json.dumps(sync).encode() + b"\n")
+    while not soon.passed:
+        line = _line(port, soon).rpartition(b"\xff")[2]
+        try:
+            if json.loads(line).get("return") == sign:
+                return True
+        except (ValueError, AttributeError):
+            continue  # the rest of an answer that somebody did not wait for
+    return False
+
+
+def _line(port: socket.socket, deadline: Deadline) -> bytes:
+    """The next line; raises OSError if none comes in time or the port is closed."""
+    line = b""
+    while not line.endswith(b"\n"):
+        port.settimeout(max(deadline.left, 0.05))
+        chunk = port.recv(65536)
+        if not chunk:
+            raise ConnectionResetError("the port was closed: another program uses it")
+        line += chunk
+    return line

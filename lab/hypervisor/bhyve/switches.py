@@ -1,0 +1,125 @@
+"""Switches of vm-bhyve: one for each lab that runs, with a subnet and an address of the host.
+
+A switch is a bridge(4); "private" in vm-bhyve's sense would keep the nodes of a lab apart. Both
+interfaces of a guest are on its lab's switch: towards the host each lab has its own subnet,
+towards each other all labs use the same addresses, and no bridge leads to another.
+
+A claim, a file in ``.lab``, is written before a switch is made and says whose it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import IPv4Interface, IPv4Network
+from pathlib import Path
+
+from lab.errors import Conflict
+from lab.guest.network import OWN_PREFIX, own_address
+from lab.hypervisor.bhyve import text
+from lab.hypervisor.bhyve.command import vm
+from lab.hypervisor.bhyve.text import Switch
+
+
+class Switches:
+    """The switches whose claims are in ``directory``; ``home`` marks ours.
+
+    Callers keep others out meanwhile (``Place.hold``).
+    """
+
+    def __init__(self, directory: Path, home: str) -> None:
+        self._directory = directory
+        self._home = home
+
+    def free(self, segment: int) -> bool:
+        """Whether no other switch has the name, the bridge or the subnet of ``segment``."""
+        found = _listed()
+        return name_of(segment) not in found and not _in_the_way(segment, found)
+
+    def ensure(self, segment: int) -> str:
+        """The name of the switch of ``segment``, which is made if need be.
+
+        Raises Conflict if another's switch is in its way, and what ``vm`` raises.
+        """
+        name, found = name_of(segment), _listed()
+        if name in found and name not in self._ours():
+            raise _conflict(segment, name)
+        if other := _in_the_way(segment, found):
+            raise _conflict(segment, other)
+        doing = f"making the switch {name}"
+        if name not in found:
+            self._claim(name).write_text(json.dumps({"home": self._home}))
+            address = f"{own_address(segment, 0)}/{OWN_PREFIX}"
+            vm(doing, "switch", "create", "-a", address, name)
+        elif not found[name].bridge:
+            vm(doing, "init")  # as at boot: makes the bridges of all switches that have none
+        return name
+
+    def sweep(self, used: Iterable[str]) -> None:
+        """Remove those of our switches that are not ``used``."""
+        if not (needless := set(self._ours()) - set(used)):
+            return
+        found = _listed()
+        if any(name in found and not found[name].bridge for name in needless):
+            vm("making bridges", "init")  # `vm switch destroy` refuses a switch without one
+        for name in sorted(needless):
+            if name in found:
+                vm(f"removing the switch {name}", "switch", "destroy", name)
+            self._claim(name).unlink(missing_ok=True)
+
+    def _ours(self) -> Iterator[str]:
+        for path in self._directory.glob("switch-*.json"):
+            try:
+                home = json.loads(path.read_text())["home"]
+            except (OSError, ValueError, TypeError, KeyError):
+                continue  # another's, or of no use to anyone
+            if home == self._home:
+                yield path.stem.removeprefix("switch-")
+
+    def _claim(self, name: str) -> Path:
+        return self._directory / f"switch-{name}.json"
+
+
+def name_of(segment: int) -> str:
+    """The switch's name: up to 12 characters, so that the bridge is called ``vm-<name>``.
+
+    Without hyphens: it becomes part of variables' names in vm-bhyve's configuration.
+    """
+    return f"lab{segment}"
+
+
+def _listed() -> dict[str, Switch]:
+    return text.switches(vm("listing switches", "switch", "list"))
+
+
+def _in_the_way(segment: int, found: Mapping[str, Switch]) -> str:
+    """The name of a switch that shares the subnet or the bridge of ``segment``, or nothing."""
+    name = name_of(segment)
+    subnet = IPv4Interface(f"{own_address(segment, 0)}/{OWN_PREFIX}").network
+    for other in found.values():
+        if other.name == name:
+            continue
+        # vm-bhyve finds a switch's bridge by so much of its name's hash, and no more.
+        if _viid(other.name) == _viid(name) or _overlaps(other.address, subnet):
+            return other.name
+    return ""
+
+
+def _overlaps(address: str, subnet: IPv4Network) -> bool:
+    try:
+        return bool(address) and IPv4Interface(address).network.overlaps(subnet)
+    except ValueError:
+        return False
+
+
+def _viid(name: str) -> str:
+    # switch::__viid in lib/vm-switch of vm-bhyve: md5 -qs NAME, cut to five characters.
+    return hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()[:5]
+
+
+def _conflict(segment: int, other: str) -> Conflict:
+    return Conflict(
+        f"the subnet of {own_address(segment, 0)}/{OWN_PREFIX} is taken by the switch {other}",
+        hint="`vm switch list` shows it; another LAB_HOME may own it",
+    )

@@ -1,0 +1,101 @@
+"""The switches of the double of ``vm``; what was read is listed in ``vm_double``."""
+
+from __future__ import annotations
+
+import json
+import os
+from hashlib import md5
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vm_double import Machine
+
+
+def main(m: Machine, arguments: list[str]) -> int:
+    """cmd::parse_switch, and the part of ``vm init`` that concerns switches"""
+    command, *rest = arguments
+    if command == "init":
+        for name in _names(m):
+            _init(m, name)
+    elif command == "list":
+        _list(m)
+    elif command == "create":
+        _create(m, rest)
+    elif command == "destroy":
+        _destroy(m, rest[0])
+    return 0
+
+
+def _names(m: Machine) -> list[str]:
+    return m.config(m.system).get("switch_list", "").split()
+
+
+def _create(m: Machine, arguments: list[str]) -> None:
+    from vm_double import CIDR, NAME, err
+
+    address = arguments[1] if arguments[0] == "-a" else ""
+    name = arguments[-1]
+    if not NAME.fullmatch(name):
+        err(f"invalid switch name - '{name}'")
+    if name in _names(m):
+        err(f"switch {name} already exists")
+    if address and not CIDR.fullmatch(address):
+        err("address must be supplied in CIDR notation (e.g. 192.0.2.1/24, 3fff::1/64)")
+    values = m.config(m.system)
+    values["switch_list"] = " ".join([*_names(m), name])
+    values[f"type_{name}"] = "standard"
+    if address:
+        values[f"addr_{name}"] = address
+    m.set_system(values)
+    _init(m, name)
+
+
+def _init(m: Machine, name: str) -> None:
+    """switch::standard::init"""
+    if m.bridge(name):
+        return
+    number = 0
+    while (m.root / "if" / f"bridge{number}").exists():
+        number += 1
+    interface = f"vm-{name}" if len(name) <= 12 else f"bridge{number}"
+    viid = f"viid-{md5(name.encode()).hexdigest()[:5]}@"  # noqa: S324  as vm-bhyve does
+    what = {
+        "groups": ["vm-switch", viid],
+        "address": m.config(m.system).get(f"addr_{name}", ""),
+        "members": [],
+    }
+    path = m.root / "if" / interface
+    draft = m.root / f"draft-{os.getpid()}"
+    draft.write_text(json.dumps(what))
+    draft.replace(path)
+
+
+def _list(m: Machine) -> None:
+    """switch::list, switch::standard::show"""
+    from vm_double import column
+
+    conf = m.config(m.system)
+    rows = [["NAME", "TYPE", "IFACE", "ADDRESS", "PRIVATE", "MTU", "VLAN", "PORTS"]]
+    for name in _names(m):
+        bridge, address = m.bridge(name) or "-", conf.get(f"addr_{name}") or "-"
+        ports = conf.get(f"ports_{name}", "-")
+        private = conf.get(f"private_{name}", "no")
+        rows.append([name, "standard", bridge, address, private, "-", "-", ports])
+    column(rows)
+
+
+def _destroy(m: Machine, name: str) -> None:
+    """switch::remove"""
+    from vm_double import err
+
+    values = m.config(m.system)
+    if f"type_{name}" not in values:
+        err("unable to remove switch of unknown type")
+    bridge = m.bridge(name)
+    if not bridge:
+        err("failed to remove virtual switch")
+    (m.root / "if" / bridge).unlink()
+    values["switch_list"] = " ".join(other for other in _names(m) if other != name)
+    for key in ("type", "addr", "ports", "private"):
+        values.pop(f"{key}_{name}", None)
+    m.set_system(values)
