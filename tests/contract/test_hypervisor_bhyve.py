@@ -9,7 +9,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -27,6 +27,8 @@ from lab.hypervisor.bhyve.driver import BhyveHypervisor
 from lab.hypervisor.bhyve.text import Switch, switches
 from lab.run import run
 from lab.wait import Deadline, until
+
+Golden = Callable[[str, str], None]
 
 
 def _open(firmware: Path, home: str) -> ClosableHypervisor:
@@ -208,6 +210,21 @@ class TestBhyve(ColdContract):
         assert "bhyve exited with status 4" in failure.value.details
         assert there(root) == []
         assert bridges() == {}
+
+    def test_the_commands_of_a_lab_s_life(
+        self, site: Site, ours: Hypervisor, root: Path, golden: Golden
+    ) -> None:
+        """Shows people what is run on their host; how often is looked at states does not count."""
+        first, second = site.guest("n1"), site.guest("n2")
+        network = replace(first.network, segment=23306)
+        for guest in (first, second):
+            ours.start(replace(guest, network=network))
+        assert ours.channel(first.name).ping(SECONDS)
+        ours.stop(first.name, force=False, timeout=SECONDS)
+        ours.stop(second.name, force=True)
+        lines = (root / "calls").read_text().replace(site.token, "pxc").splitlines()
+        once = [line for n, line in enumerate(lines) if lines[n - 1 : n] != [line]]
+        golden("bhyve-commands.txt", "".join(f"{line}\n" for line in once))
 
     @pytest.mark.parametrize("tags", [True, False], ids=["1.8", "1.7"])
     def test_versions_of_vm_bhyve(

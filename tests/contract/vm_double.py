@@ -1,8 +1,9 @@
 """A double of vm-bhyve's ``vm``: its states, messages, refusals and exit codes, without FreeBSD.
 
 Run as ``vm_double.py ROOT ARGUMENT...``; ``install`` writes the program that tests put on PATH.
-ROOT holds what FreeBSD would: ``rc.json`` (rc.conf and the machine), ``dev/vmm``, ``proc`` (the
-titles of processes), ``if`` (interfaces), and ``vm``, which is $vm_dir.
+ROOT holds ``calls``, a line for each, and what FreeBSD would: ``rc.json`` (rc.conf and the
+machine), ``dev/vmm``, ``proc`` (the titles of processes), ``if`` (interfaces), and ``vm``, which
+is $vm_dir.
 
 Read from vm-bhyve (1.8-devel, August 2026), function by function:
 
@@ -286,6 +287,8 @@ def checks(m: Machine) -> None:
 
 def main(root: str, *arguments: str) -> int:
     m = Machine(Path(root))
+    with (m.root / "calls").open("a") as calls:
+        calls.write(shlex.join(["vm", *arguments]) + "\n")
     if not arguments:
         err("no command specified")
     command, rest = arguments[0], list(arguments[1:])
