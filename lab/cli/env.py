@@ -26,8 +26,9 @@ _BARE = re.compile(r"[A-Za-z0-9_@%+=:,./?&-]*")
 def environment(view: LabView) -> dict[str, str]:
     """What a program needs to reach a lab. The first node stands for it.
 
-    ``LAB_PORTS`` has the SQL ports of all nodes. The MYSQL_ variables are those that the
-    mysql and mariadb clients read. ``LAB_SSL_`` ones are there if the lab takes TLS.
+    ``LAB_HOSTS`` and ``LAB_PORTS`` have the addresses and SQL ports of all nodes. The MYSQL_
+    variables are those that the mysql and mariadb clients read. ``LAB_SSL_`` ones are there if
+    the lab takes TLS.
     """
     if not view.nodes:
         raise NotFound(f"lab {view.name} has no nodes", hint="`lab down` removes what is left")
@@ -45,6 +46,7 @@ def environment(view: LabView) -> dict[str, str]:
         "LAB_PORT": str(first.sql_port),
         "LAB_USER": view.user,
         "LAB_PASSWORD": view.password,
+        "LAB_HOSTS": ",".join(node.host for node in view.nodes),
         "LAB_PORTS": ",".join(str(node.sql_port) for node in view.nodes),
         "MYSQL_HOST": first.host,
         "MYSQL_TCP_PORT": str(first.sql_port),

@@ -53,10 +53,22 @@ def inner_mac(index: int) -> str:
     return f"52:54:00:4c:01:{index:02x}"
 
 
-def files(index: int, names: list[str]) -> dict[str, SeedFile]:
-    """What the ``index``-th of the nodes ``names`` is told about its network."""
+def files(index: int, names: list[str], own: int | None = None) -> dict[str, SeedFile]:
+    """What the ``index``-th of the nodes ``names`` is told about its network.
+
+    ``own``: the lab's segment, where the hypervisor forwards no ports.
+    """
     hosts = ["127.0.0.1 localhost", "::1 localhost"]
     hosts += [f"{inner_address(number)} {name}" for number, name in enumerate(names, 1)]
+    return {
+        "/etc/hostname": SeedFile(f"{names[index - 1]}\n".encode()),
+        "/etc/hosts": SeedFile("".join(f"{line}\n" for line in hosts).encode()),
+        **cards(index, own),
+    }
+
+
+def cards(index: int, own: int | None) -> dict[str, SeedFile]:
+    """The part of ``files`` that differs between labs where ``own`` is given."""
     network = {
         "OUTER_MAC": outer_mac(index),
         "OUTER_ADDRESS": OUTER_ADDRESS,
@@ -64,8 +76,8 @@ def files(index: int, names: list[str]) -> dict[str, SeedFile]:
         "INNER_MAC": inner_mac(index),
         "INNER_ADDRESS": f"{inner_address(index)}/24",
     }
-    return {
-        "/etc/hostname": SeedFile(f"{names[index - 1]}\n".encode()),
-        "/etc/hosts": SeedFile("".join(f"{line}\n" for line in hosts).encode()),
-        "/etc/lab/network": SeedFile("".join(f"{k}={v}\n" for k, v in network.items()).encode()),
-    }
+    if own is not None:
+        network["OUTER_ADDRESS"] = f"{own_address(own, index)}/{OWN_PREFIX}"
+        network["OUTER_GATEWAY"] = own_address(own, 0)
+    lines = "".join(f"{key}={value}\n" for key, value in network.items())
+    return {"/etc/lab/network": SeedFile(lines.encode())}

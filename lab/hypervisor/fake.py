@@ -215,7 +215,8 @@ class FakeHypervisor:
         """
         self._before("sql")
         with self._guests.hold():
-            listening = [r for r in self._guests.all() if r.listens(host, port, _SQL_PORT)]
+            own = not self._capabilities.forwards
+            listening = [r for r in self._guests.all() if r.listens(host, port, _SQL_PORT, own=own)]
             if not listening or not self._answers(listening[0]):
                 raise NotReady(f"no SQL at port {port}", details=["Connection refused"])
             there = self._caught_up(listening[0])

@@ -11,6 +11,7 @@ from typing import Any
 
 from lab.errors import Conflict, HostUnfit, NotFound, PortTaken
 from lab.hypervisor import Disk, GuestShape, GuestSpec, GuestState
+from lab.hypervisor.fake_inside import own_address
 from lab.names import EVERYWHERE, GuestName
 from lab.storage import hold
 
@@ -20,7 +21,8 @@ class Record:
     """A guest as it exists. ``since``: when it began to run, seconds since the epoch.
 
     ``saved``: its RAM was captured, so that it may only be stopped. ``why``: see Guest.
-    ``addresses``: of the host, where ``ports`` are open.
+    ``addresses``: of the host, where ``ports`` are open; ``own``: the address that its seed
+    gives it.
     """
 
     name: GuestName
@@ -36,9 +38,15 @@ class Record:
     saved: bool = False
     why: str = ""
     addresses: dict[int, str] = field(default_factory=dict)
+    own: str = ""
 
-    def listens(self, host: str, port: int, guest_port: int) -> bool:
-        """Whether the host's ``port`` leads to ``guest_port`` for who asks at ``host``."""
+    def listens(self, host: str, port: int, guest_port: int, *, own: bool) -> bool:
+        """Whether ``port`` leads to ``guest_port`` for who asks at ``host``.
+
+        ``own``: guests are reached at their own addresses, not through the host's.
+        """
+        if own:
+            return (host, port) == (self.own, guest_port)
         there = self.addresses.get(port) in (host, EVERYWHERE)
         return there and self.ports.get(port) == guest_port
 
@@ -63,6 +71,7 @@ class Record:
             guest.memory_file,
             since,
             addresses={f.host_port: f.address for f in guest.network.forwards},
+            own=own_address(guest.disks),
         )
 
 

@@ -105,15 +105,26 @@ def write_inside(disks: Sequence[Disk], inside: Inside) -> None:
 
 
 def members(disks: Sequence[Disk]) -> int:
-    """How many nodes a guest's seed tells it about, 0 if it has none."""
+    """How many nodes a guest's seed tells it about, 0 if it does not."""
+    prefix = network.inner_address(1).rsplit(".", 1)[0] + "."
+    return sum(line.startswith(prefix) for line in _seeded(disks, "/etc/hosts"))
+
+
+def own_address(disks: Sequence[Disk]) -> str:
+    """The address towards the host that a guest's seed gives it, empty if it does not."""
+    lines = [line.partition("=") for line in _seeded(disks, "/etc/lab/network")]
+    return {key: value for key, _, value in lines}.get("OUTER_ADDRESS", "").partition("/")[0]
+
+
+def _seeded(disks: Sequence[Disk], path: str) -> list[str]:
+    """The lines of a file in a guest's seed, none if it has none."""
     for disk in disks:
         if disk.serial == seed.SERIAL:
-            prefix = network.inner_address(1).rsplit(".", 1)[0] + "."
             with tarfile.open(disk.path) as archive:
-                hosts = archive.extractfile("lab/root/etc/hosts")
-                lines = hosts.read().decode().splitlines() if hosts else []
-            return sum(line.startswith(prefix) for line in lines)
-    return 0
+                if f"lab/root{path}" in archive.getnames():
+                    file = archive.extractfile(f"lab/root{path}")
+                    return file.read().decode().splitlines() if file else []
+    return []
 
 
 def status(running: int, nodes: int, apart: str = "") -> dict[str, str]:

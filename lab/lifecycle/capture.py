@@ -29,7 +29,12 @@ def capture(
     guests = [node.guest for node in nodes]
     if not warm:
         write_out(ctx, guests)
-    ctx.hypervisor.pause(guests)
+    if ctx.hypervisor.capabilities().pauses:
+        ctx.hypervisor.pause(guests)
+    else:
+        # All at once, long before any could miss another: the same, but for them there is no
+        # way back.
+        each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
     if warm:
         each(
             lambda node: ctx.hypervisor.save_memory(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lab.hypervisor import GuestSpec, MemoryImage
 from lab.lifecycle.captured import Manifest
 from lab.lifecycle.context import Context
-from lab.lifecycle.form import intend, mark_origin
+from lab.lifecycle.form import intend, mark_origin, seed_of
 from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec
 from lab.lifecycle.parallel import each
 from lab.lifecycle.template import origins
@@ -74,7 +74,7 @@ def wake(
         wiring = Wiring(
             home=ctx.home.id,
             segment=segment,
-            seed=ctx.home.seed(template, node.name),
+            seed=seed_of(ctx, node, template, segment),
             console_log=ctx.home.console_log(node.guest),
             memory_file=ctx.home.ram(manifest.key, node.name) if warm else None,
         )

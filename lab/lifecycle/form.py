@@ -10,7 +10,7 @@ from lab.blueprints import Blueprint
 from lab.hypervisor import GuestSpec
 from lab.lifecycle import image as images
 from lab.lifecycle.context import Context
-from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec, seed_disk
+from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec, own_seed, seed_disk
 from lab.lifecycle.parallel import each
 from lab.lifecycle.ready import FROM_INSIDE, through_agent, until_ready
 from lab.names import Owner, VolumeName
@@ -88,7 +88,24 @@ def write_seed(ctx: Context, formation: Formation, node: Node) -> Path:
         formation.image.engine,
         formation.size,
         formation.profile.engine,
+        formation.segment,
     )
+    return _put_seed(path, content)
+
+
+def seed_of(ctx: Context, node: Node, template: Owner | None, segment: int) -> Path:
+    """The seed that ``node`` boots with once it was made; ``template``: what it is a clone of.
+
+    Where guests have addresses of their own, a clone has a seed of its own, which is written.
+    """
+    if template is None:
+        return ctx.home.seed(node.owner, node.name)
+    if not node.own:
+        return ctx.home.seed(template, node.name)
+    return _put_seed(ctx.home.seed(node.owner, node.name), own_seed(node, segment))
+
+
+def _put_seed(path: Path, content: bytes) -> Path:
     with writing(path):
         path.write_bytes(content)
         path.chmod(0o644)

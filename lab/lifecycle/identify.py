@@ -15,7 +15,7 @@ from lab.lifecycle.authority import authority as authority_of
 from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Node
 from lab.lifecycle.parallel import each
-from lab.names import EVERYWHERE, LOOPBACK, Owner, is_loopback
+from lab.names import EVERYWHERE, LOOPBACK, Owner
 from lab.paths import writing
 
 __all__ = [
@@ -58,8 +58,7 @@ def prepare(ctx: Context, owner: Owner, nodes: Sequence[Node]) -> Prepared:
         login = identity.make_ssh_key(f"lab {owner.name}")
         _write(key, login.private)
     hosts = {
-        f"[127.0.0.1]:{node.ssh_port}": " ".join(own[node.name].ssh_host.public.split()[:2])
-        for node in nodes
+        _known_as(node): " ".join(own[node.name].ssh_host.public.split()[:2]) for node in nodes
     }
     lines = known.read_text(encoding="utf-8").splitlines() if known.exists() else []
     kept = [line for line in lines if line.partition(" ")[0] not in hosts]
@@ -101,9 +100,7 @@ def personalise(
             engine=(engine.uid, engine.gid),
             tls_directory=_TLS_DIRECTORY,
             authorized=login.public,
-            statements=blueprint.own(
-                member, engine, USER, password, tls=not is_loopback(node.address)
-            ),
+            statements=blueprint.own(member, engine, USER, password, tls=node.published),
         )
         ctx.hypervisor.channel(node.guest).personalise(message, timeout=timeout)
 
@@ -134,6 +131,11 @@ def renew(
         ctx.hypervisor.channel(node.guest).personalise(message, timeout=timeout)
 
     each(one, nodes)
+
+
+def _known_as(node: Node) -> str:
+    """How ssh names the host of a node in its file of known ones."""
+    return node.own or f"[{LOOPBACK}]:{node.ssh_port}"
 
 
 def _names(node: Node) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from lab.errors import InvalidSpec, NotFound
 from lab.lifecycle.context import Context
 from lab.lifecycle.look import node_of, record_of
-from lab.names import LOOPBACK, GuestName, Owner
+from lab.names import GuestName, Owner
 from lab.run import lines as lines_of
 from lab.suggest import did_you_mean
 
@@ -45,7 +45,7 @@ def ssh_argv(ctx: Context, name: str, node: str) -> list[str]:
     argv = ["ssh", "-i", str(private / "id_ed25519"), "-p", str(found.ssh_port)]
     for option, value in options.items():
         argv += ["-o", f"{option}={value}"]
-    return [*argv, f"root@{LOOPBACK}"]
+    return [*argv, f"root@{found.ssh_host}"]
 
 
 def console_argv(ctx: Context, name: str, node: str) -> list[str]:

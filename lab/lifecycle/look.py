@@ -75,8 +75,12 @@ def nodes_of(ctx: Context, name: str) -> tuple[Node, ...]:
     found = ctx.store.lab_with_nodes(name)
     owner, where = Owner("lab", name), (found.lab.address, found.lab.host)
     return tuple(
-        Node(owner, n.name, n.idx, n.role, n.sql_port, n.ssh_port, *where) for n in found.nodes
-    )
+        Node(
+            owner, n.name, n.idx, n.role, n.sql_port, n.ssh_port,
+            *((n.own, n.own) if n.own else where), n.own,
+        )
+        for n in found.nodes
+    )  # fmt: skip
 
 
 def node_of(ctx: Context, name: str, node: str) -> Node:
@@ -118,7 +122,7 @@ def _view(
 ) -> LabView:
     record = found.lab
     nodes = tuple(_node(record, node, guests) for node in found.nodes)
-    dsn = dsn_of(record, nodes[0].sql_port) if nodes and record.user else ""
+    dsn = dsn_of(record, found.nodes[0]) if nodes and record.user else ""
     return LabView(
         name=record.name,
         blueprint=record.blueprint,
@@ -162,8 +166,9 @@ def _node(record: LabRecord, node: NodeRecord, guests: Mapping[GuestName, Guest]
     if state == "running" and record.state == "ready":
         state = "ready"
     why = guest.why if guest else ""
+    host = node.own or record.host
     return NodeView(
-        node.name, node.role, state, record.host, node.sql_port, node.ssh_port, node.guest, why
+        node.name, node.role, state, host, node.sql_port, node.ssh_port, node.guest, why
     )
 
 

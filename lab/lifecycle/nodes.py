@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lab.blueprints import Blueprint, Engine, Member
 from lab.guest import network, seed
 from lab.hypervisor import DirectBoot, Disk, Forward, GuestSpec, Network
-from lab.names import LOOPBACK, GuestName, Owner, VolumeName, guest_name, node_name
+from lab.names import (
+    LOOPBACK,
+    GuestName,
+    Owner,
+    VolumeName,
+    guest_name,
+    is_loopback,
+    node_name,
+)
 from lab.profile import EngineProfile
 from lab.spec import NodeSize
 from lab.storage import Volume
@@ -41,6 +49,8 @@ class Node:
     """A node to be made. Ports are the host's, 0 for none.
 
     ``address``: at which its SQL port is published; ``host``: what others are told in its place.
+    ``own``: the guest's own address, where the hypervisor forwards no ports; ``address`` and
+    ``host`` are the same then, and the ports are the guest's.
     """
 
     owner: Owner
@@ -51,6 +61,17 @@ class Node:
     ssh_port: int = 0
     address: str = LOOPBACK
     host: str = LOOPBACK
+    own: str = ""
+
+    @property
+    def published(self) -> bool:
+        """Whether others than this host can reach it, which then takes TLS."""
+        return not self.own and not is_loopback(self.address)
+
+    @property
+    def ssh_host(self) -> str:
+        """The address at which its SSH port is."""
+        return self.own or LOOPBACK
 
     @property
     def guest(self) -> GuestName:
@@ -97,6 +118,24 @@ def plan(
     ]
 
 
+def plan_own(owner: Owner, roles: Sequence[str], segment: int) -> list[Node]:
+    """As ``plan``, where the host reaches guests at their own addresses."""
+    found = []
+    for node in plan(owner, roles):
+        own = network.own_address(segment, node.index)
+        found.append(
+            replace(
+                node,
+                sql_port=network.SQL_PORT,
+                ssh_port=network.SSH_PORT,
+                address=own,
+                host=own,
+                own=own,
+            )
+        )
+    return found
+
+
 def seed_disk(
     node: Node,
     nodes: Sequence[Node],
@@ -104,12 +143,22 @@ def seed_disk(
     engine: Engine,
     size: NodeSize,
     profile: EngineProfile,
+    segment: int,
 ) -> bytes:
-    """The seed that ``node`` boots with."""
+    """The seed that ``node`` boots with on ``segment``."""
     members = [Member(n.name, n.index, network.inner_address(n.index)) for n in nodes]
-    files = network.files(node.index, [n.name for n in nodes])
+    own = segment if node.own else None
+    files = network.files(node.index, [n.name for n in nodes], own)
     files |= blueprint.files(members[node.index - 1], members, engine, size.memory, profile)
     return seed.pack(files)
+
+
+def own_seed(node: Node, segment: int) -> bytes:
+    """The seed of a clone whose address differs from that of the template's node.
+
+    It tells nothing else: what became of the node's other files stays.
+    """
+    return seed.pack(network.cards(node.index, segment))
 
 
 def guest_spec(
@@ -124,7 +173,7 @@ def guest_spec(
             (node.sql_port, network.SQL_PORT, node.address),
             (node.ssh_port, network.SSH_PORT, LOOPBACK),
         )
-        if port
+        if port and not node.own
     ]
     return GuestSpec(
         name=node.guest,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from lab.errors import HostUnfit
 from lab.lifecycle import identify
 from lab.lifecycle.context import Context
-from lab.lifecycle.nodes import Node
+from lab.lifecycle.nodes import Node, plan, plan_own
 from lab.names import LOOPBACK, Owner, is_loopback
 
 TRIES = 3
@@ -43,11 +43,12 @@ def move_taken(ctx: Context, nodes: Sequence[Node]) -> tuple[Node, ...]:
 
     None of ``nodes`` runs; their lab's lock is held. Raises HostUnfit.
     """
-    for address in {node.address for node in nodes}:
+    for address in {node.address for node in nodes if not node.own}:
         check_published(address)
     wanted = [
         (port, address)
         for node in nodes
+        if not node.own
         for port, address in ((node.sql_port, node.address), (node.ssh_port, LOOPBACK))
     ]
     taken = [port for port, address in wanted if port and not _tcp_free(address, port)]
@@ -74,6 +75,27 @@ def move_taken(ctx: Context, nodes: Sequence[Node]) -> tuple[Node, ...]:
     changes = ", ".join(f"{old} is {now} now" for old, now in new.items())
     ctx.progress.note("ports", f"other programs use ports of {owner.name}: {changes}")
     return moved
+
+
+def allot(
+    ctx: Context, owner: Owner, roles: Sequence[str], address: str, host: str
+) -> tuple[tuple[Node, ...], int]:
+    """The nodes of a lab with what leads to them, and its segment; all of it reserved.
+
+    ``address``, ``host``: where ports are published, and what others are told. Raises HostUnfit.
+    """
+    if ctx.hypervisor.capabilities().forwards:
+        ports = reserve_ports(ctx, owner, 2 * len(roles), address)
+        segment = reserve_segment(ctx, owner)
+        return tuple(plan(owner, roles, ports, address=address, host=host)), segment
+    if not is_loopback(address):
+        raise HostUnfit(
+            f"SQL cannot be published at {address}: guests have addresses of their own here, and"
+            " no ports lead to them",
+            hint="set publish (LAB_PUBLISH) to 127.0.0.1, and let the host's firewall redirect",
+        )
+    segment = reserve_segment(ctx, owner)
+    return tuple(plan_own(owner, roles, segment)), segment
 
 
 def reserve_segment(ctx: Context, owner: Owner) -> int:

@@ -11,6 +11,7 @@ from lab.hypervisor import GuestSpec
 from lab.lifecycle import image as images
 from lab.lifecycle import unfinished
 from lab.lifecycle.context import Context
+from lab.lifecycle.form import seed_of
 from lab.lifecycle.identify import renew, set_clocks
 from lab.lifecycle.look import lab, node_of, nodes_of, record_of
 from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec
@@ -75,7 +76,8 @@ def _stop_all(ctx: Context, nodes: Sequence[Node], *, force: bool) -> None:
     if not force:
         # A stop that was killed may have paused some: they were written out before that.
         write_out(ctx, [guest for guest in guests if there[guest].state == "running"])
-        ctx.hypervisor.pause(guests)
+        if ctx.hypervisor.capabilities().pauses:
+            ctx.hypervisor.pause(guests)
     each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
 
 
@@ -185,8 +187,8 @@ def _resume(ctx: Context, nodes: Sequence[Node]) -> None:
 
 
 def _spec(ctx: Context, record: LabRecord, image: Image, node: Node) -> GuestSpec:
-    seeded_by = Owner("template", record.template) if record.template else node.owner
-    seed = ctx.home.seed(seeded_by, node.name)
+    template = Owner("template", record.template) if record.template else None
+    seed = seed_of(ctx, node, template, record.segment)
     if not seed.exists():
         raise NotReady(f"{node.name} has lost its seed {seed}", hint="`lab down` the lab")
     wiring = Wiring(

@@ -12,6 +12,7 @@ from lab.errors import HostUnfit, NotReady
 from lab.lifecycle.context import Context
 from lab.lifecycle.look import record_of
 from lab.lifecycle.reach import account_of
+from lab.lifecycle.ready import account_at
 from lab.lifecycle.sql import Account
 from lab.lifecycle.views import SSL_MODE, Rows
 from lab.names import Owner
@@ -83,4 +84,4 @@ def _login(ctx: Context, name: str, node: str | None) -> tuple[Account, int]:
     if not nodes or not record.user:
         raise NotReady(f"the lab {name} is {record.state}: it has no account yet")
     chosen = nodes[0] if node is None else ctx.store.nodes.get(name, node)
-    return account_of(ctx, record), chosen.sql_port
+    return account_at(account_of(ctx, record), chosen.own), chosen.sql_port

@@ -8,7 +8,7 @@ from lab.lifecycle.authority import certificate
 from lab.lifecycle.context import Context
 from lab.lifecycle.views import SSL_MODE
 from lab.names import EVERYWHERE, LOOPBACK, is_loopback
-from lab.state.records import LabRecord
+from lab.state.records import LabRecord, NodeRecord
 
 if TYPE_CHECKING:
     from lab.lifecycle.sql import Account
@@ -32,10 +32,11 @@ def account_of(ctx: Context, record: LabRecord, *, verify: bool = True) -> Accou
     return Account(record.user, record.password, host, ca, verify)
 
 
-def dsn_of(record: LabRecord, port: int) -> str:
+def dsn_of(record: LabRecord, node: NodeRecord) -> str:
     """``mysql://USER:PASSWORD@HOST:PORT/``, with how to check the server where that is needed."""
     mode = f"?ssl-mode={SSL_MODE}" if beyond(record) else ""
-    return f"mysql://{record.user}:{record.password}@{record.host}:{port}/{mode}"
+    host = node.own or record.host
+    return f"mysql://{record.user}:{record.password}@{host}:{node.sql_port}/{mode}"
 
 
 def warning(address: str) -> str:

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,10 +46,16 @@ def through_port(
     """
 
     def answer(node: Node) -> Mapping[str, str]:
-        rows = sql(account, node.sql_port, blueprint.question(), timeout=patience)
+        there = account_at(account, node.own)
+        rows = sql(there, node.sql_port, blueprint.question(), timeout=patience)
         return {str(row[0]): str(row[1]) for row in rows.rows}
 
     return answer
+
+
+def account_at(account: Account, own: str) -> Account:
+    """``account`` for a node that may have an address of its own (``own``)."""
+    return replace(account, host=own) if own else account
 
 
 def through_agent(blueprint: Blueprint, hypervisor: Hypervisor) -> Ask:

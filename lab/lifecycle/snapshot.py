@@ -29,7 +29,8 @@ from lab.suggest import did_you_mean
 def take(ctx: Context, name: str, what: str = "manual") -> SnapshotView:
     """Snapshot a lab, running or stopped; ``what``: a name for it, or a kind of a schedule.
 
-    A running lab's nodes stand still, all at the same time, while it is taken. Raises
+    A running lab's nodes stand still, all at the same time, while it is taken; where they
+    cannot, its volumes are taken at one moment, as by a power failure. Raises
     NotFound, and Conflict while another command works on the lab.
     """
     with lock(ctx.home, "lab", name, wait=False):
@@ -109,17 +110,32 @@ def _take(ctx: Context, name: str, what: str) -> Taken:
     with ctx.progress.step("snapshot", f"taking the snapshot {label}"):
         running = _running(ctx, name)
         write_out(ctx, running)
-        try:
-            ctx.hypervisor.pause(running)
+        if ctx.hypervisor.capabilities().pauses:
+            made = _still(ctx, name, running, volumes, label)
+        else:
             made = ctx.storage.snapshot(volumes, label)
-        finally:
-            there_ = ctx.hypervisor.guests()
-            ctx.hypervisor.resume([guest for guest in running if guest in there_])
-        # Their clocks stood still meanwhile, each time a little.
-        with suppress(LabError):
-            set_clocks(ctx, [node for node in nodes_of(ctx, name) if node.guest in running])
         ctx.storage.persist(made)
     return schedule.read(label)
+
+
+def _still(
+    ctx: Context,
+    name: str,
+    running: Sequence[GuestName],
+    volumes: Sequence[VolumeName],
+    label: str,
+) -> Sequence[VolumeSnapshot]:
+    """A snapshot while the guests that run stand still."""
+    try:
+        ctx.hypervisor.pause(running)
+        made = ctx.storage.snapshot(volumes, label)
+    finally:
+        there_ = ctx.hypervisor.guests()
+        ctx.hypervisor.resume([guest for guest in running if guest in there_])
+    # Their clocks stood still meanwhile, each time a little.
+    with suppress(LabError):
+        set_clocks(ctx, [node for node in nodes_of(ctx, name) if node.guest in running])
+    return made
 
 
 def _torn(ctx: Context, name: str) -> list[str]:

@@ -21,8 +21,8 @@ from lab.lifecycle.form import Formation, form, until_formed
 from lab.lifecycle.handover import hand_over
 from lab.lifecycle.identify import USER, Prepared, make_password, prepare
 from lab.lifecycle.look import lab as look_at
-from lab.lifecycle.nodes import Image, Node, plan
-from lab.lifecycle.ports import TRIES, reserve_ports, reserve_segment
+from lab.lifecycle.nodes import Image, Node
+from lab.lifecycle.ports import TRIES, allot
 from lab.lifecycle.preflight import preflight
 from lab.lifecycle.reach import account_of, warning
 from lab.lifecycle.remove import forget, release
@@ -200,9 +200,7 @@ def _allot(
     password = make_password()
     with ctx.store.transaction():
         record = ctx.store.labs.get(job.owner.name)
-        ports = reserve_ports(ctx, job.owner, 2 * len(roles), record.address)
-        segment = reserve_segment(ctx, job.owner)
-        nodes = tuple(plan(job.owner, roles, ports, address=record.address, host=record.host))
+        nodes, segment = allot(ctx, job.owner, roles, record.address, record.host)
         ctx.store.labs.update(
             job.owner.name,
             engine=image.engine.name,
@@ -217,7 +215,16 @@ def _allot(
         )
         ctx.store.nodes.add(
             [
-                NodeRecord(job.owner.name, n.name, n.index, n.role, n.guest, n.sql_port, n.ssh_port)
+                NodeRecord(
+                    job.owner.name,
+                    n.name,
+                    n.index,
+                    n.role,
+                    n.guest,
+                    n.sql_port,
+                    n.ssh_port,
+                    {"address": n.own} if n.own else {},
+                )
                 for n in nodes
             ]
         )

@@ -69,7 +69,7 @@ class LabRecord:
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """A node of a lab. ``sql_port``, ``ssh_port``: on the host, 0 for none.
+    """A node of a lab. ``sql_port``, ``ssh_port``: on the host, 0 for none, or at ``own``.
 
     ``extra``: what only one blueprint or driver knows about it; no secrets.
     """
@@ -82,6 +82,11 @@ class NodeRecord:
     sql_port: int = 0
     ssh_port: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def own(self) -> str:
+        """The guest's own address, where the hypervisor forwards no ports; else empty."""
+        return str(self.extra.get("address", ""))
 
 
 @dataclass(frozen=True)

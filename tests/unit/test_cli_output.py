@@ -38,6 +38,7 @@ export LAB_HOST=127.0.0.1
 export LAB_PORT=23306
 export LAB_USER=lab
 export LAB_PASSWORD='it'"'"'s $5'
+export LAB_HOSTS=127.0.0.1,127.0.0.1,127.0.0.1
 export LAB_PORTS=23306,23307,23308
 export MYSQL_HOST=127.0.0.1
 export MYSQL_TCP_PORT=23306

@@ -46,7 +46,7 @@ class World:
             if owner == TEMPLATE:
                 disk = self.storage.create(volume, MIB, {})
                 seed_file.write_bytes(
-                    seed_disk(node, planned, GALERA, ENGINE, SIZE, EngineProfile())
+                    seed_disk(node, planned, GALERA, ENGINE, SIZE, EngineProfile(), 1)
                 )
                 with ram.open("xb") as file:
                     file.truncate(SIZE.memory)

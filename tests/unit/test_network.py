@@ -65,3 +65,25 @@ def test_installations_have_segments_of_their_own() -> None:
     assert all(
         ipaddress.ip_address(group) in ipaddress.ip_network("239.0.0.0/8") for group in groups
     )
+
+
+def test_labs_have_subnets_of_their_own() -> None:
+    """Protects labs from each other: every segment has a subnet, and none reaches into another."""
+    shared = ipaddress.IPv4Network("100.64.0.0/10")
+    seen = set()
+    for segment in (0, 1, 255, 256, 23306, 65535):
+        hosts = [network.own_address(segment, index) for index in (0, *EVERYONE)]
+        subnets = {ipaddress.IPv4Interface(f"{h}/{network.OWN_PREFIX}").network for h in hosts}
+        (subnet,) = subnets
+        assert subnet.subnet_of(shared)
+        assert not set(hosts) & {str(subnet.network_address), str(subnet.broadcast_address)}
+        assert len(set(hosts)) == 1 + NODES_LIMIT
+        seen.add(subnet)
+    assert len(seen) == 6
+
+
+def test_a_node_is_told_its_lab_s_own_address() -> None:
+    file = network.cards(2, 23306)["/etc/lab/network"].content.decode().splitlines()
+    assert "OUTER_ADDRESS=100.86.194.131/26" in file
+    assert "OUTER_GATEWAY=100.86.194.129" in file
+    assert network.files(2, NAMES, 23306)["/etc/lab/network"].content.decode().splitlines() == file
