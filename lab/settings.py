@@ -43,7 +43,7 @@ class Settings:
 
     home: Home
     owner: str
-    hypervisor: Literal["libvirt", "fake"] = "libvirt"
+    hypervisor: Literal["auto", "libvirt", "bhyve", "fake"] = "auto"
     libvirt_uri: str = ""
     storage: Literal["qcow2", "zfs", "fake"] = "qcow2"
     pool: str = ""
@@ -211,7 +211,7 @@ def _host(value: object) -> str:
 _KEYS: Mapping[str, Key] = {
     "home": Key("a directory", _home),
     "owner": Key("a name", _owner),
-    "hypervisor": tomlfile.one_of("libvirt", "fake"),
+    "hypervisor": tomlfile.one_of("auto", "libvirt", "bhyve", "fake"),
     "libvirt_uri": Key("a text such as qemu:///system", tomlfile.text),
     "storage": tomlfile.one_of("qcow2", "zfs", "fake"),
     "pool": Key("a ZFS dataset such as tank/lab", _pool),

@@ -31,7 +31,7 @@ def host(service: ServiceOf, _: Reader) -> Host:
     used = admission.used()
     first, last = settings.port_range
     return Host(
-        hypervisor=settings.hypervisor,
+        hypervisor=can.name,
         accelerator=can.accelerator,
         warm=can.warm,
         why_cold=can.why_cold,

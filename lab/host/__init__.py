@@ -19,7 +19,17 @@ class Memory:
 
 
 def memory(meminfo: Path = Path("/proc/meminfo")) -> Memory:
-    """What the kernel says of memory (proc(5): MemTotal, MemAvailable, in KiB)."""
+    """What the kernel says of memory; raises HostUnfit if it does not.
+
+    ``meminfo``: proc(5), MemTotal and MemAvailable in KiB. FreeBSD has sysctls.
+    """
+    from lab.host.system import system
+
+    if system() == "freebsd":
+        from lab.host import freebsd
+        from lab.host.zfs.source import Source
+
+        return Memory(*freebsd.memory(Source()))
     values = {}
     for line in meminfo.read_text(encoding="ascii").splitlines():
         name, _, rest = line.partition(":")

@@ -17,6 +17,11 @@ def system(name: str = sys.platform) -> System:
     return "freebsd" if name.startswith("freebsd") else "other"
 
 
+def hypervisor(name: System) -> Literal["libvirt", "bhyve"]:
+    """What guests run under on a system, unless something else is asked for."""
+    return "bhyve" if name == "freebsd" else "libvirt"
+
+
 def describe() -> str:
     """Distribution and kernel, for people."""
     kernel = f"{platform.system()} {platform.release()}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from lab.errors import HostUnfit
+from lab.host import system
 from lab.hypervisor import Hypervisor
 from lab.lifecycle.views import Rows
 from lab.paths import Home
@@ -87,23 +88,44 @@ class Context:
         return self.settings.home
 
 
+def hypervisor_of(settings: Settings) -> str:
+    """What guests run under, by name: what ``settings`` ask for, or the usual one here."""
+    if settings.hypervisor == "auto":
+        return system.hypervisor(system.system())
+    return settings.hypervisor
+
+
 @contextmanager
 def open_context(settings: Settings, listener: Listener = ignore) -> Iterator[Context]:
     """The context that ``settings`` ask for; raises HostUnfit if the host cannot do it."""
     settings.home.create()
-    opened = _fake if settings.hypervisor == "fake" else _linux
+    opened = _HYPERVISORS[hypervisor_of(settings)]
     with open_store(settings.home) as store, opened(settings, store, Progress(listener)) as context:
         yield context
 
 
 @contextmanager
-def _linux(settings: Settings, store: Store, progress: Progress) -> Iterator[Context]:
+def _libvirt(settings: Settings, store: Store, progress: Progress) -> Iterator[Context]:
     hypervisor = open_libvirt(settings)
     try:
         storage = open_storage(settings, hypervisor.run_as)
         yield Context(settings, store, storage, hypervisor, progress, _ask, _build)
     finally:
         hypervisor.close()
+
+
+@contextmanager
+def _bhyve(settings: Settings, store: Store, progress: Progress) -> Iterator[Context]:
+    from lab.hypervisor.bhyve.driver import BhyveHypervisor
+
+    if settings.storage != "zfs":
+        raise HostUnfit(
+            "bhyve reads no qcow2 files: volumes must be on ZFS",
+            hint="`lab host init --pool zroot/lab`, with a dataset of yours",
+        )
+    hypervisor = BhyveHypervisor(home=settings.home.id)
+    storage = open_storage(settings, hypervisor.run_as)
+    yield Context(settings, store, storage, hypervisor, progress, _ask, _build)
 
 
 def _ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
@@ -142,6 +164,13 @@ def _fake(settings: Settings, store: Store, progress: Progress) -> Iterator[Cont
         return Rows(result.columns, result.rows, result.affected)
 
     yield Context(settings, store, storage, fake, progress, ask, build)
+
+
+_HYPERVISORS: Mapping[str, Callable[..., AbstractContextManager[Context]]] = {
+    "libvirt": _libvirt,
+    "bhyve": _bhyve,
+    "fake": _fake,
+}
 
 
 def open_storage(settings: Settings, run_as: RunAs) -> Storage:

@@ -12,7 +12,7 @@ from pathlib import Path
 from lab import host
 from lab.errors import LabError
 from lab.host import system, zfs
-from lab.lifecycle.context import Context, open_context
+from lab.lifecycle.context import Context, hypervisor_of, open_context
 from lab.lifecycle.ports import check_published
 from lab.lifecycle.reach import warning
 from lab.lifecycle.views import Finding
@@ -40,6 +40,7 @@ def doctor(settings: Settings) -> list[Finding]:
         *_tools(),
         *_client(),
         *_published(settings),
+        *_bhyve(settings),
         *_guests(settings),
         *_zfs(settings),
     ]
@@ -103,6 +104,15 @@ def _published(settings: Settings) -> Iterator[Finding]:
         return
     open_to = warning(where)
     yield Finding("sql ports", "note" if open_to else "ok", text, open_to)
+
+
+def _bhyve(settings: Settings) -> Iterator[Finding]:
+    """What vm-bhyve needs, where guests run under it; one by one, before it is tried."""
+    if hypervisor_of(settings) == "bhyve":
+        from lab.host import freebsd
+        from lab.host.zfs.source import Source
+
+        yield from freebsd.look(Source())
 
 
 def _guests(settings: Settings) -> Iterator[Finding]:

@@ -15,13 +15,14 @@ from lab.errors import HostUnfit
 from lab.guest.network import own_address
 from lab.hypervisor import Capabilities
 from lab.lifecycle import inside, power, rollback, snapshot
-from lab.lifecycle.context import Context
+from lab.lifecycle.context import Context, open_context
 from lab.lifecycle.down import down
 from lab.lifecycle.look import lab
 from lab.lifecycle.query import query
 from lab.lifecycle.up import up
 from lab.lifecycle.views import LabView
 from lab.names import Owner
+from lab.settings import load
 
 SELF = Capabilities(
     "fake", "bhyve", warm=False, why_cold="bhyve cannot", pauses=False, forwards=False
@@ -93,3 +94,12 @@ def test_ports_that_nobody_forwards_cannot_be_published(world: World) -> None:
         with pytest.raises(HostUnfit, match="addresses of their own"):
             up(ctx, replace(SPEC, name="shop"))
         assert ctx.store.labs.all() == []
+
+
+def test_bhyve_needs_volumes_on_zfs(tmp_path: Path) -> None:
+    """Protects from images that are built and labs that are cloned before the first guest fails."""
+    flags = {"home": tmp_path, "hypervisor": "bhyve", "storage": "qcow2"}
+    settings = load(flags, env={}, files=())
+    with pytest.raises(HostUnfit, match="qcow2") as failure, open_context(settings):
+        pass
+    assert "lab host init" in failure.value.hint

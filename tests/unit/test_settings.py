@@ -105,7 +105,11 @@ def test_the_environment_says_the_same_in_text(tmp_path: Path) -> None:
         ('memory_floor = "lots"', "memory_floor: 'lots' is not a size", "768M"),
         ("memory_floor = -1", "memory_floor is -1", ""),
         ('hypervisor = "libvrt"', "hypervisor: there is no 'libvrt'", "did you mean 'libvirt'"),
-        ('hypervisor = "zzz"', "hypervisor: there is no 'zzz'", "one of libvirt, fake"),
+        (
+            'hypervisor = "zzz"',
+            "hypervisor: there is no 'zzz'",
+            "one of auto, libvirt",
+        ),
         ("port_range = [1, 2, 3]", "port_range is [1, 2, 3]", ""),
         ('port_range = "9-8"', "port_range: 9-8 is no range", "23306"),
         ('publish = "::1"', "publish: '::1' is no IPv4 address", "publish_name"),
