@@ -7,7 +7,6 @@ bhyve's guests run the same agent.
 from __future__ import annotations
 
 import base64
-import socket
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -92,25 +91,3 @@ class AgentChannel:
         if arguments:
             request["arguments"] = arguments
         return self._ports.ask(request, timeout)
-
-
-def exchange(path: str, message: bytes, deadline: Deadline, guest: GuestName) -> str:
-    """Send ``message`` into the port behind the socket ``path``; the line that comes back.
-
-    Raises NotReady.
-    """
-    answer = b""
-    with socket.socket(socket.AF_UNIX) as port:
-        try:
-            port.settimeout(max(deadline.left, 0.1))
-            port.connect(path)
-            port.sendall(message)
-            while not answer.endswith(b"\n"):
-                port.settimeout(max(deadline.left, 0.1))
-                chunk = port.recv(65536)
-                if not chunk:
-                    raise NotReady(f"{guest} ended while it was made itself")
-                answer += chunk
-        except OSError as error:
-            raise NotReady(f"{guest} does not answer at its port", details=[str(error)]) from None
-    return answer.decode(errors="replace").strip()

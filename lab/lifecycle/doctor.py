@@ -37,7 +37,7 @@ def doctor(settings: Settings) -> list[Finding]:
         *_machine(),
         *_memory(settings),
         *_space(settings),
-        *_tools(),
+        *_tools(settings),
         *_client(),
         *_published(settings),
         *_bhyve(settings),
@@ -77,7 +77,9 @@ def _space(settings: Settings) -> Iterator[Finding]:
     )
 
 
-def _tools() -> Iterator[Finding]:
+def _tools(settings: Settings) -> Iterator[Finding]:
+    if hypervisor_of(settings) == "bhyve":
+        return  # Debian's tools: images are built elsewhere and imported
     for tool, package in _BUILD_TOOLS.items():
         path = shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/sbin")
         if path:

@@ -20,7 +20,7 @@ import vm_double
 from hypervisor_contract import ColdContract, Site
 from hypervisor_site import SECONDS, ClosableHypervisor, states
 
-from lab.errors import Conflict, HostUnfit, NotReady
+from lab.errors import CommandFailed, Conflict, HostUnfit, NotReady
 from lab.guest.network import own_address
 from lab.hypervisor import Disk, GuestSpec, Hypervisor
 from lab.hypervisor.bhyve.driver import BhyveHypervisor
@@ -86,6 +86,22 @@ class TestBhyve(ColdContract):
         channel.write(str(path), b"secret", mode=0o600)
         assert path.read_bytes() == b"secret"
         channel.personalise(b"clock 00\n", timeout=SECONDS)
+
+    def test_a_guest_that_has_not_booted_yet_is_waited_for(
+        self, site: Site, ours: Hypervisor, root: Path
+    ) -> None:
+        """Protects from bhyve, which throws away what comes before the guest listens."""
+        change(root, boot_seconds=1.5)
+        ours.start(site.guest())
+        channel = ours.channel(site.guest().name)
+        assert not channel.ping(0.1)
+        with pytest.raises(NotReady):
+            channel.personalise(b"clock 00\n", timeout=0.2)
+        channel.personalise(b"clock 00\n", timeout=SECONDS)
+        assert channel.run(["/bin/echo", "up"], timeout=SECONDS) == b"up\n"
+        with pytest.raises(CommandFailed) as failure:
+            channel.personalise(b"nonsense 00\n", timeout=SECONDS)
+        assert failure.value.details == ("nonsense: unknown item",)
 
     def test_several_may_ask_an_agent_at_once(self, site: Site, ours: Hypervisor) -> None:
         """Protects commands side by side: bhyve hangs up on whoever comes second."""

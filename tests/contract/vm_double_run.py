@@ -89,6 +89,7 @@ class Bhyve:
         self._selector = selectors.DefaultSelector()
         self._busy: dict[str, socket.socket] = {}
         self._signals: list[int] = []
+        self._unread = self._failed = b""
 
     def run(self) -> int:
         self._m.vmm(self._name).touch()
@@ -155,7 +156,9 @@ class Bhyve:
 
     def _guest(self, name: str, data: bytes) -> bytes:
         if name == "org.lab.personalise.0":
-            return b"ok\n" if data.endswith(b"end\n") else b""
+            self._unread += data
+            *lines, self._unread = self._unread.split(b"\n")
+            return b"".join(map(self._item, lines))
         answers = b""
         for line in data.rpartition(b"\xff")[2].splitlines():
             try:
@@ -164,6 +167,18 @@ class Bhyve:
             except (ValueError, KeyError):
                 answers += b'{"error": {"desc": "no such request"}}\n'
         return answers
+
+    def _item(self, line: bytes) -> bytes:
+        """A line to images/guest/usr/lib/lab/personalise."""
+        word = line.partition(b" ")[0]
+        if word == b"end":
+            failed, self._failed = self._failed, b""
+            return b"error " + failed.hex().encode() + b"\n" if failed else b"ok\n"
+        if word.endswith(b"begin"):
+            self._failed = b""
+        elif word and word not in (b"entropy", b"clock", b"file", b"sql") and not self._failed:
+            self._failed = word + b": unknown item\n"
+        return b""
 
     def _agent(self, command: str, arguments: dict[str, Any]) -> bytes:
         if command == "guest-sync-delimited":

@@ -13,12 +13,12 @@ import os
 import secrets
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from lab.errors import NotReady
-from lab.hypervisor.agent import GUEST_AGENT, PERSONALISE, exchange
+from lab.hypervisor.agent import GUEST_AGENT, PERSONALISE
 from lab.hypervisor.bhyve.place import Place
 from lab.names import GuestName
 from lab.wait import Deadline, attempts
@@ -37,8 +37,18 @@ class SocketPorts:
 
     def personalise(self, message: bytes, deadline: Deadline) -> str:
         """See Ports."""
-        with self._turn(self._personalise, deadline):
-            return exchange(str(self._personalise), message, deadline, self._guest)
+        try:
+            with self._turn(self._personalise, deadline), socket.socket(socket.AF_UNIX) as port:
+                port.settimeout(max(deadline.left, 0.05))
+                port.connect(str(self._personalise))
+                _until_awake(port, deadline)
+                port.settimeout(max(deadline.left, 0.05))
+                port.sendall(message)
+                return _line(port, deadline).decode(errors="replace").strip()
+        except OSError as error:
+            raise NotReady(
+                f"{self._guest} does not answer at its port", details=[str(error)]
+            ) from None
 
     def ask(self, request: dict[str, Any], timeout: float) -> Any:
         """See Ports."""
@@ -122,6 +132,23 @@ def _in_step(port: socket.socket, path: Path, deadline: Deadline) -> bool:
         except (ValueError, AttributeError):
             continue  # the rest of an answer that somebody did not wait for
     return False
+
+
+def _until_awake(port: socket.socket, deadline: Deadline) -> None:
+    """Wait until the program behind the port answers; raises OSError.
+
+    It knows no item of a name by chance, and answers with that name. What it answers before
+    that is for somebody who did not wait.
+    """
+    for _ in attempts(deadline, first=0.01, most=0.05):
+        name = secrets.token_hex(8)
+        port.sendall(f"begin\n{name}\nend\n".encode())
+        soon = Deadline.after(min(_SYNC_SECONDS, max(deadline.left, 0.05)))
+        with suppress(TimeoutError):
+            while name.encode().hex().encode() not in _line(port, soon):
+                continue
+            return
+    raise TimeoutError("nothing came back")
 
 
 def _line(port: socket.socket, deadline: Deadline) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -11,7 +12,7 @@ import libvirt
 import libvirt_qemu
 
 from lab.errors import NotReady
-from lab.hypervisor.agent import PERSONALISE, exchange
+from lab.hypervisor.agent import PERSONALISE
 from lab.names import GuestName
 from lab.wait import Deadline, attempts
 
@@ -31,7 +32,7 @@ class DomainPorts:
             raise NotReady(f"{self._guest} does not run", details=[str(error)]) from None
         element = xml.find(f"devices/channel/target[@name='{PERSONALISE}']/../source")
         path = element.get("path", "") if element is not None else ""
-        return exchange(path, message, deadline, self._guest)
+        return _exchange(path, message, deadline, self._guest)
 
     def ask(self, request: dict[str, Any], timeout: float) -> Any:
         """See Ports."""
@@ -51,3 +52,22 @@ class DomainPorts:
                 ) from None
             return json.loads(answer)["return"]
         raise NotReady(f"the guest agent of {self._guest} did not connect in {timeout:g} s")
+
+
+def _exchange(path: str, message: bytes, deadline: Deadline, guest: GuestName) -> str:
+    """Send ``message`` into a guest's port and return the line that comes back."""
+    answer = b""
+    with socket.socket(socket.AF_UNIX) as port:
+        try:
+            port.settimeout(max(deadline.left, 0.1))
+            port.connect(path)
+            port.sendall(message)
+            while not answer.endswith(b"\n"):
+                port.settimeout(max(deadline.left, 0.1))
+                chunk = port.recv(65536)
+                if not chunk:
+                    raise NotReady(f"{guest} ended while it was made itself")
+                answer += chunk
+        except OSError as error:
+            raise NotReady(f"{guest} does not answer at its port", details=[str(error)]) from None
+    return answer.decode(errors="replace").strip()
