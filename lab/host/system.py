@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import platform
 import sys
 from typing import Literal
 
@@ -24,6 +23,8 @@ def hypervisor(name: System) -> Literal["libvirt", "bhyve"]:
 
 def describe() -> str:
     """Distribution and kernel, for people."""
+    import platform  # only here: every command asks for ``hypervisor``
+
     kernel = f"{platform.system()} {platform.release()}"
     with contextlib.suppress(OSError):  # no os-release file
         return f"{platform.freedesktop_os_release().get('PRETTY_NAME', '?')}, {kernel}"
