@@ -54,6 +54,7 @@ def guest_uuid(guest: GuestSpec) -> uuid.UUID:
 
 
 def _settings(guest: GuestSpec, switch: str) -> Iterator[tuple[str, str]]:
+    yield "tags", "lab"  # for people, from vm-bhyve 1.8 on: `vm list -t lab`
     yield "loader", "uefi"
     yield "uuid", str(guest_uuid(guest))
     yield "cpu", str(guest.cpus)
