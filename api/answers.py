@@ -64,7 +64,7 @@ IfMatch = Annotated[
 
 def etag(lab: LabRecord) -> str:
     """What changes whenever something of a lab does that can be changed."""
-    facts = [lab.name, lab.created_at, lab.state, lab.expires_at, lab.protected, lab.job]
+    facts = [lab.name, lab.created_at, lab.state, lab.expires_at, lab.protected, lab.idle, lab.job]
     return f'"{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]}"'
 
 

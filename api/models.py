@@ -24,6 +24,7 @@ _LEAST_TTL, _MOST_TTL = 10.0, 366 * 86400.0
 _TERABYTE = 1 << 40
 
 Ttl = Annotated[float, Field(ge=_LEAST_TTL, le=_MOST_TTL, description="A lease.", examples=[3600])]
+Idle = Annotated[float, Field(ge=60, le=_MOST_TTL, description="Seconds.", examples=[1800])]
 State = Literal["creating", "ready", "degraded", "stopped", "failed", "removing", "unrecorded"]
 
 
@@ -58,6 +59,9 @@ class LabRequest(Asked):
         float | None,
         Field(ge=_LEAST_TTL, le=3600, description="Seconds that each sign of life gives the lab."),
     ] = None
+    idle: Annotated[Idle | None, Field(description="The lease ends after so long without use.")] = (
+        None
+    )
     protected: Annotated[bool, Field(description="Not to be removed without force.")] = False
 
 
@@ -65,6 +69,7 @@ class LabPatch(Asked):
     """What can be changed of a lab; what is left out stays."""
 
     ttl: Annotated[Ttl | None, Field(description="A new lease, from now on.")] = None
+    idle: Annotated[Idle | Literal[0] | None, Field(description="0: it may be idle.")] = None
     protected: bool | None = None
 
 
@@ -123,6 +128,7 @@ class Lab(BaseModel):
     created_at: float
     expires_at: float | None
     heartbeat: float | None
+    idle: float | None
     protected: bool
     ready_seconds: float
     job: Annotated[str, Field(description="The job that made it.")]
@@ -149,6 +155,7 @@ class Lab(BaseModel):
             job=record.job if record else "",
             protected=record.protected if record else False,
             heartbeat=record.heartbeat if record else None,
+            idle=record.idle if record else None,
         )
 
 

@@ -11,6 +11,7 @@ from api.admission import Admission
 from api.bell import Bell
 from api.contexts import Contexts, Opener
 from api.eventlog import EventLog, topic
+from api.idle import IdleWatch
 from api.jobs import Jobs
 from api.logs import log
 from api.metrics import Metrics
@@ -45,6 +46,7 @@ class Service:
         self.jobs = Jobs(self)
         self.sweeper = Sweeper(self)
         self.keeper = PoolKeeper(self)
+        self.idle = IdleWatch(self)
         self.stopping = threading.Event()
         self.ready = False
         self._looking = threading.Lock()
@@ -62,6 +64,7 @@ class Service:
         self.jobs.open()
         self.sweeper.start()
         self.keeper.start()
+        self.idle.start()
         self.ready = True
 
     def stop(self) -> None:
@@ -75,6 +78,7 @@ class Service:
         self.stop()
         self.sweeper.stop()
         self.keeper.stop()
+        self.idle.stop()
         self.jobs.close()
         self.events.close()
         self.contexts.close()

@@ -64,7 +64,7 @@ class Sweeper:
             if lab.expires_at <= now:
                 self._expire(lab)
             elif lab.expires_at <= now + service.settings.serve.warn_before:
-                webhooks.expiring(lab)
+                webhooks.expiring(lab, lab.expires_at, "lease")
         self._clear(making, busy)
         if now - self._pruned >= _PRUNE_EVERY:
             self._pruned = now

@@ -74,6 +74,7 @@ def origin_of(job: JobRecord) -> Origin:
         bool(asked.get("protected")),
         asked.get("heartbeat"),
         str(asked.get("pool", "")),
+        asked.get("idle"),
     )
 
 

@@ -99,18 +99,19 @@ async def get(
 def change(
     service: ServiceOf, caller: User, name: Name, asked: LabPatch, if_match: IfMatch = None
 ) -> Response:
-    """Give a lab a new lease from now on, or protect it."""
+    """Give a lab a new lease from now on, protect it, or let it end when nobody uses it."""
     with service.store.transaction():
         record = caller.lab(service, name)
         check_match(record, if_match)
-        fields: dict[str, Any] = {}
+        fields: dict[str, Any] = {"active_at": time.time()}  # who changes a lab uses it
+        if asked.idle is not None:
+            fields["idle"] = asked.idle or None
         if asked.ttl is not None:
             check_ttl(service, caller, asked.ttl)
             fields["expires_at"] = time.time() + asked.ttl
         if asked.protected is not None:
             fields["protected"] = asked.protected
-        if fields:
-            service.store.labs.update(name, **fields)
+        service.store.labs.update(name, **fields)
     return _respond(service, caller, name)
 
 
@@ -123,7 +124,8 @@ def heartbeat(service: ServiceOf, caller: User, name: Name) -> Response:
             raise Conflict(
                 f"the lab {name} was not made with a heartbeat", hint="PATCH extends its lease"
             )
-        service.store.labs.update(name, expires_at=time.time() + record.heartbeat)
+        now = time.time()
+        service.store.labs.update(name, expires_at=now + record.heartbeat, active_at=now)
     return _respond(service, caller, name)
 
 
@@ -160,7 +162,7 @@ def _default_ttl(service: Service, caller: Caller) -> float:
 
 def _submit(service: Service, caller: Caller, asked: LabRequest, key: str | None) -> JobRecord:
     request = {k: "" if v is None else v for k, v in asked.model_dump().items()}
-    request["heartbeat"] = asked.heartbeat
+    request |= {"heartbeat": asked.heartbeat, "idle": asked.idle}
     ttl = asked.ttl or asked.heartbeat or _default_ttl(service, caller)
     check_ttl(service, caller, ttl)
     request |= {"ttl": ttl, "owner": caller.token.name}

@@ -21,9 +21,9 @@ from lab.lifecycle import template
 from lab.lifecycle.context import Context, Origin
 from lab.lifecycle.engine import key_for, recipe_of
 from lab.lifecycle.look import nodes_of
+from lab.lifecycle.reach import account_of
 from lab.lifecycle.ready import look, through_port
 from lab.lifecycle.remove import forget
-from lab.lifecycle.sql import Account
 from lab.locks import lock
 from lab.names import GuestName, Owner
 from lab.settings import Settings
@@ -120,6 +120,7 @@ def given_to(
         "job": origin.job,
         "protected": origin.protected,
         "heartbeat": origin.heartbeat,
+        "idle": origin.idle,
         "owner": owner,
         "snapshots": snapshots,
         "created_at": now,
@@ -160,8 +161,7 @@ def _check(ctx: Context, name: str) -> None:
         raise NotReady(f"not all guests of {name} run")
     record = ctx.store.labs.get(name)
     plan = blueprint(record.blueprint)
-    account = Account(record.user, record.password)
-    ask = through_port(plan, account, ctx.sql, patience=_PATIENCE)
+    ask = through_port(plan, account_of(ctx, record), ctx.sql, patience=_PATIENCE)
     missing = [found for found in look(nodes_of(ctx, name), plan, ask) if not found.met]
     if missing:
         raise NotReady(f"{missing[0].node} of {name} is not ready: {missing[0].found}")

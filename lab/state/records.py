@@ -34,6 +34,9 @@ class LabRecord:
     force. ``heartbeat``: seconds that each sign of life gives it, None if it needs none. ``pool``:
     the warm pool that it waits in for somebody; empty for labs that are somebody's.
     ``address``: at which its SQL ports are published; ``host``: what is told in its place.
+    ``idle``: seconds without use after which its lease ends, None if it may be idle.
+    ``active_at``: when it was last seen used, None if nobody has looked yet; ``activity``: what its
+    servers had counted.
     """
 
     name: str
@@ -65,6 +68,9 @@ class LabRecord:
     pool: str = ""
     address: str = LOOPBACK
     host: str = LOOPBACK
+    idle: float | None = None
+    active_at: float | None = None
+    activity: str = ""
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,15 @@ def test_changed_settings_change_the_pool(tmp_path: Path) -> None:
     assert left == []
 
 
+def test_published_labs_are_claimed_too(tmp_path: Path) -> None:
+    """Protects pools whose labs are reached by TLS: the look before a claim goes the same way."""
+    with site(tmp_path, pool=(pool(1),), publish=EVERYWHERE) as here:
+        until_full(here, 1)
+        name = members(here)[0].name
+        answer = here.ask("POST", "/v1/labs?wait=30", BODY)
+        assert (answer.status_code, answer.json()["name"]) == (201, name)
+
+
 def test_pools_are_read_from_settings() -> None:
     """Protects the settings: a mistake is told with its place."""
     table = {"blueprint": "pxc", "nodes": 1, "memory": "1G", "cpus": 2, "count": 4}
