@@ -8,7 +8,7 @@ from typing import Any
 
 from lab import schedule
 from lab.errors import Conflict, NotFound
-from lab.lifecycle import gc, power
+from lab.lifecycle import gc, image, power, template
 from lab.lifecycle.context import Context
 from lab.lifecycle.down import down
 from lab.lifecycle.up import up
@@ -107,6 +107,41 @@ def restart(ctx: Context, task: Task) -> str:
     return start(ctx, task)
 
 
+def build_image(ctx: Context, task: Task) -> str:
+    """Build an image; which."""
+    recipe, rebuild = str(task.asked["recipe"]), bool(task.asked["rebuild"])
+    if task.again and rebuild:
+        # The first try may have built it, and not have lived to say so.
+        since = task.job.started_at or task.job.created_at
+        done = [r for r in ctx.store.images.all() if r.recipe == recipe and r.created_at >= since]
+        rebuild = not any(record.state == "ready" for record in done)
+    return str(Owner("image", image.build(ctx, recipe, rebuild=rebuild).key))
+
+
+def delete_image(ctx: Context, task: Task) -> str:
+    """Remove an image; which."""
+    return _removed(task, lambda key: image.remove(ctx, key))
+
+
+def build_template(ctx: Context, task: Task) -> str:
+    """Make a template; which."""
+    return str(Owner("template", template.build(ctx, spec_of(task.asked)).key))
+
+
+def delete_template(ctx: Context, task: Task) -> str:
+    """Remove a template; which."""
+    return _removed(task, lambda key: template.remove(ctx, key))
+
+
+def _removed(task: Task, remove: Callable[[str], None]) -> str:
+    try:
+        remove(Owner.parse(task.job.about).name)
+    except NotFound:
+        if not task.again:
+            raise
+    return task.job.about
+
+
 WORK: Mapping[JobKind, Callable[[Context, Task], str]] = {
     "create": create,
     "delete": delete,
@@ -114,8 +149,23 @@ WORK: Mapping[JobKind, Callable[[Context, Task], str]] = {
     "start": start,
     "stop": stop,
     "restart": restart,
+    "build-image": build_image,
+    "delete-image": delete_image,
+    "build-template": build_template,
+    "delete-template": delete_template,
 }
-"""Each kind of job; a function may be called once more after it was cut anywhere."""
+"""Each kind of job, by what it is about: the name of a lab, or image:KEY and the like.
+
+A function may be called once more after it was cut anywhere.
+"""
+
+ABOUT_OTHERS: tuple[JobKind, ...] = (
+    "build-image",
+    "delete-image",
+    "build-template",
+    "delete-template",
+)
+"""The kinds that are not about labs."""
 
 
 def _made(ctx: Context, job: str) -> LabRecord | None:

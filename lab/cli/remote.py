@@ -194,9 +194,25 @@ class RemoteSession(Session):
         """One image, by key or recipe."""
         return self._client.image(which)
 
+    def build_image(self, recipe: str, *, rebuild: bool) -> ImageView:
+        """Build an image unless it is there."""
+        return self._client.build_image(recipe, rebuild=rebuild, listener=self._hear)
+
+    def remove_image(self, which: str) -> None:
+        """Remove an image."""
+        self._client.remove_image(which, listener=self._hear)
+
     def templates(self) -> list[TemplateView]:
         """All templates of the host."""
         return self._client.templates()
+
+    def build_template(self, spec: LabSpec) -> TemplateView:
+        """Form a cluster and capture it, unless that template is there."""
+        return self._client.build_template(spec, listener=self._hear)
+
+    def remove_template(self, key: str) -> None:
+        """Remove a template."""
+        self._client.remove_template(key, listener=self._hear)
 
     def _power(self, action: Action, name: str, node: str | None, timeout: float | None) -> LabView:
         hear = self._hear

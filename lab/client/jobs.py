@@ -63,7 +63,7 @@ class Jobs:
                 return found
             if deadline.passed:
                 raise NotReady(
-                    f"the job {job} ({found.kind} {found.lab}) has not ended after"
+                    f"the job {job} ({found.kind} {found.lab or found.about}) has not ended after"
                     f" {round(timeout or 0.0, 1):g} s",
                     details=[so_far.doing] if so_far.doing else [],
                 )

@@ -20,6 +20,8 @@ BODIES = {
     "changeLab": {},
     "execute": {"argv": ["x"]},
     "createToken": {"name": "x", "project": "x"},
+    "buildImage": {"recipe": "mariadb"},
+    "buildTemplate": {"blueprint": "galera"},
 }
 
 
