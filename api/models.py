@@ -164,7 +164,11 @@ class Job(BaseModel):
     state: Literal["queued", "running", "succeeded", "failed", "cancelled"]
     lab: str
     about: Annotated[
-        str, Field(description="What it is about where that is no lab, as image:KEY, once known.")
+        str,
+        Field(
+            description="What it is about besides or instead of that, once known.",
+            examples=["image:KEY", "template:KEY", "snapshot:LABEL"],
+        ),
     ]
     project: str
     created_at: float

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from api.service import Service
 
 
-_ONCE: tuple[JobKind, ...] = ("delete", "delete-image", "delete-template")
+_ONCE: tuple[JobKind, ...] = ("delete", "delete-image", "delete-template", "delete-snapshot")
 """What need not be done twice."""
 
 
@@ -36,7 +36,7 @@ def new_job(
     key: str | None = None,
 ) -> JobRecord:
     """A job that ``caller`` asks for; it is not recorded yet."""
-    asked = json.dumps([kind, lab or about, request], sort_keys=True)
+    asked = json.dumps([kind, lab, *([about] if about else []), request], sort_keys=True)
     digest = hashlib.sha256(asked.encode()).hexdigest()
     return JobRecord(
         id=str(uuid.uuid4()),

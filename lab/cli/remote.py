@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     from lab.lifecycle.context import Context
     from lab.lifecycle.query import Client as SqlProgram
     from lab.lifecycle.sql import Account
-    from lab.lifecycle.views import ImageView, ImportView, LabStatus, LabView, Rows, TemplateView
+    from lab.lifecycle.views import (
+        ImageView,
+        ImportView,
+        LabStatus,
+        LabView,
+        Rows,
+        SnapshotView,
+        TemplateView,
+    )
     from lab.progress import Listener
     from lab.spec import LabSpec
 
@@ -129,6 +137,25 @@ class RemoteSession(Session):
         if ttl is None:
             raise InvalidSpec("every lab of a service has a lease", hint="give a time, such as 8h")
         return self._here(self._client.extend(name, ttl))
+
+    def take_snapshot(self, name: str, what: str) -> SnapshotView:
+        """Snapshot a lab."""
+        return self._client.snapshots.take(name, what, listener=self._hear)
+
+    def snapshots(self, name: str) -> list[SnapshotView]:
+        """The snapshots of a lab."""
+        return self._client.snapshots.all(name)
+
+    def remove_snapshots(self, name: str, labels: Sequence[str]) -> None:
+        """Remove snapshots of a lab, one after the other."""
+        for label in labels:
+            self._client.snapshots.remove(name, label, listener=self._hear)
+
+    def rollback(self, name: str, to: str, *, node: str | None, timeout: float) -> LabView:
+        """Put a lab, or a node, back to a snapshot."""
+        hear = self._hear
+        found = self._client.rollback(name, to, node or "", timeout=timeout, listener=hear)
+        return self._here(found)
 
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float

@@ -45,7 +45,7 @@ class Lab(LabView):
 class Job:
     """Something that takes time. ``lab``: its name, empty until it is known.
 
-    ``about``: what it is about where that is no lab, as ``image:KEY``, once known.
+    ``about``: what it is about besides or instead of that, as ``image:KEY``, once known.
     """
 
     id: str

@@ -13,6 +13,7 @@ from lab.client import access, asked
 from lab.client.answers import Job, Lab, Page, lab_of, read
 from lab.client.builds import build
 from lab.client.jobs import AT_ONCE, Jobs, deadline_of
+from lab.client.snapshots import Snapshots
 from lab.client.trust import check_pem
 from lab.client.wire import Wire, path_of
 from lab.errors import HostUnfit, LabError, NotFound, NotReady
@@ -36,8 +37,9 @@ class Client:
     """A service and our token for it; closes its connections at the end of a ``with`` block.
 
     ``url`` empty: LAB_URL. ``token`` empty: LAB_TOKEN, else the file that docs/client.md names.
-    ``jobs``: what takes time. ``patience``: seconds for which a service that went away is tried.
-    All methods raise what the service refuses them with, and HostUnfit if it cannot be reached.
+    ``jobs``: what takes time; ``snapshots``: those of labs. ``patience``: seconds for which a
+    service that went away is tried. All methods raise what the service refuses them with, and
+    HostUnfit if it cannot be reached.
     """
 
     def __init__(self, url: str = "", token: str = "", *, patience: float = 60.0) -> None:
@@ -45,6 +47,7 @@ class Client:
         found = access.check_token(token) if token else access.find_token()
         self._wire = Wire(self.url, found, patience=patience)
         self.jobs = Jobs(self._wire)
+        self.snapshots = Snapshots(self._wire, self.jobs)
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
@@ -200,6 +203,24 @@ class Client:
         """
         where = ("labs", name, "nodes", node) if node else ("labs", name)
         self.jobs.done("POST", path_of(*where, action), {}, timeout, listener)
+        return self.get(name)
+
+    def rollback(
+        self,
+        name: str,
+        to: str = "origin",
+        node: str = "",
+        *,
+        timeout: float | None = None,
+        listener: Listener | None = None,
+    ) -> Lab:
+        """Put a lab, or a node, back to a snapshot (by default to what it was when it was made).
+
+        Raises NotFound, Conflict, NotReady.
+        """
+        body = {"to": to, **({"node": node} if node else {})}
+        path = path_of("labs", name, "rollback")
+        self.jobs.done("POST", path, {}, timeout, listener, body)
         return self.get(name)
 
     def execute(

@@ -29,6 +29,9 @@ JobKind = Literal[
     "delete-image",
     "build-template",
     "delete-template",
+    "snapshot",
+    "delete-snapshot",
+    "rollback",
 ]
 Started = Literal["warm", "cold"]
 
@@ -198,7 +201,7 @@ class JobRecord:
     """Something that the service does.
 
     ``request``: what was asked for; ``lab``: its name, once known. ``about``: what it is about
-    where that is no lab, such as ``image:KEY``, once known. ``key``,
+    besides or instead of that, such as ``image:KEY``, once known. ``key``,
     ``digest``: the Idempotency-Key and a hash of the request that came with it.
     ``error``: a problem (RFC 9457) if it failed. ``cancel``: somebody asked for that.
     """
