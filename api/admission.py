@@ -12,12 +12,14 @@ from lab import host
 from lab.errors import HostUnfit, Interrupted, LimitReached
 from lab.settings import Settings
 from lab.spec import LabSpec, format_size
-from lab.state.records import LabRecord
+from lab.state.records import JobKind, LabRecord
 from lab.state.store import Store
 
 _LOOK_EVERY = 0.5
 """Seconds between two looks: labs also go without our doing."""
 _RETRY = 30.0
+TAKE_ROOM: tuple[JobKind, ...] = ("create", "build-template")
+"""The jobs that start guests of their own."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class Admission:
                     hint="ask for fewer nodes or smaller ones",
                 )
         jobs = self._store.jobs.open()
-        queued = sum(job.kind == "create" and job.state == "queued" for job in jobs)
+        queued = sum(job.kind in TAKE_ROOM and job.state == "queued" for job in jobs)
         if queued >= self._settings.serve.queue:
             raise LimitReached(
                 f"{queued} requests wait for room on the host already",

@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from api import problems
 from api.auth import FailedLogins, Needs, Reader
 from api.guard import Guard
-from api.routes import events, health, host, jobs, labs, power, tokens
+from api.routes import catalog, events, health, host, jobs, labs, power, snapshots, tokens
 from api.service import Service
 
 own = APIRouter(tags=["host"])
@@ -28,10 +28,12 @@ _ROUTERS = (
     own,
     health.router,
     labs.router,
+    snapshots.router,
     power.router,
     jobs.router,
     events.router,
     host.router,
+    catalog.router,
     tokens.router,
 )
 _ERRORS = {

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from dbos import DBOS, DBOSConfig, SetWorkflowID
 
 from api import problems, webhooks
-from api.admission import need_of
+from api.admission import TAKE_ROOM, need_of
 from api.eventlog import topic
 from api.logs import JOB, log
-from api.work import WORK, Task, lab_of, origin_of, spec_of
+from api.work import ABOUT_OTHERS, WORK, Task, lab_of, origin_of, spec_of
 from lab.errors import Conflict, HostUnfit, Interrupted, LabError
 from lab.progress import Event
 from lab.state.jobs import OPEN
@@ -113,7 +113,7 @@ class Jobs:
             self.start(job.id)
         elif known.status in _OVER and self._store.jobs.get(job.id).state in OPEN:
             log.error("a job was given up", extra={"given_up": job.id, "was": known.status})
-            self._end(job, "failed", job.lab, problems.internal())
+            self._end(job, "failed", job.lab, problems.internal(), about=job.about)
 
     def close(self, grace: float = 10.0) -> None:
         """Begin nothing more; wait ``grace`` seconds for what is being done.
@@ -180,9 +180,10 @@ class Jobs:
             return
         state: JobState = "succeeded"
         problem = None
-        lab = job.lab
+        lab, about = job.lab, job.about
         try:
-            lab = self._do(job)
+            made = self._do(job)
+            lab, about = (lab, made) if job.kind in ABOUT_OTHERS else (made, about)
         except Interrupted as error:
             state, problem = "cancelled", problems.problem(error)
         except LabError as error:
@@ -190,11 +191,11 @@ class Jobs:
         except Exception as error:  # noqa: BLE001  # whatever it is: the job has ended
             log.error("a job failed", exc_info=error)
             state, problem = "failed", problems.internal()
-        self._end(job, state, lab, problem)
+        self._end(job, state, lab, problem, about=about)
 
     def _do(self, job: JobRecord) -> str:
         service = self._service
-        if job.kind not in ("create", "fill"):
+        if job.kind not in (*TAKE_ROOM, "fill"):
             return self._work(job)
         made = lab_of(self._store, job.id) if job.state == "running" else None
         if made is not None and made.state not in ("creating", "removing"):
@@ -203,7 +204,7 @@ class Jobs:
         if job.kind == "fill":
             with service.admission.spare(job.id, need):
                 return self._work(job)
-        if claimed := service.pool.claim(job):
+        if job.kind == "create" and (claimed := service.pool.claim(job)):
             return claimed
         with service.admission.enter(
             job.id, job.created_at, need, stop=lambda: self._stop(job, waiting=True)
@@ -244,7 +245,13 @@ class Jobs:
             raise Interrupted("the job was cancelled")
 
     def _end(
-        self, job: JobRecord, state: JobState, lab: str, problem: dict[str, object] | None
+        self,
+        job: JobRecord,
+        state: JobState,
+        lab: str,
+        problem: dict[str, object] | None,
+        *,
+        about: str = "",
     ) -> None:
         service, now = self._service, time.time()
         service.events.flush()
@@ -253,7 +260,7 @@ class Jobs:
             try:
                 with self._store.transaction():
                     self._store.jobs.update(
-                        job.id, state=state, lab=lab, ended_at=now, error=problem
+                        job.id, state=state, lab=lab, about=about, ended_at=now, error=problem
                     )
                     self._store.events.add(topic(job.id), "job", how, state, now - job.created_at)
                 break

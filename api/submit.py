@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from api.service import Service
 
 
+_ONCE: tuple[JobKind, ...] = ("delete", "delete-image", "delete-template", "delete-snapshot")
+"""What need not be done twice."""
+
+
 class KeyReused(InvalidSpec):
     """An Idempotency-Key came before, with another request."""
 
@@ -27,11 +31,13 @@ def new_job(
     request: Mapping[str, Any],
     *,
     lab: str = "",
+    about: str = "",
     project: str | None = None,
     key: str | None = None,
 ) -> JobRecord:
     """A job that ``caller`` asks for; it is not recorded yet."""
-    digest = hashlib.sha256(json.dumps([kind, lab, request], sort_keys=True).encode()).hexdigest()
+    asked = json.dumps([kind, lab, *([about] if about else []), request], sort_keys=True)
+    digest = hashlib.sha256(asked.encode()).hexdigest()
     return JobRecord(
         id=str(uuid.uuid4()),
         kind=kind,
@@ -43,6 +49,7 @@ def new_job(
         digest=digest,
         created_at=time.time(),
         key=key,
+        about=about,
     )
 
 
@@ -78,7 +85,7 @@ def submit(service: Service, job: JobRecord, check: Callable[[], None] = lambda:
                 )
             return before
         for other in service.store.jobs.open(job.project):
-            if job.kind == "delete" and (other.kind, other.digest) == (job.kind, job.digest):
+            if job.kind in _ONCE and (other.kind, other.digest) == (job.kind, job.digest):
                 return other  # what was asked for is being done
         check()
         service.store.jobs.add(job)

@@ -43,7 +43,10 @@ class Lab(LabView):
 
 @dataclass(frozen=True)
 class Job:
-    """Something that takes time. ``lab``: its name, empty until it is known."""
+    """Something that takes time. ``lab``: its name, empty until it is known.
+
+    ``about``: what it is about besides or instead of that, as ``image:KEY``, once known.
+    """
 
     id: str
     kind: str
@@ -54,6 +57,7 @@ class Job:
     started_at: float | None
     ended_at: float | None
     error: Mapping[str, Any] | None = None
+    about: str = ""
 
     @property
     def over(self) -> bool:

@@ -159,7 +159,7 @@ def boot(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> None:
     image = image_of(ctx, record)
     with ctx.progress.step("boot", f"starting {record.name}"):
         _start_guests(ctx, record, image, missing)
-        _resume(ctx, nodes_of(ctx, record.name))
+        resume_paused(ctx, nodes_of(ctx, record.name))
 
 
 def _start_guests(ctx: Context, record: LabRecord, image: Image, nodes: Sequence[Node]) -> None:
@@ -175,8 +175,11 @@ def _start_guests(ctx: Context, record: LabRecord, image: Image, nodes: Sequence
         nodes = [node for node in nodes if node.guest not in there]
 
 
-def _resume(ctx: Context, nodes: Sequence[Node]) -> None:
-    """Let paused nodes go on, such as those that a killed ``stop`` left; their clocks stood."""
+def resume_paused(ctx: Context, nodes: Sequence[Node]) -> None:
+    """Let paused nodes go on, such as those that a killed ``stop`` left; their clocks stood.
+
+    The lab's lock is held.
+    """
     there = ctx.hypervisor.guests()
     paused = [n for n in nodes if n.guest in there and there[n.guest].state == "paused"]
     if paused:

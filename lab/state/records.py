@@ -18,7 +18,22 @@ ResourceKind = Literal["volume", "guest", "port", "file", "segment"]
 ResourceState = Literal["intended", "made"]
 Scope = Literal["read", "use", "admin"]
 JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
-JobKind = Literal["create", "delete", "start", "stop", "restart", "expire", "fill"]
+JobKind = Literal[
+    "create",
+    "delete",
+    "start",
+    "stop",
+    "restart",
+    "expire",
+    "fill",
+    "build-image",
+    "delete-image",
+    "build-template",
+    "delete-template",
+    "snapshot",
+    "delete-snapshot",
+    "rollback",
+]
 Started = Literal["warm", "cold"]
 
 
@@ -194,7 +209,8 @@ class TokenRecord:
 class JobRecord:
     """Something that the service does.
 
-    ``request``: what was asked for; ``lab``: its name, once known. ``key``,
+    ``request``: what was asked for; ``lab``: its name, once known. ``about``: what it is about
+    besides or instead of that, such as ``image:KEY``, once known. ``key``,
     ``digest``: the Idempotency-Key and a hash of the request that came with it.
     ``error``: a problem (RFC 9457) if it failed. ``cancel``: somebody asked for that.
     """
@@ -213,6 +229,7 @@ class JobRecord:
     ended_at: float | None = None
     error: Mapping[str, Any] | None = field(default=None, hash=False)
     cancel: bool = False
+    about: str = ""
 
 
 @dataclass(frozen=True)

@@ -199,6 +199,7 @@ jobs = Table(
     _seconds("ended_at", nullable=True),
     Column("error", JSON(none_as_null=True)),
     Column("cancel", Boolean, nullable=False),
+    Column("about", String, nullable=False, server_default=text("''")),
     CheckConstraint("state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled')", "state"),
     UniqueConstraint("token", "key"),
 )

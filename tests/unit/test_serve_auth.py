@@ -21,6 +21,10 @@ BODIES = {
     "changeLab": {},
     "execute": {"argv": ["x"]},
     "createToken": {"name": "x", "project": "x"},
+    "takeSnapshot": {},
+    "rollBack": {},
+    "buildImage": {"recipe": "mariadb"},
+    "buildTemplate": {"blueprint": "galera"},
 }
 
 
@@ -37,7 +41,7 @@ def theirs(here: Site) -> dict[str, str]:
     image = here.ask("GET", "/v1/images").json()[0]["key"]
     token = here.service.store.tokens.all()[0].id
     return {"name": "theirs", "node": "n1", "action": "stop", "job": lab["job"], "key": image,
-            "token": token}  # fmt: skip
+            "token": token, "label": "origin"}  # fmt: skip
 
 
 def operations(here: Site) -> list[tuple[str, str, dict[str, Any]]]:

@@ -168,6 +168,14 @@ def after_create(service: Service, ask: Ask) -> None:
     assert len(service.store.jobs.latest()) == 1
 
 
+def after_delete(service: Service, ask: Ask) -> None:
+    """The lab is gone, by one job."""
+    if not service.store.jobs.latest(kinds=["delete"]):
+        until_ended(service, ask(service).id)  # it was not accepted yet
+    assert service.store.labs.all() == []
+    assert [job.state for job in service.store.jobs.latest(kinds=["delete"])] == ["succeeded"]
+
+
 def whole(root: Path) -> None:
     """Nothing is there but what belongs to finished labs, images and templates."""
     with World(root).open() as ctx:
@@ -183,10 +191,17 @@ def whole(root: Path) -> None:
         assert set(states) <= {"ready"}
 
 
-def sweep(tmp_path: Path, ask: Ask, prepare: Callable[[Service], None], *, most: int) -> None:
-    """Kill a job at ``most`` of its steps, spread over all of them."""
+def sweep(
+    tmp_path: Path,
+    ask: Ask,
+    prepare: Callable[[Service], None],
+    *,
+    most: int,
+    after: Callable[[Service, Ask], None] = after_create,
+) -> None:
+    """Kill a job at ``most`` of its steps, spread over all of them; ``after`` looks what became."""
     steps = phases(tmp_path / "whole", ask, prepare)
-    assert len(steps) >= 10
+    assert len(steps) >= 5
     chosen, killed = steps[:: -(-len(steps) // most)], 0
     for number, step in enumerate(chosen):
         root = tmp_path / str(number)
@@ -199,15 +214,7 @@ def sweep(tmp_path: Path, ask: Ask, prepare: Callable[[Service], None], *, most:
                 for job in service.store.jobs.open():
                     until_ended(service, job.id)
                 service.sweeper.sweep()
-                if ask is delete:
-                    if not service.store.jobs.latest(kinds=["delete"]):
-                        until_ended(service, ask(service).id)  # it was not accepted yet
-                    assert service.store.labs.all() == []
-                    assert [job.state for job in service.store.jobs.latest(kinds=["delete"])] == [
-                        "succeeded"
-                    ]
-                else:
-                    after_create(service, ask)
+                after(service, ask)
             whole(root)
 
         assert in_child(recover) == 0, f"after a kill at {step}"
@@ -221,7 +228,7 @@ def test_a_create_that_was_killed_is_done_by_the_next_service(tmp_path: Path) ->
 
 def test_a_delete_that_was_killed_is_done_by_the_next_service(tmp_path: Path) -> None:
     """Protects the host from labs that nobody removes any more."""
-    sweep(tmp_path, delete, token_and_lab, most=4)
+    sweep(tmp_path, delete, token_and_lab, most=4, after=after_delete)
 
 
 def test_a_job_that_is_cancelled_undoes_what_it_made(tmp_path: Path) -> None:
@@ -344,4 +351,4 @@ def test_every_phase_of_create(tmp_path: Path, ask: Ask) -> None:
 @pytest.mark.slow
 def test_every_phase_of_delete(tmp_path: Path) -> None:
     """Protects as the test above, at each step."""
-    sweep(tmp_path, delete, token_and_lab, most=1000)
+    sweep(tmp_path, delete, token_and_lab, most=1000, after=after_delete)
