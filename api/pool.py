@@ -146,5 +146,5 @@ class Pool:
             return False
         service.events.add(job.id, Event("job", "begin", job.kind))
         took = time.time() - began
-        service.events.add(job.id, Event("claim", "end", f"{name} was ready in the pool", took))
+        service.heard(job, Event("claim", "end", f"{name} was ready in the pool", took))
         return True
