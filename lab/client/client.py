@@ -66,15 +66,16 @@ class Client:
         wanted: str | LabSpec,
         *,
         heartbeat: float | None = None,
+        idle: float | None = None,
         timeout: float | None = None,
         **values: Unpack[LabValues],
     ) -> Iterator[Lab]:
         """A lab for the block, made as by ``create`` and removed at its end, come what may.
 
         ``heartbeat``: the lab is given signs of life, and outlives this process by so many seconds
-        at most.
+        at most; they are use, for ``idle``.
         """
-        made = self.create(wanted, heartbeat=heartbeat, timeout=timeout, **values)
+        made = self.create(wanted, heartbeat=heartbeat, idle=idle, timeout=timeout, **values)
         try:
             with self._alive(made.name, heartbeat):
                 yield made
@@ -89,6 +90,7 @@ class Client:
         cold: bool = False,
         protected: bool = False,
         heartbeat: float | None = None,
+        idle: float | None = None,
         timeout: float | None = None,
         listener: Listener | None = None,
         **values: Unpack[LabValues],
@@ -96,13 +98,15 @@ class Client:
         """Make a lab and return it once every node can be used.
 
         ``wanted``: a blueprint, then with ``values`` as in lab.toml; or a whole LabSpec.
-        ``heartbeat``: seconds that each call of ``heartbeat`` gives it. ``timeout``: seconds for
-        all of it, a template's making included; None: as long as it takes. ``listener`` hears
-        its steps. What was begun is undone if this raises.
+        ``heartbeat``: seconds that each call of ``heartbeat`` gives it. ``idle``: seconds without
+        use of its databases after which it is removed. ``timeout``: seconds for all of it, a
+        template's making included; None: as long as it takes. ``listener`` hears its steps. What
+        was begun is undone if this raises.
 
         Raises what ``lab up`` does, also Forbidden and LimitReached; NotReady after ``timeout``.
         """
-        body = _body(_spec_of(wanted, values), cold=cold, protected=protected, heartbeat=heartbeat)
+        body = _body(_spec_of(wanted, values), cold=cold, protected=protected)
+        body |= {k: v for k, v in (("heartbeat", heartbeat), ("idle", idle)) if v is not None}
         key = str(uuid.uuid4())
         deadline = deadline_of(timeout)
         with Undo() as undo:
@@ -297,7 +301,7 @@ def _spec_of(wanted: str | LabSpec, values: LabValues) -> LabSpec:
     return wanted
 
 
-def _body(spec: LabSpec, *, cold: bool, protected: bool, heartbeat: float | None) -> dict[str, Any]:
+def _body(spec: LabSpec, *, cold: bool, protected: bool) -> dict[str, Any]:
     """The request for a lab; what is left open is left out."""
     asked = {
         "blueprint": spec.blueprint,
@@ -311,7 +315,6 @@ def _body(spec: LabSpec, *, cold: bool, protected: bool, heartbeat: float | None
         "profile": spec.profile,
         "snapshots": str(spec.snapshots),
         "ttl": spec.ttl,
-        "heartbeat": heartbeat,
         "cold": cold,
         "protected": protected,
     }
