@@ -178,6 +178,7 @@ class Jobs:
         job = self._store.jobs.find(identity)
         if job is None or job.state not in OPEN:
             return
+        self._service.began(job)
         state: JobState = "succeeded"
         problem = None
         lab, about = job.lab, job.about

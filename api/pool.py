@@ -11,7 +11,6 @@ from pydantic import BaseModel, Field
 
 from api.logs import log
 from api.work import origin_of, spec_of
-from lab.blueprints import blueprint
 from lab.errors import Conflict, Interrupted, LabError
 from lab.lifecycle import pool as pools
 from lab.poolfile import WarmPool
@@ -56,8 +55,7 @@ class Pool:
     def check(self) -> None:
         """Raise InvalidSpec if a pool cannot be as the settings say."""
         for pool in self.pools:
-            blueprint(pool.spec.blueprint)
-            self._service.settings.profile_of(pool.spec.profile)
+            pools.check(self._service.settings, pool.spec)
 
     def offer(self, ready: Mapping[str, list[str]]) -> None:
         """Give these away from now on, by pool, the first first."""
@@ -146,5 +144,5 @@ class Pool:
             return False
         service.events.add(job.id, Event("job", "begin", job.kind))
         took = time.time() - began
-        service.events.add(job.id, Event("claim", "end", f"{name} was ready in the pool", took))
+        service.heard(job, Event("claim", "end", f"{name} was ready in the pool", took))
         return True

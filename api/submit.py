@@ -7,8 +7,10 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from api.trace import TRACEPARENT
 from lab.errors import InvalidSpec
 from lab.state.records import JobKind, JobRecord
 
@@ -88,6 +90,8 @@ def submit(service: Service, job: JobRecord, check: Callable[[], None] = lambda:
             if job.kind in _ONCE and (other.kind, other.digest) == (job.kind, job.digest):
                 return other  # what was asked for is being done
         check()
+        if parent := TRACEPARENT.get():  # not in the digest: a retry has another
+            job = replace(job, request={**job.request, "traceparent": parent})
         service.store.jobs.add(job)
     service.jobs.start(job.id)
     return job

@@ -36,6 +36,7 @@ class Serve:
     file; ``warn_before``: that long before a lease ends. ``failed_auth``: wrong tokens from one
     address within a minute, before it is refused for a while. ``keep_jobs``: how long those that
     ended, their events and the audit trail are kept. ``pool``: labs that are kept ready.
+    ``trace``: a collector of OpenTelemetry; empty: where its own variables say, if they do.
     """
 
     address: str = "127.0.0.1"
@@ -61,6 +62,7 @@ class Serve:
     request_timeout: float = 60.0
     keep_jobs: float = 7 * 86400.0
     pool: tuple[WarmPool, ...] = ()
+    trace: str = ""
 
     @property
     def loopback(self) -> bool:
@@ -142,5 +144,6 @@ KEYS: Keys = {
     "request_timeout": _DURATION,
     "keep_jobs": _DURATION,
     "pool": Key("tables, one for each pool", poolfile.parse),
+    "trace": Key("an http or https URL", _url),
 }
 """Every field of ``Serve``."""

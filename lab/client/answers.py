@@ -24,13 +24,15 @@ class Lab(LabView):
     """A lab of a service.
 
     ``job``: that made it. ``heartbeat``: seconds that each sign of life gives it, None if it needs
-    none. ``protected``: not to be removed without force.
+    none. ``protected``: not to be removed without force. ``idle``: seconds without use after which
+    it is removed, None if it may be idle.
     """
 
     project: str = ""
     job: str = ""
     protected: bool = False
     heartbeat: float | None = None
+    idle: float | None = None
 
     def node(self, name: str) -> NodeView:
         """The node of that name; raises NotFound."""

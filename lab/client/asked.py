@@ -32,13 +32,16 @@ def cluster(spec: LabSpec) -> dict[str, Any]:
     )
 
 
-def lab(spec: LabSpec, *, cold: bool, protected: bool, heartbeat: float | None) -> dict[str, Any]:
+def lab(
+    spec: LabSpec, *, cold: bool, protected: bool, heartbeat: float | None, idle: float | None
+) -> dict[str, Any]:
     """The request for a lab; what is left open is left out."""
     return cluster(spec) | _said(
         name=spec.name,
         snapshots=str(spec.snapshots),
         ttl=spec.ttl,
         heartbeat=heartbeat,
+        idle=idle,
         cold=cold,
         protected=protected,
     )

@@ -70,15 +70,16 @@ class Client:
         wanted: str | LabSpec,
         *,
         heartbeat: float | None = None,
+        idle: float | None = None,
         timeout: float | None = None,
         **values: Unpack[LabValues],
     ) -> Iterator[Lab]:
         """A lab for the block, made as by ``create`` and removed at its end, come what may.
 
         ``heartbeat``: the lab is given signs of life, and outlives this process by so many seconds
-        at most.
+        at most; they are use, for ``idle``.
         """
-        made = self.create(wanted, heartbeat=heartbeat, timeout=timeout, **values)
+        made = self.create(wanted, heartbeat=heartbeat, idle=idle, timeout=timeout, **values)
         try:
             with self._alive(made.name, heartbeat):
                 yield made
@@ -93,6 +94,7 @@ class Client:
         cold: bool = False,
         protected: bool = False,
         heartbeat: float | None = None,
+        idle: float | None = None,
         timeout: float | None = None,
         listener: Listener | None = None,
         **values: Unpack[LabValues],
@@ -100,14 +102,15 @@ class Client:
         """Make a lab and return it once every node can be used.
 
         ``wanted``: a blueprint, then with ``values`` as in lab.toml; or a whole LabSpec.
-        ``heartbeat``: seconds that each call of ``heartbeat`` gives it. ``timeout``: seconds for
-        all of it, a template's making included; None: as long as it takes. ``listener`` hears
-        its steps. What was begun is undone if this raises.
+        ``heartbeat``: seconds that each call of ``heartbeat`` gives it. ``idle``: seconds without
+        use of its databases after which it is removed. ``timeout``: seconds for all of it, a
+        template's making included; None: as long as it takes. ``listener`` hears its steps. What
+        was begun is undone if this raises.
 
         Raises what ``lab up`` does, also Forbidden and LimitReached; NotReady after ``timeout``.
         """
         spec = asked.spec_of(wanted, values)
-        body = asked.lab(spec, cold=cold, protected=protected, heartbeat=heartbeat)
+        body = asked.lab(spec, cold=cold, protected=protected, heartbeat=heartbeat, idle=idle)
         key = str(uuid.uuid4())
         deadline = deadline_of(timeout)
         with Undo() as undo:

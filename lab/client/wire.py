@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import ssl
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ _FIRST_PATIENCE = 3.0
 """Seconds for which a service is tried that has never answered: a wrong URL is told soon."""
 _GATEWAYS = (502, 503, 504)
 _STREAM = "text/event-stream"
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,11 @@ class Wire:
         self._answered = False
         self._http = httpx.Client(
             base_url=url,
-            headers={"Authorization": f"Bearer {token}", "User-Agent": "lab"},
+            headers={
+                "Authorization": f"Bearer {token}",
+                "User-Agent": "lab",
+                **_traced(os.environ),
+            },
             timeout=httpx.Timeout(_ANSWER, connect=_CONNECT),
             verify=_trusted(url),
         )
@@ -142,6 +149,12 @@ class Wire:
 def path_of(*parts: str) -> str:
     """The path of a resource, whatever characters its name has."""
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def _traced(env: Mapping[str, str]) -> dict[str, str]:
+    """The trace that we are a part of, as OpenTelemetry hands it to programs: TRACEPARENT."""
+    parent = env.get("TRACEPARENT", "")
+    return {"traceparent": parent} if _TRACEPARENT.fullmatch(parent) else {}
 
 
 def _trusted(url: str) -> ssl.SSLContext:

@@ -19,7 +19,7 @@ from lab.hypervisor import Guest
 from lab.lifecycle import image as images
 from lab.lifecycle import template
 from lab.lifecycle.context import Context, Origin
-from lab.lifecycle.engine import key_for, recipe_of
+from lab.lifecycle.engine import insisted, key_for, recipe_of
 from lab.lifecycle.look import nodes_of
 from lab.lifecycle.reach import account_of
 from lab.lifecycle.ready import look, through_port
@@ -46,6 +46,14 @@ class Keys:
 def new_name(blueprint: str) -> str:
     """A name that nobody would ask for: the blueprint's own is for those who do not ask."""
     return f"{blueprint}-{secrets.token_hex(3)}"
+
+
+def check(settings: Settings, spec: LabSpec) -> None:
+    """Raise InvalidSpec if there can be no lab as ``spec``: its blueprint, profile or engine."""
+    plan = blueprint(spec.blueprint)
+    settings.profile_of(spec.profile)
+    if spec.engine:
+        insisted(plan, spec.engine)
 
 
 def serves(settings: Settings, kept: LabSpec, asked: LabSpec) -> bool:

@@ -76,7 +76,8 @@ def test_steps_are_heard_in_order(client: Client) -> None:
 
 def test_what_can_be_done_with_a_lab(client: Client) -> None:
     """Protects the rest of the methods: each does what it says."""
-    with client.lab("galera", nodes=2, memory=MEMORY, name="work", heartbeat=60) as lab:
+    with client.lab("galera", nodes=2, memory=MEMORY, name="work", heartbeat=60, idle=900) as lab:
+        assert (lab.heartbeat, lab.idle) == (60, 900)
         assert client.extend("work", 900).expires_at == pytest.approx(time.time() + 900, abs=20)
         assert client.protect("work").protected
         with pytest.raises(Conflict, match="protected"):

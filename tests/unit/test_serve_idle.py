@@ -18,8 +18,6 @@ from lab.lifecycle.sql import Account
 from lab.lifecycle.views import Rows
 from lab.state.records import LabRecord
 
-START = time.time()
-
 
 # The tests with services of their own come first: a process has one at a time.
 @pytest.fixture(scope="module")
@@ -60,6 +58,7 @@ def test_a_lab_is_as_idle_after_a_restart(tmp_path: Path) -> None:
 def test_the_webhook_is_told_before(tmp_path: Path) -> None:
     """Protects those who would have gone on: they are told once, while there is time."""
     heard: list[dict[str, object]] = []
+    start = time.time()
 
     class Ear(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -81,7 +80,7 @@ def test_the_webhook_is_told_before(tmp_path: Path) -> None:
             for ago in (0, 250, 310, 310):  # told after half of it at the earliest
                 here.service.idle.look()
                 if ago:
-                    here.service.store.labs.update("told", active_at=START - ago)
+                    here.service.store.labs.update("told", active_at=start - ago)
             here.service.idle.look()
             end = time.monotonic() + 10
             while not (said := [one for one in heard if one["event"] == "expiring"]):
@@ -91,7 +90,7 @@ def test_the_webhook_is_told_before(tmp_path: Path) -> None:
         server.shutdown()
         server.server_close()
     assert [(one["lab"], one["why"], one["expires_at"]) for one in said] == [
-        ("told", "idle", START - 310 + 600)
+        ("told", "idle", start - 310 + 600)
     ]
 
 
