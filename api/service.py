@@ -38,6 +38,7 @@ class Service:
         self.sweeper = Sweeper(self)
         self.stopping = threading.Event()
         self.ready = False
+        self.followers = 0  # of logs; counted in the loop only
         self._alone = ExitStack()
 
     def open(self) -> None:

@@ -34,7 +34,7 @@ def keep(pem: str, env: Mapping[str, str] = os.environ) -> Path:
         base = Path(cache) if cache.startswith("/") else Path("~/.cache").expanduser()
         return _write(make_directory(base / "lab", PRIVATE), pem)
     except (HostUnfit, RuntimeError):  # RuntimeError: the user has no home
-        return _write(Path(tempfile.mkdtemp(prefix="lab-")), pem)
+        return _write(Path(tempfile.mkdtemp(prefix="lab-", dir=env.get("TMPDIR") or None)), pem)
 
 
 def _write(directory: Path, pem: str) -> Path:

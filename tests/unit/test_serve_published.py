@@ -66,12 +66,12 @@ def test_on_the_loopback_nothing_changes(tmp_path: Path) -> None:
         assert here.ask("GET", "/v1/host/ca").status_code == 200
 
 
-def test_a_machine_without_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_cache(tmp_path: Path) -> None:
     """Protects CI machines: that their user may write nowhere costs no lab that was just made."""
     (tmp_path / "file").touch()
     (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    kept = keep("the certificate", {"XDG_CACHE_HOME": str(tmp_path / "file")})
+    env = {"XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path / "tmp")}
+    kept = keep("the certificate", env)
     assert kept.read_text() == "the certificate"
     assert kept.is_relative_to(tmp_path / "tmp")
     assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
