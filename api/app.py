@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from api import problems
 from api.auth import FailedLogins, Needs, Reader
 from api.guard import Guard
-from api.routes import catalog, events, health, host, jobs, labs, power, snapshots, tokens
+from api.routes import catalog, events, health, host, jobs, labs, logs, power, snapshots, tokens
 from api.service import Service
 
 own = APIRouter(tags=["host"])
@@ -30,6 +30,7 @@ _ROUTERS = (
     labs.router,
     snapshots.router,
     power.router,
+    logs.router,
     jobs.router,
     events.router,
     host.router,

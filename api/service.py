@@ -57,6 +57,7 @@ class Service:
         self.ready = False
         self._looking = threading.Lock()
         self._space: tuple[float, Space | None] = (-SPACE_SECONDS, None)
+        self.followers = 0  # of logs; counted in the loop only
         self._alone = ExitStack()
 
     def open(self) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from api.answers import Wait, outcome
 from api.auth import Caller, Reader, ServiceOf, User
-from api.models import NODE, Command, Job, LogLines, Node, Output
+from api.models import NODE, Command, Job, Node, Output
 from api.routes.labs import Name
 from api.service import Service
 from api.submit import new_job, submit
@@ -49,22 +48,6 @@ def get_node(service: ServiceOf, caller: Reader, name: Name, node: NodeName) -> 
         if found.name == node:
             return found
     raise NotFound(f"the lab {name} has no node {node}")
-
-
-@router.get("/nodes/{node}/logs", operation_id="getLogs")
-def logs(
-    service: ServiceOf,
-    caller: User,
-    name: Name,
-    node: NodeName,
-    source: Literal["engine", "journal", "console"] = "engine",
-    lines: Annotated[int, Query(ge=1, le=5000)] = 100,
-) -> LogLines:
-    """The last lines of a node's log."""
-    caller.lab(service, name)
-    with service.contexts.use() as ctx:
-        found = inside.logs(ctx, name, node, source, follow=False, lines=lines)
-        return LogLines(lines=list(islice(found, lines)))
 
 
 @router.post("/nodes/{node}/exec", operation_id="execute")

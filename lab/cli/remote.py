@@ -171,9 +171,9 @@ class RemoteSession(Session):
         return self._client.execute(name, node, argv, stdin=text, timeout=limit).encode()
 
     def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
-        """The last lines of a node's log."""
+        """The last lines of a node's log, and with ``follow`` what comes after."""
         if follow:
-            _only_there("a service does not follow logs")
+            return self._client.follow(name, node, source, lines=lines)
         return iter(self._client.logs(name, node, source, lines=lines) if lines else ())
 
     def ca(self) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lab.client import access, asked
 from lab.client.answers import Job, Lab, Page, lab_of, read
 from lab.client.builds import build
+from lab.client.heartbeat import alive
 from lab.client.jobs import AT_ONCE, Jobs, deadline_of
 from lab.client.snapshots import Snapshots
 from lab.client.trust import check_pem
@@ -81,7 +81,7 @@ class Client:
         """
         made = self.create(wanted, heartbeat=heartbeat, idle=idle, timeout=timeout, **values)
         try:
-            with self._alive(made.name, heartbeat):
+            with alive(self.heartbeat, made.name, heartbeat):
                 yield made
         finally:
             with suppress(NotFound):  # its lease was over
@@ -248,6 +248,13 @@ class Client:
         """The certificate that database servers are checked with, as PEM."""
         return check_pem(self._wire.ask("GET", path_of("host", "ca"), plain=True).body)
 
+    def follow(
+        self, name: str, node: str, source: str = "engine", *, lines: int = 100
+    ) -> Iterator[str]:
+        """As ``logs``, and then each line as it comes, until the node or the service ends."""
+        query = {"source": source, "lines": max(1, lines)}
+        return self._wire.lines(path_of("labs", name, "nodes", node, "logs"), query)
+
     def images(self) -> list[ImageView]:
         """All images."""
         return read(self._wire.ask("GET", "/v1/images").body, list[ImageView])
@@ -301,27 +308,6 @@ class Client:
         """A lab, once it is no longer being made, or as it is after ``wait`` seconds."""
         query = {"wait": int(wait)} if wait >= 1 else {}
         return lab_of(self._wire.ask("GET", path_of("labs", name), query=query, allow=wait).body)
-
-    @contextmanager
-    def _alive(self, name: str, heartbeat: float | None) -> Iterator[None]:
-        """Give signs of life in the block, three for each that is due."""
-        done = threading.Event()
-
-        def beat(every: float) -> None:
-            while not done.wait(every):
-                with suppress(LabError):  # the next one may arrive
-                    self.heartbeat(name)
-
-        if heartbeat is None:
-            yield
-            return
-        thread = threading.Thread(target=beat, args=[heartbeat / 3], daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
 
     def _call_off(self, body: dict[str, Any], key: str) -> None:
         """Undo what a request began, whether or not its answer came; the key finds its job."""

@@ -106,7 +106,6 @@ def test_inside(capsys: Capsys) -> None:
     assert main(["exec", "inside", "--", "no-such-program"]) == 127
     assert capsys.readouterr() == ("", "no-such-program: not found\n")
     assert "does not offer" in fails(capsys, 2, "ssh", "inside")
-    assert "does not follow logs" in fails(capsys, 2, "logs", "inside", "-f")
     assert out(capsys, "logs", "inside", "-n", "0") == ""
     assert "no node n7" in fails(capsys, 3, "logs", "inside", "--node", "n7")
     out(capsys, "down", "inside")

@@ -14,6 +14,7 @@ from serve_world import MEMORY, Site, site
 
 from lab import errors
 from lab.client import Client, access
+from lab.client.heartbeat import alive
 from lab.client.problem import error_of
 from lab.errors import (
     CommandFailed,
@@ -104,7 +105,7 @@ def test_signs_of_life(client: Client) -> None:
     """Protects a long block from its own lab's short life."""
     with client.lab("galera", nodes=1, memory=MEMORY, heartbeat=10) as lab:
         first = client.get(lab.name).expires_at
-        with client._alive(lab.name, 0.1):
+        with alive(client.heartbeat, lab.name, 0.1):
             time.sleep(0.5)
         later = client.get(lab.name).expires_at
     assert first is not None

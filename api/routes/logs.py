@@ -1,0 +1,102 @@
+"""Logs of nodes: their last lines, or as they grow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
+from typing import Annotated, Any, Literal
+
+import anyio
+from fastapi import APIRouter, Query
+from fastapi.responses import Response, StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from api import problems, sse
+from api.auth import ServiceOf, User
+from api.models import LogLines
+from api.routes.events import Accept
+from api.routes.labs import Name
+from api.routes.power import NodeName
+from api.service import Service
+from lab.errors import LabError, LimitReached
+from lab.lifecycle import inside
+
+router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"])
+
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The last lines; or with Accept: text/event-stream, those that come, too.",
+        "content": {sse.MEDIA_TYPE: {"schema": {"type": "string"}}},
+    }
+}
+MOST = 32
+"""Logs that are followed at the same time: each takes a thread and an SSH connection."""
+_IDLE = 0.5
+"""Seconds without a line after which it is looked whether somebody listens still."""
+_ALIVE_EVERY = 30
+"""How many of these pass before a sign of life is sent."""
+_OVER = object()
+
+
+@router.get(
+    "/nodes/{node}/logs", operation_id="getLogs", response_model=LogLines, responses=_STREAM
+)
+async def logs(
+    service: ServiceOf,
+    caller: User,
+    name: Name,
+    node: NodeName,
+    source: Literal["engine", "journal", "console"] = "engine",
+    lines: Annotated[int, Query(ge=1, le=5000)] = 100,
+    accept: Accept = "",
+) -> LogLines | Response:
+    """The last lines of a node's log; as a stream also what comes after, until the node ends."""
+    await run_in_threadpool(caller.lab, service, name)
+    if sse.MEDIA_TYPE not in accept:
+        return await run_in_threadpool(_last, service, name, node, source, lines)
+    if service.followers >= MOST:
+        raise LimitReached(f"{MOST} logs are being followed already", retry_after=30.0)
+    found = await run_in_threadpool(_follow, service, name, node, source, lines)
+    headers = {"X-Accel-Buffering": "no"}
+    return StreamingResponse(_stream(service, found), media_type=sse.MEDIA_TYPE, headers=headers)
+
+
+def _last(service: Service, name: str, node: str, source: str, lines: int) -> LogLines:
+    with service.contexts.use() as ctx:
+        found = inside.logs(ctx, name, node, source, lines=lines)
+        return LogLines(lines=list(islice(found, lines)))
+
+
+def _follow(
+    service: Service, name: str, node: str, source: str, lines: int
+) -> Iterator[str | None]:
+    with service.contexts.use() as ctx:
+        return inside.follow(ctx, name, node, source, lines=lines, idle=_IDLE)
+
+
+async def _stream(service: Service, found: Iterator[str | None]) -> AsyncIterator[str]:
+    # A thread of its own: those of requests are not to wait for logs.
+    threads, idle = anyio.CapacityLimiter(1), 0
+    service.followers += 1
+    try:
+        yield ": alive\n\n"
+        while not service.stopping.is_set():
+            line = await anyio.to_thread.run_sync(next, found, _OVER, limiter=threads)
+            if line is _OVER:
+                return
+            idle = idle + 1 if line is None else 0
+            if line is not None:
+                yield _event({"line": line})
+            elif idle % _ALIVE_EVERY == 0:
+                yield ": alive\n\n"
+    except LabError as error:
+        yield _event({"problem": problems.problem(error)})
+    finally:
+        # Nobody is in it now: who is cancelled waits for the thread.
+        found.close()  # type: ignore[attr-defined]
+        service.followers -= 1
+
+
+def _event(data: dict[str, Any]) -> str:
+    return f"data: {json.dumps(data)}\n\n"
