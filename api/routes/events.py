@@ -50,7 +50,7 @@ async def events(
         if begin is None:
             begin = await run_in_threadpool(service.store.events.last_id)
         return sse.stream(service, last=begin, project=caller.project)
-    return await run_in_threadpool(_page, service, caller, after or 0, limit)
+    return await run_in_threadpool(listed, service, caller, after or 0, limit)
 
 
 @router.get(
@@ -72,12 +72,13 @@ async def of_job(
     await run_in_threadpool(caller.job, service, job)
     if sse.MEDIA_TYPE in accept:
         return sse.stream(service, last=_number(last, after) or 0, job=job)
-    return await run_in_threadpool(_page, service, caller, after or 0, limit, job)
+    return await run_in_threadpool(listed, service, caller, after or 0, limit, job)
 
 
-def _page(
+def listed(
     service: Service, caller: Caller, after: int, limit: int, job: str | None = None
 ) -> Page[Event]:
+    """A page of the events that the caller may see, of one job if ``job`` says which."""
     found = service.store.events.after(
         after, owner=topic(job) if job else None, project=caller.project, limit=limit + 1
     )
