@@ -36,6 +36,7 @@ class Serve:
     file; ``warn_before``: that long before a lease ends. ``failed_auth``: wrong tokens from one
     address within a minute, before it is refused for a while. ``keep_jobs``: how long those that
     ended, their events and the audit trail are kept. ``pool``: labs that are kept ready.
+    ``page``: there is a web page at /.
     """
 
     address: str = "127.0.0.1"
@@ -45,6 +46,7 @@ class Serve:
     tls_key: str = ""
     database: str = field(default="", repr=False)
     metrics: bool = False
+    page: bool = True
     execute: bool = True
     default_ttl: float = 3600.0
     max_ttl: float = 86400.0
@@ -126,6 +128,7 @@ KEYS: Keys = {
     "tls_key": _FILE,
     "database": Key("a URL such as postgresql://host/lab", tomlfile.text),
     "metrics": _BOOL,
+    "page": _BOOL,
     "execute": _BOOL,
     "default_ttl": _DURATION,
     "max_ttl": _DURATION,
