@@ -48,6 +48,11 @@ class Caller:
         """Whether things of ``project`` may be seen."""
         return self.project is None or self.project == project
 
+    def valid(self, service: Service) -> bool:
+        """Whether the token is valid still: it may have been revoked, or its time may be over."""
+        record = service.store.tokens.find(self.token.id)
+        return record is not None and tokens.valid(record)
+
     def lab(self, service: Service, name: str) -> LabRecord:
         """A lab that the caller may see; raises NotFound, also for those of others."""
         record = service.store.labs.find(name)

@@ -16,6 +16,7 @@ from serve_process import environment, serving  # noqa: E402
 
 PICTURES = ROOT / "docs" / "img"
 WIDE = {"width": 900, "height": 760}
+TALL = {"width": 900, "height": 1100}
 NARROW = {"width": 400, "height": 760}
 
 
@@ -34,6 +35,8 @@ def main() -> None:
         with window(browser, here, viewport=WIDE) as page:
             page.screenshot(path=PICTURES / "labs.png")
             page.goto("/labs/shop")
+            page.locator("#connect summary").click()
+            page.set_viewport_size(TALL)
             page.screenshot(path=PICTURES / "lab.png")
         with window(browser, here, viewport=NARROW, color_scheme="dark") as page:
             page.goto(f"/jobs/{made['job']}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -49,7 +50,8 @@ async def events(
         begin = _number(last, after)
         if begin is None:
             begin = await run_in_threadpool(service.store.events.last_id)
-        return sse.stream(service, last=begin, project=caller.project)
+        allowed = partial(caller.valid, service)
+        return sse.stream(service, last=begin, project=caller.project, allowed=allowed)
     return await run_in_threadpool(listed, service, caller, after or 0, limit)
 
 
@@ -71,7 +73,8 @@ async def of_job(
     """The steps of a job, from its first; as a stream it ends with the job."""
     await run_in_threadpool(caller.job, service, job)
     if sse.MEDIA_TYPE in accept:
-        return sse.stream(service, last=_number(last, after) or 0, job=job)
+        begin = _number(last, after) or 0
+        return sse.stream(service, last=begin, job=job, allowed=partial(caller.valid, service))
     return await run_in_threadpool(listed, service, caller, after or 0, limit, job)
 
 

@@ -13,7 +13,7 @@ from api import problems
 from api.auth import identified
 from api.web import pages
 from api.web.sessions import LASTS
-from api.web.visit import COOKIE, Fields, PageRoute, same_origin
+from api.web.visit import COOKIE, Fields, PageRoute, same_origin, visitor
 from lab.errors import LabError
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -59,6 +59,7 @@ def sign_in(request: Request, fields: Fields) -> Response:
 def sign_out(request: Request) -> Response:
     """End the session; fine if there is none."""
     same_origin(request)
+    request.state.caller = visitor(request)
     request.app.state.sessions.end(request.cookies.get(COOKIE, ""))
     response = pages.go("/sign-in")
     response.delete_cookie(COOKIE)

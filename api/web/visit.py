@@ -106,6 +106,9 @@ class PageRoute(APIRoute):
 
 def to_sign_in(request: Request) -> Response:
     """Have the browser sign in, then come back."""
+    if request.headers.get("sec-fetch-site") == "cross-site":
+        # With links from elsewhere browsers send no cookie: let it ask once more, from here.
+        return pages.page(request, "again.html")
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     to = "" if here == "/" else f"?to={quote(here, safe='')}"
     return RedirectResponse(f"/sign-in{to}", status_code=303)

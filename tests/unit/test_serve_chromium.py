@@ -166,6 +166,26 @@ def test_news_come_without_a_reload(browser: Browser, here: Serving) -> None:
         assert marked(page)
 
 
+def test_marked_text_stays_marked(browser: Browser, here: Serving) -> None:
+    """Protects who copies an address by hand: news wait until that is done."""
+    make(here, "copied")
+    with window(browser, here) as page:
+        page.evaluate(
+            "() => getSelection().selectAllChildren(document.querySelector('#labs code'))"
+        )
+        marked = page.evaluate("() => getSelection().toString()")
+        assert marked.startswith("127.0.0.1:")
+        with page.expect_response(lambda one: one.url == f"{here.url}/", timeout=LIVE):
+            make(here, "waits")
+        expect(page.locator("#jobs")).to_contain_text("create waits", timeout=LIVE)
+        assert page.evaluate("() => getSelection().toString()") == marked
+        expect(page.locator("#lab-waits")).to_have_count(0)
+        page.evaluate("() => getSelection().removeAllRanges()")
+        here.ask("DELETE", "/v1/labs/copied?wait=20")
+        expect(page.locator("#lab-waits")).to_be_visible(timeout=LIVE)
+    here.ask("DELETE", "/v1/labs/waits?wait=20")
+
+
 def test_a_token_that_was_revoked_leads_out(browser: Browser, here: Serving) -> None:
     """Protects from what stays on the screen: who is shut out sees the sign-in, soon."""
     made = here.ask("POST", "/v1/tokens", {"name": "guest", "project": "p"}).json()
@@ -175,6 +195,18 @@ def test_a_token_that_was_revoked_leads_out(browser: Browser, here: Serving) -> 
         make(here, "wakes")
         expect(page.get_by_role("heading", name="Sign in")).to_be_visible(timeout=LIVE)
     here.ask("DELETE", "/v1/labs/wakes?wait=20")
+
+
+def test_a_link_from_another_site(browser: Browser, here: Serving) -> None:
+    """Protects who follows a link in a chat: who is signed in is, from there too."""
+    text = f'<a href="{here.url}/jobs">the jobs</a>'
+    with window(browser, here) as page:
+        page.route(
+            "http://chat.example/", lambda one: one.fulfill(body=text, content_type="text/html")
+        )
+        page.goto("http://chat.example/")
+        page.get_by_role("link", name="the jobs").click()
+        expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
 
 
 def test_wrong_tokens_and_reading_ones(browser: Browser, here: Serving) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from fastapi.routing import APIRoute
-from httpx import Client, Response
+from httpx import Response
+from page_visit import OURS, visit
 from serve_world import Site, site
 
 from api import web
@@ -20,7 +20,6 @@ from lab.lifecycle import token as tokens
 
 OPEN = {"signInPage", "signIn", "signOut", "pageFile"}
 """What answers without a session."""
-OURS = {"Sec-Fetch-Site": "same-origin"}
 
 
 @pytest.fixture(scope="module")
@@ -34,15 +33,6 @@ def theirs(here: Site) -> dict[str, str]:
     """What another project has, as it stands in paths."""
     lab = here.make("theirs", token=here.token("theirs", project="theirs"))
     return {"name": "theirs", "node": "n1", "action": "stop", "job": lab["job"], "file": "page.js"}
-
-
-@contextmanager
-def visit(here: Site, token: str = "") -> Iterator[Client]:
-    """A browser without a window, signed in."""
-    with Client(base_url=here.client.base_url, headers=OURS, timeout=30.0) as client:
-        answer = client.post("/sign-in", data={"token": token or here.admin})
-        assert (answer.status_code, answer.headers["location"]) == (303, "/"), answer.text
-        yield client
 
 
 def routes() -> list[tuple[str, APIRoute]]:
@@ -173,14 +163,18 @@ def test_sessions_end() -> None:
     assert sessions.token_of(second) is None
 
 
-def test_the_stream_ends_with_the_session(here: Site) -> None:
+@pytest.mark.parametrize("path", ["/live", "/v1/events"])
+def test_a_stream_ends_with_its_token(here: Site, path: str) -> None:
     """Protects from looking on: who is shut out hears no more of what happens."""
-    with visit(here, here.token("listener", project="ear")) as client:
+    name = f"listener-{path.count('/')}"
+    token = here.token(name, project="ear")
+    sent = {"Authorization": f"Bearer {token}", "Accept": "text/event-stream"}
+    with visit(here, token) as client:
         done = threading.Event()
         lines: list[str] = []
 
         def listen() -> None:
-            with client.stream("GET", "/live") as answer:
+            with client.stream("GET", path, headers=sent) as answer:
                 assert answer.headers["content-type"].startswith("text/event-stream")
                 for line in answer.iter_lines():
                     lines.append(line)
@@ -189,7 +183,7 @@ def test_the_stream_ends_with_the_session(here: Site) -> None:
         thread = threading.Thread(target=listen)
         thread.start()
         assert done.wait(10)
-        tokens.revoke(here.service.store, "listener")
+        tokens.revoke(here.service.store, name)
         here.service.bell.ring("anything")
         thread.join(10)
         assert not thread.is_alive()
@@ -211,6 +205,20 @@ def test_signing_in_leads_on_and_only_here(here: Site) -> None:
     for to in ("//evil.example", "https://evil.example/", "/\\evil.example", "evil", "/\n/x", ""):
         assert lead(to).headers["location"] == "/", to
     here.client.cookies.clear()
+
+
+def test_links_from_elsewhere_work(here: Site) -> None:
+    """Protects who follows a link in a chat: the browser asks again, as if from here."""
+    with visit(here) as client:
+        cookie = client.cookies[COOKIE]
+    elsewhere = {"Sec-Fetch-Site": "cross-site"}
+    first = here.client.get("/jobs?after=", headers=elsewhere)  # Strict: without the cookie
+    assert first.status_code == 200
+    assert '<meta http-equiv="refresh" content="0">' in first.text
+    assert "Latest" not in first.text
+    again = here.client.get("/jobs?after=", headers={**OURS, "Cookie": f"{COOKIE}={cookie}"})
+    assert "<h1>Jobs</h1>" in again.text
+    assert here.client.get("/jobs", headers=OURS).status_code == 303
 
 
 def test_guessing_is_slowed_down_on_the_page_too(tmp_path: Path) -> None:

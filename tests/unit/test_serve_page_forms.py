@@ -10,8 +10,8 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from page_visit import OURS, visit
 from serve_world import Site, site
-from test_serve_page import OURS, visit
 
 from api.models import Event
 from api.web import pages

@@ -28,15 +28,14 @@ function tell(before, after) {
   if (told.length) say(told.slice(0, 5).join(", "));
 }
 
-// Somebody types in it, or marks its text: it is left alone until that is over.
+// Somebody marks its text, to copy it: it is left alone until that is over.
 function inUse(part) {
-  const at = document.activeElement;
-  if (part.contains(at) && at.matches("input, select, textarea")) return true;
   const selection = getSelection();
   return !selection.isCollapsed && selection.containsNode(part, true);
 }
 
-// Swap the content of a live part; open details, the focus and the place in a log stay.
+// Swap the content of a live part; open details, the focus and the place in a log stay. What is
+// typed into is no live part.
 function swap(part, fresh) {
   const text = fresh.innerHTML;
   if (shown.get(part) === text || inUse(part)) return;
