@@ -8,7 +8,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from api import problems
+from api import problems, web
 from api.auth import FailedLogins, Needs, Reader
 from api.guard import Guard
 from api.routes import catalog, events, health, host, jobs, labs, logs, power, snapshots, tokens
@@ -67,6 +67,8 @@ def create_app(service: Service) -> FastAPI:
     app.state.failures = FailedLogins(service.settings.serve.failed_auth)
     for router in _ROUTERS:
         app.include_router(router)
+    if service.settings.serve.page:
+        web.install(app)
     problems.install(app)
     app.add_middleware(Guard, service=service)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]  # the documented way

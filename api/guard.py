@@ -26,6 +26,7 @@ _HEADERS = (
     (b"cache-control", b"no-store"),
     (b"referrer-policy", b"no-referrer"),
 )
+"""What answers say unless a route says otherwise."""
 _NOT_TRACED = ("/healthz", "/readyz", "/metrics")
 _READS = ("GET", "HEAD", "OPTIONS")
 
@@ -142,7 +143,9 @@ class _Answer:
             self.status = message["status"]
             await self._before(self.status)
             headers = list(message.get("headers", ()))
-            headers += [*_HEADERS, (b"x-request-id", self._request)]
+            said = {name.lower() for name, _ in headers}
+            headers += [header for header in _HEADERS if header[0] not in said]
+            headers.append((b"x-request-id", self._request))
             message = {**message, "headers": headers}
         await self._send(message)
 

@@ -37,6 +37,7 @@ class Serve:
     address within a minute, before it is refused for a while. ``keep_jobs``: how long those that
     ended, their events and the audit trail are kept. ``pool``: labs that are kept ready.
     ``trace``: a collector of OpenTelemetry; empty: where its own variables say, if they do.
+    ``page``: there is a web page at /.
     """
 
     address: str = "127.0.0.1"
@@ -46,6 +47,7 @@ class Serve:
     tls_key: str = ""
     database: str = field(default="", repr=False)
     metrics: bool = False
+    page: bool = True
     execute: bool = True
     default_ttl: float = 3600.0
     max_ttl: float = 86400.0
@@ -128,6 +130,7 @@ KEYS: Keys = {
     "tls_key": _FILE,
     "database": Key("a URL such as postgresql://host/lab", tomlfile.text),
     "metrics": _BOOL,
+    "page": _BOOL,
     "execute": _BOOL,
     "default_ttl": _DURATION,
     "max_ttl": _DURATION,

@@ -79,11 +79,14 @@ async def power_node(
 async def _power(
     service: Service, caller: Caller, name: str, node: str, action: Action, wait: float
 ) -> Response:
-    job = await run_in_threadpool(_submit, service, caller, name, node, action)
+    job = await run_in_threadpool(submit_power, service, caller, name, node, action)
     return await outcome(service, job, wait, _done)
 
 
-def _submit(service: Service, caller: Caller, name: str, node: str, action: Action) -> JobRecord:
+def submit_power(
+    service: Service, caller: Caller, name: str, node: str, action: Action
+) -> JobRecord:
+    """The job that does ``action``, begun; of the whole lab if ``node`` is empty. NotFound."""
     record = caller.lab(service, name)
     with service.contexts.use() as ctx:
         if node:
