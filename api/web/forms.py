@@ -17,10 +17,12 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "memory": parse_size,
     "disk": parse_size,
     "ttl": parse_duration,
+    "idle": parse_duration,
     "protected": lambda text: text == "yes",
 }
 _LAB = (
-    "blueprint", "name", "nodes", "engine", "profile", "memory", "cpus", "disk", "ttl", "protected",
+    "blueprint", "name", "nodes", "engine", "profile", "memory", "cpus", "disk", "ttl", "idle",
+    "protected",
 )  # fmt: skip
 
 

@@ -26,6 +26,8 @@ from lab.state.jobs import OPEN
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
+CA_FILE = "lab-ca.pem"
+"""What browsers keep the certificate of our authority as."""
 _AT_ONCE = 50
 _JOBS = 5
 
@@ -39,6 +41,14 @@ def list_page(
 ) -> Response:
     """All labs, and a form for another."""
     return _list(request, service, caller, after=after)
+
+
+@router.get("/host/ca", operation_id="getAuthority")
+def ca(service: ServiceOf, caller: Looking) -> Response:
+    """The certificate that clients check database servers with, as a file."""
+    found = host.ca(service, caller)
+    found.headers["Content-Disposition"] = f'attachment; filename="{CA_FILE}"'
+    return found
 
 
 @router.post("/labs", operation_id="createLab")
@@ -163,11 +173,23 @@ def _addresses(lab: Lab) -> list[tuple[str, str]]:
         return []
     login, nodes = lab.connection, [node for node in lab.nodes if node.sql_port]
     found = [("DSN", login.dsn), ("User", login.user), ("Password", login.password)]
+    client = _client(lab)
     found += [
-        (f"Client, {node.name}", f"mysql -h {node.host} -P {node.sql_port} -u {login.user} -p")
+        (f"Client, {node.name}", f"{client} -h {node.host} -P {node.sql_port} -u {login.user} -p")
         for node in nodes
     ]
     return found
+
+
+def _client(lab: Lab) -> str:
+    """The client of the lab's engine, which checks the server where it has TLS."""
+    program, verify = (
+        ("mariadb", "--ssl-verify-server-cert")
+        if lab.engine == "mariadb"
+        else ("mysql", "--ssl-mode=VERIFY_IDENTITY")
+    )
+    tls = lab.connection is not None and lab.connection.ssl_ca
+    return f"{program} --ssl-ca={CA_FILE} {verify}" if tls else program
 
 
 def _told(error: LabError | None) -> dict[str, Any]:

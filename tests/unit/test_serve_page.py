@@ -221,6 +221,7 @@ def test_links_from_elsewhere_work(here: Site) -> None:
     assert here.client.get("/jobs", headers=OURS).status_code == 303
 
 
+# From here on with services of their own: the one above is over, as a process has one at a time.
 def test_guessing_is_slowed_down_on_the_page_too(tmp_path: Path) -> None:
     """Protects from those who try tokens: page and API count together."""
     with site(tmp_path, failed_auth=3) as here:

@@ -16,13 +16,14 @@ from serve_world import Site, site
 from api.models import Event
 from api.web import pages
 from api.web.steps import lines
+from lab.names import EVERYWHERE
 from lab.run import run
 from lab.servefile import Serve
 
 ROOT = Path(__file__).parents[2]
 WEB = ROOT / "api" / "web"
 FORM = {"blueprint": "galera", "nodes": "2", "memory": "384M", "ttl": "30m", "name": "",
-        "engine": "", "profile": "balanced", "cpus": "1", "disk": ""}  # fmt: skip
+        "engine": "", "profile": "balanced", "cpus": "1", "disk": "", "idle": ""}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -204,3 +205,16 @@ def test_the_wheel_holds_the_page(tmp_path: Path) -> None:
 def test_the_page_is_there_unless_it_is_turned_off() -> None:
     """Protects the default."""
     assert Serve().page
+
+
+# The last: one service at a time in a process.
+def test_servers_elsewhere_are_checked(tmp_path: Path) -> None:
+    """Protects who connects from elsewhere: what to check servers with comes with the strings."""
+    with site(tmp_path, publish=EVERYWHERE) as here, visit(here) as client:
+        here.make("far", idle=1200)
+        page = unescape(client.get("/labs/far").text)
+        assert "mariadb --ssl-ca=lab-ca.pem --ssl-verify-server-cert -h localhost -P " in page
+        assert "20m" in page
+        found = client.get("/host/ca")
+        assert found.text.startswith("-----BEGIN CERTIFICATE-----")
+        assert found.headers["content-disposition"] == 'attachment; filename="lab-ca.pem"'
