@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any, Literal
 
@@ -13,7 +14,7 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from api import problems, sse
-from api.auth import ServiceOf, User
+from api.auth import Caller, ServiceOf, User
 from api.models import LogLines
 from api.routes.events import Accept
 from api.routes.labs import Name
@@ -52,17 +53,22 @@ async def logs(
     accept: Accept = "",
 ) -> LogLines | Response:
     """The last lines of a node's log; as a stream also what comes after, until the node ends."""
-    await run_in_threadpool(caller.lab, service, name)
     if sse.MEDIA_TYPE not in accept:
-        return await run_in_threadpool(_last, service, name, node, source, lines)
+        return await run_in_threadpool(last_lines, service, caller, name, node, source, lines)
+    await run_in_threadpool(caller.lab, service, name)
     if service.followers >= MOST:
         raise LimitReached(f"{MOST} logs are being followed already", retry_after=30.0)
     found = await run_in_threadpool(_follow, service, name, node, source, lines)
     headers = {"X-Accel-Buffering": "no"}
-    return StreamingResponse(_stream(service, found), media_type=sse.MEDIA_TYPE, headers=headers)
+    lines_ = _stream(service, found, partial(caller.valid, service))
+    return StreamingResponse(lines_, media_type=sse.MEDIA_TYPE, headers=headers)
 
 
-def _last(service: Service, name: str, node: str, source: str, lines: int) -> LogLines:
+def last_lines(
+    service: Service, caller: Caller, name: str, node: str, source: str, lines: int
+) -> LogLines:
+    """The last ``lines`` of a log; raises NotFound, NotReady, CommandFailed."""
+    caller.lab(service, name)
     with service.contexts.use() as ctx:
         found = inside.logs(ctx, name, node, source, lines=lines)
         return LogLines(lines=list(islice(found, lines)))
@@ -75,7 +81,10 @@ def _follow(
         return inside.follow(ctx, name, node, source, lines=lines, idle=_IDLE)
 
 
-async def _stream(service: Service, found: Iterator[str | None]) -> AsyncIterator[str]:
+async def _stream(
+    service: Service, found: Iterator[str | None], allowed: Callable[[], bool]
+) -> AsyncIterator[str]:
+    """What ``found`` gives, as long as it is ``allowed``."""
     # A thread of its own: those of requests are not to wait for logs.
     threads, idle = anyio.CapacityLimiter(1), 0
     service.followers += 1
@@ -89,6 +98,8 @@ async def _stream(service: Service, found: Iterator[str | None]) -> AsyncIterato
             if line is not None:
                 yield _event({"line": line})
             elif idle % _ALIVE_EVERY == 0:
+                if not await run_in_threadpool(allowed):
+                    return
                 yield ": alive\n\n"
     except LabError as error:
         yield _event({"problem": problems.problem(error)})

@@ -9,9 +9,9 @@ from fastapi.responses import Response
 
 from api import problems
 from api.auth import Caller, ServiceOf
-from api.routes import power
 from api.routes.labs import Name
-from api.routes.power import Action, NodeName
+from api.routes.logs import last_lines
+from api.routes.power import Action, NodeName, submit_power
 from api.service import Service
 from api.web import pages
 from api.web.labs import lab_page
@@ -57,7 +57,7 @@ def logs(
     """The last lines of a node's log."""
     told, found = None, []
     try:
-        found = power.logs(service, caller, name, node, source, lines).lines
+        found = last_lines(service, caller, name, node, source, lines).lines
     except NotFound:
         raise
     except LabError as error:  # such as: it does not run
@@ -79,7 +79,7 @@ def _power(
     request: Request, service: Service, caller: Caller, name: str, node: str, action: Action
 ) -> Response:
     try:
-        power.submit_power(service, caller, name, node, action)
+        submit_power(service, caller, name, node, action)
     except NotFound:
         raise
     except LabError as error:
