@@ -62,6 +62,13 @@ class Pool:
         with self._guard:
             self._ready = {name: list(found) for name, found in ready.items()}
 
+    def withdraw(self, name: str) -> None:
+        """Give this one away no more."""
+        with self._guard:
+            for ready in self._ready.values():
+                if name in ready:
+                    ready.remove(name)
+
     def counts(self) -> dict[str, int]:
         """How many labs each pool has that can be claimed."""
         with self._guard:

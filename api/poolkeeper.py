@@ -121,6 +121,7 @@ class PoolKeeper:
         return pools.fits(ctx.settings, lab, pool.spec, keys)
 
     def _drop(self, ctx: Context, name: str, why: str) -> bool:
+        self._pool.withdraw(name)
         try:
             dropped = pools.drop(ctx, name)
         except Conflict:
