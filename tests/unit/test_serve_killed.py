@@ -32,6 +32,8 @@ CREATE = {**BODY, "name": "shop", "ttl": 3600.0, "engine": "", "image": "", "pro
           "snapshots": "", "cpus": 1, "disk": 0, "cold": False, "protected": False}  # fmt: skip
 NAMELESS = {**CREATE, "name": ""}
 KEY = "the-key"
+STEPS = int(os.environ.get("LAB_KILL_STEPS", "20"))
+"""At how many steps of a job the slow tests kill; 1000: at all."""
 
 
 def submit_create(service: Service, asked: dict[str, object]) -> JobRecord:
@@ -336,19 +338,19 @@ def test_a_service_that_is_killed_leaves_a_pool_to_the_next(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("act", [fill, fill_and_claim])
-def test_every_phase_of_a_pool(tmp_path: Path, act: Callable[[Service], None]) -> None:
-    """Protects as the test above, at each step."""
-    sweep_pool(tmp_path, act, most=1000)
+def test_many_phases_of_a_pool(tmp_path: Path, act: Callable[[Service], None]) -> None:
+    """Protects as the test above, at LAB_KILL_STEPS of the steps, spread over all."""
+    sweep_pool(tmp_path, act, most=STEPS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ask", [create, create_nameless])
-def test_every_phase_of_create(tmp_path: Path, ask: Ask) -> None:
-    """Protects as the test above, at each step."""
-    sweep(tmp_path, ask, token, most=1000)
+def test_many_phases_of_create(tmp_path: Path, ask: Ask) -> None:
+    """Protects as the test above, at LAB_KILL_STEPS of the steps, spread over all."""
+    sweep(tmp_path, ask, token, most=STEPS)
 
 
 @pytest.mark.slow
-def test_every_phase_of_delete(tmp_path: Path) -> None:
-    """Protects as the test above, at each step."""
-    sweep(tmp_path, delete, token_and_lab, most=1000, after=after_delete)
+def test_many_phases_of_delete(tmp_path: Path) -> None:
+    """Protects as the test above, at LAB_KILL_STEPS of the steps, spread over all."""
+    sweep(tmp_path, delete, token_and_lab, most=STEPS, after=after_delete)
