@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from killed_service import Ask, freed, sweep, token, until_ended
 from serve_world import BODY, MEMORY, Site, site
-from test_serve_killed import Ask, freed, sweep, token, until_ended
 
 from api.auth import Caller
 from api.service import Service

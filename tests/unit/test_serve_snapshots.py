@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from killed_service import Ask, sweep, token_and_lab, until_ended
 from serve_world import Site, site
-from test_serve_killed import Ask, sweep, token_and_lab, until_ended
 
 from api.auth import Caller
 from api.service import Service
