@@ -208,3 +208,24 @@ def test_jobs_are_kept_in_postgresql(env: dict[str, str]) -> None:
         with serving(env) as found:
             assert found.ask("GET", f"/v1/jobs/{job}?wait=30").json()["state"] == "succeeded"
     assert not (Path(env["LAB_HOME"]) / "jobs.db").exists()
+
+
+def test_connections_without_a_request_are_closed(env: dict[str, str]) -> None:
+    """Protects the service from those who open connections and say nothing, or too slowly."""
+    configure(env, '[serve]\nrequest_timeout = "1s"\n')
+    with serving(env) as found:
+        port = int(found.url.rpartition(":")[2])
+        head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+        for said in (b"", head):
+            began = time.monotonic()
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as slow:
+                slow.sendall(said)
+                assert slow.recv(100) == b""
+            assert 0.9 < time.monotonic() - began < 10
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as patient:
+            for pause in (0.0, 0.7):  # between two requests there is another limit
+                time.sleep(pause)
+                patient.sendall(head)
+                time.sleep(0.5)
+                patient.sendall(b"\r\n")
+                assert patient.recv(1000).startswith(b"HTTP/1.1 200")
