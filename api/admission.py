@@ -20,6 +20,8 @@ _LOOK_EVERY = 0.5
 _RETRY = 30.0
 TAKE_ROOM: tuple[JobKind, ...] = ("create", "build-template")
 """The jobs that start guests of their own."""
+WAKE: tuple[JobKind, ...] = ("start", "restart", "rollback")
+"""The jobs that may start guests of a lab that is stopped."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,12 @@ def need_of_lab(lab: LabRecord) -> Need:
     """What a lab takes as it is; disk space apart."""
     running = lab.node_count if lab.state != "stopped" else 0
     return Need(running * lab.memory, 0, running * lab.cpus, 2 * lab.node_count)
+
+
+def need_to_wake(lab: LabRecord) -> Need:
+    """What a lab that is stopped takes beyond what it has, once it runs; nothing for others."""
+    stopped = lab.node_count if lab.state == "stopped" else 0
+    return Need(memory=stopped * lab.memory, cpus=stopped * lab.cpus)
 
 
 class Admission:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from dbos import DBOS, DBOSConfig, SetWorkflowID
 
 from api import problems, webhooks
-from api.admission import TAKE_ROOM, need_of
+from api.admission import TAKE_ROOM, WAKE, Need, need_of, need_to_wake
 from api.eventlog import topic
 from api.logs import JOB, log
 from api.work import ABOUT_OTHERS, WORK, Task, lab_of, origin_of, spec_of
@@ -196,21 +196,30 @@ class Jobs:
 
     def _do(self, job: JobRecord) -> str:
         service = self._service
-        if job.kind not in (*TAKE_ROOM, "fill"):
-            return self._work(job)
         made = lab_of(self._store, job.id) if job.state == "running" else None
         if made is not None and made.state not in ("creating", "removing"):
             return made.name  # ready, but we did not live to say so
-        need = need_of(spec_of(job.request))
+        need = self._need(job)
+        if need is None:
+            return self._work(job)
         if job.kind == "fill":
             with service.admission.spare(job.id, need):
                 return self._work(job)
-        if job.kind == "create" and (claimed := service.pool.claim(job)):
+        # What a first try left is removed before there is another lab of this job.
+        if job.kind == "create" and made is None and (claimed := service.pool.claim(job)):
             return claimed
         with service.admission.enter(
             job.id, job.created_at, need, stop=lambda: self._stop(job, waiting=True)
         ):
             return self._work(job)
+
+    def _need(self, job: JobRecord) -> Need | None:
+        """The room that a job has to wait for; None if it needs none."""
+        if job.kind in (*TAKE_ROOM, "fill"):
+            return need_of(spec_of(job.request))
+        lab = self._store.labs.find(job.lab) if job.kind in WAKE else None
+        need = need_to_wake(lab) if lab is not None else Need()
+        return need if need != Need() else None
 
     def _work(self, job: JobRecord) -> str:
         """Do the job's work in a context that tells of its steps."""

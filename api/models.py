@@ -55,6 +55,9 @@ class LabRequest(Cluster):
     """A lab to be made."""
 
     name: Annotated[str | None, Field(pattern=NAME, examples=["shop"])] = None
+    any_name: Annotated[
+        bool, Field(description="A lab that is ready already may have another name.")
+    ] = False
     snapshots: Annotated[
         str | None, Field(max_length=100, description="A schedule.", examples=["hourly:24"])
     ] = None

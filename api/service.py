@@ -18,6 +18,7 @@ from api.logs import log
 from api.metrics import Metrics
 from api.pool import Pool
 from api.poolkeeper import PoolKeeper
+from api.seats import Seats
 from api.sweeper import Sweeper
 from api.trace import open_trace
 from lab.errors import LabError
@@ -57,7 +58,8 @@ class Service:
         self.ready = False
         self._looking = threading.Lock()
         self._space: tuple[float, Space | None] = (-SPACE_SECONDS, None)
-        self.followers = 0  # of logs; counted in the loop only
+        self.programs = Seats(32, "programs run in nodes")
+        self.followers = Seats(32, "logs are followed")
         self._alone = ExitStack()
 
     def open(self) -> None:

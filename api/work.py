@@ -41,6 +41,7 @@ def spec_of(asked: Mapping[str, Any]) -> LabSpec:
     return LabSpec(
         blueprint=asked["blueprint"],
         name=asked["name"],
+        any_name=bool(asked.get("any_name")),
         nodes=asked["nodes"],
         engine=asked["engine"],
         size=size,
@@ -112,8 +113,16 @@ def expire(ctx: Context, task: Task) -> str:
     return task.job.lab
 
 
+def _same(ctx: Context, task: Task) -> None:
+    """Raise NotFound if there is another lab of that name by now."""
+    lab = ctx.store.labs.get(task.job.lab)
+    if lab.created_at != task.asked.get("created_at", lab.created_at):
+        raise NotFound(f"the lab {lab.name} that was meant is gone", hint="there is another now")
+
+
 def start(ctx: Context, task: Task) -> str:
     """Start a lab or a node, and wait until it is ready."""
+    _same(ctx, task)
     name, node = task.job.lab, str(task.asked["node"])
     timeout = ctx.settings.ready_timeout
     if node:
@@ -125,6 +134,7 @@ def start(ctx: Context, task: Task) -> str:
 
 def stop(ctx: Context, task: Task) -> str:
     """Stop a lab or a node; with ``force`` its plug is pulled."""
+    _same(ctx, task)
     node = str(task.asked["node"]) or None
     with ctx.progress.step("stop", f"stopping {task.job.lab}{f', {node}' if node else ''}"):
         power.stop(ctx, task.job.lab, node=node, force=bool(task.asked["force"]))
@@ -174,6 +184,7 @@ def _removed(task: Task, remove: Callable[[str], None]) -> str:
 
 def take_snapshot(ctx: Context, task: Task) -> str:
     """Snapshot a lab; under which label."""
+    _same(ctx, task)
     name, what = task.job.lab, str(task.asked["name"])
     if task.again:
         with lock(ctx.home, "lab", name, wait=False):
@@ -189,11 +200,13 @@ def take_snapshot(ctx: Context, task: Task) -> str:
 
 def delete_snapshot(ctx: Context, task: Task) -> str:
     """Remove a snapshot; which."""
+    _same(ctx, task)
     return _removed(task, lambda label: snapshot.remove(ctx, task.job.lab, [label]))
 
 
 def roll_back(ctx: Context, task: Task) -> str:
     """Put a lab or a node back to a snapshot, and wait until it is ready."""
+    _same(ctx, task)
     name, node = task.job.lab, str(task.asked["node"]) or None
     rollback(ctx, name, str(task.asked["to"]), node=node, timeout=ctx.settings.ready_timeout)
     return name

@@ -122,6 +122,16 @@ _FILE = Key("the path of a file", tomlfile.text)
 _NUMBER = Key("a whole number", tomlfile.whole)
 _SIZE = Key("bytes, or a size such as 16G", tomlfile.size)
 
+
+def _positive(value: object) -> int:
+    number = tomlfile.whole(value)
+    if number < 1:
+        raise WrongType
+    return number
+
+
+_POSITIVE = Key("a whole number, 1 at least", _positive)
+
 KEYS: Keys = {
     "address": Key("an address of this host", _address),
     "port": Key("a port", _port),
@@ -137,12 +147,12 @@ KEYS: Keys = {
     "sweep": _DURATION,
     "memory": _SIZE,
     "cpus": _NUMBER,
-    "queue": _NUMBER,
+    "queue": _POSITIVE,
     "queue_timeout": _DURATION,
     "webhook": Key("an http or https URL", _url),
     "webhook_secret": _FILE,
     "warn_before": _DURATION,
-    "failed_auth": _NUMBER,
+    "failed_auth": _POSITIVE,
     "body_limit": _SIZE,
     "request_timeout": _DURATION,
     "keep_jobs": _DURATION,

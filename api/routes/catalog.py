@@ -181,7 +181,7 @@ def _delete(
     if users:
         raise Conflict(
             f"the {owner.kind} {owner.name} is used by {', '.join(users)}",
-            hint="DELETE these first",
+            hint="DELETE these first; labs of a warm pool go when the settings ask for none",
         )
     return submit(service, new_job(caller, kind, {}, about=str(owner)))
 

@@ -167,7 +167,7 @@ def submit_create(
     request = {k: "" if v is None else v for k, v in asked.model_dump().items()}
     request |= {"heartbeat": asked.heartbeat, "idle": asked.idle}
     ttl = asked.ttl or asked.heartbeat or _default_ttl(service, caller)
-    check_ttl(service, caller, ttl)
+    check_ttl(service, caller, max(ttl, asked.heartbeat or 0.0))
     request |= {"ttl": ttl, "owner": caller.token.name}
     blueprint(asked.blueprint)
     spec = spec_of(request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -12,6 +13,7 @@ import anyio
 from fastapi import APIRouter, Query
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive, Scope, Send
 
 from api import problems, sse
 from api.auth import Caller, ServiceOf, User
@@ -20,7 +22,7 @@ from api.routes.events import Accept
 from api.routes.labs import Name
 from api.routes.power import NodeName
 from api.service import Service
-from lab.errors import LabError, LimitReached
+from lab.errors import LabError
 from lab.lifecycle import inside
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"])
@@ -31,12 +33,12 @@ _STREAM: dict[int | str, dict[str, Any]] = {
         "content": {sse.MEDIA_TYPE: {"schema": {"type": "string"}}},
     }
 }
-MOST = 32
-"""Logs that are followed at the same time: each takes a thread and an SSH connection."""
 _IDLE = 0.5
 """Seconds without a line after which it is looked whether somebody listens still."""
-_ALIVE_EVERY = 30
-"""How many of these pass before a sign of life is sent."""
+_ALIVE_EVERY = 15.0
+"""Seconds without a line after which a sign of life is sent."""
+_CHECK_EVERY = 5.0
+"""Seconds between two looks whether the listener's token is valid still."""
 _OVER = object()
 
 
@@ -54,14 +56,38 @@ async def logs(
 ) -> LogLines | Response:
     """The last lines of a node's log; as a stream also what comes after, until the node ends."""
     if sse.MEDIA_TYPE not in accept:
-        return await run_in_threadpool(last_lines, service, caller, name, node, source, lines)
+        return await service.programs.run(
+            partial(last_lines, service, caller, name, node, source, lines)
+        )
     await run_in_threadpool(caller.lab, service, name)
-    if service.followers >= MOST:
-        raise LimitReached(f"{MOST} logs are being followed already", retry_after=30.0)
-    found = await run_in_threadpool(_follow, service, name, node, source, lines)
-    headers = {"X-Accel-Buffering": "no"}
-    lines_ = _stream(service, found, partial(caller.valid, service))
-    return StreamingResponse(lines_, media_type=sse.MEDIA_TYPE, headers=headers)
+    service.followers.take()
+    try:
+        found = await run_in_threadpool(_follow, service, name, node, source, lines)
+    except BaseException:
+        service.followers.give_back()
+        raise
+    return _Followed(service, found, partial(caller.valid, service))
+
+
+class _Followed(StreamingResponse):
+    """A log as it grows; whatever becomes of the listener, its seat and its program are freed."""
+
+    def __init__(
+        self, service: Service, found: Iterator[str | None], allowed: Callable[[], bool]
+    ) -> None:
+        headers = {"X-Accel-Buffering": "no"}
+        lines = _stream(service, found, allowed)
+        super().__init__(lines, media_type=sse.MEDIA_TYPE, headers=headers)
+        self._service, self._found = service, found
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            # Nobody is in it now: who is cancelled waits for the thread.
+            self._found.close()  # type: ignore[attr-defined]
+            self._service.followers.give_back()
 
 
 def last_lines(
@@ -86,27 +112,28 @@ async def _stream(
 ) -> AsyncIterator[str]:
     """What ``found`` gives, as long as it is ``allowed``."""
     # A thread of its own: those of requests are not to wait for logs.
-    threads, idle = anyio.CapacityLimiter(1), 0
-    service.followers += 1
+    threads = anyio.CapacityLimiter(1)
+    checked = said = time.monotonic()
     try:
         yield ": alive\n\n"
         while not service.stopping.is_set():
             line = await anyio.to_thread.run_sync(next, found, _OVER, limiter=threads)
-            if line is _OVER:
-                return
-            idle = idle + 1 if line is None else 0
-            if line is not None:
-                yield _event({"line": line})
-            elif idle % _ALIVE_EVERY == 0:
+            now = time.monotonic()
+            if now - checked >= _CHECK_EVERY:
+                checked = now
                 if not await run_in_threadpool(allowed):
                     return
+            if line is _OVER:
+                return
+            if line is not None:
+                yield _event({"line": line})
+            elif now - said >= _ALIVE_EVERY:
                 yield ": alive\n\n"
+            else:
+                continue
+            said = now
     except LabError as error:
         yield _event({"problem": problems.problem(error)})
-    finally:
-        # Nobody is in it now: who is cancelled waits for the thread.
-        found.close()  # type: ignore[attr-defined]
-        service.followers -= 1
 
 
 def _event(data: dict[str, Any]) -> str:

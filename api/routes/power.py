@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path
@@ -51,15 +52,13 @@ def get_node(service: ServiceOf, caller: Reader, name: Name, node: NodeName) -> 
 
 
 @router.post("/nodes/{node}/exec", operation_id="execute")
-def execute(service: ServiceOf, caller: User, name: Name, node: NodeName, asked: Command) -> Output:
+async def execute(
+    service: ServiceOf, caller: User, name: Name, node: NodeName, asked: Command
+) -> Output:
     """Run a program in a node as root, if the service's settings allow it."""
     if not service.settings.serve.execute:
         raise Forbidden("programs are not to be run in nodes here")
-    caller.lab(service, name)
-    with service.contexts.use() as ctx:
-        stdin = asked.stdin.encode(errors="replace")
-        printed = inside.execute(ctx, name, node, asked.argv, stdin=stdin, timeout=asked.timeout)
-    return Output(stdout=printed.decode(errors="replace"))
+    return await service.programs.run(partial(_execute, service, caller, name, node, asked))
 
 
 @router.post(
@@ -74,6 +73,14 @@ async def power_node(
 ) -> Response:
     """Start, stop, restart or kill a node; to kill is to pull the plug."""
     return await _power(service, caller, name, node, action, wait)
+
+
+def _execute(service: Service, caller: Caller, name: str, node: str, asked: Command) -> Output:
+    caller.lab(service, name)
+    with service.contexts.use() as ctx:
+        stdin = asked.stdin.encode(errors="replace")
+        printed = inside.execute(ctx, name, node, asked.argv, stdin=stdin, timeout=asked.timeout)
+    return Output(stdout=printed.decode(errors="replace"))
 
 
 async def _power(
@@ -91,7 +98,7 @@ def submit_power(
     with service.contexts.use() as ctx:
         if node:
             look.node_of(ctx, name, node)
-    request = {"node": node, "force": action == "kill"}
+    request = {"node": node, "force": action == "kill", "created_at": record.created_at}
     kind = "stop" if action == "kill" else action
     return submit(service, new_job(caller, kind, request, lab=name, project=record.project))
 

@@ -117,9 +117,10 @@ async def roll_back(
 def _take(
     service: Service, caller: Caller, name: str, asked: SnapshotRequest, key: str | None
 ) -> JobRecord:
-    project = caller.lab(service, name).project
+    record = caller.lab(service, name)
     schedule.check_name(asked.name)
-    job = new_job(caller, "snapshot", asked.model_dump(), lab=name, project=project, key=key)
+    request = {**asked.model_dump(), "created_at": record.created_at}
+    job = new_job(caller, "snapshot", request, lab=name, project=record.project, key=key)
     return submit(service, job)
 
 
@@ -131,22 +132,23 @@ def _taken(job: JobRecord) -> Response:
 
 
 def _delete(service: Service, caller: Caller, name: str, label: str) -> JobRecord:
-    project = caller.lab(service, name).project
+    record = caller.lab(service, name)
     with service.contexts.use() as ctx:
         found = snapshot.find(ctx, name, label).label
     about = f"snapshot:{found}"
-    job = new_job(caller, "delete-snapshot", {}, lab=name, about=about, project=project)
+    request = {"created_at": record.created_at}
+    job = new_job(caller, "delete-snapshot", request, lab=name, about=about, project=record.project)
     return submit(service, job)
 
 
 def _roll_back(service: Service, caller: Caller, name: str, asked: RollbackRequest) -> JobRecord:
-    project = caller.lab(service, name).project
+    record = caller.lab(service, name)
     with service.contexts.use() as ctx:
         if asked.node:
             look.node_of(ctx, name, asked.node)
         label = snapshot.find(ctx, name, asked.to).label
-    request = {"to": label, "node": asked.node or ""}
-    return submit(service, new_job(caller, "rollback", request, lab=name, project=project))
+    request = {"to": label, "node": asked.node or "", "created_at": record.created_at}
+    return submit(service, new_job(caller, "rollback", request, lab=name, project=record.project))
 
 
 def _rolled_back(job: JobRecord) -> Response:

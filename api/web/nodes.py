@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -45,7 +46,7 @@ def power_node(
 
 
 @router.get("/nodes/{node}/logs", operation_id="logsPage")
-def logs(
+async def logs(
     request: Request,
     service: ServiceOf,
     caller: Using,
@@ -57,7 +58,8 @@ def logs(
     """The last lines of a node's log."""
     told, found = None, []
     try:
-        found = last_lines(service, caller, name, node, source, lines).lines
+        wanted = partial(last_lines, service, caller, name, node, source, lines)
+        found = (await service.programs.run(wanted)).lines
     except NotFound:
         raise
     except LabError as error:  # such as: it does not run

@@ -263,8 +263,8 @@ class RemoteSession(Session):
         name = spec.name or spec.blueprint
         labs = {lab.name: lab for lab in self._client.labs()}
         found = labs.get(name)
-        if found is None and not spec.name:  # the service gave it a number
-            numbered = re.compile(rf"{re.escape(name)}-\d+")
+        if found is None and not spec.name:  # the service gave it a number, or one of a pool
+            numbered = re.compile(rf"{re.escape(name)}-[0-9a-f]+")
             found = next((lab for n, lab in labs.items() if numbered.fullmatch(n)), None)
         if found is None:
             return None

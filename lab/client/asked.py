@@ -38,6 +38,7 @@ def lab(
     """The request for a lab; what is left open is left out."""
     return cluster(spec) | _said(
         name=spec.name,
+        any_name=spec.any_name or None,
         snapshots=str(spec.snapshots),
         ttl=spec.ttl,
         heartbeat=heartbeat,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TextIO
 
 from lab.errors import InvalidSpec, NotFound
@@ -77,7 +79,8 @@ def follow(
     None whenever nothing came for ``idle`` seconds. The context is not used once this returned.
     """
     if source == "console":
-        return _growing(_console(ctx, name, node), lines, idle)
+        path = ctx.home.console_log(node_of(ctx, name, node).guest)
+        return _growing(_console(ctx, name, node), path, lines, idle)
     argv = [*_journal(source, lines), "-f"]
     return lines_of([*ssh_argv(ctx, name, node), " ".join(argv)], idle=idle)
 
@@ -112,7 +115,7 @@ def _console(ctx: Context, name: str, node: str) -> TextIO:
         raise NotFound(f"there is no console log {path}") from None
 
 
-def _growing(file: TextIO, lines: int, idle: float) -> Iterator[str | None]:
+def _growing(file: TextIO, path: Path, lines: int, idle: float) -> Iterator[str | None]:
     with file:
         for line in deque(file, maxlen=lines):
             yield line.rstrip("\r\n")
@@ -120,4 +123,13 @@ def _growing(file: TextIO, lines: int, idle: float) -> Iterator[str | None]:
             deadline = Deadline.after(idle)
             while not (line := file.readline()) and not deadline.passed:
                 time.sleep(min(0.2, idle))
+            if not line and not _is_at(file, path):
+                return  # the lab is gone, or has another
             yield line.rstrip("\r\n") if line else None
+
+
+def _is_at(file: TextIO, path: Path) -> bool:
+    try:
+        return path.stat().st_ino == os.fstat(file.fileno()).st_ino
+    except FileNotFoundError:
+        return False

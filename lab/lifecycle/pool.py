@@ -61,7 +61,8 @@ def serves(settings: Settings, kept: LabSpec, asked: LabSpec) -> bool:
 
     A lab with a name of its choice, or of an image of its choice, is not in a pool.
     """
-    if asked.name or asked.image or kept.blueprint != asked.blueprint:
+    chosen = asked.name and not asked.any_name
+    if chosen or asked.image or kept.blueprint != asked.blueprint:
         return False
     one, other = (
         (spec.nodes, spec.size, settings.profile_of(spec.profile).name, _recipe(spec))

@@ -141,7 +141,8 @@ def image_of(ctx: Context, record: LabRecord) -> Image:
     return images.find(ctx, record.image)
 
 
-def _check_memory(ctx: Context, record: LabRecord, nodes: int) -> None:
+def check_memory(ctx: Context, record: LabRecord, nodes: int) -> None:
+    """Raise HostUnfit unless so many more ``nodes`` of a lab fit."""
     if nodes:
         hint = "stop or remove another lab (`lab ls`), or set memory_floor lower"
         have, floor = host.memory(), ctx.settings.memory_floor
@@ -155,7 +156,7 @@ def boot(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> None:
     """
     there = ctx.hypervisor.guests()
     missing = [node for node in nodes if node.guest not in there]
-    _check_memory(ctx, record, len(missing))
+    check_memory(ctx, record, len(missing))
     image = image_of(ctx, record)
     with ctx.progress.step("boot", f"starting {record.name}"):
         _start_guests(ctx, record, image, missing)

@@ -127,7 +127,9 @@ def test_tokens_are_made_listed_and_revoked(here: Site) -> None:
     assert secret.encode() not in kept
     path = f"/v1/tokens/{made['token']['id']}"
     assert here.ask("GET", path).json() == made["token"]
-    assert here.ask("DELETE", path).json()["revoked_at"]
+    here.token(made["token"]["id"])  # another that is called like its id
+    assert here.ask("DELETE", path).json()["id"] == made["token"]["id"]
+    assert here.ask("GET", path).json()["revoked_at"]
     assert here.ask("GET", "/v1/labs", token=made["text"]).status_code == 401
 
 

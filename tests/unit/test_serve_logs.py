@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from serve_world import Site, site
 
-from api.routes.logs import MOST
 from lab.client import Client
 from lab.errors import CommandFailed, LimitReached, NotFound
 
@@ -59,8 +58,8 @@ def test_each_line_comes_when_it_is_written(here: Site, client: Client) -> None:
             with console(here).open("a") as file:
                 file.write(f"{text}\n")
             assert next(found) == text
-        assert here.service.followers == 1
-    until(lambda: here.service.followers == 0)
+        assert here.service.followers.taken == 1
+    until(lambda: here.service.followers.taken == 0)
 
 
 def test_who_leaves_ends_what_runs_for_him(
@@ -74,7 +73,7 @@ def test_who_leaves_ends_what_runs_for_him(
         process = int(pid.read_text())
         os.kill(process, 0)
     until(lambda: not Path(f"/proc/{process}").exists())
-    assert here.service.followers == 0
+    assert here.service.followers.taken == 0
 
 
 def test_what_ends_it_is_told(
@@ -91,9 +90,32 @@ def test_what_ends_it_is_told(
         next(client.follow("shop", "n7", "console"))
 
 
+def test_a_busy_log_ends_with_its_token(
+    here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects what is said in a node from a token that was revoked."""
+    ssh(tmp_path, "while echo a line; do sleep 0.1; done", monkeypatch)
+    text = here.token("gone", project="admin")
+    with Client(str(here.client.base_url), text) as client:
+        found = client.follow("shop", "n1")
+        assert next(found) == "a line"
+        (token,) = [one for one in here.service.store.tokens.all() if one.name == "gone"]
+        here.service.store.tokens.update(token.id, revoked_at=time.time())
+        list(found)  # it ends
+
+
+def test_a_console_ends_with_its_lab(here: Site, client: Client) -> None:
+    """Protects seats from those who listen to what is gone."""
+    found = client.follow("shop", "n1", "console")
+    next(found)
+    here.ask("DELETE", "/v1/labs/shop?wait=20")
+    list(found)  # it ends
+    until(lambda: here.service.followers.taken == 0)
+
+
 def test_not_too_many_at_once(here: Site, client: Client) -> None:
     """Protects requests from followers, and lets the service end while some listen."""
-    several = [client.follow("shop", "n1", "console") for _ in range(MOST)]
+    several = [client.follow("shop", "n1", "console") for _ in range(here.service.followers.most)]
     for one in several:
         next(one)
     with pytest.raises(LimitReached):
@@ -116,4 +138,4 @@ def test_the_command_line(here: Site) -> None:
         assert process.stdout.readline() == "later\n"
         process.terminate()
     assert process.returncode == 130
-    until(lambda: here.service.followers == 0)
+    until(lambda: here.service.followers.taken == 0)
