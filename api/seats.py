@@ -49,7 +49,11 @@ class Seats:
             self.give_back()
 
     async def run(self, function: Callable[[], T]) -> T:
-        """What ``function`` gives, run in a thread that no other request waits for."""
+        """What ``function`` gives, run in a thread that no other request waits for.
+
+        Nor does the service, when it ends.
+        """
         with self.seat():
-            limiter = anyio.CapacityLimiter(1)
-            return await anyio.to_thread.run_sync(function, limiter=limiter)
+            return await anyio.to_thread.run_sync(
+                function, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+            )

@@ -29,7 +29,7 @@ CREATE = {**BODY, "name": "shop", "ttl": 3600.0, "engine": "", "image": "", "pro
           "snapshots": "", "cpus": 1, "disk": 0, "cold": False, "protected": False}  # fmt: skip
 NAMELESS = {**CREATE, "name": ""}
 KEY = "the-key"
-STEPS = int(os.environ.get("LAB_KILL_STEPS", "20"))
+STEPS = int(os.environ.get("LAB_KILL_STEPS", "12"))
 """At how many steps of a job the slow tests kill; 1000: at all."""
 
 

@@ -24,6 +24,9 @@ def test_what_takes_long_keeps_nobody_waiting() -> None:
         with pytest.raises(LimitReached, match="60 programs run already"):
             await seats.run(lambda: None)
         assert await asyncio.wait_for(run_in_threadpool(lambda: 1), 5) == 1
+        long[0].cancel()  # the service ends
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(long.pop(0), 5)
         go_on.set()
         await asyncio.gather(*long)
         assert seats.taken == 0
