@@ -62,9 +62,12 @@ def need_of_lab(lab: LabRecord) -> Need:
     return Need(running * lab.memory, 0, running * lab.cpus, 2 * lab.node_count)
 
 
-def need_to_wake(lab: LabRecord) -> Need:
-    """What a lab that is stopped takes beyond what it has, once it runs; nothing for others."""
-    stopped = lab.node_count if lab.state == "stopped" else 0
+def need_to_wake(lab: LabRecord, running: int) -> Need:
+    """What a lab that is stopped takes beyond what it has, once it runs; nothing for others.
+
+    ``running``: nodes that run already, as a start that was killed leaves them.
+    """
+    stopped = lab.node_count - running if lab.state == "stopped" else 0
     return Need(memory=stopped * lab.memory, cpus=stopped * lab.cpus)
 
 

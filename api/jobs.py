@@ -20,6 +20,7 @@ from api.eventlog import topic
 from api.logs import JOB, log
 from api.work import ABOUT_OTHERS, WORK, Task, lab_of, origin_of, spec_of
 from lab.errors import Conflict, HostUnfit, Interrupted, LabError
+from lab.lifecycle import power
 from lab.progress import Event
 from lab.state.jobs import OPEN
 from lab.state.records import JobRecord, JobState
@@ -218,7 +219,10 @@ class Jobs:
         if job.kind in (*TAKE_ROOM, "fill"):
             return need_of(spec_of(job.request))
         lab = self._store.labs.find(job.lab) if job.kind in WAKE else None
-        need = need_to_wake(lab) if lab is not None else Need()
+        if lab is None:
+            return None
+        with self._service.contexts.use() as ctx:
+            need = need_to_wake(lab, len(power.running(ctx, lab.name)))
         return need if need != Need() else None
 
     def _work(self, job: JobRecord) -> str:

@@ -53,6 +53,16 @@ def test_a_stopped_lab_waits_for_its_room(here: Site) -> None:
         here.ask("DELETE", f"/v1/labs/{name}?wait=20")
 
 
+def test_what_runs_already_needs_no_room(here: Site) -> None:
+    """Protects a lab whose start was killed: it can be started, however full the host is."""
+    here.make("half", nodes=5)
+    here.service.store.labs.update("half", state="stopped")  # not recorded as started yet
+    here.make("beside", nodes=5)
+    assert here.ask("POST", "/v1/labs/half/start?wait=20").status_code == 200
+    for name in ("half", "beside"):
+        here.ask("DELETE", f"/v1/labs/{name}?wait=20")
+
+
 def test_signs_of_life_are_leases(here: Site) -> None:
     """Protects the limits of tokens: no sign of life gives more than they allow."""
     short = here.token("short", ttl=600.0)
