@@ -138,12 +138,8 @@ class Admission:
             finally:
                 del self._waiting[ticket]
                 self._change.notify_all()
-        try:
+        with self._leaving(job):
             yield
-        finally:
-            with self._change:
-                del self._inside[job]
-                self._change.notify_all()
 
     @contextmanager
     def spare(self, job: str, need: Need) -> Iterator[None]:
@@ -153,6 +149,12 @@ class Admission:
             if lacks:
                 raise Interrupted(f"there is no room for the pool: {lacks}")
             self._inside[job] = need
+        with self._leaving(job):
+            yield
+
+    @contextmanager
+    def _leaving(self, job: str) -> Iterator[None]:
+        """Free the room of ``job``, which is inside, after the block."""
         try:
             yield
         finally:

@@ -264,7 +264,7 @@ class RemoteSession(Session):
         labs = {lab.name: lab for lab in self._client.labs()}
         found = labs.get(name)
         if found is None and not spec.name:  # the service gave it a number, or one of a pool
-            numbered = re.compile(rf"{re.escape(name)}-[0-9a-f]+")
+            numbered = re.compile(rf"{re.escape(name)}-(\d+|[0-9a-f]{{6}})")
             found = next((lab for n, lab in labs.items() if numbered.fullmatch(n)), None)
         if found is None:
             return None

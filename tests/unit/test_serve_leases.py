@@ -70,6 +70,17 @@ def test_signs_of_life_are_leases(here: Site) -> None:
     assert here.ask("POST", "/v1/labs", body, token=short).status_code == 403
 
 
+def test_no_warning_comes_between_two_heartbeats(here: Site) -> None:
+    """Protects webhooks from a message for each sign of life."""
+    here.make("beating", heartbeat=60)
+    here.make("leased", ttl=3600)
+    labs, sweeper = here.service.store.labs, here.service.sweeper
+    assert sweeper._warning(labs.get("beating")) == 30
+    assert sweeper._warning(labs.get("leased")) == here.service.settings.serve.warn_before
+    for name in ("beating", "leased"):
+        here.ask("DELETE", f"/v1/labs/{name}?wait=20")
+
+
 def test_a_job_is_about_the_lab_that_was_meant(here: Site) -> None:
     """Protects a lab from what was asked for another that had its name."""
     here.make("same")
