@@ -8,7 +8,10 @@
         jobs       what takes time, on DBOS: outlives the process
           work     one kind of job a function: calls the lifecycle
           admission   room on the host, in order
+          pool     labs that are ready are given away; poolkeeper makes them
         sweeper    leases that end
+        idle       labs that nobody uses: their leases end
+        trace      spans of all this, as an option; spans knows OpenTelemetry
         eventlog   every step, stored; bell: who waits is woken
 
 The lifecycle is synchronous: it runs in threads, each with a context of its own. Whatever is cut

@@ -12,12 +12,16 @@ from lab import host
 from lab.errors import HostUnfit, Interrupted, LimitReached
 from lab.settings import Settings
 from lab.spec import LabSpec, format_size
-from lab.state.records import LabRecord
+from lab.state.records import JobKind, LabRecord
 from lab.state.store import Store
 
 _LOOK_EVERY = 0.5
 """Seconds between two looks: labs also go without our doing."""
 _RETRY = 30.0
+TAKE_ROOM: tuple[JobKind, ...] = ("create", "build-template")
+"""The jobs that start guests of their own."""
+WAKE: tuple[JobKind, ...] = ("start", "restart", "rollback")
+"""The jobs that may start guests of a lab that is stopped."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,15 @@ def need_of_lab(lab: LabRecord) -> Need:
     return Need(running * lab.memory, 0, running * lab.cpus, 2 * lab.node_count)
 
 
+def need_to_wake(lab: LabRecord, running: int) -> Need:
+    """What a lab that is stopped takes beyond what it has, once it runs; nothing for others.
+
+    ``running``: nodes that run already, as a start that was killed leaves them.
+    """
+    stopped = lab.node_count - running if lab.state == "stopped" else 0
+    return Need(memory=stopped * lab.memory, cpus=stopped * lab.cpus)
+
+
 class Admission:
     """Lets jobs in, the oldest first, while there is room. Safe for use by several threads.
 
@@ -92,7 +105,7 @@ class Admission:
                     hint="ask for fewer nodes or smaller ones",
                 )
         jobs = self._store.jobs.open()
-        queued = sum(job.kind == "create" and job.state == "queued" for job in jobs)
+        queued = sum(job.kind in TAKE_ROOM and job.state == "queued" for job in jobs)
         if queued >= self._settings.serve.queue:
             raise LimitReached(
                 f"{queued} requests wait for room on the host already",
@@ -125,12 +138,8 @@ class Admission:
             finally:
                 del self._waiting[ticket]
                 self._change.notify_all()
-        try:
+        with self._leaving(job):
             yield
-        finally:
-            with self._change:
-                del self._inside[job]
-                self._change.notify_all()
 
     @contextmanager
     def spare(self, job: str, need: Need) -> Iterator[None]:
@@ -140,6 +149,12 @@ class Admission:
             if lacks:
                 raise Interrupted(f"there is no room for the pool: {lacks}")
             self._inside[job] = need
+        with self._leaving(job):
+            yield
+
+    @contextmanager
+    def _leaving(self, job: str) -> Iterator[None]:
+        """Free the room of ``job``, which is inside, after the block."""
         try:
             yield
         finally:

@@ -58,22 +58,32 @@ Key = Annotated[
     ),
 ]
 IfMatch = Annotated[
-    str | None, Header(alias="If-Match", description="The ETag that the lab must have still.")
+    str | None, Header(alias="If-Match", description="The ETag that it must have still.")
 ]
 
 
 def etag(lab: LabRecord) -> str:
     """What changes whenever something of a lab does that can be changed."""
-    facts = [lab.name, lab.created_at, lab.state, lab.expires_at, lab.protected, lab.job]
+    lease = (lab.expires_at, lab.protected, lab.idle)
+    return tag_of(lab.name, lab.created_at, lab.state, *lease, lab.job)
+
+
+def tag_of(*facts: object) -> str:
+    """An ETag that changes with any of ``facts``."""
     return f'"{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]}"'
 
 
 def check_match(lab: LabRecord, given: str | None) -> None:
     """Raise Changed unless ``given``, an If-Match, tells of the lab as it is."""
+    check_tag(f"the lab {lab.name}", etag(lab), given)
+
+
+def check_tag(what: str, tag: str, given: str | None) -> None:
+    """Raise Changed unless ``given``, an If-Match, holds ``tag``."""
     if given is None or given.strip() == "*":
         return
-    if etag(lab) not in [one.strip() for one in given.split(",")]:
-        raise Changed(f"the lab {lab.name} was changed meanwhile", hint="get it anew")
+    if tag not in [one.strip() for one in given.split(",")]:
+        raise Changed(f"{what} was changed meanwhile", hint="get it anew")
 
 
 async def outcome(

@@ -8,10 +8,10 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
-from api import problems
+from api import problems, web
 from api.auth import FailedLogins, Needs, Reader
 from api.guard import Guard
-from api.routes import events, health, host, jobs, labs, power, tokens
+from api.routes import catalog, events, health, host, jobs, labs, logs, power, snapshots, tokens
 from api.service import Service
 
 own = APIRouter(tags=["host"])
@@ -28,21 +28,26 @@ _ROUTERS = (
     own,
     health.router,
     labs.router,
+    snapshots.router,
     power.router,
+    logs.router,
     jobs.router,
     events.router,
     host.router,
+    catalog.router,
     tokens.router,
 )
 _ERRORS = {
     "401": "No valid token.",
     "403": "The token does not allow this.",
     "404": "There is no such thing, or it is another project's.",
+    "408": "The request did not arrive in time.",
     "409": "It exists, is busy or protected, or others depend on it.",
     "412": "It was changed since the ETag in If-Match.",
     "413": "The request is too large.",
     "422": "What was asked for makes no sense.",
     "429": "A quota, a rate or the queue leaves no room now.",
+    "499": "The job was cancelled.",
     "500": "A command failed, or the service has a mistake.",
     "503": "The host cannot do it now.",
     "504": "Something did not get ready in time.",
@@ -64,6 +69,8 @@ def create_app(service: Service) -> FastAPI:
     app.state.failures = FailedLogins(service.settings.serve.failed_auth)
     for router in _ROUTERS:
         app.include_router(router)
+    if service.settings.serve.page:
+        web.install(app)
     problems.install(app)
     app.add_middleware(Guard, service=service)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]  # the documented way

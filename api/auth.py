@@ -39,9 +39,19 @@ class Caller:
         """Whether the token's scope includes ``scope``."""
         return SCOPES.index(self.token.scope) >= SCOPES.index(scope)
 
+    def needs(self, scope: Scope) -> None:
+        """Raise Forbidden unless the token's scope includes ``scope``."""
+        if not self.may(scope):
+            raise Forbidden(f"this takes the scope {scope}, the token has {self.token.scope}")
+
     def sees(self, project: str) -> bool:
         """Whether things of ``project`` may be seen."""
         return self.project is None or self.project == project
+
+    def valid(self, service: Service) -> bool:
+        """Whether the token is valid still: it may have been revoked, or its time may be over."""
+        record = service.store.tokens.find(self.token.id)
+        return record is not None and tokens.valid(record)
 
     def lab(self, service: Service, name: str) -> LabRecord:
         """A lab that the caller may see; raises NotFound, also for those of others."""
@@ -100,6 +110,25 @@ def service_of(request: Request) -> Service:
     return service
 
 
+def identified(request: Request, text: str | None) -> Caller:
+    """Whose token ``text`` is; also told to the log and the audit trail.
+
+    Raises Unauthorized, and LimitReached after too many failures from that address.
+    """
+    failures = request.app.state.failures
+    address = request.client.host if request.client else ""
+    failures.check(address)
+    if text is None:
+        raise Unauthorized("a token is needed", hint="send it as: Authorization: Bearer TOKEN")
+    try:
+        caller = Caller(tokens.check(service_of(request).store, text))
+    except Unauthorized:
+        failures.failed(address)
+        raise
+    request.state.caller = caller
+    return caller
+
+
 class Needs:
     """A dependency: the caller, who has at least ``scope``.
 
@@ -115,22 +144,8 @@ class Needs:
         given: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
     ) -> Caller:
         """See the class."""
-        service = service_of(request)
-        failures = request.app.state.failures
-        address = request.client.host if request.client else ""
-        failures.check(address)
-        if given is None:
-            raise Unauthorized("a token is needed", hint="send it as: Authorization: Bearer TOKEN")
-        try:
-            caller = Caller(tokens.check(service.store, given.credentials))
-        except Unauthorized:
-            failures.failed(address)
-            raise
-        request.state.caller = caller
-        if not caller.may(self.scope):
-            raise Forbidden(
-                f"this takes the scope {self.scope}, the token has {caller.token.scope}"
-            )
+        caller = identified(request, given.credentials if given else None)
+        caller.needs(self.scope)
         return caller
 
 

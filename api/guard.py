@@ -26,6 +26,8 @@ _HEADERS = (
     (b"cache-control", b"no-store"),
     (b"referrer-policy", b"no-referrer"),
 )
+"""What answers say unless a route says otherwise."""
+_NOT_TRACED = ("/healthz", "/readyz", "/metrics")
 _READS = ("GET", "HEAD", "OPTIONS")
 
 
@@ -60,12 +62,24 @@ class Guard:
         began = time.monotonic()
         answer = _Answer(send, request, partial(self._note, scope, request))
         try:
-            await self._answer(scope, receive, answer)
+            await self._traced(scope, receive, answer, request)
         finally:
             extra = {"method": scope["method"], "path": scope["path"]}
             took = round(time.monotonic() - began, 4)
             log.info("request", extra={**_told(scope, answer.status), **extra, "seconds": took})
             REQUEST.reset(token)
+
+    async def _traced(self, scope: Scope, receive: Receive, answer: _Answer, request: str) -> None:
+        trace = self._service.trace
+        if trace is None or scope["path"] in _NOT_TRACED:
+            await self._answer(scope, receive, answer)
+            return
+        parent = _header(scope, b"traceparent")
+        with trace.request(scope["method"], scope["path"], request, parent) as told:
+            try:
+                await self._answer(scope, receive, answer)
+            finally:
+                told(getattr(scope.get("route"), "path_format", ""), answer.status)
 
     async def _answer(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         try:
@@ -129,7 +143,9 @@ class _Answer:
             self.status = message["status"]
             await self._before(self.status)
             headers = list(message.get("headers", ()))
-            headers += [*_HEADERS, (b"x-request-id", self._request)]
+            said = {name.lower() for name, _ in headers}
+            headers += [header for header in _HEADERS if header[0] not in said]
+            headers.append((b"x-request-id", self._request))
             message = {**message, "headers": headers}
         await self._send(message)
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from dbos import DBOS, DBOSConfig, SetWorkflowID
 
 from api import problems, webhooks
-from api.admission import need_of
+from api.admission import TAKE_ROOM, WAKE, Need, need_of, need_to_wake
 from api.eventlog import topic
 from api.logs import JOB, log
-from api.work import WORK, Task, lab_of, origin_of, spec_of
+from api.work import ABOUT_OTHERS, WORK, Task, lab_of, origin_of, spec_of
 from lab.errors import Conflict, HostUnfit, Interrupted, LabError
+from lab.lifecycle import power
 from lab.progress import Event
 from lab.state.jobs import OPEN
 from lab.state.records import JobRecord, JobState
@@ -113,7 +114,7 @@ class Jobs:
             self.start(job.id)
         elif known.status in _OVER and self._store.jobs.get(job.id).state in OPEN:
             log.error("a job was given up", extra={"given_up": job.id, "was": known.status})
-            self._end(job, "failed", job.lab, problems.internal())
+            self._end(job, "failed", job.lab, problems.internal(), about=job.about)
 
     def close(self, grace: float = 10.0) -> None:
         """Begin nothing more; wait ``grace`` seconds for what is being done.
@@ -178,11 +179,13 @@ class Jobs:
         job = self._store.jobs.find(identity)
         if job is None or job.state not in OPEN:
             return
+        self._service.began(job)
         state: JobState = "succeeded"
         problem = None
-        lab = job.lab
+        lab, about = job.lab, job.about
         try:
-            lab = self._do(job)
+            made = self._do(job)
+            lab, about = (lab, made) if job.kind in ABOUT_OTHERS else (made, about)
         except Interrupted as error:
             state, problem = "cancelled", problems.problem(error)
         except LabError as error:
@@ -190,25 +193,37 @@ class Jobs:
         except Exception as error:  # noqa: BLE001  # whatever it is: the job has ended
             log.error("a job failed", exc_info=error)
             state, problem = "failed", problems.internal()
-        self._end(job, state, lab, problem)
+        self._end(job, state, lab, problem, about=about)
 
     def _do(self, job: JobRecord) -> str:
         service = self._service
-        if job.kind not in ("create", "fill"):
-            return self._work(job)
         made = lab_of(self._store, job.id) if job.state == "running" else None
         if made is not None and made.state not in ("creating", "removing"):
             return made.name  # ready, but we did not live to say so
-        need = need_of(spec_of(job.request))
+        need = self._need(job)
+        if need is None:
+            return self._work(job)
         if job.kind == "fill":
             with service.admission.spare(job.id, need):
                 return self._work(job)
-        if claimed := service.pool.claim(job):
+        # What a first try left is removed before there is another lab of this job.
+        if job.kind == "create" and made is None and (claimed := service.pool.claim(job)):
             return claimed
         with service.admission.enter(
             job.id, job.created_at, need, stop=lambda: self._stop(job, waiting=True)
         ):
             return self._work(job)
+
+    def _need(self, job: JobRecord) -> Need | None:
+        """The room that a job has to wait for; None if it needs none."""
+        if job.kind in (*TAKE_ROOM, "fill"):
+            return need_of(spec_of(job.request))
+        lab = self._store.labs.find(job.lab) if job.kind in WAKE else None
+        if lab is None:
+            return None
+        with self._service.contexts.use() as ctx:
+            need = need_to_wake(lab, len(power.running(ctx, lab.name)))
+        return need if need != Need() else None
 
     def _work(self, job: JobRecord) -> str:
         """Do the job's work in a context that tells of its steps."""
@@ -244,7 +259,13 @@ class Jobs:
             raise Interrupted("the job was cancelled")
 
     def _end(
-        self, job: JobRecord, state: JobState, lab: str, problem: dict[str, object] | None
+        self,
+        job: JobRecord,
+        state: JobState,
+        lab: str,
+        problem: dict[str, object] | None,
+        *,
+        about: str = "",
     ) -> None:
         service, now = self._service, time.time()
         service.events.flush()
@@ -253,7 +274,7 @@ class Jobs:
             try:
                 with self._store.transaction():
                     self._store.jobs.update(
-                        job.id, state=state, lab=lab, ended_at=now, error=problem
+                        job.id, state=state, lab=lab, about=about, ended_at=now, error=problem
                     )
                     self._store.events.add(topic(job.id), "job", how, state, now - job.created_at)
                 break

@@ -10,7 +10,7 @@ from api.pool import PoolView
 from lab.lifecycle.views import LabView, NodeView
 from lab.names import LAB_NAME_LIMIT
 from lab.spec import MIB, NODES_LIMIT
-from lab.state.records import EventRecord, JobRecord, LabRecord, Scope, TokenRecord
+from lab.state.records import EventRecord, JobKind, JobRecord, LabRecord, Scope, TokenRecord
 
 T = TypeVar("T")
 
@@ -18,12 +18,13 @@ CA_PATH = "/v1/host/ca"
 
 NAME = rf"^[a-z]([a-z0-9-]{{0,{LAB_NAME_LIMIT - 2}}}[a-z0-9])?$"
 NODE = r"^n[1-9]$"
-_WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _LABEL = r"^[A-Za-z0-9]([A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?$"
 _LEAST_TTL, _MOST_TTL = 10.0, 366 * 86400.0
 _TERABYTE = 1 << 40
 
 Ttl = Annotated[float, Field(ge=_LEAST_TTL, le=_MOST_TTL, description="A lease.", examples=[3600])]
+Idle = Annotated[float, Field(ge=60, le=_MOST_TTL, description="Seconds.", examples=[1800])]
 State = Literal["creating", "ready", "degraded", "stopped", "failed", "removing", "unrecorded"]
 
 
@@ -33,15 +34,14 @@ class Asked(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class LabRequest(Asked):
-    """A lab to be made. What is left out is as for `lab up`."""
+class Cluster(Asked):
+    """What a cluster is to be; what is left out is as for `lab up`."""
 
-    blueprint: Annotated[str, Field(pattern=_WORD, examples=["pxc"])]
-    name: Annotated[str | None, Field(pattern=NAME, examples=["shop"])] = None
+    blueprint: Annotated[str, Field(pattern=WORD, examples=["pxc"])]
     nodes: Annotated[int, Field(ge=1, le=NODES_LIMIT)] = 3
-    engine: Annotated[str | None, Field(pattern=_WORD, examples=["mariadb"])] = None
-    image: Annotated[str | None, Field(pattern=_WORD, description="Its key.")] = None
-    profile: Annotated[str | None, Field(pattern=_WORD, examples=["balanced"])] = None
+    engine: Annotated[str | None, Field(pattern=WORD, examples=["mariadb"])] = None
+    image: Annotated[str | None, Field(pattern=WORD, description="Its key.")] = None
+    profile: Annotated[str | None, Field(pattern=WORD, examples=["balanced"])] = None
     memory: Annotated[
         int, Field(ge=384 * MIB, le=_TERABYTE, multiple_of=MIB, description="Of a node, in bytes.")
     ] = 768 * MIB
@@ -49,6 +49,15 @@ class LabRequest(Asked):
     disk: Annotated[
         int, Field(ge=0, le=_TERABYTE, multiple_of=MIB, description="Of a node; 0: the image's.")
     ] = 0
+
+
+class LabRequest(Cluster):
+    """A lab to be made."""
+
+    name: Annotated[str | None, Field(pattern=NAME, examples=["shop"])] = None
+    any_name: Annotated[
+        bool, Field(description="A lab that is ready already may have another name.")
+    ] = False
     snapshots: Annotated[
         str | None, Field(max_length=100, description="A schedule.", examples=["hourly:24"])
     ] = None
@@ -58,6 +67,9 @@ class LabRequest(Asked):
         float | None,
         Field(ge=_LEAST_TTL, le=3600, description="Seconds that each sign of life gives the lab."),
     ] = None
+    idle: Annotated[Idle | None, Field(description="The lease ends after so long without use.")] = (
+        None
+    )
     protected: Annotated[bool, Field(description="Not to be removed without force.")] = False
 
 
@@ -65,6 +77,7 @@ class LabPatch(Asked):
     """What can be changed of a lab; what is left out stays."""
 
     ttl: Annotated[Ttl | None, Field(description="A new lease, from now on.")] = None
+    idle: Annotated[Idle | Literal[0] | None, Field(description="0: it may be idle.")] = None
     protected: bool | None = None
 
 
@@ -123,6 +136,7 @@ class Lab(BaseModel):
     created_at: float
     expires_at: float | None
     heartbeat: float | None
+    idle: float | None
     protected: bool
     ready_seconds: float
     job: Annotated[str, Field(description="The job that made it.")]
@@ -149,6 +163,7 @@ class Lab(BaseModel):
             job=record.job if record else "",
             protected=record.protected if record else False,
             heartbeat=record.heartbeat if record else None,
+            idle=record.idle if record else None,
         )
 
 
@@ -156,9 +171,16 @@ class Job(BaseModel):
     """Something that takes time. ``lab``: its name, once known; ``error``: a problem."""
 
     id: str
-    kind: Literal["create", "delete", "start", "stop", "restart", "expire", "fill"]
+    kind: JobKind
     state: Literal["queued", "running", "succeeded", "failed", "cancelled"]
     lab: str
+    about: Annotated[
+        str,
+        Field(
+            description="What it is about besides or instead of that, once known.",
+            examples=["image:KEY", "template:KEY", "snapshot:LABEL"],
+        ),
+    ]
     project: str
     created_at: float
     started_at: float | None
@@ -217,42 +239,6 @@ class LogLines(BaseModel):
     """The last lines of a log."""
 
     lines: list[str]
-
-
-class Image(BaseModel):
-    """An image."""
-
-    key: str
-    recipe: str
-    engine: str
-    engine_version: str
-    state: str
-    size: int
-    created_at: float
-    build_seconds: float
-    used_by: Annotated[list[str], Field(description="Templates and labs; for admins.")]
-    use: str
-    used_at: float
-
-
-class Template(BaseModel):
-    """A template."""
-
-    key: str
-    blueprint: str
-    image: str
-    nodes: int
-    memory: int
-    cpus: int
-    disk: int
-    state: str
-    warm: bool
-    size: int
-    created_at: float
-    used_at: float
-    form_seconds: float
-    profile: str
-    use: str
 
 
 class Capacity(BaseModel):

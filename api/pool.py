@@ -11,7 +11,6 @@ from pydantic import BaseModel, Field
 
 from api.logs import log
 from api.work import origin_of, spec_of
-from lab.blueprints import blueprint
 from lab.errors import Conflict, Interrupted, LabError
 from lab.lifecycle import pool as pools
 from lab.poolfile import WarmPool
@@ -56,13 +55,19 @@ class Pool:
     def check(self) -> None:
         """Raise InvalidSpec if a pool cannot be as the settings say."""
         for pool in self.pools:
-            blueprint(pool.spec.blueprint)
-            self._service.settings.profile_of(pool.spec.profile)
+            pools.check(self._service.settings, pool.spec)
 
     def offer(self, ready: Mapping[str, list[str]]) -> None:
         """Give these away from now on, by pool, the first first."""
         with self._guard:
             self._ready = {name: list(found) for name, found in ready.items()}
+
+    def withdraw(self, name: str) -> None:
+        """Give this one away no more."""
+        with self._guard:
+            for ready in self._ready.values():
+                if name in ready:
+                    ready.remove(name)
 
     def counts(self) -> dict[str, int]:
         """How many labs each pool has that can be claimed."""
@@ -146,5 +151,5 @@ class Pool:
             return False
         service.events.add(job.id, Event("job", "begin", job.kind))
         took = time.time() - began
-        service.events.add(job.id, Event("claim", "end", f"{name} was ready in the pool", took))
+        service.heard(job, Event("claim", "end", f"{name} was ready in the pool", took))
         return True

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from api.admission import Need, need_of, need_of_lab
+from api.admission import TAKE_ROOM, Need, need_of, need_of_lab
 from api.logs import log
 from api.submit import new_job_of_ours, submit
 from api.work import asked_of, spec_of
@@ -121,6 +121,7 @@ class PoolKeeper:
         return pools.fits(ctx.settings, lab, pool.spec, keys)
 
     def _drop(self, ctx: Context, name: str, why: str) -> bool:
+        self._pool.withdraw(name)
         try:
             dropped = pools.drop(ctx, name)
         except Conflict:
@@ -160,7 +161,7 @@ class PoolKeeper:
         """Have the next member made, unless requests are being served or there is no room."""
         service, now = self._service, time.monotonic()
         if self._stop.is_set() or any(
-            job.kind in ("create", "fill") for job in service.store.jobs.open()
+            job.kind in (*TAKE_ROOM, "fill") for job in service.store.jobs.open()
         ):
             return
         for pool in sorted(self._pool.pools, key=lambda one: len(ready.get(one.name, ()))):

@@ -13,6 +13,7 @@ import uvicorn
 from api.app import create_app
 from api.logs import log, set_up
 from api.service import Service
+from api.slow import protocol
 from lab.errors import HostUnfit
 from lab.lifecycle import token as tokens
 from lab.lifecycle.ports import check_published
@@ -86,6 +87,7 @@ def config(service: Service) -> uvicorn.Config:
     serve = service.settings.serve
     return uvicorn.Config(
         create_app(service),
+        http=protocol(serve.request_timeout),
         log_config=None,
         access_log=False,
         server_header=False,

@@ -5,18 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from api import webhooks
 from api.admission import Admission
 from api.bell import Bell
 from api.contexts import Contexts, Opener
 from api.eventlog import EventLog, topic
+from api.idle import IdleWatch
 from api.jobs import Jobs
 from api.logs import log
 from api.metrics import Metrics
 from api.pool import Pool
 from api.poolkeeper import PoolKeeper
+from api.seats import Seats
 from api.sweeper import Sweeper
+from api.trace import open_trace
 from lab.errors import LabError
 from lab.lifecycle.context import open_context
 from lab.locks import lock
@@ -25,6 +29,9 @@ from lab.settings import Settings
 from lab.state.opening import open_store
 from lab.state.records import JobRecord
 from lab.storage import Space
+
+if TYPE_CHECKING:
+    from api.spans import Trace
 
 SPACE_SECONDS = 10.0
 
@@ -45,10 +52,14 @@ class Service:
         self.jobs = Jobs(self)
         self.sweeper = Sweeper(self)
         self.keeper = PoolKeeper(self)
+        self.idle = IdleWatch(self)
+        self.trace: Trace | None = None
         self.stopping = threading.Event()
         self.ready = False
         self._looking = threading.Lock()
         self._space: tuple[float, Space | None] = (-SPACE_SECONDS, None)
+        self.programs = Seats(32, "programs run in nodes")
+        self.followers = Seats(32, "logs are followed")
         self._alone = ExitStack()
 
     def open(self) -> None:
@@ -59,9 +70,11 @@ class Service:
             ctx.hypervisor.capabilities()
         self.pool.check()
         webhooks.open_webhook(self.settings.serve)
+        self.trace = open_trace(self.settings.serve)
         self.jobs.open()
         self.sweeper.start()
         self.keeper.start()
+        self.idle.start()
         self.ready = True
 
     def stop(self) -> None:
@@ -75,8 +88,11 @@ class Service:
         self.stop()
         self.sweeper.stop()
         self.keeper.stop()
+        self.idle.stop()
         self.jobs.close()
         self.events.close()
+        if self.trace:
+            self.trace.close()
         self.contexts.close()
         self.store.close()
         self._alone.close()
@@ -85,6 +101,13 @@ class Service:
         """A step of a job."""
         self.events.add(job.id, event)
         self.metrics.step(job, event)
+        if self.trace:
+            self.trace.step(job, event)
+
+    def began(self, job: JobRecord) -> None:
+        """A job is being done from now on."""
+        if self.trace:
+            self.trace.job_began(job)
 
     def space(self) -> Space | None:
         """The storage's space, as it was within the last ``SPACE_SECONDS``; None: not known.
@@ -111,6 +134,8 @@ class Service:
             extra={"kind": job.kind, "state": job.state, "lab": job.lab, "error": error},
         )
         self.metrics.ended(job)
+        if self.trace:
+            self.trace.job_ended(job)
         self.admission.changed()
         self.keeper.ended(job)
         self.bell.ring(topic(job.id))

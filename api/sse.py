@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
@@ -21,19 +21,37 @@ _AT_ONCE = 200
 
 
 def stream(
-    service: Service, *, last: int, project: str | None = None, job: str | None = None
+    service: Service,
+    *,
+    last: int,
+    project: str | None = None,
+    job: str | None = None,
+    named: bool = True,
+    allowed: Callable[[], bool] = lambda: True,
 ) -> StreamingResponse:
-    """The events with a larger id than ``last``, of a project or a job; a job's stream ends."""
-    lines = _lines(service, last, project, job)
+    """The events with a larger id than ``last``, of a project or a job; a job's stream ends.
+
+    So does one that is not ``allowed`` any more. ``named``: each by its step, so that who listens
+    can choose; others are all heard as messages.
+    """
+    lines = _lines(service, last, project, job, allowed, named=named)
     return StreamingResponse(lines, media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no"})
 
 
 async def _lines(
-    service: Service, last: int, project: str | None, job: str | None
+    service: Service,
+    last: int,
+    project: str | None,
+    job: str | None,
+    allowed: Callable[[], bool],
+    *,
+    named: bool,
 ) -> AsyncIterator[str]:
     owner = topic(job) if job else None
 
     def look() -> tuple[list[EventRecord], bool]:
+        if not allowed():
+            return [], True
         record = service.store.jobs.find(job) if job else None
         # In this order: its last event is stored together with its end.
         over = job is not None and (record is None or record.state not in OPEN)
@@ -46,13 +64,14 @@ async def _lines(
             found, over = await run_in_threadpool(look)
             for record in found:
                 last = record.id
-                yield _event(record)
+                yield _event(record, named=named)
             if over or service.stopping.is_set():
                 return
             if not found and not await ear.wait(_ALIVE_EVERY):
                 yield ": alive\n\n"
 
 
-def _event(record: EventRecord) -> str:
+def _event(record: EventRecord, *, named: bool) -> str:
     data = json.dumps(Event.of(record).model_dump())
-    return f"id: {record.id}\nevent: {record.step}\ndata: {data}\n\n"
+    name = f"event: {record.step}\n" if named else ""
+    return f"id: {record.id}\n{name}data: {data}\n\n"

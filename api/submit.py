@@ -7,14 +7,20 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from api.trace import TRACEPARENT
 from lab.errors import InvalidSpec
 from lab.state.records import JobKind, JobRecord
 
 if TYPE_CHECKING:
     from api.auth import Caller
     from api.service import Service
+
+
+_ONCE: tuple[JobKind, ...] = ("delete", "delete-image", "delete-template", "delete-snapshot")
+"""What need not be done twice."""
 
 
 class KeyReused(InvalidSpec):
@@ -27,11 +33,13 @@ def new_job(
     request: Mapping[str, Any],
     *,
     lab: str = "",
+    about: str = "",
     project: str | None = None,
     key: str | None = None,
 ) -> JobRecord:
     """A job that ``caller`` asks for; it is not recorded yet."""
-    digest = hashlib.sha256(json.dumps([kind, lab, request], sort_keys=True).encode()).hexdigest()
+    asked = json.dumps([kind, lab, *([about] if about else []), request], sort_keys=True)
+    digest = hashlib.sha256(asked.encode()).hexdigest()
     return JobRecord(
         id=str(uuid.uuid4()),
         kind=kind,
@@ -43,6 +51,7 @@ def new_job(
         digest=digest,
         created_at=time.time(),
         key=key,
+        about=about,
     )
 
 
@@ -78,9 +87,11 @@ def submit(service: Service, job: JobRecord, check: Callable[[], None] = lambda:
                 )
             return before
         for other in service.store.jobs.open(job.project):
-            if job.kind == "delete" and (other.kind, other.digest) == (job.kind, job.digest):
+            if job.kind in _ONCE and (other.kind, other.digest) == (job.kind, job.digest):
                 return other  # what was asked for is being done
         check()
+        if parent := TRACEPARENT.get():  # not in the digest: a retry has another
+            job = replace(job, request={**job.request, "traceparent": parent})
         service.store.jobs.add(job)
     service.jobs.start(job.id)
     return job

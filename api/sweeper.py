@@ -1,4 +1,4 @@
-"""Leases end: what expired is removed, and what was cut is cleared away."""
+"""What is to be done in time: leases end, snapshots are taken, what was cut is cleared away."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from api import webhooks
 from api.logs import log
 from api.submit import new_job_of_ours, submit
 from lab.errors import LabError
-from lab.lifecycle import gc
+from lab.lifecycle import gc, snapshot
 from lab.state.records import LabRecord
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _AGAIN = 20.0
 """Seconds before what could not be removed is tried again."""
 _PRUNE_EVERY = 3600.0
+_ROTATE_EVERY = 60.0
 
 
 class Sweeper:
@@ -31,6 +32,7 @@ class Sweeper:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lab-sweeper", daemon=True)
         self._pruned = 0.0
+        self._rotated = 0.0
         self._tried: dict[str, float] = {}
 
     def start(self) -> None:
@@ -63,12 +65,20 @@ class Sweeper:
                 continue
             if lab.expires_at <= now:
                 self._expire(lab)
-            elif lab.expires_at <= now + service.settings.serve.warn_before:
-                webhooks.expiring(lab)
+            elif lab.expires_at <= now + self._warning(lab):
+                webhooks.expiring(lab, lab.expires_at, "lease")
         self._clear(making, busy)
+        if now - self._rotated >= _ROTATE_EVERY:
+            self._rotated = now
+            self._rotate(busy)
         if now - self._pruned >= _PRUNE_EVERY:
             self._pruned = now
             self.prune(now - service.settings.serve.keep_jobs)
+
+    def _warning(self, lab: LabRecord) -> float:
+        """How long before the end of its lease it is told, seconds: not between two heartbeats."""
+        before = self._service.settings.serve.warn_before
+        return before if lab.heartbeat is None else min(before, lab.heartbeat / 2)
 
     def _expire(self, lab: LabRecord) -> None:
         now = time.monotonic()
@@ -92,6 +102,18 @@ class Sweeper:
             ]
             for line in gc.perform(ctx, found).removed if found else ():
                 log.info("cleared", extra={"what": line})
+
+    def _rotate(self, busy: set[str]) -> None:
+        """Take and remove the snapshots that schedules ask for; labs that are worked on: later."""
+        with self._service.contexts.use() as ctx:
+            for lab in ctx.store.labs.all():
+                if not lab.snapshots or lab.name in busy:
+                    continue
+                try:
+                    for line in snapshot.rotate(ctx, lab.name):
+                        log.info("snapshots", extra={"what": line})
+                except LabError as error:
+                    log.warning("no snapshot", extra={"lab": lab.name, "error": error.what})
 
     def prune(self, before: float) -> None:
         """Forget what ended before then (epoch seconds): jobs, events, messages, the trail."""

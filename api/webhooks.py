@@ -128,11 +128,14 @@ def ended(job: JobRecord) -> None:
     _begin(f"webhook-{job.id}", {"event": word, "job": job.id, "error": error, **told})
 
 
-def expiring(lab: LabRecord) -> None:
-    """Tell that a lab's lease is over soon; once for each lease."""
-    told = {"lab": lab.name, "project": lab.project, "job": lab.job, "expires_at": lab.expires_at}
-    message = {"event": "expiring", **told}
-    _begin(f"webhook-{lab.name}-{lab.created_at}-{lab.expires_at}", message)
+def expiring(lab: LabRecord, at: float | None, why: Literal["lease", "idle"]) -> None:
+    """Tell that a lab is to be removed soon, ``at`` then; once for each such moment.
+
+    ``why``: its lease is over, or nobody uses it.
+    """
+    told = {"lab": lab.name, "project": lab.project, "job": lab.job, "expires_at": at}
+    message = {"event": "expiring", "why": why, **told}
+    _begin(f"webhook-{lab.name}-{lab.created_at}-{at}", message)
 
 
 def prune(before: float) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 
 from lab import schedule
 from lab.errors import Conflict, NotFound
-from lab.lifecycle import gc, power
+from lab.lifecycle import gc, image, look, power, snapshot, template
 from lab.lifecycle.context import Context, Origin
 from lab.lifecycle.down import down
+from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
+from lab.locks import lock
 from lab.names import Owner
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import JobKind, JobRecord, LabRecord
@@ -39,6 +41,7 @@ def spec_of(asked: Mapping[str, Any]) -> LabSpec:
     return LabSpec(
         blueprint=asked["blueprint"],
         name=asked["name"],
+        any_name=bool(asked.get("any_name")),
         nodes=asked["nodes"],
         engine=asked["engine"],
         size=size,
@@ -74,6 +77,7 @@ def origin_of(job: JobRecord) -> Origin:
         bool(asked.get("protected")),
         asked.get("heartbeat"),
         str(asked.get("pool", "")),
+        asked.get("idle"),
     )
 
 
@@ -109,8 +113,16 @@ def expire(ctx: Context, task: Task) -> str:
     return task.job.lab
 
 
+def _same(ctx: Context, task: Task) -> None:
+    """Raise NotFound if there is another lab of that name by now."""
+    lab = ctx.store.labs.get(task.job.lab)
+    if lab.created_at != task.asked.get("created_at", lab.created_at):
+        raise NotFound(f"the lab {lab.name} that was meant is gone", hint="there is another now")
+
+
 def start(ctx: Context, task: Task) -> str:
     """Start a lab or a node, and wait until it is ready."""
+    _same(ctx, task)
     name, node = task.job.lab, str(task.asked["node"])
     timeout = ctx.settings.ready_timeout
     if node:
@@ -122,6 +134,7 @@ def start(ctx: Context, task: Task) -> str:
 
 def stop(ctx: Context, task: Task) -> str:
     """Stop a lab or a node; with ``force`` its plug is pulled."""
+    _same(ctx, task)
     node = str(task.asked["node"]) or None
     with ctx.progress.step("stop", f"stopping {task.job.lab}{f', {node}' if node else ''}"):
         power.stop(ctx, task.job.lab, node=node, force=bool(task.asked["force"]))
@@ -134,6 +147,71 @@ def restart(ctx: Context, task: Task) -> str:
     return start(ctx, task)
 
 
+def build_image(ctx: Context, task: Task) -> str:
+    """Build an image; which."""
+    recipe, rebuild = str(task.asked["recipe"]), bool(task.asked["rebuild"])
+    if task.again and rebuild:
+        # The first try may have built it, and not have lived to say so.
+        since = task.job.started_at or task.job.created_at
+        done = [r for r in ctx.store.images.all() if r.recipe == recipe and r.created_at >= since]
+        rebuild = not any(record.state == "ready" for record in done)
+    return str(Owner("image", image.build(ctx, recipe, rebuild=rebuild).key))
+
+
+def delete_image(ctx: Context, task: Task) -> str:
+    """Remove an image; which."""
+    return _removed(task, lambda key: image.remove(ctx, key))
+
+
+def build_template(ctx: Context, task: Task) -> str:
+    """Make a template; which."""
+    return str(Owner("template", template.build(ctx, spec_of(task.asked)).key))
+
+
+def delete_template(ctx: Context, task: Task) -> str:
+    """Remove a template; which."""
+    return _removed(task, lambda key: template.remove(ctx, key))
+
+
+def _removed(task: Task, remove: Callable[[str], None]) -> str:
+    try:
+        remove(task.job.about.partition(":")[2])
+    except NotFound:
+        if not task.again:
+            raise
+    return task.job.about
+
+
+def take_snapshot(ctx: Context, task: Task) -> str:
+    """Snapshot a lab; under which label."""
+    _same(ctx, task)
+    name, what = task.job.lab, str(task.asked["name"])
+    if task.again:
+        with lock(ctx.home, "lab", name, wait=False):
+            power.resume_paused(ctx, look.nodes_of(ctx, name))
+        # The first try may have taken it, and not have lived to say so. Labels have seconds.
+        since = int(task.job.started_at or task.job.created_at)
+        for found in snapshot.snapshots(ctx, name):
+            if found.name == what and (found.at or 0.0) >= since:
+                snapshot.persist(ctx, name, found.label)
+                return f"snapshot:{found.label}"
+    return f"snapshot:{snapshot.take(ctx, name, what).label}"
+
+
+def delete_snapshot(ctx: Context, task: Task) -> str:
+    """Remove a snapshot; which."""
+    _same(ctx, task)
+    return _removed(task, lambda label: snapshot.remove(ctx, task.job.lab, [label]))
+
+
+def roll_back(ctx: Context, task: Task) -> str:
+    """Put a lab or a node back to a snapshot, and wait until it is ready."""
+    _same(ctx, task)
+    name, node = task.job.lab, str(task.asked["node"]) or None
+    rollback(ctx, name, str(task.asked["to"]), node=node, timeout=ctx.settings.ready_timeout)
+    return name
+
+
 WORK: Mapping[JobKind, Callable[[Context, Task], str]] = {
     "create": create,
     "delete": delete,
@@ -142,8 +220,28 @@ WORK: Mapping[JobKind, Callable[[Context, Task], str]] = {
     "start": start,
     "stop": stop,
     "restart": restart,
+    "build-image": build_image,
+    "delete-image": delete_image,
+    "build-template": build_template,
+    "delete-template": delete_template,
+    "snapshot": take_snapshot,
+    "delete-snapshot": delete_snapshot,
+    "rollback": roll_back,
 }
-"""Each kind of job; a function may be called once more after it was cut anywhere."""
+"""Each kind of job. It gives the name of the lab, or what else it is about.
+
+A function may be called once more after it was cut anywhere.
+"""
+
+ABOUT_OTHERS: tuple[JobKind, ...] = (
+    "snapshot",
+    "delete-snapshot",
+    "build-image",
+    "delete-image",
+    "build-template",
+    "delete-template",
+)
+"""The kinds that are about something else than a lab, or besides it."""
 
 
 def lab_of(store: Store, job: str) -> LabRecord | None:

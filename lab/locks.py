@@ -54,6 +54,7 @@ def lock(
     if not home.locks.is_dir():
         home.create()
     how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    needless = False
     fd = _acquire(path, how, Deadline.after(PROBE_GRACE))
     if fd is None and wait:
         if on_wait is not None:
@@ -61,8 +62,10 @@ def lock(
         try:
             fd = _acquire(path, how, deadline, unless) if deadline else _acquire_waiting(path, how)
         except _Needless:
-            yield False
-            return
+            needless = True
+    if needless:
+        yield False
+        return
     if fd is None:
         raise _busy(kind, name, _holder(path))
     try:

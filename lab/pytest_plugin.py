@@ -94,7 +94,7 @@ def lab(pytestconfig: pytest.Config) -> Iterator[LabView]:
     if spec is None:
         pytest.skip("it needs a lab: pytest --lab BLUEPRINT")
     # A name that nobody else has, whatever runs beside us.
-    spec = replace(spec, name=f"test-{secrets.token_hex(4)}")
+    spec = replace(spec, name=f"test-{secrets.token_hex(4)}", any_name=True)
     with _failing(), _app().open() as session:
         view = session.up(spec, cold=False, keep_failed=False, exist_ok=False, timeout=None)
     try:

@@ -77,10 +77,11 @@ def run(
     return Completed(stdout, stderr)
 
 
-def lines(argv: Sequence[str]) -> Iterator[str]:
+def lines(argv: Sequence[str], *, idle: float) -> Iterator[str | None]:
     """The lines that ``argv`` prints to stdout, as they come, until it ends or we close it.
 
-    Raises HostUnfit if the program is not installed, CommandFailed if it exits non-zero.
+    None whenever nothing came for ``idle`` seconds: who reads them can end then. Raises HostUnfit
+    if the program is not installed, CommandFailed if it exits non-zero.
     """
     require(argv[0])
     process = subprocess.Popen(
@@ -91,8 +92,19 @@ def lines(argv: Sequence[str]) -> Iterator[str]:
         start_new_session=True,
     )
     try:
-        for line in process.stdout or ():
-            yield line.decode(errors="replace").rstrip("\n")
+        if process.stdout is None:
+            raise AssertionError
+        source, rest = process.stdout.fileno(), b""
+        while True:
+            if not _ready(source, select.POLLIN, idle):
+                yield None
+                continue
+            more = os.read(source, _PIPE)
+            *whole, rest = (rest + more).split(b"\n")
+            for line in whole if more else [rest] if rest else []:
+                yield line.decode(errors="replace")
+            if not more:
+                break
         if process.wait() != 0:
             raise CommandFailed(list(argv), process.returncode)
     finally:

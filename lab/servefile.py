@@ -36,6 +36,8 @@ class Serve:
     file; ``warn_before``: that long before a lease ends. ``failed_auth``: wrong tokens from one
     address within a minute, before it is refused for a while. ``keep_jobs``: how long those that
     ended, their events and the audit trail are kept. ``pool``: labs that are kept ready.
+    ``trace``: a collector of OpenTelemetry; empty: where its own variables say, if they do.
+    ``page``: there is a web page at /.
     """
 
     address: str = "127.0.0.1"
@@ -45,6 +47,7 @@ class Serve:
     tls_key: str = ""
     database: str = field(default="", repr=False)
     metrics: bool = False
+    page: bool = True
     execute: bool = True
     default_ttl: float = 3600.0
     max_ttl: float = 86400.0
@@ -61,6 +64,7 @@ class Serve:
     request_timeout: float = 60.0
     keep_jobs: float = 7 * 86400.0
     pool: tuple[WarmPool, ...] = ()
+    trace: str = ""
 
     @property
     def loopback(self) -> bool:
@@ -118,6 +122,16 @@ _FILE = Key("the path of a file", tomlfile.text)
 _NUMBER = Key("a whole number", tomlfile.whole)
 _SIZE = Key("bytes, or a size such as 16G", tomlfile.size)
 
+
+def _positive(value: object) -> int:
+    number = tomlfile.whole(value)
+    if number < 1:
+        raise WrongType
+    return number
+
+
+_POSITIVE = Key("a whole number, 1 at least", _positive)
+
 KEYS: Keys = {
     "address": Key("an address of this host", _address),
     "port": Key("a port", _port),
@@ -126,21 +140,23 @@ KEYS: Keys = {
     "tls_key": _FILE,
     "database": Key("a URL such as postgresql://host/lab", tomlfile.text),
     "metrics": _BOOL,
+    "page": _BOOL,
     "execute": _BOOL,
     "default_ttl": _DURATION,
     "max_ttl": _DURATION,
     "sweep": _DURATION,
     "memory": _SIZE,
     "cpus": _NUMBER,
-    "queue": _NUMBER,
+    "queue": _POSITIVE,
     "queue_timeout": _DURATION,
     "webhook": Key("an http or https URL", _url),
     "webhook_secret": _FILE,
     "warn_before": _DURATION,
-    "failed_auth": _NUMBER,
+    "failed_auth": _POSITIVE,
     "body_limit": _SIZE,
     "request_timeout": _DURATION,
     "keep_jobs": _DURATION,
     "pool": Key("tables, one for each pool", poolfile.parse),
+    "trace": Key("an http or https URL", _url),
 }
 """Every field of ``Serve``."""

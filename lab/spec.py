@@ -92,7 +92,8 @@ class LabSpec:
     ``name`` empty: the first free one made from the blueprint's. ``engine`` empty: the
     blueprint's own choice. ``ttl`` in seconds, None for no lease. ``profile`` empty: that of
     the settings. ``snapshots``: the schedule by which they are taken. ``image`` empty: that
-    of the engine's recipe as it is now.
+    of the engine's recipe as it is now. ``any_name``: a lab that a service has ready may have
+    another name than ``name``.
     """
 
     blueprint: str
@@ -104,6 +105,7 @@ class LabSpec:
     profile: str = ""
     snapshots: Schedule = NONE
     image: str = ""
+    any_name: bool = False
 
     def __post_init__(self) -> None:
         if self.name:

@@ -15,6 +15,10 @@ import pytest
 # Modules that hold tests or parts of them, but are not found as test files.
 pytest.register_assert_rewrite(
     "e2e_site",
+    "killed_service",
+    "page_browser",
+    "pool_world",
+    "serve_world",
     "lifecycle_world",
     "hypervisor_basics",
     "hypervisor_cold",

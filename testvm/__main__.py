@@ -20,7 +20,7 @@ from testvm import build, cache, host, kept, machine, runner
 from testvm.beside import Beside
 from testvm.release import RELEASES, Release, find
 
-TIMEOUT = 1800.0
+TIMEOUT = 2400.0
 """Seconds that the tests of one release may take, boot included."""
 LIMIT = 86400.0
 """Seconds after which a release is given up that ends by none of its own time limits."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -49,8 +50,9 @@ async def events(
         begin = _number(last, after)
         if begin is None:
             begin = await run_in_threadpool(service.store.events.last_id)
-        return sse.stream(service, last=begin, project=caller.project)
-    return await run_in_threadpool(_page, service, caller, after or 0, limit)
+        allowed = partial(caller.valid, service)
+        return sse.stream(service, last=begin, project=caller.project, allowed=allowed)
+    return await run_in_threadpool(listed, service, caller, after or 0, limit)
 
 
 @router.get(
@@ -71,13 +73,15 @@ async def of_job(
     """The steps of a job, from its first; as a stream it ends with the job."""
     await run_in_threadpool(caller.job, service, job)
     if sse.MEDIA_TYPE in accept:
-        return sse.stream(service, last=_number(last, after) or 0, job=job)
-    return await run_in_threadpool(_page, service, caller, after or 0, limit, job)
+        begin = _number(last, after) or 0
+        return sse.stream(service, last=begin, job=job, allowed=partial(caller.valid, service))
+    return await run_in_threadpool(listed, service, caller, after or 0, limit, job)
 
 
-def _page(
+def listed(
     service: Service, caller: Caller, after: int, limit: int, job: str | None = None
 ) -> Page[Event]:
+    """A page of the events that the caller may see, of one job if ``job`` says which."""
     found = service.store.events.after(
         after, owner=topic(job) if job else None, project=caller.project, limit=limit + 1
     )

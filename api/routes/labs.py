@@ -22,7 +22,7 @@ from api.work import spec_of
 from lab.blueprints import blueprint
 from lab.errors import Conflict, Forbidden
 from lab.lifecycle import look
-from lab.state.records import JobRecord
+from lab.state.records import JobRecord, LabRecord
 
 router = APIRouter(prefix="/v1/labs", tags=["labs"])
 
@@ -40,7 +40,7 @@ async def create(
     service: ServiceOf, caller: User, asked: LabRequest, wait: Wait, key: Key = None
 ) -> Response:
     """Make a lab: a clone of a template, which the first use makes and which takes a while then."""
-    job = await run_in_threadpool(_submit, service, caller, asked, key)
+    job = await run_in_threadpool(submit_create, service, caller, asked, key)
     return await outcome(service, job, wait, partial(_created, service, caller))
 
 
@@ -99,18 +99,19 @@ async def get(
 def change(
     service: ServiceOf, caller: User, name: Name, asked: LabPatch, if_match: IfMatch = None
 ) -> Response:
-    """Give a lab a new lease from now on, or protect it."""
+    """Give a lab a new lease from now on, protect it, or let it end when nobody uses it."""
     with service.store.transaction():
         record = caller.lab(service, name)
         check_match(record, if_match)
-        fields: dict[str, Any] = {}
+        fields: dict[str, Any] = {"active_at": time.time()}  # who changes a lab uses it
+        if asked.idle is not None:
+            fields["idle"] = asked.idle or None
         if asked.ttl is not None:
             check_ttl(service, caller, asked.ttl)
             fields["expires_at"] = time.time() + asked.ttl
         if asked.protected is not None:
             fields["protected"] = asked.protected
-        if fields:
-            service.store.labs.update(name, **fields)
+        service.store.labs.update(name, **fields)
     return _respond(service, caller, name)
 
 
@@ -123,7 +124,8 @@ def heartbeat(service: ServiceOf, caller: User, name: Name) -> Response:
             raise Conflict(
                 f"the lab {name} was not made with a heartbeat", hint="PATCH extends its lease"
             )
-        service.store.labs.update(name, expires_at=time.time() + record.heartbeat)
+        now = time.time()
+        service.store.labs.update(name, expires_at=now + record.heartbeat, active_at=now)
     return _respond(service, caller, name)
 
 
@@ -143,7 +145,7 @@ async def delete(
     if_match: IfMatch = None,
 ) -> Response:
     """Remove a lab, with all that is in it."""
-    job = await run_in_threadpool(_delete, service, caller, name, if_match, force=force)
+    job = await run_in_threadpool(submit_delete, service, caller, name, if_match, force=force)
     return await outcome(service, job, wait, lambda _: Response(status_code=204))
 
 
@@ -158,11 +160,14 @@ def _default_ttl(service: Service, caller: Caller) -> float:
     return min(service.settings.serve.default_ttl, caller.token.max_ttl or float("inf"))
 
 
-def _submit(service: Service, caller: Caller, asked: LabRequest, key: str | None) -> JobRecord:
+def submit_create(
+    service: Service, caller: Caller, asked: LabRequest, key: str | None
+) -> JobRecord:
+    """The job that makes a lab, begun; raises what refuses it."""
     request = {k: "" if v is None else v for k, v in asked.model_dump().items()}
-    request["heartbeat"] = asked.heartbeat
+    request |= {"heartbeat": asked.heartbeat, "idle": asked.idle}
     ttl = asked.ttl or asked.heartbeat or _default_ttl(service, caller)
-    check_ttl(service, caller, ttl)
+    check_ttl(service, caller, max(ttl, asked.heartbeat or 0.0))
     request |= {"ttl": ttl, "owner": caller.token.name}
     blueprint(asked.blueprint)
     spec = spec_of(request)
@@ -182,9 +187,10 @@ def _created(service: Service, caller: Caller, job: JobRecord) -> Response:
     return _respond(service, caller, job.lab, status=201)
 
 
-def _delete(
+def submit_delete(
     service: Service, caller: Caller, name: str, if_match: str | None, *, force: bool
 ) -> JobRecord:
+    """The job that removes a lab, begun; raises NotFound, Changed, and Conflict if protected."""
     record = service.store.labs.find(name)
     project, created_at = "", None
     if record is not None or caller.project is not None:
@@ -200,15 +206,20 @@ def _delete(
     return submit(service, new_job(caller, "delete", request, lab=name, project=project))
 
 
-def _respond(service: Service, caller: Caller, name: str, *, status: int = 200) -> Response:
-    """A lab as the body, with its ETag; raises NotFound."""
+def seen(service: Service, caller: Caller, name: str) -> tuple[Lab, LabRecord | None]:
+    """A lab as the caller sees it, and its record if there is one; raises NotFound."""
     with service.contexts.use() as ctx:
         record = ctx.store.labs.find(name)
         if record is not None or caller.project is not None:
             record = caller.lab(service, name)
         view = look.lab(ctx, name)
+    return Lab.of(view, record, login=caller.may("use")), record
+
+
+def _respond(service: Service, caller: Caller, name: str, *, status: int = 200) -> Response:
+    """A lab as the body, with its ETag; raises NotFound."""
+    lab, record = seen(service, caller, name)
     headers = {} if record is None else {"ETag": etag(record)}
     if status == 201:
         headers["Location"] = f"/v1/labs/{name}"
-    body = Lab.of(view, record, login=caller.may("use")).model_dump()
-    return JSONResponse(body, status_code=status, headers=headers)
+    return JSONResponse(lab.model_dump(), status_code=status, headers=headers)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from api.answers import Wait, outcome
 from api.auth import Caller, Reader, ServiceOf, User
-from api.models import NODE, Command, Job, LogLines, Node, Output
+from api.models import NODE, Command, Job, Node, Output
 from api.routes.labs import Name
 from api.service import Service
 from api.submit import new_job, submit
@@ -51,32 +51,14 @@ def get_node(service: ServiceOf, caller: Reader, name: Name, node: NodeName) -> 
     raise NotFound(f"the lab {name} has no node {node}")
 
 
-@router.get("/nodes/{node}/logs", operation_id="getLogs")
-def logs(
-    service: ServiceOf,
-    caller: User,
-    name: Name,
-    node: NodeName,
-    source: Literal["engine", "journal", "console"] = "engine",
-    lines: Annotated[int, Query(ge=1, le=5000)] = 100,
-) -> LogLines:
-    """The last lines of a node's log."""
-    caller.lab(service, name)
-    with service.contexts.use() as ctx:
-        found = inside.logs(ctx, name, node, source, follow=False, lines=lines)
-        return LogLines(lines=list(islice(found, lines)))
-
-
 @router.post("/nodes/{node}/exec", operation_id="execute")
-def execute(service: ServiceOf, caller: User, name: Name, node: NodeName, asked: Command) -> Output:
+async def execute(
+    service: ServiceOf, caller: User, name: Name, node: NodeName, asked: Command
+) -> Output:
     """Run a program in a node as root, if the service's settings allow it."""
     if not service.settings.serve.execute:
         raise Forbidden("programs are not to be run in nodes here")
-    caller.lab(service, name)
-    with service.contexts.use() as ctx:
-        stdin = asked.stdin.encode(errors="replace")
-        printed = inside.execute(ctx, name, node, asked.argv, stdin=stdin, timeout=asked.timeout)
-    return Output(stdout=printed.decode(errors="replace"))
+    return await service.programs.run(partial(_execute, service, caller, name, node, asked))
 
 
 @router.post(
@@ -93,19 +75,30 @@ async def power_node(
     return await _power(service, caller, name, node, action, wait)
 
 
+def _execute(service: Service, caller: Caller, name: str, node: str, asked: Command) -> Output:
+    caller.lab(service, name)
+    with service.contexts.use() as ctx:
+        stdin = asked.stdin.encode(errors="replace")
+        printed = inside.execute(ctx, name, node, asked.argv, stdin=stdin, timeout=asked.timeout)
+    return Output(stdout=printed.decode(errors="replace"))
+
+
 async def _power(
     service: Service, caller: Caller, name: str, node: str, action: Action, wait: float
 ) -> Response:
-    job = await run_in_threadpool(_submit, service, caller, name, node, action)
+    job = await run_in_threadpool(submit_power, service, caller, name, node, action)
     return await outcome(service, job, wait, _done)
 
 
-def _submit(service: Service, caller: Caller, name: str, node: str, action: Action) -> JobRecord:
+def submit_power(
+    service: Service, caller: Caller, name: str, node: str, action: Action
+) -> JobRecord:
+    """The job that does ``action``, begun; of the whole lab if ``node`` is empty. NotFound."""
     record = caller.lab(service, name)
     with service.contexts.use() as ctx:
         if node:
             look.node_of(ctx, name, node)
-    request = {"node": node, "force": action == "kill"}
+    request = {"node": node, "force": action == "kill", "created_at": record.created_at}
     kind = "stop" if action == "kill" else action
     return submit(service, new_job(caller, kind, request, lab=name, project=record.project))
 

@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     from lab.lifecycle.context import Context
     from lab.lifecycle.query import Client as SqlProgram
     from lab.lifecycle.sql import Account
-    from lab.lifecycle.views import ImageView, ImportView, LabStatus, LabView, Rows, TemplateView
+    from lab.lifecycle.views import (
+        ImageView,
+        ImportView,
+        LabStatus,
+        LabView,
+        Rows,
+        SnapshotView,
+        TemplateView,
+    )
     from lab.progress import Listener
     from lab.spec import LabSpec
 
@@ -130,6 +138,25 @@ class RemoteSession(Session):
             raise InvalidSpec("every lab of a service has a lease", hint="give a time, such as 8h")
         return self._here(self._client.extend(name, ttl))
 
+    def take_snapshot(self, name: str, what: str) -> SnapshotView:
+        """Snapshot a lab."""
+        return self._client.snapshots.take(name, what, listener=self._hear)
+
+    def snapshots(self, name: str) -> list[SnapshotView]:
+        """The snapshots of a lab."""
+        return self._client.snapshots.all(name)
+
+    def remove_snapshots(self, name: str, labels: Sequence[str]) -> None:
+        """Remove snapshots of a lab, one after the other."""
+        for label in labels:
+            self._client.snapshots.remove(name, label, listener=self._hear)
+
+    def rollback(self, name: str, to: str, *, node: str | None, timeout: float) -> LabView:
+        """Put a lab, or a node, back to a snapshot."""
+        hear = self._hear
+        found = self._client.rollback(name, to, node or "", timeout=timeout, listener=hear)
+        return self._here(found)
+
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float
     ) -> bytes:
@@ -144,9 +171,9 @@ class RemoteSession(Session):
         return self._client.execute(name, node, argv, stdin=text, timeout=limit).encode()
 
     def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
-        """The last lines of a node's log."""
+        """The last lines of a node's log, and with ``follow`` what comes after."""
         if follow:
-            _only_there("a service does not follow logs")
+            return self._client.follow(name, node, source, lines=lines)
         return iter(self._client.logs(name, node, source, lines=lines) if lines else ())
 
     def ca(self) -> Path:
@@ -194,9 +221,25 @@ class RemoteSession(Session):
         """One image, by key or recipe."""
         return self._client.image(which)
 
+    def build_image(self, recipe: str, *, rebuild: bool) -> ImageView:
+        """Build an image unless it is there."""
+        return self._client.build_image(recipe, rebuild=rebuild, listener=self._hear)
+
+    def remove_image(self, which: str) -> None:
+        """Remove an image."""
+        self._client.remove_image(which, listener=self._hear)
+
     def templates(self) -> list[TemplateView]:
         """All templates of the host."""
         return self._client.templates()
+
+    def build_template(self, spec: LabSpec) -> TemplateView:
+        """Form a cluster and capture it, unless that template is there."""
+        return self._client.build_template(spec, listener=self._hear)
+
+    def remove_template(self, key: str) -> None:
+        """Remove a template."""
+        self._client.remove_template(key, listener=self._hear)
 
     def _power(self, action: Action, name: str, node: str | None, timeout: float | None) -> LabView:
         hear = self._hear
@@ -220,8 +263,8 @@ class RemoteSession(Session):
         name = spec.name or spec.blueprint
         labs = {lab.name: lab for lab in self._client.labs()}
         found = labs.get(name)
-        if found is None and not spec.name:  # the service gave it a number
-            numbered = re.compile(rf"{re.escape(name)}-\d+")
+        if found is None and not spec.name:  # the service gave it a number, or one of a pool
+            numbered = re.compile(rf"{re.escape(name)}-(\d+|[0-9a-f]{{6}})")
             found = next((lab for n, lab in labs.items() if numbered.fullmatch(n)), None)
         if found is None:
             return None

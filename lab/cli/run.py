@@ -83,7 +83,7 @@ def _make(
     # between its making and our knowing of it.
     ours = not spec.name
     if ours:
-        spec = replace(spec, name=f"run-{secrets.token_hex(4)}")
+        spec = replace(spec, name=f"run-{secrets.token_hex(4)}", any_name=True)
     try:
         with app.open(doing=REMOVING) as session:
             view = session.up(

@@ -205,9 +205,12 @@ class Session:
 
     def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
         """Lines of a node's log."""
-        from lab.lifecycle.inside import logs
+        from lab.lifecycle import inside
 
-        return logs(self._context, name, node, source, follow=follow, lines=lines)
+        if not follow:
+            return inside.logs(self._context, name, node, source, lines=lines)
+        found = inside.follow(self._context, name, node, source, lines=lines)
+        return (line for line in found if line is not None)
 
     def ca(self) -> Path:
         """The file with the certificate that clients check servers with."""

@@ -24,13 +24,15 @@ class Lab(LabView):
     """A lab of a service.
 
     ``job``: that made it. ``heartbeat``: seconds that each sign of life gives it, None if it needs
-    none. ``protected``: not to be removed without force.
+    none. ``protected``: not to be removed without force. ``idle``: seconds without use after which
+    it is removed, None if it may be idle.
     """
 
     project: str = ""
     job: str = ""
     protected: bool = False
     heartbeat: float | None = None
+    idle: float | None = None
 
     def node(self, name: str) -> NodeView:
         """The node of that name; raises NotFound."""
@@ -43,7 +45,10 @@ class Lab(LabView):
 
 @dataclass(frozen=True)
 class Job:
-    """Something that takes time. ``lab``: its name, empty until it is known."""
+    """Something that takes time. ``lab``: its name, empty until it is known.
+
+    ``about``: what it is about besides or instead of that, as ``image:KEY``, once known.
+    """
 
     id: str
     kind: str
@@ -54,6 +59,7 @@ class Job:
     started_at: float | None
     ended_at: float | None
     error: Mapping[str, Any] | None = None
+    about: str = ""
 
     @property
     def over(self) -> bool:

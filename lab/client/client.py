@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from lab.client import access
+from lab.client import access, asked
 from lab.client.answers import Job, Lab, Page, lab_of, read
+from lab.client.builds import build
+from lab.client.heartbeat import alive
 from lab.client.jobs import AT_ONCE, Jobs, deadline_of
+from lab.client.snapshots import Snapshots
 from lab.client.trust import check_pem
 from lab.client.wire import Wire, path_of
-from lab.errors import HostUnfit, InvalidSpec, LabError, NotFound, NotReady
-from lab.labfile import LabValues, merge
+from lab.errors import HostUnfit, LabError, NotFound, NotReady
+from lab.labfile import LabValues
 from lab.lifecycle.views import ImageView, TemplateView
 from lab.progress import Listener
 from lab.spec import LabSpec
@@ -35,8 +37,9 @@ class Client:
     """A service and our token for it; closes its connections at the end of a ``with`` block.
 
     ``url`` empty: LAB_URL. ``token`` empty: LAB_TOKEN, else the file that docs/client.md names.
-    ``jobs``: what takes time. ``patience``: seconds for which a service that went away is tried.
-    All methods raise what the service refuses them with, and HostUnfit if it cannot be reached.
+    ``jobs``: what takes time; ``snapshots``: those of labs. ``patience``: seconds for which a
+    service that went away is tried. All methods raise what the service refuses them with, and
+    HostUnfit if it cannot be reached.
     """
 
     def __init__(self, url: str = "", token: str = "", *, patience: float = 60.0) -> None:
@@ -44,6 +47,7 @@ class Client:
         found = access.check_token(token) if token else access.find_token()
         self._wire = Wire(self.url, found, patience=patience)
         self.jobs = Jobs(self._wire)
+        self.snapshots = Snapshots(self._wire, self.jobs)
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
@@ -66,17 +70,18 @@ class Client:
         wanted: str | LabSpec,
         *,
         heartbeat: float | None = None,
+        idle: float | None = None,
         timeout: float | None = None,
         **values: Unpack[LabValues],
     ) -> Iterator[Lab]:
         """A lab for the block, made as by ``create`` and removed at its end, come what may.
 
         ``heartbeat``: the lab is given signs of life, and outlives this process by so many seconds
-        at most.
+        at most; they are use, for ``idle``.
         """
-        made = self.create(wanted, heartbeat=heartbeat, timeout=timeout, **values)
+        made = self.create(wanted, heartbeat=heartbeat, idle=idle, timeout=timeout, **values)
         try:
-            with self._alive(made.name, heartbeat):
+            with alive(self.heartbeat, made.name, heartbeat):
                 yield made
         finally:
             with suppress(NotFound):  # its lease was over
@@ -89,6 +94,7 @@ class Client:
         cold: bool = False,
         protected: bool = False,
         heartbeat: float | None = None,
+        idle: float | None = None,
         timeout: float | None = None,
         listener: Listener | None = None,
         **values: Unpack[LabValues],
@@ -96,13 +102,15 @@ class Client:
         """Make a lab and return it once every node can be used.
 
         ``wanted``: a blueprint, then with ``values`` as in lab.toml; or a whole LabSpec.
-        ``heartbeat``: seconds that each call of ``heartbeat`` gives it. ``timeout``: seconds for
-        all of it, a template's making included; None: as long as it takes. ``listener`` hears
-        its steps. What was begun is undone if this raises.
+        ``heartbeat``: seconds that each call of ``heartbeat`` gives it. ``idle``: seconds without
+        use of its databases after which it is removed. ``timeout``: seconds for all of it, a
+        template's making included; None: as long as it takes. ``listener`` hears its steps. What
+        was begun is undone if this raises.
 
         Raises what ``lab up`` does, also Forbidden and LimitReached; NotReady after ``timeout``.
         """
-        body = _body(_spec_of(wanted, values), cold=cold, protected=protected, heartbeat=heartbeat)
+        spec = asked.spec_of(wanted, values)
+        body = asked.lab(spec, cold=cold, protected=protected, heartbeat=heartbeat, idle=idle)
         key = str(uuid.uuid4())
         deadline = deadline_of(timeout)
         with Undo() as undo:
@@ -200,6 +208,24 @@ class Client:
         self.jobs.done("POST", path_of(*where, action), {}, timeout, listener)
         return self.get(name)
 
+    def rollback(
+        self,
+        name: str,
+        to: str = "origin",
+        node: str = "",
+        *,
+        timeout: float | None = None,
+        listener: Listener | None = None,
+    ) -> Lab:
+        """Put a lab, or a node, back to a snapshot (by default to what it was when it was made).
+
+        Raises NotFound, Conflict, NotReady.
+        """
+        body = {"to": to, **({"node": node} if node else {})}
+        path = path_of("labs", name, "rollback")
+        self.jobs.done("POST", path, {}, timeout, listener, body)
+        return self.get(name)
+
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: str = "", timeout: float = 60.0
     ) -> str:
@@ -222,6 +248,13 @@ class Client:
         """The certificate that database servers are checked with, as PEM."""
         return check_pem(self._wire.ask("GET", path_of("host", "ca"), plain=True).body)
 
+    def follow(
+        self, name: str, node: str, source: str = "engine", *, lines: int = 100
+    ) -> Iterator[str]:
+        """As ``logs``, and then each line as it comes, until the node or the service ends."""
+        query = {"source": source, "lines": max(1, lines)}
+        return self._wire.lines(path_of("labs", name, "nodes", node, "logs"), query)
+
     def images(self) -> list[ImageView]:
         """All images."""
         return read(self._wire.ask("GET", "/v1/images").body, list[ImageView])
@@ -230,35 +263,51 @@ class Client:
         """An image, by key or recipe; raises NotFound."""
         return read(self._wire.ask("GET", path_of("images", which)).body, ImageView)
 
+    def build_image(
+        self,
+        recipe: str,
+        *,
+        rebuild: bool = False,
+        timeout: float | None = None,
+        listener: Listener | None = None,
+    ) -> ImageView:
+        """Build an image, for admins; ``rebuild``: even if it is there. The rest as ``create``."""
+        body = {"recipe": recipe, "rebuild": rebuild}
+        return build(
+            self._wire, self.jobs, "images", body, ImageView, timeout=timeout, listener=listener
+        )
+
+    def remove_image(self, which: str, *, listener: Listener | None = None) -> None:
+        """Remove an image, for admins, by key or recipe; raises NotFound, Conflict (in use)."""
+        self.jobs.done("DELETE", path_of("images", which), {}, None, listener)
+
     def templates(self) -> list[TemplateView]:
         """All templates."""
         return read(self._wire.ask("GET", "/v1/templates").body, list[TemplateView])
+
+    def build_template(
+        self,
+        wanted: str | LabSpec,
+        *,
+        timeout: float | None = None,
+        listener: Listener | None = None,
+        **values: Unpack[LabValues],
+    ) -> TemplateView:
+        """Make the template for such labs unless it is there, for admins; as ``create``."""
+        body = asked.cluster(asked.spec_of(wanted, values))
+        return build(
+            self._wire, self.jobs, "templates", body, TemplateView,
+            timeout=timeout, listener=listener,
+        )  # fmt: skip
+
+    def remove_template(self, key: str, *, listener: Listener | None = None) -> None:
+        """Remove a template, for admins; raises NotFound, Conflict (in use)."""
+        self.jobs.done("DELETE", path_of("templates", key), {}, None, listener)
 
     def _made(self, name: str, wait: float) -> Lab:
         """A lab, once it is no longer being made, or as it is after ``wait`` seconds."""
         query = {"wait": int(wait)} if wait >= 1 else {}
         return lab_of(self._wire.ask("GET", path_of("labs", name), query=query, allow=wait).body)
-
-    @contextmanager
-    def _alive(self, name: str, heartbeat: float | None) -> Iterator[None]:
-        """Give signs of life in the block, three for each that is due."""
-        done = threading.Event()
-
-        def beat(every: float) -> None:
-            while not done.wait(every):
-                with suppress(LabError):  # the next one may arrive
-                    self.heartbeat(name)
-
-        if heartbeat is None:
-            yield
-            return
-        thread = threading.Thread(target=beat, args=[heartbeat / 3], daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
 
     def _call_off(self, body: dict[str, Any], key: str) -> None:
         """Undo what a request began, whether or not its answer came; the key finds its job."""
@@ -286,33 +335,3 @@ class Client:
             page = read(self._wire.ask("GET", path, query={**query, **more}).body, Page)
             yield from page.items
             after = page.next
-
-
-def _spec_of(wanted: str | LabSpec, values: LabValues) -> LabSpec:
-    """The lab that is asked for; raises InvalidSpec."""
-    if isinstance(wanted, str):
-        return merge({}, {**values, "blueprint": wanted})
-    if values:
-        raise InvalidSpec(f"a LabSpec says it all, beside {', '.join(values)}")
-    return wanted
-
-
-def _body(spec: LabSpec, *, cold: bool, protected: bool, heartbeat: float | None) -> dict[str, Any]:
-    """The request for a lab; what is left open is left out."""
-    asked = {
-        "blueprint": spec.blueprint,
-        "nodes": spec.nodes,
-        "memory": spec.size.memory,
-        "cpus": spec.size.cpus,
-        "disk": spec.size.disk,
-        "name": spec.name,
-        "engine": spec.engine,
-        "image": spec.image,
-        "profile": spec.profile,
-        "snapshots": str(spec.snapshots),
-        "ttl": spec.ttl,
-        "heartbeat": heartbeat,
-        "cold": cold,
-        "protected": protected,
-    }
-    return {name: value for name, value in asked.items() if value not in ("", None)}

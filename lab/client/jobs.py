@@ -63,7 +63,7 @@ class Jobs:
                 return found
             if deadline.passed:
                 raise NotReady(
-                    f"the job {job} ({found.kind} {found.lab}) has not ended after"
+                    f"the job {job} ({found.kind} {found.lab or found.about}) has not ended after"
                     f" {round(timeout or 0.0, 1):g} s",
                     details=[so_far.doing] if so_far.doing else [],
                 )
@@ -76,11 +76,12 @@ class Jobs:
         query: dict[str, Any],
         timeout: float | None,
         listener: Listener | None,
+        body: object = None,
     ) -> None:
         """Ask for something that may take time, and return once it is done."""
         deadline = deadline_of(timeout)
         wait = 0.0 if listener else min(AT_ONCE, deadline.left)
-        answer = self._wire.ask(method, path, query=query, wait=wait)
+        answer = self._wire.ask(method, path, body=body, query=query, wait=wait)
         if answer.status == 202:
             self.follow(read(answer.body, Job).id, listener, timeout=deadline.left).check()
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from lab.errors import LabError
+from lab.errors import HostUnfit, LabError
 from lab.paths import PRIVATE, make_directory, writing
 
 _BEGIN = "-----BEGIN CERTIFICATE-----"
@@ -25,11 +26,18 @@ def check_pem(data: object) -> str:
 def keep(pem: str, env: Mapping[str, str] = os.environ) -> Path:
     """The file that holds ``pem``: named after its content, so it is never out of date.
 
-    Raises HostUnfit.
+    It is in the user's cache; where there is none that can be written, as on some CI machines, in
+    a temporary directory. Raises HostUnfit.
     """
     cache = env.get("XDG_CACHE_HOME", "")
-    base = Path(cache) if cache.startswith("/") else Path("~/.cache").expanduser()
-    directory = make_directory(base / "lab", PRIVATE)
+    try:
+        base = Path(cache) if cache.startswith("/") else Path("~/.cache").expanduser()
+        return _write(make_directory(base / "lab", PRIVATE), pem)
+    except (HostUnfit, RuntimeError):  # RuntimeError: the user has no home
+        return _write(Path(tempfile.mkdtemp(prefix="lab-", dir=env.get("TMPDIR") or None)), pem)
+
+
+def _write(directory: Path, pem: str) -> Path:
     path = directory / f"ca-{hashlib.sha256(pem.encode()).hexdigest()[:16]}.pem"
     with writing(path):
         if not path.exists() or path.read_text(encoding="utf-8") != pem:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import ssl
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ _FIRST_PATIENCE = 3.0
 """Seconds for which a service is tried that has never answered: a wrong URL is told soon."""
 _GATEWAYS = (502, 503, 504)
 _STREAM = "text/event-stream"
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,11 @@ class Wire:
         self._answered = False
         self._http = httpx.Client(
             base_url=url,
-            headers={"Authorization": f"Bearer {token}", "User-Agent": "lab"},
+            headers={
+                "Authorization": f"Bearer {token}",
+                "User-Agent": "lab",
+                **_traced(os.environ),
+            },
             timeout=httpx.Timeout(_ANSWER, connect=_CONNECT),
             verify=_trusted(url),
         )
@@ -95,21 +102,42 @@ class Wire:
         ``silence``: seconds without a word after which it is given up. Raises what the service
         refuses it with.
         """
-        headers = {"Accept": _STREAM, "Last-Event-ID": str(after)}
-        timeout = httpx.Timeout(_ANSWER, connect=_CONNECT, read=max(0.05, min(silence, _SILENCE)))
         try:
-            with self._http.stream("GET", path, headers=headers, timeout=timeout) as response:
-                if response.status_code >= 400:
-                    response.read()
-                    if response.status_code in _GATEWAYS and not _is_problem(response):
-                        return
-                    raise _refused(response)
-                self._answered = True
-                for line in response.iter_lines():
-                    if line.startswith("data:"):
-                        yield read(_parsed(line[5:]), Told)
+            for data in self._told(path, {"Last-Event-ID": str(after)}, {}, silence):
+                yield read(data, Told)
         except httpx.TransportError:
             return  # who reads it looks at the job, and comes again
+
+    def lines(self, path: str, query: Mapping[str, Any]) -> Generator[str, None, None]:
+        """The lines of a log, as they come; raises what ends it, and what it is refused with."""
+        try:
+            for data in self._told(path, {}, query, _SILENCE):
+                if "problem" in data:
+                    raise error_of(data["problem"])
+                yield str(data.get("line", ""))
+        except httpx.TransportError as error:
+            raise HostUnfit(
+                "the connection to the service broke", details=[str(error) or type(error).__name__]
+            ) from None
+
+    def _told(
+        self, path: str, headers: Mapping[str, str], query: Mapping[str, Any], silence: float
+    ) -> Generator[dict[str, Any], None, None]:
+        """The data of a stream of events; ends at once if only a gateway answers."""
+        headers = {"Accept": _STREAM, **headers}
+        timeout = httpx.Timeout(_ANSWER, connect=_CONNECT, read=max(0.05, min(silence, _SILENCE)))
+        with self._http.stream(
+            "GET", path, params=dict(query), headers=headers, timeout=timeout
+        ) as response:
+            if response.status_code >= 400:
+                response.read()
+                if response.status_code in _GATEWAYS and not _is_problem(response):
+                    return
+                raise _refused(response)
+            self._answered = True
+            for line in response.iter_lines():
+                if line.startswith("data:"):
+                    yield read(_parsed(line[5:]), dict[str, Any])
 
     def _send(self, request: httpx.Request, *, twice: bool) -> httpx.Response:
         """Send until there is an answer; ``twice``: even if the service may have got it already."""
@@ -142,6 +170,12 @@ class Wire:
 def path_of(*parts: str) -> str:
     """The path of a resource, whatever characters its name has."""
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def _traced(env: Mapping[str, str]) -> dict[str, str]:
+    """The trace that we are a part of, as OpenTelemetry hands it to programs: TRACEPARENT."""
+    parent = env.get("TRACEPARENT", "")
+    return {"traceparent": parent} if _TRACEPARENT.fullmatch(parent) else {}
 
 
 def _trusted(url: str) -> ssl.SSLContext:

@@ -224,7 +224,8 @@ class FakeHypervisor:
             if not known or (user in there.tls_only and not tls):
                 denied = f"Access denied for user '{user}'@'%'"
                 raise NotReady(f"no SQL at port {port}", details=[denied])
-            return self._execute(listening[0], statement)
+            record = self._guests.count(listening[0], guest_side.counter(statement))
+            return guest_side.processes(user, statement) or self._execute(record, statement)
 
     def inside(self, guest: GuestName) -> Inside:
         """What a guest has on its disk, for tests to look at; raises NotFound."""
@@ -287,6 +288,7 @@ class FakeHypervisor:
             near = [r for r in everyone if r.segment == record.segment]
             known = sum(r.tags.get("owner") == owner for r in near)
         variables = guest_side.status(len(peers), known, apart)
+        variables |= {name: str(number) for name, number in record.commands.items()}
         shown = guest_side.show_status(statement, variables)
         if shown is not None:
             return shown

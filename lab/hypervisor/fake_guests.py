@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ class Record:
     ``saved``: its RAM was captured, so that it may only be stopped. ``why``: see Guest.
     ``addresses``: of the host, where ``ports`` are open; ``own``: the address that its seed
     gives it.
+    ``commands``: how often its server was asked what, as its counters ``Com_*`` have it.
     """
 
     name: GuestName
@@ -39,6 +40,7 @@ class Record:
     why: str = ""
     addresses: dict[int, str] = field(default_factory=dict)
     own: str = ""
+    commands: dict[str, int] = field(default_factory=dict)
 
     def listens(self, host: str, port: int, guest_port: int, *, own: bool) -> bool:
         """Whether ``port`` leads to ``guest_port`` for who asks at ``host``.
@@ -108,6 +110,13 @@ class Guests:
         draft = path.with_suffix(".draft")
         draft.write_text(json.dumps(asdict(record), default=str))
         draft.replace(path)
+
+    def count(self, record: Record, command: str) -> Record:
+        """The guest once its server has counted a statement as ``command``."""
+        commands = {**record.commands, command: record.commands.get(command, 0) + 1}
+        counted = replace(record, commands=commands)
+        self.put(counted)
+        return counted
 
     def remove(self, name: GuestName) -> None:
         """The guest is no more."""

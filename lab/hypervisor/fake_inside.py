@@ -145,6 +145,22 @@ def status(running: int, nodes: int, apart: str = "") -> dict[str, str]:
     }
 
 
+def counter(statement: str) -> str:
+    """The status variable that counts statements like this one."""
+    words = re.findall(r"[A-Z]+", statement.upper())
+    shown = {"STATUS": "show_status", "PROCESSLIST": "show_processlist"}
+    kinds = [shown[word] for word in words if words[0] == "SHOW" and word in shown]
+    return f"Com_{kinds[0] if kinds else words[0].lower() if words else 'empty_query'}"
+
+
+def processes(user: str, statement: str) -> Result | None:
+    """The answer if ``statement`` asks what runs: what asks, as the rest is done at once."""
+    if not re.fullmatch(r"SHOW (FULL )?PROCESSLIST", statement, re.IGNORECASE):
+        return None
+    columns = ("Id", "User", "Host", "db", "Command", "Time", "State", "Info")
+    return Result(columns, ((1, user, "10.0.2.2", None, "Query", 0, "", statement),), 1)
+
+
 def show_status(statement: str, variables: dict[str, str]) -> Result | None:
     """The answer if ``statement`` is SHOW STATUS, of the variables that it is LIKE."""
     if not re.match(r"SHOW (GLOBAL )?STATUS\b", statement, re.IGNORECASE):

@@ -52,7 +52,7 @@ class Origin:
     """Who has a lab made, as its record keeps it; empty where that is not the service.
 
     ``heartbeat``: seconds that each sign of life gives the lab; None: it needs none. ``pool``: the
-    warm pool that it is made for.
+    warm pool that it is made for. ``idle``: seconds without use after which its lease ends.
     """
 
     project: str = ""
@@ -60,6 +60,7 @@ class Origin:
     protected: bool = False
     heartbeat: float | None = None
     pool: str = ""
+    idle: float | None = None
 
 
 UNKNOWN = Origin()

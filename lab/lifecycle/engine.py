@@ -32,21 +32,26 @@ def recipe_of(engine: str) -> str:
     return NAMES.get(engine, engine)
 
 
+def insisted(plan: Blueprint, engine: str) -> str:
+    """The recipe that a user means who insists on ``engine``; raises InvalidSpec."""
+    recipe = recipe_of(engine)
+    if recipe not in plan.engines:
+        known = [name for name, r in NAMES.items() if r in plan.engines]
+        raise InvalidSpec(
+            f"{plan.name} cannot run on the engine {engine!r}",
+            hint=did_you_mean(engine, known, otherwise=f"engines: {', '.join(known)}"),
+        )
+    return recipe
+
+
 def choose(ctx: Context, plan: Blueprint, spec: LabSpec) -> Choice:
     """The recipe for ``plan``; the engine of ``spec`` (percona, mariadb) insists.
 
     Without it the first of the blueprint's engines whose image exists or whose packages can
     be had; what was not possible is told in one line. Raises InvalidSpec.
     """
-    if engine := spec.engine:
-        recipe = recipe_of(engine)
-        if recipe not in plan.engines:
-            known = [name for name, r in NAMES.items() if r in plan.engines]
-            raise InvalidSpec(
-                f"{plan.name} cannot run on the engine {engine!r}",
-                hint=did_you_mean(engine, known, otherwise=f"engines: {', '.join(known)}"),
-            )
-        return Choice(recipe)
+    if spec.engine:
+        return Choice(insisted(plan, spec.engine))
     preferred, *others = plan.engines
     if not others or _can_be_had(ctx, load(preferred), spec):
         return Choice(preferred)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from lab.errors import InvalidSpec, NotFound
 from lab.lifecycle.context import Context
@@ -13,8 +15,10 @@ from lab.lifecycle.look import node_of, record_of
 from lab.names import GuestName, Owner
 from lab.run import lines as lines_of
 from lab.suggest import did_you_mean
+from lab.wait import Deadline
 
 _LOG_SECONDS = 30.0
+_IDLE = 1.0
 _SOURCES = ("engine", "journal", "console")
 
 
@@ -53,27 +57,44 @@ def console_argv(ctx: Context, name: str, node: str) -> list[str]:
     return ctx.hypervisor.console_argv(_running(ctx, name, node))
 
 
-def logs(
-    ctx: Context, name: str, node: str, source: str, *, follow: bool, lines: int
-) -> Iterator[str]:
-    """The last ``lines`` lines of a log, and with ``follow`` what comes after.
+def logs(ctx: Context, name: str, node: str, source: str, *, lines: int) -> Iterator[str]:
+    """The last ``lines`` lines of a log.
 
     ``source``: ``engine`` (the server's own), ``journal`` (all of the guest's) or
     ``console``. Raises InvalidSpec, NotFound, NotReady or CommandFailed.
     """
+    if source == "console":
+        with _console(ctx, name, node) as file:
+            return iter([line.rstrip("\r\n") for line in deque(file, maxlen=lines)])
+    argv = _journal(source, lines)
+    text = execute(ctx, name, node, argv, timeout=_LOG_SECONDS)
+    return iter(text.decode(errors="replace").splitlines())
+
+
+def follow(
+    ctx: Context, name: str, node: str, source: str, *, lines: int, idle: float = _IDLE
+) -> Iterator[str | None]:
+    """As ``logs``, and then what comes after, until it is closed or the node ends.
+
+    None whenever nothing came for ``idle`` seconds. The context is not used once this returned.
+    """
+    if source == "console":
+        path = ctx.home.console_log(node_of(ctx, name, node).guest)
+        return _growing(_console(ctx, name, node), path, lines, idle)
+    argv = [*_journal(source, lines), "-f"]
+    return lines_of([*ssh_argv(ctx, name, node), " ".join(argv)], idle=idle)
+
+
+def _journal(source: str, lines: int) -> list[str]:
+    """The command that prints a log in the guest; raises InvalidSpec if there is none such."""
     if source not in _SOURCES:
         known = f"sources: {', '.join(_SOURCES)}"
         hint = did_you_mean(source, _SOURCES, otherwise=known)
         raise InvalidSpec(f"there is no log {source!r}", hint=hint)
-    if source == "console":
-        return _file(ctx.home.console_log(node_of(ctx, name, node).guest), lines, follow=follow)
     argv = ["journalctl", "--no-pager", "-o", "short-iso", "-n", str(lines)]
     if source == "engine":
         argv += ["-u", "mariadb.service", "-u", "mysql.service", "-o", "cat"]
-    if follow:
-        return lines_of([*ssh_argv(ctx, name, node), " ".join([*argv, "-f"])])
-    text = execute(ctx, name, node, argv, timeout=_LOG_SECONDS)
-    return iter(text.decode(errors="replace").splitlines())
+    return argv
 
 
 def _running(ctx: Context, name: str, node: str) -> GuestName:
@@ -85,17 +106,30 @@ def _running(ctx: Context, name: str, node: str) -> GuestName:
     return guest
 
 
-def _file(path: Path, lines: int, *, follow: bool) -> Iterator[str]:
+def _console(ctx: Context, name: str, node: str) -> TextIO:
+    """What a node wrote to its console; raises NotFound."""
+    path = ctx.home.console_log(node_of(ctx, name, node).guest)
     try:
-        file = path.open(encoding="utf-8", errors="replace", newline="\n")
+        return path.open(encoding="utf-8", errors="replace", newline="\n")
     except FileNotFoundError:
         raise NotFound(f"there is no console log {path}") from None
+
+
+def _growing(file: TextIO, path: Path, lines: int, idle: float) -> Iterator[str | None]:
     with file:
         for line in deque(file, maxlen=lines):
             yield line.rstrip("\r\n")
-        while follow:
-            line = file.readline()
-            if line:
-                yield line.rstrip("\r\n")
-            else:
-                time.sleep(0.2)
+        while True:
+            deadline = Deadline.after(idle)
+            while not (line := file.readline()) and not deadline.passed:
+                time.sleep(min(0.2, idle))
+            if not line and not _is_at(file, path):
+                return  # the lab is gone, or has another
+            yield line.rstrip("\r\n") if line else None
+
+
+def _is_at(file: TextIO, path: Path) -> bool:
+    try:
+        return path.stat().st_ino == os.fstat(file.fileno()).st_ino
+    except FileNotFoundError:
+        return False

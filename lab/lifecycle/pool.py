@@ -19,11 +19,11 @@ from lab.hypervisor import Guest
 from lab.lifecycle import image as images
 from lab.lifecycle import template
 from lab.lifecycle.context import Context, Origin
-from lab.lifecycle.engine import key_for, recipe_of
+from lab.lifecycle.engine import insisted, key_for, recipe_of
 from lab.lifecycle.look import nodes_of
+from lab.lifecycle.reach import account_of
 from lab.lifecycle.ready import look, through_port
 from lab.lifecycle.remove import forget
-from lab.lifecycle.sql import Account
 from lab.locks import lock
 from lab.names import GuestName, Owner
 from lab.settings import Settings
@@ -48,12 +48,21 @@ def new_name(blueprint: str) -> str:
     return f"{blueprint}-{secrets.token_hex(3)}"
 
 
+def check(settings: Settings, spec: LabSpec) -> None:
+    """Raise InvalidSpec if there can be no lab as ``spec``: its blueprint, profile or engine."""
+    plan = blueprint(spec.blueprint)
+    settings.profile_of(spec.profile)
+    if spec.engine:
+        insisted(plan, spec.engine)
+
+
 def serves(settings: Settings, kept: LabSpec, asked: LabSpec) -> bool:
     """Whether a lab as ``kept`` is what ``asked`` asks for; raises InvalidSpec.
 
     A lab with a name of its choice, or of an image of its choice, is not in a pool.
     """
-    if asked.name or asked.image or kept.blueprint != asked.blueprint:
+    chosen = asked.name and not asked.any_name
+    if chosen or asked.image or kept.blueprint != asked.blueprint:
         return False
     one, other = (
         (spec.nodes, spec.size, settings.profile_of(spec.profile).name, _recipe(spec))
@@ -120,6 +129,7 @@ def given_to(
         "job": origin.job,
         "protected": origin.protected,
         "heartbeat": origin.heartbeat,
+        "idle": origin.idle,
         "owner": owner,
         "snapshots": snapshots,
         "created_at": now,
@@ -160,8 +170,7 @@ def _check(ctx: Context, name: str) -> None:
         raise NotReady(f"not all guests of {name} run")
     record = ctx.store.labs.get(name)
     plan = blueprint(record.blueprint)
-    account = Account(record.user, record.password)
-    ask = through_port(plan, account, ctx.sql, patience=_PATIENCE)
+    ask = through_port(plan, account_of(ctx, record), ctx.sql, patience=_PATIENCE)
     missing = [found for found in look(nodes_of(ctx, name), plan, ask) if not found.met]
     if missing:
         raise NotReady(f"{missing[0].node} of {name} is not ready: {missing[0].found}")

@@ -143,7 +143,8 @@ def image_of(ctx: Context, record: LabRecord) -> Image:
     return images.find(ctx, record.image)
 
 
-def _check_memory(ctx: Context, record: LabRecord, nodes: int) -> None:
+def check_memory(ctx: Context, record: LabRecord, nodes: int) -> None:
+    """Raise HostUnfit unless so many more ``nodes`` of a lab fit."""
     if nodes:
         hint = "stop or remove another lab (`lab ls`), or set memory_floor lower"
         have, floor = host.memory(), ctx.settings.memory_floor
@@ -157,11 +158,11 @@ def boot(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> None:
     """
     there = ctx.hypervisor.guests()
     missing = [node for node in nodes if node.guest not in there]
-    _check_memory(ctx, record, len(missing))
+    check_memory(ctx, record, len(missing))
     image = image_of(ctx, record)
     with ctx.progress.step("boot", f"starting {record.name}"):
         _start_guests(ctx, record, image, missing)
-        _resume(ctx, nodes_of(ctx, record.name))
+        resume_paused(ctx, nodes_of(ctx, record.name))
 
 
 def _start_guests(ctx: Context, record: LabRecord, image: Image, nodes: Sequence[Node]) -> None:
@@ -177,8 +178,11 @@ def _start_guests(ctx: Context, record: LabRecord, image: Image, nodes: Sequence
         nodes = [node for node in nodes if node.guest not in there]
 
 
-def _resume(ctx: Context, nodes: Sequence[Node]) -> None:
-    """Let paused nodes go on, such as those that a killed ``stop`` left; their clocks stood."""
+def resume_paused(ctx: Context, nodes: Sequence[Node]) -> None:
+    """Let paused nodes go on, such as those that a killed ``stop`` left; their clocks stood.
+
+    The lab's lock is held.
+    """
     there = ctx.hypervisor.guests()
     paused = [n for n in nodes if n.guest in there and there[n.guest].state == "paused"]
     if paused:

@@ -56,9 +56,12 @@ def rollback(
         if label != ORIGIN:
             unfinished.end(ctx, name)
         nodes = move_taken(ctx, nodes)
-        with turn(ctx):
+        image = power.image_of(ctx, record)
+        origin = _template(ctx, record, image) if label == ORIGIN else nullcontext()
+        # In this order: who makes the template anew holds it, and waits for a turn.
+        with origin as manifest, turn(ctx):
             if label == ORIGIN:
-                _from_origin(ctx, record, nodes, timeout)
+                _from_origin(ctx, record, image, manifest, nodes, timeout)
             else:
                 power.bring_back(ctx, record, nodes, timeout)
         unfinished.end(ctx, name)
@@ -66,22 +69,31 @@ def rollback(
     return lab(ctx, name)
 
 
-def _from_origin(ctx: Context, record: LabRecord, nodes: Sequence[Node], timeout: float) -> None:
-    """Bring up nodes that are clones which never ran, and make them this lab's again."""
+def _from_origin(
+    ctx: Context,
+    record: LabRecord,
+    image: Image,
+    manifest: Manifest | None,
+    nodes: Sequence[Node],
+    timeout: float,
+) -> None:
+    """Bring up nodes that are clones which never ran, and make them this lab's again.
+
+    ``manifest``: of the template that they are clones of, if its RAM can be trusted.
+    """
     began = time.time()
-    image = power.image_of(ctx, record)
     plan = blueprint(record.blueprint)
     whole = len(nodes) == record.node_count
-    with _template(ctx, record, image) as manifest:
-        if manifest and manifest.warm and whole:
-            size = NodeSize(record.memory, record.cpus, record.disk)
-            prepared = wake(ctx, manifest, image, size, nodes, record.segment)
-            deadline = Deadline.after(timeout)
-        else:
-            power.boot(ctx, record, nodes)
-            deadline = Deadline.after(timeout)
-            until_formed(ctx, power.running(ctx, record.name), plan, deadline)
-            prepared = prepare(ctx, nodes[0].owner, nodes)
+    if manifest and manifest.warm and whole:
+        power.check_memory(ctx, record, len(nodes))
+        size = NodeSize(record.memory, record.cpus, record.disk)
+        prepared = wake(ctx, manifest, image, size, nodes, record.segment)
+        deadline = Deadline.after(timeout)
+    else:
+        power.boot(ctx, record, nodes)
+        deadline = Deadline.after(timeout)
+        until_formed(ctx, power.running(ctx, record.name), plan, deadline)
+        prepared = prepare(ctx, nodes[0].owner, nodes)
     account = account_of(ctx, record)
     cluster = power.running(ctx, record.name)
     hand_over(ctx, nodes, plan, image.engine, account, prepared, deadline, cluster=cluster)

@@ -47,6 +47,12 @@ def snapshots(ctx: Context, name: str) -> list[SnapshotView]:
     return [_view(found) for found in there(ctx, name)]
 
 
+def persist(ctx: Context, name: str, label: str) -> None:
+    """Make a snapshot survive a power loss that was taken by who did not live to see to that."""
+    found = [s for v in volumes_of(ctx, name) for s in ctx.storage.snapshots(v)]
+    ctx.storage.persist([one for one in found if one.label == label])
+
+
 def remove(ctx: Context, name: str, labels: Sequence[str]) -> None:
     """Remove snapshots, by label or name; raises NotFound before anything is removed."""
     with lock(ctx.home, "lab", name, wait=False):

@@ -94,13 +94,14 @@ def revoke(store: Store, which: str) -> TokenRecord:
 
     Raises NotFound, and Conflict if several have that name.
     """
+    record = store.tokens.find(which)  # an id is meant, whatever others are called
     named = [r for r in store.tokens.all() if r.name == which and r.revoked_at is None]
-    if len(named) > 1:
+    if record is None and len(named) > 1:
         raise Conflict(
             f"{len(named)} tokens have the name {which}",
             hint=f"give an id: {', '.join(record.id for record in named)}",
         )
-    record = named[0] if named else store.tokens.get(which)
+    record = record or (named[0] if named else store.tokens.get(which))
     if record.revoked_at is None:
         store.tokens.update(record.id, revoked_at=time.time())
     return store.tokens.get(record.id)

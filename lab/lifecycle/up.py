@@ -31,7 +31,7 @@ from lab.lifecycle.turn import turn
 from lab.lifecycle.views import FIRST_USE, LabView
 from lab.names import Owner
 from lab.spec import LabSpec, format_size
-from lab.state.records import NodeRecord
+from lab.state.records import LabRecord, NodeRecord
 from lab.wait import Deadline
 
 T = TypeVar("T")
@@ -92,18 +92,23 @@ def up(
         try:
             _make(ctx, job, cold=cold)
             took = time.time() - began - ctx.progress.spent(*FIRST_USE)
-            ctx.store.labs.update(
-                job.owner.name, state="ready", ready_seconds=took, **_lease(job.spec)
-            )
+            with ctx.store.transaction():
+                lease = _lease(job.spec, ctx.store.labs.get(job.owner.name))
+                ctx.store.labs.update(job.owner.name, state="ready", ready_seconds=took, **lease)
             return look_at(ctx, job.owner.name, steps=ctx.progress.steps)
         except BaseException as error:
             _give_up(ctx, job, error, keep=keep_failed)
             raise
 
 
-def _lease(spec: LabSpec) -> dict[str, float]:
-    """What to record of the lease of a lab that is ready: it counts from now."""
-    return {} if spec.ttl is None else {"expires_at": time.time() + spec.ttl}
+def _lease(spec: LabSpec, record: LabRecord) -> dict[str, float]:
+    """What to record of the lease of a lab that is ready: it counts from now.
+
+    Unless it was given another while it was made.
+    """
+    if spec.ttl is None or record.expires_at != record.created_at + spec.ttl:
+        return {}
+    return {"expires_at": time.time() + spec.ttl}
 
 
 def _make(ctx: Context, job: _Job, *, cold: bool) -> None:

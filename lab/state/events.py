@@ -76,6 +76,11 @@ class Events:
         return [EventRecord(**row) for row in reversed(rows)]
 
     def prune(self, before: float) -> int:
-        """Forget what happened before then (epoch seconds); how many events that were."""
+        """Forget what happened before then (epoch seconds); how many events that were.
+
+        The last one stays: ids go on behind it, and those who listen wait for larger ones.
+        """
+        last = select(func.max(_events.c.id)).scalar_subquery()
+        old = delete(_events).where(_events.c.at < before, _events.c.id < last)
         with self._database.write() as connection:
-            return connection.execute(delete(_events).where(_events.c.at < before)).rowcount
+            return connection.execute(old).rowcount

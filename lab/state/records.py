@@ -18,7 +18,22 @@ ResourceKind = Literal["volume", "guest", "port", "file", "segment"]
 ResourceState = Literal["intended", "made"]
 Scope = Literal["read", "use", "admin"]
 JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
-JobKind = Literal["create", "delete", "start", "stop", "restart", "expire", "fill"]
+JobKind = Literal[
+    "create",
+    "delete",
+    "start",
+    "stop",
+    "restart",
+    "expire",
+    "fill",
+    "build-image",
+    "delete-image",
+    "build-template",
+    "delete-template",
+    "snapshot",
+    "delete-snapshot",
+    "rollback",
+]
 Started = Literal["warm", "cold"]
 
 
@@ -34,6 +49,9 @@ class LabRecord:
     force. ``heartbeat``: seconds that each sign of life gives it, None if it needs none. ``pool``:
     the warm pool that it waits in for somebody; empty for labs that are somebody's.
     ``address``: at which its SQL ports are published; ``host``: what is told in its place.
+    ``idle``: seconds without use after which its lease ends, None if it may be idle.
+    ``active_at``: when it was last seen used, None if nobody has looked yet; ``activity``: what its
+    servers had counted.
     """
 
     name: str
@@ -65,6 +83,9 @@ class LabRecord:
     pool: str = ""
     address: str = LOOPBACK
     host: str = LOOPBACK
+    idle: float | None = None
+    active_at: float | None = None
+    activity: str = ""
 
 
 @dataclass(frozen=True)
@@ -193,7 +214,8 @@ class TokenRecord:
 class JobRecord:
     """Something that the service does.
 
-    ``request``: what was asked for; ``lab``: its name, once known. ``key``,
+    ``request``: what was asked for; ``lab``: its name, once known. ``about``: what it is about
+    besides or instead of that, such as ``image:KEY``, once known. ``key``,
     ``digest``: the Idempotency-Key and a hash of the request that came with it.
     ``error``: a problem (RFC 9457) if it failed. ``cancel``: somebody asked for that.
     """
@@ -212,6 +234,7 @@ class JobRecord:
     ended_at: float | None = None
     error: Mapping[str, Any] | None = field(default=None, hash=False)
     cancel: bool = False
+    about: str = ""
 
 
 @dataclass(frozen=True)

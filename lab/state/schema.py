@@ -78,6 +78,9 @@ labs = Table(
     Column("pool", String, nullable=False, server_default=text("''")),
     Column("address", String, nullable=False, server_default="127.0.0.1"),
     Column("host", String, nullable=False, server_default="127.0.0.1"),
+    Column("idle", Double),
+    Column("active_at", Double),
+    Column("activity", String, nullable=False, server_default=text("''")),
     CheckConstraint("state IN ('creating', 'ready', 'stopped', 'failed', 'removing')", "state"),
 )
 
@@ -196,6 +199,7 @@ jobs = Table(
     _seconds("ended_at", nullable=True),
     Column("error", JSON(none_as_null=True)),
     Column("cancel", Boolean, nullable=False),
+    Column("about", String, nullable=False, server_default=text("''")),
     CheckConstraint("state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled')", "state"),
     UniqueConstraint("token", "key"),
 )

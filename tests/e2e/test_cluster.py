@@ -13,6 +13,8 @@ from typing import Any
 
 import pymysql
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from e2e_site import PXC, Done, Site, listening
 
 pytestmark = pytest.mark.e2e
@@ -174,6 +176,7 @@ def test_two_clones_share_nothing_secret(site: Site) -> None:
         keys = [line for text in secrets for line in set(_secret_lines(text))]
         assert len(keys) == len(set(keys)), "a key is in two nodes"
         assert len(keys) >= 6 * 3
+        assert sum(key.startswith("serial number") for key in keys) == 6
         random = [
             site.lab(
                 "exec", lab["name"], "--node", node, "--", "/bin/sh", "-c",
@@ -200,10 +203,19 @@ def test_two_clones_share_nothing_secret(site: Site) -> None:
 
 
 def _secret_lines(text: str) -> list[str]:
-    """The lines of keys and certificates that cannot be the same by chance."""
-    return [
-        line for line in text.splitlines() if len(line) >= 60 and not line.startswith("b3BlbnNz")
-    ]
+    """The lines of keys that cannot be the same by chance, and what is each certificate's own.
+
+    Certificates of one authority have lines in common: its name, and those of the nodes.
+    """
+    found = re.findall(r"-+BEGIN CERTIFICATE-+.*?-+END CERTIFICATE-+\n", text, re.DOTALL)
+    certificates = [x509.load_pem_x509_certificate(one.encode()) for one in found]
+    form = (Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    own = [one.public_key().public_bytes(*form).decode() for one in certificates]
+    own += [f"serial number {one.serial_number}" for one in certificates]
+    for one in found:
+        text = text.replace(one, "")
+    lines = text.splitlines()
+    return own + [x for x in lines if len(x) >= 60 and not x.startswith("b3BlbnNz")]
 
 
 def test_a_lab_survives_its_stop(site: Site) -> None:

@@ -4,15 +4,38 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from e2e_site import PXC, Site
 
+from lab.wait import Deadline, until
+
 pytestmark = pytest.mark.e2e
 
 THREE = (*PXC, "--nodes", "3")
+POOL = """
+[serve]
+sweep = 0.5
+
+[[serve.pool]]
+blueprint = "pxc"
+engine = "mariadb"
+nodes = 3
+"""
+ACTIVITY = """
+import sys
+from lab.lifecycle.activity import activity
+from lab.lifecycle.context import open_context
+from lab.settings import load
+with open_context(load()) as context:
+    print(activity(context, sys.argv[1], patience=5.0))
+"""
 
 
 @contextmanager
@@ -48,3 +71,39 @@ def test_labs_are_made_over_http(site: Site) -> None:
         assert (found["name"], found["state"]) == (name, "ready")
         site.lab("down", name, env=env)
         assert site.lab("ls", "-o", "json", env=env).json == []
+
+
+def activity(site: Site, lab: str) -> str:
+    """What a lab's servers have been asked so far, as the service looks at it."""
+    argv = [sys.executable, "-c", ACTIVITY, lab]
+    return subprocess.run(argv, env=site.env, capture_output=True, text=True, check=True).stdout
+
+
+def states(site: Site) -> list[str]:
+    return [str(lab["state"]) for lab in site.lab("ls", "-o", "json").json]
+
+
+def test_a_lab_is_claimed_from_a_pool(site: Site, tmp_path: Path) -> None:
+    """Protects who is in a hurry: a whole lab, at once; and labs from being taken for idle."""
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "config.toml").write_text(POOL)
+    pooling = replace(site, settings={"XDG_CONFIG_HOME": str(tmp_path)})
+    with service(pooling, how=signal.SIGTERM) as env:
+        deadline = Deadline.after(120)
+        assert until(lambda: states(site) == ["pooled"] or None, deadline, first=0.5)
+        view = site.lab("up", *THREE, "-o", "json", env=env).json
+        assert view["seconds"] < 1.0, "it was made, not claimed"
+        name = view["name"]
+        for node in view["nodes"]:
+            rows = site.sql(name, node["name"], "SHOW STATUS LIKE 'wsrep_cluster_size'")
+            assert rows == [["wsrep_cluster_size", "3"]]
+        before = activity(site, name)
+        site.lab("status", name)
+        assert activity(site, name) == before, "a look is no use"
+        assert "busy=False" in before
+        site.sql(name, "n2", "DO 1")
+        assert activity(site, name) != before
+        site.lab("down", name, env=env)
+        assert until(lambda: states(site) == ["pooled"] or None, deadline, first=0.5)
+    assert states(site) == ["pooled"], "the next service goes on with it"
+    site.lab("down", "--all", "--yes")

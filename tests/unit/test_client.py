@@ -14,6 +14,7 @@ from serve_world import MEMORY, Site, site
 
 from lab import errors
 from lab.client import Client, access
+from lab.client.heartbeat import alive
 from lab.client.problem import error_of
 from lab.errors import (
     CommandFailed,
@@ -76,7 +77,8 @@ def test_steps_are_heard_in_order(client: Client) -> None:
 
 def test_what_can_be_done_with_a_lab(client: Client) -> None:
     """Protects the rest of the methods: each does what it says."""
-    with client.lab("galera", nodes=2, memory=MEMORY, name="work", heartbeat=60) as lab:
+    with client.lab("galera", nodes=2, memory=MEMORY, name="work", heartbeat=60, idle=900) as lab:
+        assert (lab.heartbeat, lab.idle) == (60, 900)
         assert client.extend("work", 900).expires_at == pytest.approx(time.time() + 900, abs=20)
         assert client.protect("work").protected
         with pytest.raises(Conflict, match="protected"):
@@ -103,7 +105,7 @@ def test_signs_of_life(client: Client) -> None:
     """Protects a long block from its own lab's short life."""
     with client.lab("galera", nodes=1, memory=MEMORY, heartbeat=10) as lab:
         first = client.get(lab.name).expires_at
-        with client._alive(lab.name, 0.1):
+        with alive(client.heartbeat, lab.name, 0.1):
             time.sleep(0.5)
         later = client.get(lab.name).expires_at
     assert first is not None

@@ -77,6 +77,13 @@ def test_domain(golden: Golden, name: str) -> None:
     golden(f"domain/{name}.xml", DOMAINS[name])
 
 
+def test_a_published_port_is_at_its_address() -> None:
+    """Protects SSH from being reached where only SQL is to be."""
+    at = (Forward(23306, 3306, "10.0.0.5"), Forward(23307, 22))
+    xml = domain_xml(replace(GUEST, network=replace(GUEST.network, forwards=at)), TCG)
+    assert "hostfwd=tcp:10.0.0.5:23306-:3306,hostfwd=tcp:127.0.0.1:23307-:22" in xml
+
+
 @pytest.fixture(scope="module")
 def test_driver() -> Any:
     """libvirt's own in-memory driver, which knows the schema."""

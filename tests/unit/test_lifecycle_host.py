@@ -131,7 +131,7 @@ def _is_told_of(ctx: Context) -> None:
             verb()
         assert "lab down shop" in refused.value.hint
     assert inside.execute(ctx, "shop", "n2", ["/bin/sync"], timeout=5) == b""
-    assert list(inside.logs(ctx, "shop", "n1", "console", follow=False, lines=1))
+    assert list(inside.logs(ctx, "shop", "n1", "console", lines=1))
     assert inside.console_argv(ctx, "shop", "n1")
     with pytest.raises(NotFound, match="no node n3"):
         inside.execute(ctx, "shop", "n3", ["/bin/sync"], timeout=5)

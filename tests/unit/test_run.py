@@ -11,7 +11,29 @@ from pathlib import Path
 import pytest
 
 from lab.errors import CommandFailed, HostUnfit, InvalidSpec
-from lab.run import feed, output, run
+from lab.run import feed, lines, output, run
+
+
+def test_lines_come_as_they_are_printed() -> None:
+    """Protects who follows a log: nothing waits for what is not printed yet, nothing is lost."""
+    script = r"printf 'one\ntw'; sleep 0.3; printf 'o\n\377\nend'"
+    found = list(lines(["sh", "-c", script], idle=0.1))
+    assert [line for line in found if line is not None] == ["one", "two", "\ufffd", "end"]
+    assert found.index(None) == 1
+    with pytest.raises(CommandFailed) as caught:
+        list(lines(["sh", "-c", "echo a; exit 3"], idle=5))
+    assert caught.value.status == 3
+
+
+def test_closed_lines_end_their_command(tmp_path: Path) -> None:
+    """Protects the host from programs that print for nobody."""
+    pid = tmp_path / "pid"
+    found = lines(["sh", "-c", f"echo $$ > {pid}; echo a; exec sleep 60"], idle=0.05)
+    assert next(found) == "a"
+    assert next(found) is None
+    found.close()  # type: ignore[attr-defined]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
 
 
 def test_output_comes_in_whole_pieces() -> None:

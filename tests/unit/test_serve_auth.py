@@ -21,6 +21,10 @@ BODIES = {
     "changeLab": {},
     "execute": {"argv": ["x"]},
     "createToken": {"name": "x", "project": "x"},
+    "takeSnapshot": {},
+    "rollBack": {},
+    "buildImage": {"recipe": "mariadb"},
+    "buildTemplate": {"blueprint": "galera"},
 }
 
 
@@ -37,7 +41,7 @@ def theirs(here: Site) -> dict[str, str]:
     image = here.ask("GET", "/v1/images").json()[0]["key"]
     token = here.service.store.tokens.all()[0].id
     return {"name": "theirs", "node": "n1", "action": "stop", "job": lab["job"], "key": image,
-            "token": token}  # fmt: skip
+            "token": token, "label": "origin"}  # fmt: skip
 
 
 def operations(here: Site) -> list[tuple[str, str, dict[str, Any]]]:
@@ -123,7 +127,9 @@ def test_tokens_are_made_listed_and_revoked(here: Site) -> None:
     assert secret.encode() not in kept
     path = f"/v1/tokens/{made['token']['id']}"
     assert here.ask("GET", path).json() == made["token"]
-    assert here.ask("DELETE", path).json()["revoked_at"]
+    here.token(made["token"]["id"])  # another that is called like its id
+    assert here.ask("DELETE", path).json()["id"] == made["token"]["id"]
+    assert here.ask("GET", path).json()["revoked_at"]
     assert here.ask("GET", "/v1/labs", token=made["text"]).status_code == 401
 
 
@@ -151,9 +157,10 @@ def test_metrics_count_what_happened(here: Site, theirs: dict[str, str]) -> None
     assert theirs["name"] not in text
     assert 'lab_template_lookups_total{result="miss"} 1.0' in text
     assert "lab_restore_seconds_count 1.0" in text
-    for figure in ("free_bytes", "used_bytes", 'bytes{kind="image"}', 'bytes{kind="template"}'):
+    for figure in ("free_bytes", "used_bytes", 'bytes{kind="template"}'):
         line = next(one for one in text.splitlines() if one.startswith(f"lab_storage_{figure} "))
         assert float(line.split()[-1]) > 0, line
+    assert 'lab_storage_bytes{kind="image"} ' in text
     here.make("second", token=here.token("second", project="theirs"))
     text = here.client.get("/metrics").text
     assert 'lab_template_lookups_total{result="hit"} 1.0' in text

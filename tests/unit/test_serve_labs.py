@@ -303,5 +303,5 @@ def test_what_is_old_is_forgotten(here: Site) -> None:
     assert store.jobs.open() == []
     here.service.sweeper.prune(now + 1)
     assert store.jobs.latest() == []
-    assert store.events.latest() == []
+    assert len(store.events.latest()) == 1  # the last: who listens waits for larger ids
     assert store.audit.latest() == []

@@ -147,6 +147,13 @@ def test_who_asks_for_something_else_gets_it_made(here: Site) -> None:
         lab = claim(here, **asked)
         assert lab["name"] not in before, asked
         here.ask("DELETE", f"/v1/labs/{lab['name']}?wait=20")
+    until_full(here, 3)
+    before = {lab.name for lab in members(here)}
+    wish = claim(here, name="wish", any_name=True)
+    assert wish["name"] in before
+    here.ask("DELETE", f"/v1/labs/{wish['name']}?wait=20")
+    until_full(here, 3)
+    before = {lab.name for lab in members(here)}
     same = claim(here, engine="mariadb", profile="balanced")  # galera has no other engine
     assert same["name"] in before
     here.ask("DELETE", f"/v1/labs/{same['name']}?wait=20")

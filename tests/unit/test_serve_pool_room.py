@@ -72,6 +72,39 @@ def test_changed_settings_change_the_pool(tmp_path: Path) -> None:
     assert left == []
 
 
+def test_a_pool_that_cannot_be_filled_is_left_alone_for_a_while(tmp_path: Path) -> None:
+    """Protects the host from trying again and again, and requests from mistakes in a pool."""
+    size = NodeSize(memory=MEMORY, disk=1 << 20)  # less than the image has
+    with site(tmp_path, pool=(pool(1, size=size), pool(1, "good", nodes=1))) as here:
+        until_full(here, 1, "good")
+        here.make("other")
+        until(lambda: not here.service.store.jobs.open(), "jobs are open")
+        here.service.keeper.keep()
+        jobs = here.ask("GET", "/v1/jobs?kind=fill").json()["items"]
+        assert sorted(job["state"] for job in jobs) == ["failed", "succeeded"]
+        token = here.token("ci")
+        assert here.ask("GET", "/v1/jobs", token=token).json()["items"] == []
+
+
+def test_a_pool_that_can_never_be_is_told_at_the_start(tmp_path: Path) -> None:
+    """Protects operators from finding a mistake in the log."""
+    for changes in ({"blueprint": "nope"}, {"profile": "nope"}, {"engine": "percona"}):
+        with (
+            pytest.raises(InvalidSpec, match=r"nope|cannot run on the engine"),
+            site(tmp_path, pool=(pool(1, **changes),)),
+        ):
+            pass
+
+
+def test_published_labs_are_claimed_too(tmp_path: Path) -> None:
+    """Protects pools whose labs are reached by TLS: the look before a claim goes the same way."""
+    with site(tmp_path, pool=(pool(1),), publish=EVERYWHERE) as here:
+        until_full(here, 1)
+        name = members(here)[0].name
+        answer = here.ask("POST", "/v1/labs?wait=30", BODY)
+        assert (answer.status_code, answer.json()["name"]) == (201, name)
+
+
 def test_pools_are_read_from_settings() -> None:
     """Protects the settings: a mistake is told with its place."""
     table = {"blueprint": "pxc", "nodes": 1, "memory": "1G", "cpus": 2, "count": 4}

@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import http.server
 import json
-import os
 import re
 import signal
 import socket
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from postgres_server import NEEDED, programs, server
 from serve_process import configure, environment, serving
 from serve_world import BODY, settings_of
 
@@ -196,14 +196,36 @@ def test_the_script_in_the_docs_runs(env: dict[str, str]) -> None:
         assert found.ask("GET", "/v1/labs").json()["items"] == []
 
 
-@pytest.mark.skipif(not os.environ.get("LAB_TEST_POSTGRES"), reason="LAB_TEST_POSTGRES is no URL")
+@pytest.mark.skipif(programs() is None, reason=NEEDED)
 def test_jobs_are_kept_in_postgresql(env: dict[str, str]) -> None:
     """Protects those who keep jobs there: they are done, and gone on with after a kill."""
-    configure(env, f'[serve]\ndatabase = "{os.environ["LAB_TEST_POSTGRES"]}"\n')
-    with serving(env) as found:
-        assert found.ask("POST", "/v1/labs?wait=30", BODY).status_code == 201
-        job = found.ask("POST", "/v1/labs", {**BODY, "name": "cut"}).json()["id"]
-        found.process.kill()
-    with serving(env) as found:
-        assert found.ask("GET", f"/v1/jobs/{job}?wait=30").json()["state"] == "succeeded"
+    with server() as url:
+        configure(env, f'[serve]\ndatabase = "{url}"\n')
+        with serving(env) as found:
+            assert found.ask("POST", "/v1/labs?wait=30", BODY).status_code == 201
+            job = found.ask("POST", "/v1/labs", {**BODY, "name": "cut"}).json()["id"]
+            found.process.kill()
+        with serving(env) as found:
+            assert found.ask("GET", f"/v1/jobs/{job}?wait=30").json()["state"] == "succeeded"
     assert not (Path(env["LAB_HOME"]) / "jobs.db").exists()
+
+
+def test_connections_without_a_request_are_closed(env: dict[str, str]) -> None:
+    """Protects the service from those who open connections and say nothing, or too slowly."""
+    configure(env, '[serve]\nrequest_timeout = "1s"\n')
+    with serving(env) as found:
+        port = int(found.url.rpartition(":")[2])
+        head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+        for said in (b"", head):
+            began = time.monotonic()
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as slow:
+                slow.sendall(said)
+                assert slow.recv(100) == b""
+            assert 0.9 < time.monotonic() - began < 10
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as patient:
+            for pause in (0.0, 0.7):  # between two requests there is another limit
+                time.sleep(pause)
+                patient.sendall(head)
+                time.sleep(0.5)
+                patient.sendall(b"\r\n")
+                assert patient.recv(1000).startswith(b"HTTP/1.1 200")

@@ -13,6 +13,7 @@ from serve_world import site
 from lab.cli.env import environment
 from lab.cli.remote import RemoteSession
 from lab.client import Client
+from lab.client.trust import check_pem, keep
 from lab.errors import LabError
 from lab.lifecycle.sql import Account
 from lab.lifecycle.views import Rows
@@ -65,9 +66,18 @@ def test_on_the_loopback_nothing_changes(tmp_path: Path) -> None:
         assert here.ask("GET", "/v1/host/ca").status_code == 200
 
 
-def test_what_is_no_certificate_is_not_kept() -> None:
-    from lab.client.trust import check_pem
+def test_a_machine_without_a_cache(tmp_path: Path) -> None:
+    """Protects CI machines: that their user may write nowhere costs no lab that was just made."""
+    (tmp_path / "file").touch()
+    (tmp_path / "tmp").mkdir()
+    env = {"XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path / "tmp")}
+    kept = keep("the certificate", env)
+    assert kept.read_text() == "the certificate"
+    assert kept.is_relative_to(tmp_path / "tmp")
+    assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
 
+
+def test_what_is_no_certificate_is_not_kept() -> None:
     for data in (None, "", "<html>", "-----BEGIN CERTIFICATE-----" + "A" * 70000):
         with pytest.raises(LabError, match="no certificate"):
             check_pem(data)

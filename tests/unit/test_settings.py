@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lab import servefile
 from lab.errors import InvalidSpec
 from lab.settings import Settings, config_files, load
 from lab.spec import GIB, MIB
@@ -176,3 +177,11 @@ def test_settings_import_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     assert not {"sqlalchemy", "alembic", "msgspec", "tomllib", "difflib", "hashlib"} & set(out)
+
+
+@pytest.mark.parametrize("key", ["queue", "failed_auth"])
+def test_a_service_that_lets_nobody_in_is_refused(key: str) -> None:
+    """Protects operators from a limit of nothing, which refuses everything."""
+    with pytest.raises(InvalidSpec, match=f"{key}.*1 at least"):
+        servefile.parse({key: 0})
+    assert servefile.parse({key: 1})

@@ -1,0 +1,140 @@
+"""Logs of nodes: their last lines, or as they grow."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Annotated, Any, Literal
+
+import anyio
+from fastapi import APIRouter, Query
+from fastapi.responses import Response, StreamingResponse
+from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive, Scope, Send
+
+from api import problems, sse
+from api.auth import Caller, ServiceOf, User
+from api.models import LogLines
+from api.routes.events import Accept
+from api.routes.labs import Name
+from api.routes.power import NodeName
+from api.service import Service
+from lab.errors import LabError
+from lab.lifecycle import inside
+
+router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"])
+
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The last lines; or with Accept: text/event-stream, those that come, too.",
+        "content": {sse.MEDIA_TYPE: {"schema": {"type": "string"}}},
+    }
+}
+_IDLE = 0.5
+"""Seconds without a line after which it is looked whether somebody listens still."""
+_ALIVE_EVERY = 15.0
+"""Seconds without a line after which a sign of life is sent."""
+_CHECK_EVERY = 5.0
+"""Seconds between two looks whether the listener's token is valid still."""
+_OVER = object()
+
+
+@router.get(
+    "/nodes/{node}/logs", operation_id="getLogs", response_model=LogLines, responses=_STREAM
+)
+async def logs(
+    service: ServiceOf,
+    caller: User,
+    name: Name,
+    node: NodeName,
+    source: Literal["engine", "journal", "console"] = "engine",
+    lines: Annotated[int, Query(ge=1, le=5000)] = 100,
+    accept: Accept = "",
+) -> LogLines | Response:
+    """The last lines of a node's log; as a stream also what comes after, until the node ends."""
+    if sse.MEDIA_TYPE not in accept:
+        return await service.programs.run(
+            partial(last_lines, service, caller, name, node, source, lines)
+        )
+    await run_in_threadpool(caller.lab, service, name)
+    service.followers.take()
+    try:
+        found = await run_in_threadpool(_follow, service, name, node, source, lines)
+    except BaseException:
+        service.followers.give_back()
+        raise
+    return _Followed(service, found, partial(caller.valid, service))
+
+
+class _Followed(StreamingResponse):
+    """A log as it grows; whatever becomes of the listener, its seat and its program are freed."""
+
+    def __init__(
+        self, service: Service, found: Iterator[str | None], allowed: Callable[[], bool]
+    ) -> None:
+        headers = {"X-Accel-Buffering": "no"}
+        lines = _stream(service, found, allowed)
+        super().__init__(lines, media_type=sse.MEDIA_TYPE, headers=headers)
+        self._service, self._found = service, found
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            # Nobody is in it now: who is cancelled waits for the thread.
+            self._found.close()  # type: ignore[attr-defined]
+            self._service.followers.give_back()
+
+
+def last_lines(
+    service: Service, caller: Caller, name: str, node: str, source: str, lines: int
+) -> LogLines:
+    """The last ``lines`` of a log; raises NotFound, NotReady, CommandFailed."""
+    caller.lab(service, name)
+    with service.contexts.use() as ctx:
+        found = inside.logs(ctx, name, node, source, lines=lines)
+        return LogLines(lines=list(islice(found, lines)))
+
+
+def _follow(
+    service: Service, name: str, node: str, source: str, lines: int
+) -> Iterator[str | None]:
+    with service.contexts.use() as ctx:
+        return inside.follow(ctx, name, node, source, lines=lines, idle=_IDLE)
+
+
+async def _stream(
+    service: Service, found: Iterator[str | None], allowed: Callable[[], bool]
+) -> AsyncIterator[str]:
+    """What ``found`` gives, as long as it is ``allowed``."""
+    # A thread of its own: those of requests are not to wait for logs.
+    threads = anyio.CapacityLimiter(1)
+    checked = said = time.monotonic()
+    try:
+        yield ": alive\n\n"
+        while not service.stopping.is_set():
+            line = await anyio.to_thread.run_sync(next, found, _OVER, limiter=threads)
+            now = time.monotonic()
+            if now - checked >= _CHECK_EVERY:
+                checked = now
+                if not await run_in_threadpool(allowed):
+                    return
+            if line is _OVER:
+                return
+            if line is not None:
+                yield _event({"line": line})
+            elif now - said >= _ALIVE_EVERY:
+                yield ": alive\n\n"
+            else:
+                continue
+            said = now
+    except LabError as error:
+        yield _event({"problem": problems.problem(error)})
+
+
+def _event(data: dict[str, Any]) -> str:
+    return f"data: {json.dumps(data)}\n\n"

@@ -1,0 +1,156 @@
+"""Snapshots of labs, and going back to them: /v1/labs/{name}/snapshots."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
+
+from api.answers import Key, Wait, outcome
+from api.auth import Caller, Reader, ServiceOf, User
+from api.models import NODE, Asked, Job
+from api.routes.labs import Name
+from api.service import Service
+from api.submit import new_job, submit
+from lab import schedule
+from lab.lifecycle import look, snapshot
+from lab.lifecycle.views import SnapshotView
+from lab.schedule import ORIGIN
+from lab.state.records import JobRecord
+
+router = APIRouter(prefix="/v1/labs/{name}", tags=["snapshots"])
+
+_LABEL = r"^[a-z0-9][a-z0-9_.-]{0,79}$"
+Label = Annotated[str, Path(pattern=_LABEL, examples=["manual.20261121t110000"])]
+_DONE: dict[int | str, dict[str, Any]] = {200: {"model": Job, "description": "It is done."}}
+
+
+class Snapshot(BaseModel):
+    """All disks of a lab at one moment. ``name``: what it was taken as."""
+
+    label: Annotated[str, Field(examples=["before-upgrade.20261121t110000"])]
+    name: Annotated[str, Field(examples=["before-upgrade"])]
+    at: float | None
+
+    @staticmethod
+    def of(view: SnapshotView) -> Snapshot:
+        """``view`` as the service tells of it."""
+        return Snapshot(**vars(view))
+
+
+class SnapshotRequest(Asked):
+    """A snapshot to be taken."""
+
+    name: Annotated[str, Field(max_length=40, examples=["before-upgrade"])] = "manual"
+
+
+class RollbackRequest(Asked):
+    """Where to go back to."""
+
+    to: Annotated[
+        str, Field(pattern=_LABEL, description="A label, a name (its newest), or origin.")
+    ] = ORIGIN
+    node: Annotated[str | None, Field(pattern=NODE, description="Only this one.")] = None
+
+
+@router.get("/snapshots", operation_id="listSnapshots")
+def snapshots(service: ServiceOf, caller: Reader, name: Name) -> list[Snapshot]:
+    """The snapshots of a lab, oldest first."""
+    caller.lab(service, name)
+    with service.contexts.use() as ctx:
+        return [Snapshot.of(view) for view in snapshot.snapshots(ctx, name)]
+
+
+@router.post(
+    "/snapshots",
+    operation_id="takeSnapshot",
+    status_code=202,
+    response_model=Job,
+    responses={201: {"model": Snapshot, "description": "It is taken."}},
+)
+async def take(
+    service: ServiceOf,
+    caller: User,
+    name: Name,
+    asked: SnapshotRequest,
+    wait: Wait,
+    key: Key = None,
+) -> Response:
+    """Take a snapshot of a lab, running or stopped: all disks of all nodes, at one moment."""
+    job = await run_in_threadpool(_take, service, caller, name, asked, key)
+    return await outcome(service, job, wait, _taken)
+
+
+@router.delete(
+    "/snapshots/{label}",
+    operation_id="deleteSnapshot",
+    status_code=202,
+    response_model=Job,
+    responses={204: {"description": "The snapshot is gone."}},
+)
+async def delete(
+    service: ServiceOf, caller: User, name: Name, label: Label, wait: Wait
+) -> Response:
+    """Remove a snapshot, by its label or its name (the newest); the lab stays as it is."""
+    job = await run_in_threadpool(_delete, service, caller, name, label)
+    return await outcome(service, job, wait, lambda _: Response(status_code=204))
+
+
+@router.post(
+    "/rollback",
+    operation_id="rollBack",
+    status_code=202,
+    response_model=Job,
+    responses=_DONE,
+)
+async def roll_back(
+    service: ServiceOf, caller: User, name: Name, asked: RollbackRequest, wait: Wait
+) -> Response:
+    """Put a lab, or one node, back to a snapshot; what was written since is lost."""
+    job = await run_in_threadpool(_roll_back, service, caller, name, asked)
+    return await outcome(service, job, wait, _rolled_back)
+
+
+def _take(
+    service: Service, caller: Caller, name: str, asked: SnapshotRequest, key: str | None
+) -> JobRecord:
+    record = caller.lab(service, name)
+    schedule.check_name(asked.name)
+    request = {**asked.model_dump(), "created_at": record.created_at}
+    job = new_job(caller, "snapshot", request, lab=name, project=record.project, key=key)
+    return submit(service, job)
+
+
+def _taken(job: JobRecord) -> Response:
+    taken = schedule.read(job.about.partition(":")[2])
+    body = Snapshot(label=taken.label, name=taken.name, at=taken.at)
+    headers = {"Location": f"/v1/labs/{job.lab}/snapshots"}
+    return JSONResponse(body.model_dump(), status_code=201, headers=headers)
+
+
+def _delete(service: Service, caller: Caller, name: str, label: str) -> JobRecord:
+    record = caller.lab(service, name)
+    with service.contexts.use() as ctx:
+        found = snapshot.find(ctx, name, label).label
+    about = f"snapshot:{found}"
+    request = {"created_at": record.created_at}
+    job = new_job(caller, "delete-snapshot", request, lab=name, about=about, project=record.project)
+    return submit(service, job)
+
+
+def _roll_back(service: Service, caller: Caller, name: str, asked: RollbackRequest) -> JobRecord:
+    record = caller.lab(service, name)
+    with service.contexts.use() as ctx:
+        if asked.node:
+            look.node_of(ctx, name, asked.node)
+        label = snapshot.find(ctx, name, asked.to).label
+    request = {"to": label, "node": asked.node or "", "created_at": record.created_at}
+    return submit(service, new_job(caller, "rollback", request, lab=name, project=record.project))
+
+
+def _rolled_back(job: JobRecord) -> Response:
+    headers = {"Location": f"/v1/labs/{job.lab}"}
+    return JSONResponse(Job.of(job).model_dump(), status_code=200, headers=headers)

@@ -1,0 +1,34 @@
+"""The web page: the API's resources as HTML, for people.
+
+::
+
+    door       sign in, sign out; what the browser loads
+    labs       the list, one lab, and what is done to them
+    nodes      power and logs
+    jobs       jobs, and the stream that keeps pages live
+      visit    who asks, by session; what came from elsewhere is refused; errors as pages
+      sessions what a cookie stands for
+      forms    what was typed, as the API's models
+      steps    a job's events, as lines
+      pages    templates into answers
+
+Forms and links do everything; ``static/page.js`` only fetches a page anew when something happened,
+and puts in what changed. The routes call the functions of ``api/routes``: what is allowed, and to
+whom, is decided there.
+"""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from api.web import door, jobs, labs, nodes
+from api.web.sessions import Sessions
+
+ROUTERS = (door.router, labs.router, nodes.router, jobs.router)
+
+
+def install(app: FastAPI) -> None:
+    """Let ``app`` serve the page as well."""
+    app.state.sessions = Sessions()
+    for router in ROUTERS:
+        app.include_router(router)

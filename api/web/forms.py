@@ -1,0 +1,70 @@
+"""What was typed into a form, as the API's models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from api.models import Asked, LabPatch, LabRequest
+from lab.errors import InvalidSpec
+from lab.spec import parse_duration, parse_size
+
+M = TypeVar("M", bound=Asked)
+
+_READ: Mapping[str, Callable[[str], Any]] = {
+    "memory": parse_size,
+    "disk": parse_size,
+    "ttl": parse_duration,
+    "idle": parse_duration,
+    "protected": lambda text: text == "yes",
+}
+_LAB = (
+    "blueprint", "name", "nodes", "engine", "profile", "memory", "cpus", "disk", "ttl", "idle",
+    "protected",
+)  # fmt: skip
+
+
+class Mistyped(InvalidSpec):
+    """Fields of a form hold what they cannot; ``fields`` names them."""
+
+    def __init__(self, wrong: Mapping[str, str]) -> None:
+        super().__init__(
+            "the form cannot be taken as it is",
+            hint="change what is marked, and send it again",
+            details=[f"{field}: {text}" for field, text in wrong.items()],
+        )
+        self.fields = frozenset(wrong)
+
+
+def lab_request(fields: Mapping[str, str]) -> LabRequest:
+    """The lab that a form asks for; what is empty is as for `lab up`. Raises Mistyped."""
+    return _read(LabRequest, {k: v for k, v in fields.items() if k in _LAB and v.strip()})
+
+
+def lab_patch(fields: Mapping[str, str]) -> LabPatch:
+    """The change that a form asks for; raises Mistyped."""
+    asked = _read(LabPatch, {k: v for k, v in fields.items() if k in ("ttl", "protected")})
+    if asked.ttl is asked.protected is None:
+        raise Mistyped({"ttl": "a duration such as 1h is needed"})
+    return asked
+
+
+def _read(model: type[M], said: Mapping[str, str]) -> M:
+    asked: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
+    for field, text in said.items():
+        try:
+            asked[field] = _READ.get(field, str)(text.strip())
+        except InvalidSpec as error:
+            wrong[field] = f"{error.what}; {error.hint}" if error.hint else error.what
+    try:
+        made = model.model_validate(asked)
+    except ValidationError as error:
+        for one in error.errors():
+            wrong.setdefault(str(one["loc"][0]), one["msg"])
+        raise Mistyped(wrong) from None
+    if wrong:
+        raise Mistyped(wrong)
+    return made

@@ -1,0 +1,205 @@
+"""Labs as pages: the list, one lab, and what is done to them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from api import problems
+from api.auth import Caller, ServiceOf
+from api.models import Lab
+from api.routes import host, jobs, labs
+from api.routes.labs import Name
+from api.service import Service
+from api.web import forms, pages
+from api.web.steps import shown
+from api.web.visit import Fields, Looking, PageRoute, Using
+from lab.blueprints import BLUEPRINTS
+from lab.errors import LabError, NotFound
+from lab.spec import format_duration
+from lab.state.jobs import OPEN
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+CA_FILE = "lab-ca.pem"
+"""What browsers keep the certificate of our authority as."""
+_AT_ONCE = 50
+_JOBS = 5
+
+
+@router.get("/", operation_id="labsPage")
+def list_page(
+    request: Request,
+    service: ServiceOf,
+    caller: Looking,
+    after: Annotated[str, Query(max_length=64)] = "",
+) -> Response:
+    """All labs, and a form for another."""
+    return _list(request, service, caller, after=after)
+
+
+@router.get("/host/ca", operation_id="getAuthority")
+def ca(service: ServiceOf, caller: Looking) -> Response:
+    """The certificate that clients check database servers with, as a file."""
+    found = host.ca(service, caller)
+    found.headers["Content-Disposition"] = f'attachment; filename="{CA_FILE}"'
+    return found
+
+
+@router.post("/labs", operation_id="createLab")
+def create(request: Request, service: ServiceOf, caller: Using, fields: Fields) -> Response:
+    """Make a lab, and show its job."""
+    # A form that is sent twice is one job.
+    key = f"page-{fields['key'][:64]}" if fields.get("key") else None
+    try:
+        job = labs.submit_create(service, caller, forms.lab_request(fields), key)
+    except LabError as error:
+        return _list(request, service, caller, error=error, typed=fields)
+    return pages.go(f"/jobs/{job.id}")
+
+
+@router.get("/labs/{name}", operation_id="labPage")
+def show(request: Request, service: ServiceOf, caller: Looking, name: Name) -> Response:
+    """One lab."""
+    return lab_page(request, service, caller, name)
+
+
+@router.post("/labs/{name}/change", operation_id="changeLab")
+def change(
+    request: Request, service: ServiceOf, caller: Using, name: Name, fields: Fields
+) -> Response:
+    """Give a lab a new lease, or protect it."""
+    try:
+        labs.change(service, caller, name, forms.lab_patch(fields))
+    except NotFound:
+        raise
+    except LabError as error:
+        return lab_page(request, service, caller, name, error=error, typed=fields)
+    return pages.go(f"/labs/{name}")
+
+
+@router.post("/labs/{name}/heartbeat", operation_id="heartbeat")
+def heartbeat(request: Request, service: ServiceOf, caller: Using, name: Name) -> Response:
+    """A sign of life, by hand."""
+    try:
+        labs.heartbeat(service, caller, name)
+    except NotFound:
+        raise
+    except LabError as error:
+        return lab_page(request, service, caller, name, error=error)
+    return pages.go(f"/labs/{name}")
+
+
+@router.post("/labs/{name}/delete", operation_id="deleteLab")
+def delete(
+    request: Request, service: ServiceOf, caller: Using, name: Name, fields: Fields
+) -> Response:
+    """Remove a lab, and show its job."""
+    try:
+        job = labs.submit_delete(service, caller, name, None, force=fields.get("force") == "yes")
+    except NotFound:
+        raise
+    except LabError as error:
+        return lab_page(request, service, caller, name, error=error, typed=fields)
+    return pages.go(f"/jobs/{job.id}")
+
+
+def lab_page(
+    request: Request,
+    service: Service,
+    caller: Caller,
+    name: str,
+    *,
+    error: LabError | None = None,
+    typed: Mapping[str, str] | None = None,
+) -> Response:
+    """One lab, with what was refused and typed; raises NotFound."""
+    lab, record = labs.seen(service, caller, name)
+    recent = jobs.list_jobs(service, caller, lab=name, limit=_JOBS).items
+    open_jobs = [job for job in recent if job.state in OPEN]
+    return pages.page(
+        request,
+        "lab.html",
+        at=f"/labs/{name}",
+        lab=lab,
+        recorded=record is not None,
+        jobs=recent,
+        progress=[(job, shown(service, caller, job.id)) for job in open_jobs],
+        addresses=_addresses(lab),
+        typed=typed or {},
+        **_told(error),
+    )
+
+
+def _list(
+    request: Request,
+    service: Service,
+    caller: Caller,
+    *,
+    after: str = "",
+    error: LabError | None = None,
+    typed: Mapping[str, str] | None = None,
+) -> Response:
+    found = labs.list_labs(service, caller, after=after, limit=_AT_ONCE)
+    serve = service.settings.serve
+    return pages.page(
+        request,
+        "labs.html",
+        at=f"/?after={quote(after)}" if after else "/",
+        labs=found.items,
+        after=after,
+        next=found.next,
+        jobs=jobs.list_jobs(service, caller, limit=_JOBS).items,
+        host=host.host(service, caller),
+        blueprints=BLUEPRINTS,
+        profiles=sorted(service.settings.all_profiles()),
+        profile=service.settings.profile,
+        default_ttl=format_duration(min(serve.default_ttl, caller.token.max_ttl or float("inf"))),
+        max_ttl=format_duration(min(serve.max_ttl, caller.token.max_ttl or float("inf"))),
+        key=uuid.uuid4().hex,
+        typed=typed or {},
+        **_told(error),
+    )
+
+
+def _addresses(lab: Lab) -> list[tuple[str, str]]:
+    """What is there to copy: a name for people, and the text."""
+    if lab.connection is None:
+        return []
+    login, nodes = lab.connection, [node for node in lab.nodes if node.sql_port]
+    found = [("DSN", login.dsn), ("User", login.user), ("Password", login.password)]
+    client = _client(lab)
+    found += [
+        (f"Client, {node.name}", f"{client} -h {node.host} -P {node.sql_port} -u {login.user} -p")
+        for node in nodes
+    ]
+    return found
+
+
+def _client(lab: Lab) -> str:
+    """The client of the lab's engine, which checks the server where it has TLS."""
+    program, verify = (
+        ("mariadb", "--ssl-verify-server-cert")
+        if lab.engine == "mariadb"
+        else ("mysql", "--ssl-mode=VERIFY_IDENTITY")
+    )
+    tls = lab.connection is not None and lab.connection.ssl_ca
+    return f"{program} --ssl-ca={CA_FILE} {verify}" if tls else program
+
+
+def _told(error: LabError | None) -> dict[str, Any]:
+    """What a page says of an error, and how it is answered."""
+    if error is None:
+        return {"problem": None, "wrong": frozenset()}
+    told = problems.problem(error)
+    return {
+        "problem": told,
+        "wrong": getattr(error, "fields", frozenset()),
+        "status": told["status"],
+        "headers": problems.headers_of(error),
+    }

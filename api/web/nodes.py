@@ -1,0 +1,89 @@
+"""Starting and stopping, and logs."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from api import problems
+from api.auth import Caller, ServiceOf
+from api.routes.labs import Name
+from api.routes.logs import last_lines
+from api.routes.power import Action, NodeName, submit_power
+from api.service import Service
+from api.web import pages
+from api.web.labs import lab_page
+from api.web.visit import PageRoute, Using
+from lab.errors import LabError, NotFound
+
+router = APIRouter(prefix="/labs/{name}", route_class=PageRoute, include_in_schema=False)
+
+SOURCES = ("engine", "journal", "console")
+
+
+@router.post("/power/{action}", operation_id="powerLab")
+def power_lab(
+    request: Request, service: ServiceOf, caller: Using, name: Name, action: Action
+) -> Response:
+    """Start, stop, restart or kill all nodes."""
+    return _power(request, service, caller, name, "", action)
+
+
+@router.post("/nodes/{node}/power/{action}", operation_id="powerNode")
+def power_node(
+    request: Request,
+    service: ServiceOf,
+    caller: Using,
+    name: Name,
+    node: NodeName,
+    action: Action,
+) -> Response:
+    """Start, stop, restart or kill a node."""
+    return _power(request, service, caller, name, node, action)
+
+
+@router.get("/nodes/{node}/logs", operation_id="logsPage")
+async def logs(
+    request: Request,
+    service: ServiceOf,
+    caller: Using,
+    name: Name,
+    node: NodeName,
+    source: Literal["engine", "journal", "console"] = "engine",
+    lines: Annotated[int, Query(ge=1, le=5000)] = 200,
+) -> Response:
+    """The last lines of a node's log."""
+    told, found = None, []
+    try:
+        wanted = partial(last_lines, service, caller, name, node, source, lines)
+        found = (await service.programs.run(wanted)).lines
+    except NotFound:
+        raise
+    except LabError as error:  # such as: it does not run
+        told = problems.problem(error)
+    return pages.page(
+        request,
+        "logs.html",
+        name=name,
+        node=node,
+        source=source,
+        sources=SOURCES,
+        lines=found,
+        limit=lines,
+        problem=told,
+    )
+
+
+def _power(
+    request: Request, service: Service, caller: Caller, name: str, node: str, action: Action
+) -> Response:
+    try:
+        submit_power(service, caller, name, node, action)
+    except NotFound:
+        raise
+    except LabError as error:
+        return lab_page(request, service, caller, name, error=error)
+    return pages.go(f"/labs/{name}")

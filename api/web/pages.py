@@ -1,0 +1,103 @@
+"""Templates into answers."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from lab.spec import format_duration, format_size
+from lab.state.jobs import OPEN
+
+_HERE = Path(__file__).parent
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+FILES: Mapping[str, tuple[bytes, str]] = {
+    path.name: (path.read_bytes(), _TYPES[path.suffix])
+    for path in sorted((_HERE / "static").iterdir())
+}
+"""What pages load: content and type."""
+_HEADERS = {
+    # Nothing inline, nothing from elsewhere: what slipped into a page would not run.
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self';"
+    " img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none';"
+    " frame-ancestors 'none'",
+    # With no-referrer browsers would not tell the origin of forms.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+def _left(at: float | None) -> str:
+    """How long until then (epoch seconds), in whole minutes: it does not change all the time."""
+    if at is None:
+        return "no end"
+    seconds = at - time.time()
+    if seconds <= 0:
+        return "over"
+    return format_duration(seconds // 60 * 60) if seconds >= 60 else "less than a minute"
+
+
+def _clock(at: float | None) -> str:
+    return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
+
+
+def _asset(name: str) -> str:
+    version = hashlib.sha256(FILES[name][0]).hexdigest()[:12]
+    return f"/page/{name}?v={version}"
+
+
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(_HERE / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters |= {
+    "size": format_size,
+    "duration": format_duration,
+    "left": _left,
+    "clock": _clock,
+    "part": lambda text: quote(text, safe=""),
+}
+_TEMPLATES.globals |= {"asset": _asset, "OPEN": OPEN}
+
+
+def page(
+    request: Request,
+    template: str,
+    *,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+    **data: Any,
+) -> Response:
+    """The page that ``template`` makes of ``data``; everything in it is escaped.
+
+    ``at``: where it can be got anew, if that is not where the request went.
+    """
+    caller = getattr(request.state, "caller", None)
+    query = f"?{request.url.query}" if request.url.query else ""
+    data.setdefault("at", request.url.path + query)
+    text = _TEMPLATES.get_template(template).render(
+        caller=caller, may=caller is not None and caller.may("use"), **data
+    )
+    return HTMLResponse(text, status_code=status, headers={**_HEADERS, **(headers or {})})
+
+
+def problem(
+    request: Request, found: Mapping[str, Any], headers: Mapping[str, str] | None = None
+) -> Response:
+    """A page that tells of a problem, as ``problems.problem`` has it."""
+    return page(request, "problem.html", status=found["status"], headers=headers, problem=found)
+
+
+def go(to: str) -> Response:
+    """Have the browser GET another page of ours, after a form."""
+    return RedirectResponse(to, status_code=303)

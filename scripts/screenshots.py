@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Take the pictures of docs/web.md anew: Chromium before `lab serve`, on the fakes.
+
+`make browser`, then `.venv/bin/python scripts/screenshots.py`.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "unit"))
+
+from page_browser import chromium, make, window  # noqa: E402
+from serve_process import environment, serving  # noqa: E402
+
+PICTURES = ROOT / "docs" / "img"
+WIDE = {"width": 900, "height": 760}
+TALL = {"width": 900, "height": 1100}
+NARROW = {"width": 400, "height": 760}
+
+
+def main() -> None:
+    """Make some labs, and take a picture of each kind of page."""
+    PICTURES.mkdir(exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="lab-pictures-") as scratch,
+        serving(environment(Path(scratch))) as here,
+        chromium() as browser,
+    ):
+        make(here, "shop", blueprint="pxc", nodes=3, ttl=7200)
+        made = make(here, "orders", nodes=3)
+        here.ask("POST", "/v1/labs/orders/nodes/n3/kill?wait=20")
+        make(here, "billing", nodes=1, ttl=1800)
+        with window(browser, here, viewport=WIDE) as page:
+            page.screenshot(path=PICTURES / "labs.png")
+            page.goto("/labs/shop")
+            page.locator("#connect summary").click()
+            page.set_viewport_size(TALL)
+            page.screenshot(path=PICTURES / "lab.png")
+        with window(browser, here, viewport=NARROW, color_scheme="dark") as page:
+            page.goto(f"/jobs/{made['job']}")
+            page.screenshot(path=PICTURES / "job.png")
+
+
+if __name__ == "__main__":
+    main()
