@@ -117,8 +117,9 @@ class Capabilities:
     """What this hypervisor can do here.
 
     ``facts`` is shown by ``lab doctor``. ``warm`` says whether RAM can be captured and
-    restored, ``why_cold`` why not. ``pauses``: guests can stand still and go on. ``forwards``:
-    ports of the host lead to guests; without it guests are reached at their own addresses.
+    restored, ``why_cold`` why not. ``pauses``: guests can stand still and go on. ``direct``:
+    they can boot a kernel without firmware. ``forwards``: ports of the host lead to guests;
+    without it guests are reached at their own addresses.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Capabilities:
     warm: bool
     why_cold: str = ""
     pauses: bool = True
+    direct: bool = True
     forwards: bool = True
     facts: Mapping[str, str] = field(default_factory=dict)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from lab.errors import CommandFailed, Conflict, HostUnfit, NotFound, NotReady
 from lab.hypervisor import (
     Capabilities,
+    DirectBoot,
     Guest,
     GuestShape,
     GuestSpec,
@@ -85,6 +86,8 @@ class FakeHypervisor:
         self._before("start")
         if guest.network.forwards and not self._capabilities.forwards:
             raise HostUnfit(f"starting {guest.name}: ports are not forwarded here")
+        if isinstance(guest.boot, DirectBoot) and not self._capabilities.direct:
+            raise HostUnfit(f"starting {guest.name}: guests boot by firmware only here")
         with self._guests.hold():
             self._guests.refuse(guest)
             if guest.memory_file is not None:

@@ -119,7 +119,7 @@ def _libvirt(settings: Settings, store: Store, progress: Progress) -> Iterator[C
 def _bhyve(settings: Settings, store: Store, progress: Progress) -> Iterator[Context]:
     from lab.hypervisor.bhyve.driver import BhyveHypervisor
 
-    if settings.storage != "zfs":
+    if settings.storage == "qcow2":
         raise HostUnfit(
             "bhyve reads no qcow2 files: volumes must be on ZFS",
             hint="`lab host init --pool zroot/lab`, with a dataset of yours",

@@ -13,7 +13,7 @@ from images.key import image_key
 from images.recipe import Recipe, load
 from lab.blueprints import Engine
 from lab.errors import Conflict, InvalidSpec, NotFound
-from lab.hypervisor import DirectBoot
+from lab.hypervisor import DirectBoot, FirmwareBoot
 from lab.lifecycle.context import Context
 from lab.lifecycle.hold import hold
 from lab.lifecycle.nodes import Image
@@ -87,8 +87,17 @@ def built(ctx: Context, key: str) -> manifest.BuiltImage:
 
 def find(ctx: Context, key: str) -> Image:
     """A ready image, as others need it; raises NotFound."""
-    facts = built(ctx, key)
-    boot = DirectBoot(facts.kernel, facts.initrd, facts.cmdline)
+    return described(ctx, key, built(ctx, key))
+
+
+def described(ctx: Context, key: str, facts: manifest.BuiltImage) -> Image:
+    """The image of that key and manifest, as others need it.
+
+    Guests boot from their disk only where they must: firmware takes its seconds.
+    """
+    boot: DirectBoot | FirmwareBoot = FirmwareBoot()
+    if ctx.hypervisor.capabilities().direct:
+        boot = DirectBoot(facts.kernel, facts.initrd, facts.cmdline)
     return Image(key, facts.recipe, boot, engine(facts), tuple(facts.disks))
 
 

@@ -11,7 +11,6 @@ from lab.blueprints import Blueprint, blueprint
 from lab.errors import HostUnfit, InvalidSpec
 from lab.exchange.header import Content, Header, NodeFacts, TemplateFacts, strings
 from lab.exchange.stage import Stage
-from lab.hypervisor import DirectBoot
 from lab.lifecycle import archived, import_image
 from lab.lifecycle import image as images
 from lab.lifecycle import template as templates
@@ -70,7 +69,7 @@ def fit(ctx: Context, header: Header, template: TemplateFacts, *, warm_only: boo
     size = NodeSize(template.memory, template.cpus, template.disk)
     profile = _profile(ctx, template)
     spec = LabSpec(plan_.name, nodes=len(template.nodes), size=size, profile=profile.name)
-    image = _image(header)
+    image = _image(ctx, header)
     why_cold = _why_cold(ctx, template, image, spec)
     if why_cold and warm_only:
         raise HostUnfit(
@@ -196,8 +195,6 @@ def _profile(ctx: Context, template: TemplateFacts) -> Profile:
     )
 
 
-def _image(header: Header) -> Image:
+def _image(ctx: Context, header: Header) -> Image:
     """The template's image, as far as a template's key depends on it."""
-    built = archived.built_image(header.image, Path("/"))
-    boot = DirectBoot(built.kernel, built.initrd, built.cmdline)
-    return Image(header.image.key, built.recipe, boot, images.engine(built), tuple(built.disks))
+    return images.described(ctx, header.image.key, archived.built_image(header.image, Path("/")))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lab.blueprints import Blueprint, Engine, Member
 from lab.guest import network, seed
-from lab.hypervisor import DirectBoot, Disk, Forward, GuestSpec, Network
+from lab.hypervisor import DirectBoot, Disk, FirmwareBoot, Forward, GuestSpec, Network
 from lab.names import (
     LOOPBACK,
     GuestName,
@@ -29,7 +29,7 @@ class Image:
 
     key: str
     recipe: str
-    boot: DirectBoot
+    boot: DirectBoot | FirmwareBoot
     engine: Engine
     volumes: tuple[str, ...] = ("os",)
 

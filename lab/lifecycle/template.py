@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import Literal
 
 from lab.blueprints import Blueprint, blueprint
 from lab.errors import Conflict, NotFound
-from lab.hypervisor import GuestShape
+from lab.hypervisor import DirectBoot, GuestShape
 from lab.lifecycle import captured
 from lab.lifecycle.capture import capture, memory_file
 from lab.lifecycle.captured import Damaged, Manifest
@@ -85,7 +86,10 @@ def key_of(ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec) -> str:
 
 def shape_of(image: Image, spec: LabSpec) -> GuestShape:
     """What of a template's guests decides whether their RAM fits."""
-    return GuestShape(spec.size.memory, spec.size.cpus, len(image.volumes) + 1, "direct")
+    boot: Literal["direct", "firmware"] = (
+        "direct" if isinstance(image.boot, DirectBoot) else "firmware"
+    )
+    return GuestShape(spec.size.memory, spec.size.cpus, len(image.volumes) + 1, boot)
 
 
 def is_for(name: str, key: str) -> bool:

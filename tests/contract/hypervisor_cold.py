@@ -14,7 +14,7 @@ from lab.hypervisor import Forward, Hypervisor, MemoryImage
 class Refusing:
     def test_the_capabilities_say_so(self, ours: Hypervisor) -> None:
         can = ours.capabilities()
-        assert (can.warm, can.pauses, can.forwards) == (False, False, False)
+        assert (can.warm, can.pauses, can.direct, can.forwards) == (False, False, False, False)
         assert can.why_cold
 
     def test_what_they_exclude_is_refused(self, site: Site, ours: Hypervisor) -> None:
@@ -32,6 +32,11 @@ class Refusing:
                 refused()
         assert states(ours) == {guest.name: "running"}
         assert not state.exists()
+
+    def test_no_kernel_is_booted_without_firmware(self, site: Site, ours: Hypervisor) -> None:
+        with pytest.raises(HostUnfit):
+            ours.start(replace(site.guest(), boot=site.kernel()))
+        assert states(ours) == {}
 
     def test_no_port_is_forwarded(self, site: Site, ours: Hypervisor) -> None:
         guest = site.guest()

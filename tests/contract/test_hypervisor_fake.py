@@ -35,7 +35,13 @@ class TestColdFake(ColdContract):
     @pytest.fixture
     def site(self, tmp_path: Path) -> Site:
         cold = Capabilities(
-            "fake", "fake", warm=False, why_cold="it is cold", pauses=False, forwards=False
+            "fake",
+            "fake",
+            warm=False,
+            why_cold="it is cold",
+            pauses=False,
+            direct=False,
+            forwards=False,
         )
         opener = partial(FakeHypervisor, tmp_path / "guests", capabilities=cold)
-        return Site(opener, tmp_path, lambda _: None, lambda _: None, forwards=False)
+        return Site(opener, tmp_path, lambda _: None, lambda _: None, direct=False, forwards=False)

@@ -41,13 +41,17 @@ CIDR = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}")
 
 
 def install(directory: Path, root: Path, /, **rc: object) -> Path:
-    """Write ``vm`` into ``directory``, for a fresh machine at ``root``; its $vm_dir."""
+    """Write ``vm`` into ``directory``, for a fresh machine at ``root``; its $vm_dir.
+
+    ``run``: the program that is ``vm _run``; ``net``: bridges are real ones, of Linux.
+    """
     for part in ("dev/vmm", "proc", "if", "vm"):
         (root / part).mkdir(parents=True)
     directory.mkdir()
     machine = {
         "vm_enable": "YES", "root": True, "vmm": "ok", "hostname": "host.example",
         "dataset": "zroot/vm", "version": "1.7.5", "tags": True, "deaf": [], "boot_seconds": 0.1,
+        "net": False, "run": os.fspath(Path(__file__).with_name("vm_double_run.py").absolute()),
     }  # fmt: skip
     (root / "rc.json").write_text(json.dumps(machine | rc))
     (root / "firmware.fd").write_bytes(b"UEFI")
@@ -221,8 +225,7 @@ def start(m: Machine, names: list[str]) -> int:
             )
         else:
             print(f"  * found guest in {m.vm_dir / name}\n  * booting...")
-            run = Path(__file__).with_name("vm_double_run.py")
-            argv = [sys.executable, "-I", "-S", str(run), str(m.root), name]
+            argv = [sys.executable, "-I", "-S", m.rc["run"], str(m.root), name]
             import subprocess  # nothing else needs it, and to load it takes time
 
             null = subprocess.DEVNULL

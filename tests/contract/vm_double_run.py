@@ -28,7 +28,11 @@ REBOOTED, POWERED_OFF, FAILED = 0, 1, 4
 
 
 def main(root: str, name: str) -> int:
-    m = Machine(Path(root))
+    return run(Machine(Path(root)), name, Bhyve)
+
+
+def run(m: Machine, name: str, bhyve: type[Bhyve]) -> int:
+    """vm::run"""
     directory = m.vm_dir / name
     if not m.exists(name) or not m.confirm_stopped(name):
         return 10
@@ -49,7 +53,7 @@ def main(root: str, name: str) -> int:
     pid = os.fork()
     if pid == 0:
         os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), 2)
-        os._exit(Bhyve(m, name, conf).run())
+        os._exit(bhyve(m, name, conf).run())
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     (m.root / "proc" / str(pid)).unlink(missing_ok=True)
     if directory.is_dir():

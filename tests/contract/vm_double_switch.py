@@ -68,6 +68,21 @@ def _init(m: Machine, name: str) -> None:
     draft = m.root / f"draft-{os.getpid()}"
     draft.write_text(json.dumps(what))
     draft.replace(path)
+    if m.rc["net"]:
+        _plumb(interface, str(what["address"]))
+
+
+def _plumb(interface: str, address: str) -> None:
+    _ip("link", "add", interface, "type", "bridge")
+    if address:
+        _ip("address", "add", address, "dev", interface)
+    _ip("link", "set", interface, "up")
+
+
+def _ip(*arguments: str) -> None:
+    import subprocess  # nothing else needs it, and to load it takes time
+
+    subprocess.run(["ip", *arguments], check=True)
 
 
 def _list(m: Machine) -> None:
@@ -95,6 +110,8 @@ def _destroy(m: Machine, name: str) -> None:
     if not bridge:
         err("failed to remove virtual switch")
     (m.root / "if" / bridge).unlink()
+    if m.rc["net"]:
+        _ip("link", "delete", bridge)
     values["switch_list"] = " ".join(other for other in _names(m) if other != name)
     for key in ("type", "addr", "ports", "private"):
         values.pop(f"{key}_{name}", None)

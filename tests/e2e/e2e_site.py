@@ -75,13 +75,15 @@ class Done:
 class Site:
     """The installation in ``root``. ``token`` makes the names of its labs its own.
 
-    ``settings``: variables of the environment that all its commands have.
+    ``settings``: variables of the environment that all its commands have. ``prefix``: what runs
+    them.
     """
 
     root: Path
     token: str = field(default_factory=lambda: secrets.token_hex(2))
     ports: range = field(default_factory=_free_block)
     settings: Mapping[str, str] = field(default_factory=dict)
+    prefix: tuple[str, ...] = ()
 
     @property
     def home(self) -> Home:
@@ -116,7 +118,7 @@ class Site:
         """Run ``lab ARGS`` to its end, which is with exit code ``code`` (None: any)."""
         began = time.monotonic()
         process = subprocess.run(
-            [sys.executable, "-m", "lab", *args],
+            [*self.prefix, sys.executable, "-m", "lab", *args],
             cwd=self.root,
             env={**self.env, **(env or {})},
             input=stdin,

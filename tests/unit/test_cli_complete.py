@@ -111,7 +111,10 @@ def test_names_come_from_the_state(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_completion_script_can_be_shown(shell: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Protects `lab --show-completion`."""
+def test_the_completion_script_can_be_shown(
+    shell: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects `lab --show-completion`, whatever shell (or none) runs this."""
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
     assert main(["--show-completion", shell], lifecycle=FakeLifecycle()) == 0
     assert "_LAB_COMPLETE" in capfd.readouterr().out

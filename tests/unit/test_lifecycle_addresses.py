@@ -25,7 +25,7 @@ from lab.names import Owner
 from lab.settings import load
 
 SELF = Capabilities(
-    "fake", "bhyve", warm=False, why_cold="bhyve cannot", pauses=False, forwards=False
+    "fake", "bhyve", warm=False, why_cold="bhyve cannot", pauses=False, direct=False, forwards=False
 )
 
 

@@ -66,6 +66,7 @@ class BhyveHypervisor:
             warm=False,
             why_cold=_COLD,
             pauses=False,
+            direct=False,
             forwards=False,
             facts=self._facts,
         )
