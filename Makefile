@@ -19,7 +19,7 @@ pytest = timeout --foreground --signal=INT --kill-after=120 $$(($(TEST_TIMEOUT) 
 testvm = $(python) -m testvm test --releases "$(ZFS_RELEASES)" -- $(PYTEST)
 scripts = $(shell grep -rslE '^\#! ?(/usr)?/bin/(env )?(ba)?sh' .ci scripts images testvm)
 
-.PHONY: help up setup browser venv venv-serve venv-dev lint format test test-unit test-e2e test-zfs test-zfs-keep bench lock clean
+.PHONY: help up setup setup-tests venv venv-serve venv-dev lint format test test-unit test-e2e test-zfs test-zfs-keep bench lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z][a-z0-9-]*):[^#]*## (.*)/\1\t\2/p' Makefile | \
@@ -31,8 +31,8 @@ up: venv ## a ready 3-node cluster: prepares this host if needed, then `lab up p
 setup: ## install missing system packages and see that libvirt answers
 	@scripts/setup-host
 
-browser: setup ## Chromium, for the tests of the web page
-	@scripts/setup-host browser
+setup-tests: setup ## what only tests need: Chromium and ip
+	@scripts/setup-host tests
 
 venv: setup ## .venv with what `lab` needs, pinned
 	@scripts/venv run
@@ -54,12 +54,12 @@ format: venv-dev ## let ruff put the code in order
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
-test: venv-dev browser ## all tests this machine can run, on real guests too; says what was skipped and why
+test: venv-dev setup-tests ## all tests this machine can run, on real guests too; says what was skipped and why
 	@scripts/machine
 	@status=0; $(testvm) || status=$$?; \
 	    $(pytest) $(PYTEST) || status=$$?; exit $$status
 
-test-unit: venv-dev browser ## the tests that need no guest, in seconds
+test-unit: venv-dev setup-tests ## the tests that need no guest, in seconds
 	$(pytest) -m "not e2e and not slow" $(PYTEST)
 
 test-e2e: venv-dev ## the tests on real guests

@@ -13,7 +13,7 @@ from serve_process import Serving
 from serve_world import BODY
 
 CHROMIUM = which("chromium")
-NEEDED = "Chromium is not installed: `make browser`, or apt-get install chromium"
+NEEDED = "Chromium is not installed: `make setup-tests`, or apt-get install chromium"
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def test_how_it_ends(tmp_path: Path, prepare: str, test: str, code: int, last: s
     targets = {
         "setup": "true",
         "venv-dev": prepare,
-        "browser": "true",
+        "setup-tests": "true",
         "lint": "true",
         "test": test,
     }
