@@ -116,12 +116,11 @@ class Jobs:
             log.error("a job was given up", extra={"given_up": job.id, "was": known.status})
             self._end(job, "failed", job.lab, problems.internal(), about=job.about)
 
-    def close(self, grace: float = 10.0) -> None:
+    def finish(self, grace: float) -> bool:
         """Begin nothing more; wait ``grace`` seconds for what is being done.
 
-        What is not done then is left to the next service.
+        False if something is not done then: it is left to the next service.
         """
-        global _running  # noqa: PLW0603  # see open
         self._stopping.set()
         self._service.admission.changed()
         deadline = time.monotonic() + grace
@@ -131,13 +130,22 @@ class Jobs:
             cut = len(self._active) + self._left
         if cut:
             log.warning("jobs are left to the next service", extra={"jobs": cut})
-            return
+        return not cut
+
+    def close(self) -> None:
+        """End DBOS, once all jobs are done."""
+        global _running  # noqa: PLW0603  # see open
         with contextlib.suppress(Exception):
             DBOS.destroy()
         _running = None
 
     def start(self, job: str) -> None:
-        """Begin a job at once; fine if that was done already."""
+        """Begin a job at once; fine if that was done already.
+
+        When the service ends it is left to the next one, which finds its row.
+        """
+        if self._stopping.is_set():
+            return
         with SetWorkflowID(job):
             DBOS.start_workflow(_workflow, job)
 
