@@ -20,7 +20,7 @@ from api.metrics import Metrics
 from api.pool import Pool
 from api.poolkeeper import PoolKeeper
 from api.rounds import end
-from api.seats import Seats
+from api.seats import Seats, Shares
 from api.sweeper import Sweeper
 from api.trace import open_trace
 from lab.errors import LabError
@@ -65,6 +65,7 @@ class Service:
         self._space: tuple[float, Space | None] = (-SPACE_SECONDS, None)
         self.programs = Seats(32, "programs run in nodes")
         self.followers = Seats(32, "logs are followed")
+        self.streams = Shares(64, "streams of events are open for this token")
         self._alone = ExitStack()
 
     def open(self) -> None:
