@@ -32,6 +32,8 @@ _STREAM: dict[int | str, dict[str, Any]] = {
         "content": {sse.MEDIA_TYPE: {"schema": {"type": "string"}}},
     }
 }
+Source = Literal["engine", "journal", "console"]
+Lines = Annotated[int, Query(ge=1, le=5000)]
 _IDLE = 0.5
 """Seconds without a line after which it is looked whether somebody listens still."""
 _ALIVE_EVERY = 15.0
@@ -49,8 +51,8 @@ async def logs(
     caller: User,
     name: Name,
     node: NodeName,
-    source: Literal["engine", "journal", "console"] = "engine",
-    lines: Annotated[int, Query(ge=1, le=5000)] = 100,
+    source: Source = "engine",
+    lines: Lines = 100,
     accept: Accept = "",
 ) -> LogLines | Response:
     """The last lines of a node's log; as a stream also what comes after, until the node ends."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -41,6 +42,16 @@ class Mistyped(InvalidSpec):
 def lab_request(fields: Mapping[str, str]) -> LabRequest:
     """The lab that a form asks for; what is empty is as for `lab up`. Raises Mistyped."""
     return _read(LabRequest, {k: v for k, v in fields.items() if k in _LAB and v.strip()})
+
+
+def new_key() -> str:
+    """For a form that makes something: one that is sent twice is one job."""
+    return uuid.uuid4().hex
+
+
+def key_of(fields: Mapping[str, str]) -> str | None:
+    """The Idempotency-Key of a form with a ``new_key``."""
+    return f"page-{fields['key'][:64]}" if fields.get("key") else None
 
 
 def lab_patch(fields: Mapping[str, str]) -> LabPatch:
