@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from api.catalog import ImageRequest
 from api.models import Asked, LabPatch, LabRequest
+from api.routes.snapshots import RollbackRequest, SnapshotRequest
 from lab.errors import InvalidSpec
 from lab.spec import parse_duration, parse_size
 
@@ -20,6 +22,7 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "ttl": parse_duration,
     "idle": parse_duration,
     "protected": lambda text: text == "yes",
+    "rebuild": lambda text: text == "yes",
 }
 _LAB = (
     "blueprint", "name", "nodes", "engine", "profile", "memory", "cpus", "disk", "ttl", "idle",
@@ -42,6 +45,22 @@ class Mistyped(InvalidSpec):
 def lab_request(fields: Mapping[str, str]) -> LabRequest:
     """The lab that a form asks for; what is empty is as for `lab up`. Raises Mistyped."""
     return _read(LabRequest, {k: v for k, v in fields.items() if k in _LAB and v.strip()})
+
+
+def image_request(fields: Mapping[str, str]) -> ImageRequest:
+    """The image that a form asks for; raises Mistyped."""
+    return _read(ImageRequest, {k: v for k, v in fields.items() if k in ("recipe", "rebuild")})
+
+
+def snapshot_request(fields: Mapping[str, str]) -> SnapshotRequest:
+    """The snapshot that a form asks for; raises Mistyped."""
+    return _read(SnapshotRequest, {k: v for k, v in fields.items() if k == "name" and v.strip()})
+
+
+def rollback_request(label: str, fields: Mapping[str, str]) -> RollbackRequest:
+    """Where a form wants to go back to, with all nodes or one; raises Mistyped."""
+    node = {k: v for k, v in fields.items() if k == "node" and v.strip()}
+    return _read(RollbackRequest, {"to": label, **node})
 
 
 def new_key() -> str:

@@ -88,7 +88,10 @@ def page(
     query = f"?{request.url.query}" if request.url.query else ""
     data.setdefault("at", request.url.path + query)
     text = _TEMPLATES.get_template(template).render(
-        caller=caller, may=caller is not None and caller.may("use"), **data
+        caller=caller,
+        may=caller is not None and caller.may("use"),
+        admin=caller is not None and caller.may("admin"),
+        **data,
     )
     return HTMLResponse(text, status_code=status, headers={**_HEADERS, **(headers or {})})
 
