@@ -15,10 +15,11 @@ import uvicorn
 from httpx import Client, Response
 from lifecycle_world import World
 
+from api.contexts import Opener
 from api.server import config, listen
 from api.service import Service
 from lab.lifecycle import token as tokens
-from lab.lifecycle.context import Context, open_context
+from lab.lifecycle.context import open_context
 from lab.lifecycle.token import Quota
 from lab.names import LOOPBACK
 from lab.servefile import Serve
@@ -91,18 +92,9 @@ class Site:
 
 
 @contextmanager
-def site(root: Path, *, boot_seconds: float = 0.0, **changes: Any) -> Iterator[Site]:
-    """A service for the block; one at a time in a process, as DBOS is.
-
-    ``boot_seconds``: how long nodes that boot take to answer.
-    """
-
-    @contextmanager
-    def opener(settings: Settings) -> Iterator[Context]:
-        with World(root, boot_seconds=boot_seconds).open() as ctx:
-            yield replace(ctx, settings=settings)
-
-    service = Service(settings_of(root, **changes), opener if boot_seconds else open_context)
+def site(root: Path, opener: Opener = open_context, **changes: Any) -> Iterator[Site]:
+    """A service for the block; one at a time in a process, as DBOS is."""
+    service = Service(settings_of(root, **changes), opener)
     try:
         service.open()
         admin = tokens.create(service.store, "root", scope="admin", project="admin").text

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,10 @@ from pool_world import members, pool, until, until_full
 from serve_world import BODY, MEMORY, site
 
 from lab.errors import InvalidSpec
+from lab.lifecycle.context import Context
 from lab.names import EVERYWHERE
 from lab.poolfile import WarmPool, parse
+from lab.settings import Settings
 from lab.spec import LabSpec, NodeSize
 
 
@@ -37,7 +42,13 @@ def test_members_make_room_for_requests(tmp_path: Path) -> None:
 
 def test_a_member_that_boots_is_called_off_at_once(tmp_path: Path) -> None:
     """Protects requests on a small host: nobody waits until the nodes of a pool have booted."""
-    with site(tmp_path, boot_seconds=20.0, pool=(pool(1),), memory=2 * MEMORY) as here:
+
+    @contextmanager
+    def slow(settings: Settings) -> Iterator[Context]:
+        with World(tmp_path, boot_seconds=20.0).open() as ctx:
+            yield replace(ctx, settings=settings)
+
+    with site(tmp_path, slow, pool=(pool(1),), memory=2 * MEMORY) as here:
 
         def forms() -> bool:
             return any(event.step == "form" for event in here.service.store.events.latest())
