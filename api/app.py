@@ -11,7 +11,19 @@ from fastapi.routing import APIRoute
 from api import problems, web
 from api.auth import FailedLogins, Needs, Reader
 from api.guard import Guard
-from api.routes import catalog, events, health, host, jobs, labs, logs, power, snapshots, tokens
+from api.routes import (
+    catalog,
+    events,
+    health,
+    host,
+    jobs,
+    labs,
+    logs,
+    power,
+    preview,
+    snapshots,
+    tokens,
+)
 from api.service import Service
 
 own = APIRouter(tags=["host"])
@@ -28,6 +40,7 @@ _ROUTERS = (
     own,
     health.router,
     labs.router,
+    preview.router,
     snapshots.router,
     power.router,
     logs.router,

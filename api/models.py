@@ -178,7 +178,7 @@ class Job(BaseModel):
         str,
         Field(
             description="What it is about besides or instead of that, once known.",
-            examples=["image:KEY", "template:KEY", "snapshot:LABEL"],
+            examples=["image:KEY", "template:KEY", "snapshot:LABEL", "snapshots:A,B"],
         ),
     ]
     project: str

@@ -204,6 +204,13 @@ def delete_snapshot(ctx: Context, task: Task) -> str:
     return _removed(task, lambda label: snapshot.remove(ctx, task.job.lab, [label]))
 
 
+def prune_snapshots(ctx: Context, task: Task) -> str:
+    """Remove the snapshots that a lab's schedule does not keep; which, by this try."""
+    _same(ctx, task)
+    done = snapshot.rotate(ctx, task.job.lab, take_due=False)
+    return f"snapshots:{','.join(line.partition('@')[2] for line in done)}"
+
+
 def roll_back(ctx: Context, task: Task) -> str:
     """Put a lab or a node back to a snapshot, and wait until it is ready."""
     _same(ctx, task)
@@ -226,6 +233,7 @@ WORK: Mapping[JobKind, Callable[[Context, Task], str]] = {
     "delete-template": delete_template,
     "snapshot": take_snapshot,
     "delete-snapshot": delete_snapshot,
+    "prune-snapshots": prune_snapshots,
     "rollback": roll_back,
 }
 """Each kind of job. It gives the name of the lab, or what else it is about.
@@ -236,6 +244,7 @@ A function may be called once more after it was cut anywhere.
 ABOUT_OTHERS: tuple[JobKind, ...] = (
     "snapshot",
     "delete-snapshot",
+    "prune-snapshots",
     "build-image",
     "delete-image",
     "build-template",

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
 
+from lab.cli.heard import Heard
 from lab.cli.session import Session
 from lab.client import Client
 from lab.errors import Conflict, InvalidSpec, NotReady
 from lab.lifecycle.views import FIRST_USE
-from lab.progress import Event, Step
+from lab.progress import Event
 
 if TYPE_CHECKING:
     from lab.client import Lab
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         ImportView,
         LabStatus,
         LabView,
+        Preview,
         Rows,
         SnapshotView,
         TemplateView,
@@ -98,6 +100,10 @@ class RemoteSession(Session):
                 raise
             return found or self._make(spec, cold=cold, timeout=timeout)
 
+    def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
+        """What ``up`` would make there now."""
+        return self._client.preview(spec, cold=cold)
+
     def down(self, name: str, *, force: bool = False) -> None:
         """Remove a lab."""
         self._client.delete(name, force=force, listener=self._hear)
@@ -150,6 +156,11 @@ class RemoteSession(Session):
         """Remove snapshots of a lab, one after the other."""
         for label in labels:
             self._client.snapshots.remove(name, label, listener=self._hear)
+
+    def prune_snapshots(self, name: str) -> list[str]:
+        """Remove what is more than the schedule keeps."""
+        removed = self._client.snapshots.prune(name, listener=self._hear)
+        return [f"removed {name}@{label}" for label in removed]
 
     def rollback(self, name: str, to: str, *, node: str | None, timeout: float) -> LabView:
         """Put a lab, or a node, back to a snapshot."""
@@ -252,7 +263,7 @@ class RemoteSession(Session):
         return replace(view, ssl_ca=str(self.ca())) if view.ssl_ca else view
 
     def _make(self, spec: LabSpec, *, cold: bool, timeout: float | None) -> LabView:
-        heard = _Heard(self._hear)
+        heard = Heard(self._hear)
         made = self._client.create(spec, cold=cold, timeout=timeout, listener=heard)
         first_use = sum(step.seconds for step in heard.steps if step.step in FIRST_USE)
         return replace(made, first_use_seconds=first_use, steps=tuple(heard.steps))
@@ -305,34 +316,6 @@ def _fits(lab: Lab, spec: LabSpec) -> bool:
         and spec.profile in ("", lab.profile)
         and size.disk in (0, lab.disk)
     )
-
-
-class _Heard:
-    """Passes events on, and keeps how long steps took, as ``Progress`` does where they are made."""
-
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
-        self._open = [Step("job")]
-
-    @property
-    def steps(self) -> list[Step]:
-        """The steps, with their parts in them."""
-        return self._open[0].steps
-
-    def __call__(self, event: Event) -> None:
-        """Hear an event; an end whose begin was heard of another service's life is passed over."""
-        self._listener(event)
-        if event.state == "begin":
-            beside = self._open[-1].steps
-            found = next((step for step in beside if step.step == event.step), Step(event.step))
-            if found not in beside:
-                beside.append(found)
-            self._open.append(found)
-        elif event.state != "note" and event.step in [step.step for step in self._open[1:]]:
-            while self._open.pop().step != event.step:
-                pass
-            place = next(s for s in self._open[-1].steps if s.step == event.step)
-            place.seconds += event.seconds
 
 
 def _only_there(why: str) -> NoReturn:

@@ -18,7 +18,7 @@ from lab.client.trust import check_pem
 from lab.client.wire import Wire, path_of
 from lab.errors import HostUnfit, LabError, NotFound, NotReady
 from lab.labfile import LabValues
-from lab.lifecycle.views import ImageView, TemplateView
+from lab.lifecycle.views import ImageView, Preview, TemplateView
 from lab.progress import Listener
 from lab.spec import LabSpec
 from lab.undo import Undo
@@ -131,6 +131,14 @@ class Client:
                 made = self.get(job.check().lab)
             undo.keep()
         return made
+
+    def preview(
+        self, wanted: str | LabSpec, *, cold: bool = False, **values: Unpack[LabValues]
+    ) -> Preview:
+        """What ``create`` would make of the same now; nothing is made. Raises as it does."""
+        spec = asked.spec_of(wanted, values)
+        body = asked.lab(spec, cold=cold, protected=False, heartbeat=None, idle=None)
+        return read(self._wire.ask("POST", "/v1/preview", body=body, twice=True).body, Preview)
 
     def get(self, name: str) -> Lab:
         """A lab; raises NotFound."""

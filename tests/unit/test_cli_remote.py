@@ -19,7 +19,8 @@ from serve_world import Site, site
 
 from api.admission import Need
 from lab.cli import main
-from lab.cli.remote import RemoteSession, _Heard
+from lab.cli.heard import Heard
+from lab.cli.remote import RemoteSession
 from lab.cli.session import Session
 from lab.client import Client
 from lab.errors import InvalidSpec, NotFound
@@ -162,8 +163,6 @@ def test_a_lab_that_may_exist_is_one(capsys: Capsys, here: Site) -> None:
     ("words", "said"),
     [
         ("up galera --keep-failed", "keeps nothing of what failed"),
-        ("up galera --dry-run", "does not offer this"),
-        ("snapshot prune shop", "does not offer this"),
         ("console shop", "does not offer this"),
         ("extend shop none", "every lab of a service has a lease"),
         ("gc", "does not offer this"),
@@ -187,7 +186,7 @@ def test_every_verb_is_offered_or_refused(here: Site) -> None:
         session = RemoteSession(client, ignore)
         others = [name for name, _ in inspect.getmembers(Session, inspect.isfunction)
                   if not name.startswith("_") and name not in vars(RemoteSession)]  # fmt: skip
-        assert "prune_snapshots" in others
+        assert "gc" in others
         for name in others:
             method = getattr(session, name)
             needed = [p for p in inspect.signature(method).parameters.values()
@@ -260,7 +259,7 @@ def test_steps_are_put_together_again() -> None:
         Event("clone", "end", "", 3.0), Event("undo", "end", "", 9.0), Event("clone", "begin"),
         Event("restore", "begin"), Event("clone", "fail", "", 1.0), Event("note", "note", "x"),
     ]  # fmt: skip
-    heard = _Heard(ignore)
+    heard = Heard(ignore)
     for event in events:
         heard(event)
     assert heard.steps == [Step("clone", 4.0, [Step("ready", 2.0), Step("restore")])]

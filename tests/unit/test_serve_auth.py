@@ -18,6 +18,7 @@ OPEN = {"health", "readiness", "metrics"}
 """What answers without a token."""
 BODIES = {
     "createLab": BODY,
+    "previewLab": BODY,
     "changeLab": {},
     "execute": {"argv": ["x"]},
     "createToken": {"name": "x", "project": "x"},
