@@ -71,6 +71,9 @@ class LabRequest(Cluster):
         None
     )
     protected: Annotated[bool, Field(description="Not to be removed without force.")] = False
+    keep_failed: Annotated[
+        bool, Field(description="If it fails, the lab stays as it is until its lease ends.")
+    ] = False
 
 
 class LabPatch(Asked):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab import schedule
-from lab.errors import Conflict, NotFound
+from lab.errors import Conflict, Interrupted, LabError, NotFound
 from lab.lifecycle import gc, image, look, power, snapshot, template
 from lab.lifecycle.context import Context, Origin
 from lab.lifecycle.down import down
@@ -87,7 +87,21 @@ def create(ctx: Context, task: Task) -> str:
     if made is not None:
         ctx.progress.note("undo", f"removing what was made of {made.name}: the service was cut")
         _clear(ctx, made.name)
-    return up(ctx, spec_of(task.asked), cold=bool(task.asked["cold"])).name
+    keep = bool(task.asked.get("keep_failed"))
+    try:
+        return up(ctx, spec_of(task.asked), cold=bool(task.asked["cold"]), keep_failed=keep).name
+    except LabError as error:
+        if keep and (kept := lab_of(ctx.store, task.job.id)) is not None:
+            _keep(ctx, kept.name, error)
+        raise
+
+
+def _keep(ctx: Context, name: str, error: LabError) -> None:
+    """Say in ``error`` that the lab stays; of a job that was cancelled it does not."""
+    if isinstance(error, Interrupted):
+        down(ctx, name, force=True)
+    else:
+        error.details += (f"the lab {name} is kept as it is until its lease ends",)
 
 
 def delete(ctx: Context, task: Task) -> str:

@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
@@ -61,6 +61,15 @@ def open_remote(url: str, listener: Listener) -> Iterator[Session]:
         yield RemoteSession(client, listener)
 
 
+@dataclass(frozen=True)
+class _How:
+    """How a lab is to be made; see ``Client.create``."""
+
+    cold: bool
+    keep_failed: bool
+    timeout: float | None
+
+
 class RemoteSession(Session):
     """The verbs that a service offers. ``ask``: what runs a statement at a published port."""
 
@@ -83,22 +92,20 @@ class RemoteSession(Session):
         timeout: float | None,
     ) -> LabView:
         """Make a lab; ``timeout``: seconds for all of it, a template's making included."""
-        if keep_failed:
-            _only_there("a service keeps nothing of what failed")
-        return self._here(self._up(spec, cold=cold, exist_ok=exist_ok, timeout=timeout))
+        how = _How(cold, keep_failed, timeout)
+        return self._here(self._up(spec, how) if exist_ok else self._make(spec, how))
 
-    def _up(self, spec: LabSpec, *, cold: bool, exist_ok: bool, timeout: float | None) -> LabView:
-        if not exist_ok:
-            return self._make(spec, cold=cold, timeout=timeout)
+    def _up(self, spec: LabSpec, how: _How) -> LabView:
+        """As ``up``, if such a lab of ours is there already that one."""
         try:
             named = replace(spec, name=spec.name or spec.blueprint)
-            return self._same(spec, timeout) or self._make(named, cold=cold, timeout=timeout)
+            return self._same(spec, how.timeout) or self._make(named, how)
         except Conflict:
             # Somebody was faster; or the name is another project's.
-            found = self._same(spec, timeout)
+            found = self._same(spec, how.timeout)
             if found is None and spec.name:
                 raise
-            return found or self._make(spec, cold=cold, timeout=timeout)
+            return found or self._make(spec, how)
 
     def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
         """What ``up`` would make there now."""
@@ -262,9 +269,9 @@ class RemoteSession(Session):
         """The same, with the certificate in a file of this machine."""
         return replace(view, ssl_ca=str(self.ca())) if view.ssl_ca else view
 
-    def _make(self, spec: LabSpec, *, cold: bool, timeout: float | None) -> LabView:
+    def _make(self, spec: LabSpec, how: _How) -> LabView:
         heard = Heard(self._hear)
-        made = self._client.create(spec, cold=cold, timeout=timeout, listener=heard)
+        made = self._client.create(spec, **vars(how), listener=heard)
         first_use = sum(step.seconds for step in heard.steps if step.step in FIRST_USE)
         return replace(made, first_use_seconds=first_use, steps=tuple(heard.steps))
 
@@ -286,7 +293,7 @@ class RemoteSession(Session):
                 f"the lab {found.name} exists and is not what was asked for",
                 hint=f"`lab status {found.name}` shows it; `lab down {found.name}` removes it",
             )
-        if found.state == "stopped":
+        if found.state in ("stopped", "failed"):
             return self._power("start", found.name, None, timeout)
         return self._client.wait(found.name, timeout=timeout)
 

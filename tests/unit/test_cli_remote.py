@@ -162,7 +162,6 @@ def test_a_lab_that_may_exist_is_one(capsys: Capsys, here: Site) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("up galera --keep-failed", "keeps nothing of what failed"),
         ("console shop", "does not offer this"),
         ("extend shop none", "every lab of a service has a lease"),
         ("gc", "does not offer this"),
