@@ -23,6 +23,7 @@ from api.routes import (
     preview,
     snapshots,
     tokens,
+    tunnels,
 )
 from api.service import Service
 
@@ -44,6 +45,7 @@ _ROUTERS = (
     snapshots.router,
     power.router,
     logs.router,
+    tunnels.router,
     jobs.router,
     events.router,
     host.router,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -23,6 +23,7 @@ from lab.lifecycle.views import FIRST_USE
 from lab.progress import Event
 
 if TYPE_CHECKING:
+    from lab.cli.into import Program
     from lab.client import Lab
     from lab.client.client import Action
     from lab.exchange.header import Kind
@@ -187,6 +188,19 @@ class RemoteSession(Session):
             ) from None
         limit = min(timeout, _LONGEST_EXEC)
         return self._client.execute(name, node, argv, stdin=text, timeout=limit).encode()
+
+    def ssh(self, name: str, node: str) -> AbstractContextManager[Program]:
+        """What opens a shell in a node, through the service."""
+        from lab.cli.into import ssh_through
+
+        return ssh_through(self._client.url, self._client.ssh_login(name, node), name, node)
+
+    def console(self, name: str, node: str) -> Program:
+        """What connects to a node's console, through the service."""
+        from lab.cli.into import console_through
+
+        self._client.get(name).node(node)
+        return console_through(self._client.url, name, node)
 
     def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
         """The last lines of a node's log, and with ``follow`` what comes after."""

@@ -18,6 +18,7 @@ from lab.client.trust import check_pem
 from lab.client.wire import Wire, path_of
 from lab.errors import NotFound, NotReady
 from lab.labfile import LabValues
+from lab.lifecycle.shell import SshLogin
 from lab.lifecycle.views import ImageView, Preview, TemplateView
 from lab.progress import Listener
 from lab.spec import LabSpec
@@ -233,6 +234,11 @@ class Client:
         path = path_of("labs", name, "nodes", node, "exec")
         answer = self._wire.ask("POST", path, body=body, allow=timeout)
         return str(read(answer.body, dict[str, Any]).get("stdout", ""))
+
+    def ssh_login(self, name: str, node: str) -> SshLogin:
+        """What ssh needs for a node, through a tunnel; raises NotFound, Forbidden."""
+        answer = self._wire.ask("GET", path_of("labs", name, "nodes", node, "ssh"))
+        return read(answer.body, SshLogin)
 
     def logs(self, name: str, node: str, source: str = "engine", *, lines: int = 100) -> list[str]:
         """The last lines of a node's log: engine, journal or console."""
