@@ -60,6 +60,7 @@ class Service:
         self._space: tuple[float, Space | None] = (-SPACE_SECONDS, None)
         self.programs = Seats(32, "programs run in nodes")
         self.followers = Seats(32, "logs are followed")
+        self.sweeps = Seats(1, "clearing up goes on")
         self.tunnels = Seats(32, "tunnels lead into nodes")
         self._alone = ExitStack()
 

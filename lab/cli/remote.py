@@ -6,31 +6,29 @@ there is none of, and so says that it needs the host itself.
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
 
-from lab.cli.heard import Heard
+from lab.cli.making import Making
 from lab.cli.session import Session
 from lab.client import Client
-from lab.errors import Conflict, InvalidSpec, NotReady
-from lab.lifecycle.views import FIRST_USE
+from lab.errors import InvalidSpec, NotReady
 from lab.progress import Event
 
 if TYPE_CHECKING:
     from lab.cli.into import Program
-    from lab.client import Lab
     from lab.client.client import Action
     from lab.exchange.header import Kind
     from lab.lifecycle.context import Context
     from lab.lifecycle.query import Client as SqlProgram
     from lab.lifecycle.sql import Account
     from lab.lifecycle.views import (
+        GcReport,
         ImageView,
         ImportView,
         LabStatus,
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _LONGEST_EXEC = 600.0
 _QUERY_SECONDS = 600.0
-_READY_SECONDS = 600.0
 
 Ask = Callable[..., "Rows"]
 """As ``lab.lifecycle.sql.ask``."""
@@ -60,15 +57,6 @@ def open_remote(url: str, listener: Listener) -> Iterator[Session]:
         if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
             listener(Event("remote", "note", f"token and passwords go unencrypted: {client.url}"))
         yield RemoteSession(client, listener)
-
-
-@dataclass(frozen=True)
-class _How:
-    """How a lab is to be made; see ``Client.create``."""
-
-    cold: bool
-    keep_failed: bool
-    timeout: float | None
 
 
 class RemoteSession(Session):
@@ -93,20 +81,8 @@ class RemoteSession(Session):
         timeout: float | None,
     ) -> LabView:
         """Make a lab; ``timeout``: seconds for all of it, a template's making included."""
-        how = _How(cold, keep_failed, timeout)
-        return self._here(self._up(spec, how) if exist_ok else self._make(spec, how))
-
-    def _up(self, spec: LabSpec, how: _How) -> LabView:
-        """As ``up``, if such a lab of ours is there already that one."""
-        try:
-            named = replace(spec, name=spec.name or spec.blueprint)
-            return self._same(spec, how.timeout) or self._make(named, how)
-        except Conflict:
-            # Somebody was faster; or the name is another project's.
-            found = self._same(spec, how.timeout)
-            if found is None and spec.name:
-                raise
-            return found or self._make(spec, how)
+        making = Making(self._client, self._hear, cold, keep_failed, timeout)
+        return self._here(making.up(spec) if exist_ok else making.make(spec))
 
     def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
         """What ``up`` would make there now."""
@@ -175,6 +151,10 @@ class RemoteSession(Session):
         hear = self._hear
         found = self._client.rollback(name, to, node or "", timeout=timeout, listener=hear)
         return self._here(found)
+
+    def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
+        """Clear that host up, for its administrators."""
+        return self._client.gc(dry_run=dry_run, orphans=orphans, unused=unused, age=age)
 
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float
@@ -283,34 +263,6 @@ class RemoteSession(Session):
         """The same, with the certificate in a file of this machine."""
         return replace(view, ssl_ca=str(self.ca())) if view.ssl_ca else view
 
-    def _make(self, spec: LabSpec, how: _How) -> LabView:
-        heard = Heard(self._hear)
-        made = self._client.create(spec, **vars(how), listener=heard)
-        first_use = sum(step.seconds for step in heard.steps if step.step in FIRST_USE)
-        return replace(made, first_use_seconds=first_use, steps=tuple(heard.steps))
-
-    def _same(self, spec: LabSpec, timeout: float | None) -> LabView | None:
-        """The lab of ours that is there already, ready; None if there is none. Raises Conflict."""
-        timeout = timeout or _READY_SECONDS
-        name = spec.name or spec.blueprint
-        labs = {lab.name: lab for lab in self._client.labs()}
-        found = labs.get(name)
-        if found is None and not spec.name:  # the service gave it a number, or one of a pool
-            numbered = re.compile(rf"{re.escape(name)}-(\d+|[0-9a-f]{{6}})")
-            found = next((lab for n, lab in labs.items() if numbered.fullmatch(n)), None)
-        if found is None:
-            return None
-        if found.state == "creating":
-            found = self._client.wait(found.name, timeout=timeout)
-        if not _fits(found, spec):
-            raise Conflict(
-                f"the lab {found.name} exists and is not what was asked for",
-                hint=f"`lab status {found.name}` shows it; `lab down {found.name}` removes it",
-            )
-        if found.state in ("stopped", "failed"):
-            return self._power("start", found.name, None, timeout)
-        return self._client.wait(found.name, timeout=timeout)
-
     def _login(self, name: str, node: str | None) -> tuple[Account, int]:
         """Who logs in where; raises NotReady if the lab has no account yet."""
         from lab.lifecycle.sql import Account
@@ -321,22 +273,6 @@ class RemoteSession(Session):
             raise NotReady(f"the lab {name} is {lab.state}: it has no account for us (yet)")
         chosen = lab.node(node) if node else lab.nodes[0]
         return Account(lab.user, lab.password, chosen.host, ca), chosen.sql_port
-
-
-def _fits(lab: Lab, spec: LabSpec) -> bool:
-    """Whether ``lab`` is such as ``spec`` asks for; what that leaves open is fine."""
-    from lab.lifecycle.engine import recipe_of
-
-    size = spec.size
-    asked = (spec.blueprint, spec.nodes, size.memory, size.cpus)
-    there = (lab.blueprint, len(lab.nodes), lab.memory, lab.cpus)
-    return (
-        asked == there
-        and (not spec.engine or lab.image.startswith(f"{recipe_of(spec.engine)}-"))
-        and spec.image in ("", lab.image)
-        and spec.profile in ("", lab.profile)
-        and size.disk in (0, lab.disk)
-    )
 
 
 def _only_there(why: str) -> NoReturn:

@@ -19,7 +19,7 @@ from lab.client.wire import Wire, path_of
 from lab.errors import NotFound, NotReady
 from lab.labfile import LabValues
 from lab.lifecycle.shell import SshLogin
-from lab.lifecycle.views import ImageView, Preview, TemplateView
+from lab.lifecycle.views import GcReport, ImageView, Preview, TemplateView
 from lab.progress import Listener
 from lab.spec import LabSpec
 from lab.wait import Deadline, attempts
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Action = Literal["start", "stop", "restart", "kill"]
 
+_GC = 3600.0
 _GOING_ON = ("creating", "ready", "degraded")
 
 
@@ -245,6 +246,19 @@ class Client:
         query = {"source": source, "lines": lines}
         answer = self._wire.ask("GET", path_of("labs", name, "nodes", node, "logs"), query=query)
         return [str(line) for line in read(answer.body, dict[str, Any]).get("lines", [])]
+
+    def gc(
+        self,
+        *,
+        dry_run: bool = False,
+        orphans: bool = False,
+        unused: bool = False,
+        age: float = 0.0,
+    ) -> GcReport:
+        """Clear the host up, for admins, as `lab gc` does; ``age``: seconds, for ``unused``."""
+        body = {"dry_run": dry_run, "orphans": orphans, "unused": unused, "age": age}
+        answer = self._wire.ask("POST", "/v1/host/gc", body=body, allow=_GC)
+        return read(answer.body, GcReport)
 
     def ca(self) -> str:
         """The certificate that database servers are checked with, as PEM."""

@@ -19,6 +19,7 @@ OPEN = {"health", "readiness", "metrics"}
 BODIES = {
     "createLab": BODY,
     "previewLab": BODY,
+    "collectGarbage": {},
     "changeLab": {},
     "execute": {"argv": ["x"]},
     "createToken": {"name": "x", "project": "x"},
