@@ -12,6 +12,7 @@ from api import problems, web
 from api.auth import FailedLogins, Needs, Reader
 from api.guard import Guard
 from api.routes import (
+    archives,
     catalog,
     events,
     health,
@@ -49,6 +50,7 @@ _ROUTERS = (
     jobs.router,
     events.router,
     host.router,
+    archives.router,
     catalog.router,
     tokens.router,
 )

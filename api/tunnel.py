@@ -59,7 +59,7 @@ class Tunnel:
 
     async def _out(self) -> Ending:
         """From the file to the WebSocket."""
-        while data := await self._read():
+        while data := await read(self.file):
             self._count(data)
             await self.socket.send_bytes(data)
         return _NORMAL, ""
@@ -69,46 +69,58 @@ class Tunnel:
         while (message := await self.socket.receive())["type"] == "websocket.receive":
             data = message.get("bytes") or (message.get("text") or "").encode()
             self._count(data)
-            await self._write(data)
+            await write(self.file, data)
         return _NORMAL, ""
 
     async def _watch(self) -> Ending:
-        """Wait until it is to end."""
-        checked = time.monotonic()
-        while True:
-            await asyncio.sleep(min(_LOOK_EVERY, self.idle / 4))
-            now = time.monotonic()
-            if self.stopping():
-                return _GOING_AWAY, "the service ends"
-            if now - self._active >= self.idle:
-                return _REFUSED, f"nothing came for {self.idle:g} s"
-            if now - checked >= _CHECK_EVERY:
-                checked = now
-                if not await run_in_threadpool(self.allowed):
-                    return _REFUSED, "the token is not valid any more"
+        return await watch(self.allowed, self.stopping, self.idle, lambda: self._active)
 
     def _count(self, data: bytes) -> None:
         self.carried += len(data)
         self._active = time.monotonic()
 
-    async def _read(self) -> bytes:
-        """What comes next; empty at the end, which terminals and connections tell as errors."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                return os.read(self.file, PIECE)
-            except BlockingIOError:
-                await _until(self.file, loop.add_reader, loop.remove_reader)
-            except OSError:
-                return b""
 
-    async def _write(self, data: bytes) -> None:
-        loop = asyncio.get_running_loop()
-        while data:
-            try:
-                data = data[os.write(self.file, data) :]
-            except BlockingIOError:
-                await _until(self.file, loop.add_writer, loop.remove_writer)
+async def watch(
+    allowed: Callable[[], bool],
+    stopping: Callable[[], bool],
+    idle: float,
+    active: Callable[[], float],
+) -> Ending:
+    """Wait until a WebSocket is to end: see ``Tunnel``; ``active``: when a byte came last."""
+    checked = time.monotonic()
+    while True:
+        await asyncio.sleep(min(_LOOK_EVERY, idle / 4))
+        now = time.monotonic()
+        if stopping():
+            return _GOING_AWAY, "the service ends"
+        if now - active() >= idle:
+            return _REFUSED, f"nothing came for {idle:g} s"
+        if now - checked >= _CHECK_EVERY:
+            checked = now
+            if not await run_in_threadpool(allowed):
+                return _REFUSED, "the token is not valid any more"
+
+
+async def read(file: int) -> bytes:
+    """What comes next; empty at the end, which terminals and connections tell as errors."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return os.read(file, PIECE)
+        except BlockingIOError:
+            await _until(file, loop.add_reader, loop.remove_reader)
+        except OSError:
+            return b""
+
+
+async def write(file: int, data: bytes) -> None:
+    """Write all of ``data``; raises OSError if nobody reads it."""
+    loop = asyncio.get_running_loop()
+    while data:
+        try:
+            data = data[os.write(file, data) :]
+        except BlockingIOError:
+            await _until(file, loop.add_writer, loop.remove_writer)
 
 
 async def _until(file: int, add: Callable[..., object], remove: Callable[[int], object]) -> None:

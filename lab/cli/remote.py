@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 from lab.cli.making import Making
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lab.lifecycle.query import Client as SqlProgram
     from lab.lifecycle.sql import Account
     from lab.lifecycle.views import (
+        ExportView,
         GcReport,
         ImageView,
         ImportView,
@@ -218,12 +219,30 @@ class RemoteSession(Session):
         options = Path(tempfile.gettempdir()) / f"lab-client-{secrets.token_hex(16)}.cnf"
         return program(*self._login(name, node), options)
 
+    def export(self, kind: Kind, which: str, **options: Any) -> ExportView:
+        """Write an archive of the service's to a file or a pipe."""
+        from lab.exchange.files import target
+
+        if options.pop("host"):
+            _only_there("hosts send each other archives over SSH")
+        del options["command"]
+        where, resume = options.pop("where"), options.pop("resume")
+        to = target(where, resume=resume)
+        done = self._client.archives.fetch(kind, which, to, listener=self._hear, **options)
+        return replace(done, to=where)
+
     def import_(
         self, kind: Kind, where: str, *, resume: bool, warm_only: bool, talk: bool
     ) -> ImportView:
-        """Refused before anything is read."""
-        del kind, where, resume, warm_only, talk
-        _only_there("a service does not import archives")
+        """Have the service import a file, or what comes from a pipe."""
+        from lab.exchange.files import source
+
+        if talk:
+            _only_there("hosts send each other archives over SSH")
+        with source(where) as stream:
+            return self._client.archives.send(
+                kind, stream, resume=resume, warm_only=warm_only, listener=self._hear
+            )
 
     def images(self) -> list[ImageView]:
         """All images of the host."""

@@ -27,6 +27,8 @@ from lab.wait import Deadline, attempts
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from lab.client.archives import Archives
+
 Action = Literal["start", "stop", "restart", "kill"]
 
 _GC = 3600.0
@@ -48,6 +50,7 @@ class Client:
         self._wire = Wire(self.url, found, patience=patience)
         self.jobs = Jobs(self._wire)
         self.snapshots = Snapshots(self._wire, self.jobs)
+        self._token = found
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
@@ -270,6 +273,13 @@ class Client:
         """As ``logs``, and then each line as it comes, until the node or the service ends."""
         query = {"source": source, "lines": max(1, lines)}
         return self._wire.lines(path_of("labs", name, "nodes", node, "logs"), query)
+
+    @property
+    def archives(self) -> Archives:
+        """Moving images and templates, for admins."""
+        from lab.client.archives import Archives
+
+        return Archives(self.url, self._token)
 
     def images(self) -> list[ImageView]:
         """All images."""

@@ -7,7 +7,6 @@ import json
 import os
 import select
 import threading
-from urllib.parse import quote
 
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.http11 import Response
@@ -15,7 +14,7 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.sync.connection import Connection
 
 from lab.client.problem import error_of
-from lab.client.wire import trusted
+from lab.client.wire import path_of, trusted
 from lab.errors import HostUnfit, LabError, NotReady
 
 PIECE = 1 << 16
@@ -26,15 +25,20 @@ _NORMAL = (1000, 1005)
 
 
 def open_tunnel(url: str, token: str, lab: str, node: str, kind: str) -> ClientConnection:
-    """A connection to a node's ``kind`` (ssh, console); raises what the service refuses it with.
+    """A connection to a node's ``kind`` (ssh, console); raises as ``open_socket`` does."""
+    return open_socket(url, token, "labs", lab, "nodes", node, kind)
+
+
+def open_socket(url: str, token: str, *path: str, query: str = "") -> ClientConnection:
+    """A WebSocket of the service at ``url``; raises what it refuses it with.
 
     And HostUnfit if the service cannot be reached.
     """
     secure = url.startswith("https:")
-    path = "/".join(quote(part, safe="") for part in ("labs", lab, "nodes", node, kind))
+    where = f"{path_of(*path)}{'?' if query else ''}{query}"
     try:
         return connect(
-            f"{'wss' if secure else 'ws'}:{url.partition(':')[2]}/v1/{path}",
+            f"{'wss' if secure else 'ws'}:{url.partition(':')[2]}{where}",
             additional_headers={"Authorization": f"Bearer {token}"},
             user_agent_header="lab",
             ssl=trusted(url) if secure else None,
