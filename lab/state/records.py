@@ -32,6 +32,7 @@ JobKind = Literal[
     "delete-template",
     "snapshot",
     "delete-snapshot",
+    "prune-snapshots",
     "rollback",
 ]
 Started = Literal["warm", "cold"]
