@@ -16,14 +16,10 @@ import socket
 from collections.abc import Iterable, Iterator
 
 from lab.errors import CommandFailed, HostUnfit, LabError, PortTaken
+from lab.host.freebsd import ANCHOR, ANCHOR_ADVICE, GATEWAY_ADVICE, PF_ADVICE, leads
 from lab.hypervisor import Forward
 from lab.names import EVERYWHERE, GuestName
 from lab.run import run
-
-ROOT = "lab"
-"""The anchor that all of ours are in."""
-ANCHOR_LINE = f'rdr-anchor "{ROOT}/*"'
-"""What the main ruleset must have, among its translation rules."""
 
 _SECONDS = 30.0
 _FORWARDING = "net.inet.ip.forwarding"
@@ -34,19 +30,17 @@ def check() -> None:
     """Raise HostUnfit, with what to do, unless rules of ours have effect."""
     status = _asked("-s", "info")
     if re.search(r"^Status: Enabled\b", status, re.MULTILINE) is None:
-        raise _unfit("pf is switched off", "sysrc pf_enable=YES && service pf start")
-    rules = _asked("-s", "nat")
-    if not any(line.startswith(ANCHOR_LINE) for line in rules.splitlines()):
+        raise _unfit("pf is switched off", PF_ADVICE)
+    if not leads(_asked("-s", "nat")):
         raise _unfit(
-            f"pf's main ruleset does not lead to the anchor {ROOT}",
-            f"put the line {ANCHOR_LINE} into /etc/pf.conf, before the first block, pass, antispoof"
-            " or anchor, then: service pf reload",
+            f"pf's main ruleset does not lead to the anchor {ANCHOR}",
+            ANCHOR_ADVICE,
         )
     said = run(["sysctl", "-n", _FORWARDING], timeout=_SECONDS).stdout.strip()
     if said != "1":
         raise _unfit(
             f"{_FORWARDING} is {said or 'not known'}: this host passes no packets on",
-            f"sysctl {_FORWARDING}=1; for good: sysrc gateway_enable=YES",
+            GATEWAY_ADVICE,
         )
 
 
@@ -58,7 +52,7 @@ def rules(forwards: Iterable[Forward]) -> str:
 def load(guest: GuestName, forwards: Iterable[Forward]) -> None:
     """Put the rules of ``guest`` in the place of those that it had; raises HostUnfit."""
     try:
-        _pfctl("-a", f"{ROOT}/{guest}", "-f", "-", stdin=rules(forwards))
+        _pfctl("-a", f"{ANCHOR}/{guest}", "-f", "-", stdin=rules(forwards))
     except CommandFailed as failed:
         raise _refused(f"leading ports to {guest}", failed) from failed
 
@@ -69,7 +63,7 @@ def sweep(there: Iterable[str]) -> None:
     for guest in _loaded():
         if guest not in kept:
             try:
-                _pfctl("-a", f"{ROOT}/{guest}", "-F", "nat")
+                _pfctl("-a", f"{ANCHOR}/{guest}", "-F", "nat")
             except CommandFailed as failed:
                 raise _refused(f"removing the ports of {guest}", failed) from failed
 
@@ -106,12 +100,12 @@ def _rule(forward: Forward) -> str:
 def _loaded() -> Iterator[str]:
     """The guests that have rules; none where pf does not run, which keeps none then."""
     try:
-        said = _pfctl("-a", ROOT, "-s", "Anchors")
+        said = _pfctl("-a", ANCHOR, "-s", "Anchors")
     except LabError:
         return
     for line in said.splitlines():
         parent, _, guest = line.strip().rpartition("/")
-        if parent == ROOT and _GUEST.fullmatch(guest):
+        if parent == ANCHOR and _GUEST.fullmatch(guest):
             yield guest
 
 
@@ -129,7 +123,7 @@ def _pfctl(*arguments: str, stdin: str = "") -> str:
 def _refused(doing: str, failed: CommandFailed) -> HostUnfit:
     said = failed.stderr
     if "/dev/pf: No such file" in said:
-        return _unfit("pf is not loaded", "sysrc pf_enable=YES && service pf start")
+        return _unfit("pf is not loaded", PF_ADVICE)
     if "/dev/pf: Permission denied" in said:
         return _unfit("only root may change pf's rules", "run lab as root")
     details = [line for line in said.splitlines() if line.strip()][-5:]
