@@ -6,11 +6,13 @@ import getpass
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -172,3 +174,17 @@ def test_the_documentation_has_its_variables_and_defaults() -> None:
     rows = dict(re.findall(r"^\| `(lab_serve_\w+)` \| *`?([^|`]*)`? *\|", page, re.M))
     set_ = dict(re.findall(r'^: "\$\{(lab_serve_\w+):=([^}]*)\}"', SCRIPT.read_text(), re.M))
     assert {key: value.strip() for key, value in rows.items()} == set_ | {"lab_serve_env": ""}
+
+
+def test_what_is_to_be_installed_for_the_service_is_what_it_needs() -> None:
+    """Protects from a package that dbos needs and `--no-deps` leaves out."""
+    page = (SCRIPT.parents[2] / "docs/freebsd.md").read_text()
+    lines = re.findall(r"^(?:pkg|\.venv/bin/pip) install (.*)$", page, re.M)
+    told = {re.split(r"[><=]", word)[0].lower() for line in lines for word in shlex.split(line)}
+    told |= {re.sub(r"^py311-", "", word) for word in told}
+    needed = [one for one in requires("dbos") or [] if "extra ==" not in one]
+    needed += [one for one in requires("lab") or [] if 'extra == "serve"' in one]
+    names = {re.split(r"[><=!~ ;]", one)[0].lower() for one in needed}
+    # The first comes with lab itself; of the second only the part that is not made for FreeBSD.
+    names -= {"pyyaml"}
+    assert {name.replace("psycopg[binary]", "psycopg") for name in names} <= told
