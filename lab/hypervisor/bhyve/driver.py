@@ -93,9 +93,6 @@ class BhyveHypervisor:
                 place.put(guest, switches.ensure(guest.network.segment))
                 if forwards:
                     redirects.load(guest.name, forwards)
-            except Conflict:
-                _sweep(place, switches)
-                raise
             except BaseException:
                 place.remove(guest.name)
                 _sweep(place, switches)
