@@ -140,7 +140,7 @@ def _names(node: Node) -> list[str]:
     names = ["localhost", LOOPBACK, "::1", node.name, network.inner_address(node.index)]
     if node.address != EVERYWHERE:
         names.append(node.address)
-    return [*names, node.host]
+    return [*names, *dict.fromkeys(name for name in (node.host, node.own) if name)]
 
 
 def set_clocks(ctx: Context, nodes: Sequence[Node], *, timeout: float = _SECONDS) -> None:

@@ -228,7 +228,7 @@ def _allot(
                     n.guest,
                     n.sql_port,
                     n.ssh_port,
-                    {"address": n.own} if n.own else {},
+                    n.extra,
                 )
                 for n in nodes
             ]

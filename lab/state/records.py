@@ -110,6 +110,11 @@ class NodeRecord:
         """The guest's own address, where the hypervisor forwards no ports; else empty."""
         return str(self.extra.get("address", ""))
 
+    @property
+    def redirect(self) -> int:
+        """The port at the lab's address that leads others to its SQL port at ``own``; 0: none."""
+        return int(self.extra.get("redirect", 0))
+
 
 @dataclass(frozen=True)
 class LabWithNodes:
