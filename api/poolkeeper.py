@@ -53,6 +53,8 @@ class PoolKeeper:
         store = self._service.store
         if not self._pool.pools and not any(lab.pool for lab in store.labs.all()):
             return
+        # Before the members are looked at: one may be there, and its job over, right after that.
+        busy = self._busy()
         with self._service.contexts.use() as ctx:
             ready = self._sound(ctx)
             ready = self._make_room(ctx, ready)
@@ -60,7 +62,8 @@ class PoolKeeper:
         for lab in ready:
             found.setdefault(lab.pool, []).append(lab.name)
         self._pool.offer(found)
-        self._fill(found)
+        if not busy:
+            self._fill(found)
 
     def _sound(self, ctx: Context) -> list[LabRecord]:
         """The members that can be given away; those that never can are removed."""
@@ -134,12 +137,14 @@ class PoolKeeper:
     def _filling(self) -> JobRecord | None:
         return next((job for job in self._service.store.jobs.open() if job.kind == "fill"), None)
 
+    def _busy(self) -> bool:
+        """Whether labs are being made, for requests or for pools; their ends wake us."""
+        return any(job.kind in (*TAKE_ROOM, "fill") for job in self._service.store.jobs.open())
+
     def _fill(self, ready: dict[str, list[str]]) -> None:
         """Have the next member made, unless requests are being served or there is no room."""
         service, now = self._service, time.monotonic()
-        if self.rounds.ending or any(
-            job.kind in (*TAKE_ROOM, "fill") for job in service.store.jobs.open()
-        ):
+        if self.rounds.ending or self._busy():
             return
         for pool in sorted(self._pool.pools, key=lambda one: len(ready.get(one.name, ()))):
             if len(ready.get(pool.name, ())) >= pool.count:

@@ -32,4 +32,14 @@ def until(true: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
 
 
 def until_full(here: Site, count: int, name: str = "small") -> None:
-    until(lambda: here.service.pool.counts()[name] == count, "the pool does not fill")
+    """Wait until ``count`` labs of a pool are there, and as many can be claimed.
+
+    The service may not have seen yet that one is gone.
+    """
+
+    def full() -> bool:
+        there = [lab for lab in members(here) if lab.pool == name]
+        ready = [lab for lab in there if lab.state == "ready"]
+        return len(there) == len(ready) == here.service.pool.counts()[name] == count
+
+    until(full, "the pool does not fill")

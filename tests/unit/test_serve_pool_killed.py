@@ -80,8 +80,8 @@ def sweep_pool(tmp_path: Path, act: Callable[[Service], None], *, most: int) -> 
                 labs = service.store.labs.all()
                 claimed = [lab for lab in labs if not lab.pool]
                 jobs = service.store.jobs.latest(kinds=["create"])
+                assert all(job.state == "succeeded" for job in jobs), jobs
                 assert [lab.job for lab in claimed] == [job.id for job in jobs]
-                assert all(job.state == "succeeded" for job in jobs)
                 assert len(labs) - len(claimed) == 1
             whole(root)
 

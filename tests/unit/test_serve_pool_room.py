@@ -13,12 +13,14 @@ from lifecycle_world import World
 from pool_world import members, pool, until, until_full
 from serve_world import BODY, MEMORY, site
 
+from api.poolkeeper import PoolKeeper
 from lab.errors import InvalidSpec
 from lab.lifecycle.context import Context
 from lab.names import EVERYWHERE
 from lab.poolfile import WarmPool, parse
 from lab.settings import Settings
 from lab.spec import LabSpec, NodeSize
+from lab.state.records import LabRecord
 
 
 def test_members_make_room_for_requests(tmp_path: Path) -> None:
@@ -151,3 +153,28 @@ def test_pools_are_read_from_settings() -> None:
     ):
         with pytest.raises(InvalidSpec, match=told):
             parse(wrong)
+
+
+def test_a_member_that_comes_while_the_pool_is_looked_at(tmp_path: Path) -> None:
+    """Protects the host's memory: a pool never has one lab more than it should."""
+
+    class Late(PoolKeeper):
+        """Gets to filling only once the job that was at it is over."""
+
+        def _make_room(self, ctx: Context, ready: list[LabRecord]) -> list[LabRecord]:
+            del ctx
+            until(lambda: not self._service.store.jobs.open(), "the job does not end")
+            return ready
+
+    @contextmanager
+    def slow(settings: Settings) -> Iterator[Context]:
+        with World(tmp_path, boot_seconds=0.5).open() as ctx:
+            yield replace(ctx, settings=settings)
+
+    with site(tmp_path, slow, pool=(pool(1),)) as here:
+        jobs = here.service.store.jobs
+        until(lambda: any(job.kind == "fill" for job in jobs.open()), "the pool is not filled")
+        Late(here.service).keep()
+        until_full(here, 1)
+        assert len(members(here)) == 1
+        assert [job.kind for job in jobs.latest()] == ["fill"]
