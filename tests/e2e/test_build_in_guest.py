@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def test_a_builder_makes_the_same_image(image: Site, tmp_path: Path) -> None:
-    """Protects hosts without mmdebstrap: a cloud image that knows nothing of us is all they need."""
+    """Protects hosts without mmdebstrap: a cloud image that knows nothing of us will do."""
     cloud = cloud_disk.make(tmp_path, load("mariadb").suite)
     with image.sibling() as other:
         build = ("image", "build", "mariadb")
