@@ -11,6 +11,7 @@
           pool     labs that are ready are given away; poolkeeper makes them
         sweeper    leases that end
         idle       labs that nobody uses: their leases end
+          rounds   what these three have in common: a thread that goes round
         trace      spans of all this, as an option; spans knows OpenTelemetry
         eventlog   every step, stored; bell: who waits is woken
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from lab.errors import HostUnfit, LabError
 from lab.lifecycle.context import UNKNOWN, Context, Origin, open_context
-from lab.progress import Listener, Progress, ignore
+from lab.progress import Listener, Progress, go_on, ignore
 from lab.settings import Settings
 
 Opener = Callable[[Settings], AbstractContextManager[Context]]
@@ -33,6 +33,7 @@ class Contexts:
         self,
         listener: Listener = ignore,
         *,
+        halt: Callable[[], None] = go_on,
         origin: Origin = UNKNOWN,
         owner: str = "",
     ) -> Iterator[Context]:
@@ -45,7 +46,8 @@ class Contexts:
         settings = replace(context.settings, owner=owner) if owner else context.settings
         sound = False
         try:
-            yield replace(context, settings=settings, progress=Progress(listener), origin=origin)
+            progress = Progress(listener, halt)
+            yield replace(context, settings=settings, progress=progress, origin=origin)
             sound = True
         except LabError as error:
             sound = not isinstance(error, HostUnfit)

@@ -51,7 +51,7 @@ class EventLog:
     def close(self) -> None:
         """Store what is left and end."""
         self._queue.put(None)
-        self._thread.join(10.0)
+        self._thread.join()
 
     def _run(self) -> None:
         while True:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING
 
 from api import webhooks
 from api.logs import log
+from api.rounds import Rounds
 from lab.errors import LabError
 from lab.lifecycle.activity import activity
 from lab.lifecycle.context import Context
@@ -22,7 +22,7 @@ _PATIENCE = 1.0
 
 
 class IdleWatch:
-    """A thread that asks the servers of labs which are to end when nobody uses them.
+    """Asks the servers of labs which are to end when nobody uses them.
 
     What was counted, and when that last changed, is in the record: a lab is as idle after a restart
     of the service as before. One that cannot be asked is not idle.
@@ -30,27 +30,7 @@ class IdleWatch:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lab-idle", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End, once what is being done is done."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(10.0)
-
-    def _run(self) -> None:
-        while not self._stop.wait(EVERY):
-            try:
-                self.look()
-            except LabError as error:
-                log.warning("looking for idle labs failed", extra={"error": error.what})
-            except Exception as error:  # noqa: BLE001  # others are looked at all the same
-                log.error("looking for idle labs failed", exc_info=error)
+        self.rounds = Rounds("idle", self.look, EVERY)
 
     def look(self) -> None:
         """Look at each lab once."""
@@ -61,7 +41,7 @@ class IdleWatch:
         busy = {job.lab for job in store.jobs.open()}
         with self._service.contexts.use() as ctx:
             for lab in wanted:
-                if self._stop.is_set():
+                if self.rounds.ending:
                     return
                 if lab.name not in busy:
                     self._look_at(ctx, lab)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dbos import DBOS, DBOSConfig, SetWorkflowID
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _OVERDUE = 30.0
 """Seconds after which a job should have been begun."""
+_HALT_EVERY = 0.25
 _WRITES = 6
 """How often the end of a job is tried to be recorded; each try waits for others to write."""
 _TRIES = 20
@@ -57,6 +59,30 @@ def _step(job: str) -> None:
 
 class _Cut(BaseException):
     """The service ends: the next one does the job."""
+
+
+class _Halt:
+    """Ends a job that ``stop`` raises for: once, as what is undone then has steps and waits too."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._over = False
+        self._next = 0.0
+
+    def now(self) -> None:
+        """Between two steps."""
+        if not self._over:
+            try:
+                self._stop()
+            except Interrupted:
+                self._over = True
+                raise
+
+    def soon(self) -> None:
+        """While something is waited for, however often: looks every ``_HALT_EVERY`` seconds."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _HALT_EVERY
+            self.now()
 
 
 class Jobs:
@@ -116,12 +142,11 @@ class Jobs:
             log.error("a job was given up", extra={"given_up": job.id, "was": known.status})
             self._end(job, "failed", job.lab, problems.internal(), about=job.about)
 
-    def close(self, grace: float = 10.0) -> None:
+    def finish(self, grace: float) -> bool:
         """Begin nothing more; wait ``grace`` seconds for what is being done.
 
-        What is not done then is left to the next service.
+        False if something is not done then: it is left to the next service.
         """
-        global _running  # noqa: PLW0603  # see open
         self._stopping.set()
         self._service.admission.changed()
         deadline = time.monotonic() + grace
@@ -131,18 +156,27 @@ class Jobs:
             cut = len(self._active) + self._left
         if cut:
             log.warning("jobs are left to the next service", extra={"jobs": cut})
-            return
+        return not cut
+
+    def close(self) -> None:
+        """End DBOS, once all jobs are done."""
+        global _running  # noqa: PLW0603  # see open
         with contextlib.suppress(Exception):
             DBOS.destroy()
         _running = None
 
     def start(self, job: str) -> None:
-        """Begin a job at once; fine if that was done already."""
+        """Begin a job at once; fine if that was done already.
+
+        When the service ends it is left to the next one, which finds its row.
+        """
+        if self._stopping.is_set():
+            return
         with SetWorkflowID(job):
             DBOS.start_workflow(_workflow, job)
 
     def cancel(self, job: JobRecord) -> None:
-        """Have a job end at its next step, and undo what it made; fine if it has ended."""
+        """Have a job end at its next step or in a wait, and undo what it made; fine if it ended."""
         if job.state in OPEN:
             self._store.jobs.update(job.id, cancel=True)
             self._service.admission.changed()
@@ -228,24 +262,18 @@ class Jobs:
     def _work(self, job: JobRecord) -> str:
         """Do the job's work in a context that tells of its steps."""
         service, again = self._service, job.state == "running"
-
-        stopped = False
+        halt = _Halt(lambda: self._stop(job))
 
         def hear(event: Event) -> None:
-            nonlocal stopped
             service.heard(job, event)
-            # Once: what is undone after that has steps too.
-            if event.state == "begin" and not stopped:
-                try:
-                    self._stop(job)
-                except Interrupted:
-                    stopped = True
-                    raise
+            if event.state == "begin":
+                halt.now()
 
         self._store.jobs.update(job.id, state="running", started_at=job.started_at or time.time())
         service.events.add(job.id, Event("job", "begin", job.kind))
         owner = str(job.request.get("owner", ""))
-        with service.contexts.use(hear, origin=origin_of(job), owner=owner) as ctx:
+        origin = origin_of(job)
+        with service.contexts.use(hear, halt=halt.soon, origin=origin, owner=owner) as ctx:
             return WORK[job.kind](ctx, Task(job, again))
 
     def _stop(self, job: JobRecord, *, waiting: bool = False) -> None:

@@ -36,8 +36,7 @@ class PoolView(BaseModel):
 class Pool:
     """Gives members of the pools to those who ask. Safe for use by several threads.
 
-    Only those are given away that the keeper found sound since this process began. ``wake`` is
-    set whenever the keeper may have something to do.
+    Only those are given away that the keeper found sound since this process began.
     """
 
     def __init__(self, service: Service) -> None:
@@ -45,7 +44,6 @@ class Pool:
         self._guard = threading.Lock()
         self._ready: dict[str, list[str]] = {}
         self._amiss: set[str] = set()
-        self.wake = threading.Event()
 
     @property
     def pools(self) -> Sequence[WarmPool]:
@@ -111,7 +109,7 @@ class Pool:
             while name := self._pop(pool.name):
                 if self._give(name, pool.name, job):
                     self._service.metrics.claimed(time.time() - job.created_at)
-                    self.wake.set()
+                    self._service.keeper.rounds.wake()
                     return name
         if fitting:
             self._service.metrics.missed()
@@ -147,7 +145,7 @@ class Pool:
             log.warning("a pooled lab is not given away", extra={"lab": name, "error": error.what})
             with self._guard:
                 self._amiss.add(name)
-            self.wake.set()
+            self._service.keeper.rounds.wake()
             return False
         service.events.add(job.id, Event("job", "begin", job.kind))
         took = time.time() - began

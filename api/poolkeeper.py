@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING
 
 from api.admission import TAKE_ROOM, Need, need_of, need_of_lab
 from api.logs import log
+from api.rounds import Rounds
 from api.submit import new_job_of_ours, submit
 from api.work import asked_of, spec_of
 from lab.errors import Conflict, HostUnfit, LabError
@@ -28,26 +28,14 @@ _LONGEST = 1200.0
 
 
 class PoolKeeper:
-    """A thread that looks when it is woken, and every ``sweep`` seconds."""
+    """Looks when it is woken, and every ``sweep`` seconds."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._pool = service.pool
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lab-pool", daemon=True)
+        self.rounds = Rounds("pool", self.keep, service.settings.serve.sweep)
         self._keys: dict[str, tuple[float, pools.Keys | None]] = {}
         self._failures: dict[str, tuple[int, float]] = {}
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End, once what is being done is done."""
-        self._stop.set()
-        self._pool.wake.set()
-        if self._thread.is_alive():
-            self._thread.join(10.0)
 
     def ended(self, job: JobRecord) -> None:
         """A job has ended."""
@@ -58,18 +46,7 @@ class PoolKeeper:
                 pause = min(_LONGEST, _AGAIN * 2**count)
                 self._failures[name] = (count + 1, time.monotonic() + pause)
         if self._pool.pools:
-            self._pool.wake.set()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self._pool.wake.clear()
-            try:
-                self.keep()
-            except LabError as error:
-                log.warning("keeping the pools failed", extra={"error": error.what})
-            except Exception as error:  # noqa: BLE001  # requests go on without pools
-                log.error("keeping the pools failed", exc_info=error)
-            self._pool.wake.wait(self._service.settings.serve.sweep)
+            self.rounds.wake()
 
     def keep(self) -> None:
         """Look once."""
@@ -160,7 +137,7 @@ class PoolKeeper:
     def _fill(self, ready: dict[str, list[str]]) -> None:
         """Have the next member made, unless requests are being served or there is no room."""
         service, now = self._service, time.monotonic()
-        if self._stop.is_set() or any(
+        if self.rounds.ending or any(
             job.kind in (*TAKE_ROOM, "fill") for job in service.store.jobs.open()
         ):
             return

@@ -6,6 +6,7 @@ keep them from all others.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -57,3 +58,30 @@ class Seats:
             return await anyio.to_thread.run_sync(
                 function, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
             )
+
+
+class Shares:
+    """``most`` seats for each who takes some; ``what`` is done on them. For use by any thread."""
+
+    def __init__(self, most: int, what: str) -> None:
+        self.most = most
+        self._what = what
+        self._guard = threading.Lock()
+        self._seats: dict[str, Seats] = {}
+
+    def taken(self, who: str) -> int:
+        """How many seats ``who`` has."""
+        with self._guard:
+            return self._seats[who].taken if who in self._seats else 0
+
+    def take(self, who: str) -> None:
+        """Take one of the seats of ``who``; raises LimitReached if all are taken."""
+        with self._guard:
+            self._seats.setdefault(who, Seats(self.most, self._what)).take()
+
+    def give_back(self, who: str) -> None:
+        """Undo ``take``."""
+        with self._guard:
+            self._seats[who].give_back()
+            if not self._seats[who].taken:
+                del self._seats[who]

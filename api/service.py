@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,8 @@ from api.logs import log
 from api.metrics import Metrics
 from api.pool import Pool
 from api.poolkeeper import PoolKeeper
-from api.seats import Seats
+from api.rounds import end
+from api.seats import Seats, Shares
 from api.sweeper import Sweeper
 from api.trace import open_trace
 from lab.errors import LabError
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from api.spans import Trace
 
 SPACE_SECONDS = 10.0
+_PATIENCE = 3.0
+"""Seconds that all but jobs may take to end, together."""
 
 
 class Service:
@@ -48,11 +52,12 @@ class Service:
         self.events = EventLog(self.store, self.bell)
         self.metrics = Metrics()
         self.pool = Pool(self)
-        self.admission = Admission(settings, self.store, pressed=self.pool.wake.set)
+        self.keeper = PoolKeeper(self)
+        self.admission = Admission(settings, self.store, pressed=self.keeper.rounds.wake)
         self.jobs = Jobs(self)
         self.sweeper = Sweeper(self)
-        self.keeper = PoolKeeper(self)
         self.idle = IdleWatch(self)
+        self._rounds = (self.sweeper.rounds, self.keeper.rounds, self.idle.rounds)
         self.trace: Trace | None = None
         self.stopping = threading.Event()
         self.ready = False
@@ -60,6 +65,7 @@ class Service:
         self._space: tuple[float, Space | None] = (-SPACE_SECONDS, None)
         self.programs = Seats(32, "programs run in nodes")
         self.followers = Seats(32, "logs are followed")
+        self.streams = Shares(64, "streams of events are open for this token")
         self._alone = ExitStack()
 
     def open(self) -> None:
@@ -72,9 +78,9 @@ class Service:
         webhooks.open_webhook(self.settings.serve)
         self.trace = open_trace(self.settings.serve)
         self.jobs.open()
-        self.sweeper.start()
-        self.keeper.start()
-        self.idle.start()
+        self.keeper.rounds.wake()  # pools are looked at from the start on
+        for rounds in self._rounds:
+            rounds.start()
         self.ready = True
 
     def stop(self) -> None:
@@ -83,17 +89,26 @@ class Service:
         self.stopping.set()
         self.bell.close()
 
-    def close(self) -> None:
-        """End. Labs go on; jobs that are not done are left to the next service."""
+    def close(self, grace: float = 10.0) -> None:
+        """End, in ``grace`` seconds for jobs and a few more for all else.
+
+        Labs go on. Jobs that are not done are left to the next service, and so is a round that
+        takes longer: what it did not get to is seen again.
+        """
         self.stop()
-        self.sweeper.stop()
-        self.keeper.stop()
-        self.idle.stop()
-        self.jobs.close()
-        self.events.close()
+        for rounds in self._rounds:
+            rounds.stop()
+        parts: dict[str, Callable[[], object]] = {
+            "sweeper": self.sweeper.rounds.join,
+            "pool": self.keeper.rounds.join,
+            "idle": self.idle.rounds.join,
+        }
+        if self.jobs.finish(grace):
+            parts["jobs"] = self.jobs.close
+        parts |= {"events": self.events.close, "contexts": self.contexts.close}
         if self.trace:
-            self.trace.close()
-        self.contexts.close()
+            parts["trace"] = self.trace.close
+        end(parts, _PATIENCE)
         self.store.close()
         self._alone.close()
 

@@ -19,8 +19,6 @@ from api.trace import TRACEPARENT
 from lab.progress import Event
 from lab.state.records import JobRecord
 
-_GRACE = 5.0
-"""Seconds that the last spans may take to be told when the service ends."""
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 Told = Callable[[str, int], None]
@@ -54,10 +52,8 @@ class Trace:
         self._open: dict[str, list[tuple[str, Span]]] = {}
 
     def close(self) -> None:
-        """Tell what is left, for some seconds at most."""
-        thread = threading.Thread(target=self._provider.shutdown, daemon=True)
-        thread.start()
-        thread.join(_GRACE)
+        """Tell what is left; takes as long as the collector does."""
+        self._provider.shutdown()
 
     @contextmanager
     def request(self, method: str, path: str, request: str, parent: str) -> Iterator[Told]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive, Scope, Send
 
+from api.auth import Caller
 from api.bell import HOST
 from api.eventlog import topic
 from api.models import Event
@@ -20,22 +23,41 @@ _ALIVE_EVERY = 15.0
 _AT_ONCE = 200
 
 
+class Streamed(StreamingResponse):
+    """``lines``, as they come; ``over`` is called at the end, whatever became of who listens."""
+
+    def __init__(self, lines: AsyncIterator[str], over: Callable[[], object]) -> None:
+        super().__init__(lines, media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no"})
+        self._over = over
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._over()
+
+
 def stream(
     service: Service,
+    caller: Caller,
     *,
     last: int,
-    project: str | None = None,
     job: str | None = None,
     named: bool = True,
-    allowed: Callable[[], bool] = lambda: True,
+    allowed: Callable[[], bool] | None = None,
 ) -> StreamingResponse:
-    """The events with a larger id than ``last``, of a project or a job; a job's stream ends.
+    """The events with a larger id than ``last`` that the caller may see, or those of a job.
 
-    So does one that is not ``allowed`` any more. ``named``: each by its step, so that who listens
-    can choose; others are all heard as messages.
+    A job's stream ends, and so does one that is not ``allowed`` any more: as long as the token is
+    valid, if nothing else is said. ``named``: each by its step, so that who listens can choose;
+    others are all heard as messages. Raises LimitReached if the token has too many.
     """
+    allowed = allowed or partial(caller.valid, service)
+    project, token = None if job else caller.project, caller.token.id
+    service.streams.take(token)
     lines = _lines(service, last, project, job, allowed, named=named)
-    return StreamingResponse(lines, media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no"})
+    return Streamed(lines, partial(service.streams.give_back, token))
 
 
 async def _lines(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from dbos import DBOS
 
 from api import webhooks
 from api.logs import log
+from api.rounds import Rounds
 from api.submit import new_job_of_ours, submit
 from lab.errors import LabError
 from lab.lifecycle import gc, snapshot
@@ -25,34 +25,14 @@ _ROTATE_EVERY = 60.0
 
 
 class Sweeper:
-    """A thread that looks every ``sweep`` seconds."""
+    """Looks every ``sweep`` seconds."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lab-sweeper", daemon=True)
+        self.rounds = Rounds("sweeper", self.sweep, service.settings.serve.sweep)
         self._pruned = 0.0
         self._rotated = 0.0
         self._tried: dict[str, float] = {}
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End, once what is being done is done."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(10.0)
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._service.settings.serve.sweep):
-            try:
-                self.sweep()
-            except LabError as error:
-                log.warning("sweeping failed", extra={"error": error.what})
-            except Exception as error:  # noqa: BLE001  # leases end whatever happens once
-                log.error("sweeping failed", exc_info=error)
 
     def sweep(self) -> None:
         """Look once."""
@@ -107,6 +87,8 @@ class Sweeper:
         """Take and remove the snapshots that schedules ask for; labs that are worked on: later."""
         with self._service.contexts.use() as ctx:
             for lab in ctx.store.labs.all():
+                if self.rounds.ending:
+                    return
                 if not lab.snapshots or lab.name in busy:
                     continue
                 try:

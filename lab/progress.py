@@ -29,6 +29,10 @@ def ignore(_: Event) -> None:
     """A listener that hears nothing."""
 
 
+def go_on() -> None:
+    """A halt that never comes."""
+
+
 @dataclass
 class Step:
     """What was done, how many seconds it took, and what of that its own steps took."""
@@ -42,10 +46,12 @@ class Step:
 class Progress:
     """Tells a listener about steps, and keeps how long they took.
 
-    Steps nest as their blocks do; one thread begins and ends them.
+    Steps nest as their blocks do; one thread begins and ends them. ``halt`` is called, by any
+    thread, while something is waited for: it raises if nobody wants that any more.
     """
 
     listener: Listener = ignore
+    halt: Callable[[], None] = go_on
     steps: list[Step] = field(default_factory=list)
     _open: list[Step] = field(default_factory=list)
 

@@ -38,6 +38,11 @@ def main() -> None:
             page.locator("#connect summary").click()
             page.set_viewport_size(TALL)
             page.screenshot(path=PICTURES / "lab.png")
+            here.ask("POST", "/v1/labs/shop/snapshots?wait=20", {"name": "before-upgrade"})
+            page.goto("/labs/shop/snapshots")
+            page.locator("[id^='back-before-upgrade'] summary").click()
+            page.set_viewport_size(WIDE)
+            page.screenshot(path=PICTURES / "snapshots.png")
         with window(browser, here, viewport=NARROW, color_scheme="dark") as page:
             page.goto(f"/jobs/{made['job']}")
             page.screenshot(path=PICTURES / "job.png")

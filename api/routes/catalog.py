@@ -50,7 +50,7 @@ async def build_image(
     service: ServiceOf, caller: Admin, asked: ImageRequest, wait: Wait, key: Key = None
 ) -> Response:
     """Build an image from a recipe, unless it is there."""
-    job = await run_in_threadpool(_build_image, service, caller, asked, key)
+    job = await run_in_threadpool(submit_image, service, caller, asked, key)
     return await outcome(service, job, wait, partial(_image_made, service, caller))
 
 
@@ -74,7 +74,7 @@ async def delete_image(
     service: ServiceOf, caller: Admin, key: Which, wait: Wait, if_match: IfMatch = None
 ) -> Response:
     """Remove an image, by its key or its recipe, that no template or lab uses."""
-    job = await run_in_threadpool(_delete_image, service, caller, key, if_match)
+    job = await run_in_threadpool(submit_delete_image, service, caller, key, if_match)
     return await outcome(service, job, wait, _gone)
 
 
@@ -119,13 +119,14 @@ async def delete_template(
     service: ServiceOf, caller: Admin, key: Which, wait: Wait, if_match: IfMatch = None
 ) -> Response:
     """Remove a template, by its key or the start of it, that no lab was cloned from."""
-    job = await run_in_threadpool(_delete_template, service, caller, key, if_match)
+    job = await run_in_threadpool(submit_delete_template, service, caller, key, if_match)
     return await outcome(service, job, wait, _gone)
 
 
-def _build_image(
+def submit_image(
     service: Service, caller: Caller, asked: ImageRequest, key: str | None
 ) -> JobRecord:
+    """Have an image built; raises NotFound for an unknown recipe."""
     load(asked.recipe)
     return submit(service, new_job(caller, "build-image", asked.model_dump(), key=key))
 
@@ -137,7 +138,10 @@ def _image_made(service: Service, caller: Caller, job: JobRecord) -> Response:
     return JSONResponse(_image(view, caller).model_dump(), status_code=201, headers=headers)
 
 
-def _delete_image(service: Service, caller: Caller, which: str, if_match: str | None) -> JobRecord:
+def submit_delete_image(
+    service: Service, caller: Caller, which: str, if_match: str | None
+) -> JobRecord:
+    """Have an image removed; raises NotFound, Changed, Conflict if it is used."""
     with service.contexts.use() as ctx:
         view = catalog.image(ctx, which)
     check_tag(f"the image {view.key}", _tag(view), if_match)
@@ -162,9 +166,10 @@ def _template_made(service: Service, job: JobRecord) -> Response:
     return JSONResponse(body, status_code=201, headers=headers)
 
 
-def _delete_template(
+def submit_delete_template(
     service: Service, caller: Caller, which: str, if_match: str | None
 ) -> JobRecord:
+    """Have a template removed; raises NotFound, Changed, Conflict if it is used."""
     view = _template(service, which)
     check_tag(f"the template {view.key}", _tag(view), if_match)
     users = [lab.name for lab in service.store.labs.all() if lab.template == view.key]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -50,8 +49,7 @@ async def events(
         begin = _number(last, after)
         if begin is None:
             begin = await run_in_threadpool(service.store.events.last_id)
-        allowed = partial(caller.valid, service)
-        return sse.stream(service, last=begin, project=caller.project, allowed=allowed)
+        return sse.stream(service, caller, last=begin)
     return await run_in_threadpool(listed, service, caller, after or 0, limit)
 
 
@@ -74,7 +72,7 @@ async def of_job(
     await run_in_threadpool(caller.job, service, job)
     if sse.MEDIA_TYPE in accept:
         begin = _number(last, after) or 0
-        return sse.stream(service, last=begin, job=job, allowed=partial(caller.valid, service))
+        return sse.stream(service, caller, last=begin, job=job)
     return await run_in_threadpool(listed, service, caller, after or 0, limit, job)
 
 

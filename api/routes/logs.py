@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal
 
 import anyio
 from fastapi import APIRouter, Query
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
-from starlette.types import Receive, Scope, Send
 
 from api import problems, sse
 from api.auth import Caller, ServiceOf, User
@@ -33,6 +32,8 @@ _STREAM: dict[int | str, dict[str, Any]] = {
         "content": {sse.MEDIA_TYPE: {"schema": {"type": "string"}}},
     }
 }
+Source = Literal["engine", "journal", "console"]
+Lines = Annotated[int, Query(ge=1, le=5000)]
 _IDLE = 0.5
 """Seconds without a line after which it is looked whether somebody listens still."""
 _ALIVE_EVERY = 15.0
@@ -50,8 +51,8 @@ async def logs(
     caller: User,
     name: Name,
     node: NodeName,
-    source: Literal["engine", "journal", "console"] = "engine",
-    lines: Annotated[int, Query(ge=1, le=5000)] = 100,
+    source: Source = "engine",
+    lines: Lines = 100,
     accept: Accept = "",
 ) -> LogLines | Response:
     """The last lines of a node's log; as a stream also what comes after, until the node ends."""
@@ -66,28 +67,13 @@ async def logs(
     except BaseException:
         service.followers.give_back()
         raise
-    return _Followed(service, found, partial(caller.valid, service))
 
+    def over() -> None:
+        # Nobody is in it now: who is cancelled waits for the thread.
+        found.close()  # type: ignore[attr-defined]
+        service.followers.give_back()
 
-class _Followed(StreamingResponse):
-    """A log as it grows; whatever becomes of the listener, its seat and its program are freed."""
-
-    def __init__(
-        self, service: Service, found: Iterator[str | None], allowed: Callable[[], bool]
-    ) -> None:
-        headers = {"X-Accel-Buffering": "no"}
-        lines = _stream(service, found, allowed)
-        super().__init__(lines, media_type=sse.MEDIA_TYPE, headers=headers)
-        self._service, self._found = service, found
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            # Nobody is in it now: who is cancelled waits for the thread.
-            self._found.close()  # type: ignore[attr-defined]
-            self._service.followers.give_back()
+    return sse.Streamed(_stream(service, found, partial(caller.valid, service)), over)
 
 
 def last_lines(

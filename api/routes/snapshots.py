@@ -80,7 +80,7 @@ async def take(
     key: Key = None,
 ) -> Response:
     """Take a snapshot of a lab, running or stopped: all disks of all nodes, at one moment."""
-    job = await run_in_threadpool(_take, service, caller, name, asked, key)
+    job = await run_in_threadpool(submit_take, service, caller, name, asked, key)
     return await outcome(service, job, wait, _taken)
 
 
@@ -95,7 +95,7 @@ async def delete(
     service: ServiceOf, caller: User, name: Name, label: Label, wait: Wait
 ) -> Response:
     """Remove a snapshot, by its label or its name (the newest); the lab stays as it is."""
-    job = await run_in_threadpool(_delete, service, caller, name, label)
+    job = await run_in_threadpool(submit_delete, service, caller, name, label)
     return await outcome(service, job, wait, lambda _: Response(status_code=204))
 
 
@@ -110,13 +110,14 @@ async def roll_back(
     service: ServiceOf, caller: User, name: Name, asked: RollbackRequest, wait: Wait
 ) -> Response:
     """Put a lab, or one node, back to a snapshot; what was written since is lost."""
-    job = await run_in_threadpool(_roll_back, service, caller, name, asked)
+    job = await run_in_threadpool(submit_rollback, service, caller, name, asked)
     return await outcome(service, job, wait, _rolled_back)
 
 
-def _take(
+def submit_take(
     service: Service, caller: Caller, name: str, asked: SnapshotRequest, key: str | None
 ) -> JobRecord:
+    """Have a snapshot taken; raises NotFound, InvalidSpec."""
     record = caller.lab(service, name)
     schedule.check_name(asked.name)
     request = {**asked.model_dump(), "created_at": record.created_at}
@@ -131,7 +132,8 @@ def _taken(job: JobRecord) -> Response:
     return JSONResponse(body.model_dump(), status_code=201, headers=headers)
 
 
-def _delete(service: Service, caller: Caller, name: str, label: str) -> JobRecord:
+def submit_delete(service: Service, caller: Caller, name: str, label: str) -> JobRecord:
+    """Have a snapshot removed; raises NotFound."""
     record = caller.lab(service, name)
     with service.contexts.use() as ctx:
         found = snapshot.find(ctx, name, label).label
@@ -141,7 +143,10 @@ def _delete(service: Service, caller: Caller, name: str, label: str) -> JobRecor
     return submit(service, job)
 
 
-def _roll_back(service: Service, caller: Caller, name: str, asked: RollbackRequest) -> JobRecord:
+def submit_rollback(
+    service: Service, caller: Caller, name: str, asked: RollbackRequest
+) -> JobRecord:
+    """Have a lab, or one node, put back to a snapshot; raises NotFound."""
     record = caller.lab(service, name)
     with service.contexts.use() as ctx:
         if asked.node:

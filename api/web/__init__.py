@@ -5,6 +5,8 @@
     door       sign in, sign out; what the browser loads
     labs       the list, one lab, and what is done to them
     nodes      power and logs
+    snapshots  of a lab: taken, gone back to, removed
+    catalog    images and templates
     jobs       jobs, and the stream that keeps pages live
       visit    who asks, by session; what came from elsewhere is refused; errors as pages
       sessions what a cookie stands for
@@ -21,10 +23,17 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from api.web import door, jobs, labs, nodes
+from api.web import catalog, door, jobs, labs, nodes, snapshots
 from api.web.sessions import Sessions
 
-ROUTERS = (door.router, labs.router, nodes.router, jobs.router)
+ROUTERS = (
+    door.router,
+    labs.router,
+    nodes.router,
+    snapshots.router,
+    jobs.router,
+    catalog.router,
+)
 
 
 def install(app: FastAPI) -> None:

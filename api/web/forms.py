@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from api.catalog import ImageRequest
 from api.models import Asked, LabPatch, LabRequest
+from api.routes.snapshots import RollbackRequest, SnapshotRequest
 from lab.errors import InvalidSpec
 from lab.spec import parse_duration, parse_size
 
@@ -19,6 +22,7 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "ttl": parse_duration,
     "idle": parse_duration,
     "protected": lambda text: text == "yes",
+    "rebuild": lambda text: text == "yes",
 }
 _LAB = (
     "blueprint", "name", "nodes", "engine", "profile", "memory", "cpus", "disk", "ttl", "idle",
@@ -41,6 +45,32 @@ class Mistyped(InvalidSpec):
 def lab_request(fields: Mapping[str, str]) -> LabRequest:
     """The lab that a form asks for; what is empty is as for `lab up`. Raises Mistyped."""
     return _read(LabRequest, {k: v for k, v in fields.items() if k in _LAB and v.strip()})
+
+
+def image_request(fields: Mapping[str, str]) -> ImageRequest:
+    """The image that a form asks for; raises Mistyped."""
+    return _read(ImageRequest, {k: v for k, v in fields.items() if k in ("recipe", "rebuild")})
+
+
+def snapshot_request(fields: Mapping[str, str]) -> SnapshotRequest:
+    """The snapshot that a form asks for; raises Mistyped."""
+    return _read(SnapshotRequest, {k: v for k, v in fields.items() if k == "name" and v.strip()})
+
+
+def rollback_request(label: str, fields: Mapping[str, str]) -> RollbackRequest:
+    """Where a form wants to go back to, with all nodes or one; raises Mistyped."""
+    node = {k: v for k, v in fields.items() if k == "node" and v.strip()}
+    return _read(RollbackRequest, {"to": label, **node})
+
+
+def new_key() -> str:
+    """For a form that makes something: one that is sent twice is one job."""
+    return uuid.uuid4().hex
+
+
+def key_of(fields: Mapping[str, str]) -> str | None:
+    """The Idempotency-Key of a form with a ``new_key``."""
+    return f"page-{fields['key'][:64]}" if fields.get("key") else None
 
 
 def lab_patch(fields: Mapping[str, str]) -> LabPatch:

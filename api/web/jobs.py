@@ -59,8 +59,8 @@ def live(request: Request, service: ServiceOf, caller: Looking) -> Response:
     """What happens from now on, as server-sent events, for as long as the session lasts."""
     return sse.stream(
         service,
+        caller,
         last=service.store.events.last_id(),
-        project=caller.project,
         named=False,
         allowed=lambda: visitor(request) is not None,
     )

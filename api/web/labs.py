@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from api import problems
 from api.auth import Caller, ServiceOf
 from api.models import Lab
 from api.routes import host, jobs, labs
@@ -20,7 +19,7 @@ from api.web import forms, pages
 from api.web.steps import shown
 from api.web.visit import Fields, Looking, PageRoute, Using
 from lab.blueprints import BLUEPRINTS
-from lab.errors import LabError, NotFound
+from lab.errors import LabError
 from lab.spec import format_duration
 from lab.state.jobs import OPEN
 
@@ -54,13 +53,12 @@ def ca(service: ServiceOf, caller: Looking) -> Response:
 @router.post("/labs", operation_id="createLab")
 def create(request: Request, service: ServiceOf, caller: Using, fields: Fields) -> Response:
     """Make a lab, and show its job."""
-    # A form that is sent twice is one job.
-    key = f"page-{fields['key'][:64]}" if fields.get("key") else None
-    try:
-        job = labs.submit_create(service, caller, forms.lab_request(fields), key)
-    except LabError as error:
-        return _list(request, service, caller, error=error, typed=fields)
-    return pages.go(f"/jobs/{job.id}")
+
+    def act() -> str:
+        job = labs.submit_create(service, caller, forms.lab_request(fields), forms.key_of(fields))
+        return f"/jobs/{job.id}"
+
+    return pages.done(act, partial(_list, request, service, caller, typed=fields))
 
 
 @router.get("/labs/{name}", operation_id="labPage")
@@ -74,25 +72,23 @@ def change(
     request: Request, service: ServiceOf, caller: Using, name: Name, fields: Fields
 ) -> Response:
     """Give a lab a new lease, or protect it."""
-    try:
+
+    def act() -> str:
         labs.change(service, caller, name, forms.lab_patch(fields))
-    except NotFound:
-        raise
-    except LabError as error:
-        return lab_page(request, service, caller, name, error=error, typed=fields)
-    return pages.go(f"/labs/{name}")
+        return f"/labs/{name}"
+
+    return pages.done(act, partial(lab_page, request, service, caller, name, typed=fields))
 
 
 @router.post("/labs/{name}/heartbeat", operation_id="heartbeat")
 def heartbeat(request: Request, service: ServiceOf, caller: Using, name: Name) -> Response:
     """A sign of life, by hand."""
-    try:
+
+    def act() -> str:
         labs.heartbeat(service, caller, name)
-    except NotFound:
-        raise
-    except LabError as error:
-        return lab_page(request, service, caller, name, error=error)
-    return pages.go(f"/labs/{name}")
+        return f"/labs/{name}"
+
+    return pages.done(act, partial(lab_page, request, service, caller, name))
 
 
 @router.post("/labs/{name}/delete", operation_id="deleteLab")
@@ -100,13 +96,12 @@ def delete(
     request: Request, service: ServiceOf, caller: Using, name: Name, fields: Fields
 ) -> Response:
     """Remove a lab, and show its job."""
-    try:
+
+    def act() -> str:
         job = labs.submit_delete(service, caller, name, None, force=fields.get("force") == "yes")
-    except NotFound:
-        raise
-    except LabError as error:
-        return lab_page(request, service, caller, name, error=error, typed=fields)
-    return pages.go(f"/jobs/{job.id}")
+        return f"/jobs/{job.id}"
+
+    return pages.done(act, partial(lab_page, request, service, caller, name, typed=fields))
 
 
 def lab_page(
@@ -114,8 +109,8 @@ def lab_page(
     service: Service,
     caller: Caller,
     name: str,
-    *,
     error: LabError | None = None,
+    *,
     typed: Mapping[str, str] | None = None,
 ) -> Response:
     """One lab, with what was refused and typed; raises NotFound."""
@@ -132,7 +127,7 @@ def lab_page(
         progress=[(job, shown(service, caller, job.id)) for job in open_jobs],
         addresses=_addresses(lab),
         typed=typed or {},
-        **_told(error),
+        **pages.told(error),
     )
 
 
@@ -140,9 +135,9 @@ def _list(
     request: Request,
     service: Service,
     caller: Caller,
+    error: LabError | None = None,
     *,
     after: str = "",
-    error: LabError | None = None,
     typed: Mapping[str, str] | None = None,
 ) -> Response:
     found = labs.list_labs(service, caller, after=after, limit=_AT_ONCE)
@@ -161,9 +156,9 @@ def _list(
         profile=service.settings.profile,
         default_ttl=format_duration(min(serve.default_ttl, caller.token.max_ttl or float("inf"))),
         max_ttl=format_duration(min(serve.max_ttl, caller.token.max_ttl or float("inf"))),
-        key=uuid.uuid4().hex,
+        key=forms.new_key(),
         typed=typed or {},
-        **_told(error),
+        **pages.told(error),
     )
 
 
@@ -190,16 +185,3 @@ def _client(lab: Lab) -> str:
     )
     tls = lab.connection is not None and lab.connection.ssl_ca
     return f"{program} --ssl-ca={CA_FILE} {verify}" if tls else program
-
-
-def _told(error: LabError | None) -> dict[str, Any]:
-    """What a page says of an error, and how it is answered."""
-    if error is None:
-        return {"problem": None, "wrong": frozenset()}
-    told = problems.problem(error)
-    return {
-        "problem": told,
-        "wrong": getattr(error, "fields", frozenset()),
-        "status": told["status"],
-        "headers": problems.headers_of(error),
-    }

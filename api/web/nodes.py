@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import get_args
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from api import problems
 from api.auth import Caller, ServiceOf
 from api.routes.labs import Name
-from api.routes.logs import last_lines
+from api.routes.logs import Lines, Source, last_lines
 from api.routes.power import Action, NodeName, submit_power
 from api.service import Service
 from api.web import pages
@@ -20,8 +20,6 @@ from api.web.visit import PageRoute, Using
 from lab.errors import LabError, NotFound
 
 router = APIRouter(prefix="/labs/{name}", route_class=PageRoute, include_in_schema=False)
-
-SOURCES = ("engine", "journal", "console")
 
 
 @router.post("/power/{action}", operation_id="powerLab")
@@ -52,8 +50,8 @@ async def logs(
     caller: Using,
     name: Name,
     node: NodeName,
-    source: Literal["engine", "journal", "console"] = "engine",
-    lines: Annotated[int, Query(ge=1, le=5000)] = 200,
+    source: Source = "engine",
+    lines: Lines = 200,
 ) -> Response:
     """The last lines of a node's log."""
     told, found = None, []
@@ -70,7 +68,7 @@ async def logs(
         name=name,
         node=node,
         source=source,
-        sources=SOURCES,
+        sources=get_args(Source),
         lines=found,
         limit=lines,
         problem=told,
@@ -80,10 +78,8 @@ async def logs(
 def _power(
     request: Request, service: Service, caller: Caller, name: str, node: str, action: Action
 ) -> Response:
-    try:
+    def act() -> str:
         submit_power(service, caller, name, node, action)
-    except NotFound:
-        raise
-    except LabError as error:
-        return lab_page(request, service, caller, name, error=error)
-    return pages.go(f"/labs/{name}")
+        return f"/labs/{name}"
+
+    return pages.done(act, partial(lab_page, request, service, caller, name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,6 +13,8 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from api import problems
+from lab.errors import LabError, NotFound
 from lab.spec import format_duration, format_size
 from lab.state.jobs import OPEN
 
@@ -86,7 +88,10 @@ def page(
     query = f"?{request.url.query}" if request.url.query else ""
     data.setdefault("at", request.url.path + query)
     text = _TEMPLATES.get_template(template).render(
-        caller=caller, may=caller is not None and caller.may("use"), **data
+        caller=caller,
+        may=caller is not None and caller.may("use"),
+        admin=caller is not None and caller.may("admin"),
+        **data,
     )
     return HTMLResponse(text, status_code=status, headers={**_HEADERS, **(headers or {})})
 
@@ -101,3 +106,29 @@ def problem(
 def go(to: str) -> Response:
     """Have the browser GET another page of ours, after a form."""
     return RedirectResponse(to, status_code=303)
+
+
+def done(act: Callable[[], str], refused: Callable[[LabError], Response]) -> Response:
+    """Do what a form asks for, and go where ``act`` says; ``refused`` makes the page of an error.
+
+    Raises NotFound: there is no page then.
+    """
+    try:
+        return go(act())
+    except NotFound:
+        raise
+    except LabError as error:
+        return refused(error)
+
+
+def told(error: LabError | None) -> dict[str, Any]:
+    """What ``page`` is given to tell of an error, beside all else, and how it is answered."""
+    if error is None:
+        return {"problem": None, "wrong": frozenset()}
+    found = problems.problem(error)
+    return {
+        "problem": found,
+        "wrong": getattr(error, "fields", frozenset()),
+        "status": found["status"],
+        "headers": problems.headers_of(error),
+    }

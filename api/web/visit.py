@@ -125,4 +125,5 @@ async def _fields(request: Request) -> dict[str, str]:
 
 Looking = Annotated[Caller, Depends(Visit("read"))]
 Using = Annotated[Caller, Depends(Visit("use"))]
+Administering = Annotated[Caller, Depends(Visit("admin"))]
 Fields = Annotated[dict[str, str], Depends(_fields)]

@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.client.answers import Job, read
 from lab.client.wire import Wire, path_of
-from lab.errors import NotReady
+from lab.errors import LimitReached, NotReady
 from lab.progress import Event, Listener
 from lab.wait import Deadline
 
@@ -54,9 +54,10 @@ class Jobs:
         deadline = deadline_of(timeout)
         so_far = _Heard()
         while True:
+            pause = AT_ONCE
             if listener is not None:
-                self._hear(job, so_far, listener, deadline)
-            found = self.get(job, wait=0 if listener else min(AT_ONCE, deadline.left))
+                pause = self._hear(job, so_far, listener, deadline)
+            found = self.get(job, wait=min(pause, deadline.left))
             if found.over:
                 if listener is not None and not so_far.ended:  # the stream broke before its end
                     self._hear(job, so_far, listener, deadline)
@@ -85,8 +86,18 @@ class Jobs:
         if answer.status == 202:
             self.follow(read(answer.body, Job).id, listener, timeout=deadline.left).check()
 
-    def _hear(self, job: str, so_far: _Heard, listener: Listener, deadline: Deadline) -> None:
-        """Hear what a job does from where ``so_far`` ends, until the stream ends or breaks."""
+    def _hear(self, job: str, so_far: _Heard, listener: Listener, deadline: Deadline) -> float:
+        """Hear what a job does from where ``so_far`` ends, until the stream ends or breaks.
+
+        Gives the seconds until there may be another stream: our token may have too many.
+        """
+        try:
+            self._listen(job, so_far, listener, deadline)
+        except LimitReached as error:
+            return error.retry_after or AT_ONCE
+        return 0.0
+
+    def _listen(self, job: str, so_far: _Heard, listener: Listener, deadline: Deadline) -> None:
         path = path_of("jobs", job, "events")
         with closing(self._wire.stream(path, after=so_far.last, silence=deadline.left)) as told:
             for event in told:

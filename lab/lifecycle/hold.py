@@ -35,6 +35,10 @@ def hold(
             ctx.progress.note(kind, text)
             waiting.enter_context(ctx.progress.step(kind, text))
 
+        def needless() -> bool:
+            ctx.progress.halt()
+            return unless is not None and unless()
+
         deadline = Deadline.after(PATIENCE)
         with lock(
             ctx.home,
@@ -43,7 +47,7 @@ def hold(
             shared=shared,
             deadline=deadline,
             on_wait=wait_for,
-            unless=unless,
+            unless=needless,
         ) as held:
             waiting.close()
             yield held

@@ -124,6 +124,7 @@ def first_missing(
         for number in attempts(deadline, first=pause, most=max(0.25, pause)):
             if over.is_set():
                 break
+            ctx.progress.halt()
             if number % 8 == 7 and node.guest not in ctx.hypervisor.guests():
                 raise NotReady(
                     f"{node.name} ended while it was waited for",

@@ -41,6 +41,7 @@ def _wait(ctx: Context, turns: int, place: int, held: ExitStack) -> None:
     with ctx.progress.step("turn", "waiting while other labs start"):
         until_first(ctx.home, "turn", place)
         for _ in attempts(Deadline.after(PATIENCE), most=0.05):
+            ctx.progress.halt()
             if take_free(ctx.home, "turn", turns, held):
                 return
     raise NotReady(

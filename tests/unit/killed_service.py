@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -61,7 +63,10 @@ def in_child(act: Callable[[], None]) -> int:
         try:
             act()
             code = 0
+        except BaseException:  # noqa: BLE001  # the child ends here, whatever it is
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 

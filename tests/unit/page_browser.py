@@ -53,6 +53,22 @@ def window(browser: Browser, here: Serving, token: str = "", **wanted: Any) -> I
         context.close()
 
 
+def tab_to(page: Page, wanted: str) -> None:
+    """Go on with Tab, as a person does, to the element with that id; each stop can be seen."""
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        at = page.evaluate(
+            "() => { const at = document.activeElement, box = at.getBoundingClientRect();"
+            " return {id: at.id, seen: box.width > 0 && box.height > 0,"
+            " ring: getComputedStyle(at).outlineStyle} }"
+        )
+        assert at["seen"], at
+        assert at["ring"] != "none", at
+        if at["id"] == wanted:
+            return
+    raise AssertionError(f"Tab does not lead to {wanted}")
+
+
 def serious(said: Any) -> bool:
     """Whether a line of the console tells of a mistake; to be refused or led to sign in is none."""
     refused = ("status of", "EventSource's response has a MIME type")

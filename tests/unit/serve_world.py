@@ -15,9 +15,11 @@ import uvicorn
 from httpx import Client, Response
 from lifecycle_world import World
 
+from api.contexts import Opener
 from api.server import config, listen
 from api.service import Service
 from lab.lifecycle import token as tokens
+from lab.lifecycle.context import open_context
 from lab.lifecycle.token import Quota
 from lab.names import LOOPBACK
 from lab.servefile import Serve
@@ -90,9 +92,9 @@ class Site:
 
 
 @contextmanager
-def site(root: Path, **changes: Any) -> Iterator[Site]:
+def site(root: Path, opener: Opener = open_context, **changes: Any) -> Iterator[Site]:
     """A service for the block; one at a time in a process, as DBOS is."""
-    service = Service(settings_of(root, **changes))
+    service = Service(settings_of(root, **changes), opener)
     try:
         service.open()
         admin = tokens.create(service.store, "root", scope="admin", project="admin").text

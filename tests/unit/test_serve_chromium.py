@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from page_browser import CHROMIUM, NEEDED, chromium, make, window
+from page_browser import CHROMIUM, NEEDED, chromium, make, tab_to, window
 from playwright.sync_api import Browser, Page, expect
 from serve_process import Serving, environment, serving
 
@@ -35,22 +35,6 @@ def here(home: Path) -> Iterator[Serving]:
 def browser() -> Iterator[Browser]:
     with chromium() as found:
         yield found
-
-
-def tab_to(page: Page, wanted: str) -> None:
-    """Go on with Tab, as a person does, to the element with that id; each stop can be seen."""
-    for _ in range(60):
-        page.keyboard.press("Tab")
-        at = page.evaluate(
-            "() => { const at = document.activeElement, box = at.getBoundingClientRect();"
-            " return {id: at.id, seen: box.width > 0 && box.height > 0,"
-            " ring: getComputedStyle(at).outlineStyle} }"
-        )
-        assert at["seen"], at
-        assert at["ring"] != "none", at
-        if at["id"] == wanted:
-            return
-    raise AssertionError(f"Tab does not lead to {wanted}")
 
 
 def mark(page: Page) -> None:
@@ -263,7 +247,9 @@ def test_a_narrow_window(browser: Browser, here: Serving, scheme: str) -> None:
         dark = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
         assert (dark == "rgb(19, 24, 23)") == (scheme == "dark")
         name = made["name"]
-        for path in ("/", f"/labs/{name}", f"/jobs/{made['job']}", f"/labs/{name}/nodes/n1/logs"):
+        lab = f"/labs/{name}"
+        own = (lab, f"{lab}/nodes/n1/logs", f"{lab}/snapshots", f"/jobs/{made['job']}")
+        for path in ("/", "/images", "/templates", *own):
             page.goto(path)
             page.evaluate("() => document.querySelectorAll('details').forEach(d => d.open = true)")
             assert page.evaluate("() => document.documentElement.scrollWidth") <= 400, path

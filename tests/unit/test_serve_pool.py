@@ -8,12 +8,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pool_world import SPEC, members, pool, until, until_full
 from serve_world import BODY, MEMORY, Site, site
 
+from lab.cli import main
 from lab.errors import Conflict
 from lab.lifecycle import pool as pools
 from lab.lifecycle.down import down
@@ -189,4 +191,41 @@ def test_commands_of_the_host_treat_members_as_what_they_are(here: Site) -> None
             up(ctx, replace(SPEC, name=ours[0].name), exist_ok=True)
         down(ctx, ours[0].name)
     until(lambda: ours[0].name not in {lab.name for lab in members(here)}, "it is still there")
+    until_full(here, 3)
+
+
+def test_labs_that_may_exist_beside_a_pool(
+    here: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Protects pipelines that say `lab up --exist-ok`: one lab, theirs, never one in a pool."""
+    for name, value in (
+        ("LAB_HOME", str(tmp_path / "none")), ("XDG_CONFIG_HOME", str(tmp_path / "config")),
+        ("LAB_URL", str(here.client.base_url)), ("LAB_TOKEN", here.token("pipeline")),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+
+    def lab_up(*words: str, code: int = 0) -> tuple[str, str]:
+        words = ("up", "galera", "--nodes", "2", "--memory", "384M", "--exist-ok", *words)
+        assert main((*words, "-o", "name")) == code
+        said = capsys.readouterr()
+        return said.out.strip(), said.err
+
+    # The plain name is free: the lab has it, as without a pool.
+    until_full(here, 3)
+    kept = {lab.name for lab in members(here)}
+    assert lab_up()[0] == lab_up()[0] == "galera"
+    assert {lab.name for lab in members(here)} == kept
+    # The name of a lab in a pool is taken, as another project's is.
+    assert "exists already" in lab_up("--name", min(kept), code=4)[1]
+    here.ask("DELETE", "/v1/labs/galera?wait=20")
+    # It is another's: a lab of the pool will do, and is the same one from then on.
+    here.make("galera", token=here.token("others", project="others"))
+    claimed = lab_up()[0]
+    assert claimed in kept
+    until_full(here, 3)
+    assert lab_up()[0] == claimed
+    assert here.service.store.labs.get(claimed).project == "shop"
+    for name in (claimed, "galera"):
+        here.ask("DELETE", f"/v1/labs/{name}?wait=20")
     until_full(here, 3)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +14,10 @@ from pool_world import members, pool, until, until_full
 from serve_world import BODY, MEMORY, site
 
 from lab.errors import InvalidSpec
+from lab.lifecycle.context import Context
 from lab.names import EVERYWHERE
 from lab.poolfile import WarmPool, parse
+from lab.settings import Settings
 from lab.spec import LabSpec, NodeSize
 
 
@@ -32,6 +38,31 @@ def test_members_make_room_for_requests(tmp_path: Path) -> None:
         here.ask("DELETE", "/v1/labs/other?wait=20")
         until_full(here, 3)  # there is room again
         assert here.service.admission.used().memory <= 8 * MEMORY
+
+
+def test_a_member_that_boots_is_called_off_at_once(tmp_path: Path) -> None:
+    """Protects requests on a small host: nobody waits until the nodes of a pool have booted."""
+
+    @contextmanager
+    def slow(settings: Settings) -> Iterator[Context]:
+        with World(tmp_path, boot_seconds=20.0).open() as ctx:
+            yield replace(ctx, settings=settings)
+
+    with site(tmp_path, slow, pool=(pool(1),), memory=2 * MEMORY) as here:
+
+        def forms() -> bool:
+            return any(event.step == "form" for event in here.service.store.events.latest())
+
+        until(forms, "the pool does not fill")
+        asked = time.monotonic()
+        job = here.ask("POST", "/v1/labs", {**BODY, "name": "other", "nodes": 1}).json()["id"]
+        until(lambda: here.service.store.jobs.get(job).state == "running", "it waits", 10.0)
+        assert time.monotonic() - asked < 5.0
+        fill = here.ask("GET", "/v1/jobs?kind=fill").json()["items"][0]
+        assert fill["state"] == "cancelled"
+        assert members(here) == []
+        here.ask("POST", f"/v1/jobs/{job}/cancel")
+        until(lambda: here.service.store.jobs.get(job).state == "cancelled", "it boots", 5.0)
 
 
 def test_a_pool_stays_within_the_budget(tmp_path: Path) -> None:

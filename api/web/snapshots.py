@@ -1,0 +1,87 @@
+"""A lab's snapshots as a page: taken, gone back to, removed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from api.auth import Caller, ServiceOf
+from api.routes import snapshots
+from api.routes.labs import Name
+from api.routes.snapshots import Label
+from api.service import Service
+from api.web import forms, pages
+from api.web.visit import Fields, Looking, PageRoute, Using
+from lab.errors import LabError
+
+router = APIRouter(prefix="/labs/{name}/snapshots", route_class=PageRoute, include_in_schema=False)
+
+
+@router.get("", operation_id="snapshotsPage")
+def show(request: Request, service: ServiceOf, caller: Looking, name: Name) -> Response:
+    """The snapshots of a lab, and a form that takes one."""
+    return _snapshots(request, service, caller, name)
+
+
+@router.post("", operation_id="takeSnapshot")
+def take(
+    request: Request, service: ServiceOf, caller: Using, name: Name, fields: Fields
+) -> Response:
+    """Take a snapshot, and show its job."""
+
+    def act() -> str:
+        asked, key = forms.snapshot_request(fields), forms.key_of(fields)
+        return f"/jobs/{snapshots.submit_take(service, caller, name, asked, key).id}"
+
+    return pages.done(act, partial(_snapshots, request, service, caller, name, typed=fields))
+
+
+@router.post("/{label}/rollback", operation_id="rollBack")
+def roll_back(
+    request: Request, service: ServiceOf, caller: Using, name: Name, label: Label, fields: Fields
+) -> Response:
+    """Put the lab, or one node, back to a snapshot, and show the job."""
+
+    def act() -> str:
+        asked = forms.rollback_request(label, fields)
+        return f"/jobs/{snapshots.submit_rollback(service, caller, name, asked).id}"
+
+    return pages.done(act, partial(_snapshots, request, service, caller, name))
+
+
+@router.post("/{label}/delete", operation_id="deleteSnapshot")
+def delete(
+    request: Request, service: ServiceOf, caller: Using, name: Name, label: Label
+) -> Response:
+    """Remove a snapshot, and show its job."""
+
+    def act() -> str:
+        return f"/jobs/{snapshots.submit_delete(service, caller, name, label).id}"
+
+    return pages.done(act, partial(_snapshots, request, service, caller, name))
+
+
+def _snapshots(
+    request: Request,
+    service: Service,
+    caller: Caller,
+    name: str,
+    error: LabError | None = None,
+    *,
+    typed: Mapping[str, str] | None = None,
+) -> Response:
+    found = snapshots.snapshots(service, caller, name)
+    return pages.page(
+        request,
+        "snapshots.html",
+        at=f"/labs/{name}/snapshots",
+        name=name,
+        nodes=[node.name for node in service.store.nodes.of(name)],
+        snapshots=list(reversed(found)),
+        key=forms.new_key(),
+        typed=typed or {},
+        **pages.told(error),
+    )
