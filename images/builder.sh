@@ -37,6 +37,7 @@ build() {
 
 (build) </dev/null >>"$work/out/build.log" 2>&1
 echo "$?" >"$work/out/status"
-cd "$work/out" && tar --format=gnu --sparse --remove-files -cf "$result" -- *
+cd "$work/out" && find . -maxdepth 1 -type f -printf '%f\0' |
+    tar --format=gnu --sparse --null -T - -cf "$result"
 sync
 poweroff
