@@ -17,7 +17,7 @@ python := .venv/bin/python
 pytest = timeout --foreground --signal=INT --kill-after=120 $$(($(TEST_TIMEOUT) - SECONDS)) \
     $(python) -m pytest --ignore=tests/platform
 testvm = $(python) -m testvm test --releases "$(ZFS_RELEASES)" -- $(PYTEST)
-scripts = $(shell grep -rslE '^\#! ?(/usr)?/bin/(env )?(ba)?sh' .ci scripts images testvm)
+scripts = $(shell grep -rslE '^\#! ?(/usr)?/bin/(env )?(ba)?sh' .ci scripts images testvm packaging)
 
 .PHONY: help up setup setup-tests venv venv-serve venv-dev lint format test test-unit test-e2e test-zfs test-zfs-keep bench lock clean
 

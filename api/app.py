@@ -11,7 +11,21 @@ from fastapi.routing import APIRoute
 from api import problems, web
 from api.auth import FailedLogins, Needs, Reader
 from api.guard import Guard
-from api.routes import catalog, events, health, host, jobs, labs, logs, power, snapshots, tokens
+from api.routes import (
+    archives,
+    catalog,
+    events,
+    health,
+    host,
+    jobs,
+    labs,
+    logs,
+    power,
+    preview,
+    snapshots,
+    tokens,
+    tunnels,
+)
 from api.service import Service
 
 own = APIRouter(tags=["host"])
@@ -28,12 +42,15 @@ _ROUTERS = (
     own,
     health.router,
     labs.router,
+    preview.router,
     snapshots.router,
     power.router,
     logs.router,
+    tunnels.router,
     jobs.router,
     events.router,
     host.router,
+    archives.router,
     catalog.router,
     tokens.router,
 )

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.requests import HTTPConnection
 
 from api.service import Service
 from lab.errors import Forbidden, LimitReached, NotFound, Unauthorized
@@ -103,14 +104,14 @@ class FailedLogins:
         return times
 
 
-def service_of(request: Request) -> Service:
+def service_of(request: HTTPConnection) -> Service:
     """The service that a request came to."""
     service = request.app.state.service
     assert isinstance(service, Service)  # noqa: S101  # for the type checker
     return service
 
 
-def identified(request: Request, text: str | None) -> Caller:
+def identified(request: HTTPConnection, text: str | None) -> Caller:
     """Whose token ``text`` is; also told to the log and the audit trail.
 
     Raises Unauthorized, and LimitReached after too many failures from that address.

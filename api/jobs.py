@@ -57,6 +57,15 @@ def _step(job: str) -> None:
         _running.perform(job)
 
 
+def _kept(name: str) -> LabError:
+    """A lab failed and is kept, but we did not live to say so, nor why."""
+    return LabError(
+        f"the lab {name} failed, and is kept as it is until its lease ends",
+        hint="the events of the job say how far it came",
+        details=["the service was cut before it could tell why"],
+    )
+
+
 class _Cut(BaseException):
     """The service ends: the next one does the job."""
 
@@ -227,12 +236,16 @@ class Jobs:
         except Exception as error:  # noqa: BLE001  # whatever it is: the job has ended
             log.error("a job failed", exc_info=error)
             state, problem = "failed", problems.internal()
+        if problem and (left := lab_of(self._store, job.id)) is not None:
+            lab = left.name  # it was to be kept
         self._end(job, state, lab, problem, about=about)
 
     def _do(self, job: JobRecord) -> str:
         service = self._service
         made = lab_of(self._store, job.id) if job.state == "running" else None
         if made is not None and made.state not in ("creating", "removing"):
+            if made.state == "failed":
+                raise _kept(made.name)
             return made.name  # ready, but we did not live to say so
         need = self._need(job)
         if need is None:

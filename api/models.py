@@ -71,6 +71,9 @@ class LabRequest(Cluster):
         None
     )
     protected: Annotated[bool, Field(description="Not to be removed without force.")] = False
+    keep_failed: Annotated[
+        bool, Field(description="If it fails, the lab stays as it is until its lease ends.")
+    ] = False
 
 
 class LabPatch(Asked):
@@ -178,7 +181,7 @@ class Job(BaseModel):
         str,
         Field(
             description="What it is about besides or instead of that, once known.",
-            examples=["image:KEY", "template:KEY", "snapshot:LABEL"],
+            examples=["image:KEY", "template:KEY", "snapshot:LABEL", "snapshots:A,B"],
         ),
     ]
     project: str

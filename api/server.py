@@ -27,6 +27,8 @@ _KEEP_ALIVE = 30
 _BACKLOG = 512
 _GRACE = 5
 _CONNECTIONS = 1000
+_MESSAGE = 1 << 20
+"""The largest message of a WebSocket, in bytes."""
 
 
 class _Server(uvicorn.Server):
@@ -88,6 +90,9 @@ def config(service: Service) -> uvicorn.Config:
     return uvicorn.Config(
         create_app(service),
         http=protocol(serve.request_timeout),
+        ws="websockets-sansio",
+        ws_max_size=_MESSAGE,
+        ws_per_message_deflate=False,  # SSH is encrypted, and consoles say little
         log_config=None,
         access_log=False,
         server_header=False,

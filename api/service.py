@@ -66,6 +66,9 @@ class Service:
         self.programs = Seats(32, "programs run in nodes")
         self.followers = Seats(32, "logs are followed")
         self.streams = Shares(64, "streams of events are open for this token")
+        self.sweeps = Seats(1, "clearing up goes on")
+        self.transfers = Seats(4, "archives are on their way")
+        self.tunnels = Seats(32, "tunnels lead into nodes")
         self._alone = ExitStack()
 
     def open(self) -> None:

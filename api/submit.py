@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from api.service import Service
 
 
-_ONCE: tuple[JobKind, ...] = ("delete", "delete-image", "delete-template", "delete-snapshot")
+_ONCE: tuple[JobKind, ...] = (
+    "delete",
+    "delete-image",
+    "delete-template",
+    "delete-snapshot",
+    "prune-snapshots",
+)
 """What need not be done twice."""
 
 

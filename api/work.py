@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab import schedule
-from lab.errors import Conflict, NotFound
+from lab.errors import Conflict, Interrupted, LabError, NotFound
 from lab.lifecycle import gc, image, look, power, snapshot, template
 from lab.lifecycle.context import Context, Origin
 from lab.lifecycle.down import down
@@ -87,7 +87,21 @@ def create(ctx: Context, task: Task) -> str:
     if made is not None:
         ctx.progress.note("undo", f"removing what was made of {made.name}: the service was cut")
         _clear(ctx, made.name)
-    return up(ctx, spec_of(task.asked), cold=bool(task.asked["cold"])).name
+    keep = bool(task.asked.get("keep_failed"))
+    try:
+        return up(ctx, spec_of(task.asked), cold=bool(task.asked["cold"]), keep_failed=keep).name
+    except LabError as error:
+        if keep and (kept := lab_of(ctx.store, task.job.id)) is not None:
+            _keep(ctx, kept.name, error)
+        raise
+
+
+def _keep(ctx: Context, name: str, error: LabError) -> None:
+    """Say in ``error`` that the lab stays; of a job that was cancelled it does not."""
+    if isinstance(error, Interrupted):
+        down(ctx, name, force=True)
+    else:
+        error.details += (f"the lab {name} is kept as it is until its lease ends",)
 
 
 def delete(ctx: Context, task: Task) -> str:
@@ -204,6 +218,13 @@ def delete_snapshot(ctx: Context, task: Task) -> str:
     return _removed(task, lambda label: snapshot.remove(ctx, task.job.lab, [label]))
 
 
+def prune_snapshots(ctx: Context, task: Task) -> str:
+    """Remove the snapshots that a lab's schedule does not keep; which, by this try."""
+    _same(ctx, task)
+    done = snapshot.rotate(ctx, task.job.lab, take_due=False)
+    return f"snapshots:{','.join(line.partition('@')[2] for line in done)}"
+
+
 def roll_back(ctx: Context, task: Task) -> str:
     """Put a lab or a node back to a snapshot, and wait until it is ready."""
     _same(ctx, task)
@@ -226,6 +247,7 @@ WORK: Mapping[JobKind, Callable[[Context, Task], str]] = {
     "delete-template": delete_template,
     "snapshot": take_snapshot,
     "delete-snapshot": delete_snapshot,
+    "prune-snapshots": prune_snapshots,
     "rollback": roll_back,
 }
 """Each kind of job. It gives the name of the lab, or what else it is about.
@@ -236,6 +258,7 @@ A function may be called once more after it was cut anywhere.
 ABOUT_OTHERS: tuple[JobKind, ...] = (
     "snapshot",
     "delete-snapshot",
+    "prune-snapshots",
     "build-image",
     "delete-image",
     "build-template",

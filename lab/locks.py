@@ -21,6 +21,8 @@ LockKind = Literal["lab", "template", "image", "state", "turn"]
 
 PROBE_GRACE = 0.05
 """Seconds before a lock counts as busy; ``held`` takes a free one for microseconds."""
+PROBE_PATIENCE = 5.0
+"""Seconds that it may keep one on a host so busy that it does not get on."""
 
 
 class _Needless(Exception):
@@ -56,6 +58,9 @@ def lock(
     how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     needless = False
     fd = _acquire(path, how, Deadline.after(PROBE_GRACE))
+    patience = Deadline.after(PROBE_PATIENCE)
+    while fd is None and not patience.passed and _asked_for(path):
+        fd = _acquire(path, how, Deadline.after(PROBE_GRACE))
     if fd is None and wait:
         if on_wait is not None:
             on_wait(_holder(path))
@@ -202,6 +207,17 @@ def _holder(path: Path) -> int | None:
         os.kill(pid, 0)
         return pid
     return None
+
+
+def _asked_for(path: Path) -> bool:
+    """True if ``held`` has the lock: exclusively, but without a note of who that is."""
+    if _holder(path) is not None:
+        return False
+    fd = _open(path)
+    try:
+        return not _try(fd, fcntl.LOCK_SH)
+    finally:
+        os.close(fd)
 
 
 def _busy(kind: LockKind, name: str, pid: int | None) -> Busy:

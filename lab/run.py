@@ -264,6 +264,27 @@ def conversation(argv: Sequence[str], *, stall: float) -> Iterator[Conversation]
 
 
 @contextlib.contextmanager
+def on_terminal(argv: Sequence[str]) -> Iterator[int]:
+    """Run ``argv`` on a raw terminal of its own, ended with the block; gives our end of that.
+
+    Raises HostUnfit if the program is not installed.
+    """
+    import pty
+    import tty
+
+    require(argv[0])
+    ours, its = (os.fdopen(end, "r+b", buffering=0) for end in pty.openpty())
+    with ours:
+        with its as end:
+            tty.setraw(end.fileno())
+            process = subprocess.Popen(argv, 0, None, end, end, end, start_new_session=True)
+        try:
+            yield ours.fileno()
+        finally:
+            _kill_session(process)
+
+
+@contextlib.contextmanager
 def _piped(
     argv: Sequence[str],
     env: Mapping[str, str] | None,

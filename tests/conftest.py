@@ -24,6 +24,7 @@ pytest.register_assert_rewrite(
     "hypervisor_cold",
     "hypervisor_contract",
     "hypervisor_memory",
+    "hypervisor_redirects",
     "hypervisor_site",
     "storage_basics",
     "storage_contract",

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
+from pydantic import BaseModel, Field
 
 from api.answers import ID_LIMIT
 from api.auth import Admin, Reader, ServiceOf
-from api.models import AuditEntry, Capacity, Host, Page
+from api.models import Asked, AuditEntry, Capacity, Host, Page
+from api.service import Service
 from lab import host as machine
 from lab.lifecycle import authority
+from lab.lifecycle.gc import gc
 
 router = APIRouter(prefix="/v1", tags=["host"])
 
@@ -54,6 +58,40 @@ class Pem(Response):
 def ca(service: ServiceOf, _: Reader) -> Pem:
     """The certificate that clients check database servers with, as PEM."""
     return Pem(authority.certificate(service.settings.home).read_bytes())
+
+
+class GcRequest(Asked):
+    """What to clear away, as for `lab gc`."""
+
+    dry_run: Annotated[bool, Field(description="Only say what would go.")] = False
+    orphans: Annotated[
+        bool, Field(description="Also what carries our tag but is not recorded.")
+    ] = False
+    unused: Annotated[
+        bool, Field(description="Also images and templates of which nothing is made now.")
+    ] = False
+    age: Annotated[
+        float, Field(ge=0, le=10 * 366 * 86400, description="Of those: not used for so long.")
+    ] = 0.0
+
+
+class GcReport(BaseModel):
+    """What was removed, what was left and why, and what schedules had done to snapshots."""
+
+    removed: list[str]
+    left: list[str]
+    snapshots: list[str]
+
+
+@router.post("/host/gc", operation_id="collectGarbage")
+async def collect(service: ServiceOf, _: Admin, asked: GcRequest) -> GcReport:
+    """Clear away what is left over; what expires and what its own jobs leave the service clears."""
+    return await service.sweeps.run(partial(_collect, service, asked))
+
+
+def _collect(service: Service, asked: GcRequest) -> GcReport:
+    with service.contexts.use() as ctx:
+        return GcReport(**vars(gc(ctx, **asked.model_dump())))
 
 
 @router.get("/audit", operation_id="listAudit")

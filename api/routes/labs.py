@@ -160,18 +160,24 @@ def _default_ttl(service: Service, caller: Caller) -> float:
     return min(service.settings.serve.default_ttl, caller.token.max_ttl or float("inf"))
 
 
-def submit_create(
-    service: Service, caller: Caller, asked: LabRequest, key: str | None
-) -> JobRecord:
-    """The job that makes a lab, begun; raises what refuses it."""
+def requested(service: Service, caller: Caller, asked: LabRequest) -> dict[str, Any]:
+    """``asked`` as a job's request, with its lease; raises InvalidSpec, Forbidden."""
     request = {k: "" if v is None else v for k, v in asked.model_dump().items()}
     request |= {"heartbeat": asked.heartbeat, "idle": asked.idle}
     ttl = asked.ttl or asked.heartbeat or _default_ttl(service, caller)
     check_ttl(service, caller, max(ttl, asked.heartbeat or 0.0))
     request |= {"ttl": ttl, "owner": caller.token.name}
     blueprint(asked.blueprint)
+    service.settings.profile_of(spec_of(request).profile)
+    return request
+
+
+def submit_create(
+    service: Service, caller: Caller, asked: LabRequest, key: str | None
+) -> JobRecord:
+    """The job that makes a lab, begun; raises what refuses it."""
+    request = requested(service, caller, asked)
     spec = spec_of(request)
-    service.settings.profile_of(spec.profile)
     job = new_job(caller, "create", request, lab=spec.name, key=key)
 
     def check() -> None:

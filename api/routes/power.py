@@ -56,8 +56,7 @@ async def execute(
     service: ServiceOf, caller: User, name: Name, node: NodeName, asked: Command
 ) -> Output:
     """Run a program in a node as root, if the service's settings allow it."""
-    if not service.settings.serve.execute:
-        raise Forbidden("programs are not to be run in nodes here")
+    check_execute(service)
     return await service.programs.run(partial(_execute, service, caller, name, node, asked))
 
 
@@ -73,6 +72,12 @@ async def power_node(
 ) -> Response:
     """Start, stop, restart or kill a node; to kill is to pull the plug."""
     return await _power(service, caller, name, node, action, wait)
+
+
+def check_execute(service: Service) -> None:
+    """Raise Forbidden if the settings keep everybody out of nodes."""
+    if not service.settings.serve.execute:
+        raise Forbidden("programs are not to be run in nodes here")
 
 
 def _execute(service: Service, caller: Caller, name: str, node: str, asked: Command) -> Output:

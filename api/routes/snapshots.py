@@ -47,6 +47,12 @@ class SnapshotRequest(Asked):
     name: Annotated[str, Field(max_length=40, examples=["before-upgrade"])] = "manual"
 
 
+class Pruned(BaseModel):
+    """What a schedule did not keep."""
+
+    removed: Annotated[list[str], Field(examples=[["hourly.20261121t110000"]])]
+
+
 class RollbackRequest(Asked):
     """Where to go back to."""
 
@@ -82,6 +88,19 @@ async def take(
     """Take a snapshot of a lab, running or stopped: all disks of all nodes, at one moment."""
     job = await run_in_threadpool(submit_take, service, caller, name, asked, key)
     return await outcome(service, job, wait, _taken)
+
+
+@router.post(
+    "/snapshots/prune",
+    operation_id="pruneSnapshots",
+    status_code=202,
+    response_model=Job,
+    responses={200: {"model": Pruned, "description": "They are gone."}},
+)
+async def prune(service: ServiceOf, caller: User, name: Name, wait: Wait) -> Response:
+    """Remove the snapshots that are more than the lab's schedule keeps; others stay."""
+    job = await run_in_threadpool(_prune, service, caller, name)
+    return await outcome(service, job, wait, _pruned)
 
 
 @router.delete(
@@ -141,6 +160,18 @@ def submit_delete(service: Service, caller: Caller, name: str, label: str) -> Jo
     request = {"created_at": record.created_at}
     job = new_job(caller, "delete-snapshot", request, lab=name, about=about, project=record.project)
     return submit(service, job)
+
+
+def _prune(service: Service, caller: Caller, name: str) -> JobRecord:
+    record = caller.lab(service, name)
+    request = {"created_at": record.created_at}
+    job = new_job(caller, "prune-snapshots", request, lab=name, project=record.project)
+    return submit(service, job)
+
+
+def _pruned(job: JobRecord) -> Response:
+    labels = job.about.partition(":")[2]
+    return JSONResponse(Pruned(removed=labels.split(",") if labels else []).model_dump())
 
 
 def submit_rollback(

@@ -20,7 +20,8 @@ Where = Annotated[
     str, typer.Argument(metavar="FILE", show_default=False, help="A file, or - for stdout.")
 ]
 From = Annotated[
-    str, typer.Argument(metavar="FILE", show_default=False, help="A file, or - for stdin.")
+    str,
+    typer.Argument(metavar="FILE", show_default=False, help="A file, a URL, or - for stdin."),
 ]
 Key = Annotated[
     str,

@@ -61,8 +61,10 @@ def ssh(ctx: typer.Context, name: flags.Name = "", node: flags.Node = "") -> int
     app = app_of(ctx)
     where = flags.node(node)
     with app.open() as session:
-        argv = session.ssh_argv(pick(session, name), where)
-    return run_child([*argv, *(app.after_dashes or ())], app.interrupts)
+        opened = session.ssh(pick(session, name), where)
+    with opened as found:
+        argv = [*found.argv, *(app.after_dashes or ())]
+        return run_child(argv, app.interrupts, env=found.env)
 
 
 @manual(
@@ -113,5 +115,5 @@ def console(ctx: typer.Context, name: flags.Name = "", node: flags.Node = "") ->
     app = app_of(ctx)
     where = flags.node(node)
     with app.open() as session:
-        argv = session.console_argv(pick(session, name), where)
-    return run_child(argv, app.interrupts)
+        found = session.console(pick(session, name), where)
+    return run_child(found.argv, app.interrupts, env=found.env)

@@ -6,33 +6,35 @@ there is none of, and so says that it needs the host itself.
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
+from lab.cli.making import Making
 from lab.cli.session import Session
 from lab.client import Client
-from lab.errors import Conflict, InvalidSpec, NotReady
-from lab.lifecycle.views import FIRST_USE
-from lab.progress import Event, Step
+from lab.errors import InvalidSpec, NotReady
+from lab.progress import Event
 
 if TYPE_CHECKING:
-    from lab.client import Lab
+    from lab.cli.into import Program
     from lab.client.client import Action
     from lab.exchange.header import Kind
     from lab.lifecycle.context import Context
     from lab.lifecycle.query import Client as SqlProgram
     from lab.lifecycle.sql import Account
     from lab.lifecycle.views import (
+        ExportView,
+        GcReport,
         ImageView,
         ImportView,
         LabStatus,
         LabView,
+        Preview,
         Rows,
         SnapshotView,
         TemplateView,
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _LONGEST_EXEC = 600.0
 _QUERY_SECONDS = 600.0
-_READY_SECONDS = 600.0
 
 Ask = Callable[..., "Rows"]
 """As ``lab.lifecycle.sql.ask``."""
@@ -81,22 +82,12 @@ class RemoteSession(Session):
         timeout: float | None,
     ) -> LabView:
         """Make a lab; ``timeout``: seconds for all of it, a template's making included."""
-        if keep_failed:
-            _only_there("a service keeps nothing of what failed")
-        return self._here(self._up(spec, cold=cold, exist_ok=exist_ok, timeout=timeout))
+        making = Making(self._client, self._hear, cold, keep_failed, timeout)
+        return self._here(making.up(spec) if exist_ok else making.make(spec))
 
-    def _up(self, spec: LabSpec, *, cold: bool, exist_ok: bool, timeout: float | None) -> LabView:
-        if not exist_ok:
-            return self._make(spec, cold=cold, timeout=timeout)
-        try:
-            named = replace(spec, name=spec.name or spec.blueprint)
-            return self._same(spec, timeout) or self._make(named, cold=cold, timeout=timeout)
-        except Conflict:
-            # Somebody was faster; or the name is another project's.
-            found = self._same(spec, timeout)
-            if found is None and spec.name:
-                raise
-            return found or self._make(spec, cold=cold, timeout=timeout)
+    def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
+        """What ``up`` would make there now."""
+        return self._client.preview(spec, cold=cold)
 
     def down(self, name: str, *, force: bool = False) -> None:
         """Remove a lab."""
@@ -151,11 +142,20 @@ class RemoteSession(Session):
         for label in labels:
             self._client.snapshots.remove(name, label, listener=self._hear)
 
+    def prune_snapshots(self, name: str) -> list[str]:
+        """Remove what is more than the schedule keeps."""
+        removed = self._client.snapshots.prune(name, listener=self._hear)
+        return [f"removed {name}@{label}" for label in removed]
+
     def rollback(self, name: str, to: str, *, node: str | None, timeout: float) -> LabView:
         """Put a lab, or a node, back to a snapshot."""
         hear = self._hear
         found = self._client.rollback(name, to, node or "", timeout=timeout, listener=hear)
         return self._here(found)
+
+    def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
+        """Clear that host up, for its administrators."""
+        return self._client.gc(dry_run=dry_run, orphans=orphans, unused=unused, age=age)
 
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float
@@ -169,6 +169,19 @@ class RemoteSession(Session):
             ) from None
         limit = min(timeout, _LONGEST_EXEC)
         return self._client.execute(name, node, argv, stdin=text, timeout=limit).encode()
+
+    def ssh(self, name: str, node: str) -> AbstractContextManager[Program]:
+        """What opens a shell in a node, through the service."""
+        from lab.cli.into import ssh_through
+
+        return ssh_through(self._client.url, self._client.ssh_login(name, node), name, node)
+
+    def console(self, name: str, node: str) -> Program:
+        """What connects to a node's console, through the service."""
+        from lab.cli.into import console_through
+
+        self._client.get(name).node(node)
+        return console_through(self._client.url, name, node)
 
     def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
         """The last lines of a node's log, and with ``follow`` what comes after."""
@@ -206,12 +219,30 @@ class RemoteSession(Session):
         options = Path(tempfile.gettempdir()) / f"lab-client-{secrets.token_hex(16)}.cnf"
         return program(*self._login(name, node), options)
 
+    def export(self, kind: Kind, which: str, **options: Any) -> ExportView:
+        """Write an archive of the service's to a file or a pipe."""
+        from lab.exchange.files import target
+
+        if options.pop("host"):
+            _only_there("hosts send each other archives over SSH")
+        del options["command"]
+        where, resume = options.pop("where"), options.pop("resume")
+        to = target(where, resume=resume)
+        done = self._client.archives.fetch(kind, which, to, listener=self._hear, **options)
+        return replace(done, to=where)
+
     def import_(
         self, kind: Kind, where: str, *, resume: bool, warm_only: bool, talk: bool
     ) -> ImportView:
-        """Refused before anything is read."""
-        del kind, where, resume, warm_only, talk
-        _only_there("a service does not import archives")
+        """Have the service import a file, or what comes from a pipe."""
+        from lab.exchange.files import source
+
+        if talk:
+            _only_there("hosts send each other archives over SSH")
+        with source(where) as stream:
+            return self._client.archives.send(
+                kind, stream, resume=resume, warm_only=warm_only, listener=self._hear
+            )
 
     def images(self) -> list[ImageView]:
         """All images of the host."""
@@ -251,34 +282,6 @@ class RemoteSession(Session):
         """The same, with the certificate in a file of this machine."""
         return replace(view, ssl_ca=str(self.ca())) if view.ssl_ca else view
 
-    def _make(self, spec: LabSpec, *, cold: bool, timeout: float | None) -> LabView:
-        heard = _Heard(self._hear)
-        made = self._client.create(spec, cold=cold, timeout=timeout, listener=heard)
-        first_use = sum(step.seconds for step in heard.steps if step.step in FIRST_USE)
-        return replace(made, first_use_seconds=first_use, steps=tuple(heard.steps))
-
-    def _same(self, spec: LabSpec, timeout: float | None) -> LabView | None:
-        """The lab of ours that is there already, ready; None if there is none. Raises Conflict."""
-        timeout = timeout or _READY_SECONDS
-        name = spec.name or spec.blueprint
-        labs = {lab.name: lab for lab in self._client.labs()}
-        found = labs.get(name)
-        if found is None and not spec.name:  # the service gave it a number, or one of a pool
-            numbered = re.compile(rf"{re.escape(name)}-(\d+|[0-9a-f]{{6}})")
-            found = next((lab for n, lab in labs.items() if numbered.fullmatch(n)), None)
-        if found is None:
-            return None
-        if found.state == "creating":
-            found = self._client.wait(found.name, timeout=timeout)
-        if not _fits(found, spec):
-            raise Conflict(
-                f"the lab {found.name} exists and is not what was asked for",
-                hint=f"`lab status {found.name}` shows it; `lab down {found.name}` removes it",
-            )
-        if found.state == "stopped":
-            return self._power("start", found.name, None, timeout)
-        return self._client.wait(found.name, timeout=timeout)
-
     def _login(self, name: str, node: str | None) -> tuple[Account, int]:
         """Who logs in where; raises NotReady if the lab has no account yet."""
         from lab.lifecycle.sql import Account
@@ -289,50 +292,6 @@ class RemoteSession(Session):
             raise NotReady(f"the lab {name} is {lab.state}: it has no account for us (yet)")
         chosen = lab.node(node) if node else lab.nodes[0]
         return Account(lab.user, lab.password, chosen.host, ca), chosen.sql_port
-
-
-def _fits(lab: Lab, spec: LabSpec) -> bool:
-    """Whether ``lab`` is such as ``spec`` asks for; what that leaves open is fine."""
-    from lab.lifecycle.engine import recipe_of
-
-    size = spec.size
-    asked = (spec.blueprint, spec.nodes, size.memory, size.cpus)
-    there = (lab.blueprint, len(lab.nodes), lab.memory, lab.cpus)
-    return (
-        asked == there
-        and (not spec.engine or lab.image.startswith(f"{recipe_of(spec.engine)}-"))
-        and spec.image in ("", lab.image)
-        and spec.profile in ("", lab.profile)
-        and size.disk in (0, lab.disk)
-    )
-
-
-class _Heard:
-    """Passes events on, and keeps how long steps took, as ``Progress`` does where they are made."""
-
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
-        self._open = [Step("job")]
-
-    @property
-    def steps(self) -> list[Step]:
-        """The steps, with their parts in them."""
-        return self._open[0].steps
-
-    def __call__(self, event: Event) -> None:
-        """Hear an event; an end whose begin was heard of another service's life is passed over."""
-        self._listener(event)
-        if event.state == "begin":
-            beside = self._open[-1].steps
-            found = next((step for step in beside if step.step == event.step), Step(event.step))
-            if found not in beside:
-                beside.append(found)
-            self._open.append(found)
-        elif event.state != "note" and event.step in [step.step for step in self._open[1:]]:
-            while self._open.pop().step != event.step:
-                pass
-            place = next(s for s in self._open[-1].steps if s.step == event.step)
-            place.seconds += event.seconds
 
 
 def _only_there(why: str) -> NoReturn:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lab.cli.into import Program, SqlClient
     from lab.exchange.header import Kind
     from lab.lifecycle.context import Context
     from lab.lifecycle.views import (
@@ -35,14 +36,6 @@ if TYPE_CHECKING:
     from lab.settings import Settings
     from lab.spec import LabSpec
     from lab.state.store import Store
-
-
-class SqlClient(AbstractContextManager[object], Protocol):
-    """A database client's command line, and the file with the password while entered."""
-
-    @property
-    def argv(self) -> Sequence[str]:
-        """The command; the password is not in it."""
 
 
 @dataclass(frozen=True)
@@ -191,17 +184,19 @@ class Session:
 
         return execute(self._context, name, node, argv, stdin=stdin, timeout=timeout)
 
-    def ssh_argv(self, name: str, node: str) -> list[str]:
-        """The command that opens a shell in a node."""
+    def ssh(self, name: str, node: str) -> AbstractContextManager[Program]:
+        """What opens a shell in a node."""
+        from lab.cli.into import Program
         from lab.lifecycle.inside import ssh_argv
 
-        return ssh_argv(self._context, name, node)
+        return nullcontext(Program(ssh_argv(self._context, name, node)))
 
-    def console_argv(self, name: str, node: str) -> list[str]:
-        """The command that connects to a node's console."""
+    def console(self, name: str, node: str) -> Program:
+        """What connects to a node's console."""
+        from lab.cli.into import Program
         from lab.lifecycle.inside import console_argv
 
-        return console_argv(self._context, name, node)
+        return Program(console_argv(self._context, name, node))
 
     def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
         """Lines of a node's log."""

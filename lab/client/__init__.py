@@ -14,6 +14,7 @@ that cannot be reached is HostUnfit. Times are epoch seconds, durations seconds,
 ::
 
     client      what one can ask for
+      making    labs, and calling that off; builds: images and templates
       jobs      what takes time
       wire      requests, tried again where that is safe; events
         problem what the service refuses, as our errors

@@ -33,7 +33,13 @@ def cluster(spec: LabSpec) -> dict[str, Any]:
 
 
 def lab(
-    spec: LabSpec, *, cold: bool, protected: bool, heartbeat: float | None, idle: float | None
+    spec: LabSpec,
+    *,
+    cold: bool,
+    protected: bool = False,
+    heartbeat: float | None = None,
+    idle: float | None = None,
+    keep_failed: bool = False,
 ) -> dict[str, Any]:
     """The request for a lab; what is left open is left out."""
     return cluster(spec) | _said(
@@ -45,6 +51,7 @@ def lab(
         idle=idle,
         cold=cold,
         protected=protected,
+        keep_failed=keep_failed or None,
     )
 
 

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from lab.client import access, asked
-from lab.client.answers import Job, Lab, Page, lab_of, read
+from lab.client.answers import Lab, Page, lab_of, read
 from lab.client.builds import build
 from lab.client.heartbeat import alive
-from lab.client.jobs import AT_ONCE, Jobs, deadline_of
+from lab.client.jobs import AT_ONCE, Jobs
+from lab.client.making import make
 from lab.client.snapshots import Snapshots
 from lab.client.trust import check_pem
 from lab.client.wire import Wire, path_of
-from lab.errors import HostUnfit, LabError, NotFound, NotReady
+from lab.errors import NotFound, NotReady
 from lab.labfile import LabValues
-from lab.lifecycle.views import ImageView, TemplateView
+from lab.lifecycle.shell import SshLogin
+from lab.lifecycle.views import GcReport, ImageView, Preview, TemplateView
 from lab.progress import Listener
 from lab.spec import LabSpec
-from lab.undo import Undo
 from lab.wait import Deadline, attempts
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from lab.client.archives import Archives
+
 Action = Literal["start", "stop", "restart", "kill"]
 
-_UNDO = 120.0
+_GC = 3600.0
 _GOING_ON = ("creating", "ready", "degraded")
 
 
@@ -48,6 +50,7 @@ class Client:
         self._wire = Wire(self.url, found, patience=patience)
         self.jobs = Jobs(self._wire)
         self.snapshots = Snapshots(self._wire, self.jobs)
+        self._token = found
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
@@ -93,6 +96,7 @@ class Client:
         *,
         cold: bool = False,
         protected: bool = False,
+        keep_failed: bool = False,
         heartbeat: float | None = None,
         idle: float | None = None,
         timeout: float | None = None,
@@ -105,32 +109,29 @@ class Client:
         ``heartbeat``: seconds that each call of ``heartbeat`` gives it. ``idle``: seconds without
         use of its databases after which it is removed. ``timeout``: seconds for all of it, a
         template's making included; None: as long as it takes. ``listener`` hears its steps. What
-        was begun is undone if this raises.
+        was begun is undone if this raises; with ``keep_failed`` a lab that failed stays as it is
+        until its lease ends.
 
         Raises what ``lab up`` does, also Forbidden and LimitReached; NotReady after ``timeout``.
         """
         spec = asked.spec_of(wanted, values)
-        body = asked.lab(spec, cold=cold, protected=protected, heartbeat=heartbeat, idle=idle)
-        key = str(uuid.uuid4())
-        deadline = deadline_of(timeout)
-        with Undo() as undo:
-            # From before the request on: its answer may be what an interrupt loses.
-            undo.push("the request", lambda: self._call_off(body, key))
-            try:
-                wait = 0.0 if listener else min(AT_ONCE, deadline.left)
-                answer = self._wire.ask("POST", "/v1/labs", body=body, key=key, wait=wait)
-            except LabError:
-                undo.keep()  # it was refused, or failed and left nothing
-                raise
-            if answer.status == 201:
-                made = lab_of(answer.body)
-            else:
-                job = self.jobs.follow(read(answer.body, Job).id, listener, timeout=deadline.left)
-                if job.state != "succeeded":
-                    undo.keep()
-                made = self.get(job.check().lab)
-            undo.keep()
-        return made
+        body = asked.lab(
+            spec,
+            cold=cold,
+            protected=protected,
+            heartbeat=heartbeat,
+            idle=idle,
+            keep_failed=keep_failed,
+        )
+        return make(self._wire, self.jobs, body, timeout=timeout, listener=listener)
+
+    def preview(
+        self, wanted: str | LabSpec, *, cold: bool = False, **values: Unpack[LabValues]
+    ) -> Preview:
+        """What ``create`` would make of the same now; nothing is made. Raises as it does."""
+        spec = asked.spec_of(wanted, values)
+        body = asked.lab(spec, cold=cold)
+        return read(self._wire.ask("POST", "/v1/preview", body=body, twice=True).body, Preview)
 
     def get(self, name: str) -> Lab:
         """A lab; raises NotFound."""
@@ -238,11 +239,29 @@ class Client:
         answer = self._wire.ask("POST", path, body=body, allow=timeout)
         return str(read(answer.body, dict[str, Any]).get("stdout", ""))
 
+    def ssh_login(self, name: str, node: str) -> SshLogin:
+        """What ssh needs for a node, through a tunnel; raises NotFound, Forbidden."""
+        answer = self._wire.ask("GET", path_of("labs", name, "nodes", node, "ssh"))
+        return read(answer.body, SshLogin)
+
     def logs(self, name: str, node: str, source: str = "engine", *, lines: int = 100) -> list[str]:
         """The last lines of a node's log: engine, journal or console."""
         query = {"source": source, "lines": lines}
         answer = self._wire.ask("GET", path_of("labs", name, "nodes", node, "logs"), query=query)
         return [str(line) for line in read(answer.body, dict[str, Any]).get("lines", [])]
+
+    def gc(
+        self,
+        *,
+        dry_run: bool = False,
+        orphans: bool = False,
+        unused: bool = False,
+        age: float = 0.0,
+    ) -> GcReport:
+        """Clear the host up, for admins, as `lab gc` does; ``age``: seconds, for ``unused``."""
+        body = {"dry_run": dry_run, "orphans": orphans, "unused": unused, "age": age}
+        answer = self._wire.ask("POST", "/v1/host/gc", body=body, allow=_GC)
+        return read(answer.body, GcReport)
 
     def ca(self) -> str:
         """The certificate that database servers are checked with, as PEM."""
@@ -254,6 +273,13 @@ class Client:
         """As ``logs``, and then each line as it comes, until the node or the service ends."""
         query = {"source": source, "lines": max(1, lines)}
         return self._wire.lines(path_of("labs", name, "nodes", node, "logs"), query)
+
+    @property
+    def archives(self) -> Archives:
+        """Moving images and templates, for admins."""
+        from lab.client.archives import Archives
+
+        return Archives(self.url, self._token)
 
     def images(self) -> list[ImageView]:
         """All images."""
@@ -308,25 +334,6 @@ class Client:
         """A lab, once it is no longer being made, or as it is after ``wait`` seconds."""
         query = {"wait": int(wait)} if wait >= 1 else {}
         return lab_of(self._wire.ask("GET", path_of("labs", name), query=query, allow=wait).body)
-
-    def _call_off(self, body: dict[str, Any], key: str) -> None:
-        """Undo what a request began, whether or not its answer came; the key finds its job."""
-        try:
-            answer = self._wire.ask("POST", "/v1/labs", body=body, key=key)
-        except HostUnfit:
-            raise  # the service is away: what was begun may go on
-        except LabError:
-            return  # it failed meanwhile, and left nothing
-        if answer.status == 201:
-            name = lab_of(answer.body).name
-        else:
-            job = self.jobs.cancel(read(answer.body, Job).id)
-            ended = self.jobs.follow(job.id, timeout=_UNDO)
-            if ended.state != "succeeded":
-                return  # the service has undone it
-            name = ended.lab
-        with suppress(NotFound):
-            self.delete(name, force=True)
 
     def _all(self, path: str, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
         after: str | None = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 
 from lab.client.answers import Job, read
 from lab.client.jobs import Jobs
@@ -40,3 +41,19 @@ class Snapshots:
         """Remove one, by its label or name (the newest); raises NotFound, Conflict."""
         path = path_of("labs", lab, "snapshots", label)
         self._jobs.done("DELETE", path, {}, None, listener)
+
+    def prune(self, lab: str, *, listener: Listener | None = None) -> list[str]:
+        """Remove what is more than the schedule keeps; the labels. Raises NotFound, Conflict."""
+        answer = self._wire.ask("POST", path_of("labs", lab, "snapshots", "prune"), twice=True)
+        if answer.status == 200:
+            return read(answer.body, _Pruned).removed
+        job = self._jobs.follow(read(answer.body, Job).id, listener).check()
+        labels = job.about.partition(":")[2]
+        return labels.split(",") if labels else []
+
+
+@dataclass(frozen=True)
+class _Pruned:
+    """What a service tells of snapshots that are gone."""
+
+    removed: list[str]

@@ -54,7 +54,7 @@ class Wire:
                 **_traced(os.environ),
             },
             timeout=httpx.Timeout(_ANSWER, connect=_CONNECT),
-            verify=_trusted(url),
+            verify=trusted(url),
         )
 
     def __repr__(self) -> str:
@@ -178,7 +178,7 @@ def _traced(env: Mapping[str, str]) -> dict[str, str]:
     return {"traceparent": parent} if _TRACEPARENT.fullmatch(parent) else {}
 
 
-def _trusted(url: str) -> ssl.SSLContext:
+def trusted(url: str) -> ssl.SSLContext:
     """Whom we believe to be the service: nobody where there is no TLS.
 
     Reading the authorities takes longer than all else that `lab ls` does.

@@ -1,4 +1,4 @@
-"""The ends of an archive on this host: a file, a pipe, or our own stdin and stdout."""
+"""The ends of an archive: a file, a pipe, our own stdin and stdout; a web server, to read from."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from lab.exchange.frames import Sink
 
 STANDARD = "-"
 """What stands for our stdin or stdout."""
+
+URLS = ("http://", "https://")
+"""How what is not a file begins."""
 
 _BUFFER = 1 << 20
 
@@ -46,11 +49,20 @@ def target(where: str, *, resume: bool) -> Iterator[Sink]:
 
 @contextlib.contextmanager
 def source(where: str) -> Iterator[BinaryIO]:
-    """What an archive is read from: ``-`` or a file; raises NotFound, InvalidSpec."""
+    """What an archive is read from: ``-``, a file, or a URL of a web server.
+
+    Raises NotFound, InvalidSpec and, as to a server, also Forbidden and HostUnfit.
+    """
     if where == STANDARD:
         if sys.stdin.isatty():
             raise InvalidSpec("there is no archive on a terminal", hint="name a file")
         yield sys.stdin.buffer
+        return
+    if where.lower().startswith(URLS):
+        from lab.exchange.web import download  # loads much that others do not need
+
+        with download(where) as stream:
+            yield stream
         return
     try:
         file = Path(where).open("rb", buffering=_BUFFER)  # noqa: SIM115  # closed below

@@ -1,20 +1,39 @@
 """FreeBSD as a host of bhyve guests: its memory, and what vm-bhyve needs, judged.
 
 Checks as vm-bhyve does them: util::check_bhyve_support and util::setup in lib/vm-util, lib/vm-base
-and zfs::init. Names of sysctls: vmm(4), if_tuntap(4), inet(4), sys/vm/vm_meter.c (vm.stats.vm).
+and zfs::init. Names of sysctls: vmm(4), sys/amd64/vmm/amd/svm.c, if_tuntap(4), if_bridge(4),
+inet(4), sys/vm/vm_meter.c (vm.stats.vm). What pfctl(8) prints: print_status and print_rule in
+sbin/pfctl/pfctl_parser.c.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Iterator
 
 from lab.errors import HostUnfit
-from lab.host.finding import Finding
+from lab.host.finding import Finding, Level
 from lab.host.zfs import parse
 from lab.host.zfs.facts import Unknown
 from lab.host.zfs.source import Source
 
 FIRMWARE = "/usr/local/share/uefi-firmware/BHYVE_UEFI.fd"
+
+ANCHOR = "lab"
+"""The anchor of pf that all of ours are in."""
+ANCHOR_LINE = f'rdr-anchor "{ANCHOR}/*"'
+"""What pf's main ruleset must have, among its translation rules."""
+ANCHOR_ADVICE = (
+    f"put the line {ANCHOR_LINE} into /etc/pf.conf, before the first block, pass, antispoof or"
+    " anchor, then: service pf reload"
+)
+PF_ADVICE = "sysrc pf_enable=YES && service pf start"
+GATEWAY_ADVICE = "sysctl net.inet.ip.forwarding=1; for good: sysrc gateway_enable=YES"
+
+PACKAGES = {"sqlite3": "sqlite3", "_sqlite3": "sqlite3", "cryptography": "cryptography"}
+"""Modules that FreeBSD's Python has not, or that pip would have to compile -> their packages."""
 
 _ARC = "kstat.zfs.misc.arcstats."
 _PAGES = "vm.stats.vm."
@@ -27,8 +46,10 @@ _MEMORY = (
     f"{_ARC}c_min",
 )
 _INTEL = ("hw.vmm.vmx.initialized", "hw.vmm.vmx.cap.unrestricted_guest")
+_AMD = "hw.vmm.svm.features"
 _TAP = "net.link.tap.up_on_open"
 _FORWARDING = "net.inet.ip.forwarding"
+_FILTERED = "net.link.bridge.pfil_member"
 
 
 def memory(source: Source) -> tuple[int, int]:
@@ -51,14 +72,34 @@ def memory(source: Source) -> tuple[int, int]:
     return min(available + cache, total), total
 
 
-def look(source: Source) -> Iterator[Finding]:
-    """What ``lab doctor`` says of a host that is to run guests under vm-bhyve."""
+def look(
+    source: Source,
+    *,
+    published: bool = False,
+    find: Callable[[str], object | None] = importlib.util.find_spec,
+) -> Iterator[Finding]:
+    """What ``lab doctor`` says of a host that is to run guests under vm-bhyve.
+
+    ``published``: other machines are to reach labs. ``find``: what there is of a Python module.
+    """
+    yield _packages(find)
     yield _module(source)
     yield from _processor(source)
     yield _enabled(source)
     yield _datastore(source)
     yield _firmware(source)
-    yield from _network(source)
+    yield from _network(source, published=published)
+    yield _pf(source, published=published)
+
+
+def _packages(find: Callable[[str], object | None]) -> Finding:
+    missing = sorted({PACKAGES[module] for module in PACKAGES if find(module) is None})
+    if not missing:
+        return Finding("python packages", "ok", "all there")
+    version = f"{sys.version_info.major}{sys.version_info.minor}"
+    names = " ".join(f"py{version}-{name}" for name in missing)
+    advice = f"pkg install {names}; a venv sees them with --system-site-packages"
+    return Finding("python packages", "fail", f"missing: {', '.join(missing)}", advice)
 
 
 def _module(source: Source) -> Finding:
@@ -72,11 +113,21 @@ def _module(source: Source) -> Finding:
 
 
 def _processor(source: Source) -> Iterator[Finding]:
-    said = source.said("sysctl", "-ei", "hw.model", *_INTEL)
+    said = source.said("sysctl", "-ei", "hw.model", *_INTEL, _AMD)
     values = {} if isinstance(said, Unknown) else parse.sysctls(said)
-    if "Intel" not in values.get("hw.model", ""):
-        return  # on AMD the module itself refuses where nested paging is missing
-    if values.get(_INTEL[0]) != "1":
+    model = values.get("hw.model", "")
+    if not model:
+        yield Finding("processor", "warn", "its model is not known", "sysctl hw.model")
+    elif "Intel" not in model:
+        # The module has looked at it too: without nested paging it does not work. All bits are
+        # set until it has looked.
+        features = values.get(_AMD, "")
+        if features.isdigit() and not int(features) & 1:
+            advice = "bhyve needs a processor with nested paging (RVI)"
+            yield Finding("amd-v", "fail", "no nested paging", advice)
+        elif features.isdigit() and int(features) != (1 << 32) - 1:
+            yield Finding("amd-v", "ok", "with nested paging")
+    elif values.get(_INTEL[0]) != "1":
         advice = "switch on VT-x in the firmware's setup, then kldload vmm"
         yield Finding("vt-x", "fail", f"{_INTEL[0]} is not 1", advice)
     elif values.get(_INTEL[1]) != "1":
@@ -120,8 +171,8 @@ def _firmware(source: Source) -> Finding:
     return Finding("firmware", "fail", f"no {FIRMWARE}", "pkg install bhyve-firmware")
 
 
-def _network(source: Source) -> Iterator[Finding]:
-    said = source.said("sysctl", "-ei", _TAP, _FORWARDING)
+def _network(source: Source, *, published: bool) -> Iterator[Finding]:
+    said = source.said("sysctl", "-ei", _TAP, _FORWARDING, _FILTERED)
     values = {} if isinstance(said, Unknown) else parse.sysctls(said)
     if values.get(_TAP) != "1":
         advice = f"vm init; for good: sysctl {_TAP}=1, and that line in /etc/sysctl.conf"
@@ -133,7 +184,39 @@ def _network(source: Source) -> Iterator[Finding]:
             "on: this host passes packets on, also from guests",
             "let pf keep 100.64.0.0/10 in, unless guests are to reach others",
         )
+    elif published:
+        now = values.get(_FORWARDING, "not known")
+        yield Finding(_FORWARDING, "fail", f"{now}: published labs are not reached", GATEWAY_ADVICE)
+    if values.get(_FILTERED) == "1" and not isinstance(_asked(source, "info"), Unknown):
+        advice = f"sysctl {_FILTERED}=0, and that line in /etc/sysctl.conf, if pf.conf blocks"
+        yield Finding(_FILTERED, "note", "1: pf filters also what nodes say to each other", advice)
+
+
+def _pf(source: Source, *, published: bool) -> Finding:
+    """Whether ports can be led to guests: as important as somebody wants to publish labs."""
+    level: Level = "fail" if published else "note"
     if isinstance(source.said("kldstat", "-qm", "pf"), Unknown):
-        yield Finding("pf", "note", "not loaded", "only to publish labs: sysrc pf_enable=YES")
-    else:
-        yield Finding("pf", "ok", "loaded")
+        return Finding("pf", level, "not loaded", _when(PF_ADVICE, published=published))
+    status = _asked(source, "info")
+    if isinstance(status, Unknown):
+        return Finding("pf", level, str(status), "run lab as root")
+    if re.search(r"^Status: Enabled\b", status, re.MULTILINE) is None:
+        return Finding("pf", level, "switched off", _when(PF_ADVICE, published=published))
+    rules = _asked(source, "nat")
+    if isinstance(rules, Unknown) or not leads(rules):
+        what = f"its main ruleset does not lead to the anchor {ANCHOR}"
+        return Finding("pf", level, what, _when(ANCHOR_ADVICE, published=published))
+    return Finding("pf", "ok", f"on, and leads to the anchor {ANCHOR}")
+
+
+def leads(rules: str) -> bool:
+    """Whether ``rules``, as ``pfctl -s nat`` prints the main ruleset's, lead to our anchor."""
+    return any(re.match(re.escape(ANCHOR_LINE) + r"(?:\s|$)", line) for line in rules.splitlines())
+
+
+def _asked(source: Source, what: str) -> str | Unknown:
+    return source.said("pfctl", "-s", what)
+
+
+def _when(advice: str, *, published: bool) -> str:
+    return advice if published else f"only to publish labs: {advice}"

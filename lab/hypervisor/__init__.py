@@ -25,11 +25,15 @@ class Disk:
 
 @dataclass(frozen=True)
 class Forward:
-    """A port of the host's loopback (or ``address``) that leads to a port of the guest."""
+    """A port of the host's loopback (or ``address``) that leads to a port of the guest.
+
+    ``to``: the guest's own address, where the hypervisor only ``redirects``; else empty.
+    """
 
     host_port: int
     guest_port: int
     address: str = "127.0.0.1"
+    to: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,8 @@ class Capabilities:
     ``facts`` is shown by ``lab doctor``. ``warm`` says whether RAM can be captured and
     restored, ``why_cold`` why not. ``pauses``: guests can stand still and go on. ``direct``:
     they can boot a kernel without firmware. ``forwards``: ports of the host lead to guests;
-    without it guests are reached at their own addresses.
+    without it guests are reached at their own addresses. ``redirects``: connections from other
+    machines, and only those, can be led to these addresses from ports of the host.
     """
 
     name: str
@@ -131,6 +136,7 @@ class Capabilities:
     pauses: bool = True
     direct: bool = True
     forwards: bool = True
+    redirects: bool = False
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -229,7 +235,14 @@ class Hypervisor(Protocol):
     def forget(self, guests: Sequence[GuestName]) -> None:
         """Remove what is kept of ``guests`` that ended, such as logs, where we may.
 
-        Guests that exist are left alone, whoever's they are.
+        Guests that exist are left alone, whoever's they are. What leads to guests that are no
+        more goes too, whether they are named or not.
+        """
+
+    def redirected(self) -> dict[int, GuestName]:
+        """The ports that are led to guests, whoever's; nobody listens there, so binds succeed.
+
+        Empty unless ``redirects``. Raises HostUnfit, with what to do, if none can be led now.
         """
 
     def segment_free(self, segment: int) -> bool:

@@ -84,7 +84,8 @@ class FakeHypervisor:
     def start(self, guest: GuestSpec) -> None:
         """See Hypervisor."""
         self._before("start")
-        if guest.network.forwards and not self._capabilities.forwards:
+        can = self._capabilities
+        if not can.forwards and not all(can.redirects and f.to for f in guest.network.forwards):
             raise HostUnfit(f"starting {guest.name}: ports are not forwarded here")
         if isinstance(guest.boot, DirectBoot) and not self._capabilities.direct:
             raise HostUnfit(f"starting {guest.name}: guests boot by firmware only here")
@@ -174,6 +175,13 @@ class FakeHypervisor:
     def forget(self, guests: Sequence[GuestName]) -> None:  # noqa: ARG002  part of the protocol
         """See Hypervisor; nothing is kept of a fake guest."""
         self._before("forget")
+
+    def redirected(self) -> dict[int, GuestName]:
+        """See Hypervisor."""
+        self._before("redirected")
+        with self._guests.hold():
+            there = self._guests.all() if self._capabilities.redirects else []
+            return {port: record.name for record in there for port in record.ports}
 
     def segment_free(self, segment: int) -> bool:
         """See Hypervisor."""

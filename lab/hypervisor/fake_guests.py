@@ -133,6 +133,10 @@ class Guests:
             raise _unfit(guest, f"could not open {missing[0]}: No such file or directory")
         if any(disk.format == "qcow2" for disk in guest.disks):
             raise _unfit(guest, "the fake cannot look into qcow2 files")
+        own = own_address(guest.disks)
+        astray = [f.to for f in guest.network.forwards if f.to and own and f.to != own]
+        if astray:
+            raise _unfit(guest, f"a port leads to {astray[0]}, and its address is {own}")
         others = self.all()
         taken = {port for other in others for port in other.ports}
         wanted = [forward.host_port for forward in guest.network.forwards]

@@ -16,6 +16,7 @@ from lab.lifecycle.context import Context, hypervisor_of, open_context
 from lab.lifecycle.ports import check_published
 from lab.lifecycle.reach import warning
 from lab.lifecycle.views import Finding
+from lab.names import is_loopback
 from lab.settings import Settings
 from lab.spec import format_size
 from lab.state.opening import open_store
@@ -114,7 +115,7 @@ def _bhyve(settings: Settings) -> Iterator[Finding]:
         from lab.host import freebsd
         from lab.host.zfs.source import Source
 
-        yield from freebsd.look(Source())
+        yield from freebsd.look(Source(), published=not is_loopback(settings.publish))
 
 
 def _guests(settings: Settings) -> Iterator[Finding]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from lab.errors import CommandFailed, Conflict
 from lab.exchange import content, files, sending, talk
-from lab.exchange.frames import FrameWriter
+from lab.exchange.frames import FrameWriter, Sink
 from lab.exchange.header import Header, ImageFacts, Kind, Part, TemplateFacts
 from lab.exchange.sending import Outgoing
 from lab.lifecycle import archived
@@ -88,6 +88,7 @@ def export(
     which: str,
     *,
     where: str = "",
+    to: Sink | None = None,
     host: str = "",
     command: str = "lab",
     resume: bool = False,
@@ -95,7 +96,7 @@ def export(
     image: bool = True,
     ram: bool = True,
 ) -> ExportView:
-    """Write an image or a template to ``where``, or let ``host`` import it over SSH.
+    """Write an image or a template to ``where`` or ``to``, or let ``host`` import it over SSH.
 
     ``where``: a file or ``-``, see ``files.target`` for that and for ``resume``. ``command``:
     how lab is called on the host; what it has is not sent again. ``native``: disks of the image
@@ -113,7 +114,8 @@ def export(
         if host:
             header, outcome, size = _send(ctx, contents, kind, host, command)
         else:
-            header, outcome, size = _write(ctx, contents, where, resume=resume, native=native)
+            target = nullcontext(to) if to else files.target(where, resume=resume)
+            header, outcome, size = _write(ctx, contents, target, native=native)
     return ExportView(kind, header.key, host or where, outcome, size, time.time() - began)
 
 
@@ -121,9 +123,11 @@ _Sent = tuple[Header, str, int]
 """What was sent, what became of it, and how many bytes it took."""
 
 
-def _write(ctx: Context, contents: Contents, where: str, *, resume: bool, native: bool) -> _Sent:
+def _write(
+    ctx: Context, contents: Contents, target: AbstractContextManager[Sink], *, native: bool
+) -> _Sent:
     header, parts = contents.archive(ctx.storage.name if native else "")
-    with files.target(where, resume=resume) as to:
+    with target as to:
         writer = FrameWriter(to)
         sending.begin(writer, header)
         sending.send(writer, parts, {out.part.name: 0 for out in parts}, ctx.progress)

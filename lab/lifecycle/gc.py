@@ -66,6 +66,7 @@ def gc(
     swept, kept = remove_abandoned(ctx.home.imports)
     left += kept
     swept += [*ctx.storage.sweep(), *_scratch(ctx)]
+    ctx.hypervisor.forget([])  # also what leads to guests that others than we ended
     locks.sweep(ctx.home)
     rotated = _rotate(ctx, left)
     return GcReport((*report.removed, *swept), (*report.left, *left), tuple(rotated))

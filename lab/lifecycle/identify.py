@@ -15,6 +15,7 @@ from lab.lifecycle.authority import authority as authority_of
 from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Node
 from lab.lifecycle.parallel import each
+from lab.lifecycle.shell import known_as
 from lab.names import EVERYWHERE, LOOPBACK, Owner
 from lab.paths import writing
 
@@ -58,7 +59,8 @@ def prepare(ctx: Context, owner: Owner, nodes: Sequence[Node]) -> Prepared:
         login = identity.make_ssh_key(f"lab {owner.name}")
         _write(key, login.private)
     hosts = {
-        _known_as(node): " ".join(own[node.name].ssh_host.public.split()[:2]) for node in nodes
+        known_as(node.ssh_host, node.ssh_port): " ".join(own[node.name].ssh_host.public.split()[:2])
+        for node in nodes
     }
     lines = known.read_text(encoding="utf-8").splitlines() if known.exists() else []
     kept = [line for line in lines if line.partition(" ")[0] not in hosts]
@@ -133,17 +135,12 @@ def renew(
     each(one, nodes)
 
 
-def _known_as(node: Node) -> str:
-    """How ssh names the host of a node in its file of known ones."""
-    return node.own or f"[{LOOPBACK}]:{node.ssh_port}"
-
-
 def _names(node: Node) -> list[str]:
     """All under which the server of a node is reached, by others and by its peers."""
     names = ["localhost", LOOPBACK, "::1", node.name, network.inner_address(node.index)]
     if node.address != EVERYWHERE:
         names.append(node.address)
-    return [*names, node.host]
+    return [*names, *dict.fromkeys(name for name in (node.host, node.own) if name)]
 
 
 def set_clocks(ctx: Context, nodes: Sequence[Node], *, timeout: float = _SECONDS) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from lab.errors import InvalidSpec, NotFound
+from lab.errors import InvalidSpec, NotFound, NotReady
 from lab.lifecycle.context import Context
 from lab.lifecycle.look import node_of, record_of
+from lab.lifecycle.shell import SshLogin, known_as, ssh_command
 from lab.names import GuestName, Owner
 from lab.run import lines as lines_of
 from lab.suggest import did_you_mean
@@ -35,21 +36,28 @@ def execute(
 
 def ssh_argv(ctx: Context, name: str, node: str) -> list[str]:
     """The command that opens a shell in a node; its host key is known, nothing is asked."""
+    return ssh_command(ctx.home.private(Owner("lab", name)), *_ssh_place(ctx, name, node))
+
+
+def ssh_login(ctx: Context, name: str, node: str) -> SshLogin:
+    """What ssh needs for a node elsewhere than here; raises NotFound, NotReady."""
+    host, port = _ssh_place(ctx, name, node)
+    private = ctx.home.private(Owner("lab", name))
+    try:
+        key = (private / "id_ed25519").read_text(encoding="utf-8")
+        known = (private / "known_hosts").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise NotReady(f"the lab {name} has no key for SSH (yet)") from None
+    lines = [line for line in known.splitlines() if line.split()[:1] == [known_as(host, port)]]
+    return SshLogin(host, port, key, "".join(f"{line}\n" for line in lines))
+
+
+def _ssh_place(ctx: Context, name: str, node: str) -> tuple[str, int]:
+    """The address and port, on the host of the labs, at which a node takes SSH."""
     found = node_of(ctx, name, node)
     if not found.ssh_port:
         record_of(ctx, name)
-    private = ctx.home.private(Owner("lab", name))
-    options = {
-        "IdentitiesOnly": "yes",
-        "UserKnownHostsFile": str(private / "known_hosts"),
-        "GlobalKnownHostsFile": "/dev/null",
-        "StrictHostKeyChecking": "yes",
-        "LogLevel": "ERROR",
-    }
-    argv = ["ssh", "-i", str(private / "id_ed25519"), "-p", str(found.ssh_port)]
-    for option, value in options.items():
-        argv += ["-o", f"{option}={value}"]
-    return [*argv, f"root@{found.ssh_host}"]
+    return found.ssh_host, found.ssh_port
 
 
 def console_argv(ctx: Context, name: str, node: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lab.errors import InvalidSpec, NotFound
 from lab.hypervisor import Guest
 from lab.lifecycle.context import Context
-from lab.lifecycle.reach import account_of, beyond, dsn_of
+from lab.lifecycle.reach import account_of, beyond, dsn_of, told
 from lab.lifecycle.views import FIRST_USE, LabStatus, LabView, NodeView
 from lab.names import LOOPBACK, GuestName, Owner
 from lab.profile import risks
@@ -77,7 +77,7 @@ def nodes_of(ctx: Context, name: str) -> tuple[Node, ...]:
     return tuple(
         Node(
             owner, n.name, n.idx, n.role, n.sql_port, n.ssh_port,
-            *((n.own, n.own) if n.own else where), n.own,
+            *((n.own, n.own) if n.own and not n.redirect else where), n.own, n.redirect,
         )
         for n in found.nodes
     )  # fmt: skip
@@ -166,10 +166,8 @@ def _node(record: LabRecord, node: NodeRecord, guests: Mapping[GuestName, Guest]
     if state == "running" and record.state == "ready":
         state = "ready"
     why = guest.why if guest else ""
-    host = node.own or record.host
-    return NodeView(
-        node.name, node.role, state, host, node.sql_port, node.ssh_port, node.guest, why
-    )
+    host, port = told(record, node)
+    return NodeView(node.name, node.role, state, host, port, node.ssh_port, node.guest, why)
 
 
 def _state(record: LabRecord, nodes: tuple[NodeView, ...]) -> str:

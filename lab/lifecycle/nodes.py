@@ -50,7 +50,8 @@ class Node:
 
     ``address``: at which its SQL port is published; ``host``: what others are told in its place.
     ``own``: the guest's own address, where the hypervisor forwards no ports; ``address`` and
-    ``host`` are the same then, and the ports are the guest's.
+    ``host`` are the same then, and the ports are the guest's. Unless ``redirect``: that port at
+    ``address`` leads other machines to its SQL port.
     """
 
     owner: Owner
@@ -62,11 +63,18 @@ class Node:
     address: str = LOOPBACK
     host: str = LOOPBACK
     own: str = ""
+    redirect: int = 0
 
     @property
     def published(self) -> bool:
         """Whether others than this host can reach it, which then takes TLS."""
-        return not self.own and not is_loopback(self.address)
+        return bool(self.redirect) or (not self.own and not is_loopback(self.address))
+
+    @property
+    def extra(self) -> dict[str, str | int]:
+        """What is recorded of how it is reached, where ports are not forwarded."""
+        found: dict[str, str | int] = {"address": self.own} if self.own else {}
+        return found | ({"redirect": self.redirect} if self.redirect else {})
 
     @property
     def ssh_host(self) -> str:
@@ -161,20 +169,23 @@ def own_seed(node: Node, segment: int) -> bytes:
     return seed.pack(network.cards(node.index, segment))
 
 
+def _forwards(node: Node) -> list[Forward]:
+    if node.own:
+        lead = Forward(node.redirect, network.SQL_PORT, node.address, node.own)
+        return [lead] if node.redirect else []
+    wanted = (
+        (node.sql_port, network.SQL_PORT, node.address),
+        (node.ssh_port, network.SSH_PORT, LOOPBACK),
+    )
+    return [Forward(port, guest, address) for port, guest, address in wanted if port]
+
+
 def guest_spec(
     node: Node, volumes: Sequence[Volume], image: Image, size: NodeSize, wiring: Wiring
 ) -> GuestSpec:
     """The guest of ``node``, with its ``volumes`` and its seed as disks."""
     disks = [Disk(v.path, v.format, f"lab-{v.name.volume}") for v in volumes]
     disks.append(Disk(wiring.seed, "raw", seed.SERIAL, readonly=True))
-    forwards = [
-        Forward(port, guest, address)
-        for port, guest, address in (
-            (node.sql_port, network.SQL_PORT, node.address),
-            (node.ssh_port, network.SSH_PORT, LOOPBACK),
-        )
-        if port and not node.own
-    ]
     return GuestSpec(
         name=node.guest,
         tags={
@@ -189,7 +200,7 @@ def guest_spec(
         network=Network(
             network.outer_mac(node.index),
             network.inner_mac(node.index),
-            tuple(forwards),
+            tuple(_forwards(node)),
             wiring.segment,
         ),
         boot=image.boot,

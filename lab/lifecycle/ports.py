@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lab.errors import HostUnfit
 from lab.lifecycle import identify
 from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Node, plan, plan_own
-from lab.names import LOOPBACK, Owner, is_loopback
+from lab.names import LOOPBACK, GuestName, Owner, is_loopback
 
 TRIES = 3
 """How often to start with other ports when some were taken since they were found free."""
@@ -32,10 +32,12 @@ def reserve_ports(ctx: Context, owner: Owner, count: int, address: str = LOOPBAC
     """
     check_published(address)
     first, last = ctx.settings.port_range
-    addresses = dict.fromkeys((LOOPBACK, address))
-    return ctx.store.resources.reserve_ports(
-        owner, count, first, last, lambda port: all(_tcp_free(one, port) for one in addresses)
-    )
+    addresses, led = dict.fromkeys((LOOPBACK, address)), _led(ctx, address)
+
+    def free(port: int) -> bool:
+        return port not in led and all(_tcp_free(one, port) for one in addresses)
+
+    return ctx.store.resources.reserve_ports(owner, count, first, last, free)
 
 
 def move_taken(ctx: Context, nodes: Sequence[Node]) -> tuple[Node, ...]:
@@ -43,38 +45,34 @@ def move_taken(ctx: Context, nodes: Sequence[Node]) -> tuple[Node, ...]:
 
     None of ``nodes`` runs; their lab's lock is held. Raises HostUnfit.
     """
-    for address in {node.address for node in nodes if not node.own}:
+    for address in {node.address for node in nodes if not node.own or node.redirect}:
         check_published(address)
-    wanted = [
-        (port, address)
-        for node in nodes
-        if not node.own
-        for port, address in ((node.sql_port, node.address), (node.ssh_port, LOOPBACK))
-    ]
-    taken = [port for port, address in wanted if port and not _tcp_free(address, port)]
+    taken = list(_taken(ctx, nodes))
     if not taken:
         return tuple(nodes)
     owner, published = nodes[0].owner, nodes[0].address
     with ctx.store.transaction():
         new = dict(zip(taken, reserve_ports(ctx, owner, len(taken), published), strict=True))
-        moved = tuple(
-            replace(
-                node,
-                sql_port=new.get(node.sql_port, node.sql_port),
-                ssh_port=new.get(node.ssh_port, node.ssh_port),
-            )
-            for node in nodes
-        )
+        moved = tuple(_moved(node, new) for node in nodes)
         for node in moved:
-            ctx.store.nodes.update(
-                owner.name, node.name, sql_port=node.sql_port, ssh_port=node.ssh_port
-            )
+            ports = {"sql_port": node.sql_port, "ssh_port": node.ssh_port}
+            ctx.store.nodes.update(owner.name, node.name, **ports, extra=node.extra)
         for port in taken:
             ctx.store.resources.gone(owner, "port", str(port))
     identify.move_hosts(ctx, owner, new)
     changes = ", ".join(f"{old} is {now} now" for old, now in new.items())
     ctx.progress.note("ports", f"other programs use ports of {owner.name}: {changes}")
     return moved
+
+
+def _moved(node: Node, new: Mapping[int, int]) -> Node:
+    if node.own:
+        return replace(node, redirect=new.get(node.redirect, node.redirect))
+    return replace(
+        node,
+        sql_port=new.get(node.sql_port, node.sql_port),
+        ssh_port=new.get(node.ssh_port, node.ssh_port),
+    )
 
 
 def allot(
@@ -88,14 +86,41 @@ def allot(
         ports = reserve_ports(ctx, owner, 2 * len(roles), address)
         segment = reserve_segment(ctx, owner)
         return tuple(plan(owner, roles, ports, address=address, host=host)), segment
-    if not is_loopback(address):
+    nodes: list[Node] = plan_own(owner, roles, segment := reserve_segment(ctx, owner))
+    if is_loopback(address):
+        return tuple(nodes), segment
+    if not ctx.hypervisor.capabilities().redirects:
         raise HostUnfit(
             f"SQL cannot be published at {address}: guests have addresses of their own here, and"
             " no ports lead to them",
             hint="set publish (LAB_PUBLISH) to 127.0.0.1, and let the host's firewall redirect",
         )
-    segment = reserve_segment(ctx, owner)
-    return tuple(plan_own(owner, roles, segment)), segment
+    ports = reserve_ports(ctx, owner, len(roles), address)
+    return tuple(
+        replace(node, address=address, host=host, redirect=port)
+        for node, port in zip(nodes, ports, strict=True)
+    ), segment
+
+
+def _taken(ctx: Context, nodes: Sequence[Node]) -> Iterator[int]:
+    """The ports of ``nodes`` that others have by now."""
+    for node in nodes:
+        if node.redirect:
+            if _led(ctx, node.address).get(node.redirect, node.guest) != node.guest or not (
+                _tcp_free(node.address, node.redirect)
+            ):
+                yield node.redirect
+        elif not node.own:
+            for port, address in ((node.sql_port, node.address), (node.ssh_port, LOOPBACK)):
+                if port and not _tcp_free(address, port):
+                    yield port
+
+
+def _led(ctx: Context, address: str) -> dict[int, GuestName]:
+    """The ports that are led to guests, where some at ``address`` would be."""
+    if is_loopback(address) or not ctx.hypervisor.capabilities().redirects:
+        return {}
+    return ctx.hypervisor.redirected()
 
 
 def reserve_segment(ctx: Context, owner: Owner) -> int:

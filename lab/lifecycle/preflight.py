@@ -5,6 +5,7 @@ from __future__ import annotations
 from lab import host
 from lab.lifecycle.context import Context
 from lab.lifecycle.ports import check_published
+from lab.names import is_loopback
 from lab.spec import LabSpec
 
 
@@ -16,4 +17,5 @@ def preflight(ctx: Context, spec: LabSpec) -> None:
     space = ctx.storage.space()
     needed = spec.nodes * spec.size.disk
     host.check_space(space.free, ctx.settings.space_floor, ctx.home.root, needed=needed)
-    ctx.hypervisor.capabilities()
+    if ctx.hypervisor.capabilities().redirects and not is_loopback(ctx.settings.publish):
+        ctx.hypervisor.redirected()

@@ -35,8 +35,15 @@ def account_of(ctx: Context, record: LabRecord, *, verify: bool = True) -> Accou
 def dsn_of(record: LabRecord, node: NodeRecord) -> str:
     """``mysql://USER:PASSWORD@HOST:PORT/``, with how to check the server where that is needed."""
     mode = f"?ssl-mode={SSL_MODE}" if beyond(record) else ""
-    host = node.own or record.host
-    return f"mysql://{record.user}:{record.password}@{host}:{node.sql_port}/{mode}"
+    host, port = told(record, node)
+    return f"mysql://{record.user}:{record.password}@{host}:{port}/{mode}"
+
+
+def told(record: LabRecord, node: NodeRecord) -> tuple[str, int]:
+    """The host and the port at which people are told that SQL answers."""
+    if node.redirect:
+        return record.host, node.redirect
+    return node.own or record.host, node.sql_port
 
 
 def warning(address: str) -> str:

@@ -102,7 +102,7 @@ def up(
 
 
 def _lease(spec: LabSpec, record: LabRecord) -> dict[str, float]:
-    """What to record of the lease of a lab that is ready: it counts from now.
+    """What to record of the lease of a lab that is made, or failed: it counts from now.
 
     Unless it was given another while it was made.
     """
@@ -228,7 +228,7 @@ def _allot(
                     n.guest,
                     n.sql_port,
                     n.ssh_port,
-                    {"address": n.own} if n.own else {},
+                    n.extra,
                 )
                 for n in nodes
             ]
@@ -241,7 +241,8 @@ def _give_up(ctx: Context, job: _Job, error: BaseException, *, keep: bool) -> No
     """Undo everything, or keep the guests for a look; ``error`` stays the one that is told."""
     try:
         if keep:
-            ctx.store.labs.update(job.owner.name, state="failed")
+            lease = _lease(job.spec, ctx.store.labs.get(job.owner.name))
+            ctx.store.labs.update(job.owner.name, state="failed", **lease)
             return
         with ctx.progress.step("undo", "removing what was made"):
             forget(ctx, job.owner)

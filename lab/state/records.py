@@ -32,6 +32,7 @@ JobKind = Literal[
     "delete-template",
     "snapshot",
     "delete-snapshot",
+    "prune-snapshots",
     "rollback",
 ]
 Started = Literal["warm", "cold"]
@@ -108,6 +109,11 @@ class NodeRecord:
     def own(self) -> str:
         """The guest's own address, where the hypervisor forwards no ports; else empty."""
         return str(self.extra.get("address", ""))
+
+    @property
+    def redirect(self) -> int:
+        """The port at the lab's address that leads others to its SQL port at ``own``; 0: none."""
+        return int(self.extra.get("redirect", 0))
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pf_double
 import pytest
 import vm_double
 from hypervisor_contract import ColdContract, Site
+from hypervisor_redirects import Redirecting
 from hypervisor_site import SECONDS, ClosableHypervisor, states
 
 from lab.errors import CommandFailed, Conflict, HostUnfit, NotReady
@@ -40,6 +42,7 @@ def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A machine with vm-bhyve; not in pytest's directory, whose name is too long for sockets."""
     directory = Path(tempfile.mkdtemp(prefix="lab-vm-"))
     vm_double.install(directory / "bin", directory / "root")
+    pf_double.install(directory / "bin", directory / "root")
     monkeypatch.setenv("PATH", f"{directory / 'bin'}:{os.environ['PATH']}")
     try:
         yield directory / "root"
@@ -76,7 +79,7 @@ def bridges() -> dict[str, Switch]:
     return switches(run(["vm", "switch", "list"], timeout=SECONDS).stdout)
 
 
-class TestBhyve(ColdContract):
+class TestBhyve(ColdContract, Redirecting):
     def test_the_agent_of_a_guest_answers(self, site: Site, ours: Hypervisor) -> None:
         ours.start(site.guest())
         site.booted(site.guest())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypervisor_contract import ColdContract, Site, WarmContract
+from hypervisor_redirects import Redirecting
 from hypervisor_site import states
 
 from lab.errors import HostUnfit
@@ -31,7 +32,7 @@ class TestFake(WarmContract):
         failing.start(site.guest())
 
 
-class TestColdFake(ColdContract):
+class TestColdFake(ColdContract, Redirecting):
     @pytest.fixture
     def site(self, tmp_path: Path) -> Site:
         cold = Capabilities(
@@ -42,6 +43,7 @@ class TestColdFake(ColdContract):
             pauses=False,
             direct=False,
             forwards=False,
+            redirects=True,
         )
         opener = partial(FakeHypervisor, tmp_path / "guests", capabilities=cold)
         return Site(opener, tmp_path, lambda _: None, lambda _: None, direct=False, forwards=False)

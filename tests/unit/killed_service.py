@@ -19,6 +19,7 @@ from lifecycle_world import Hook, World, ignore
 from serve_world import BODY, settings_of
 
 from api.auth import Caller
+from api.contexts import Opener
 from api.service import Service
 from api.submit import new_job, submit
 from lab.lifecycle import token as tokens
@@ -41,16 +42,22 @@ def submit_create(service: Service, asked: dict[str, object]) -> JobRecord:
     return submit(service, new_job(caller, "create", asked, lab=str(asked["name"]), key=KEY))
 
 
-@contextmanager
-def serving(root: Path, hook: Hook = ignore, **changes: Any) -> Iterator[Service]:
-    """A service whose every step of the lifecycle calls ``hook`` first."""
+def hooked(root: Path, hook: Hook) -> Opener:
+    """What opens contexts whose every step calls ``hook`` first."""
 
     @contextmanager
     def opener(settings: Settings) -> Iterator[Context]:
         with World(root).open(hook) as ctx:
             yield replace(ctx, settings=settings)
 
-    service = Service(settings_of(root, **{"sweep": 3600.0, **changes}), opener)
+    return opener
+
+
+@contextmanager
+def serving(root: Path, hook: Hook = ignore, **changes: Any) -> Iterator[Service]:
+    """A service whose every step of the lifecycle calls ``hook`` first."""
+
+    service = Service(settings_of(root, **{"sweep": 3600.0, **changes}), hooked(root, hook))
     service.open()
     yield service  # and no close: the process ends here in any case
 

@@ -112,7 +112,8 @@ def _listening(service: Service) -> Iterator[str]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
     thread.start()
     try:
-        yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+        scheme = "https" if service.settings.serve.tls_cert else "http"
+        yield f"{scheme}://127.0.0.1:{socket.getsockname()[1]}"
     finally:
         service.stop()
         server.should_exit = True

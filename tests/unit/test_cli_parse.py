@@ -95,7 +95,7 @@ def test_flags_reach_the_lifecycle(line: str, call: list[object]) -> None:
     """Protects each verb's arguments."""
     world = FakeLifecycle("a", "b")
     main(line.split(), lifecycle=world)
-    names = {"console": "console_argv", "sql": "client"}
+    names = {"sql": "client"}
     groups = {"image": "{}_image", "template": "{}_template"}
     words = line.split()
     method = names.get(words[0], words[0])

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from cli_views import image_view, lab_view, preview_view, template_view
 
 from lab.cli import main
+from lab.cli.into import Program
 from lab.cli.session import Lifecycle, Recorded, Session
 from lab.errors import CommandFailed, HostUnfit, LabError, NotFound
 from lab.exchange.header import Kind
@@ -174,13 +175,14 @@ class FakeSession(Session):
             raise CommandFailed(["false"], 9, stderr="no luck", where=f"lab-{name}-{node}")
         return b"said\xff\n"
 
-    def ssh_argv(self, name: str, node: str) -> list[str]:
-        self._called("ssh_argv", name, node)
-        return [sys.executable, "-c", "import sys; print(*sys.argv[1:]); sys.exit(5)"]
+    def ssh(self, name: str, node: str) -> AbstractContextManager[Program]:
+        self._called("ssh", name, node)
+        code = "import sys; print(*sys.argv[1:]); sys.exit(5)"
+        return nullcontext(Program([sys.executable, "-c", code]))
 
-    def console_argv(self, name: str, node: str) -> list[str]:
-        self._called("console_argv", name, node)
-        return ["true"]
+    def console(self, name: str, node: str) -> Program:
+        self._called("console", name, node)
+        return Program(["true"])
 
     def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
         self._called("logs", name, node, source, follow=follow, lines=lines)

@@ -26,8 +26,19 @@ _ASKED = (
     "sysctl -ei hw.physmem vm.stats.vm.v_page_size vm.stats.vm.v_free_count"
     " vm.stats.vm.v_inactive_count kstat.zfs.misc.arcstats.size kstat.zfs.misc.arcstats.c_min"
 )
-_CPU = "sysctl -ei hw.model hw.vmm.vmx.initialized hw.vmm.vmx.cap.unrestricted_guest"
-_NET = "sysctl -ei net.link.tap.up_on_open net.inet.ip.forwarding"
+_CPU = (
+    "sysctl -ei hw.model hw.vmm.vmx.initialized hw.vmm.vmx.cap.unrestricted_guest"
+    " hw.vmm.svm.features"
+)
+_NET = "sysctl -ei net.link.tap.up_on_open net.inet.ip.forwarding net.link.bridge.pfil_member"
+_AMD = "hw.model=AMD EPYC 7302P\n"
+STATUS = """\
+Status: Enabled for 12 days 03:04:05             Debug: Urgent
+
+State Table                          Total             Rate
+  current entries                       12
+"""
+RULES = 'nat on em0 inet from 10.0.0.0/8 to any -> (em0) round-robin\nrdr-anchor "lab/*" all\n'
 _INTEL = "hw.model=Intel(R) Xeon(R) CPU\n"
 _VMX = "hw.vmm.vmx.initialized=1\nhw.vmm.vmx.cap.unrestricted_guest=1\n"
 READY: dict[str, str | CommandFailed] = {
@@ -36,6 +47,8 @@ READY: dict[str, str | CommandFailed] = {
     "kldstat -qm pf": "",
     _CPU: _INTEL + _VMX,
     _NET: "net.link.tap.up_on_open=1\nnet.inet.ip.forwarding=0\n",
+    "pfctl -s info": STATUS,
+    "pfctl -s nat": RULES,
     "vm version": "vm-bhyve: Bhyve virtual machine management v1.7.5\n",
     "sysrc -in vm_enable": "YES\n",
     "sysrc -in vm_dir": "zfs:zroot/vm\n",
@@ -43,7 +56,17 @@ READY: dict[str, str | CommandFailed] = {
 }
 
 
+Answers = dict[str, str | CommandFailed | None]
+
+
 def look(root: Path, **changes: str | CommandFailed | None) -> dict[str, Finding]:
+    """As ``findings``."""
+    return findings(root, changes)
+
+
+def findings(
+    root: Path, changes: Answers, *, published: bool = False, missing: str = ""
+) -> dict[str, Finding]:
     """The findings of a host that is ready but for ``changes``, by a command's first words."""
     answers = dict(READY)
     for key, said in changes.items():
@@ -52,7 +75,12 @@ def look(root: Path, **changes: str | CommandFailed | None) -> dict[str, Finding
             del answers[command]
         else:
             answers[command] = said
-    found = list(freebsd.look(Source(root, Programs(answers))))
+    source = Source(root, Programs(answers))
+
+    def find(module: str) -> object | None:
+        return None if module == missing else module
+
+    found = list(freebsd.look(source, published=published, find=find))
     assert len({one.topic for one in found}) == len(found)
     return {one.topic: one for one in found}
 
@@ -87,7 +115,7 @@ def test_a_host_that_is_ready(root: Path) -> None:
     ],
 )
 def test_what_is_missing_is_told_with_a_command(
-    root: Path, changes: dict[str, str | CommandFailed | None], topic: str, advice: str
+    root: Path, changes: Answers, topic: str, advice: str
 ) -> None:
     """Protects who sets a host up: one thing at a time, each with what to type."""
     found = look(root, **changes)
@@ -101,9 +129,73 @@ def test_without_firmware(tmp_path: Path) -> None:
 
 
 def test_an_amd_processor_is_the_module_s_to_judge(root: Path) -> None:
-    found = look(root, **{"sysctl_ei_hw.model": "hw.model=AMD EPYC 7302P\n"})
-    assert "vt-x" not in found
-    assert {one.level for one in found.values()} == {"ok"}
+    for text in (_AMD, f"{_AMD}hw.vmm.svm.features=4294967295\n"):
+        found = look(root, **{"sysctl_ei_hw.model": text})
+        assert not {"vt-x", "amd-v"} & found.keys()
+        assert {one.level for one in found.values()} == {"ok"}
+
+
+@pytest.mark.parametrize(("bits", "level"), [("7295", "ok"), ("7294", "fail"), ("0", "fail")])
+def test_nested_paging_of_an_amd_processor(root: Path, bits: str, level: str) -> None:
+    found = look(root, **{"sysctl_ei_hw.model": f"{_AMD}hw.vmm.svm.features={bits}\n"})
+    assert found["amd-v"].level == level
+
+
+@pytest.mark.parametrize("text", ["", "hw.mod", "hw.model\n", "hw.model: Intel\n", "\0\n"])
+def test_a_processor_that_is_not_told(root: Path, text: str) -> None:
+    """Protects from taking half an answer for a processor that is fit."""
+    found = look(root, **{"sysctl_ei_hw.model": text})
+    assert found["processor"].level == "warn"
+    assert not {"vt-x", "amd-v"} & found.keys()
+
+
+@pytest.mark.parametrize("module", sorted(freebsd.PACKAGES))
+def test_python_s_packages(root: Path, module: str) -> None:
+    """Protects who has FreeBSD's Python, of which SQLite is no part."""
+    found = findings(root, {}, missing=module)["python packages"]
+    assert found.level == "fail"
+    assert f"-{freebsd.PACKAGES[module]}" in found.advice
+    assert found.advice.startswith("pkg install py3")
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "advice"),
+    [
+        ({"kldstat_qm_pf": NO}, "not loaded", "service pf start"),
+        ({"pfctl_s_info": NO}, "pfctl", "root"),
+        ({"pfctl_s_info": ""}, "switched off", "service pf start"),
+        ({"pfctl_s_info": STATUS.replace("Enabled", "Disabled")}, "off", "service pf start"),
+        ({"pfctl_s_info": STATUS[:12]}, "switched off", "service pf start"),
+        ({"pfctl_s_nat": ""}, "does not lead", freebsd.ANCHOR_LINE),
+        ({"pfctl_s_nat": NO}, "does not lead", freebsd.ANCHOR_LINE),
+        ({"pfctl_s_nat": RULES.replace("rdr-", "nat-")}, "does not lead", freebsd.ANCHOR_LINE),
+        ({"pfctl_s_nat": RULES.replace("lab/*", "lab")}, "does not lead", freebsd.ANCHOR_LINE),
+        ({"pfctl_s_nat": RULES[:-8]}, "does not lead", freebsd.ANCHOR_LINE),
+    ],
+)
+def test_pf(root: Path, changes: Answers, what: str, advice: str) -> None:
+    """It matters to who publishes labs; everybody else is only told."""
+    for published, level in ((True, "fail"), (False, "note")):
+        text = "net.link.tap.up_on_open=1\nnet.inet.ip.forwarding=1\n"
+        found = findings(root, {"sysctl_ei_net": text, **changes}, published=published)["pf"]
+        assert found.level == level
+        assert what in found.value
+        assert advice in found.advice
+
+
+@pytest.mark.parametrize("text", ["net.inet.ip.forwarding=0\n", "net.inet.ip.forw", ""])
+def test_published_labs_need_a_host_that_passes_packets_on(root: Path, text: str) -> None:
+    found = findings(root, {"sysctl_ei_net": text}, published=True)["net.inet.ip.forwarding"]
+    assert found.level == "fail"
+    assert "gateway_enable=YES" in found.advice
+
+
+def test_pf_between_the_nodes_of_a_lab(root: Path) -> None:
+    """Protects clusters from a pf.conf that blocks, which bridges apply to their members."""
+    text = READY[_NET]
+    assert isinstance(text, str)
+    found = look(root, sysctl_ei_net=f"{text}net.link.bridge.pfil_member=1\n")
+    assert "pfil_member=0" in found["net.link.bridge.pfil_member"].advice
 
 
 def test_a_host_that_passes_packets_on(root: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from lab.errors import Conflict
+from lab.errors import Busy, Conflict
 from lab.locks import held, lock, sweep
 from lab.paths import Home
 from lab.wait import Deadline, until
@@ -202,6 +205,29 @@ def test_asking_does_not_make_a_lock_busy(home: Home) -> None:
     finally:
         stop.set()
         thread.join(10)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_who_asks_slowly_does_not_make_a_lock_busy(home: Home, *, shared: bool) -> None:
+    """Protects from a host under load, where asking may stop for long with the lock in its hand."""
+    with lock(home, "lab", "pxc", shared=True):
+        pass
+    asking = os.open(home.lock("lab", "pxc"), os.O_RDWR)
+    fcntl.flock(asking, fcntl.LOCK_EX)
+    thread = threading.Timer(0.4, os.close, (asking,))
+    thread.start()
+    with lock(home, "lab", "pxc", shared=shared, wait=False):
+        pass
+    thread.join()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_who_has_it_makes_it_busy_at_once(home: Home, *, shared: bool) -> None:
+    with lock(home, "lab", "pxc", shared=shared):
+        began = time.monotonic()
+        with pytest.raises(Busy), lock(home, "lab", "pxc", wait=False):
+            pass
+        assert time.monotonic() - began < 1.0
 
 
 def test_lock_files_are_private(home: Home) -> None:

@@ -18,6 +18,8 @@ OPEN = {"health", "readiness", "metrics"}
 """What answers without a token."""
 BODIES = {
     "createLab": BODY,
+    "previewLab": BODY,
+    "collectGarbage": {},
     "changeLab": {},
     "execute": {"argv": ["x"]},
     "createToken": {"name": "x", "project": "x"},

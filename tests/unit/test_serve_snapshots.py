@@ -102,6 +102,33 @@ def test_the_client_and_the_command_line(
     assert main(("snapshot", "rm", "shop", label)) == 3
 
 
+def test_a_schedule_is_kept_to(
+    here: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects disks, and snapshots that no schedule took: only its own go, the oldest first."""
+    here.make("often", snapshots="hourly:2")
+    with here.service.contexts.use() as ctx:
+        volumes = snapshot.volumes_of(ctx, "often")
+        for hour in (1, 2, 3, 4):
+            ctx.storage.snapshot(volumes, f"hourly.20200101t0{hour}0000")
+        kept = snapshot.take(ctx, "often", "mine").label
+    monkeypatch.setenv("LAB_URL", str(here.client.base_url))
+    monkeypatch.setenv("LAB_TOKEN", here.admin)
+    assert main(("snapshot", "prune", "often")) == 0
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        "removed often@hourly.20200101t010000", "removed often@hourly.20200101t020000"]  # fmt: skip
+    labels = [one["label"] for one in here.ask("GET", "/v1/labs/often/snapshots").json()]
+    assert [label for label in labels if label != "origin"] == [
+        "hourly.20200101t030000", "hourly.20200101t040000", kept]  # fmt: skip
+    again = here.ask("POST", "/v1/labs/often/snapshots/prune?wait=30")
+    assert (again.status_code, again.json()) == (200, {"removed": []})
+    other = here.token(project="others")
+    with Client(str(here.client.base_url), other) as client, pytest.raises(NotFound):
+        client.snapshots.prune("often")
+    with Client(str(here.client.base_url), here.admin) as client:
+        assert client.snapshots.prune("often") == []
+
+
 def take(service: Service) -> JobRecord:
     caller = Caller(service.store.tokens.all()[0])
     return submit(service, new_job(caller, "snapshot", {"name": "one"}, lab="shop", key="the-key"))

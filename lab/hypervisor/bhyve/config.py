@@ -93,7 +93,7 @@ def _check(guest: GuestSpec) -> None:
         raise _cannot(guest, "bhyve boots guests by firmware only, not from a kernel's file")
     if guest.memory_file is not None:
         raise _cannot(guest, f"bhyve cannot keep a guest's RAM in {guest.memory_file}")
-    if guest.network.forwards:
+    if not all(forward.to for forward in guest.network.forwards):
         raise _cannot(guest, "bhyve forwards no ports: its guests have addresses of their own")
     if guest.memory % _MIB:
         raise _cannot(guest, f"{guest.memory} bytes of memory are no whole number of MiB")

@@ -18,7 +18,7 @@ from typing import NoReturn
 from lab.errors import Conflict, HostUnfit, LabError, NotFound, NotReady
 from lab.hypervisor import Capabilities, Guest, GuestShape, GuestSpec, MemoryImage
 from lab.hypervisor.agent import GUEST_AGENT, AgentChannel
-from lab.hypervisor.bhyve import text
+from lab.hypervisor.bhyve import redirects, text
 from lab.hypervisor.bhyve.command import vm
 from lab.hypervisor.bhyve.place import Place, taken
 from lab.hypervisor.bhyve.ports import SocketPorts
@@ -71,6 +71,7 @@ class BhyveHypervisor:
             pauses=False,
             direct=False,
             forwards=False,
+            redirects=True,
             facts=self._facts,
         )
 
@@ -86,10 +87,17 @@ class BhyveHypervisor:
             rows = _rows()
             self._vacate(place, guest.name, rows)
             _check_disks(place, guest, rows)
+            forwards = guest.network.forwards
+            if forwards:
+                redirects.check()
+                redirects.check_free(guest.name, forwards, _ports(place))
             switches = self._switches(place)
             try:
                 place.put(guest, _switch(guest, switches))
+                if forwards:
+                    redirects.load(guest.name, forwards)
             except BaseException:
+                place.remove(guest.name)
                 _sweep(place, switches)
                 raise
         try:
@@ -155,6 +163,12 @@ class BhyveHypervisor:
         place, rows = self._place(), _rows()
         ended = [g for g in guests if g not in rows or rows[g].state == "stopped"]
         self._clear(place, ended)
+
+    def redirected(self) -> dict[int, GuestName]:
+        """See Hypervisor."""
+        place = self._place()
+        redirects.check()
+        return _ports(place)
 
     def segment_free(self, segment: int) -> bool:
         """See Hypervisor."""
@@ -238,6 +252,11 @@ def _switch(guest: GuestSpec, switches: Switches) -> str:
 
 def _sweep(place: Place, switches: Switches) -> None:
     switches.sweep({kept.switch for kept in place.all_kept().values()})
+    redirects.sweep(place.everyones())
+
+
+def _ports(place: Place) -> dict[int, GuestName]:
+    return {port: name for name, kept in place.everyones().items() for port in kept.ports}
 
 
 def _check_files(guest: GuestSpec) -> None:

@@ -35,10 +35,11 @@ _LAST_LINES = 6
 
 @dataclass(frozen=True)
 class Kept:
-    """What is written beside a guest of ours: its tags and its lab's switch."""
+    """What is written beside a guest: tags, its lab's switch, the host's ports that lead to it."""
 
     tags: Mapping[str, str]
     switch: str
+    ports: tuple[int, ...] = ()
 
 
 class Place:
@@ -72,18 +73,27 @@ class Place:
 
     def kept(self, guest: str) -> Kept | None:
         """What we wrote beside a guest; None if it is not ours."""
-        try:
-            found = json.loads((self.directory(guest) / _TAGS).read_text())
-            kept = Kept({str(k): str(v) for k, v in found["tags"].items()}, str(found["switch"]))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return None
-        return kept if kept.tags.get("home") == self._home else None
+        kept = self._read(guest)
+        return kept if kept is not None and kept.tags.get("home") == self._home else None
 
     def all_kept(self) -> dict[GuestName, Kept]:
         """All guests of ours, and what is left of those that ended."""
+        everyones = self.everyones().items()
+        return {name: kept for name, kept in everyones if kept.tags.get("home") == self._home}
+
+    def everyones(self) -> dict[GuestName, Kept]:
+        """As ``all_kept``, of all installations."""
         names = sorted(path.name for path in self.root.iterdir() if path.name[0] != ".")
-        found = {GuestName(name): self.kept(name) for name in names}
+        found = {GuestName(name): self._read(name) for name in names}
         return {name: kept for name, kept in found.items() if kept is not None}
+
+    def _read(self, guest: str) -> Kept | None:
+        try:
+            found = json.loads((self.directory(guest) / _TAGS).read_text())
+            tags = {str(k): str(v) for k, v in found["tags"].items()}
+            return Kept(tags, str(found["switch"]), tuple(map(int, found.get("ports", ()))))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
 
     def put(self, guest: GuestSpec, switch: str) -> None:
         """Make the guest's directory; raises Conflict if there is one, HostUnfit."""
@@ -101,7 +111,7 @@ class Place:
         try:
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(mode=0o700)
-            (draft / _TAGS).write_text(json.dumps({"tags": dict(guest.tags), "switch": switch}))
+            (draft / _TAGS).write_text(json.dumps(_note(guest, switch)))
             (draft / f"{guest.name}.conf").write_text(text)
             draft.rename(self.directory(guest.name))
         except OSError as error:
@@ -148,6 +158,11 @@ class Place:
             said = [line for line in text.splitlines() if line.strip()]
         noted = [line for line in self.log(guest) if line.startswith(("fatal;", "bhyve exited"))]
         return [*said, *noted][-_LAST_LINES:]
+
+
+def _note(guest: GuestSpec, switch: str) -> dict[str, object]:
+    ports = [forward.host_port for forward in guest.network.forwards]
+    return {"tags": dict(guest.tags), "switch": switch, "ports": ports}
 
 
 def taken(guest: str) -> Conflict:

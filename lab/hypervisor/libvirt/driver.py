@@ -196,6 +196,10 @@ class LibvirtHypervisor:
         there = self.names()
         logs.remove([guest for guest in guests if guest not in there])
 
+    def redirected(self) -> dict[int, GuestName]:
+        """See Hypervisor; QEMU listens at its ports itself."""
+        return {}
+
     def segment_free(self, segment: int) -> bool:
         """See Hypervisor."""
         return segments.free(self._home, segment)

@@ -1,0 +1,110 @@
+"""Archives of images and templates, to and from elsewhere, through WebSockets; for admins."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from functools import partial
+from io import FileIO
+
+from fastapi import APIRouter, WebSocket
+
+from api.auth import Caller, service_of
+from api.gate import through
+from api.service import Service
+from api.transfer import Transfer, Work
+from lab.exchange.header import Kind
+from lab.lifecycle.export import export
+from lab.lifecycle.import_ import import_
+from lab.lifecycle.views import ExportView, ImportView
+from lab.progress import Listener
+
+router = APIRouter(prefix="/v1", tags=["host"])
+
+IDLE = 600.0
+"""Seconds without a byte or a step after which a transfer is given up."""
+_BUFFER = 1 << 20
+
+
+@router.websocket("/images/archive")
+async def import_image(websocket: WebSocket, resume: bool = False) -> None:
+    """An image that comes."""
+    work = partial(_receive, service_of(websocket), "image", resume=resume, warm_only=False)
+    await _serve(websocket, "importImage", work, incoming=True)
+
+
+@router.websocket("/templates/archive")
+async def import_template(
+    websocket: WebSocket, resume: bool = False, warm_only: bool = False
+) -> None:
+    """A template that comes."""
+    work = partial(_receive, service_of(websocket), "template", resume=resume, warm_only=warm_only)
+    await _serve(websocket, "importTemplate", work, incoming=True)
+
+
+@router.websocket("/images/{key}/archive")
+async def export_image(websocket: WebSocket, key: str, native: bool = False) -> None:
+    """An image that goes."""
+    work = partial(_send, service_of(websocket), "image", key, native=native)
+    await _serve(websocket, "exportImage", work, incoming=False)
+
+
+@router.websocket("/templates/{key}/archive")
+async def export_template(
+    websocket: WebSocket, key: str, native: bool = False, image: bool = True, ram: bool = True
+) -> None:
+    """A template that goes."""
+    work = partial(
+        _send, service_of(websocket), "template", key, native=native, image=image, ram=ram
+    )
+    await _serve(websocket, "exportTemplate", work, incoming=False)
+
+
+async def _serve(websocket: WebSocket, action: str, work: Work, *, incoming: bool) -> None:
+    async def run(service: Service, caller: Caller, _: None) -> tuple[str, int]:
+        allowed = partial(caller.valid, service)
+        transfer = Transfer(websocket, allowed, service.stopping.is_set, IDLE)
+        why = await (transfer.receive(work) if incoming else transfer.send(work))
+        return why, transfer.carried
+
+    seats = service_of(websocket).transfers
+    await through(websocket, action, "admin", seats, lambda *_: nullcontext(), run)
+
+
+def _receive(
+    service: Service, kind: Kind, file: int, hear: Listener, *, resume: bool, warm_only: bool
+) -> ImportView:
+    """Import what comes from ``file``."""
+    with os.fdopen(file, "rb", buffering=_BUFFER) as source, service.contexts.use(hear) as ctx:
+        return import_(ctx, kind, source, resume=resume, warm_only=warm_only)
+
+
+def _send(
+    service: Service,
+    kind: Kind,
+    which: str,
+    file: int,
+    hear: Listener,
+    *,
+    native: bool,
+    image: bool = True,
+    ram: bool = True,
+) -> ExportView:
+    """Export to ``file``."""
+    with os.fdopen(file, "wb", buffering=0) as to, service.contexts.use(hear) as ctx:
+        return export(ctx, kind, which, to=_Whole(to), native=native, image=image, ram=ram)
+
+
+class _Whole:
+    """A pipe that takes all that it is given."""
+
+    def __init__(self, pipe: FileIO) -> None:
+        self._pipe = pipe
+
+    def write(self, data: bytes, /) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[self._pipe.write(left) :]
+
+    def flush(self) -> None:
+        """Nothing is held back."""

@@ -1,0 +1,56 @@
+"""What a lab would be made of: /v1/preview. Nothing is made."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from api.admission import need_of
+from api.auth import ServiceOf, User
+from api.models import LabRequest
+from api.quota import check_quota
+from api.routes.labs import requested
+from api.work import spec_of
+from lab.errors import HostUnfit
+from lab.lifecycle.preview import preview
+
+router = APIRouter(prefix="/v1", tags=["labs"])
+
+
+class Preview(BaseModel):
+    """What a lab would be, and what it would be made of."""
+
+    name: Annotated[str, Field(examples=["shop"])]
+    blueprint: Annotated[str, Field(examples=["pxc"])]
+    engine: str
+    nodes: int
+    memory: int
+    cpus: int
+    disk: int
+    profile: str
+    image: str
+    image_there: Annotated[bool, Field(description="It need not be built.")]
+    template: Annotated[
+        str | None, Field(description="Empty if one is made first; null if none is cloned.")
+    ]
+    start: Annotated[str, Field(description="warm or cold")]
+    why_cold: str
+
+
+@router.post("/preview", operation_id="previewLab")
+def preview_lab(service: ServiceOf, caller: User, asked: LabRequest) -> Preview:
+    """What `POST /v1/labs` would make now, refused as it would be; warm pools are left out."""
+    spec = spec_of(requested(service, caller, asked))
+    need = need_of(spec)
+    service.admission.check(need)
+    check_quota(service.store, caller, spec)
+    with service.contexts.use() as ctx:
+        found = preview(ctx, spec, cold=asked.cold)
+    if lacks := service.admission.short(need):
+        raise HostUnfit(
+            f"there is no room on the host now: {lacks}",
+            hint=f"a lab would wait for it, {service.settings.serve.queue_timeout:g} s at most",
+        )
+    return Preview(**vars(found))

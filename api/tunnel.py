@@ -1,0 +1,149 @@
+"""Bytes between a WebSocket and what is at the other end of it, as long as both last.
+
+Beside that it ends when the token does, when nothing came for long, and with the service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import WebSocket, WebSocketDisconnect
+from starlette.concurrency import run_in_threadpool
+
+PIECE = 1 << 16
+_LOOK_EVERY = 0.5
+_CHECK_EVERY = 5.0
+"""Seconds between two looks whether the token is valid still."""
+_GOING_AWAY, _REFUSED, _NORMAL = 1001, 1008, 1000
+"""What a WebSocket is closed with (RFC 6455)."""
+
+Ending = tuple[int, str]
+
+
+@dataclass
+class Tunnel:
+    """A WebSocket, and a file (a connection or a terminal) that is not blocking.
+
+    ``allowed``: whether the token is valid; ``stopping``: whether the service ends. ``idle``:
+    seconds without a byte after which it is closed. ``carried``: bytes so far.
+    """
+
+    socket: WebSocket
+    file: int
+    allowed: Callable[[], bool]
+    stopping: Callable[[], bool]
+    idle: float
+    carried: int = 0
+    _active: float = field(default_factory=time.monotonic)
+
+    async def run(self) -> str:
+        """Carry bytes until it ends; why, empty if one side just went."""
+        os.set_blocking(self.file, False)
+        tasks = [asyncio.ensure_future(one()) for one in (self._out, self._in, self._watch)]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        code, why = next((told for task in done if (told := _ending(task))[1]), (_NORMAL, ""))
+        with suppress(RuntimeError, WebSocketDisconnect):  # it is closed already
+            await self.socket.close(code, why)
+        return why
+
+    async def _out(self) -> Ending:
+        """From the file to the WebSocket."""
+        while data := await read(self.file):
+            self._count(data)
+            await self.socket.send_bytes(data)
+        return _NORMAL, ""
+
+    async def _in(self) -> Ending:
+        """From the WebSocket to the file."""
+        while (message := await self.socket.receive())["type"] == "websocket.receive":
+            data = message.get("bytes") or (message.get("text") or "").encode()
+            self._count(data)
+            await write(self.file, data)
+        return _NORMAL, ""
+
+    async def _watch(self) -> Ending:
+        return await watch(self.allowed, self.stopping, self.idle, lambda: self._active)
+
+    def _count(self, data: bytes) -> None:
+        self.carried += len(data)
+        self._active = time.monotonic()
+
+
+async def watch(
+    allowed: Callable[[], bool],
+    stopping: Callable[[], bool],
+    idle: float,
+    active: Callable[[], float],
+) -> Ending:
+    """Wait until a WebSocket is to end: see ``Tunnel``; ``active``: when a byte came last."""
+    checked = time.monotonic()
+    while True:
+        await asyncio.sleep(min(_LOOK_EVERY, idle / 4))
+        now = time.monotonic()
+        if stopping():
+            return _GOING_AWAY, "the service ends"
+        if now - active() >= idle:
+            return _REFUSED, f"nothing came for {idle:g} s"
+        if now - checked >= _CHECK_EVERY:
+            checked = now
+            if not await run_in_threadpool(allowed):
+                return _REFUSED, "the token is not valid any more"
+
+
+async def read(file: int) -> bytes:
+    """What comes next; empty at the end, which terminals and connections tell as errors."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return os.read(file, PIECE)
+        except BlockingIOError:
+            await _until(file, loop.add_reader, loop.remove_reader)
+        except OSError:
+            return b""
+
+
+async def write(file: int, data: bytes) -> None:
+    """Write all of ``data``; raises OSError if nobody reads it."""
+    loop = asyncio.get_running_loop()
+    while data:
+        try:
+            data = data[os.write(file, data) :]
+        except BlockingIOError:
+            await _until(file, loop.add_writer, loop.remove_writer)
+
+
+async def _until(file: int, add: Callable[..., object], remove: Callable[[int], object]) -> None:
+    """Wait until ``file`` is what ``add`` looks for."""
+    there: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def tell() -> None:
+        if not there.done():
+            there.set_result(None)
+
+    add(file, tell)
+    try:
+        await there
+    finally:
+        remove(file)
+
+
+def _ending(task: asyncio.Future[Any]) -> Ending:
+    """How a direction ended; that one of the sides is gone is no failure."""
+    error = task.exception()
+    if error is None:
+        found: Ending = task.result()
+        return found
+    if isinstance(error, OSError | RuntimeError | WebSocketDisconnect):
+        return _NORMAL, ""
+    raise error

@@ -1,0 +1,93 @@
+"""Labs that a service is to make, or has already."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from lab.cli.heard import Heard
+from lab.errors import Conflict
+from lab.lifecycle.views import FIRST_USE
+
+if TYPE_CHECKING:
+    from lab.client import Client, Lab
+    from lab.lifecycle.views import LabView
+    from lab.progress import Listener
+    from lab.spec import LabSpec
+
+_READY_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Making:
+    """How labs are to be made; see ``Client.create``, whose errors its methods raise."""
+
+    client: Client
+    hear: Listener
+    cold: bool
+    keep_failed: bool
+    timeout: float | None
+
+    def up(self, spec: LabSpec) -> LabView:
+        """Such a lab: the one of ours that is there already, started if need be, or a new one."""
+        try:
+            named = replace(spec, name=spec.name or spec.blueprint)
+            return self._same(spec) or self.make(named)
+        except Conflict:
+            # Somebody was faster; or the name is another project's.
+            found = self._same(spec)
+            if found is None and spec.name:
+                raise
+            return found or self.make(spec)
+
+    def make(self, spec: LabSpec) -> LabView:
+        """A new lab, with what its making took."""
+        heard = Heard(self.hear)
+        made = self.client.create(
+            spec,
+            cold=self.cold,
+            keep_failed=self.keep_failed,
+            timeout=self.timeout,
+            listener=heard,
+        )
+        first_use = sum(step.seconds for step in heard.steps if step.step in FIRST_USE)
+        return replace(made, first_use_seconds=first_use, steps=tuple(heard.steps))
+
+    def _same(self, spec: LabSpec) -> LabView | None:
+        """The lab of ours that is there already, ready; None if there is none. Raises Conflict."""
+        timeout = self.timeout or _READY_SECONDS
+        name = spec.name or spec.blueprint
+        labs = {lab.name: lab for lab in self.client.labs()}
+        found = labs.get(name)
+        if found is None and not spec.name:  # the service gave it a number, or one of a pool
+            numbered = re.compile(rf"{re.escape(name)}-(\d+|[0-9a-f]{{6}})")
+            found = next((lab for n, lab in labs.items() if numbered.fullmatch(n)), None)
+        if found is None:
+            return None
+        if found.state == "creating":
+            found = self.client.wait(found.name, timeout=timeout)
+        if not _fits(found, spec):
+            raise Conflict(
+                f"the lab {found.name} exists and is not what was asked for",
+                hint=f"`lab status {found.name}` shows it; `lab down {found.name}` removes it",
+            )
+        if found.state in ("stopped", "failed"):
+            return self.client.power("start", found.name, timeout=timeout, listener=self.hear)
+        return self.client.wait(found.name, timeout=timeout)
+
+
+def _fits(lab: Lab, spec: LabSpec) -> bool:
+    """Whether ``lab`` is such as ``spec`` asks for; what that leaves open is fine."""
+    from lab.lifecycle.engine import recipe_of
+
+    size = spec.size
+    asked = (spec.blueprint, spec.nodes, size.memory, size.cpus)
+    there = (lab.blueprint, len(lab.nodes), lab.memory, lab.cpus)
+    return (
+        asked == there
+        and (not spec.engine or lab.image.startswith(f"{recipe_of(spec.engine)}-"))
+        and spec.image in ("", lab.image)
+        and spec.profile in ("", lab.profile)
+        and size.disk in (0, lab.disk)
+    )

@@ -1,0 +1,119 @@
+"""Archives of a service's images and templates, sent and fetched through WebSockets."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
+from typing import Any, BinaryIO, TypeVar
+from urllib.parse import urlencode
+
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.connection import Connection
+
+from lab.client.answers import read
+from lab.client.problem import error_of
+from lab.client.tunnel import open_socket
+from lab.errors import HostUnfit
+from lab.exchange.frames import Sink
+from lab.exchange.header import Kind
+from lab.lifecycle.views import ExportView, ImportView
+from lab.progress import Event, Listener, ignore
+
+T = TypeVar("T")
+
+_PIECE = 1 << 18
+
+
+class Archives:
+    """What administrators move; its methods raise as those of ``Client`` do."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._url = url
+        self._token = token
+
+    def fetch(
+        self,
+        kind: Kind,
+        which: str,
+        to: AbstractContextManager[Sink],
+        *,
+        native: bool = False,
+        image: bool = True,
+        ram: bool = True,
+        listener: Listener = ignore,
+    ) -> ExportView:
+        """Write the archive of an image or a template, as ``lab image export`` does.
+
+        ``to``: opened when the archive comes, such as a file.
+        """
+        asked = {"native": native}
+        asked |= {"image": image, "ram": ram} if kind == "template" else {}
+        with self._open(kind, which, "archive", asked=asked) as connection, ExitStack() as held:
+            sink: Sink | None = None
+            with suppress(ConnectionClosed):
+                for message in connection:
+                    if isinstance(message, bytes):
+                        sink = sink or held.enter_context(to)
+                        sink.write(message)
+                    elif (done := _heard(message, listener)) is not None:
+                        return read(done, ExportView)
+            raise _broken(connection)
+
+    def send(
+        self,
+        kind: Kind,
+        source: BinaryIO,
+        *,
+        resume: bool = False,
+        warm_only: bool = False,
+        listener: Listener = ignore,
+    ) -> ImportView:
+        """Have the service import the archive that ``source`` gives."""
+        asked = {"resume": resume}
+        asked |= {"warm_only": warm_only} if kind == "template" else {}
+        told: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        some = getattr(source, "read1", source.read)  # of a pipe what is there
+        with self._open(kind, "archive", asked=asked) as connection:
+            threading.Thread(target=_listen, args=(connection, told), daemon=True).start()
+            done = None
+            with suppress(ConnectionClosed):  # what it said before that tells why
+                while done is None and (piece := some(_PIECE)):
+                    connection.send(piece)
+                    while done is None and not told.empty():
+                        done = _heard(told.get(), listener)
+                connection.send("")
+            while done is None and (message := told.get()) is not None:
+                done = _heard(message, listener)
+            if done is not None:
+                return read(done, ImportView)
+            raise _broken(connection)
+
+    def _open(self, kind: Kind, *path: str, asked: Mapping[str, bool]) -> Connection:
+        query = urlencode({name: str(value).lower() for name, value in asked.items()})
+        return open_socket(self._url, self._token, f"{kind}s", *path, query=query)
+
+
+def _listen(connection: Connection, told: queue.SimpleQueue[str | None]) -> None:
+    """What the service says, and None at the end."""
+    with suppress(ConnectionClosed):
+        for message in connection:
+            told.put(str(message))
+    told.put(None)
+
+
+def _heard(message: str | None, listener: Listener) -> Any:
+    """What a transfer has come to, None if it goes on; raises what it failed with."""
+    said = json.loads(message or "{}")
+    if "problem" in said:
+        raise error_of(said["problem"])
+    if "event" in said:
+        listener(read(said["event"], Event))
+    return said.get("done")
+
+
+def _broken(connection: Connection) -> HostUnfit:
+    why = connection.close_reason or "the way to the service broke"
+    return HostUnfit("the transfer was cut off", hint="do the same again", details=[why])

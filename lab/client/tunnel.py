@@ -1,0 +1,109 @@
+"""WebSockets of a service that lead into nodes; the token goes in a header."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import threading
+
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.http11 import Response
+from websockets.sync.client import ClientConnection, connect
+from websockets.sync.connection import Connection
+
+from lab.client.problem import error_of
+from lab.client.wire import path_of, trusted
+from lab.errors import HostUnfit, LabError, NotReady
+
+PIECE = 1 << 16
+_OPEN = 20.0
+_CLOSE = 2.0
+_LARGEST = 1 << 20
+_NORMAL = (1000, 1005)
+
+
+def open_tunnel(url: str, token: str, lab: str, node: str, kind: str) -> ClientConnection:
+    """A connection to a node's ``kind`` (ssh, console); raises as ``open_socket`` does."""
+    return open_socket(url, token, "labs", lab, "nodes", node, kind)
+
+
+def open_socket(url: str, token: str, *path: str, query: str = "") -> ClientConnection:
+    """A WebSocket of the service at ``url``; raises what it refuses it with.
+
+    And HostUnfit if the service cannot be reached.
+    """
+    secure = url.startswith("https:")
+    where = f"{path_of(*path)}{'?' if query else ''}{query}"
+    try:
+        return connect(
+            f"{'wss' if secure else 'ws'}:{url.partition(':')[2]}{where}",
+            additional_headers={"Authorization": f"Bearer {token}"},
+            user_agent_header="lab",
+            ssl=trusted(url) if secure else None,
+            compression=None,
+            open_timeout=_OPEN,
+            close_timeout=_CLOSE,
+            max_size=_LARGEST,
+        )
+    except InvalidStatus as error:
+        raise _refused(error.response) from None
+    except (OSError, WebSocketException) as error:
+        raise HostUnfit(
+            f"the service at {url} cannot be reached",
+            hint="is LAB_URL right, and does a proxy between let WebSockets pass?",
+            details=[str(error) or type(error).__name__],
+        ) from None
+
+
+def relay(connection: Connection, source: int, sink: int, *, leave: bytes = b"") -> None:
+    """Carry bytes from the file ``source`` and to the file ``sink`` until either side ends.
+
+    ``leave``: what ends it when it is read. Raises NotReady with why the service ended it.
+    """
+    ended, end = os.pipe()
+    thread = threading.Thread(target=_receive, args=(connection, sink, end), daemon=True)
+    thread.start()
+    try:
+        with contextlib.suppress(ConnectionClosed):
+            while ended not in select.select([source, ended], [], [])[0]:
+                data = os.read(source, PIECE)
+                before, found, _ = data.partition(leave) if leave else (data, b"", b"")
+                if before:
+                    connection.send(before)
+                if found or not data:
+                    break
+    finally:
+        connection.close()
+        thread.join(_CLOSE)
+        os.close(ended)
+    if connection.close_code not in _NORMAL:
+        raise NotReady(
+            "the connection to the node ended",
+            details=[connection.close_reason or "the way to the service broke"],
+        )
+
+
+def _receive(connection: Connection, sink: int, end: int) -> None:
+    """Write what comes to ``sink``; at the end ``end`` is closed."""
+    try:
+        with contextlib.suppress(ConnectionClosed, OSError):
+            for message in connection:
+                left = message if isinstance(message, bytes) else message.encode()
+                while left:
+                    left = left[os.write(sink, left) :]
+    finally:
+        os.close(end)
+
+
+def _refused(response: Response) -> LabError:
+    status, after = response.status_code, response.headers.get("Retry-After", "")
+    try:
+        problem = json.loads(bytes(response.body or b""))
+    except ValueError:
+        problem = None
+    if not isinstance(problem, dict):
+        problem = {"detail": f"the answer is {status}, not the service's own"}
+    seconds = float(after) if after.isdecimal() and len(after) < 10 else None
+    return error_of(problem, status=status, retry_after=seconds)

@@ -1,0 +1,44 @@
+"""The contract where ports of the host can be led to guests' own addresses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypervisor_site import Site, free_port, states
+
+from lab.errors import PortTaken
+from lab.guest.network import own_address
+from lab.hypervisor import Forward, GuestSpec, Hypervisor
+from lab.names import EVERYWHERE
+
+
+def leading(site: Site, node: str, port: int, home: str = "") -> GuestSpec:
+    """A guest that ``port`` of this host leads to."""
+    guest = site.guest(node, home)
+    forward = Forward(port, 3306, EVERYWHERE, own_address(guest.network.segment, 1))
+    return replace(guest, network=replace(guest.network, forwards=(forward,)))
+
+
+class Redirecting:
+    def test_a_port_leads_to_a_guest_as_long_as_there_is_one(
+        self, site: Site, ours: Hypervisor
+    ) -> None:
+        guest = leading(site, "n1", port := free_port())
+        assert ours.capabilities().redirects
+        assert port not in ours.redirected()
+        ours.start(guest)
+        assert ours.redirected()[port] == guest.name
+        ours.stop(guest.name, force=True)
+        assert port not in ours.redirected()
+
+    def test_no_two_guests_share_a_port(self, site: Site, ours: Hypervisor) -> None:
+        """Protects labs of two homes: binding the port tells nobody that it is taken."""
+        port = free_port()
+        ours.start(leading(site, "n1", port))
+        theirs = site.hypervisor(site.foreign)
+        assert theirs.redirected()[port] == leading(site, "n1", port).name
+        with pytest.raises(PortTaken):
+            theirs.start(leading(site, "n2", port, site.foreign))
+        assert states(theirs) == {}
+        assert len(states(ours)) == 1
