@@ -93,12 +93,15 @@ def build(
         raise HostUnfit(f"cannot write the image: {error}", hint=_space(out)) from None
 
 
+def tools(recipe: Recipe) -> dict[str, str]:
+    """The programs that are needed to build ``recipe``, and the packages that they are in."""
+    return {**_TOOLS, "gpg": "gpg"} if recipe.repository else _TOOLS
+
+
 def check_host(recipe: Recipe, out: Path) -> None:
     """Raise HostUnfit unless this host can build ``recipe`` in ``out``."""
-    for tool, package in _TOOLS.items():
+    for tool, package in tools(recipe).items():
         require(tool, package=package)
-    if recipe.repository:
-        require("gpg", package="gpg")
     free = shutil.disk_usage(out).free
     if free < SPACE_NEEDED:
         raise HostUnfit(

@@ -33,7 +33,8 @@ class Settings:
     ``libvirt_uri`` empty: automatic. ``pool``: the ZFS dataset that volumes are below, which
     makes ``storage`` zfs unless that is set. ``default_ttl``, ``ready_timeout`` in seconds.
     ``port_range``: first and last port that labs may use; the default lies below the
-    ports that Linux hands out to clients (``ip_local_port_range``). ``memory_floor`` and
+    ports that Linux hands out to clients (``ip_local_port_range``). ``builder``: a vendor's cloud
+    image, for a guest in which images are built; None: this host does. ``memory_floor`` and
     ``space_floor``: bytes that stay free on the host. ``profile``: that of labs which name
     none; ``profiles``: those of users. ``publish``: the address at which SQL ports listen;
     ``publish_name``: what others are told in its place. ``serve``: the service. ``url``: the
@@ -45,6 +46,7 @@ class Settings:
     owner: str
     hypervisor: Literal["auto", "libvirt", "bhyve", "fake"] = "auto"
     libvirt_uri: str = ""
+    builder: Path | None = None
     storage: Literal["qcow2", "zfs", "fake"] = "qcow2"
     pool: str = ""
     accelerator: Literal["auto", "kvm", "tcg"] = "auto"
@@ -166,6 +168,11 @@ def user_name(env: Mapping[str, str]) -> str:
         return env.get("USER") or str(os.geteuid())
 
 
+def _cloud_image(value: object) -> Path | None:
+    path = tomlfile.text(value).strip()
+    return Path(path).expanduser().absolute() if path else None
+
+
 def _home(value: object) -> Home:
     if isinstance(value, Home):
         return value
@@ -213,6 +220,7 @@ _KEYS: Mapping[str, Key] = {
     "owner": Key("a name", _owner),
     "hypervisor": tomlfile.one_of("auto", "libvirt", "bhyve", "fake"),
     "libvirt_uri": Key("a text such as qemu:///system", tomlfile.text),
+    "builder": Key("the path of a cloud image", _cloud_image),
     "storage": tomlfile.one_of("qcow2", "zfs", "fake"),
     "pool": Key("a ZFS dataset such as tank/lab", _pool),
     "accelerator": tomlfile.one_of("auto", "kvm", "tcg"),

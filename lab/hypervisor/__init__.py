@@ -44,13 +44,15 @@ class Network:
     ports it is user-mode, and only ``forwards`` lead in; elsewhere the host reaches the guest
     at the guest's own address (``lab.guest.network.own_address``). The second
     (``inner_mac``) is on the lab's private segment; ``segment`` is a number that only this
-    lab's guests share within the installation (its ``home`` tag).
+    lab's guests share within the installation (its ``home`` tag). With ``uplink`` the first leads
+    where the host's own network leads, by DHCP, and there is no second (``inner_mac`` is empty).
     """
 
     outer_mac: str
     inner_mac: str
     forwards: tuple[Forward, ...]
     segment: int
+    uplink: bool = False
 
 
 @dataclass(frozen=True)

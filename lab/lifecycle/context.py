@@ -110,7 +110,8 @@ def _libvirt(settings: Settings, store: Store, progress: Progress) -> Iterator[C
     hypervisor = open_libvirt(settings)
     try:
         storage = open_storage(settings, hypervisor.run_as)
-        yield Context(settings, store, storage, hypervisor, progress, _ask, _build)
+        build = _build(settings, hypervisor)
+        yield Context(settings, store, storage, hypervisor, progress, _ask, build)
     finally:
         hypervisor.close()
 
@@ -126,7 +127,8 @@ def _bhyve(settings: Settings, store: Store, progress: Progress) -> Iterator[Con
         )
     hypervisor = BhyveHypervisor(home=settings.home.id)
     storage = open_storage(settings, hypervisor.run_as)
-    yield Context(settings, store, storage, hypervisor, progress, _ask, _build)
+    build = _build(settings, hypervisor)
+    yield Context(settings, store, storage, hypervisor, progress, _ask, build)
 
 
 def _ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
@@ -135,12 +137,21 @@ def _ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows
     return ask(account, port, statement, timeout=timeout)
 
 
-def _build(
-    recipe: Recipe, out: Path, *, layout: Layout, progress: Progress, log: Path
-) -> BuiltImage:
-    from images.build import build
+def _build(settings: Settings, hypervisor: Hypervisor) -> Build:
+    """How images are made: on this host, or in a guest."""
 
-    return build(recipe, out, layout=layout, progress=progress, log=log)
+    def build(
+        recipe: Recipe, out: Path, *, layout: Layout, progress: Progress, log: Path
+    ) -> BuiltImage:
+        from images.build import build as build_here
+        from lab.lifecycle.builder import Builder
+
+        make: Build = build_here
+        if settings.builder is not None:
+            make = Builder(settings.builder, settings.home, hypervisor).build
+        return make(recipe, out, layout=layout, progress=progress, log=log)
+
+    return build
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from hypervisor_site import SECONDS, ClosableHypervisor, states
 
 from lab.errors import CommandFailed, Conflict, HostUnfit, NotReady
 from lab.guest.network import own_address
-from lab.hypervisor import Disk, GuestSpec, Hypervisor
+from lab.hypervisor import Disk, GuestSpec, Hypervisor, Network
 from lab.hypervisor.bhyve.driver import BhyveHypervisor
 from lab.hypervisor.bhyve.text import Switch, switches
 from lab.run import run
@@ -280,6 +280,21 @@ def test_a_host_that_is_not_set_up(
         site.hypervisor(site.home).capabilities()
     assert told in failure.value.hint
     assert failure.value.details
+
+
+def test_a_guest_that_reaches_the_outside(site: Site, root: Path) -> None:
+    """Protects builders, which need mirrors: on the switch that leads out, or told of it."""
+    guest = replace(site.guest(), network=Network("52:54:00:4c:00:01", "", (), 0, uplink=True))
+    ours = site.hypervisor(site.home)
+    with pytest.raises(HostUnfit, match="no switch 'public'") as failure:
+        ours.start(guest)
+    assert "vm switch create public" in failure.value.hint
+    assert there(root) == []
+    run(["vm", "switch", "create", "public"], timeout=SECONDS)
+    ours.start(guest)
+    assert set(bridges()) == {"public"}
+    ours.stop(guest.name, force=True)
+    assert set(bridges()) == {"public"}, "it is not ours"
 
 
 def test_a_processor_without_unrestricted_guests(site: Site, root: Path) -> None:

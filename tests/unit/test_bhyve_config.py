@@ -36,6 +36,14 @@ def test_a_node_of_three_disks(golden: Golden) -> None:
     golden("bhyve-guest.conf", render(GUEST, "lab23306"))
 
 
+def test_a_guest_that_reaches_the_outside() -> None:
+    """Protects a builder from a second card, which nobody would give an address."""
+    outside = replace(GUEST, network=Network("52:54:00:4c:00:01", "", (), 0, uplink=True))
+    text = render(outside, "public")
+    assert 'network0_switch="public"\nnetwork0_mac="52:54:00:4c:00:01"\n' in text
+    assert "network1" not in text
+
+
 def test_its_disks_are_found_again() -> None:
     """Protects a disk from a second guest: bhyve locks nothing."""
     writes = {str(ZVOLS / "os"): True, str(ZVOLS / "data"): True}

@@ -56,6 +56,9 @@ FORMER = replace(GUEST, memory_file=HOME / "templates/key/n1.ram", clock_offset=
 ON_ZVOL = replace(
     GUEST, disks=(Disk(Path("/dev/zvol/tank/lab/labs/pxc/n1/os"), "block", "lab-os"),)
 )
+BUILDER = replace(
+    GUEST, boot=FirmwareBoot(), network=Network("52:54:00:4c:00:01", "", (), 0, uplink=True)
+)
 
 DOMAINS = {
     "cold-direct": domain_xml(GUEST, TCG),
@@ -66,6 +69,7 @@ DOMAINS = {
     "session": domain_xml(GUEST, replace(TCG, run_as=None)),
     "apparmor": domain_xml(FORMER, replace(TCG, apparmor=True)),
     "block": domain_xml(ON_ZVOL, TCG),
+    "uplink": domain_xml(BUILDER, TCG),
 }
 
 Golden = Callable[[str, str], None]

@@ -30,8 +30,8 @@ SERVICE = """\
 # What `lab serve` does at its first start, as far as its streams and signals go.
 trap 'echo ended >&2; exit 0' TERM
 echo secret-token
-echo "serving $* for ${LAB_HOME:-nobody} on $PATH" >&2
 echo $$ > "$(dirname "$0")/pid"
+echo "serving $* for ${LAB_HOME:-nobody} on $PATH" >&2
 while :; do sleep 0.05; done
 """
 

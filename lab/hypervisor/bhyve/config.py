@@ -68,7 +68,8 @@ def _settings(guest: GuestSpec, switch: str) -> Iterator[tuple[str, str]]:
     yield "virt_random", "yes"
     for number, name in enumerate(PORTS):
         yield f"virt_console{number}", name
-    for number, mac in enumerate((guest.network.outer_mac, guest.network.inner_mac)):
+    macs = (guest.network.outer_mac, guest.network.inner_mac)
+    for number, mac in enumerate(mac for mac in macs if mac):
         yield f"network{number}_type", "virtio-net"
         yield f"network{number}_switch", switch
         yield f"network{number}_mac", mac

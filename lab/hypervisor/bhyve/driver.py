@@ -30,6 +30,9 @@ from lab.wait import Deadline, attempts
 FIRMWARE = Path("/usr/local/share/uefi-firmware/BHYVE_UEFI.fd")
 """What vm-bhyve boots guests with whose loader is ``uefi`` (vm::uefi in lib/vm-run)."""
 
+UPLINK = "public"
+"""The switch that leads out of the host, as vm-bhyve's documentation calls it."""
+
 _COLD = "bhyve can neither stop a guest for a while nor restore its RAM"
 _START_SECONDS = 60.0
 _END_SECONDS = 30.0
@@ -90,7 +93,7 @@ class BhyveHypervisor:
                 redirects.check_free(guest.name, forwards, _ports(place))
             switches = self._switches(place)
             try:
-                place.put(guest, switches.ensure(guest.network.segment))
+                place.put(guest, _switch(guest, switches))
                 if forwards:
                     redirects.load(guest.name, forwards)
             except BaseException:
@@ -233,6 +236,18 @@ def _probe(home: str, firmware: Path) -> tuple[Place, dict[str, str]]:
 
 def _rows() -> dict[str, Row]:
     return text.guests(vm("listing guests", "list"))
+
+
+def _switch(guest: GuestSpec, switches: Switches) -> str:
+    """The switch that a guest's cards are on; raises Conflict, HostUnfit."""
+    if not guest.network.uplink:
+        return switches.ensure(guest.network.segment)
+    if UPLINK not in text.switches(vm("listing switches", "switch", "list")):
+        raise HostUnfit(
+            f"{guest.name} needs the network outside, and there is no switch {UPLINK!r}",
+            hint=f"`vm switch create {UPLINK}`, then `vm switch add {UPLINK} em0` with your card",
+        )
+    return UPLINK
 
 
 def _sweep(place: Place, switches: Switches) -> None:

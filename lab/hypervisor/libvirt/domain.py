@@ -183,10 +183,11 @@ def _arguments(guest: GuestSpec, incoming: bool) -> Iterator[str]:
         )
     yield from ("-netdev", _user_network(guest))
     yield from ("-device", _card("labouter", guest.network.outer_mac, _OUTER_SLOT))
-    segment = f"{segment_group(guest.tags.get('home', ''))}:{guest.network.segment}"
-    # localaddr: the segment is on the loopback and nowhere else.
-    yield from ("-netdev", f"socket,id=labinner,mcast={segment},localaddr=127.0.0.1")
-    yield from ("-device", _card("labinner", guest.network.inner_mac, _INNER_SLOT))
+    if not guest.network.uplink:
+        segment = f"{segment_group(guest.tags.get('home', ''))}:{guest.network.segment}"
+        # localaddr: the segment is on the loopback and nowhere else.
+        yield from ("-netdev", f"socket,id=labinner,mcast={segment},localaddr=127.0.0.1")
+        yield from ("-device", _card("labinner", guest.network.inner_mac, _INNER_SLOT))
     if incoming:
         yield from ("-incoming", "defer")
 
@@ -196,7 +197,8 @@ def _user_network(guest: GuestSpec) -> str:
         f",hostfwd=tcp:{forward.address}:{forward.host_port}-:{forward.guest_port}"
         for forward in guest.network.forwards
     )
-    return f"user,id=labouter,ipv6=off,restrict=on{forwards}"
+    restrict = "off" if guest.network.uplink else "on"
+    return f"user,id=labouter,ipv6=off,restrict={restrict}{forwards}"
 
 
 def _card(backend: str, mac: str, slot: str) -> str:

@@ -1,0 +1,40 @@
+"""An image built in a guest, as on hosts that cannot do it themselves.
+
+It takes ten minutes under emulation, so only who asks for it gets it: ``LAB_TEST_BUILDER=1``.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import cloud_disk
+import pytest
+from e2e_site import PXC, Site
+
+from images import manifest
+from images.recipe import load
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not os.environ.get("LAB_TEST_BUILDER"), reason="LAB_TEST_BUILDER is not set"
+    ),
+]
+
+
+def test_a_builder_makes_the_same_image(image: Site, tmp_path: Path) -> None:
+    """Protects hosts without mmdebstrap: a cloud image that knows nothing of us will do."""
+    cloud = cloud_disk.make(tmp_path, load("mariadb").suite)
+    with image.sibling() as other:
+        build = ("image", "build", "mariadb")
+        other.lab(*build, env={"LAB_BUILDER": str(cloud)}, timeout=3600)
+        assert other.settled() == []
+        (key,) = other.lab("image", "ls", "-o", "name").stdout.split()
+        assert key in image.lab("image", "ls", "-o", "name").stdout.split()
+        theirs, ours = (manifest.read(site.home.image(key)) for site in (other, image))
+        assert theirs.packages == ours.packages
+        assert (theirs.uid, theirs.gid, theirs.cmdline) == (ours.uid, ours.gid, ours.cmdline)
+        with other.up(*PXC, "--nodes", "1", "--cold", "--name", "built") as lab:
+            assert other.sql(lab["name"], "n1", "SELECT 6 * 7") == [[42]]
