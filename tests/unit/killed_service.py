@@ -29,7 +29,8 @@ from lab.state.jobs import OPEN
 from lab.state.records import JobRecord
 
 CREATE = {**BODY, "name": "shop", "ttl": 3600.0, "engine": "", "image": "", "profile": "",
-          "snapshots": "", "cpus": 1, "disk": 0, "cold": False, "protected": False}  # fmt: skip
+          "snapshots": "", "cpus": 1, "disk": 0, "cold": False, "protected": False,
+          "owner": "ci"}  # fmt: skip
 NAMELESS = {**CREATE, "name": ""}
 KEY = "the-key"
 STEPS = int(os.environ.get("LAB_KILL_STEPS", "12"))

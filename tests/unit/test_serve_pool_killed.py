@@ -8,7 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from killed_service import NAMELESS, STEPS, Steps, in_child, serving, submit_create, token, whole
+from killed_service import (
+    NAMELESS,
+    STEPS,
+    Steps,
+    in_child,
+    serving,
+    submit_create,
+    token,
+    until_ended,
+    whole,
+)
 from serve_world import MEMORY
 
 from api.service import Service
@@ -33,8 +43,9 @@ def fill(service: Service) -> None:
 def fill_and_claim(service: Service) -> None:
     """A pool, and somebody who claims from it; it is full again."""
     until_full(service)
-    submit_create(service, NAMELESS)
-    time.sleep(0.05)
+    kept = {lab.name for lab in service.store.labs.all()}
+    job = until_ended(service, submit_create(service, NAMELESS).id)
+    assert (job.state, job.lab in kept) == ("succeeded", True), job
     until_full(service)
 
 
