@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from lab.cli.signals import Interrupts, write_stderr
 
 if TYPE_CHECKING:
     from lab.cli.session import Lifecycle, Session
+    from lab.cli.tokens import Tokens
     from lab.progress import Listener
     from lab.settings import Settings
 
@@ -67,18 +69,25 @@ class App:
             with self._opened(settings, hear) as session:
                 yield session
 
+    @contextmanager
+    def tokens(self) -> Iterator[Tokens]:
+        """The tokens of this host's service, or of one elsewhere."""
+        from lab.cli.progress import listener
+
+        settings = self.settings()
+        with listener(quiet=self.quiet) as hear:
+            if settings.url:
+                with _remote().open_client(settings.url, hear) as client:
+                    yield client.tokens
+            else:
+                with self.lifecycle.tokens(settings) as kept:
+                    yield kept
+
     def _opened(self, settings: Settings, hear: Listener) -> AbstractContextManager[Session]:
         if not settings.url:
             return self.lifecycle.open(settings, hear)
-        from lab.errors import HostUnfit
-
-        try:
-            from lab.cli.remote import open_remote
-        except ModuleNotFoundError as error:
-            raise HostUnfit(
-                "what talks to a service is not installed", hint="run `scripts/venv client`"
-            ) from error
-        return open_remote(settings.url, hear)
+        opened: AbstractContextManager[Session] = _remote().open_remote(settings.url, hear)
+        return opened
 
     def say(self, text: str) -> None:
         """Talk: one line on stderr, unless it is not wanted."""
@@ -122,6 +131,19 @@ def pick(session: Session, name: str) -> str:
     if len(names) > 1:
         raise InvalidSpec("which lab?", hint=f"name one of {_listed(names)}")
     return names[0]
+
+
+def _remote() -> ModuleType:
+    """What talks to a service; raises HostUnfit where its packages are missing."""
+    from lab.errors import HostUnfit
+
+    try:
+        from lab.cli import remote
+    except ModuleNotFoundError as error:
+        raise HostUnfit(
+            "what talks to a service is not installed", hint="run `scripts/venv client`"
+        ) from error
+    return remote
 
 
 def _listed(names: Sequence[str]) -> str:

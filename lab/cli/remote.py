@@ -51,12 +51,19 @@ Ask = Callable[..., "Rows"]
 
 
 @contextmanager
-def open_remote(url: str, listener: Listener) -> Iterator[Session]:
-    """A session with the service at ``url``, with the token that is found here."""
+def open_client(url: str, listener: Listener) -> Iterator[Client]:
+    """A client of the service at ``url``, with the token that is found here."""
     with Client(url) as client:
         parts = urlsplit(client.url)
         if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
             listener(Event("remote", "note", f"token and passwords go unencrypted: {client.url}"))
+        yield client
+
+
+@contextmanager
+def open_remote(url: str, listener: Listener) -> Iterator[Session]:
+    """A session with the service at ``url``."""
+    with open_client(url, listener) as client:
         yield RemoteSession(client, listener)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lab.cli.into import Program, SqlClient
+    from lab.cli.tokens import Tokens
     from lab.exchange.header import Kind
     from lab.lifecycle.context import Context
     from lab.lifecycle.views import (
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from lab.progress import Listener
     from lab.settings import Settings
     from lab.spec import LabSpec
-    from lab.state.store import Store
 
 
 @dataclass(frozen=True)
@@ -318,13 +318,14 @@ class Lifecycle:
         return init(settings, pool)
 
     @contextmanager
-    def record(self, settings: Settings) -> Iterator[Store]:
-        """The record alone, for tokens: no hypervisor is asked."""
+    def tokens(self, settings: Settings) -> Iterator[Tokens]:
+        """The tokens of this host's service: only the record is opened."""
+        from lab.cli.tokens import Kept
         from lab.state.opening import open_store
 
         settings.home.create()
         with open_store(settings.home) as store:
-            yield store
+            yield Kept(store)
 
     def recorded(self, settings: Settings) -> Recorded:
         """What is recorded, for completion: a glance at the state only."""

@@ -76,20 +76,20 @@ def create(
     output: flags.Output = "table",
 ) -> None:
     """Make a token for the service, and print it: once."""
-    from lab.lifecycle import token as tokens
+    from lab.lifecycle.token import Quota
 
     app = app_of(ctx)
     how = parse_format(output)
-    quota = tokens.Quota(
+    quota = Quota(
         labs=flags.whole("--max-labs", max_labs) if max_labs else None,
         nodes=flags.whole("--max-nodes", max_nodes) if max_nodes else None,
         memory=flags.size("--max-memory", max_memory) if max_memory else None,
         ttl=flags.duration("--max-ttl", max_ttl) if max_ttl else None,
     )
     lasts = flags.duration("--ttl", ttl) if ttl else None
-    with app.here().record(app.settings()) as store:
-        made = tokens.create(
-            store, name, scope=cast("Scope", scope), project=project, ttl=lasts, quota=quota
+    with app.tokens() as found:
+        made = found.create(
+            name, scope=cast("Scope", scope), project=project, ttl=lasts, quota=quota
         )
     view = MadeView(**vars(_view(made.record)), token=made.text)
     emit(view, how, table=lambda: f"{made.text}\n", names=lambda: [made.text])
@@ -98,12 +98,10 @@ def create(
 @manual("lab token ls", "lab token ls -o json")
 def ls(ctx: typer.Context, output: flags.Output = "table") -> None:
     """List tokens, without their texts."""
-    from lab.lifecycle import token as tokens
-
     app = app_of(ctx)
     how = parse_format(output)
-    with app.here().record(app.settings()) as store:
-        found = [_view(record) for record in tokens.tokens(store)]
+    with app.tokens() as tokens:
+        found = [_view(record) for record in tokens.all()]
     emit(
         found,
         how,
@@ -120,11 +118,9 @@ def revoke(
     ],
 ) -> None:
     """Make a token worthless, at once."""
-    from lab.lifecycle import token as tokens
-
     app = app_of(ctx)
-    with app.here().record(app.settings()) as store:
-        record = tokens.revoke(store, name)
+    with app.tokens() as tokens:
+        record = tokens.revoke(name)
     app.say(f"revoked {record.name} ({record.id})")
 
 

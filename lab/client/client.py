@@ -8,12 +8,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from lab.client import access, asked
-from lab.client.answers import Lab, Page, lab_of, read
+from lab.client.answers import Lab, lab_of, read
 from lab.client.builds import build
 from lab.client.heartbeat import alive
 from lab.client.jobs import AT_ONCE, Jobs
 from lab.client.making import make
+from lab.client.pages import items
 from lab.client.snapshots import Snapshots
+from lab.client.tokens import Tokens
 from lab.client.trust import check_pem
 from lab.client.wire import Wire, path_of
 from lab.errors import NotFound, NotReady
@@ -39,9 +41,9 @@ class Client:
     """A service and our token for it; closes its connections at the end of a ``with`` block.
 
     ``url`` empty: LAB_URL. ``token`` empty: LAB_TOKEN, else the file that docs/client.md names.
-    ``jobs``: what takes time; ``snapshots``: those of labs. ``patience``: seconds for which a
-    service that went away is tried. All methods raise what the service refuses them with, and
-    HostUnfit if it cannot be reached.
+    ``jobs``: what takes time; ``snapshots``: those of labs; ``tokens``: for admins. ``patience``:
+    seconds for which a service that went away is tried. All methods raise what the service refuses
+    them with, and HostUnfit if it cannot be reached.
     """
 
     def __init__(self, url: str = "", token: str = "", *, patience: float = 60.0) -> None:
@@ -50,6 +52,7 @@ class Client:
         self._wire = Wire(self.url, found, patience=patience)
         self.jobs = Jobs(self._wire)
         self.snapshots = Snapshots(self._wire, self.jobs)
+        self.tokens = Tokens(self._wire)
         self._token = found
 
     def __repr__(self) -> str:
@@ -141,7 +144,7 @@ class Client:
         """All labs, by name; those of a state, of a blueprint or (for admins) of a project."""
         given = {"state": state, "blueprint": blueprint, "project": project}
         query = {name: value for name, value in given.items() if value}
-        return [lab_of(item) for item in self._all("/v1/labs", query)]
+        return [lab_of(item) for item in items(self._wire, "/v1/labs", query)]
 
     def delete(
         self,
@@ -334,11 +337,3 @@ class Client:
         """A lab, once it is no longer being made, or as it is after ``wait`` seconds."""
         query = {"wait": int(wait)} if wait >= 1 else {}
         return lab_of(self._wire.ask("GET", path_of("labs", name), query=query, allow=wait).body)
-
-    def _all(self, path: str, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        after: str | None = ""
-        while after is not None:
-            more = {"after": after} if after else {}
-            page = read(self._wire.ask("GET", path, query={**query, **more}).body, Page)
-            yield from page.items
-            after = page.next

@@ -8,10 +8,11 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lab.errors import Conflict, InvalidSpec, Unauthorized
+from lab.errors import Conflict, InvalidSpec, NotFound, Unauthorized
 from lab.state.records import Scope, TokenRecord
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ class Quota:
     ttl: float | None = None
 
 
+UNLIMITED = Quota()
+
+
 @dataclass(frozen=True)
 class NewToken:
     """A token, and its ``text``, which nobody can tell again."""
@@ -54,7 +58,7 @@ def create(
     scope: Scope,
     project: str,
     ttl: float | None = None,
-    quota: Quota = Quota(),
+    quota: Quota = UNLIMITED,
 ) -> NewToken:
     """Make a token that works at once, for ``ttl`` seconds or without end; raises InvalidSpec."""
     for word, what in ((name, "token"), (project, "project")):
@@ -89,19 +93,28 @@ def tokens(store: Store, project: str | None = None) -> list[TokenRecord]:
     return sorted(found, key=lambda record: record.created_at)
 
 
-def revoke(store: Store, which: str) -> TokenRecord:
-    """Make a token, by id or by name, worthless from now on; fine if it is already.
+def chosen(records: Sequence[TokenRecord], which: str) -> TokenRecord:
+    """The token of that id, or the valid one of that name.
 
     Raises NotFound, and Conflict if several have that name.
     """
-    record = store.tokens.find(which)  # an id is meant, whatever others are called
-    named = [r for r in store.tokens.all() if r.name == which and r.revoked_at is None]
-    if record is None and len(named) > 1:
+    for record in records:
+        if record.id == which:  # an id is meant, whatever others are called
+            return record
+    named = [record for record in records if record.name == which and record.revoked_at is None]
+    if len(named) > 1:
         raise Conflict(
             f"{len(named)} tokens have the name {which}",
             hint=f"give an id: {', '.join(record.id for record in named)}",
         )
-    record = record or (named[0] if named else store.tokens.get(which))
+    if not named:
+        raise NotFound(f"there is no token {which!r}", hint="`lab token ls` lists them")
+    return named[0]
+
+
+def revoke(store: Store, which: str) -> TokenRecord:
+    """Make a token worthless from now on; fine if it is already. Raises as ``chosen``."""
+    record = chosen(store.tokens.all(), which)
     if record.revoked_at is None:
         store.tokens.update(record.id, revoked_at=time.time())
     return store.tokens.get(record.id)

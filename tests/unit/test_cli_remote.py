@@ -175,7 +175,6 @@ def test_a_lab_that_may_exist_is_one(capsys: Capsys, here: Site) -> None:
         ("image export mariadb --to db2", "hosts send each other archives over SSH"),
         ("image import - --talk", "hosts send each other archives over SSH"),
         ("doctor", "about the host it runs on"),
-        ("token ls", "about the host it runs on"),
         ("host init --pool tank/lab", "about the host it runs on"),
     ],
 )
@@ -278,3 +277,21 @@ def test_a_spec_is_sent_whole(here: Site) -> None:
     assert (lab.memory, lab.cpus, lab.profile, lab.started) == (400 * MIB, 2, "durable", "cold")
     assert (lab.engine, lab.why_cold) == ("mariadb", "asked for")
     assert lab.expires_at == pytest.approx(time.time() + 1234, abs=30)
+
+
+def test_tokens_of_a_service_elsewhere(
+    here: Site, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects who runs a service: tokens are made, seen and ended from where one is."""
+    assert "admin" in fails(capsys, 9, "token", "ls"), "only administrators may"
+    monkeypatch.setenv("LAB_TOKEN", here.admin)
+    made = data(capsys, "token", "create", "nightly", "--max-labs", "2")
+    assert (made["name"], made["scope"], made["max_labs"]) == ("nightly", "use", 2)
+    with Client(str(here.client.base_url), made["token"]) as client:
+        assert client.labs() == []
+    (found,) = [one for one in data(capsys, "token", "ls") if one["name"] == "nightly"]
+    assert (found["state"], "token" in found) == ("valid", False)
+    out(capsys, "token", "revoke", "nightly")
+    (found,) = [one for one in data(capsys, "token", "ls") if one["name"] == "nightly"]
+    assert found["state"] == "revoked"
+    assert "no token" in fails(capsys, 3, "token", "revoke", "nightly")

@@ -54,6 +54,9 @@ WORKS = {
     "template import": "template import template.lab",
     "template rm": "template rm TEMPLATE",
     "gc": "gc --dry-run",
+    "token create": "token create nightly --ttl 1h --max-labs 2",
+    "token ls": "token ls",
+    "token revoke": "token revoke nightly",
     "version": "version",
 }
 """A call of each verb that is to work; `+` stands for a blank."""
@@ -68,9 +71,6 @@ OTHERWISE = {
 REFUSED = {
     "doctor": "doctor",
     "host init": "host init --pool tank/lab",
-    "token create": "token create ci",
-    "token ls": "token ls",
-    "token revoke": "token revoke ci",
 }
 """A call of each verb that is refused."""
 
