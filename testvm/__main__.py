@@ -18,7 +18,7 @@ from lab.progress import Event, Progress
 from lab.spec import parse_size
 from testvm import build, cache, host, kept, machine, runner
 from testvm.beside import Beside
-from testvm.release import RELEASES, Release, find
+from testvm.release import RELEASES, Release, find, selected
 
 TIMEOUT = 2400.0
 """Seconds that the tests of one release may take, boot included."""
@@ -48,14 +48,15 @@ def _test(options: argparse.Namespace) -> int:
         os.environ.update(runner.handed_over(options.give, options.give))
         return _selected(runner.on_host(tests, timeout=options.timeout), tests)
     _say(f"in a guest, as {why}")
-    first, *others = _releases(options.releases)
+    first, *others = releases = _releases(options.releases)
+    words = {release: selected(release, releases, tests) for release in releases}
     # An emulated guest keeps little more than one core busy.
-    beside = [Beside(_command(release, options), timeout=LIMIT) for release in others]
-    status = _test_release(first, options)
+    beside = [Beside(_command(one, options, words[one]), timeout=LIMIT) for one in others]
+    status = _test_release(first, options, words[first])
     return max([status, *(one.end(sys.stdout.buffer) for one in beside)])
 
 
-def _command(release: Release, options: argparse.Namespace) -> list[str]:
+def _command(release: Release, options: argparse.Namespace, tests: Sequence[str]) -> list[str]:
     """The command that tests one release only, with the same options."""
     words = [
         sys.executable,
@@ -69,16 +70,16 @@ def _command(release: Release, options: argparse.Namespace) -> list[str]:
     ]
     words += ["--memory", f"{options.memory >> 20}M"]
     words += ["--give", str(options.give)] if options.give else []
-    return [*words, "--", *options.words]
+    return [*words, "--", *tests]
 
 
-def _test_release(release: Release, options: argparse.Namespace) -> int:
+def _test_release(release: Release, options: argparse.Namespace, tests: Sequence[str]) -> int:
     try:
         accelerator = machine.accelerator()
         with _image(release) as image:
             _say(f"{release.suite}: booting ({accelerator})")
             status = runner.in_guest(
-                image, release, options.words, sys.stdout.buffer,
+                image, release, tests, sys.stdout.buffer,
                 accelerator=accelerator, memory=options.memory, timeout=options.timeout,
                 given=options.give,
             )  # fmt: skip
@@ -87,7 +88,7 @@ def _test_release(release: Release, options: argparse.Namespace) -> int:
         return 0
     except LabError as error:
         return _fail(error)
-    return _selected(status, options.words)
+    return _selected(status, tests)
 
 
 def _build(options: argparse.Namespace) -> int:

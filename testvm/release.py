@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,3 +68,13 @@ def find(suites: str) -> tuple[Release, ...]:
         if name not in known:
             raise ValueError(f"no release {name!r}: there are {', '.join(known)}")
     return tuple(known[name] for name in names) or RELEASES
+
+
+def selected(release: Release, releases: Sequence[Release], options: Sequence[str]) -> list[str]:
+    """The options of pytest for ``release`` where all ``releases`` are tested with ``options``.
+
+    Tests for which one version of OpenZFS is enough (marked ``newest``) run on the newest only.
+    """
+    newest = max(releases, key=RELEASES.index)
+    left_out = [] if release == newest or "-m" in options else ["-m", "not newest"]
+    return [*left_out, *options]

@@ -22,6 +22,8 @@ from lab.names import Owner
 from lab.profile import PROFILES
 from lab.spec import MIB
 
+pytestmark = pytest.mark.newest
+
 
 @pytest.fixture
 def files(tmp_path: Path) -> Side:

@@ -19,6 +19,8 @@ from lab.run import Completed, run
 from lab.storage import VolumeSnapshot
 from lab.storage.zfs.driver import ZfsStorage
 
+pytestmark = pytest.mark.newest
+
 MADE = VolumeSnapshot(vol("origin"), "formed", SIZE)
 RAW = b"raw." + bytes(MIB)
 

@@ -16,7 +16,7 @@ from lab.errors import CommandFailed, NotReady
 from lab.run import run
 from testvm import build, cache, checkout, machine, runner
 from testvm.machine import Accelerator
-from testvm.release import RELEASES, ROOT, Release, find, requirements
+from testvm.release import RELEASES, ROOT, Release, find, requirements, selected
 
 BOOKWORM, TRIXIE = RELEASES
 EMULATED = Accelerator(False, "max,cx16=off", "no vmx")
@@ -267,3 +267,12 @@ def entries(archive: bytes) -> Iterator[tuple[str, int]]:
         yield name, mode
         at = -(-(at + 110 + length) // 4) * 4
         at = -(-(at + size) // 4) * 4
+
+
+def test_what_one_version_is_enough_for_runs_once() -> None:
+    """Protects CI's time, and the newest version: it gets all tests, also if it is alone."""
+    old, new = RELEASES
+    assert selected(new, RELEASES, ["-x"]) == ["-x"]
+    assert selected(old, RELEASES, ["-x"]) == ["-m", "not newest", "-x"]
+    assert selected(old, [old], ["-x"]) == ["-x"]
+    assert selected(old, RELEASES, ["-m", "slow"]) == ["-m", "slow"], "who chooses, chooses"
