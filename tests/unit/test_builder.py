@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import pycdlib
 import pytest
 
-from images import fake, manifest
+from images import fake, isolate, manifest
 from images.recipe import load
 from lab.errors import HostUnfit, InvalidSpec, LabError, NotFound
 from lab.guest import nocloud
@@ -277,3 +278,17 @@ def test_names_that_iso_9660_knows_nothing_of() -> None:
         b"#!/bin/sh\n", {"job": b"", "tools": b"", "lab.tar": b"t"}, instance="i"
     )
     assert read_iso(content)["lab.tar"] == b"t"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="users who are not root need Linux for that")
+def test_what_a_build_left_is_removed_by_any_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects FreeBSD, which has neither setpriv nor unshare."""
+    monkeypatch.setenv("PATH", "")
+    left = tmp_path / "left"
+    (left / "rootfs/etc").mkdir(parents=True)
+    (left / "rootfs/loop").symlink_to(tmp_path)
+    isolate.remove_tree(left)
+    isolate.remove_tree(left)
+    assert list(tmp_path.iterdir()) == []
