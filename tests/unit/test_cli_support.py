@@ -22,6 +22,7 @@ from cli_views import image_view, lab_view, preview_view, template_view
 from lab.cli import main
 from lab.cli.into import Program
 from lab.cli.session import Lifecycle, Recorded, Session
+from lab.cli.tokens import Kept, Tokens
 from lab.errors import CommandFailed, HostUnfit, LabError, NotFound
 from lab.exchange.header import Kind
 from lab.lifecycle.views import (
@@ -44,7 +45,6 @@ from lab.progress import Event, Listener
 from lab.settings import Settings
 from lab.spec import LabSpec
 from lab.state.opening import open_store
-from lab.state.store import Store
 from lab.undo import Undo
 
 HERE = Path(__file__)
@@ -298,11 +298,11 @@ class FakeLifecycle(Lifecycle):
         return self.findings
 
     @contextmanager
-    def record(self, settings: Settings) -> Iterator[Store]:
-        """An empty record."""
-        self.log("record", home=settings.home.root)
+    def tokens(self, settings: Settings) -> Iterator[Tokens]:
+        """Those of an empty record."""
+        self.log("tokens", home=settings.home.root)
         with TemporaryDirectory() as root, open_store(Home(Path(root))) as store:
-            yield store
+            yield Kept(store)
 
     def recorded(self, settings: Settings) -> Recorded:
         self.log("recorded", home=settings.home.root)
