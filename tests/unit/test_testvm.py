@@ -198,12 +198,15 @@ def test_all_platform_tests_run_unless_files_are_named() -> None:
 
 
 SLOW_TEST = """
-import pathlib, pytest, time
+import pathlib, pytest, signal, time
 @pytest.fixture
 def pool():
     yield
     pathlib.Path({done!r}).touch()
 def test_it(pool):
+    # The time is over now: on a busy host it could be before there is a pool.
+    left, _ = signal.setitimer(signal.ITIMER_REAL, 0.1)
+    assert 0 < left <= 100
     time.sleep(60)
 """
 
@@ -214,7 +217,7 @@ def test_late_tests_on_the_host_still_clean_up(tmp_path: Path) -> None:
     slow = tmp_path / "test_slow.py"
     slow.write_text(SLOW_TEST.format(done=str(done)))
     program = (
-        f"from testvm import runner; raise SystemExit(runner.on_host([{str(slow)!r}], timeout=2))"
+        f"from testvm import runner; raise SystemExit(runner.on_host([{str(slow)!r}], timeout=100))"
     )
     # Plugins take longer to load than the tests may take.
     env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
