@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -28,12 +29,15 @@ from lab.names import GuestName, Owner
 from lab.paths import REACHABLE, Home, make_directory, writing
 from lab.profile import VOLUMES, Layout
 from lab.progress import Progress
-from lab.spec import GIB, MIB
+from lab.spec import GIB, MIB, format_size
 from lab.storage import sparse
 from lab.wait import Deadline, attempts
 
 RESULT = "lab-result"
 """The serial number of the disk for what was built (images/builder.sh)."""
+
+SPACE_NEEDED = 5 * GIB
+"""Bytes that must be free: for what the builder writes to its disk, and the image twice."""
 
 _SECONDS = 3600.0
 """What a builder may take: minutes, but an emulated one with a slow line half an hour."""
@@ -58,6 +62,7 @@ class Builder:
     ) -> BuiltImage:
         """As ``images.build.build``; raises also as hypervisors do."""
         check_cloud_image(self.cloud_image)
+        _check_space(out)
         scratch = make_directory(out / "builder", REACHABLE)
         owner = Owner("image", out.name)
         guest = self._guest(owner, scratch)
@@ -66,7 +71,7 @@ class Builder:
             with progress.step("prepare", f"copying {self.cloud_image.name}"):
                 self._write_disks(guest, recipe, layout)
             with progress.step("builder", f"building in a guest of {self.cloud_image.name}"):
-                self._run(guest)
+                self._run(guest, progress)
             with progress.step("collect", "reading what the builder made"):
                 return builder_result.read(result, out, recipe, layout, log)
 
@@ -100,13 +105,17 @@ class Builder:
             if self.hypervisor.run_as is not None:
                 os.chown(path, *self.hypervisor.run_as)
 
-    def _run(self, guest: GuestSpec) -> None:
+    def _run(self, guest: GuestSpec, progress: Progress) -> None:
         """Start the builder and wait until it switched itself off; it is gone afterwards."""
         try:
             self.hypervisor.start(guest)
             for _ in attempts(Deadline.after(_SECONDS), first=1.0, most=2.0):
-                if guest.name not in self.hypervisor.guests():
+                progress.halt()
+                there = self.hypervisor.guests().get(guest.name)
+                if there is None:
                     return
+                if there.state == "paused":  # nobody would let it go on
+                    raise HostUnfit(f"the builder was paused: {there.why or 'by somebody'}")
             raise HostUnfit(
                 f"the builder did not end within {_SECONDS / 60:g} minutes",
                 hint="is the mirror slow? the builder's console told this last",
@@ -117,6 +126,16 @@ class Builder:
                 self.hypervisor.stop(guest.name, force=True)
                 self.hypervisor.forget([guest.name])
             guest.console_log.unlink(missing_ok=True)
+
+
+def _check_space(out: Path) -> None:
+    free = shutil.disk_usage(out).free
+    if free < SPACE_NEEDED:
+        raise HostUnfit(
+            f"building in a guest needs {format_size(SPACE_NEEDED)} of free space, "
+            f"{out} has {format_size(free)}",
+            hint="free some space, or keep images elsewhere",
+        )
 
 
 def check_cloud_image(path: Path) -> None:

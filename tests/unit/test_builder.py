@@ -16,7 +16,7 @@ import pytest
 
 from images import fake, isolate, manifest
 from images.recipe import load
-from lab.errors import HostUnfit, InvalidSpec, LabError, NotFound
+from lab.errors import HostUnfit, Interrupted, InvalidSpec, LabError, NotFound
 from lab.guest import nocloud
 from lab.hypervisor import GuestSpec
 from lab.hypervisor.fake import FakeHypervisor
@@ -210,6 +210,39 @@ def test_what_it_failed_with_is_told(tmp_path: Path, hypervisor: Watched, cloud:
     with pytest.raises(HostUnfit, match="in the builder: cannot reach a Debian mirror") as failure:
         build(tmp_path, hypervisor, cloud, writes(archive(tmp_path / "none", **files)))
     assert (failure.value.hint, failure.value.details) == ("check", ("x",))
+
+
+def test_one_that_is_paused_is_not_waited_for(
+    tmp_path: Path, hypervisor: Watched, cloud: Path
+) -> None:
+    """Protects from an hour of silence: a guest whose disk is full stands still."""
+
+    def stand_still(_: Path) -> None:
+        (guest,) = hypervisor.guests()
+        hypervisor.pause([guest])
+        until(lambda: not hypervisor.guests() or None, Deadline.after(20))
+
+    with pytest.raises(HostUnfit, match="paused"):
+        build(tmp_path, hypervisor, cloud, stand_still)
+    assert hypervisor.guests() == {}
+
+
+def test_one_that_is_called_off(tmp_path: Path, hypervisor: Watched, cloud: Path) -> None:
+    """Protects who cancels a job of the service: it does not build for nobody."""
+
+    def called_off() -> None:
+        if hypervisor.started:
+            raise Interrupted("cancelled")
+
+    home = Home(tmp_path / "home")
+    out = home.build("mariadb-0123456789abcdef")
+    out.mkdir()
+    with pytest.raises(Interrupted):
+        Builder(cloud, home, hypervisor).build(
+            RECIPE, out, layout="single", progress=Progress(halt=called_off),
+            log=home.image_log(out.name),
+        )  # fmt: skip
+    assert hypervisor.guests() == {}
 
 
 def test_one_that_could_not_begin(tmp_path: Path, hypervisor: Watched, cloud: Path) -> None:
