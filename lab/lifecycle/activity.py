@@ -21,8 +21,13 @@ _OURS = frozenset(
     {"Com_show_status", "Com_show_processlist", "Com_set_option", "Com_admin_commands"}
 )
 """What asking, and logging in to ask, adds to."""
-_WAITING = ("Sleep", "Daemon")
 _SERVER = ("system user", "event_scheduler")
+_LONG = 1
+"""Seconds from which a statement runs for long: those that end sooner are told by the counters.
+
+A connection is seen for some moments after its client closed it, ours of a moment ago as well:
+as Quit, Killed, Busy, or still with its question.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,11 +65,12 @@ def _count(rows: Rows) -> int:
 
 
 def _busy(rows: Rows) -> bool:
-    """Whether a statement runs that is not our own question."""
+    """Whether a statement runs for long that is not our own question."""
     found = [dict(zip(rows.columns, row, strict=True)) for row in rows.rows]
     return any(
-        one["Command"] not in _WAITING
+        one["Info"] is not None
+        and str(one["Info"]) not in (_COUNTERS, _PROCESSES)
         and one["User"] not in _SERVER
-        and str(one["Info"]) != _PROCESSES
+        and int(str(one["Time"] or 0)) >= _LONG
         for one in found
     )

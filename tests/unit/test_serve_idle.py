@@ -160,14 +160,28 @@ def test_a_lab_that_cannot_be_asked_is_not_idle(here: Site) -> None:
 
 def test_what_runs_for_long_is_use() -> None:
     """Protects a long statement: it is counted once, when it begins."""
+    ours = process("Query", "SHOW PROCESSLIST")
+    server = process("Query", "wsrep aborter idle", user="system user")
+    assert not seen_busy(ours, process("Sleep", None), server)
+    assert seen_busy(ours, process("Query", "ALTER TABLE t ENGINE=InnoDB"))
+
+
+@pytest.mark.parametrize(
+    ("command", "info"),
+    [("Quit", None), ("Killed", None), ("Busy", None), ("Query", "SHOW GLOBAL STATUS LIKE 'Com%'")],
+)
+def test_who_left_is_no_use(command: str, info: str | None) -> None:
+    """Protects idle labs: as real servers show connections whose client has just closed them."""
+    assert not seen_busy(process("Query", "SHOW PROCESSLIST"), process(command, info, seconds=0))
+
+
+def process(
+    command: str, info: str | None, *, user: str = "lab", seconds: int = 900
+) -> tuple[object, ...]:
+    """A row of what a server is at."""
+    return (1, user, "10.0.2.2", None, command, seconds, "", info, 0.0)
+
+
+def seen_busy(*processes: tuple[object, ...]) -> bool:
     columns = ("Id", "User", "Host", "db", "Command", "Time", "State", "Info", "Progress")
-
-    def process(user: str, command: str, info: str | None) -> tuple[object, ...]:
-        return (1, user, "10.0.2.2", None, command, 900, "", info, 0.0)
-
-    ours = process("lab", "Query", "SHOW PROCESSLIST")
-    waits = process("lab", "Sleep", None)
-    server = process("system user", "Query", "wsrep aborter idle")
-    works = process("lab", "Query", "ALTER TABLE t ENGINE=InnoDB")
-    assert not _busy(Rows(columns, (ours, waits, server), 3))
-    assert _busy(Rows(columns, (ours, works), 2))
+    return _busy(Rows(columns, processes, len(processes)))
