@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lab.errors import CommandFailed, NotReady
 from lab.hypervisor.fake_inside import Inside
+from lab.hypervisor.fake_rejoin import rest
 from lab.names import GuestName
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ class FakeChannel:
             return b""  # what a fake guest writes is on its disk at once
         if argv[0] == "/usr/lib/lab/rejoin":
             return self._hypervisor.rejoin(self._guest, argv[1]).encode()
+        if argv[0] == "/usr/lib/lab/rest":
+            said: list[str] = []
+            self._hypervisor.alter(self._guest, lambda inside: said.append(rest(inside, argv[1:])))
+            return said[0].encode()
         if argv[0] != "/usr/lib/lab/sql":
             raise CommandFailed(argv, 127, stderr=f"{argv[0]}: not found", where=self._guest)
         try:

@@ -1,4 +1,4 @@
-"""The guest's program ``rejoin`` in the guests of the fake hypervisor.
+"""The guest's programs ``rejoin`` and ``rest`` in the guests of the fake hypervisor.
 
 Of a Galera cluster that went down they pretend three kinds of trouble, see ``Inside.apart``. A
 node that lost its view finds the others once these are a cluster.
@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from lab.errors import CommandFailed
 from lab.hypervisor.fake_guests import Record
-from lab.hypervisor.fake_inside import members, read_inside, status, write_inside
+from lab.hypervisor.fake_inside import Inside, members, read_inside, status, write_inside
 
+_VIEW = "/run/lab-view"
 _HISTORY = "00000000-0000-0000-0000-000000000001"
 
 
@@ -32,6 +33,22 @@ def rejoin(record: Record, peers: Sequence[Record], word: str) -> str:
         raise CommandFailed(["/usr/lib/lab/rejoin"], 2, stderr=f"what is {word}?")
     if word != "restart" or inside.apart == "failed":
         _repair(record)
+    return ""
+
+
+def rest(inside: Inside, words: Sequence[str]) -> str:
+    """Do what ``words`` say to a guest, and return what is printed; raises CommandFailed."""
+    match list(words):
+        case ["view"]:
+            inside.put(_VIEW, b"", "660")
+        case ["stop"]:
+            inside.apart = "failed"
+            return f"{_HISTORY}:{len(inside.statements)}\n"
+        case ["at", seqno] if int(seqno) >= len(inside.statements) and _VIEW in inside.files:
+            inside.apart = ""
+            del inside.files[_VIEW], inside.modes[_VIEW]
+        case _:
+            raise CommandFailed(["/usr/lib/lab/rest"], 2, stderr=f"what is {' '.join(words)}?")
     return ""
 
 

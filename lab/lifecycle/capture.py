@@ -11,7 +11,7 @@ from lab.lifecycle.captured import CapturedNode, Manifest
 from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Image, Node
 from lab.lifecycle.parallel import each
-from lab.lifecycle.settle import write_out
+from lab.lifecycle.settle import bring_to_rest
 from lab.paths import writing
 from lab.storage import VolumeSnapshot
 
@@ -24,18 +24,15 @@ def capture(
 ) -> Manifest:
     """Freeze the guests of ``nodes`` at one moment, disks and RAM, and end them.
 
-    Raises as storage and hypervisor do.
+    Without RAM (``warm`` is false) their servers are stopped before, and they shut down. Raises as
+    ``bring_to_rest``, storage and hypervisor do.
     """
     guests = [node.guest for node in nodes]
     if not warm:
-        write_out(ctx, guests)
-    if ctx.hypervisor.capabilities().pauses:
-        ctx.hypervisor.pause(guests)
+        bring_to_rest(ctx, guests)
+        each(lambda guest: ctx.hypervisor.stop(guest, force=False), guests)
     else:
-        # All at once, long before any could miss another: the same, but for them there is no
-        # way back.
-        each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
-    if warm:
+        ctx.hypervisor.pause(guests)
         each(
             lambda node: ctx.hypervisor.save_memory(
                 node.guest, ctx.home.ram(name, node.name), ctx.home.device_state(name, node.name)
@@ -44,7 +41,8 @@ def capture(
         )
     volumes = [node.volume(disk) for node in nodes for disk in image.volumes]
     snapshots = ctx.storage.snapshot(volumes, FORMED)
-    each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
+    if warm:
+        each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
     ctx.storage.persist(snapshots)
     found = each(lambda node: captured_node(ctx, node, snapshots, warm=warm), nodes)
     return Manifest(name, FORMED, tuple(found))

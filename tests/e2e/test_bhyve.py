@@ -3,129 +3,41 @@
 The driver for bhyve is the real one, and so are the guests: UEFI firmware, the image's own boot
 loader, virtio-blk and virtio-net, seeds, addresses of their own, the guest agent at a socket,
 bridges that packets pass. What is not is `vm`, a double that does what vm-bhyve's scripts do, and
-bhyve: QEMU runs the machine that the guest's vm-bhyve configuration describes (``vm_qemu``). All of
-it is in a network namespace of this test. Volumes are raw files, as bhyve reads nothing else.
+bhyve: QEMU runs the machine that the guest's vm-bhyve configuration describes (``vm_qemu``).
 """
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
-import shutil
-import signal
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
-from pathlib import Path
 from typing import Any
 
 import pytest
-import vm_double
-import vm_qemu
+from bhyve_site import Host, NotHere, bhyve_host
 from e2e_site import PXC, Site
-
-from lab.wait import Deadline, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 NODES = ("n1", "n2", "n3")
-OVMF = Path("/usr/share/ovmf/OVMF.fd")
 ADDRESSES = ip_network("100.64.0.0/10")
 SIZE = "SHOW STATUS LIKE 'wsrep_cluster_size'"
 STATE = "SHOW STATUS LIKE 'wsrep_local_state_comment'"
 
 
-@dataclass(frozen=True)
-class Host:
-    """A machine with vm-bhyve: its scratch ``directory``, its ``network`` namespace."""
-
-    directory: Path
-    network: str
-    site: Site
-
-    @property
-    def root(self) -> Path:
-        return self.directory / "root"
-
-    def interfaces(self) -> set[str]:
-        """Bridges and taps."""
-        done = subprocess.run(
-            ["ip", "-json", "-n", self.network, "link"], check=True, capture_output=True
-        )
-        return {each["ifname"] for each in json.loads(done.stdout)} - {"lo"}
-
-    def guests(self) -> list[str]:
-        """What is in vm-bhyve's datastore."""
-        return sorted(path.name for path in (self.root / "vm").glob("[!.]*"))
-
-    def processes(self) -> list[int]:
-        """The processes that stand for bhyve."""
-        return [int(path.name) for path in (self.root / "proc").iterdir()]
-
-    def left(self) -> list[str]:
-        """What is there besides images and templates."""
-        found = [f"guest {name}" for name in self.guests()]
-        found += [f"process {pid}" for pid in self.processes()]
-        found += [f"interface {name}" for name in sorted(self.interfaces())]
-        found += [f"{row.kind} {row.ref}" for row in _resources(self.site) if row.kind == "segment"]
-        return found
-
-
 @pytest.fixture(scope="module")
 def host(image: Site) -> Iterator[Host]:
     """A host for bhyve with the image that was made on Linux, exported there and imported here."""
-    if not OVMF.exists() or not shutil.which("ip"):
-        pytest.skip("needs OVMF and ip (packages ovmf and iproute2)")
-    network = f"lab-{image.token}"
-    made = subprocess.run(["ip", "netns", "add", network], check=False, capture_output=True)
-    if made.returncode:
-        pytest.skip(f"no network namespace can be made here: {made.stderr.decode().strip()}")
-    # Short: paths of sockets are limited. Not below the installation, which has files of others.
-    directory = Path(tempfile.mkdtemp(prefix="lab-vm-"))
-    vm_double.install(directory / "bin", directory / "root", run=vm_qemu.__file__, net=True)
-    enter = directory / "enter"
-    # The mount is this command's own: `ip netns exec` gives it a mount namespace.
-    place = Path(vm_qemu.FIRMWARE)
-    enter.write_text(
-        f"#!/bin/sh\nset -eu\nmount -t tmpfs tmpfs {place.parents[1]}\n"
-        f'mkdir {place.parent}\nln -s {OVMF} {place}\nexec "$@"\n'
-    )
-    enter.chmod(0o755)
-    home = directory / "home"
-    home.mkdir()
-    settings = {
-        "LAB_HYPERVISOR": "bhyve",
-        "LAB_STORAGE": "fake",
-        "PATH": f"{directory / 'bin'}:{os.environ['PATH']}",
-    }
-    site = Site(home, settings=settings, prefix=("ip", "netns", "exec", network, str(enter)))
-    found = Host(directory, network, site)
     try:
-        archive = directory / "image.lab"
-        image.lab("image", "export", "mariadb", str(archive))
-        site.lab("image", "import", str(archive))
-        archive.unlink()
-        yield found
-        assert found.left() == []
-    finally:
-        site.lab("down", "--all", "--yes", code=None)
-        for pid in found.processes():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        until(lambda: found.processes() == [] or None, Deadline.after(10))
-        subprocess.run(["ip", "netns", "delete", network], check=False)
-        shutil.rmtree(directory)
-
-
-def _resources(site: Site) -> list[Any]:
-    from lab.state.store import Store
-
-    with Store(site.home) as store:
-        return list(store.resources.all())
+        with bhyve_host(image.token) as found:
+            archive = found.directory / "image.lab"
+            image.lab("image", "export", "mariadb", str(archive))
+            found.site.lab("image", "import", str(archive))
+            archive.unlink()
+            yield found
+            assert found.left() == []
+    except NotHere as why:
+        pytest.skip(str(why))
 
 
 def formed(site: Site, lab: str) -> None:
@@ -133,6 +45,17 @@ def formed(site: Site, lab: str) -> None:
     for node in NODES:
         assert site.sql(lab, node, SIZE)[0][1] == "3"
         assert site.sql(lab, node, STATE)[0][1] == "Synced"
+
+
+def nothing_transferred(site: Site, lab: str) -> None:
+    """The nodes restored their view together, as they had been stopped: no SST, IST or recovery."""
+    for node in NODES:
+        log = site.lab("logs", lab, "--node", node, "-n", "2000").stdout
+        assert "restore pc from disk successfully" in log
+        assert "Synchronized with group, ready for connections" in log
+        for transfer in ("State transfer required", "IST receiver", "Running: 'wsrep_sst"):
+            assert transfer not in log
+        assert "Recovered position" not in log, "a second start of the server before the first"
 
 
 def addresses(view: Any) -> list[str]:
@@ -153,10 +76,7 @@ def test_labs_as_bhyve_would_run_them(host: Host) -> None:
     # By firmware, from the disk's own boot loader; the seed was read early, and the agent speaks.
     site.lab("exec", "shop", "--", "/usr/bin/test", "-d", "/sys/firmware/efi")
     assert site.lab("exec", "shop", "--node", "n2", "--", "/bin/hostname").stdout == "n2\n"
-    for node in NODES:
-        log = site.lab("logs", "shop", "--node", node, "-n", "2000").stdout
-        assert "wsrep" in log
-        assert "Running: 'wsrep_sst" not in log
+    nothing_transferred(site, "shop")
     ssh = ("ssh", "shop", "--node", "n3", "--", "hostname")
     assert site.lab(*ssh).stdout == "n3\n"
 
@@ -169,6 +89,7 @@ def test_labs_as_bhyve_would_run_them(host: Host) -> None:
     again = site.lab("up", *PXC, "--nodes", "3", "--name", "other", "-o", "json").json
     assert not set(addresses(again)) & set(addresses(view))
     formed(site, "other")
+    nothing_transferred(site, "other")
     assert not [row for row in site.sql("other", "n1", "SHOW DATABASES") if row == ["shop"]]
     assert len(site.lab("template", "ls", "-o", "name").stdout.split()) == 1
     site.lab("down", "other")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import select
 import shutil
+import socket
 import subprocess
 import tty
 from collections.abc import Iterator
@@ -189,6 +190,29 @@ def test_sql_prints_rows(server: Server, tmp_path: Path) -> None:
     with pytest.raises(LabError) as failure:
         run(["perl", sql], timeout=SECONDS, stdin=b"SELECT * FROM nowhere.at_all\n")
     assert "nowhere" in failure.value.details[-1]
+
+
+def test_a_question_waits_for_a_server_that_starts(tmp_path: Path) -> None:
+    """Protects guests that are forming a cluster: they are asked once, not again and again."""
+    there = tmp_path / "sql.sock"
+    program("mysql.pl", tmp_path, there)
+    sql = program("sql", tmp_path, there)
+    with pytest.raises(LabError) as failure:
+        run(["perl", sql], timeout=SECONDS, stdin=b"DO 1\n")
+    assert "No such file" in failure.value.details[-1]
+    asking = subprocess.Popen(["perl", sql, str(int(SECONDS))], stdin=subprocess.DEVNULL)
+    try:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(there))
+            with pytest.raises(subprocess.TimeoutExpired):  # refused, as it does not listen yet
+                asking.wait(0.3)
+            server.listen()
+            server.settimeout(SECONDS)
+            server.accept()[0].close()
+        asking.wait(SECONDS)
+    finally:
+        asking.kill()
+        asking.wait()
 
 
 @pytest.mark.e2e

@@ -189,3 +189,17 @@ def test_an_order_is_left_and_the_server_started(tmp_path: Path, unit: str) -> N
     (guest.root / "run/lab-rejoin").unlink()
     guest.run("rejoin", "restart")
     assert not (guest.root / "run/lab-rejoin").exists()
+
+
+def test_nodes_at_rest_start_as_they_were_formed(guest: Guest) -> None:
+    """Protects cold clones: no recovery pass, no start of a new cluster, nothing to transfer."""
+    guest.program("bin/systemctl", f'rm "{guest.data("gvwstate.dat")}"')
+    guest.data("gvwstate.dat").write_text("view of all\n")
+    guest.data("galera.cache").touch()
+    guest.grastate(UUID, 42, safe=1)
+    guest.run("rest", "view")
+    assert guest.run("rest", "stop") == f"{UUID}:42\n"
+    guest.run("rest", "at", "44")
+    assert guest.data("gvwstate.dat").read_text() == "view of all\n"
+    assert not guest.data("galera.cache").exists()
+    assert guest.started() == (f"{UUID}:44 no", "")
