@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from bench import machine, measure, report, service
+from bench import firmware, machine, measure, report, service
 from bench.figures import Results, Target, ratio
 from bench.labs import ROOT, Failed, Home, scratch_home
 from bench.measure import FULL, QUICK, Log, Runs
@@ -21,9 +21,9 @@ PREFACE = """\
 # Benchmarks
 
 `make bench` prints this page's tables for your machine: it builds an image, forms clusters and
-clones them in a scratch home that it removes afterwards, in about twelve minutes on two cores.
-`.venv/bin/python scripts/bench.py --quick` takes fewer runs, `--json FILE` keeps all samples,
-`--write` renders this page. Targets are for two cores without KVM; figures are medians.
+clones them in a scratch home that it removes afterwards, in about a quarter of an hour on two
+cores. `.venv/bin/python scripts/bench.py --quick` takes fewer runs, `--json FILE` keeps all
+samples, `--write` renders this page. Targets are for two cores without KVM; figures are medians.
 """
 
 
@@ -73,7 +73,11 @@ def run(home: Home, other: Home, runs: Runs, load: tuple[float, float, float]) -
         measure.listing(other, runs.ls, log),
         measure.at_once(home, runs.at_once, log),
     ]
-    return Results(facts, figures, parts, log.failures, caution)
+    clones, cold_parts = firmware.cold_clones(home, runs.firmware, log)
+    figures.append(clones)
+    kinds = {"warm": parts, "cold": cold_parts}
+    known = {kind: found for kind, found in kinds.items() if found}
+    return Results(facts, figures, known, log.failures, caution)
 
 
 def _parser() -> argparse.ArgumentParser:

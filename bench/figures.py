@@ -72,13 +72,13 @@ class Figure:
 class Results:
     """All of one run.
 
-    ``machine``: facts by name. ``parts``: where a warm start's time goes. ``caution``: why the
-    figures may not be what the machine can do.
+    ``machine``: facts by name. ``parts``: where a start's time goes, by the kind of start (warm,
+    cold). ``caution``: why the figures may not be what the machine can do.
     """
 
     machine: Mapping[str, str]
     figures: Sequence[Figure]
-    parts: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    parts: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     failures: Sequence[str] = ()
     caution: str = ""
 

@@ -36,10 +36,11 @@ class Runs:
     ls: int = 9
     at_once: int = 5
     service: int = 5
+    firmware: int = 5
 
 
 FULL = Runs()
-QUICK = Runs(warm=3, cold=1, image=1, memory=1, ls=3, at_once=1, service=1)
+QUICK = Runs(warm=3, cold=1, image=1, memory=1, ls=3, at_once=1, service=1, firmware=1)
 
 
 @dataclass

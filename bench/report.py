@@ -22,9 +22,9 @@ def text(results: Results) -> str:
         _aligned([(name, value) for name, value in results.machine.items()]),
         _aligned([HEAD, *(_row(figure) for figure in results.figures)]),
     ]
-    if results.parts:
-        pieces.append("Where the time of a warm `lab up` goes:")
-        pieces.append(_aligned([PARTS_HEAD, *_part_rows(results.parts)]))
+    for kind, parts in results.parts.items():
+        pieces.append(f"Where the time of a {kind} `lab up` goes:")
+        pieces.append(_aligned([PARTS_HEAD, *_part_rows(parts)]))
     if results.failures:
         pieces.append("\n".join(["What failed:", *results.failures]))
     if results.caution:
@@ -44,12 +44,11 @@ def markdown(results: Results, preface: str) -> str:
         "How they were taken:",
         "\n".join(f"- {figure.name}: {figure.note}." for figure in results.figures if figure.note),
     ]
+    for kind, parts in results.parts.items():
+        pieces.append(f"## Where the time of a {kind} `lab up` goes")
+        pieces.append(_table([PARTS_HEAD, *_part_rows(parts)]))
     if results.parts:
-        pieces += [
-            "## Where the time of a warm `lab up` goes",
-            _table([PARTS_HEAD, *_part_rows(results.parts)]),
-            START_UP,
-        ]
+        pieces.append(START_UP)
     if results.failures:
         pieces += ["## What failed", "\n".join(f"- {line}" for line in results.failures)]
     return "\n\n".join(pieces) + "\n"
@@ -74,7 +73,10 @@ def as_json(results: Results) -> str:
             }
             for figure in results.figures
         ],
-        "parts": {part: list(seconds) for part, seconds in results.parts.items()},
+        "parts": {
+            kind: {part: list(seconds) for part, seconds in parts.items()}
+            for kind, parts in results.parts.items()
+        },
         "failures": list(results.failures),
         "caution": results.caution,
     }

@@ -24,7 +24,10 @@ COLD = Figure("cold", "s", (80.0,), Target(90, 45))
 RESULTS = Results(
     {"processors": "2 (Some CPU)", "memory": "24G"},
     [WARM, ratio("cold to warm", COLD, WARM, Target(25, 60, at_least=True)), COLD],
-    {"start-up": [0.5, 0.4, 0.6], "clone": [0.01, 0.02, 0.03]},
+    {
+        "warm": {"start-up": [0.5, 0.4, 0.6], "clone": [0.01, 0.02, 0.03]},
+        "cold": {"form": [20.0, 21.0, 19.0]},
+    },
 )
 
 
@@ -85,7 +88,7 @@ def test_markdown_is_tables_of_even_width() -> None:
     page = report.markdown(RESULTS, "# Title")
     assert page.startswith("# Title\n\n## The machine\n\n|")
     tables = [part for part in page.split("\n\n") if part.startswith("|")]
-    assert len(tables) == 3
+    assert len(tables) == 4
     for table in tables:
         assert len({line.count("|") for line in table.splitlines()}) == 1
     assert "- warm: after the first." in page
@@ -103,7 +106,7 @@ def test_json_holds_all_samples() -> None:
     found = json.loads(report.as_json(RESULTS))
     assert found["figures"][0]["samples"] == list(WARM.samples)
     assert found["figures"][0]["reached"] == "yes"
-    assert found["parts"]["clone"] == [0.01, 0.02, 0.03]
+    assert found["parts"]["warm"]["clone"] == [0.01, 0.02, 0.03]
 
 
 def test_a_failed_attempt_does_not_stop_the_rest() -> None:
