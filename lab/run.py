@@ -73,7 +73,9 @@ def run(
     stdout = (out or b"").decode(errors="replace")
     stderr = (err or b"").decode(errors="replace")
     if process.returncode != 0:
-        raise CommandFailed(command, process.returncode, stderr=stderr or stdout, hint=hint)
+        raise CommandFailed(
+            command, process.returncode, stderr=stderr or stdout, stdout=stdout, hint=hint
+        )
     return Completed(stdout, stderr)
 
 

@@ -52,6 +52,7 @@ def install(directory: Path, root: Path, /, **rc: object) -> Path:
         "vm_enable": "YES", "root": True, "vmm": "ok", "hostname": "host.example",
         "dataset": "zroot/vm", "version": "1.7.5", "tags": True, "deaf": [], "boot_seconds": 0.1,
         "net": False, "run": os.fspath(Path(__file__).with_name("vm_double_run.py").absolute()),
+        "noise": "",
     }  # fmt: skip
     (root / "rc.json").write_text(json.dumps(machine | rc))
     (root / "firmware.fd").write_bytes(b"UEFI")
@@ -295,6 +296,8 @@ def main(root: str, *arguments: str) -> int:
     if not arguments:
         err("no command specified")
     command, rest = arguments[0], list(arguments[1:])
+    if m.rc["noise"]:  # sh, as it reads rc.conf
+        print(m.rc["noise"], file=sys.stderr)
     if command == "version":
         print(f"vm-bhyve: Bhyve virtual machine management v{m.rc['version']}")
         return 0

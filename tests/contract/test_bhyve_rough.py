@@ -1,0 +1,95 @@
+"""The bhyve driver where things went wrong: processes killed, switches gone, noise."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypervisor_site import SECONDS, Site, states
+from test_hypervisor_bhyve import change, root, site, there
+
+from lab.errors import Conflict, HostUnfit
+from lab.hypervisor import Hypervisor, Network
+from lab.run import run
+from lab.wait import Deadline, until
+
+__all__ = ["root", "site"]
+
+
+@pytest.fixture
+def ours(site: Site) -> Hypervisor:
+    return site.hypervisor(site.home)
+
+
+def test_what_a_killed_start_left_in_the_kernel_goes(
+    site: Site, ours: Hypervisor, root: Path
+) -> None:
+    """Protects from Ctrl-C during a start, which ends `vm _run` and bhyve.
+
+    Nobody destroys the machine in the kernel then, and the name could not be used again.
+    """
+    guest = site.guest()
+    ours.start(guest)
+    (title,) = (root / "proc").iterdir()
+    bhyve = int(title.name)
+    keeper = int(Path(f"/proc/{bhyve}/stat").read_text().rpartition(")")[2].split()[1])
+    for process in (keeper, bhyve):
+        os.kill(process, signal.SIGKILL)
+    assert until(lambda: (not states(ours)) or None, Deadline.after(SECONDS))
+    assert (root / "dev/vmm" / guest.name).exists()
+    ours.stop(guest.name, force=True)
+    assert there(root) == []
+    assert not (root / "dev/vmm" / guest.name).exists()
+    ours.start(guest)
+    assert states(ours) == {guest.name: "running"}
+
+
+def test_a_guest_that_no_switch_took_is_not_started(
+    site: Site, ours: Hypervisor, root: Path
+) -> None:
+    """Protects from a lab whose nodes never meet: vm-bhyve notes it, and goes on."""
+    guest = replace(site.guest(), network=Network("52:54:00:4c:00:01", "", (), 0, uplink=True))
+    run(["vm", "switch", "create", "public"], timeout=SECONDS)
+    (root / "if/vm-public").unlink()
+    with pytest.raises(HostUnfit, match="no network") as failure:
+        ours.start(guest)
+    assert "failed to find virtual switch 'public'" in failure.value.details
+    assert states(ours) == {}
+    assert there(root) == []
+
+
+@pytest.mark.parametrize("noise", ["", "/etc/rc.conf: line 12: fooo: not found"])
+def test_a_refusal_is_understood_beside_noise(
+    site: Site, ours: Hypervisor, root: Path, noise: str
+) -> None:
+    """Protects from a flaw in rc.conf: sh tells of it at stderr, vm-bhyve of refusals at stdout."""
+    guest = site.guest()
+    (root / "dev/vmm" / guest.name).touch()
+    change(root, noise=noise)
+    with pytest.raises(Conflict) as failure:
+        ours.start(guest)
+    assert "! guest appears to be running already" in failure.value.details
+    assert "bhyvectl --destroy --vm=NAME" in failure.value.hint
+    assert there(root) == []
+
+
+def test_a_guest_of_that_name_that_vm_bhyve_does_not_know_is_left_alone(
+    site: Site, ours: Hypervisor, root: Path
+) -> None:
+    """Protects what somebody runs by bhyve itself: a start that is refused ends nothing."""
+    guest = site.guest()
+    with subprocess.Popen(["sleep", "600"]) as theirs:
+        (root / "dev/vmm" / guest.name).touch()
+        (root / "proc" / str(theirs.pid)).write_text(f"bhyve: {guest.name}")
+        try:
+            with pytest.raises(Conflict):
+                ours.start(guest)
+            assert theirs.poll() is None
+            assert (root / "dev/vmm" / guest.name).exists()
+            assert there(root) == []
+        finally:
+            theirs.kill()
