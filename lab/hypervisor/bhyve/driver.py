@@ -237,7 +237,8 @@ def _switch(guest: GuestSpec, switches: Switches) -> str:
     if UPLINK not in text.switches(vm("listing switches", "switch", "list")):
         raise HostUnfit(
             f"{guest.name} needs the network outside, and there is no switch {UPLINK!r}",
-            hint=f"`vm switch create {UPLINK}`, then `vm switch add {UPLINK} em0` with your card",
+            hint=f"`vm switch create {UPLINK}`, then `vm switch add {UPLINK} em0` with a card"
+            " without address; docs/freebsd.md tells what to do with the only one",
         )
     return UPLINK
 
