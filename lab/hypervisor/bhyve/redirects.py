@@ -88,8 +88,9 @@ def check_free(guest: GuestName, forwards: Iterable[Forward], taken: dict[int, G
 
 
 def _rule(forward: Forward) -> str:
-    # (self): all addresses that this host has, also those that it gets later. Not "any": then
-    # what it only passes on for others would be led away.
+    # (self): all addresses that this host has, also those that it gets later: the kernel takes it
+    # for the group of all interfaces (pfi_dynaddr_setup in sys/netpfil/pf/pf_if.c). Not "any":
+    # then what it only passes on for others would be led away.
     at = "(self)" if forward.address == EVERYWHERE else forward.address
     return (
         f"rdr pass inet proto tcp from any to {at} port {forward.host_port}"
