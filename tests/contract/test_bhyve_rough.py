@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from hypervisor_site import SECONDS, Site, states
-from test_hypervisor_bhyve import change, root, site, there
+from test_hypervisor_bhyve import bridges, root, site, there
 
-from lab.errors import Conflict, HostUnfit
+from lab.errors import CommandFailed, Conflict, HostUnfit
 from lab.hypervisor import Hypervisor, Network
 from lab.run import run
 from lab.wait import Deadline, until
@@ -69,7 +70,7 @@ def test_a_refusal_is_understood_beside_noise(
     """Protects from a flaw in rc.conf: sh tells of it at stderr, vm-bhyve of refusals at stdout."""
     guest = site.guest()
     (root / "dev/vmm" / guest.name).touch()
-    change(root, noise=noise)
+    (root / "noise").write_text(noise)
     with pytest.raises(Conflict) as failure:
         ours.start(guest)
     assert "! guest appears to be running already" in failure.value.details
@@ -93,3 +94,40 @@ def test_a_guest_of_that_name_that_vm_bhyve_does_not_know_is_left_alone(
             assert there(root) == []
         finally:
             theirs.kill()
+
+
+def test_a_switch_of_others_that_cannot_be_made_is_in_nobody_s_way(
+    site: Site, ours: Hypervisor, root: Path
+) -> None:
+    """Protects labs after a restart of a host on which another bridge is not there any more.
+
+    `vm init` makes all the others, and fails if that one was the last.
+    """
+    guest = site.guest()
+    ours.start(guest)
+    (root / "if/bridge7").write_text(json.dumps({"groups": [], "members": [], "address": ""}))
+    run(["vm", "switch", "create", "-t", "manual", "-b", "bridge7", "theirs"], timeout=SECONDS)
+    (title,) = (root / "proc").iterdir()
+    os.kill(int(title.name), signal.SIGKILL)
+    assert until(lambda: (not ours.names()) or None, Deadline.after(SECONDS))
+    for path in (root / "if").iterdir():
+        path.unlink()
+    with pytest.raises(CommandFailed):
+        run(["vm", "init"], timeout=SECONDS)
+    (root / "if" / f"vm-lab{guest.network.segment}").unlink()
+    ours.start(guest)
+    assert states(ours) == {guest.name: "running"}
+    ours.stop(guest.name, force=True)
+    assert list(bridges()) == ["theirs"]
+
+
+def test_a_bridge_of_the_host_s_own_leads_out(site: Site, ours: Hypervisor, root: Path) -> None:
+    """Protects who has one card only: docs/freebsd.md gives its bridge to vm-bhyve."""
+    guest = replace(site.guest(), network=Network("52:54:00:4c:00:01", "", (), 0, uplink=True))
+    (root / "if/bridge0").write_text(json.dumps({"groups": [], "members": [], "address": ""}))
+    run(["vm", "switch", "create", "-t", "manual", "-b", "bridge0", "public"], timeout=SECONDS)
+    ours.start(guest)
+    log = (root / "vm" / guest.name / "vm-bhyve.log").read_text()
+    assert "-> bridge0 (public addm)" in log
+    ours.stop(guest.name, force=True)
+    assert (root / "if/bridge0").exists()
