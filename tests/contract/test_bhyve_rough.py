@@ -6,14 +6,16 @@ import json
 import os
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypervisor_site import SECONDS, Site, states
-from test_hypervisor_bhyve import bridges, root, site, there
+from test_hypervisor_bhyve import bridges, change, root, site, there
 
-from lab.errors import CommandFailed, Conflict, HostUnfit
+from lab.errors import CommandFailed, Conflict, HostUnfit, LabError
 from lab.hypervisor import Hypervisor, Network
 from lab.run import run
 from lab.wait import Deadline, until
@@ -131,3 +133,19 @@ def test_a_bridge_of_the_host_s_own_leads_out(site: Site, ours: Hypervisor, root
     assert "-> bridge0 (public addm)" in log
     ours.stop(guest.name, force=True)
     assert (root / "if/bridge0").exists()
+
+
+def test_a_guest_that_is_just_starting_is_ended(site: Site, ours: Hypervisor, root: Path) -> None:
+    """Protects from a guest that nobody wants any more: Ctrl-C while bhyve is being made ready."""
+    guest = site.guest()
+    change(root, init_seconds=2.0)
+    with ThreadPoolExecutor(1) as pool:
+        started = pool.submit(ours.start, guest)
+        lock = root / "vm" / guest.name / "run.lock"
+        assert until(lambda: lock.exists() or None, Deadline.after(SECONDS))
+        site.hypervisor(site.home).stop(guest.name, force=True)
+        with suppress(LabError):
+            started.result()
+    assert states(ours) == {}
+    assert list((root / "dev/vmm").iterdir()) == []
+    assert there(root) == []

@@ -52,7 +52,8 @@ def install(directory: Path, root: Path, /, **rc: object) -> Path:
     machine = {
         "vm_enable": "YES", "root": True, "vmm": "ok", "hostname": "host.example",
         "dataset": "zroot/vm", "version": "1.7.5", "tags": True, "deaf": [], "boot_seconds": 0.1,
-        "net": False, "run": os.fspath(Path(__file__).with_name("vm_double_run.py").absolute()),
+        "init_seconds": 0.0, "net": False,
+        "run": os.fspath(Path(__file__).with_name("vm_double_run.py").absolute()),
     }  # fmt: skip
     (root / "rc.json").write_text(json.dumps(machine | rc))
     (root / "firmware.fd").write_bytes(b"UEFI")

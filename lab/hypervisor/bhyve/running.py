@@ -49,28 +49,39 @@ def until_running(place: Place, guest: GuestName) -> None:
 def end(guest: GuestName, row: Row, *, force: bool, timeout: float) -> None:
     """End a guest that runs; raises NotReady, and what ``vm`` raised if it still does."""
     failed: LabError | None = None
-    try:
-        if row.state == "running":
-            # poweroff asks for a yes unless it is forced; stop asks the guest, not us.
-            how = ("poweroff", "-f") if force else ("stop",)
-            vm(f"stopping {guest}", *how, guest)
-    except LabError as error:
-        failed = error  # it may have ended meanwhile
-    patience = Deadline.after(_END_SECONDS if force else timeout)
+    now: Row | None = row
+    before = ""
     stale: Deadline | None = None
+    patience = Deadline.after(_END_SECONDS if force else timeout)
     for _ in attempts(patience, first=0.05, most=0.5):
-        now = listed().get(guest)
         if now is None or now.state == "stopped":
             return
+        # Also if it was locked before: bhyve was being made ready, or the guest rebooted.
+        if now.state == "running" and before != "running":
+            failed = _told(guest, force=force)
         if now.state == "locked":
             stale = stale or Deadline.after(_STALE_SECONDS)
             if stale.passed:
                 _destroy(guest)
                 return
+        before, now = now.state, listed().get(guest)
+    if now is None or now.state == "stopped":
+        return
     if failed is not None:
         raise failed
     seconds = _END_SECONDS if force else timeout
     raise NotReady(f"{guest} did not shut down within {seconds:g} s", hint="force it")
+
+
+def _told(guest: GuestName, *, force: bool) -> LabError | None:
+    """Tell a guest to end; what ``vm`` raised, for the guest may have ended meanwhile."""
+    # poweroff asks for a yes unless it is forced; stop asks the guest, not us.
+    how = ("poweroff", "-f") if force else ("stop",)
+    try:
+        vm(f"stopping {guest}", *how, guest)
+    except LabError as error:
+        return error
+    return None
 
 
 def _destroy(guest: GuestName) -> None:
