@@ -39,7 +39,7 @@ def test_what_a_killed_start_left_in_the_kernel_goes(
     ours.start(guest)
     (title,) = (root / "proc").iterdir()
     bhyve = int(title.name)
-    keeper = int(Path(f"/proc/{bhyve}/stat").read_text().rpartition(")")[2].split()[1])
+    keeper = int(run(["ps", "-o", "ppid=", "-p", title.name], timeout=SECONDS).stdout)
     for process in (keeper, bhyve):
         os.kill(process, signal.SIGKILL)
     assert until(lambda: (not states(ours)) or None, Deadline.after(SECONDS))

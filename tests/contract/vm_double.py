@@ -140,7 +140,16 @@ def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
-        return False
+        return not Path("/proc/self").exists() and _shown(pid)
+
+
+def _shown(pid: int) -> bool:
+    """The same where no /proc is mounted, as on FreeBSD."""
+    import subprocess  # nothing else needs it, and to load it takes time
+
+    argv = ["ps", "-o", "state=", "-p", str(pid)]
+    state = subprocess.run(argv, check=False, capture_output=True, text=True).stdout
+    return bool(state) and not state.startswith("Z")
 
 
 def err(message: str) -> NoReturn:
