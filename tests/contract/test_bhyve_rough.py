@@ -149,3 +149,14 @@ def test_a_guest_that_is_just_starting_is_ended(site: Site, ours: Hypervisor, ro
     assert states(ours) == {}
     assert list((root / "dev/vmm").iterdir()) == []
     assert there(root) == []
+
+
+def test_what_a_killed_removal_left_goes_with_the_next(
+    site: Site, ours: Hypervisor, root: Path
+) -> None:
+    guest = site.guest()
+    ours.start(guest)
+    (root / "vm/.lab/gone-1-lab-old-n1").mkdir()
+    (root / "vm/.lab/gone-1-lab-old-n1/lab.json").write_text("{}")
+    ours.stop(guest.name, force=True)
+    assert list((root / "vm/.lab").iterdir()) == []
