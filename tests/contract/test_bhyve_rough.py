@@ -16,7 +16,7 @@ from hypervisor_site import SECONDS, Site, states
 from test_hypervisor_bhyve import bridges, change, root, site, there
 
 from lab.errors import CommandFailed, Conflict, HostUnfit, LabError
-from lab.hypervisor import Hypervisor, Network
+from lab.hypervisor import GuestSpec, Hypervisor, Network
 from lab.run import run
 from lab.wait import Deadline, until
 
@@ -160,3 +160,35 @@ def test_what_a_killed_removal_left_goes_with_the_next(
     (root / "vm/.lab/gone-1-lab-old-n1/lab.json").write_text("{}")
     ours.stop(guest.name, force=True)
     assert list((root / "vm/.lab").iterdir()) == []
+
+
+@pytest.fixture
+def crashed(site: Site, ours: Hypervisor, root: Path) -> GuestSpec:
+    """A guest of a host that lost its power: its lock is there, and nothing else."""
+    ours.start(guest := site.guest())
+    (title,) = (root / "proc").iterdir()
+    os.kill(int(title.name), signal.SIGKILL)
+    assert until(lambda: (not ours.names()) or None, Deadline.after(SECONDS))
+    for path in (root / "if").iterdir():
+        path.unlink()
+    (root / "vm" / guest.name / "run.lock").write_text(
+        json.loads((root / "rc.json").read_text())["hostname"] + "\n"
+    )
+    return guest
+
+
+def test_after_a_crash_of_the_host_a_guest_is_started(ours: Hypervisor, crashed: GuestSpec) -> None:
+    """Protects `lab start` after a power failure: nobody ends what does not run."""
+    assert crashed.name not in ours.guests()
+    ours.start(crashed)
+    assert states(ours) == {crashed.name: "running"}
+
+
+def test_after_a_crash_of_the_host_a_guest_is_forgotten(
+    ours: Hypervisor, root: Path, crashed: GuestSpec
+) -> None:
+    """Protects `lab down`, and whoever wants the name next."""
+    ours.forget([crashed.name])
+    assert there(root) == []
+    assert ours.names() == set()
+    assert bridges() == {}

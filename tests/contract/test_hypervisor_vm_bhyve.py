@@ -23,6 +23,7 @@ import pytest
 from hypervisor_contract import ColdContract
 from hypervisor_site import SECONDS, ClosableHypervisor, Site, states
 from test_bhyve_rough import (
+    crashed,
     ours,
     test_a_bridge_of_the_host_s_own_leads_out,
     test_a_guest_of_that_name_that_vm_bhyve_does_not_know_is_left_alone,
@@ -30,6 +31,8 @@ from test_bhyve_rough import (
     test_a_guest_that_no_switch_took_is_not_started,
     test_a_refusal_is_understood_beside_noise,
     test_a_switch_of_others_that_cannot_be_made_is_in_nobody_s_way,
+    test_after_a_crash_of_the_host_a_guest_is_forgotten,
+    test_after_a_crash_of_the_host_a_guest_is_started,
     test_what_a_killed_start_left_in_the_kernel_goes,
 )
 
@@ -41,6 +44,7 @@ from lab.hypervisor.bhyve.config import guest_uuid
 from lab.hypervisor.bhyve.driver import BhyveHypervisor
 
 __all__ = [
+    "crashed",
     "ours",
     "test_a_bridge_of_the_host_s_own_leads_out",
     "test_a_guest_of_that_name_that_vm_bhyve_does_not_know_is_left_alone",
@@ -48,6 +52,8 @@ __all__ = [
     "test_a_guest_that_no_switch_took_is_not_started",
     "test_a_refusal_is_understood_beside_noise",
     "test_a_switch_of_others_that_cannot_be_made_is_in_nobody_s_way",
+    "test_after_a_crash_of_the_host_a_guest_is_forgotten",
+    "test_after_a_crash_of_the_host_a_guest_is_started",
     "test_what_a_killed_start_left_in_the_kernel_goes",
 ]
 

@@ -22,7 +22,7 @@ from lab.hypervisor.bhyve import redirects, text
 from lab.hypervisor.bhyve.command import vm
 from lab.hypervisor.bhyve.place import Place, taken
 from lab.hypervisor.bhyve.ports import SocketPorts
-from lab.hypervisor.bhyve.running import end, listed, until_running
+from lab.hypervisor.bhyve.running import end, left_locked, listed, until_running
 from lab.hypervisor.bhyve.switches import Switches
 from lab.hypervisor.bhyve.text import Row
 from lab.names import GuestName
@@ -76,8 +76,9 @@ class BhyveHypervisor:
         """See Hypervisor."""
         place = self._place()
         _check_files(guest)
+        left = left_locked([guest.name]) if place.kept(guest.name) is not None else set()
         with place.hold():
-            rows = listed()
+            rows = {name: row for name, row in listed().items() if name not in left}
             self._vacate(place, guest.name, rows)
             _check_disks(place, guest, rows)
             forwards = guest.network.forwards
@@ -156,8 +157,10 @@ class BhyveHypervisor:
 
     def forget(self, guests: Sequence[GuestName]) -> None:
         """See Hypervisor."""
-        place, rows = self._place(), listed()
-        ended = [g for g in guests if g not in rows or rows[g].state == "stopped"]
+        place = self._place()
+        left = left_locked(g for g in guests if place.kept(g) is not None) if guests else set()
+        rows = listed()
+        ended = [g for g in guests if g in left or g not in rows or rows[g].state == "stopped"]
         self._clear(place, ended)
 
     def redirected(self) -> dict[int, GuestName]:

@@ -7,6 +7,7 @@ afterwards. Only its log, and the lists that ``vm`` prints, tell how far it is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 from lab.errors import HostUnfit, LabError, NotReady
@@ -73,6 +74,21 @@ def end(guest: GuestName, row: Row, *, force: bool, timeout: float) -> None:
     raise NotReady(f"{guest} did not shut down within {seconds:g} s", hint="force it")
 
 
+def left_locked(guests: Iterable[str]) -> set[str]:
+    """Those whose lock stays though nothing of them runs, as after a crash of the host.
+
+    Waits a moment while one is locked, as it may just start or end; raises HostUnfit.
+    """
+    for _ in attempts(Deadline.after(_STALE_SECONDS), first=0.05, most=0.5):
+        rows = listed()
+        guests = {one for one in guests if one in rows and rows[one].state == "locked"}
+        if not guests:
+            return set()
+    for one in guests:
+        _destroy(one)
+    return set(guests)
+
+
 def _told(guest: GuestName, *, force: bool) -> LabError | None:
     """Tell a guest to end; what ``vm`` raised, for the guest may have ended meanwhile."""
     # poweroff asks for a yes unless it is forced; stop asks the guest, not us.
@@ -84,7 +100,7 @@ def _told(guest: GuestName, *, force: bool) -> LabError | None:
     return None
 
 
-def _destroy(guest: GuestName) -> None:
+def _destroy(guest: str) -> None:
     """Take from the kernel what `vm _run` would have, had it not been killed or were it faster.
 
     With it the name cannot be used again: vm-bhyve takes it for a guest that runs.
