@@ -77,7 +77,7 @@ class PortTaken(HostUnfit):
 class CommandFailed(LabError):
     """A command, here or in a guest, failed.
 
-    ``details`` holds the last lines of what it wrote to stderr.
+    ``details`` holds the last lines of what it wrote to stderr. Some programs tell why at stdout.
     """
 
     exit_code = 6
@@ -89,6 +89,7 @@ class CommandFailed(LabError):
         status: int,
         *,
         stderr: str = "",
+        stdout: str = "",
         where: str = "",
         hint: str = "",
     ) -> None:
@@ -100,6 +101,7 @@ class CommandFailed(LabError):
         self.argv = tuple(argv)
         self.status = status
         self.stderr = stderr
+        self.stdout = stdout
 
 
 class NotReady(LabError):

@@ -72,8 +72,8 @@ def run(
         raise
     stdout = (out or b"").decode(errors="replace")
     stderr = (err or b"").decode(errors="replace")
-    if process.returncode != 0:
-        raise CommandFailed(command, process.returncode, stderr=stderr or stdout, hint=hint)
+    if (status := process.returncode) != 0:
+        raise CommandFailed(command, status, stderr=stderr or stdout, stdout=stdout, hint=hint)
     return Completed(stdout, stderr)
 
 

@@ -21,7 +21,7 @@ def check_published(address: str) -> None:
     if not is_loopback(address) and not _tcp_free(address, 0):
         raise HostUnfit(
             f"SQL ports are to be published at {address}, which is no address of this host",
-            hint="set publish (LAB_PUBLISH) to one that `ip -4 address` lists",
+            hint="set publish (LAB_PUBLISH) to one that it has, or to 0.0.0.0 for all of them",
         )
 
 
@@ -33,9 +33,10 @@ def reserve_ports(ctx: Context, owner: Owner, count: int, address: str = LOOPBAC
     check_published(address)
     first, last = ctx.settings.port_range
     addresses, led = dict.fromkeys((LOOPBACK, address)), _led(ctx, address)
+    leads = _leads(ctx, address)
 
     def free(port: int) -> bool:
-        return port not in led and all(_tcp_free(one, port) for one in addresses)
+        return port not in led and all(_tcp_free(one, port, led=leads) for one in addresses)
 
     return ctx.store.resources.reserve_ports(owner, count, first, last, free)
 
@@ -107,7 +108,7 @@ def _taken(ctx: Context, nodes: Sequence[Node]) -> Iterator[int]:
     for node in nodes:
         if node.redirect:
             if _led(ctx, node.address).get(node.redirect, node.guest) != node.guest or not (
-                _tcp_free(node.address, node.redirect)
+                _tcp_free(node.address, node.redirect, led=True)
             ):
                 yield node.redirect
         elif not node.own:
@@ -118,9 +119,12 @@ def _taken(ctx: Context, nodes: Sequence[Node]) -> Iterator[int]:
 
 def _led(ctx: Context, address: str) -> dict[int, GuestName]:
     """The ports that are led to guests, where some at ``address`` would be."""
-    if is_loopback(address) or not ctx.hypervisor.capabilities().redirects:
-        return {}
-    return ctx.hypervisor.redirected()
+    return ctx.hypervisor.redirected() if _leads(ctx, address) else {}
+
+
+def _leads(ctx: Context, address: str) -> bool:
+    """Whether ports at ``address`` would be led to guests, and no program has them."""
+    return not is_loopback(address) and ctx.hypervisor.capabilities().redirects
 
 
 def reserve_segment(ctx: Context, owner: Owner) -> int:
@@ -131,10 +135,13 @@ def reserve_segment(ctx: Context, owner: Owner) -> int:
     )[0]
 
 
-def _tcp_free(address: str, port: int) -> bool:
+def _tcp_free(address: str, port: int, *, led: bool = False) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As QEMU will: a port whose last connection is still closing is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if not led:
+            # As QEMU will: a port whose last connection is still closing is free. Where ports are
+            # led on, none closes here, and the host may be a FreeBSD: there this would allow us a
+            # port that another listens at.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))
         except OSError:

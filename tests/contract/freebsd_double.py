@@ -26,7 +26,10 @@ from typing import Any
 _HEAD = "{}: flags=8843<UP,BROADCAST,RUNNING> metric 0 mtu 1500"
 _RC = """\
 setvar() { eval "$1=\\$2"; }
-load_rc_config() { vm_enable=YES; vm_dir=ROOT/vm; }
+load_rc_config() {
+    [ ! -e ROOT/noise ] || cat ROOT/noise >&2
+    vm_enable=YES; vm_dir=ROOT/vm
+}
 checkyesno() { [ "${!1}" = YES ]; }
 """
 

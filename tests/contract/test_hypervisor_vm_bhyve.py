@@ -22,6 +22,19 @@ import freebsd_double
 import pytest
 from hypervisor_contract import ColdContract
 from hypervisor_site import SECONDS, ClosableHypervisor, Site, states
+from test_bhyve_rough import (
+    crashed,
+    ours,
+    test_a_bridge_of_the_host_s_own_leads_out,
+    test_a_guest_of_that_name_that_vm_bhyve_does_not_know_is_left_alone,
+    test_a_guest_that_is_just_starting_is_ended,
+    test_a_guest_that_no_switch_took_is_not_started,
+    test_a_refusal_is_understood_beside_noise,
+    test_a_switch_of_others_that_cannot_be_made_is_in_nobody_s_way,
+    test_after_a_crash_of_the_host_a_guest_is_forgotten,
+    test_after_a_crash_of_the_host_a_guest_is_started,
+    test_what_a_killed_start_left_in_the_kernel_goes,
+)
 
 from lab.errors import Conflict, NotFound
 from lab.hypervisor import GuestSpec
@@ -29,6 +42,20 @@ from lab.hypervisor.bhyve import text
 from lab.hypervisor.bhyve.command import vm
 from lab.hypervisor.bhyve.config import guest_uuid
 from lab.hypervisor.bhyve.driver import BhyveHypervisor
+
+__all__ = [
+    "crashed",
+    "ours",
+    "test_a_bridge_of_the_host_s_own_leads_out",
+    "test_a_guest_of_that_name_that_vm_bhyve_does_not_know_is_left_alone",
+    "test_a_guest_that_is_just_starting_is_ended",
+    "test_a_guest_that_no_switch_took_is_not_started",
+    "test_a_refusal_is_understood_beside_noise",
+    "test_a_switch_of_others_that_cannot_be_made_is_in_nobody_s_way",
+    "test_after_a_crash_of_the_host_a_guest_is_forgotten",
+    "test_after_a_crash_of_the_host_a_guest_is_started",
+    "test_what_a_killed_start_left_in_the_kernel_goes",
+]
 
 Golden = Callable[[str, str], None]
 
@@ -54,18 +81,19 @@ def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+@pytest.fixture
+def site(root: Path, tmp_path: Path) -> Site:
+    def booted(guest: GuestSpec) -> None:
+        assert made.hypervisor(guest.tags["home"]).channel(guest.name).ping(SECONDS)
+
+    opener = partial(open_bhyve, root / "firmware.fd")
+    made = Site(opener, tmp_path, lambda _: None, booted, direct=False, forwards=False)
+    return made
+
+
 @pytest.mark.slow
 class TestVmBhyve(ColdContract):
     """The whole contract, several programs for each line of the scripts."""
-
-    @pytest.fixture
-    def site(self, root: Path, tmp_path: Path) -> Site:
-        def booted(guest: GuestSpec) -> None:
-            assert made.hypervisor(guest.tags["home"]).channel(guest.name).ping(SECONDS)
-
-        opener = partial(open_bhyve, root / "firmware.fd")
-        made = Site(opener, tmp_path, lambda _: None, booted, direct=False, forwards=False)
-        return made
 
 
 def test_a_guest_s_life_in_vm_bhyve_s_own_hands(root: Path, tmp_path: Path, golden: Golden) -> None:

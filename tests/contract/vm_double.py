@@ -14,8 +14,9 @@ Read from vm-bhyve (1.8-devel, August 2026), function by function:
 - lib/vm-core: core::list, core::__start, core::start (what it returns), core::stop (a warning
   is no failure; a second passes; SIGTERM twice), core::poweroff (asks unless -f), core::console
 - lib/vm-info: info::guest, info::guest_show as far as the state, the console's and disks' lines
-- lib/vm-switch, lib/vm-switch-standard: create, list, remove (fails without a bridge), init,
-  the bridge found by five characters of a hash, names of bridges up to 12 characters
+- lib/vm-switch, lib/vm-switch-standard, lib/vm-switch-manual: create, list, remove (fails without
+  a bridge), init (and what it returns), the bridge found by five characters of a hash, names of
+  bridges up to 12 characters
 - lib/vm-datastore: datastore::list, datastore::get_guest
 - lib/vm-run (in ``vm_double_run``): vm::run, vm::lock, vm::confirm_stopped, vm::handle_exit,
   vm::running_check, networking without a switch (logged, no failure)
@@ -51,7 +52,8 @@ def install(directory: Path, root: Path, /, **rc: object) -> Path:
     machine = {
         "vm_enable": "YES", "root": True, "vmm": "ok", "hostname": "host.example",
         "dataset": "zroot/vm", "version": "1.7.5", "tags": True, "deaf": [], "boot_seconds": 0.1,
-        "net": False, "run": os.fspath(Path(__file__).with_name("vm_double_run.py").absolute()),
+        "init_seconds": 0.0, "net": False,
+        "run": os.fspath(Path(__file__).with_name("vm_double_run.py").absolute()),
     }  # fmt: skip
     (root / "rc.json").write_text(json.dumps(machine | rc))
     (root / "firmware.fd").write_bytes(b"UEFI")
@@ -138,7 +140,16 @@ def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
-        return False
+        return not Path("/proc/self").exists() and _shown(pid)
+
+
+def _shown(pid: int) -> bool:
+    """The same where no /proc is mounted, as on FreeBSD."""
+    import subprocess  # nothing else needs it, and to load it takes time
+
+    argv = ["ps", "-o", "state=", "-p", str(pid)]
+    state = subprocess.run(argv, check=False, capture_output=True, text=True).stdout
+    return bool(state) and not state.startswith("Z")
 
 
 def err(message: str) -> NoReturn:
@@ -295,6 +306,8 @@ def main(root: str, *arguments: str) -> int:
     if not arguments:
         err("no command specified")
     command, rest = arguments[0], list(arguments[1:])
+    if (m.root / "noise").exists():  # what sh says of rc.conf
+        print((m.root / "noise").read_text(), file=sys.stderr)
     if command == "version":
         print(f"vm-bhyve: Bhyve virtual machine management v{m.rc['version']}")
         return 0

@@ -104,6 +104,7 @@ class Bhyve:
             return FAILED
         for signal_ in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(signal_, lambda got, _frame: self._signals.append(got))
+        time.sleep(self._m.rc["init_seconds"])
         for number in range(16):
             if f"virt_console{number}" in self._conf:
                 self._listen(self._conf[f"virt_console{number}"])

@@ -7,6 +7,7 @@ import io
 import os
 import pty
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -15,6 +16,7 @@ import termios
 import time
 from pathlib import Path
 
+import pytest
 from test_cli_support import HERE
 
 from lab.cli.progress import CLEAR, Notes, Spinner
@@ -29,6 +31,8 @@ def on_terminal(directory: Path, *argv: str, type_at: str = "", **env: str) -> t
 
     Exit code, and all that the terminal showed.
     """
+    if not shutil.which("setsid"):
+        pytest.skip("needs setsid, of util-linux")
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         # A terminal sends signals only to a session that it controls.

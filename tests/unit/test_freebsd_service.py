@@ -181,7 +181,7 @@ def test_what_is_to_be_installed_for_the_service_is_what_it_needs() -> None:
     page = (SCRIPT.parents[2] / "docs/freebsd.md").read_text()
     lines = re.findall(r"^(?:pkg|\.venv/bin/pip) install (.*)$", page, re.M)
     told = {re.split(r"[><=]", word)[0].lower() for line in lines for word in shlex.split(line)}
-    told |= {re.sub(r"^py311-", "", word) for word in told}
+    told |= {word.removeprefix("$py-") for word in told}
     needed = [one for one in requires("dbos") or [] if "extra ==" not in one]
     needed += [one for one in requires("lab") or [] if 'extra == "serve"' in one]
     names = {re.split(r"[><=!~ ;]", one)[0].lower() for one in needed}

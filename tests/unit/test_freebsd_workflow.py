@@ -74,10 +74,17 @@ def test_its_scripts_are_shell(guest: dict[str, Any]) -> None:
 
 def test_it_installs_what_people_are_told_to_install(guest: dict[str, Any]) -> None:
     """Protects who follows the page from a package that only CI has."""
-    installed = {word for words in lines(guest["prepare"]) for word in words[3:]}
-    service = PAGE.read_text().partition("## The service")
-    told = re.findall(r"^pkg install (.*)$", service[0], re.M)
-    assert installed == {word for line in told for word in line.split()}
+    prepare = guest["prepare"].replace("install -y", "install").splitlines()
+    before = PAGE.read_text().partition("**2. bhyve.**")[0].splitlines()
+    assert [line for line in prepare if line] == [
+        line for line in before if line.startswith(("pkg ", "PY="))
+    ]
+
+
+def test_no_version_of_python_is_named() -> None:
+    """Protects from the day on which FreeBSD's packages are for the next one, and py311-* gone."""
+    commands = "\n".join(re.findall(r"^```\n(.*?)^```", PAGE.read_text(), re.M | re.S))
+    assert re.findall(r"\bpy(?:thon)?3\.?\d+", commands + FILE.read_text()) == []
 
 
 def test_the_versions_are_those_of_the_project(guest: dict[str, Any]) -> None:

@@ -21,7 +21,8 @@ _ABSENT = (
     "unable to locate virtual machine",
     "unable to locate specified guest",
 )
-_TAKEN = ("already exists", "appears to be running")
+_TAKEN = ("already exists",)
+_RUNS = "appears to be running"
 _UNFIT = {
     "can only be managed by root": ("vm-bhyve works for root only", "run lab as root"),
     "is not enabled in": ("vm-bhyve is not enabled", "sysrc vm_enable=YES"),
@@ -64,11 +65,17 @@ def vm(doing: str, *arguments: str, timeout: float = _SECONDS) -> str:
     try:
         done = run(["vm", *arguments], timeout=timeout, hint=_SETUP)
     except CommandFailed as failed:
-        raise meaning(doing, failed.stderr) from failed
+        # At stderr may be more than vm-bhyve's: sh tells there what it does not like in rc.conf.
+        raise meaning(doing, _refusal(failed.stdout) or failed.stderr) from failed
     # Before 1.6 `vm start` ended well whatever it had to say.
-    if refused := [line for line in done.stdout.splitlines() if line.startswith("  ! ")]:
-        raise meaning(doing, "\n".join(refused))
+    if refusal := _refusal(done.stdout):
+        raise meaning(doing, refusal)
     return done.stdout
+
+
+def _refusal(stdout: str) -> str:
+    """The lines that core::__start and util::err_inline say no with."""
+    return "\n".join(line for line in stdout.splitlines() if line.startswith("  ! "))
 
 
 def meaning(doing: str, said: str) -> LabError:
@@ -79,6 +86,12 @@ def meaning(doing: str, said: str) -> LabError:
             return HostUnfit(f"{doing}: {what}", hint=hint, details=details)
     if any(words in said for words in _ABSENT):
         return NotFound(f"{doing}: no such guest", details=details)
+    if _RUNS in said:
+        return Conflict(
+            f"{doing}: it runs already",
+            hint="where `vm list` shows none: bhyvectl --destroy --vm=NAME ends it",
+            details=details,
+        )
     if any(words in said for words in _TAKEN):
         return Conflict(
             f"{doing}: it exists already",

@@ -15,17 +15,17 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import NoReturn
 
-from lab.errors import Conflict, HostUnfit, LabError, NotFound, NotReady
+from lab.errors import Conflict, HostUnfit, LabError, NotFound
 from lab.hypervisor import Capabilities, Guest, GuestShape, GuestSpec, MemoryImage
 from lab.hypervisor.agent import GUEST_AGENT, AgentChannel
 from lab.hypervisor.bhyve import redirects, text
 from lab.hypervisor.bhyve.command import vm
 from lab.hypervisor.bhyve.place import Place, taken
 from lab.hypervisor.bhyve.ports import SocketPorts
+from lab.hypervisor.bhyve.running import end, left_locked, listed, until_running
 from lab.hypervisor.bhyve.switches import Switches
 from lab.hypervisor.bhyve.text import Row
 from lab.names import GuestName
-from lab.wait import Deadline, attempts
 
 FIRMWARE = Path("/usr/local/share/uefi-firmware/BHYVE_UEFI.fd")
 """What vm-bhyve boots guests with whose loader is ``uefi`` (vm::uefi in lib/vm-run)."""
@@ -34,13 +34,6 @@ UPLINK = "public"
 """The switch that leads out of the host, as vm-bhyve's documentation calls it."""
 
 _COLD = "bhyve can neither stop a guest for a while nor restore its RAM"
-_START_SECONDS = 60.0
-_END_SECONDS = 30.0
-"""How long bhyve may take to go once it was told to; it has nothing to wait for then."""
-_STALE_SECONDS = 3.0
-"""How long a lock without a process counts: vm-bhyve holds it a moment before and after."""
-_OVER = ("fatal;", "bhyve exited with status", "stopped")
-"""How vm-bhyve notes in a guest's log that it will not run (vm::run in lib/vm-run)."""
 
 
 class BhyveHypervisor:
@@ -83,8 +76,9 @@ class BhyveHypervisor:
         """See Hypervisor."""
         place = self._place()
         _check_files(guest)
+        left = left_locked([guest.name]) if place.kept(guest.name) is not None else set()
         with place.hold():
-            rows = _rows()
+            rows = {name: row for name, row in listed().items() if name not in left}
             self._vacate(place, guest.name, rows)
             _check_disks(place, guest, rows)
             forwards = guest.network.forwards
@@ -102,7 +96,10 @@ class BhyveHypervisor:
                 raise
         try:
             vm(f"starting {guest.name}", "start", guest.name)
-            _until_running(place, guest.name)
+            until_running(place, guest.name)
+        except Conflict:  # it runs without vm-bhyve: not ours to end
+            self._clear(place, [guest.name])
+            raise
         except BaseException as error:
             if isinstance(error, LabError):
                 error.details += tuple(place.last_words(guest.name))
@@ -131,18 +128,18 @@ class BhyveHypervisor:
     def stop(self, guest: GuestName, *, force: bool, timeout: float = 60.0) -> None:
         """See Hypervisor."""
         place = self._place()
-        row = _rows().get(guest)
+        row = listed().get(guest)
         if place.kept(guest) is None:
             if row is None:
                 return
             raise _not_ours(guest)
         if row is not None and row.state != "stopped":
-            _end(guest, row, force=force, timeout=timeout)
+            end(guest, row, force=force, timeout=timeout)
         self._clear(place, [guest])
 
     def guests(self) -> dict[GuestName, Guest]:
         """See Hypervisor."""
-        place, rows = self._place(), _rows()
+        place, rows = self._place(), listed()
         return {
             name: Guest(name, "running", kept.tags)
             for name, kept in place.all_kept().items()
@@ -154,14 +151,16 @@ class BhyveHypervisor:
         place = self._place()
         return {
             GuestName(name)
-            for name, row in _rows().items()
+            for name, row in listed().items()
             if row.state != "stopped" or place.kept(name) is None
         }
 
     def forget(self, guests: Sequence[GuestName]) -> None:
         """See Hypervisor."""
-        place, rows = self._place(), _rows()
-        ended = [g for g in guests if g not in rows or rows[g].state == "stopped"]
+        place = self._place()
+        left = left_locked(g for g in guests if place.kept(g) is not None) if guests else set()
+        rows = listed()
+        ended = [g for g in guests if g in left or g not in rows or rows[g].state == "stopped"]
         self._clear(place, ended)
 
     def redirected(self) -> dict[int, GuestName]:
@@ -188,7 +187,7 @@ class BhyveHypervisor:
 
     def console_argv(self, guest: GuestName) -> list[str]:
         """See Hypervisor."""
-        place, row = self._place(), _rows().get(guest)
+        place, row = self._place(), listed().get(guest)
         if row is None or (row.state != "running" and place.kept(guest)):
             raise _absent(guest)
         if place.kept(guest) is None:
@@ -234,10 +233,6 @@ def _probe(home: str, firmware: Path) -> tuple[Place, dict[str, str]]:
     return Place(store.path, home), facts
 
 
-def _rows() -> dict[str, Row]:
-    return text.guests(vm("listing guests", "list"))
-
-
 def _switch(guest: GuestSpec, switches: Switches) -> str:
     """The switch that a guest's cards are on; raises Conflict, HostUnfit."""
     if not guest.network.uplink:
@@ -245,7 +240,8 @@ def _switch(guest: GuestSpec, switches: Switches) -> str:
     if UPLINK not in text.switches(vm("listing switches", "switch", "list")):
         raise HostUnfit(
             f"{guest.name} needs the network outside, and there is no switch {UPLINK!r}",
-            hint=f"`vm switch create {UPLINK}`, then `vm switch add {UPLINK} em0` with your card",
+            hint=f"`vm switch create {UPLINK}`, then `vm switch add {UPLINK} em0` with a card"
+            " without address; docs/freebsd.md tells what to do with the only one",
         )
     return UPLINK
 
@@ -280,41 +276,6 @@ def _check_disks(place: Place, guest: GuestSpec, rows: Mapping[str, Row]) -> Non
         for path, writes in place.disks(name).items():
             if path in wanted and (writes or wanted[path]):
                 raise _unfit(guest.name, f"{path} is a disk of {name}")
-
-
-def _until_running(place: Place, guest: GuestName) -> None:
-    for _ in attempts(Deadline.after(_START_SECONDS), first=0.05, most=0.3):
-        if text.state_of(vm(f"looking for {guest}", "info", guest), guest) == "running":
-            return
-        if any(line.startswith(_OVER) for line in place.log(guest)):
-            raise HostUnfit(f"starting {guest}: bhyve ended at once")
-    raise HostUnfit(f"starting {guest}: bhyve did not run within {_START_SECONDS:g} s")
-
-
-def _end(guest: GuestName, row: Row, *, force: bool, timeout: float) -> None:
-    """End a guest that runs; raises NotReady, and what ``vm`` raised if it still does."""
-    failed: LabError | None = None
-    try:
-        if row.state == "running":
-            # poweroff asks for a yes unless it is forced; stop asks the guest, not us.
-            how = ("poweroff", "-f") if force else ("stop",)
-            vm(f"stopping {guest}", *how, guest)
-    except LabError as error:
-        failed = error  # it may have ended meanwhile
-    patience = Deadline.after(_END_SECONDS if force else timeout)
-    stale: Deadline | None = None
-    for _ in attempts(patience, first=0.05, most=0.5):
-        now = _rows().get(guest)
-        if now is None or now.state == "stopped":
-            return
-        if now.state == "locked":
-            stale = stale or Deadline.after(_STALE_SECONDS)
-            if stale.passed:
-                return
-    if failed is not None:
-        raise failed
-    seconds = _END_SECONDS if force else timeout
-    raise NotReady(f"{guest} did not shut down within {seconds:g} s", hint="force it")
 
 
 def _refuse(doing: str) -> NoReturn:

@@ -6,7 +6,7 @@ tags may only be words. The directory appears whole, by one rename, so a guest o
 without its tags, and a name goes to one of any number of installations. It ends with the guest:
 what is not running is only what is left of it.
 
-``.lab`` holds what is no guest's: vm-bhyve overlooks names that start with a dot.
+``.lab`` holds what is no guest's: for vm-bhyve only ``<name>/<name>.conf`` makes a guest.
 """
 
 from __future__ import annotations
@@ -121,14 +121,18 @@ class Place:
             raise _unwritable(self.root, error) from error
 
     def remove(self, guest: str) -> None:
-        """Remove the directory of a guest of ours that has ended; raises HostUnfit."""
+        """Remove the directory of a guest of ours that has ended; raises HostUnfit.
+
+        Callers hold the place (``hold``).
+        """
         if self.kept(guest) is None:
             return
         gone = self.own / f"gone-{os.getpid()}-{guest}"
         try:
             # Away in one step: half a directory must not look like somebody else's guest.
             self.directory(guest).rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
+            for left in self.own.glob("gone-*"):  # also of those who were killed here
+                shutil.rmtree(left, ignore_errors=True)
         except FileNotFoundError:
             return
         except OSError as error:

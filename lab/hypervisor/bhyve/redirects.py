@@ -78,7 +78,8 @@ def check_free(guest: GuestName, forwards: Iterable[Forward], taken: dict[int, G
         if other != guest:
             raise _taken(guest, f"port {forward.host_port} leads to {other}")
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Without SO_REUSEADDR: FreeBSD would give us a port that another listens at, as long
+            # as the addresses are not the same (*:24001 and 192.0.2.10:24001).
             try:
                 probe.bind((forward.address, forward.host_port))
             except OSError as error:
@@ -88,8 +89,9 @@ def check_free(guest: GuestName, forwards: Iterable[Forward], taken: dict[int, G
 
 
 def _rule(forward: Forward) -> str:
-    # (self): all addresses that this host has, also those that it gets later. Not "any": then
-    # what it only passes on for others would be led away.
+    # (self): all addresses that this host has, also those that it gets later: the kernel takes it
+    # for the group of all interfaces (pfi_dynaddr_setup in sys/netpfil/pf/pf_if.c). Not "any":
+    # then what it only passes on for others would be led away.
     at = "(self)" if forward.address == EVERYWHERE else forward.address
     return (
         f"rdr pass inet proto tcp from any to {at} port {forward.host_port}"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 
-from lab.errors import Conflict
+from lab.errors import Conflict, LabError
 from lab.guest.network import OWN_PREFIX, own_address
 from lab.hypervisor.bhyve import text
 from lab.hypervisor.bhyve.command import vm
@@ -53,7 +53,7 @@ class Switches:
             address = f"{own_address(segment, 0)}/{OWN_PREFIX}"
             vm(doing, "switch", "create", "-a", address, name)
         elif not found[name].bridge:
-            vm(doing, "init")  # as at boot: makes the bridges of all switches that have none
+            _bridges(doing, [name])
         return name
 
     def sweep(self, used: Iterable[str]) -> None:
@@ -61,8 +61,9 @@ class Switches:
         if not (needless := set(self._ours()) - set(used)):
             return
         found = _listed()
-        if any(name in found and not found[name].bridge for name in needless):
-            vm("making bridges", "init")  # `vm switch destroy` refuses a switch without one
+        without = [name for name in needless if name in found and not found[name].bridge]
+        if without:
+            _bridges("making bridges", without)  # `vm switch destroy` refuses a switch without one
         for name in sorted(needless):
             if name in found:
                 vm(f"removing the switch {name}", "switch", "destroy", name)
@@ -87,6 +88,17 @@ def name_of(segment: int) -> str:
     Without hyphens: it becomes part of variables' names in vm-bhyve's configuration.
     """
     return f"lab{segment}"
+
+
+def _bridges(doing: str, names: Iterable[str]) -> None:
+    """Make the bridges of all switches that have none, as at boot; raises what ``vm`` raises."""
+    try:
+        vm(doing, "init")
+    except LabError:
+        # It fails where the switch that is last cannot be made, which may be another's.
+        found = _listed()
+        if not all(name in found and found[name].bridge for name in names):
+            raise
 
 
 def _listed() -> dict[str, Switch]:

@@ -22,7 +22,9 @@ State = Literal["running", "locked", "stopped"]
 
 _GAP = re.compile(r"\s{2,}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_STATE = re.compile(r"(?:(Running|Bootloader) \(\d+\)|Locked \(([^()]+)\)|(Stopped|Suspended))")
+# The file that names the lock's host may be empty (it is just being written, or a host crashed), or
+# gone since vm-bhyve saw it.
+_STATE = re.compile(r"(?:(Running|Bootloader) \(\d+\)|(Locked) \([^()]*\)|(Stopped|Suspended))")
 _INFO_STATE = re.compile(r"(?:(running|bootloader) \(\d+\)|(stopped|suspended))")
 _VERSION = re.compile(r"vm-bhyve: .* v([0-9][0-9A-Za-z.-]*)")
 _DATASTORE = re.compile(r"(\S+) +(zfs|directory|iso|img) +(/.*\S) +(\S+)")
@@ -30,11 +32,10 @@ _DATASTORE = re.compile(r"(\S+) +(zfs|directory|iso|img) +(/.*\S) +(\S+)")
 
 @dataclass(frozen=True)
 class Row:
-    """A guest in ``vm list``; ``locked_by``: the host that a lock names."""
+    """A guest in ``vm list``."""
 
     name: str
     state: State
-    locked_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def guests(text: str) -> dict[str, Row]:
         if match is None:
             raise _unknown("vm list", "  ".join(cells))
         state: State = "running" if match[1] else "locked" if match[2] else "stopped"
-        found[cells[0]] = Row(cells[0], state, match[2] or "")
+        found[cells[0]] = Row(cells[0], state)
     return found
 
 
