@@ -21,8 +21,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "contract"))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 import vm_double_run
 from vm_double import Machine
+
+from lab.hypervisor.libvirt.probe import tsc_khz
 
 FIRMWARE = "/usr/local/share/uefi-firmware/BHYVE_UEFI.fd"
 _PR_SET_PDEATHSIG = 1
@@ -58,6 +61,7 @@ class Qemu(vm_double_run.Bhyve):
     def _machine(self) -> list[str]:
         assert self._conf["loader"] == "uefi"
         assert self._conf["utctime"] == "yes"
+        khz = tsc_khz(Path("/proc/cpuinfo").read_text())  # bhyve's guests have no need of it
         return [
             "qemu-system-x86_64", "-name", self._name, "-nodefaults", "-no-user-config",
             "-display", "none", "-machine", "q35", "-accel", "tcg", "-cpu", "max,cx16=off",
@@ -65,6 +69,7 @@ class Qemu(vm_double_run.Bhyve):
             "-bios", FIRMWARE, "-rtc", "base=utc", "-no-reboot",
             "-serial", f"file:{self._directory}/com1", "-device", "virtio-rng-pci",
             "-qmp", f"unix:{self._directory}/qmp,server=on,wait=off",
+            "-smbios", f"type=11,value=io.systemd.boot.kernel-cmdline-extra=tsc_early_khz={khz}",
         ]  # fmt: skip
 
     def _disks(self) -> Iterator[str]:

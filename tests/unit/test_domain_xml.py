@@ -31,8 +31,9 @@ TCG = Machine(
     cpu_without=("cx16",),
     run_as=(64055, 64055),
     firmware="/usr/share/ovmf/OVMF.fd",
+    tsc_khz=2_600_000,
 )
-KVM = replace(TCG, accelerator="kvm", cpu_mode="host-passthrough", cpu_without=())
+KVM = replace(TCG, accelerator="kvm", cpu_mode="host-passthrough", cpu_without=(), tsc_khz=0)
 
 GUEST = GuestSpec(
     name=GuestName("lab-pxc-n1"),

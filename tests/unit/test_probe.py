@@ -12,7 +12,7 @@ from lab.errors import HostUnfit
 
 pytest.importorskip("libvirt", reason="no libvirt-python")
 
-from lab.hypervisor.libvirt.probe import kvm_usable, probe
+from lab.hypervisor.libvirt.probe import kvm_usable, probe, tsc_khz
 
 INTEL = "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu vme vmx sse2\n"
 AMD = "processor\t: 0\nvendor_id\t: AuthenticAMD\nflags\t\t: fpu svm sse2\n"
@@ -198,3 +198,27 @@ def test_a_host_without_qemu() -> None:
     with pytest.raises(HostUnfit) as unfit:
         probe(Connection(arch="aarch64"), accelerator="auto", usable=no_kvm)
     assert "qemu-system-x86" in unfit.value.hint
+
+
+@pytest.mark.parametrize(
+    ("flags", "mhz", "khz"),
+    [
+        ("hypervisor constant_tsc", "2596.136", 2_600_000),
+        ("hypervisor constant_tsc", "999.999", 1_000_000),
+        ("constant_tsc", "2596.136", 0),
+        ("hypervisor", "2596.136", 0),
+        ("hypervisor constant_tsc aperfmperf", "1198.402", 0),
+        ("hypervisor constant_tsc", "", 0),
+        ("hypervisor constant_tsc", "unknown", 0),
+    ],
+)
+def test_the_rate_of_the_counter_is_told_where_it_is_known(flags: str, mhz: str, khz: int) -> None:
+    """Protects clocks of emulated guests on busy hosts."""
+    one = f"processor\t: 0\ncpu MHz\t\t: {mhz}\nflags\t\t: fpu {flags}\n\n"
+    assert tsc_khz(one + one.replace(": 0", ": 1")) == khz
+
+
+def test_only_emulated_guests_are_told_the_rate() -> None:
+    """Protects templates of hosts with KVM from depending on it."""
+    machine, _ = probe(Connection(), accelerator="auto", usable=good_kvm)
+    assert machine.tsc_khz == 0

@@ -30,6 +30,7 @@ class Machine:
 
     ``run_as`` is the uid and gid that QEMU is to have, None where libvirt is not the
     system's and everything runs as the user. ``apparmor``: libvirt confines guests with it.
+    ``tsc_khz``: how fast the time stamp counter of emulated guests counts, 0 if they find out.
     """
 
     emulator: str
@@ -40,6 +41,7 @@ class Machine:
     run_as: tuple[int, int] | None
     apparmor: bool = False
     firmware: str = ""
+    tsc_khz: int = 0
 
 
 _HALT = {"error_policy": "stop", "rerror_policy": "report"}
@@ -116,7 +118,8 @@ def _os(domain: ET.Element, guest: GuestSpec, machine: Machine) -> None:
     if isinstance(guest.boot, DirectBoot):
         _text(os, "kernel", str(guest.boot.kernel))
         _text(os, "initrd", str(guest.boot.initrd))
-        _text(os, "cmdline", guest.boot.cmdline)
+        known = f" tsc_early_khz={machine.tsc_khz}" if machine.tsc_khz else ""
+        _text(os, "cmdline", f"{guest.boot.cmdline}{known}")
     else:
         _text(os, "loader", machine.firmware, readonly="yes", type="rom")
 

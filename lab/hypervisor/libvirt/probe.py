@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,24 @@ def kvm_usable(
     return True, ""
 
 
+def tsc_khz(cpuinfo: str) -> int:
+    """How fast the time stamp counter counts in kHz, from /proc/cpuinfo; 0 if that does not tell.
+
+    An emulated guest has the host's counter. It would measure its rate against a timer that is
+    emulated as well: on a busy host the measure was eight times too small, and the guest's clock as
+    many times too fast, until Linux gave the counter up. Linux refines what it is told, within one
+    per cent, so this is rounded to 10 MHz: templates depend on it.
+
+    Linux prints the rate as ``cpu MHz`` where it can see no changes of the processor's clock, as in
+    a virtual machine. Source: show_cpuinfo and arch_freq_get_on_cpu in arch/x86/kernel/cpu.
+    """
+    values = dict(re.findall(r"^(flags|cpu MHz)\s*: (.+)$", cpuinfo, re.MULTILINE))
+    flags = values.get("flags", "").split()
+    steady = {"hypervisor", "constant_tsc"} <= set(flags) and "aperfmperf" not in flags
+    match = re.fullmatch(r"\d{3,5}\.\d+", values.get("cpu MHz", "")) if steady else None
+    return round(float(match[0]) / 10) * 10_000 if match else 0
+
+
 def probe(
     connection: Any,
     *,
@@ -78,6 +97,7 @@ def probe(
         run_as=_run_as(models.get("dac")) if connection.getURI().endswith("/system") else None,
         apparmor="apparmor" in models,
         firmware=_firmware(),
+        tsc_khz=0 if use_kvm else tsc_khz(Path("/proc/cpuinfo").read_text(errors="replace")),
     )
     facts = {
         "libvirt": f"{_dotted(connection.getLibVersion())} at {connection.getURI()}",
