@@ -149,11 +149,16 @@ def test_cache_is_where_the_standard_says(base: str) -> None:
     assert cache.directory({"XDG_CACHE_HOME": base}) == Path.home() / ".cache" / "lab-test-vm"
 
 
-def argv(image: Path = Path("/cache/trixie-1"), *, once: bool = True) -> list[str]:
+def argv(
+    image: Path = Path("/cache/trixie-1"),
+    *,
+    once: bool = True,
+    accelerator: machine.Accelerator = EMULATED,
+) -> list[str]:
     return machine.argv(
         image,
         Path("/initrd"),
-        EMULATED,
+        accelerator,
         "socket,path=x,abstract=on",
         console="stdio",
         memory=3 << 30,
@@ -190,6 +195,20 @@ def test_only_a_guest_for_one_run_ends_by_itself() -> None:
 )
 def test_broken_instruction_of_old_qemu_is_hidden(version: str, cpu: str) -> None:
     assert machine.emulated_cpu(version) == cpu
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "cpus", "fixed"),
+    [(EMULATED, "1", True), (machine.Accelerator(True, "host"), "2", False)],
+    ids=["emulated", "KVM"],
+)
+def test_what_only_emulation_needs_is_only_there(
+    accelerator: machine.Accelerator, cpus: str, fixed: bool
+) -> None:
+    """Protects CI's time where there is no KVM, and what a true machine shows where there is."""
+    words = argv(accelerator=accelerator)
+    assert words[words.index("-smp") + 1] == cpus
+    assert ("norandmaps" in words[words.index("-append") + 1].split()) == fixed
 
 
 def test_all_platform_tests_run_unless_files_are_named() -> None:
