@@ -39,7 +39,6 @@ _ENVIRONMENT = {
     "HOME": "/root",
     "LC_ALL": "C.UTF-8",
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONPATH": f"{CHECKOUT}:/opt/python",
     "PYTHONUNBUFFERED": "1",
     "TMPDIR": "/var/tmp",  # noqa: S108  a path in the guest

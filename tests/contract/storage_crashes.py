@@ -15,6 +15,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
+from forked import FORKED
 from storage_place import MIB, SIZE, TAGS, Place, destroy_all, labels, names, origin, vol
 
 from lab.errors import Conflict, LabError, NotFound
@@ -24,7 +25,6 @@ Opener = Callable[[str], Storage]
 
 ROUNDS = 15
 KILLS = 8
-_SPAWN = mp.get_context("spawn")
 
 
 class Crashes:
@@ -78,8 +78,8 @@ class Crashes:
         storage.receive(vol("late"), io.BytesIO(stream), {})
 
     def test_sweep_beside_work(self, place: Place, storage: Storage) -> None:
-        ready, ours = _SPAWN.Pipe()
-        child = _SPAWN.Process(target=_churn, args=(place.open, ours, place.times(10)))
+        ready, ours = FORKED.Pipe()
+        child = FORKED.Process(target=_churn, args=(place.open, ours, place.times(10)))
         child.start()
         assert ready.recv() == "ready"
         while child.is_alive():
@@ -93,8 +93,8 @@ class Crashes:
     def test_killed_at_any_moment(self, place: Place, storage: Storage) -> None:
         chance = random.Random(1)
         for kill in range(place.times(KILLS)):
-            ready, ours = _SPAWN.Pipe()
-            child = _SPAWN.Process(target=_churn, args=(place.open, ours))
+            ready, ours = FORKED.Pipe()
+            child = FORKED.Process(target=_churn, args=(place.open, ours))
             child.start()
             assert ready.recv() == "ready"
             time.sleep(chance.uniform(0, place.pace))
@@ -152,10 +152,10 @@ def _churn(opener: Opener, ready: mp.connection.Connection, rounds: int = sys.ma
 
 def _race(opener: Opener, verbs: list[str], rounds: int) -> list[list[str]]:
     """What each of the processes, one per verb, met in each round."""
-    barrier = _SPAWN.Barrier(len(verbs))
-    pipes = [_SPAWN.Pipe(duplex=False) for _ in verbs]
+    barrier = FORKED.Barrier(len(verbs))
+    pipes = [FORKED.Pipe(duplex=False) for _ in verbs]
     children = [
-        _SPAWN.Process(target=_run_rounds, args=(opener, verb, barrier, pipe[1], rounds))
+        FORKED.Process(target=_run_rounds, args=(opener, verb, barrier, pipe[1], rounds))
         for verb, pipe in zip(verbs, pipes, strict=True)
     ]
     for child in children:
@@ -209,11 +209,11 @@ def _stream(place: Place, storage: Storage) -> bytes:
 
 def _stalled_receive(
     opener: Opener, stream: bytes, folder: Path
-) -> tuple[mp.context.SpawnProcess, int]:
+) -> tuple[mp.context.ForkServerProcess, int]:
     """A process in the middle of receiving ``late``, and the pipe it waits for more from."""
     fifo = folder / "fifo"
     os.mkfifo(fifo)
-    child = _SPAWN.Process(target=_receive, args=(opener, fifo))
+    child = FORKED.Process(target=_receive, args=(opener, fifo))
     child.start()
     pipe = os.open(fifo, os.O_WRONLY)
     half = stream[: len(stream) // 2]

@@ -32,7 +32,7 @@ class Place:
 
     def times(self, many: int) -> int:
         """How often to try what is worth ``many`` times where calls are fast."""
-        return many if self.pace < 0.5 else max(2, many // 5)
+        return many if self.pace < 0.1 else max(2, many // 5)
 
 
 def vol(lab: str, node: str = "n1", volume: str = "os") -> VolumeName:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing as mp
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import zfs_site
+from forked import FORKED
 from storage_contract import Place
 from storage_place import MIB, SIZE, TAGS, destroy_all, labels, vol
 
@@ -82,7 +82,7 @@ def test_killed_at_each_step(parent: str, tmp_path: Path, verb: str) -> None:
     for step in itertools.count():
         arrange(storage, verb)
         args = (verb, parent, tmp_path, step)
-        child = mp.get_context("spawn").Process(target=act, args=args)
+        child = FORKED.Process(target=act, args=args)
         child.start()
         child.join(120)
         if step % 2:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
 import stat
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import zfs_site
+from forked import FORKED
 from storage_contract import Place
 from storage_place import MIB, SIZE, TAGS, labels, names, origin, vol
 from zfs_site import below, open_zfs, zfs
@@ -179,7 +179,7 @@ def test_clones_from_several_processes(place: Place, parent: str, tmp_path: Path
     """Protects parallel labs: 24 clones of one snapshot at once, their folders made in passing."""
     storage = place.open("home")
     made = origin(place, storage)
-    with ProcessPoolExecutor(4, mp_context=mp.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(4, mp_context=FORKED) as pool:
         jobs = [pool.submit(clone, parent, tmp_path, made, f"c{index // 3}") for index in range(24)]
         found = [job.result() for job in jobs]
     assert len(set(found)) == 24
