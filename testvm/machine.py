@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.hypervisor.libvirt.probe import kvm_usable
+from lab.hypervisor.libvirt.probe import kvm_usable, tsc_khz
 from lab.run import require, run
 from lab.spec import GIB
 from testvm import overlay, wire
@@ -34,11 +34,12 @@ _EMULATED = "norandmaps init_on_alloc=0"
 
 @dataclass(frozen=True)
 class Accelerator:
-    """How fast a guest runs here. ``why`` tells why not faster."""
+    """How fast a guest runs here. ``why`` tells why not faster; ``tsc_khz``: see its probe."""
 
     kvm: bool
     cpu: str
     why: str = ""
+    tsc_khz: int = 0
 
     @property
     def options(self) -> list[str]:
@@ -55,7 +56,10 @@ class Accelerator:
     @property
     def cmdline(self) -> str:
         """What the guest's kernel is told."""
-        return _CMDLINE if self.kvm else f"{_CMDLINE} {_EMULATED}"
+        if self.kvm:
+            return _CMDLINE
+        known = f" tsc_early_khz={self.tsc_khz}" if self.tsc_khz else ""
+        return f"{_CMDLINE} {_EMULATED}{known}"
 
     def __str__(self) -> str:
         return "KVM" if self.kvm else f"emulated: {self.why}"
@@ -67,7 +71,9 @@ def accelerator() -> Accelerator:
     usable, why = kvm_usable(emulator)
     if usable:
         return Accelerator(True, "host")
-    return Accelerator(False, emulated_cpu(run([emulator, "--version"], timeout=20).stdout), why)
+    cpu = emulated_cpu(run([emulator, "--version"], timeout=20).stdout)
+    khz = tsc_khz(Path("/proc/cpuinfo").read_text(errors="replace"))
+    return Accelerator(False, cpu, why, khz)
 
 
 def emulated_cpu(version: str) -> str:

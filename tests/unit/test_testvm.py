@@ -19,7 +19,7 @@ from testvm.machine import Accelerator
 from testvm.release import RELEASES, ROOT, Release, find, requirements, selected
 
 BOOKWORM, TRIXIE = RELEASES
-EMULATED = Accelerator(False, "max,cx16=off", "no vmx")
+EMULATED = Accelerator(False, "max,cx16=off", "no vmx", 2_600_000)
 
 PINS = """\
 # by a tool
@@ -208,7 +208,8 @@ def test_what_only_emulation_needs_is_only_there(
     """Protects CI's time where there is no KVM, and what a true machine shows where there is."""
     words = argv(accelerator=accelerator)
     assert words[words.index("-smp") + 1] == cpus
-    assert ("norandmaps" in words[words.index("-append") + 1].split()) == fixed
+    cmdline = words[words.index("-append") + 1].split()
+    assert ("norandmaps" in cmdline) == ("tsc_early_khz=2600000" in cmdline) == fixed
 
 
 def test_all_platform_tests_run_unless_files_are_named() -> None:
