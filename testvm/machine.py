@@ -41,17 +41,18 @@ class Accelerator:
     why: str = ""
     tsc_khz: int = 0
 
-    @property
-    def options(self) -> list[str]:
-        """QEMU's options.
+    def options(self, *, busy: bool) -> list[str]:
+        """QEMU's options; ``busy``: guests of its own will run in the guest.
 
         Emulated, one CPU does the work of the tests in less time than two: processors that wait
         for each other (for each change of a page table, say) cost the host most of what they
         spare, and more where other guests want its cores. Processes still race each other: the
-        kernel preempts them.
+        kernel pre-empts them. Guests within it, each in a QEMU with threads, keep two CPUs busy.
         """
-        accelerator = ["kvm", "-smp", "2"] if self.kvm else ["tcg", "-smp", "1"]
-        return ["-accel", *accelerator, "-cpu", self.cpu]
+        if self.kvm:
+            return ["-accel", "kvm", "-smp", "2", "-cpu", self.cpu]
+        how = ["tcg,thread=multi", "-smp", "2"] if busy else ["tcg", "-smp", "1"]
+        return ["-accel", *how, "-cpu", self.cpu]
 
     @property
     def cmdline(self) -> str:
@@ -111,7 +112,8 @@ def argv(
     ``given``: a file that it may read.
     """
     words = ["setpriv", "--pdeathsig", "KILL", EMULATOR, "-name", f"lab-test-{image.name}"]
-    words += ["-machine", "pc", *accelerator.options, "-m", f"{memory >> 20}M"]
+    words += ["-machine", "pc", *accelerator.options(busy=given is not None)]
+    words += ["-m", f"{memory >> 20}M"]
     words += ["-display", "none", "-no-user-config", "-nodefaults", "-no-reboot"]
     words += ["-kernel", str(image / "kernel"), "-initrd", str(initrd)]
     words += ["-append", f"{accelerator.cmdline} loglevel=4{' testvm.once' if once else ''}"]

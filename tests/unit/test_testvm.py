@@ -154,6 +154,7 @@ def argv(
     *,
     once: bool = True,
     accelerator: machine.Accelerator = EMULATED,
+    given: Path | None = None,
 ) -> list[str]:
     return machine.argv(
         image,
@@ -163,6 +164,7 @@ def argv(
         console="stdio",
         memory=3 << 30,
         once=once,
+        given=given,
     )
 
 
@@ -198,15 +200,19 @@ def test_broken_instruction_of_old_qemu_is_hidden(version: str, cpu: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "cpus", "fixed"),
-    [(EMULATED, "1", True), (machine.Accelerator(True, "host"), "2", False)],
-    ids=["emulated", "KVM"],
+    ("accelerator", "given", "cpus", "fixed"),
+    [
+        (EMULATED, None, "1", True),
+        (EMULATED, Path("/a/template.lab"), "2", True),
+        (machine.Accelerator(True, "host"), None, "2", False),
+    ],
+    ids=["emulated", "with guests in it", "KVM"],
 )
 def test_what_only_emulation_needs_is_only_there(
-    accelerator: machine.Accelerator, cpus: str, fixed: bool
+    accelerator: machine.Accelerator, given: Path | None, cpus: str, *, fixed: bool
 ) -> None:
     """Protects CI's time where there is no KVM, and what a true machine shows where there is."""
-    words = argv(accelerator=accelerator)
+    words = argv(accelerator=accelerator, given=given)
     assert words[words.index("-smp") + 1] == cpus
     cmdline = words[words.index("-append") + 1].split()
     assert ("norandmaps" in cmdline) == ("tsc_early_khz=2600000" in cmdline) == fixed
