@@ -54,10 +54,9 @@ class Accelerator:
         how = ["tcg,thread=multi", "-smp", "2"] if busy else ["tcg", "-smp", "1"]
         return ["-accel", *how, "-cpu", self.cpu]
 
-    @property
-    def cmdline(self) -> str:
-        """What the guest's kernel is told."""
-        if self.kvm:
+    def cmdline(self, *, busy: bool) -> str:
+        """What the guest's kernel is told; ``busy`` as above: QEMU's own code is new each time."""
+        if self.kvm or busy:
             return _CMDLINE
         known = f" tsc_early_khz={self.tsc_khz}" if self.tsc_khz else ""
         return f"{_CMDLINE} {_EMULATED}{known}"
@@ -111,12 +110,14 @@ def argv(
     connected to; ``memory`` in bytes; ``once``: the guest ends with its first conversation;
     ``given``: a file that it may read.
     """
+    busy = given is not None
+    cmdline = accelerator.cmdline(busy=busy)
     words = ["setpriv", "--pdeathsig", "KILL", EMULATOR, "-name", f"lab-test-{image.name}"]
-    words += ["-machine", "pc", *accelerator.options(busy=given is not None)]
+    words += ["-machine", "pc", *accelerator.options(busy=busy)]
     words += ["-m", f"{memory >> 20}M"]
     words += ["-display", "none", "-no-user-config", "-nodefaults", "-no-reboot"]
     words += ["-kernel", str(image / "kernel"), "-initrd", str(initrd)]
-    words += ["-append", f"{accelerator.cmdline} loglevel=4{' testvm.once' if once else ''}"]
+    words += ["-append", f"{cmdline} loglevel=4{' testvm.once' if once else ''}"]
     for name, serial in (("disk", "root"), ("blank", "pool0"), ("blank", "pool1")):
         words += ["-drive", _drive(image / f"{name}.raw", serial)]
         words += ["-device", f"virtio-blk-pci,drive={serial},serial={serial}"]

@@ -203,7 +203,7 @@ def test_broken_instruction_of_old_qemu_is_hidden(version: str, cpu: str) -> Non
     ("accelerator", "given", "cpus", "fixed"),
     [
         (EMULATED, None, "1", True),
-        (EMULATED, Path("/a/template.lab"), "2", True),
+        (EMULATED, Path("/a/template.lab"), "2", False),
         (machine.Accelerator(True, "host"), None, "2", False),
     ],
     ids=["emulated", "with guests in it", "KVM"],
