@@ -47,7 +47,7 @@ class Accelerator:
         Emulated, one CPU does the work of the tests in less time than two: processors that wait
         for each other (for each change of a page table, say) cost the host most of what they
         spare, and more where other guests want its cores. Processes still race each other: the
-        kernel pre-empts them. Guests within it, each in a QEMU with threads, keep two CPUs busy.
+        kernel preempts them. Guests within it, each in a QEMU with threads, keep two CPUs busy.
         """
         if self.kvm:
             return ["-accel", "kvm", "-smp", "2", "-cpu", self.cpu]
