@@ -17,7 +17,7 @@ from bench.measure import UP, Log
 
 if TYPE_CHECKING:
     from bhyve_site import Host
-    from e2e_site import Site
+    from e2e_site import Done, Site
 
 _SERVERS = ("mariadb.service", "mysql.service")
 _START = "InactiveExitTimestampMonotonic"
@@ -87,7 +87,7 @@ def _inside(site: Site, node: str) -> dict[str, float]:
 
     def told(*words: str) -> dict[str, str]:
         argv = ("exec", "bench", "--node", node, "--", "systemctl", "show", *words)
-        lines = site.lab(*argv).stdout.splitlines()
+        lines = _run(site, *argv).stdout.splitlines()
         return dict(line.split("=", 1) for line in lines if "=" in line)
 
     kernel = int(told("-p", _KERNEL)[_KERNEL]) / 1e6
@@ -98,7 +98,12 @@ def _inside(site: Site, node: str) -> dict[str, float]:
 
 def _lab(site: Site, *words: str) -> tuple[float, Any]:
     """Run a command to its end: its seconds, and what it printed as JSON; raises Failed."""
+    done = _run(site, *words)
+    return done.seconds, json.loads(done.stdout) if done.stdout.startswith("{") else None
+
+
+def _run(site: Site, *words: str) -> Done:
     done = site.lab(*words, code=None, timeout=900)
     if done.code:
         raise Failed(f"lab {' '.join(words)} exited {done.code}: {one_line(done.stderr)}")
-    return done.seconds, json.loads(done.stdout) if done.stdout.startswith("{") else None
+    return done
