@@ -122,17 +122,19 @@ class MemoryImage:
 class Capabilities:
     """What this hypervisor can do here.
 
-    ``facts`` is shown by ``lab doctor``. ``warm`` says whether RAM can be captured and
-    restored, ``why_cold`` why not. ``pauses``: guests can stand still and go on. ``direct``:
-    they can boot a kernel without firmware. ``forwards``: ports of the host lead to guests;
-    without it guests are reached at their own addresses. ``redirects``: connections from other
-    machines, and only those, can be led to these addresses from ports of the host.
+    ``facts`` is shown by ``lab doctor``, and what of it differs where RAM does not fit.
+    ``why_emulated``: why guests are, empty if they are not. ``warm`` says whether RAM can be
+    captured and restored, ``why_cold`` why not. ``pauses``: guests can stand still and go on.
+    ``direct``: they can boot a kernel without firmware. ``forwards``: ports of the host lead to
+    guests; without it guests are reached at their own addresses. ``redirects``: connections from
+    other machines, and only those, can be led to these addresses from ports of the host.
     """
 
     name: str
     accelerator: Literal["kvm", "tcg", "bhyve", "fake"]
     warm: bool
     why_cold: str = ""
+    why_emulated: str = ""
     pauses: bool = True
     direct: bool = True
     forwards: bool = True

@@ -12,6 +12,7 @@ from pathlib import Path
 from lab import host
 from lab.errors import LabError
 from lab.host import system, zfs
+from lab.hypervisor import Capabilities
 from lab.lifecycle.context import Context, hypervisor_of, open_context
 from lab.lifecycle.ports import check_published
 from lab.lifecycle.reach import warning
@@ -123,10 +124,7 @@ def _guests(settings: Settings) -> Iterator[Finding]:
     try:
         with open_context(settings) as ctx:
             capabilities = ctx.hypervisor.capabilities()
-            for topic, value in capabilities.facts.items():
-                emulated = topic == "accelerator" and capabilities.accelerator == "tcg"
-                advice = "guests are emulated: many times slower than with KVM" if emulated else ""
-                yield Finding(topic, "note" if emulated else "ok", value, advice)
+            yield from _hypervisor(capabilities)
             warm = "yes" if capabilities.warm else f"no: {capabilities.why_cold}"
             yield Finding("warm start", "ok" if capabilities.warm else "warn", warm)
             yield from _paths(settings, ctx.hypervisor.run_as)
@@ -136,6 +134,16 @@ def _guests(settings: Settings) -> Iterator[Finding]:
             yield from _halted(ctx)
     except LabError as error:
         yield Finding("guests", "fail", str(error), error.hint)
+
+
+def _hypervisor(capabilities: Capabilities) -> Iterator[Finding]:
+    for topic, value in capabilities.facts.items():
+        if topic == "accelerator" and capabilities.why_emulated:
+            text = f"{value} (no KVM: {capabilities.why_emulated})"
+            advice = "guests are emulated: many times slower than with KVM"
+            yield Finding(topic, "note", text, advice)
+        else:
+            yield Finding(topic, "ok", value)
 
 
 def _halted(ctx: Context) -> Iterator[Finding]:

@@ -174,11 +174,11 @@ def _why_cold(ctx: Context, template: TemplateFacts, image: Image, spec: LabSpec
         return capabilities.why_cold or "this hypervisor restores no RAM"
     if ctx.hypervisor.fingerprint(templates.shape_of(image, spec)) == template.fingerprint:
         return ""
-    ours = strings(capabilities.facts)
+    ours, theirs = strings(capabilities.facts), template.host
     other = [
-        f"{name} {ours.get(name, 'none')} here, {there} there"
-        for name, there in template.host.items()
-        if ours.get(name) != there
+        f"{name} {ours.get(name, 'unknown')} here, {theirs.get(name, 'unknown')} there"
+        for name in {**theirs, **ours}
+        if ours.get(name) != theirs.get(name)
     ]
     return "its RAM was saved by another hypervisor" + (f" ({'; '.join(other)})" if other else "")
 

@@ -128,6 +128,8 @@ class Site:
             check=False,
         )
         done = Done(process.returncode, process.stdout, process.stderr, time.monotonic() - began)
+        # pytest shows this where a test fails: what took how long is half of the answer.
+        sys.stderr.write(f"lab {' '.join(args)}: exit code {done.code}, {done.seconds:.1f} s\n")
         assert code is None or done.code == code, f"lab {' '.join(args)}: {done}"
         return done
 

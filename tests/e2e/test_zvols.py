@@ -47,5 +47,5 @@ def _handed_over(archive: Path) -> str:
         argv, cwd=ROOT, env=os.environ | {"COLUMNS": "100"}, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=_SECONDS, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -194,6 +194,19 @@ def test_ram_of_another_hypervisor_is_left_out(here: Side, there: Side) -> None:
         assert "another hypervisor" in made.why_cold
 
 
+def test_what_only_one_of_the_hosts_knows_is_a_difference(here: Side, there: Side) -> None:
+    """Protects who looks for the reason: why guests are emulated is none."""
+    there.version = "2"
+    there.capabilities = Capabilities(
+        "fake", "fake", warm=True, facts={"counter": "2600 MHz"}, why_emulated="the test says so"
+    )
+    done = there.imported("template", here.exported("template", here.make_template()))
+    assert (
+        "(fake unknown here, version 1 there; counter 2600 MHz here, unknown there)"
+        in done.notes[0]
+    )
+
+
 def test_a_hypervisor_that_restores_nothing(here: Side, there: Side) -> None:
     there.capabilities = Capabilities("fake", "fake", warm=False, why_cold="no RAM on this one")
     done = there.imported("template", here.exported("template", here.make_template()))

@@ -31,6 +31,7 @@ class Machine:
     ``run_as`` is the uid and gid that QEMU is to have, None where libvirt is not the
     system's and everything runs as the user. ``apparmor``: libvirt confines guests with it.
     ``tsc_khz``: how fast the time stamp counter of emulated guests counts, 0 if they find out.
+    ``why_emulated``: why there is no KVM, for people.
     """
 
     emulator: str
@@ -42,6 +43,7 @@ class Machine:
     apparmor: bool = False
     firmware: str = ""
     tsc_khz: int = 0
+    why_emulated: str = ""
 
 
 _HALT = {"error_policy": "stop", "rerror_policy": "report"}

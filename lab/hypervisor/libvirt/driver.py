@@ -86,11 +86,12 @@ class LibvirtHypervisor:
 
     def capabilities(self) -> Capabilities:
         """See Hypervisor."""
-        accelerator = self.machine.accelerator
+        machine = self.machine
         return Capabilities(
             name="libvirt",
-            accelerator="kvm" if accelerator == "kvm" else "tcg",
+            accelerator="kvm" if machine.accelerator == "kvm" else "tcg",
             warm=True,
+            why_emulated=machine.why_emulated,
             facts=self._facts,
         )
 

@@ -53,11 +53,13 @@ def tsc_khz(cpuinfo: str) -> int:
     per cent, so this is rounded to 10 MHz: templates depend on it.
 
     Linux prints the rate as ``cpu MHz`` where it can see no changes of the processor's clock, as in
-    a virtual machine. Source: show_cpuinfo and arch_freq_get_on_cpu in arch/x86/kernel/cpu.
+    a virtual machine. Source: show_cpuinfo and arch_freq_get_on_cpu in arch/x86/kernel/cpu. A
+    machine that is emulated itself has its host's counter as well, without the flag that says so.
     """
-    values = dict(re.findall(r"^(flags|cpu MHz)\s*: (.+)$", cpuinfo, re.MULTILINE))
-    flags = values.get("flags", "").split()
-    steady = {"hypervisor", "constant_tsc"} <= set(flags) and "aperfmperf" not in flags
+    values = dict(re.findall(r"^(flags|cpu MHz|model name)\s*: (.+)$", cpuinfo, re.MULTILINE))
+    flags = set(values.get("flags", "").split())
+    constant = "constant_tsc" in flags or values.get("model name", "").startswith("QEMU TCG CPU")
+    steady = constant and "hypervisor" in flags and "aperfmperf" not in flags
     match = re.fullmatch(r"\d{3,5}\.\d+", values.get("cpu MHz", "")) if steady else None
     return round(float(match[0]) / 10) * 10_000 if match else 0
 
@@ -98,12 +100,15 @@ def probe(
         apparmor="apparmor" in models,
         firmware=_firmware(),
         tsc_khz=0 if use_kvm else tsc_khz(Path("/proc/cpuinfo").read_text(errors="replace")),
+        why_emulated="" if use_kvm else why or "tcg was asked for",
     )
     facts = {
         "libvirt": f"{_dotted(connection.getLibVersion())} at {connection.getURI()}",
         "qemu": f"{_dotted(version)} ({emulator}, {machine.machine})",
-        "accelerator": "KVM" if use_kvm else f"TCG (no KVM: {why or 'tcg was asked for'})",
+        "accelerator": "KVM" if use_kvm else "TCG",
     }
+    if machine.tsc_khz:
+        facts["counter"] = f"{machine.tsc_khz // 1000} MHz"
     return machine, facts
 
 
