@@ -102,6 +102,7 @@ def test_a_lab_lives_on_zvols(site: Site, big_pool: str) -> None:
     view = site.lab("up", "galera", *size, "--name", name, "-o", "json", timeout=SLOW).json
     nodes = [node["name"] for node in view["nodes"]]
     assert view["template"] == template["key"]
+    assert view["started"] == "warm", view["why_cold"]
     assert [_disks(name, node) for node in nodes] == [[RAW]] * len(nodes)
     assert len(_volumes(f"{big_pool}/lab/labs/{name}")) == len(nodes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from lab.errors import HostUnfit
 
 pytest.importorskip("libvirt", reason="no libvirt-python")
 
-from lab.hypervisor.libvirt.probe import kvm_usable, probe, tsc_khz
+from lab.hypervisor.libvirt.probe import known_again, kvm_usable, probe, tsc_khz
 
 INTEL = "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu vme vmx sse2\n"
 AMD = "processor\t: 0\nvendor_id\t: AuthenticAMD\nflags\t\t: fpu svm sse2\n"
@@ -224,6 +225,15 @@ def test_the_rate_of_the_counter_is_told_where_it_is_known(flags: str, mhz: str,
 def test_an_emulated_host_passes_its_own_counter_on() -> None:
     """Protects the RAM of templates: it goes from a host to one that this host emulates."""
     assert tsc_khz(_cpuinfo("QEMU TCG CPU version 2.5+", "hypervisor", "2600.000")) == 2_600_000
+
+
+def test_a_counter_measured_a_little_differently_is_the_same_one() -> None:
+    """Protects templates on emulated hosts: after a reboot their RAM is of use as before."""
+    machine, _ = probe(Connection(), accelerator="tcg", usable=no_kvm)
+    rates = (2_590_000, 2_600_000, 2_610_000)
+    assert len({known_again(replace(machine, tsc_khz=rate)) for rate in rates}) == 1
+    assert known_again(replace(machine, tsc_khz=3_000_000)).tsc_khz == 3_000_000
+    assert known_again(replace(machine, tsc_khz=0)).tsc_khz == 0
 
 
 def _cpuinfo(model: str, flags: str, mhz: str) -> str:

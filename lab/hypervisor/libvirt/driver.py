@@ -33,7 +33,7 @@ from lab.hypervisor.libvirt import access, logs, memory, segments
 from lab.hypervisor.libvirt.channel import DomainPorts
 from lab.hypervisor.libvirt.connection import connect, default_uri, translated
 from lab.hypervisor.libvirt.domain import Machine, domain_xml, memory_path, read_tags
-from lab.hypervisor.libvirt.probe import probe
+from lab.hypervisor.libvirt.probe import known_again, probe
 from lab.names import GuestName
 from lab.wait import Deadline, attempts
 
@@ -100,7 +100,7 @@ class LibvirtHypervisor:
         facts = [
             self._connection.getVersion(),
             self._connection.getLibVersion(),
-            domain_xml(_specimen(shape), self.machine),
+            domain_xml(_specimen(shape), known_again(self.machine)),
             _host_cpu() if self.machine.accelerator == "kvm" else "",
         ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
