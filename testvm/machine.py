@@ -28,11 +28,9 @@ GIVEN = "/dev/vdd"
 _CMDLINE = "console=ttyS0 net.ifnames=0 mitigations=off audit=0 random.trust_cpu=on panic=-1"
 # QEMU keeps translated code by its address: at one that is new in each process, all of a program
 # is translated with each start of it (`zfs list` then takes three times as long). Debian's kernel
-# clears all memory that it hands out to itself, too.
-_PROGRAMS = "norandmaps init_on_alloc=0"
-# Linux gives up a counter that does not say of itself that it is the same on all CPUs: each look
-# at the clock would go through QEMU. Emulated, all have the host's.
-_COUNTER = "tsc=reliable"
+# clears all memory that it hands out to itself, too. And it gives up a counter that does not say
+# of itself that it is the same on all CPUs: each look at the clock would go through QEMU.
+_EMULATED = "norandmaps init_on_alloc=0 tsc=reliable"
 
 
 @dataclass(frozen=True)
@@ -57,16 +55,13 @@ class Accelerator:
         how = ["tcg,thread=multi", "-smp", "2"] if busy else ["tcg", "-smp", "1"]
         return ["-accel", *how, "-cpu", self.cpu]
 
-    def cmdline(self, *, busy: bool) -> str:
-        """What the guest's kernel is told; ``busy`` as above.
-
-        Guests in it take twice as long to come up if that QEMU has no random addresses: measured,
-        not understood.
-        """
+    @property
+    def cmdline(self) -> str:
+        """What the guest's kernel is told."""
         if self.kvm:
             return _CMDLINE
-        known = f"{_COUNTER} tsc_early_khz={self.tsc_khz}" if self.tsc_khz else _COUNTER
-        return f"{_CMDLINE} {known}" if busy else f"{_CMDLINE} {_PROGRAMS} {known}"
+        known = f" tsc_early_khz={self.tsc_khz}" if self.tsc_khz else ""
+        return f"{_CMDLINE} {_EMULATED}{known}"
 
     def __str__(self) -> str:
         return "KVM" if self.kvm else f"emulated: {self.why}"
@@ -118,13 +113,12 @@ def argv(
     ``given``: a file that it may read.
     """
     busy = given is not None
-    cmdline = accelerator.cmdline(busy=busy)
     words = ["setpriv", "--pdeathsig", "KILL", EMULATOR, "-name", f"lab-test-{image.name}"]
     words += ["-machine", "pc", *accelerator.options(busy=busy)]
     words += ["-m", f"{memory >> 20}M"]
     words += ["-display", "none", "-no-user-config", "-nodefaults", "-no-reboot"]
     words += ["-kernel", str(image / "kernel"), "-initrd", str(initrd)]
-    words += ["-append", f"{cmdline} loglevel=4{' testvm.once' if once else ''}"]
+    words += ["-append", f"{accelerator.cmdline} loglevel=4{' testvm.once' if once else ''}"]
     for name, serial in (("disk", "root"), ("blank", "pool0"), ("blank", "pool1")):
         words += ["-drive", _drive(image / f"{name}.raw", serial)]
         words += ["-device", f"virtio-blk-pci,drive={serial},serial={serial}"]
