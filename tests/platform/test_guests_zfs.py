@@ -7,20 +7,31 @@ cluster) is not what is to be proved here. tests/e2e/test_zvols.py makes one and
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import zfs_site
 from e2e_site import Site
+from hypervisor_site import free_port
 
+from lab import settings
+from lab.hypervisor import DirectBoot
 from lab.hypervisor.libvirt.connection import default_uri
+from lab.lifecycle import image as images
+from lab.lifecycle.context import Context, open_context
+from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec
+from lab.names import Owner
 from lab.run import run
-from lab.spec import GIB
+from lab.spec import GIB, MIB, NodeSize
+from lab.storage import Volume
 from lab.wait import Deadline, until
+from testvm.overlay import cpio
 
 GIVEN = os.environ.get("LAB_TEST_GIVEN", "")
 """Path and size of the archive, with a colon between: on a disk, zeros follow."""
@@ -142,6 +153,72 @@ def _halted(site: Site, name: str, node: str) -> str | None:
     (lab,) = (lab for lab in site.lab("ls", "-o", "json").json if lab["name"] == name)
     (found,) = (one for one in lab["nodes"] if one["name"] == node)
     return found["why"] or None
+
+
+MARKED = 100
+"""A sector that nothing else uses."""
+
+
+def _booted(mark: str) -> bytes:
+    """An image's initial RAM disk does this instead: mounts the system, leaves a mark, and ends.
+
+    The mark is in the gap before the first partition.
+    """
+    return f"""#!/bin/busybox sh
+/bin/busybox mount -t devtmpfs dev /dev
+for module in /modules/*.ko; do /bin/busybox insmod "$module"; done
+until [ -b /dev/vda2 ]; do /bin/busybox usleep 10000; done
+/bin/busybox mount -t ext4 -o ro,noload /dev/vda2 /root
+echo "version: $(/bin/busybox cat /root/etc/debian_version)" >/dev/ttyS0
+echo {mark} | /bin/busybox dd of=/dev/vda bs=512 seek={MARKED} conv=notrunc,fsync
+/bin/busybox poweroff -f
+""".encode()
+
+
+def test_a_guest_boots_from_a_clone(site: Site) -> None:
+    """Protects what a guest writes: it is on its own ZVol, and not on the image's."""
+    (key,) = site.lab("image", "ls", "-o", "name").stdout.split()
+    mark = f"mark-{secrets.token_hex(16)}"
+    with open_context(settings.load(env=site.env)) as ctx:
+        image = images.find(ctx, key)
+        owner = Owner("lab", site.name("boots"))
+        ctx.home.create_directory(owner)
+        node = Node(owner, "n1", 1, "member")
+        base = images.snapshots(ctx, image)["os"]
+        tags = {"owner": str(owner), "node": node.name}
+        volume = ctx.storage.clone(base, node.volume("os"), tags)
+        said = _boot(ctx, image, node, volume, _booted(mark))
+        assert "version: 13" in said, said
+        assert _holds(volume.path, mark)
+        assert not _holds(ctx.storage.get(base.volume).path, mark)
+        ctx.storage.destroy(volume.name)
+    site.lab("gc", "--orphans")
+
+
+def _boot(ctx: Context, image: Image, node: Node, volume: Volume, init: bytes) -> str:
+    """Let a guest boot with another first program, and end; what its console said."""
+    assert isinstance(image.boot, DirectBoot)
+    initrd = ctx.home.labs / node.owner.name / "initrd"
+    own = image.boot.initrd.read_bytes()
+    initrd.write_bytes(own + bytes(-len(own) % 4) + cpio([("init", 0o755, init)]))
+    initrd.chmod(0o644)
+    log = ctx.home.console_log(node.guest)
+    wiring = Wiring(home=ctx.home.id, segment=free_port(), seed=initrd, console_log=log)
+    guest = guest_spec(node, [volume], image, NodeSize(memory=512 * MIB), wiring)
+    ctx.hypervisor.start(replace(guest, boot=replace(image.boot, initrd=initrd)))
+    gone = until(
+        lambda: node.guest not in ctx.hypervisor.guests() or None, Deadline.after(SLOW), first=1
+    )
+    said = log.read_text()
+    assert gone, said
+    log.unlink()
+    return said
+
+
+def _holds(device: Path, mark: str) -> bool:
+    with device.open("rb") as file:
+        file.seek(MARKED * 512)
+        return file.read(512).startswith(mark.encode())
 
 
 def _volumes(below: str) -> list[str]:
