@@ -124,7 +124,7 @@ def _guests(settings: Settings) -> Iterator[Finding]:
     try:
         with open_context(settings) as ctx:
             capabilities = ctx.hypervisor.capabilities()
-            yield from _hypervisor(capabilities)
+            yield from of_hypervisor(capabilities)
             warm = "yes" if capabilities.warm else f"no: {capabilities.why_cold}"
             yield Finding("warm start", "ok" if capabilities.warm else "warn", warm)
             yield from _paths(settings, ctx.hypervisor.run_as)
@@ -136,7 +136,8 @@ def _guests(settings: Settings) -> Iterator[Finding]:
         yield Finding("guests", "fail", str(error), error.hint)
 
 
-def _hypervisor(capabilities: Capabilities) -> Iterator[Finding]:
+def of_hypervisor(capabilities: Capabilities) -> Iterator[Finding]:
+    """What a hypervisor tells of itself, with the reason if its guests are emulated."""
     for topic, value in capabilities.facts.items():
         if topic == "accelerator" and capabilities.why_emulated:
             text = f"{value} (no KVM: {capabilities.why_emulated})"

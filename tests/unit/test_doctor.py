@@ -11,8 +11,9 @@ from test_cli_support import FakeLifecycle
 
 from lab.cli import main
 from lab.host.finding import Finding
+from lab.hypervisor import Capabilities
 from lab.lifecycle import power
-from lab.lifecycle.doctor import committed_memory, doctor
+from lab.lifecycle.doctor import committed_memory, doctor, of_hypervisor
 from lab.lifecycle.up import up
 from lab.settings import load
 
@@ -47,6 +48,20 @@ def test_memory_of_running_labs(tmp_path: Path) -> None:
     other.home.create()
     other.home.database.write_bytes(b"no database" * 100)
     assert committed_memory(other) is None
+
+
+def test_emulation_is_noted_with_its_reason() -> None:
+    """Protects who wonders why guests are slow."""
+    facts = {"qemu": "7.2", "accelerator": "TCG"}
+    found = of_hypervisor(Capabilities("x", "tcg", warm=True, why_emulated="no", facts=facts))
+    advice = "guests are emulated: many times slower than with KVM"
+    assert [*found] == [
+        Finding("qemu", "ok", "7.2"),
+        Finding("accelerator", "note", "TCG (no KVM: no)", advice),
+    ]
+    facts["accelerator"] = "KVM"
+    found = of_hypervisor(Capabilities("x", "kvm", warm=True, facts=facts))
+    assert {one.level for one in found} == {"ok"}
 
 
 def test_reasons_are_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,7 +51,7 @@ def tsc_khz(cpuinfo: str) -> int:
     An emulated guest has the host's counter. It would measure its rate against a timer that is
     emulated as well: on a busy host the measure was eight times too small, and the guest's clock as
     many times too fast, until Linux gave the counter up. Linux refines what it is told, within one
-    per cent, so this is rounded to 10 MHz: templates depend on it.
+    per cent, so this is rounded to 10 MHz.
 
     Linux prints the rate as ``cpu MHz`` where it can see no changes of the processor's clock, as in
     a virtual machine. Source: show_cpuinfo and arch_freq_get_on_cpu in arch/x86/kernel/cpu. A
@@ -109,15 +109,16 @@ def probe(
         "accelerator": "KVM" if use_kvm else "TCG",
     }
     if machine.tsc_khz:
-        facts["counter"] = f"{machine.tsc_khz // 1000} MHz"
+        facts["counter"] = f"about {known_again(machine).tsc_khz // 1000} MHz"
     return machine, facts
 
 
 def known_again(machine: Machine) -> Machine:
     """The machine as it will be found after the next boot of this host as well.
 
-    A host that is emulated itself measures how fast its counter counts, each time a little
-    differently (Linux lets 0.05 per cent pass: quick_pit_calibrate in arch/x86/kernel/tsc.c).
+    Templates depend on it. A host that is emulated itself measures how fast its counter counts,
+    each time a little differently (Linux lets 0.05 per cent pass: quick_pit_calibrate in
+    arch/x86/kernel/tsc.c), so the rate is rounded to 50 MHz.
     """
     return replace(machine, tsc_khz=round(machine.tsc_khz / 50_000) * 50_000)
 
