@@ -35,7 +35,8 @@ from lab.wait import Deadline, until
 FINGERPRINT = r"(?m)^f\w\w:+([0-9A-F]{40}):"
 
 pytestmark = pytest.mark.skipif(
-    not (shutil.which("gpg") and shutil.which("dpkg-deb")), reason="needs gpg and dpkg-deb"
+    not (shutil.which("gpg") and shutil.which("dpkg-deb")),
+    reason="needs gpg and dpkg-deb: `make setup-tests` installs gpg",
 )
 
 
