@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.junitxml import xml_key
 
 # Modules that hold tests or parts of them, but are not found as test files.
 pytest.register_assert_rewrite(
@@ -60,9 +61,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if worker is not None:
         worker["left_out"] = left_out
         return
-    report = session.config.pluginmanager.get_plugin("_pytest.junitxml")
-    xml = session.config.stash.get(report.xml_key, None) if report else None
-    if xml is not None:
+    if xml := session.config.stash.get(xml_key, None):
         xml.add_global_property("left_out", str(len(left_out)))
 
 

@@ -166,8 +166,9 @@ def run_parts(parts: Iterable[str], options: Options, *, timeout: float) -> list
     for part in ("unit", "e2e"):
         if part in parts and (argv := command(part, options)):
             began = time.monotonic()
-            status = _run(argv, end - time.monotonic())
-            results.append(read(part, status, time.monotonic() - began))
+            status = run_one(argv, end - time.monotonic())
+            report = RESULTS / f"{part}.xml"
+            results.append(read(part, status, time.monotonic() - began, report))
             if status == INTERRUPTED:
                 break
     if behind:
@@ -175,7 +176,7 @@ def run_parts(parts: Iterable[str], options: Options, *, timeout: float) -> list
     return results
 
 
-def _run(argv: Sequence[str], seconds: float) -> int:
+def run_one(argv: Sequence[str], seconds: float) -> int:
     """Run one pytest; an interrupt, or the end of its time, reaches it once."""
     # A process group of its own: Ctrl-C would reach it and its workers by itself, and by us.
     own = ["setpriv", "--pdeathsig", "INT", *argv]
@@ -200,22 +201,26 @@ def _end(behind: Beside, began: float, *, interrupted: bool) -> Result:
     text = out.getvalue().decode(errors="replace")
     (RESULTS / "zfs.log").write_text(text)
     _say(text)
-    result = Result("zfs", status, time.monotonic() - began)
+    return read_text(text, status, time.monotonic() - began)
+
+
+def read_text(text: str, status: int, seconds: float) -> Result:
+    """The result of the part on ZFS, by what it printed: a guest hands no files out."""
+    result = Result("zfs", status, seconds)
     for line in _SUMMARY.findall(text):
         for count, outcome in _COUNTS.findall(line):
             result.counts[outcome.rstrip("s") if outcome == "errors" else outcome] += int(count)
     for reason in re.findall(r"^test-zfs: (\w+: skipped because .*)$", text, re.M):
         result.skipped[reason] += 1
-    for count, reason in re.findall(r"^SKIPPED \[(\d+)\] [^ ]+ (.*)$", text, re.M):
+    for count, reason in re.findall(r"^SKIPPED \[(\d+)\] \S+ (.*)$", text, re.M):
         result.skipped[reason] += int(count)
     result.left_out = sum(int(count) for count in LEFT_OUT.findall(text))
     return result
 
 
-def read(part: str, status: int, seconds: float) -> Result:
-    """The result of a part that wrote a JUnit report."""
+def read(part: str, status: int, seconds: float, path: Path) -> Result:
+    """The result of a part that wrote a JUnit report to ``path``."""
     result = Result(part, 0 if status == NO_TESTS else status, seconds)
-    path = RESULTS / f"{part}.xml"
     if not path.exists():
         return result
     root = ET.parse(path).getroot()  # noqa: S314  written by pytest, a moment ago
