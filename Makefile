@@ -12,9 +12,11 @@ TEST_TIMEOUT ?= 14400
 # The guests that the tests on ZFS use, such as `trixie`. If empty: test-zfs and test-all use all,
 # and test the newest.
 ZFS_RELEASES ?=
+# make test-e2e ALL=1: the rare ones of them, too.
+ALL ?=
 
 python := .venv/bin/python
-suite = $(python) tests/suite.py --timeout $(TEST_TIMEOUT) --releases "$(ZFS_RELEASES)"
+suite = $(python) tests/suite.py --timeout $(TEST_TIMEOUT) --releases "$(ZFS_RELEASES)" $(if $(ALL),--all)
 scripts = $(shell grep -rslE '^\#! ?(/usr)?/bin/(env )?(ba)?sh' .ci scripts images testvm packaging)
 
 .PHONY: help up setup setup-tests venv venv-serve venv-dev lint format test test-all test-unit test-e2e test-zfs test-zfs-keep bench lock clean
@@ -56,9 +58,10 @@ test: venv-dev setup-tests ## what each change must pass, on real guests and rea
 	@scripts/machine
 	@$(suite) -- $(PYTEST)
 
+test-all: ALL = 1
 test-all: venv-dev setup-tests ## that and the rare tests, on each OpenZFS release: hours where guests are emulated
 	@scripts/machine
-	@$(suite) --all -- $(PYTEST)
+	@$(suite) -- $(PYTEST)
 
 test-unit: venv-dev setup-tests ## of `make test`, those that need no guest: minutes
 	@$(suite) --only unit -- $(PYTEST)

@@ -240,6 +240,7 @@ def test_a_lab_survives_its_stop(site: Site) -> None:
         assert site.lab("ssh", name, "--", "hostname").stdout == "n1\n"
 
 
+@pytest.mark.rare
 def test_start_after_a_crash(site: Site) -> None:
     """What nodes cannot do by themselves: each sees only itself."""
     with site.up(*PXC, "--nodes", "3", "--name", site.name("crash")) as view:

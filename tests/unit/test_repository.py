@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lab.run import run
 
@@ -89,6 +90,20 @@ def test_files_are_short() -> None:
         and (lines := text.count("\n")) > LINE_LIMIT
     ]
     assert not long, "\n".join(long)
+
+
+def test_workflows_run_targets_that_exist() -> None:
+    """Protects runners that we do not have: a target that was renamed fails here, not there."""
+    rules = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.M))
+    for path in (ROOT / ".github/workflows").glob("*.yml"):
+        workflow = yaml.safe_load(path.read_text())
+        scripts = [s["run"] for j in workflow["jobs"].values() for s in j["steps"] if "run" in s]
+        lines = [line.split(">")[0].split() for script in scripts for line in script.splitlines()]
+        for words in lines:
+            if "make" in words[:2]:
+                targets = {word for word in words[words.index("make") + 1 :] if "=" not in word}
+                assert targets <= rules, path
+            assert [word for word in words if word.startswith(".ci/")] in ([], [".ci/run"])
 
 
 def test_make_help_lists_every_target() -> None:
