@@ -178,9 +178,8 @@ def run_parts(parts: Iterable[str], options: Options, *, timeout: float) -> list
 
 def run_one(argv: Sequence[str], seconds: float) -> int:
     """Run one pytest; an interrupt, or the end of its time, reaches it once."""
-    # A process group of its own: Ctrl-C would reach it and its workers by itself, and by us.
     own = ["setpriv", "--pdeathsig", "INT", *argv]
-    with subprocess.Popen(own, cwd=ROOT, preexec_fn=os.setpgrp) as process:  # noqa: PLW1509
+    with subprocess.Popen(own, cwd=ROOT, preexec_fn=_alone) as process:  # noqa: PLW1509
         try:
             return process.wait(max(1.0, seconds))
         except (KeyboardInterrupt, subprocess.TimeoutExpired):
@@ -190,6 +189,14 @@ def run_one(argv: Sequence[str], seconds: float) -> int:
             except subprocess.TimeoutExpired:
                 process.kill()
             return INTERRUPTED
+
+
+def _alone() -> None:
+    # A process group of its own: Ctrl-C would reach it and its workers by itself, and by us.
+    os.setpgrp()
+    # After `nohup make test &` these are ignored: it could not be interrupted, nor test signals.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _end(behind: Beside, began: float, *, interrupted: bool) -> Result:

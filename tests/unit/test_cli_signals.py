@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -74,7 +75,13 @@ class Start:
     def kill(self) -> None:
         for lab in self._started:
             lab.process.kill()
-            lab.process.communicate()
+        # A command of `lab run` outlives it, and would keep its end of the pipes open.
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if (process / "cwd").resolve() == self._directory and self._started:
+                    os.kill(int(process.name), signal.SIGKILL)
+        for lab in self._started:
+            lab.process.communicate(timeout=FAR)
 
 
 @pytest.fixture

@@ -134,12 +134,13 @@ def test_slow():
 
 
 def test_a_run_out_of_time_cleans_up(tmp_path: Path) -> None:
-    """Protects the machine: what a test made is removed when its time is over."""
+    """Protects the machine: what a test made is removed, below `nohup` and `&`, too."""
     (tmp_path / "test_slow.py").write_text(SLOW.format(here=tmp_path))
     program = (
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
         "from tests import suite; raise SystemExit(suite.run_one("
         f"[{sys.executable!r}, '-m', 'pytest', '-p', 'no:cacheprovider', "
-        f"'{tmp_path}/test_slow.py'], 4.0))"
+        f"'{tmp_path}/test_slow.py'], 12.0))"
     )
     env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     began = time.monotonic()
@@ -148,4 +149,5 @@ def test_a_run_out_of_time_cleans_up(tmp_path: Path) -> None:
     )
     assert done.returncode == suite.INTERRUPTED
     assert time.monotonic() - began < 50
-    assert (tmp_path / "began").exists() == (tmp_path / "cleaned").exists()
+    assert (tmp_path / "began").exists()
+    assert (tmp_path / "cleaned").exists()
