@@ -127,7 +127,7 @@ import time, pathlib
 def test_slow():
     pathlib.Path("{here}/began").touch()
     try:
-        time.sleep(60)
+        time.sleep(600)
     finally:
         pathlib.Path("{here}/cleaned").touch()
 """
@@ -148,6 +148,6 @@ def test_a_run_out_of_time_cleans_up(tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True, check=False
     )
     assert done.returncode == suite.INTERRUPTED
-    assert time.monotonic() - began < 50
+    assert time.monotonic() - began < 300
     assert (tmp_path / "began").exists()
     assert (tmp_path / "cleaned").exists()
