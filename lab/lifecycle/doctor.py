@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from images import isolate
 from images.build import TOOLS
 from lab import host
 from lab.errors import LabError
@@ -81,6 +82,18 @@ def _tools(settings: Settings) -> Iterator[Finding]:
             yield Finding(tool, "ok", path)
         else:
             yield Finding(tool, "fail", "missing", f"image builds need the package {package}")
+    if settings.builder is None:
+        yield _builds()
+
+
+def _builds() -> Finding:
+    """Whether image builds get the namespaces that they need; ordinary users need ids as well."""
+    try:
+        isolate.check()
+    except LabError as error:
+        return Finding("image builds", "fail", str(error), error.hint)
+    how = "in a user namespace" if os.geteuid() else "as root"
+    return Finding("image builds", "ok", how)
 
 
 def _client() -> Iterator[Finding]:
