@@ -151,6 +151,8 @@ def of_hypervisor(capabilities: Capabilities) -> Iterator[Finding]:
             yield Finding(topic, "note", text, advice)
         else:
             yield Finding(topic, "ok", value)
+    for caution in capabilities.cautions:
+        yield Finding(caution.topic, "warn", caution.what, caution.remedy)
 
 
 def _halted(ctx: Context) -> Iterator[Finding]:

@@ -44,11 +44,11 @@ def machine(root: Path, **programs: str) -> Path:
         "sudo": 'while [ "$1" = -n ]; do shift; done; exec "$@"\n',
     }
     for name, script in (defaults | programs).items():
-        path = root / "bin" / name
-        path.write_text(f"#!/bin/sh\n{script}")
-        path.chmod(0o755)
-    for path in (root, *root.rglob("*")):
-        os.chown(path, int(USER), int(USER))
+        program = root / "bin" / name
+        program.write_text(f"#!/bin/sh\n{script}")
+        program.chmod(0o755)
+    for made in (root, *root.rglob("*")):
+        os.chown(made, int(USER), int(USER))
     return root
 
 
