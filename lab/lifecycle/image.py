@@ -217,6 +217,9 @@ def _build(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
     out = ctx.home.build(key)
     with _making(ctx, key, recipe.name, recipe.engine), Undo() as undo:
         undo.push(f"build files {out}", lambda: isolate.remove_tree(out))
+        ctx.progress.note(
+            "image", f"first use: building an image with {recipe.engine}, 1 to 3 minutes"
+        )
         with ctx.progress.step("image", f"building the image {key}"):
             isolate.remove_tree(out)
             make_directory(out, REACHABLE)
