@@ -32,6 +32,7 @@ pytest.register_assert_rewrite(
     "storage_imports",
     "storage_place",
     "storage_streams",
+    "user_site",
     "zfs_site",
 )
 
