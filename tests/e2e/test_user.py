@@ -80,9 +80,7 @@ def test_make_up_as_an_ordinary_user() -> None:
 
 
 @pytest.mark.slow
-def test_make_up_on_a_fresh_debian_13_in_a_container(
-    ,
-) -> None:
+def test_make_up_on_a_fresh_debian_13_in_a_container() -> None:
     """Protects the same on Debian 13, fresh, below a process 1 that does not reap."""
     if why := unprepared():
         pytest.skip(why)

@@ -42,7 +42,9 @@ class User:
         self, script: str, *, timeout: float, code: int | None = 0
     ) -> subprocess.CompletedProcess[str]:
         """Run a shell script in a login shell of the user, as ``su -`` gives it."""
-        passed = ",".join(name for name in os.environ if name.startswith(PASSED_ON))
+        here = () if not self.enter else ("PIP_FIND_LINKS",)  # names a directory of this machine
+        names = [n for n in os.environ if n.startswith(PASSED_ON) and n not in here]
+        passed = ",".join(names)
         words = ["su", "-", self.name, *(["-w", passed] if passed else []), "-c", script]
         return command([*self.enter, *words], timeout=timeout, code=code)
 
