@@ -20,7 +20,7 @@ from lab.spec import GIB, format_size
 SPACE_NEEDED = 3 * GIB
 """Bytes that must be free where an image is built."""
 
-_TOOLS = {
+TOOLS = {
     "mmdebstrap": "mmdebstrap",
     "sgdisk": "gdisk",
     "mke2fs": "e2fsprogs",
@@ -30,7 +30,10 @@ _TOOLS = {
     "mcopy": "mtools",
     "mmd": "mtools",
     "tar": "tar",
+    "unshare": "util-linux",
+    "setpriv": "util-linux",
 }
+"""The programs that every build needs, and the packages that they are in."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ def build(
 
 def tools(recipe: Recipe) -> dict[str, str]:
     """The programs that are needed to build ``recipe``, and the packages that they are in."""
-    return {**_TOOLS, "gpg": "gpg"} if recipe.repository else _TOOLS
+    return {**TOOLS, "gpg": "gpg"} if recipe.repository else TOOLS
 
 
 def check_host(recipe: Recipe, out: Path) -> None:

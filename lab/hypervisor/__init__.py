@@ -119,6 +119,15 @@ class MemoryImage:
 
 
 @dataclass(frozen=True)
+class Caution:
+    """Something that will hurt, though guests run: ``topic``, ``what`` in one line, ``remedy``."""
+
+    topic: str
+    what: str
+    remedy: str
+
+
+@dataclass(frozen=True)
 class Capabilities:
     """What this hypervisor can do here.
 
@@ -128,6 +137,7 @@ class Capabilities:
     ``direct``: they can boot a kernel without firmware. ``forwards``: ports of the host lead to
     guests; without it guests are reached at their own addresses. ``redirects``: connections from
     other machines, and only those, can be led to these addresses from ports of the host.
+    ``cautions`` are shown by ``lab doctor`` and to those who make a lab.
     """
 
     name: str
@@ -140,6 +150,7 @@ class Capabilities:
     forwards: bool = True
     redirects: bool = False
     facts: Mapping[str, str] = field(default_factory=dict)
+    cautions: tuple[Caution, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from images import isolate
+from images.build import TOOLS
 from lab import host
 from lab.errors import LabError
 from lab.host import system, zfs
@@ -18,19 +20,11 @@ from lab.lifecycle.ports import check_published
 from lab.lifecycle.reach import warning
 from lab.lifecycle.views import Finding
 from lab.names import is_loopback
+from lab.run import find
 from lab.settings import Settings
 from lab.spec import format_size
 from lab.state.opening import open_store
 from lab.storage import Storage
-
-_BUILD_TOOLS = {
-    "mmdebstrap": "mmdebstrap",
-    "mke2fs": "e2fsprogs",
-    "mkfs.vfat": "dosfstools",
-    "mcopy": "mtools",
-    "sgdisk": "gdisk",
-    "unshare": "util-linux",
-}
 
 
 def doctor(settings: Settings) -> list[Finding]:
@@ -82,12 +76,24 @@ def _space(settings: Settings) -> Iterator[Finding]:
 def _tools(settings: Settings) -> Iterator[Finding]:
     if hypervisor_of(settings) == "bhyve":
         return  # Debian's tools: images are built elsewhere and imported
-    for tool, package in _BUILD_TOOLS.items():
-        path = shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/sbin")
+    for tool, package in TOOLS.items():
+        path = find(tool)
         if path:
             yield Finding(tool, "ok", path)
         else:
             yield Finding(tool, "fail", "missing", f"image builds need the package {package}")
+    if settings.builder is None:
+        yield _builds()
+
+
+def _builds() -> Finding:
+    """Whether image builds get the namespaces that they need; ordinary users need ids as well."""
+    try:
+        isolate.check()
+    except LabError as error:
+        return Finding("image builds", "fail", str(error), error.hint)
+    how = "in a user namespace" if os.geteuid() else "as root"
+    return Finding("image builds", "ok", how)
 
 
 def _client() -> Iterator[Finding]:
@@ -145,6 +151,8 @@ def of_hypervisor(capabilities: Capabilities) -> Iterator[Finding]:
             yield Finding(topic, "note", text, advice)
         else:
             yield Finding(topic, "ok", value)
+    for caution in capabilities.cautions:
+        yield Finding(caution.topic, "warn", caution.what, caution.remedy)
 
 
 def _halted(ctx: Context) -> Iterator[Finding]:

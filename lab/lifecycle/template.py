@@ -198,9 +198,15 @@ def _ensure(
     with hold(ctx, "template", key, unless=lambda: current(ctx, key) is not None) as held:
         if held and there(ctx, key, image, spec) is None:
             name = vacant(ctx, key)
-            ctx.progress.note("template", "first use: forming a cluster to clone from")
+            ctx.progress.note("template", f"first use: forming a cluster to clone from{_time(ctx)}")
             with ctx.progress.step("template", f"making the template {name} (first use)"):
                 _make(ctx, name, image, plan_, spec, timeout)
+
+
+def _time(ctx: Context) -> str:
+    """How long forming takes, where that was measured: minutes without output look like a hang."""
+    emulated = ctx.hypervisor.capabilities().accelerator == "tcg"
+    return ", usually 1 to 3 minutes without KVM" if emulated else ""
 
 
 def there(ctx: Context, key: str, image: Image, spec: LabSpec) -> str | None:

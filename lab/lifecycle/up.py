@@ -82,6 +82,8 @@ def up(
                 preflight(ctx, spec)
             if told := warning(ctx.settings.publish):
                 ctx.progress.note("publish", told)
+            for caution in ctx.hypervisor.capabilities().cautions:
+                ctx.progress.note(caution.topic, f"{caution.what}; to prevent it: {caution.remedy}")
             try:
                 job = _Job(spec, plan_, held.enter_context(claimed(ctx, spec, plan_)), timeout)
                 break

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -18,7 +19,9 @@ from lab.hypervisor.libvirt.domain import (
     memory_path,
     read_tags,
 )
+from lab.hypervisor.libvirt.probe import known_again
 from lab.names import GuestName
+from lab.paths import Home
 
 MIB = 1 << 20
 HOME = Path("/var/lib/lab")
@@ -67,7 +70,7 @@ DOMAINS = {
     "forming": domain_xml(FORMER, TCG),
     "clone": domain_xml(replace(FORMER, clock_offset=0), TCG, incoming=True),
     "kvm": domain_xml(GUEST, KVM),
-    "session": domain_xml(GUEST, replace(TCG, run_as=None)),
+    "session": domain_xml(GUEST, replace(TCG, run_as=None, sockets=HOME / "run")),
     "apparmor": domain_xml(FORMER, replace(TCG, apparmor=True)),
     "block": domain_xml(ON_ZVOL, TCG),
     "uplink": domain_xml(BUILDER, TCG),
@@ -80,6 +83,27 @@ Golden = Callable[[str, str], None]
 def test_domain(golden: Golden, name: str) -> None:
     """Protects every word that QEMU gets: a change must be meant."""
     golden(f"domain/{name}.xml", DOMAINS[name])
+
+
+def test_sockets_of_a_long_login_name_are_short_enough() -> None:
+    """Protects users with names such as first.last@company, with libvirt before version 10.
+
+    Without a path of ours it puts them below ~/.config/libvirt/qemu/channel/target, in a directory
+    named after the guest: too long from 13 characters on.
+    """
+    home = Home(Path("/home") / ("x" * 32) / ".local/share/lab")
+    longest = replace(GUEST, name=GuestName("lab-t." + "0" * 14 + ".n1"))
+    xml = ET.fromstring(  # noqa: S314  our own XML
+        domain_xml(longest, replace(TCG, run_as=None, sockets=home.sockets))
+    )
+    paths = [source.get("path", "") for source in xml.iterfind("devices/channel/source")]
+    assert len(set(paths)) == 2
+    assert all(len(path.encode()) <= 107 for path in paths)
+
+
+def test_templates_do_not_depend_on_where_sockets_are() -> None:
+    """Protects RAM from being thrown away because a home was moved."""
+    assert known_again(replace(TCG, sockets=HOME)) == known_again(TCG)
 
 
 def test_a_published_port_is_at_its_address() -> None:

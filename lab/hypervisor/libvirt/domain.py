@@ -31,7 +31,9 @@ class Machine:
     ``run_as`` is the uid and gid that QEMU is to have, None where libvirt is not the
     system's and everything runs as the user. ``apparmor``: libvirt confines guests with it.
     ``tsc_khz``: how fast the time stamp counter of emulated guests counts, 0 if they find out.
-    ``why_emulated``: why there is no KVM, for people.
+    ``why_emulated``: why there is no KVM, for people. ``sockets``: the directory for the sockets of
+    guests' ports, None where libvirt has a short one: its own for an ordinary user is too long for
+    a socket's path (107 bytes) from a login name of 13 characters on, with libvirt 8 and 9.
     """
 
     emulator: str
@@ -44,6 +46,7 @@ class Machine:
     firmware: str = ""
     tsc_khz: int = 0
     why_emulated: str = ""
+    sockets: Path | None = None
 
 
 _HALT = {"error_policy": "stop", "rerror_policy": "report"}
@@ -136,8 +139,11 @@ def _devices(domain: ET.Element, guest: GuestSpec, machine: Machine) -> None:
     serial = ET.SubElement(devices, "serial", type="pty")
     ET.SubElement(serial, "log", file=str(guest.console_log), append="on")
     ET.SubElement(serial, "target", type="isa-serial", port="0")
-    for name in (GUEST_AGENT, PERSONALISE):
+    for name, end in ((GUEST_AGENT, "agent"), (PERSONALISE, "lab")):
         channel = ET.SubElement(devices, "channel", type="unix")
+        if machine.sockets is not None:
+            path = machine.sockets / f"{domain_uuid(guest).hex[:8]}.{end}"
+            ET.SubElement(channel, "source", mode="bind", path=str(path))
         ET.SubElement(channel, "target", type="virtio", name=name)
     rng = ET.SubElement(devices, "rng", model="virtio")
     _text(rng, "backend", "/dev/urandom", model="random")

@@ -29,7 +29,7 @@ from lab.hypervisor import (
     Network,
 )
 from lab.hypervisor.agent import AgentChannel
-from lab.hypervisor.libvirt import access, logs, memory, segments
+from lab.hypervisor.libvirt import access, logs, memory, segments, session
 from lab.hypervisor.libvirt.channel import DomainPorts
 from lab.hypervisor.libvirt.connection import connect, default_uri, translated
 from lab.hypervisor.libvirt.domain import Machine, domain_xml, memory_path, read_tags
@@ -74,9 +74,10 @@ class LibvirtHypervisor:
         with self._probing:
             if self._machine is None:
                 with translated("asking libvirt what it can do"):
-                    self._machine, self._facts = probe(
-                        self._connection, accelerator=self._accelerator
-                    )
+                    machine, self._facts = probe(self._connection, accelerator=self._accelerator)
+                if machine.run_as is None:
+                    machine = replace(machine, sockets=self._sockets)
+                self._machine = machine
             return self._machine
 
     @property
@@ -93,6 +94,7 @@ class LibvirtHypervisor:
             warm=True,
             why_emulated=machine.why_emulated,
             facts=self._facts,
+            cautions=tuple(session.cautions()) if machine.run_as is None else (),
         )
 
     def fingerprint(self, shape: GuestShape) -> str:

@@ -120,7 +120,7 @@ def known_again(machine: Machine) -> Machine:
     each time a little differently (Linux lets 0.05 per cent pass: quick_pit_calibrate in
     arch/x86/kernel/tsc.c), so the rate is rounded to 50 MHz.
     """
-    return replace(machine, tsc_khz=round(machine.tsc_khz / 50_000) * 50_000)
+    return replace(machine, tsc_khz=round(machine.tsc_khz / 50_000) * 50_000, sockets=None)
 
 
 def _machine_type(arch: ET.Element) -> str:
