@@ -202,8 +202,9 @@ class Hypervisor(Protocol):
     def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
         """Bring a guest up from saved RAM, copy-on-write; it stays paused until ``resume``.
 
-        Raises as ``start`` does, HostUnfit where ``warm`` is False; nothing is left when it
-        fails.
+        Raises as ``start`` does, HostUnfit where ``warm`` is False or a file of ``memory`` is
+        missing or of another size, RestoreFailed if what they hold cannot be loaded; nothing is
+        left when it fails.
         """
 
     def pause(self, guests: Sequence[GuestName]) -> None:

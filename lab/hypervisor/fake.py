@@ -107,10 +107,10 @@ class FakeHypervisor:
             if memory.ram.stat().st_size != guest.memory or memory.size != guest.memory:
                 raise fake_memory.no_restore(guest, "the RAM image is not of the guest's size")
             if state.get("fingerprint") != self.fingerprint(guest.shape):
-                raise fake_memory.no_restore(guest, "the device state is of another machine")
+                raise fake_memory.not_loaded(guest, "the device state is of another machine")
             # A real one would not notice at once, but the guest would destroy its data.
             if state.get("disk") != guest_side.read_inside(guest.disks).digest():
-                raise fake_memory.no_restore(guest, "the disk is not of the same moment as the RAM")
+                raise fake_memory.not_loaded(guest, "the disk is not of the same moment as the RAM")
             self._make(guest, "paused", time.time(), "is restored")
 
     def pause(self, guests: Sequence[GuestName]) -> None:

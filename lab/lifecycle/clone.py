@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lab.errors import RestoreFailed
 from lab.hypervisor import GuestSpec, MemoryImage
 from lab.lifecycle.captured import Manifest
 from lab.lifecycle.context import Context
@@ -99,6 +100,11 @@ def wake(
         with ctx.progress.step("resume", "resuming all nodes together"):
             ctx.hypervisor.resume([node.guest for node in nodes])
     return result
+
+
+def unrestored(error: RestoreFailed) -> str:
+    """Why a template's RAM was not restored, in one line: QEMU's last words tell most."""
+    return "; ".join([f"its RAM was not restored: {error}", *error.details[-1:]])
 
 
 def _identities(ctx: Context, owner: Owner, nodes: Sequence[Node]) -> Prepared:

@@ -15,7 +15,15 @@ from typing import Any
 import libvirt
 import libvirt_qemu
 
-from lab.errors import Conflict, HostUnfit, LabError, NotFound, NotReady, PortTaken
+from lab.errors import (
+    Conflict,
+    HostUnfit,
+    LabError,
+    NotFound,
+    NotReady,
+    PortTaken,
+    RestoreFailed,
+)
 from lab.hypervisor import (
     Capabilities,
     DirectBoot,
@@ -123,7 +131,7 @@ class LibvirtHypervisor:
             self.stop(guest.name, force=True)
             if not isinstance(error, LabError | libvirt.libvirtError):
                 raise
-            raise HostUnfit(
+            raise RestoreFailed(
                 f"{guest.name} could not be restored",
                 details=[str(error), *logs.last_words(guest.name)],
             ) from error
