@@ -198,7 +198,7 @@ def mark_broken(ctx: Context, name: str, why: str) -> None:
 
     Labs that were cloned from it keep it. ``lab gc`` removes it once there are none.
     """
-    ctx.progress.note("template", f"the template {name} is broken: {why}")
+    ctx.progress.note("template", f"the template {name} is broken and is not used: {why}")
     ctx.store.templates.update(name, state="broken", why=why)
 
 
