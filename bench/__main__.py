@@ -14,6 +14,7 @@ from bench import firmware, machine, measure, report, service
 from bench.figures import Results, Target, ratio
 from bench.labs import ROOT, Failed, Home, scratch_home
 from bench.measure import FULL, QUICK, Log, Runs
+from lab import host
 from lab.paths import default_root
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -54,7 +55,7 @@ def run(home: Home, other: Home, runs: Runs, load: tuple[float, float, float]) -
     """Measure everything. ``load``: load averages before; ``other``: a second scratch home."""
     log = Log(_say)
     facts = machine.here(home.run("doctor", "-o", "json").value, load)
-    caution = machine.caution(load[0], os.cpu_count() or 1)
+    caution = machine.caution(load[0], host.processors())
     if caution:
         _say(f"note: {caution}")
     image = measure.image(home, runs.image, log)

@@ -123,11 +123,12 @@ class Capabilities:
     """What this hypervisor can do here.
 
     ``facts`` is shown by ``lab doctor``, and what of it differs where RAM does not fit.
-    ``why_emulated``: why guests are, empty if they are not. ``warm`` says whether RAM can be
-    captured and restored, ``why_cold`` why not. ``pauses``: guests can stand still and go on.
-    ``direct``: they can boot a kernel without firmware. ``forwards``: ports of the host lead to
-    guests; without it guests are reached at their own addresses. ``redirects``: connections from
-    other machines, and only those, can be led to these addresses from ports of the host.
+    ``why_emulated``: why guests are, empty if they are not; ``remedy``: what to do about that.
+    ``warm`` says whether RAM can be captured and restored, ``why_cold`` why not. ``pauses``:
+    guests can stand still and go on. ``direct``: they can boot a kernel without firmware.
+    ``forwards``: ports of the host lead to guests; without it guests are reached at their own
+    addresses. ``redirects``: connections from other machines, and only those, can be led to these
+    addresses from ports of the host.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Capabilities:
     warm: bool
     why_cold: str = ""
     why_emulated: str = ""
+    remedy: str = ""
     pauses: bool = True
     direct: bool = True
     forwards: bool = True

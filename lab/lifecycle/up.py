@@ -133,7 +133,8 @@ def _from_template(ctx: Context, job: _Job, image: Image, *, again: bool = False
     not restored either, its disks boot.
     """
     using = template.using(ctx, image, job.plan, job.spec, job.timeout)
-    with using as manifest, turn(ctx):
+    with using as captured, turn(ctx):
+        manifest = captured
         try:
             made = _retried(ctx, job, lambda: _clone(ctx, job, image, manifest))
         except RestoreFailed as error:
@@ -141,9 +142,8 @@ def _from_template(ctx: Context, job: _Job, image: Image, *, again: bool = False
             if not again:
                 template.mark_broken(ctx, manifest.key, unrestored(error))
                 return False
-            booting = template.give_up_ram(ctx, manifest, unrestored(error))
-            made = _retried(ctx, job, lambda: _clone(ctx, job, image, booting))
-            manifest = booting
+            manifest = template.give_up_ram(ctx, captured, unrestored(error))
+            made = _retried(ctx, job, lambda: _clone(ctx, job, image, manifest))
         allotted, prepared = made
         deadline = Deadline.after(job.timeout)
         if not manifest.warm:

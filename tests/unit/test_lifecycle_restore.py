@@ -9,6 +9,7 @@ import json
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -237,7 +238,7 @@ def test_two_at_once_form_it_once(world: World) -> None:
     """Both meet the same broken template: one forms another, one waits and uses that."""
     with world.open() as ctx:
         key = formed(ctx)
-    children = [in_process(world, lambda ctx, n=n: up(ctx, named(n))) for n in ("a", "b")]
+    children = [in_process(world, partial(up, spec=named(name))) for name in ("a", "b")]
     assert codes(children) == [0, 0]
     with world.open() as ctx:
         assert {lab(ctx, name).started for name in ("a", "b")} == {"warm"}

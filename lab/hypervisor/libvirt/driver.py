@@ -41,7 +41,7 @@ from lab.hypervisor.libvirt import access, logs, memory, segments
 from lab.hypervisor.libvirt.channel import DomainPorts
 from lab.hypervisor.libvirt.connection import connect, default_uri, translated
 from lab.hypervisor.libvirt.domain import Machine, domain_xml, memory_path, read_tags
-from lab.hypervisor.libvirt.probe import known_again, probe
+from lab.hypervisor.libvirt.probe import depended_on, host_cpu, probe
 from lab.names import GuestName
 from lab.wait import Deadline, attempts
 
@@ -100,6 +100,7 @@ class LibvirtHypervisor:
             accelerator="kvm" if machine.accelerator == "kvm" else "tcg",
             warm=True,
             why_emulated=machine.why_emulated,
+            remedy=machine.remedy,
             facts=self._facts,
         )
 
@@ -108,8 +109,8 @@ class LibvirtHypervisor:
         facts = [
             self._connection.getVersion(),
             self._connection.getLibVersion(),
-            domain_xml(_specimen(shape), known_again(self.machine)),
-            _host_cpu() if self.machine.accelerator == "kvm" else "",
+            domain_xml(_specimen(shape), depended_on(self.machine)),
+            host_cpu() if self.machine.accelerator == "kvm" else {},
         ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
@@ -233,6 +234,8 @@ class LibvirtHypervisor:
                 return self._connection.createXML(xml, flags)
         except HostUnfit as error:
             error.details += tuple(logs.last_words(guest.name))
+            if self.machine.accelerator == "kvm" and not error.hint:
+                error.hint = way_out(error.details)
             if any(_PORT_TAKEN in line for line in error.details):
                 raise PortTaken(
                     f"starting {guest.name}: another program uses one of its ports",
@@ -276,6 +279,13 @@ class LibvirtHypervisor:
         return ask
 
 
+def way_out(details: Sequence[str]) -> str:
+    """What to do about a guest that did not start under KVM, if that is why; else empty."""
+    if any("kvm" in line.lower() or "msr" in line.lower() for line in details):
+        return "LAB_ACCELERATOR=tcg emulates instead, many times slower"
+    return ""
+
+
 def _state(code: int) -> GuestState:
     if code in (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED):
         return "running"
@@ -313,10 +323,3 @@ def _specimen(shape: GuestShape) -> GuestSpec:
     return GuestSpec(
         GuestName("specimen"), {}, shape.memory, shape.cpus, disks, network, boot, nowhere, nowhere
     )
-
-
-def _host_cpu() -> str:
-    """What a guest sees of the processor under KVM: model, features and microcode."""
-    wanted = ("model name", "flags", "microcode")
-    lines = Path("/proc/cpuinfo").read_text(errors="replace").split("\n\n", 1)[0].splitlines()
-    return "\n".join(line for line in lines if line.startswith(wanted))
