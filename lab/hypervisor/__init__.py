@@ -167,6 +167,9 @@ class GuestChannel(Protocol):
         answer within ``timeout`` seconds).
         """
 
+    def clock(self, *, timeout: float) -> float:
+        """The guest's time now, in seconds since the epoch; raises NotReady."""
+
     def personalise(self, message: bytes, *, timeout: float) -> None:
         """Hand ``message`` (see ``lab.guest.identity``) to the program that waits for it.
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Literal
 
 from lab.blueprints import Blueprint, blueprint
-from lab.errors import Conflict, NotFound
+from lab.errors import Conflict, HostUnfit, NotFound
 from lab.hypervisor import DirectBoot, GuestShape
 from lab.lifecycle import captured
 from lab.lifecycle.capture import capture, memory_file
@@ -276,8 +276,28 @@ def _make(
             form(ctx, formation, timeout)
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
                 rehearse(ctx, nodes, timeout=timeout)
+                if warm:
+                    _check_clocks(ctx, nodes)
                 manifest = capture(ctx, name, nodes, image, warm=warm)
         finish(ctx, manifest, time.time() - began)
+
+
+def _check_clocks(ctx: Context, nodes: tuple[Node, ...]) -> None:
+    """Raise HostUnfit unless all nodes live in the past, as ``CLOCK_OFFSET`` has them.
+
+    A Linux guest of KVM takes the time from the host (kvm-clock), and only then from the
+    hardware clock that we set back, where its kernel has CONFIG_RTC_HCTOSYS and the driver built
+    in (RTC_DRV_CMOS=y). With another kernel clones would share what OpenSSL calls random.
+    """
+    for node in nodes:
+        behind = time.time() - ctx.hypervisor.channel(node.guest).clock(timeout=30.0)
+        if behind < -CLOCK_OFFSET / 2:
+            raise HostUnfit(
+                f"the clock of {node.name} is {behind:.0f} s behind, and not two hours: its kernel"
+                " did not take the time of the hardware clock",
+                hint="use the recipe's kernel, or one with CONFIG_RTC_HCTOSYS=y and"
+                " CONFIG_RTC_DRV_CMOS=y",
+            )
 
 
 def view(record: TemplateRecord) -> TemplateView:
