@@ -12,7 +12,7 @@ from types import FrameType
 
 from bench import firmware, machine, measure, report, service
 from bench.figures import Results, Target, ratio
-from bench.labs import ROOT, Failed, Home, scratch_home
+from bench.labs import ROOT, Failed, Home, awake, scratch_home
 from bench.measure import FULL, QUICK, Log, Runs
 from lab import host
 from lab.paths import default_root
@@ -35,7 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        with scratch_home(arguments.scratch) as home, scratch_home(arguments.scratch) as other:
+        with (
+            awake(),
+            scratch_home(arguments.scratch) as home,
+            scratch_home(arguments.scratch) as other,
+        ):
             results = run(home, other, QUICK if arguments.quick else FULL, load)
     except KeyboardInterrupt:
         _say("interrupted; everything is removed")

@@ -20,7 +20,7 @@ from lab.lifecycle.down import down
 from lab.lifecycle.gc import gc
 from lab.lifecycle.look import lab
 from lab.lifecycle.up import up
-from lab.names import Owner, VolumeName
+from lab.names import GuestName, Owner, VolumeName
 from lab.spec import MIB
 
 
@@ -240,4 +240,7 @@ def test_a_template_lives_in_the_past_or_not_at_all(world: World) -> None:
         make_template(ctx)
         view = up(ctx, named("shop"))
         for node in ctx.store.nodes.of(view.name):
-            assert abs(ctx.hypervisor.channel(node.guest).clock(timeout=1) - time.time()) < 1
+            assert (
+                abs(ctx.hypervisor.channel(GuestName(node.guest)).clock(timeout=1) - time.time())
+                < 1
+            )
