@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -52,6 +53,11 @@ class FakeChannel:
             # What the server refuses ends the program: a Perl script that dies exits with 255.
             raise CommandFailed(argv, 255, stderr=failed.stderr, where=self._guest) from None
 
+    def clock(self, *, timeout: float) -> float:  # noqa: ARG002  part of the protocol
+        """See GuestChannel."""
+        self._before("clock")
+        return self._hypervisor.clock(self._guest)
+
     def personalise(self, message: bytes, *, timeout: float) -> None:
         """See GuestChannel."""
         self._before("personalise")
@@ -78,6 +84,8 @@ class FakeChannel:
         if word == "sql":
             self._hypervisor.execute(self._guest, values[0].decode())
         elif word in _CHANGES:
+            if word == "clock":
+                self._hypervisor.put_clock(self._guest, float(values[0]) - time.time())
             self._hypervisor.alter(self._guest, partial(_CHANGES[word], values))
         else:
             raise CommandFailed(["personalise"], 1, stderr="unknown item")

@@ -32,6 +32,7 @@ def doctor(settings: Settings) -> list[Finding]:
     return [
         *_machine(),
         *_memory(settings),
+        *kernel_limits(committed_memory(settings) or 0),
         *_space(settings),
         *_tools(settings),
         *_client(),
@@ -45,7 +46,7 @@ def doctor(settings: Settings) -> list[Finding]:
 def _machine() -> Iterator[Finding]:
     yield Finding("system", "ok", system.describe())
     yield Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")
-    yield Finding("processors", "ok", str(os.cpu_count()))
+    yield Finding("processors", "ok", str(host.processors()))
 
 
 def _memory(settings: Settings) -> Iterator[Finding]:
@@ -54,10 +55,36 @@ def _memory(settings: Settings) -> Iterator[Finding]:
     yield Finding(
         "memory",
         "warn" if low else "ok",
-        f"{format_size(have.available)} of {format_size(have.total)} available,"
+        f"{format_size(have.available)} of {format_size(have.total)} available"
+        f"{' (a cgroup limits it)' if have.limited else ''},"
         f" {format_size(settings.memory_floor)} is kept free",
         "labs of 768M nodes do not fit" if low else "",
     )
+
+
+def kernel_limits(labs: int, proc: Path = Path("/proc")) -> Iterator[Finding]:
+    """Sysctls of Linux that keep guests from starting; ``labs``: bytes that their nodes have."""
+    left = host.aio_left(proc / "sys/fs")
+    if left is not None and left < 3 * host.AIO_OF_GUEST:
+        text = f"{left} requests of native AIO are left, a guest needs {host.AIO_OF_GUEST}"
+        yield Finding("fs.aio-max-nr", "warn", text, host.AIO_REMEDY)
+    try:
+        strict = (proc / "sys/vm/overcommit_memory").read_text().strip() == "2"
+        lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
+        sizes = {words[0].rstrip(":"): int(words[1]) << 10 for words in lines}
+        room = sizes["CommitLimit"] - sizes["Committed_AS"]
+    except (OSError, ValueError, KeyError, IndexError):
+        return
+    # libvirt gives each guest RAM of its own as well, which is never touched, but reserved.
+    needed = 2 * max(labs, 3 * (768 << 20))
+    if strict and room < needed:
+        yield Finding(
+            "vm.overcommit_memory",
+            "warn",
+            f"2: {format_size(max(0, room))} can still be reserved, and guests reserve twice"
+            " their memory",
+            "sysctl -w vm.overcommit_memory=0, or raise vm.overcommit_ratio",
+        )
 
 
 def _space(settings: Settings) -> Iterator[Finding]:
@@ -147,8 +174,9 @@ def of_hypervisor(capabilities: Capabilities) -> Iterator[Finding]:
     for topic, value in capabilities.facts.items():
         if topic == "accelerator" and capabilities.why_emulated:
             text = f"{value} (no KVM: {capabilities.why_emulated})"
-            advice = "guests are emulated: many times slower than with KVM"
-            yield Finding(topic, "note", text, advice)
+            slow = "guests are emulated: many times slower than with KVM"
+            remedy = capabilities.remedy
+            yield Finding(topic, "note", text, remedy or slow, slow if remedy else "")
         else:
             yield Finding(topic, "ok", value)
     for caution in capabilities.cautions:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lab.blueprints import Blueprint, Engine, Member
+from lab.errors import NotFound, NotReady
 from lab.guest import authority, identity, network
 from lab.guest.identity import make_password
 from lab.lifecycle.authority import authority as authority_of
@@ -22,6 +23,7 @@ from lab.paths import writing
 __all__ = [
     "USER",
     "Prepared",
+    "correct_clocks",
     "make_password",
     "personalise",
     "prepare",
@@ -32,6 +34,9 @@ __all__ = [
 
 USER = "lab"
 """The account that images have for a lab's user."""
+
+DRIFT = 2.0
+"""Seconds by which a node's clock may differ from ours before it is set."""
 
 Prepared = tuple[identity.SshKey, Mapping[str, identity.NodeIdentity]]
 """The key with which the user logs in, and each node's own identity."""
@@ -154,6 +159,27 @@ def set_clocks(ctx: Context, nodes: Sequence[Node], *, timeout: float = _SECONDS
         ctx.hypervisor.channel(node.guest).personalise(line, timeout=timeout)
 
     each(one, nodes)
+
+
+def correct_clocks(ctx: Context, nodes: Sequence[Node]) -> None:
+    """Set the clocks of nodes that are more than ``DRIFT`` seconds off, and say so.
+
+    Guests ask nobody for the time, and their clocks stand still while the host sleeps or they
+    are paused. Raises as ``set_clocks`` does; who does not say the time is left alone.
+    """
+
+    def off(node: Node) -> bool:
+        try:
+            now = ctx.hypervisor.channel(node.guest).clock(timeout=5.0)
+        except (NotReady, NotFound):
+            return False
+        return abs(now - time.time()) > DRIFT
+
+    wrong = [node for node, is_off in zip(nodes, each(off, nodes), strict=True) if is_off]
+    if wrong:
+        names = ", ".join(node.name for node in wrong)
+        ctx.progress.note("clock", f"the clock of {names} was wrong and is set")
+        set_clocks(ctx, wrong)
 
 
 def rehearse(ctx: Context, nodes: Sequence[Node], *, timeout: float) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from lab.blueprints import blueprint
-from lab.errors import Conflict
+from lab.errors import Conflict, RestoreFailed
 from lab.lifecycle import power, template, unfinished
 from lab.lifecycle.captured import Manifest
-from lab.lifecycle.clone import wake
+from lab.lifecycle.clone import unrestored, wake
 from lab.lifecycle.context import Context
 from lab.lifecycle.form import until_formed
 from lab.lifecycle.handover import hand_over
@@ -84,12 +84,19 @@ def _from_origin(
     began = time.time()
     plan = blueprint(record.blueprint)
     whole = len(nodes) == record.node_count
+    prepared = None
     if manifest and manifest.warm and whole:
         power.check_memory(ctx, record, len(nodes))
         size = NodeSize(record.memory, record.cpus, record.disk)
-        prepared = wake(ctx, manifest, image, size, nodes, record.segment)
+        try:
+            prepared = wake(ctx, manifest, image, size, nodes, record.segment)
+        except RestoreFailed as error:
+            why = unrestored(error)
+            template.mark_broken(ctx, manifest.key, f"{why}; {record.name} boots from its disks")
+            each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)
+            ctx.store.labs.update(record.name, started="cold", why_cold=why)
         deadline = Deadline.after(timeout)
-    else:
+    if prepared is None:
         power.boot(ctx, record, nodes)
         deadline = Deadline.after(timeout)
         until_formed(ctx, power.running(ctx, record.name), plan, deadline)

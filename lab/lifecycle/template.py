@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Literal
 
 from lab.blueprints import Blueprint, blueprint
-from lab.errors import Conflict, NotFound
+from lab.errors import Conflict, HostUnfit, NotFound
 from lab.hypervisor import DirectBoot, GuestShape
 from lab.lifecycle import captured
 from lab.lifecycle.capture import capture, memory_file
@@ -177,6 +177,8 @@ def _sound(ctx: Context, name: str, image: Image) -> Manifest | None:
         return None
     try:
         manifest = captured.read(ctx.home.manifest(name))
+        if manifest.warm and not record.warm:
+            manifest = manifest.without_ram(record.why)
         for node in manifest.nodes:
             captured.unharmed(ctx.home.seed(Owner("template", name), node.name), node.seed)
             if node.ram is not None and node.state is not None:
@@ -186,10 +188,33 @@ def _sound(ctx: Context, name: str, image: Image) -> Manifest | None:
             if node.seals != tuple(map(ctx.storage.seal, snapshots)):
                 raise Damaged(f"a disk of {node.name} has changed")
     except (Damaged, NotFound) as error:
-        ctx.progress.note("template", f"the template {name} is not used: {error}")
-        ctx.store.templates.update(name, state="broken")
+        mark_broken(ctx, name, str(error))
         return None
     return manifest
+
+
+def mark_broken(ctx: Context, name: str, why: str) -> None:
+    """Have no more labs made of a template; its lock is held, shared or not.
+
+    Labs that were cloned from it keep it. ``lab gc`` removes it once there are none.
+    """
+    ctx.progress.note("template", f"the template {name} is broken and is not used: {why}")
+    ctx.store.templates.update(name, state="broken", why=why)
+
+
+def give_up_ram(ctx: Context, manifest: Manifest, why: str) -> Manifest:
+    """Have labs boot the disks of a template from now on; its lock is held, shared or not.
+
+    Its RAM files stay until it is removed: others may be mapping them now.
+    """
+    name = manifest.key
+    ctx.progress.note(
+        "template",
+        f"labs of the template {name} boot from its disks: {why};"
+        f" `lab template rm {name}` has the next `lab up` form it again",
+    )
+    ctx.store.templates.update(name, warm=False, why=why)
+    return manifest.without_ram(why)
 
 
 def _ensure(
@@ -197,9 +222,11 @@ def _ensure(
 ) -> None:
     with hold(ctx, "template", key, unless=lambda: current(ctx, key) is not None) as held:
         if held and there(ctx, key, image, spec) is None:
+            former = any(base(record.key) == key for record in ctx.store.templates.all())
             name = vacant(ctx, key)
-            ctx.progress.note("template", f"first use: forming a cluster to clone from{_time(ctx)}")
-            with ctx.progress.step("template", f"making the template {name} (first use)"):
+            why = "the last one is broken" if former else "first use"
+            ctx.progress.note("template", f"{why}: forming a cluster to clone from{_time(ctx)}")
+            with ctx.progress.step("template", f"making the template {name} ({why})"):
                 _make(ctx, name, image, plan_, spec, timeout)
 
 
@@ -255,8 +282,28 @@ def _make(
             form(ctx, formation, timeout)
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
                 rehearse(ctx, nodes, timeout=timeout)
+                if warm:
+                    _check_clocks(ctx, nodes)
                 manifest = capture(ctx, name, nodes, image, warm=warm)
         finish(ctx, manifest, time.time() - began)
+
+
+def _check_clocks(ctx: Context, nodes: tuple[Node, ...]) -> None:
+    """Raise HostUnfit unless all nodes live in the past, as ``CLOCK_OFFSET`` has them.
+
+    A Linux guest of KVM takes the time from the host (kvm-clock), and only then from the
+    hardware clock that we set back, where its kernel has CONFIG_RTC_HCTOSYS and the driver built
+    in (RTC_DRV_CMOS=y). With another kernel clones would share what OpenSSL calls random.
+    """
+    for node in nodes:
+        behind = time.time() - ctx.hypervisor.channel(node.guest).clock(timeout=30.0)
+        if behind < -CLOCK_OFFSET / 2:
+            raise HostUnfit(
+                f"the clock of {node.name} is {behind:.0f} s behind, and not two hours: its kernel"
+                " did not take the time of the hardware clock",
+                hint="use the recipe's kernel, or one with CONFIG_RTC_HCTOSYS=y and"
+                " CONFIG_RTC_DRV_CMOS=y",
+            )
 
 
 def view(record: TemplateRecord) -> TemplateView:
@@ -276,4 +323,5 @@ def view(record: TemplateRecord) -> TemplateView:
         created_at=record.created_at,
         used_at=record.used_at,
         form_seconds=record.form_seconds,
+        why=record.why,
     )

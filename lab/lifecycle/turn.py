@@ -8,10 +8,10 @@ ready when its turn is over.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from lab import host
 from lab.errors import NotReady
 from lab.fair import is_first, take_free, ticket, until_first
 from lab.lifecycle.context import Context
@@ -28,7 +28,7 @@ def turn(ctx: Context) -> Iterator[None]:
     Turns come in the order in which they were asked for. They are kernel-held locks, taken last
     of all locks: whoever holds one waits for no other.
     """
-    turns = max(1, (os.cpu_count() or 1) // 2)
+    turns = max(1, host.processors() // 2)
     with ExitStack() as held:
         with ticket(ctx.home, "turn") as place:
             first = is_first(ctx.home, "turn", place)

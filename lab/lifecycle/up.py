@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from lab.blueprints import Blueprint, blueprint
-from lab.errors import Busy, Conflict, InvalidSpec, LabError, PortTaken
+from lab.errors import Busy, Conflict, InvalidSpec, LabError, PortTaken, RestoreFailed
 from lab.lifecycle import image as images
 from lab.lifecycle import template
 from lab.lifecycle.captured import Manifest
 from lab.lifecycle.claim import claimed, existing, pin
-from lab.lifecycle.clone import clone
+from lab.lifecycle.clone import clone, unrestored
 from lab.lifecycle.context import Context
 from lab.lifecycle.engine import image_for
 from lab.lifecycle.form import Formation, form, until_formed
@@ -122,15 +122,36 @@ def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
 def _make_of(ctx: Context, job: _Job, image: Image, *, cold: bool) -> None:
     if cold:
         with turn(ctx):
-            _again(ctx, job, lambda: _cold(ctx, job, image))
+            _retried(ctx, job, lambda: _cold(ctx, job, image))
         return
+    if not _from_template(ctx, job, image):
+        _from_template(ctx, job, image, again=True)
+
+
+def _from_template(ctx: Context, job: _Job, image: Image, *, again: bool = False) -> bool:
+    """Make the lab of a template; False if that is now broken, since its RAM was not restored.
+
+    ``again``: the template was formed once more, so another would be no better: if its RAM is
+    not restored either, its disks boot.
+    """
     using = template.using(ctx, image, job.plan, job.spec, job.timeout)
-    with using as manifest, turn(ctx):
-        allotted, prepared = _again(ctx, job, lambda: _clone(ctx, job, image, manifest))
+    with using as captured, turn(ctx):
+        manifest = captured
+        try:
+            made = _retried(ctx, job, lambda: _clone(ctx, job, image, manifest))
+        except RestoreFailed as error:
+            _clear(ctx, job)
+            if not again:
+                template.mark_broken(ctx, manifest.key, unrestored(error))
+                return False
+            manifest = template.give_up_ram(ctx, captured, unrestored(error))
+            made = _retried(ctx, job, lambda: _clone(ctx, job, image, manifest))
+        allotted, prepared = made
         deadline = Deadline.after(job.timeout)
         if not manifest.warm:
             until_formed(ctx, allotted.nodes, job.plan, deadline)
         _hand_over(ctx, job, image, allotted, prepared, deadline)
+    return True
 
 
 def _cold(ctx: Context, job: _Job, image: Image) -> None:
@@ -156,17 +177,22 @@ def _why_cold(ctx: Context, manifest: Manifest) -> str:
     return why or "the template was captured without RAM"
 
 
-def _again(ctx: Context, job: _Job, make: Callable[[], T]) -> T:
+def _retried(ctx: Context, job: _Job, make: Callable[[], T]) -> T:
     """``make`` guests; once more from the start if a port was taken since it was found free."""
     for _ in range(TRIES - 1):
         try:
             return make()
         except PortTaken as error:
             ctx.progress.note("ports", f"{error}; trying others")
-            release(ctx, job.owner)
-            for node in ctx.store.nodes.of(job.owner.name):
-                ctx.store.nodes.remove(job.owner.name, node.name)
+            _clear(ctx, job)
     return make()
+
+
+def _clear(ctx: Context, job: _Job) -> None:
+    """Remove what was made of the lab's nodes, to make them again."""
+    release(ctx, job.owner)
+    for node in ctx.store.nodes.of(job.owner.name):
+        ctx.store.nodes.remove(job.owner.name, node.name)
 
 
 def _hand_over(

@@ -156,7 +156,10 @@ class ImageView:
 
 @dataclass(frozen=True)
 class TemplateView:
-    """A template. ``state``: building, ready, broken; ``warm``: RAM is part of it."""
+    """A template. ``state``: building, ready, broken; ``warm``: its RAM is restored.
+
+    ``why``: why it is broken, or why its RAM is not restored any more; else empty.
+    """
 
     key: str
     blueprint: str
@@ -173,6 +176,7 @@ class TemplateView:
     form_seconds: float
     profile: str = ""
     use: Use = "current"
+    why: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from lifecycle_world import World, make_image, make_lab
 
+from lab import host
 from lab.errors import Interrupted
 from lab.lifecycle.context import Context
 from lab.locks import lock
@@ -35,7 +35,7 @@ def called_off(ctx: Context) -> Context:
 def all_turns(ctx: Context) -> Iterator[None]:
     """Other labs are starting."""
     with ExitStack() as held:
-        for number in range(max(1, (os.cpu_count() or 1) // 2)):
+        for number in range(max(1, host.processors() // 2)):
             held.enter_context(lock(ctx.home, "turn", str(number)))
         yield
 

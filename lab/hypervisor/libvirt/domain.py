@@ -3,6 +3,11 @@
 What libvirt has no words for goes into ``<qemu:commandline>``: RAM in a file of our choice
 (a second ``-machine`` merges with libvirt's own), user-mode networking with forwarded
 ports, the private segment, and incoming device state.
+
+Guests have no balloon, virtio-mem or free page reporting, and are never migrated by postcopy: each
+of these discards RAM, for which QEMU before 8.1 punches holes into the file behind it, also through
+a private mapping (ram_block_discard_range in softmmu/physmem.c). A clone would destroy the
+template's RAM, and that of all its siblings.
 """
 
 from __future__ import annotations
@@ -31,9 +36,10 @@ class Machine:
     ``run_as`` is the uid and gid that QEMU is to have, None where libvirt is not the
     system's and everything runs as the user. ``apparmor``: libvirt confines guests with it.
     ``tsc_khz``: how fast the time stamp counter of emulated guests counts, 0 if they find out.
-    ``why_emulated``: why there is no KVM, for people. ``sockets``: the directory for the sockets of
-    guests' ports, None where libvirt has a short one: its own for an ordinary user is too long for
-    a socket's path (107 bytes) from a login name of 13 characters on, with libvirt 8 and 9.
+    ``why_emulated``: why there is no KVM, for people; ``remedy``: what to do about that.
+    ``sockets``: the directory for the sockets of guests' ports, None where libvirt has a short one:
+    its own for an ordinary user is too long for a socket's path (107 bytes) from a login name of 13
+    characters on, with libvirt 8 and 9.
     """
 
     emulator: str
@@ -47,6 +53,7 @@ class Machine:
     tsc_khz: int = 0
     why_emulated: str = ""
     sockets: Path | None = None
+    remedy: str = ""
 
 
 _HALT = {"error_policy": "stop", "rerror_policy": "report"}
@@ -71,6 +78,9 @@ def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: bool = False) ->
     _os(domain, guest, machine)
     features = ET.SubElement(domain, "features")
     ET.SubElement(features, "acpi")
+    if machine.accelerator == "kvm":
+        # Nobody reads its counters, and hosts that are guests themselves refuse registers of it.
+        ET.SubElement(features, "pmu", state="off")
     cpu = ET.SubElement(domain, "cpu", mode=machine.cpu_mode)
     for name in machine.cpu_without:
         ET.SubElement(cpu, "feature", policy="disable", name=name)
