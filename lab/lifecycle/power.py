@@ -89,7 +89,7 @@ def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float, pace
         with turn(ctx):
             bring_back(ctx, record, wanted, timeout, pace)
         ctx.store.labs.update(name, state="ready")
-    return lab(ctx, name)
+    return lab(ctx, name, proved=True)
 
 
 def bring_back(
