@@ -11,10 +11,11 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from lab.blueprints import blueprint
-from lab.errors import InvalidSpec, LabError
+from lab.blueprints import Blueprint, blueprint
+from lab.errors import InvalidSpec, LabError, NotReady
 from lab.hypervisor import Guest
 from lab.lifecycle.reach import account_of
 from lab.lifecycle.ready import THROUGH_PORT, ask_node, through_port
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from lab.lifecycle.ready import Ask
     from lab.state.records import LabRecord
 
-WITHIN = 0.8
+WITHIN = 0.7
 """Seconds in which all nodes of all labs must have answered; who has not is unreachable."""
 
 _THREADS = 256
@@ -63,19 +64,21 @@ def observe(
     found: dict[Key, Observed] = {}
     questions: dict[Key, Callable[[], Observed]] = {}
     for record, nodes in labs:
-        ask = _way(ctx, record, within)
+        plan = _plan(record)
+        account = account_of(ctx, record)
         for node in nodes:
             key = (record.name, node.name)
             guest = guests.get(node.guest)
             state: NodeState = guest.state if guest else "stopped"
             if state != "running":
-                found[key] = Observed(state, (_unmet(node, f"the guest is {state}"),))
-            elif isinstance(ask, str):
-                found[key] = Observed("unreachable", (_unmet(node, ask),))
+                found[key] = _silent(record, node, plan, f"the guest is {state}", state)
+            elif plan is None or not record.user:
+                why = "it has no account yet" if plan else f"unknown blueprint {record.blueprint}"
+                found[key] = _silent(record, node, plan, why)
             else:
-                silent = f"no answer within {within:g} s"
-                found[key] = Observed("unreachable", (_unmet(node, silent),))
-                questions[key] = _question(record, node, ask)
+                found[key] = _silent(record, node, plan, f"no answer within {within:g} s")
+                ask = through_port(plan, account, ctx.sql, patience=within)
+                questions[key] = partial(_question, record, node, plan, ask)
     return found | _answers(questions, Deadline.after(within))
 
 
@@ -105,32 +108,38 @@ def node_state(requirements: Sequence[tuple[Requirement, NodeState]]) -> NodeSta
     return next((state for state in worst if state in unmet), "ready")
 
 
-def _way(ctx: Context, record: LabRecord, within: float) -> Ask | str:
-    """How nodes of a lab are asked, or why they cannot be."""
-    if not record.user:
-        return "it has no account yet"
+def _plan(record: LabRecord) -> Blueprint | None:
     try:
-        plan = blueprint(record.blueprint)
-    except InvalidSpec as error:
-        return error.what
-    return through_port(plan, account_of(ctx, record), ctx.sql, patience=within)
+        return blueprint(record.blueprint)
+    except InvalidSpec:
+        return None  # of another version of lab
 
 
-def _question(record: LabRecord, node: Node, ask: Ask) -> Callable[[], Observed]:
-    plan = blueprint(record.blueprint)
-
-    def question() -> Observed:
-        try:
-            answered = ask_node(node, record.node_count, plan, ask, THROUGH_PORT)
-        except (LabError, OSError) as error:
-            return Observed("unreachable", (_unmet(node, str(error)),))
-        return Observed(node_state(answered), tuple(found for found, _ in answered))
-
-    return question
+def _question(record: LabRecord, node: Node, plan: Blueprint, ask: Ask) -> Observed:
+    try:
+        answered = ask_node(node, record.node_count, plan, ask, THROUGH_PORT)
+    except (LabError, OSError) as error:
+        return _silent(record, node, plan, str(error))
+    return Observed(node_state(answered), tuple(found for found, _ in answered))
 
 
-def _unmet(node: Node, found: str) -> Requirement:
-    return Requirement(node.name, "SQL", THROUGH_PORT, met=False, found=found)
+def _silent(
+    record: LabRecord,
+    node: Node,
+    plan: Blueprint | None,
+    why: str,
+    state: NodeState = "unreachable",
+) -> Observed:
+    """A node that gave no answer: ``why``, and all that is therefore not known."""
+
+    def refuse(_: Node) -> Mapping[str, str]:
+        raise NotReady(why)
+
+    if plan is None:
+        unmet = Requirement(node.name, "SQL", THROUGH_PORT, met=False, found=why)
+        return Observed(state, (unmet,))
+    asked = ask_node(node, record.node_count, plan, refuse, THROUGH_PORT)
+    return Observed(state, tuple(found for found, _ in asked))
 
 
 def _answers(
