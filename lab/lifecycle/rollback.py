@@ -66,7 +66,7 @@ def rollback(
                 power.bring_back(ctx, record, nodes, timeout)
         unfinished.end(ctx, name)
         ctx.store.labs.update(name, state="ready")
-    return lab(ctx, name)
+    return lab(ctx, name, proved=True)
 
 
 def _from_origin(

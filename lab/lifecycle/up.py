@@ -97,7 +97,7 @@ def up(
             with ctx.store.transaction():
                 lease = _lease(job.spec, ctx.store.labs.get(job.owner.name))
                 ctx.store.labs.update(job.owner.name, state="ready", ready_seconds=took, **lease)
-            return look_at(ctx, job.owner.name, steps=ctx.progress.steps)
+            return look_at(ctx, job.owner.name, steps=ctx.progress.steps, proved=True)
         except BaseException as error:
             _give_up(ctx, job, error, keep=keep_failed)
             raise

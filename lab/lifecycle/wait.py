@@ -53,7 +53,7 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
     ask = through_port(plan, account_of(ctx, record_of(ctx, name)), ctx.sql)
     until_ready(ctx, nodes_of(ctx, name), plan, ask, deadline, pause=_LOOK_EVERY)
     _note(ctx, name)
-    return lab(ctx, name)
+    return lab(ctx, name, proved=True)
 
 
 def _note(ctx: Context, name: str) -> None:

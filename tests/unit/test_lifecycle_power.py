@@ -102,7 +102,7 @@ def test_a_node_that_cannot_write_is_told_and_goes_on(world: World) -> None:
         assert isinstance(ctx.hypervisor, FakeHypervisor)
         ctx.hypervisor.halt(N1, why)
         view = lab(ctx, "shop")
-        assert (view.state, [node.why for node in view.nodes]) == ("degraded", [why, ""])
+        assert (view.state, [node.why for node in view.nodes]) == ("not-primary", [why, ""])
         halted = next(line for line in lab_text(view, 0).splitlines() if "halted" in line)
         assert why in halted
         assert "`lab start shop`" in halted

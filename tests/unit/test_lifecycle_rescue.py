@@ -86,7 +86,7 @@ def test_one_of_many_does_not_start_alone(world: World) -> None:
         with pytest.raises(NotReady, match="newer data"):
             power.start_node(ctx, "shop", "n2", timeout=10, pace=FAST)
         assert time.monotonic() - began < 5
-        assert lab(ctx, "shop").state == "degraded"
+        assert lab(ctx, "shop").state == "unreachable"
         assert power.start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
 
 
