@@ -70,3 +70,29 @@ def test_output_is_shown_that_came_before_anything_read_it(tmp_path: Path) -> No
     done = run(tmp_path, makefile("true", f"echo '{SUMMARY}'"), f"{programs}:{PATH}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == SUMMARY
+
+
+VIRSH = """\
+#!/bin/sh
+case "$*" in
+*" list "*) cat "{here}/guests" ;;
+*dumpxml*) echo "<source file='{here}/place/disk'/>" ;;
+*destroy*) echo "$*" >>"{here}/destroyed" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_guests_left_in_a_kept_place_are_removed(tmp_path: Path, *, ours: bool) -> None:
+    """Protects the host from guests of tests that were killed, and the guests of others."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "virsh").write_text(VIRSH.format(here=tmp_path))
+    (programs / "virsh").chmod(0o755)
+    (tmp_path / "guests").touch()
+    place = tmp_path / ("place" if ours else "other")
+    left = f"echo {place} >>$$LAB_CI_RUN/homes; echo left >{tmp_path}/guests; echo '{SUMMARY}'"
+    done = run(tmp_path, makefile("true", left), f"{programs}:{PATH}")
+    assert done.stdout.splitlines()[-1] == SUMMARY
+    assert (tmp_path / "destroyed").exists() == ours
+    assert ("left alone" in done.stdout) != ours
