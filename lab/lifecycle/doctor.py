@@ -58,7 +58,9 @@ def _process_1(settings: Settings) -> Iterator[Finding]:
     if session.Login().systemd or session.reaps(session.PROMPT):
         yield Finding("process 1", "ok", "reaps orphans")
     elif find("tini"):
-        yield Finding("process 1", "ok", "does not reap orphans at once; libvirtd runs below tini")
+        yield Finding(
+            "process 1", "ok", "does not reap orphans at once: libvirtd is started below tini"
+        )
     else:
         advice = "install the package tini, or start the container with an init"
         yield Finding("process 1", "warn", "does not reap orphans: guests may not end", advice)
