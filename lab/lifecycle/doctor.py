@@ -31,6 +31,7 @@ def doctor(settings: Settings) -> list[Finding]:
     """Look at everything; never raises for what it finds."""
     return [
         *_machine(),
+        *_process_1(settings),
         *_memory(settings),
         *kernel_limits(committed_memory(settings) or 0),
         *_space(settings),
@@ -47,6 +48,23 @@ def _machine() -> Iterator[Finding]:
     yield Finding("system", "ok", system.describe())
     yield Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")
     yield Finding("processors", "ok", str(host.processors()))
+
+
+def _process_1(settings: Settings) -> Iterator[Finding]:
+    """Whether ended guests vanish from the process table: libvirtd waits until they have."""
+    if hypervisor_of(settings) != "libvirt" or system.system() != "linux":
+        return
+    from lab.hypervisor.libvirt import session
+
+    if session.Login().systemd or session.reaps(session.PROMPT):
+        yield Finding("process 1", "ok", "reaps orphans")
+    elif find("tini"):
+        yield Finding(
+            "process 1", "ok", "does not reap orphans at once: libvirtd is started below tini"
+        )
+    else:
+        advice = "install the package tini, or start the container with an init"
+        yield Finding("process 1", "warn", "does not reap orphans: guests may not end", advice)
 
 
 def _memory(settings: Settings) -> Iterator[Finding]:

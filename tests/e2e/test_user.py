@@ -10,10 +10,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import time
+from pathlib import Path
 
 import pytest
 from user_site import User, account, another_machine, command, give_checkout, login_name
+
+from lab.wait import Deadline, until
 
 pytestmark = [
     pytest.mark.e2e,
@@ -75,8 +79,43 @@ def test_make_up_as_an_ordinary_user() -> None:
     with account() as (user, uid):
         first_command(user)
         nothing_is_left(user, 30)
-        rest = [line for _, line in user.processes(uid) if "libvirtd" not in line]
-        assert rest == []
+        daemons = ("libvirtd", "virtlogd")  # which end when they were idle for two minutes
+        lines = [line for _, line in user.processes(uid)]
+        assert [line for line in lines if not any(name in line for name in daemons)] == []
+
+
+STARTED = """\
+import subprocess, sys, time
+from images.isolate import check, isolated
+check()
+subprocess.Popen([*isolated(network=False), "sh", "-c", "touch x; chown 33:33 x; sleep 4242"])
+time.sleep(60)
+"""
+
+
+def test_a_killed_build_of_a_user_leaves_no_process() -> None:
+    """Protects users' machines: the kernel ends what is in the namespace of a build."""
+    if why := unprepared():
+        pytest.skip(why)
+    with account() as (user, uid):
+        give_checkout(user, "checkout")
+        script = f"cd checkout && (python3 -c '{STARTED}' & echo $! >../build)"
+        user.run(f"{script} >/dev/null 2>&1", timeout=30)
+        home = Path("/home") / user.name
+        owned = until(lambda: _owner(home / "checkout/x") or None, Deadline.after(20.0))
+        assert owned not in (None, 0, uid), "it belongs to a subordinate id"
+        os.kill(int((home / "build").read_text()), signal.SIGKILL)
+        gone = until(lambda: not user.processes(uid) or None, Deadline.after(10.0))
+        assert gone, user.processes(uid)
+
+
+def _owner(path: Path) -> int | None:
+    """The owner of a file once that is not root or a login user's."""
+    try:
+        uid = path.stat().st_uid
+    except FileNotFoundError:
+        return None
+    return uid if uid >= 100_000 else None
 
 
 @pytest.mark.slow

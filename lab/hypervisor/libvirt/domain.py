@@ -21,6 +21,7 @@ from xml.etree import ElementTree as ET
 from lab.guest.network import segment_group
 from lab.hypervisor import DirectBoot, Disk, GuestSpec
 from lab.hypervisor.agent import GUEST_AGENT, PERSONALISE
+from lab.names import GuestName
 
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 LAB_NAMESPACE = "urn:lab:guest:1"
@@ -100,7 +101,17 @@ def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: bool = False) ->
 
 def domain_uuid(guest: GuestSpec) -> uuid.UUID:
     """The same guest always has the same UUID; another home's guest another one."""
-    return uuid.uuid5(uuid.NAMESPACE_URL, f"urn:lab:{guest.tags.get('home', '')}:{guest.name}")
+    return _uuid(guest.tags.get("home", ""), guest.name)
+
+
+def _uuid(home: str, name: GuestName) -> uuid.UUID:
+    return uuid.uuid5(uuid.NAMESPACE_URL, f"urn:lab:{home}:{name}")
+
+
+def port_sockets(sockets: Path, home: str, name: GuestName) -> dict[str, Path]:
+    """The sockets of a guest's ports below ``sockets``, by the name of the port."""
+    short = _uuid(home, name).hex[:8]
+    return {GUEST_AGENT: sockets / f"{short}.agent", PERSONALISE: sockets / f"{short}.lab"}
 
 
 def read_tags(xml: str) -> dict[str, str]:
@@ -149,11 +160,11 @@ def _devices(domain: ET.Element, guest: GuestSpec, machine: Machine) -> None:
     serial = ET.SubElement(devices, "serial", type="pty")
     ET.SubElement(serial, "log", file=str(guest.console_log), append="on")
     ET.SubElement(serial, "target", type="isa-serial", port="0")
-    for name, end in ((GUEST_AGENT, "agent"), (PERSONALISE, "lab")):
+    for name in (GUEST_AGENT, PERSONALISE):
         channel = ET.SubElement(devices, "channel", type="unix")
         if machine.sockets is not None:
-            path = machine.sockets / f"{domain_uuid(guest).hex[:8]}.{end}"
-            ET.SubElement(channel, "source", mode="bind", path=str(path))
+            paths = port_sockets(machine.sockets, guest.tags.get("home", ""), guest.name)
+            ET.SubElement(channel, "source", mode="bind", path=str(paths[name]))
         ET.SubElement(channel, "target", type="virtio", name=name)
     rng = ET.SubElement(devices, "rng", model="virtio")
     _text(rng, "backend", "/dev/urandom", model="random")

@@ -40,7 +40,7 @@ from lab.hypervisor.agent import AgentChannel
 from lab.hypervisor.libvirt import access, logs, memory, segments, session
 from lab.hypervisor.libvirt.channel import DomainPorts
 from lab.hypervisor.libvirt.connection import connect, default_uri, translated
-from lab.hypervisor.libvirt.domain import Machine, domain_xml, memory_path, read_tags
+from lab.hypervisor.libvirt.domain import Machine, domain_xml, memory_path, port_sockets, read_tags
 from lab.hypervisor.libvirt.probe import depended_on, host_cpu, probe
 from lab.names import GuestName
 from lab.wait import Deadline, attempts
@@ -205,8 +205,13 @@ class LibvirtHypervisor:
 
     def forget(self, guests: Sequence[GuestName]) -> None:
         """See Hypervisor."""
-        there = self.names()
-        logs.remove([guest for guest in guests if guest not in there])
+        ended = sorted(set(guests) - self.names())
+        logs.remove(ended)
+        if (sockets := self.machine.sockets) is not None:
+            # libvirt removes them, unless it was killed together with its guests.
+            for guest in ended:
+                for path in port_sockets(sockets, self._home, guest).values():
+                    path.unlink(missing_ok=True)
 
     def redirected(self) -> dict[int, GuestName]:
         """See Hypervisor; QEMU listens at its ports itself."""
