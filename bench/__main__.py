@@ -25,6 +25,8 @@ PREFACE = """\
 clones them in a scratch home that it removes afterwards, in about a quarter of an hour on two
 cores. `.venv/bin/python scripts/bench.py --quick` takes fewer runs, `--json FILE` keeps all
 samples, `--write` renders this page. Targets are for two cores without KVM; figures are medians.
+A connection to libvirt is open meanwhile: systemd would end its daemon between two labs, and the
+next one would wait for its start.
 """
 
 

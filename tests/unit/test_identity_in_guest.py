@@ -92,7 +92,7 @@ def port(tmp_path: Path) -> Iterator[Port]:
 def test_a_clone_looks_often_and_a_lab_seldom(tmp_path: Path) -> None:
     """Protects starts, which wait for this, and idle hosts, whose guests would wake for nothing.
 
-    A file in the port's place is at its end whenever it is read, as a port whose other end is closed.
+    A file in the port's place is at its end when it is read, like a port whose other end is closed.
     """
     port = tmp_path / "dev/vport0p2"
     for directory in (port.parent, tmp_path / "ports/vport0p2"):

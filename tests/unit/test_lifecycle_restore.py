@@ -21,6 +21,7 @@ from lab.lifecycle.context import Context
 from lab.lifecycle.down import down
 from lab.lifecycle.gc import gc
 from lab.lifecycle.look import lab
+from lab.lifecycle.preview import preview
 from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
@@ -122,6 +123,8 @@ def test_where_no_ram_is_restored_the_lab_boots(world: World) -> None:
         later = up(ctx, named("later"))
         assert (later.started, later.why_cold) == ("cold", view.why_cold)
         assert not any("form" in note for note in world.notes)
+        planned = preview(ctx, named("next"))
+        assert (planned.start, planned.why_cold) == ("cold", view.why_cold)
     with world.open() as ctx:
         for name in ("shop", "later"):
             assert power.stop(ctx, name).state == "stopped"

@@ -240,7 +240,5 @@ def test_a_template_lives_in_the_past_or_not_at_all(world: World) -> None:
         make_template(ctx)
         view = up(ctx, named("shop"))
         for node in ctx.store.nodes.of(view.name):
-            assert (
-                abs(ctx.hypervisor.channel(GuestName(node.guest)).clock(timeout=1) - time.time())
-                < 1
-            )
+            channel = ctx.hypervisor.channel(GuestName(node.guest))
+            assert abs(channel.clock(timeout=1) - time.time()) < 1

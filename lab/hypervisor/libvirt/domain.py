@@ -53,8 +53,8 @@ class Machine:
     firmware: str = ""
     tsc_khz: int = 0
     why_emulated: str = ""
-    sockets: Path | None = None
     remedy: str = ""
+    sockets: Path | None = None
 
 
 _HALT = {"error_policy": "stop", "rerror_policy": "report"}
