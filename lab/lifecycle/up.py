@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from lab.blueprints import Blueprint, blueprint
-from lab.errors import Busy, Conflict, InvalidSpec, LabError, PortTaken
+from lab.errors import Busy, Conflict, InvalidSpec, LabError, NotReady, PortTaken
 from lab.lifecycle import image as images
 from lab.lifecycle import template
 from lab.lifecycle.captured import Manifest
@@ -35,6 +35,8 @@ from lab.state.records import LabRecord, NodeRecord
 from lab.wait import Deadline
 
 T = TypeVar("T")
+
+_KEEP = "`--keep-failed` keeps the guests for a look"
 
 
 @dataclass(frozen=True)
@@ -238,7 +240,9 @@ def _allot(
 
 
 def _give_up(ctx: Context, job: _Job, error: BaseException, *, keep: bool) -> None:
-    """Undo everything, or keep the guests for a look; ``error`` stays the one that is told."""
+    """Undo everything, or keep the guests for a look; ``error`` stays the one that is raised."""
+    if isinstance(error, NotReady) and not keep:
+        error.hint = ", ".join(filter(None, (error.hint, _KEEP)))
     try:
         if keep:
             lease = _lease(job.spec, ctx.store.labs.get(job.owner.name))
