@@ -17,7 +17,7 @@ from lab.errors import Busy
 from lab.paths import Home, is_full, unwritable
 from lab.wait import Deadline, attempts
 
-LockKind = Literal["lab", "template", "image", "state", "turn"]
+LockKind = Literal["lab", "template", "image", "state", "boot", "restore"]
 
 PROBE_GRACE = 0.05
 """Seconds before a lock counts as busy; ``held`` takes a free one for microseconds."""

@@ -125,7 +125,7 @@ def _make_of(ctx: Context, job: _Job, image: Image, *, cold: bool) -> None:
             _again(ctx, job, lambda: _cold(ctx, job, image))
         return
     using = template.using(ctx, image, job.plan, job.spec, job.timeout)
-    with using as manifest, turn(ctx):
+    with using as manifest, turn(ctx, warm=manifest.warm):
         allotted, prepared = _again(ctx, job, lambda: _clone(ctx, job, image, manifest))
         deadline = Deadline.after(job.timeout)
         if not manifest.warm:

@@ -36,7 +36,7 @@ def all_turns(ctx: Context) -> Iterator[None]:
     """Other labs are starting."""
     with ExitStack() as held:
         for number in range(max(1, (os.cpu_count() or 1) // 2)):
-            held.enter_context(lock(ctx.home, "turn", str(number)))
+            held.enter_context(lock(ctx.home, "restore", str(number)))
         yield
 
 
