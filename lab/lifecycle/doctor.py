@@ -20,6 +20,7 @@ from lab.lifecycle.ports import check_published
 from lab.lifecycle.reach import warning
 from lab.lifecycle.views import Finding
 from lab.names import is_loopback
+from lab.paths import RESERVE, mount_point
 from lab.run import find
 from lab.settings import Settings
 from lab.spec import format_size
@@ -110,10 +111,16 @@ def _space(settings: Settings) -> Iterator[Finding]:
     existing = next(p for p in (root, *root.parents) if p.exists())
     free = shutil.disk_usage(existing).free
     low = free < settings.space_floor + (3 << 30)
+    found = f"{format_size(free)} free at {existing}"
+    if free < RESERVE:
+        found = f"the file system at {mount_point(existing)} is full: {found}"
+        advice = "`lab gc` removes leftovers, `lab down` a lab"
+        yield Finding("space", "fail", found, advice)
+        return
     yield Finding(
         "space",
         "warn" if low else "ok",
-        f"{format_size(free)} free at {existing}, {format_size(settings.space_floor)} is kept free",
+        f"{found}, {format_size(settings.space_floor)} is kept free",
         "an image build needs 3G more" if low else "",
     )
 

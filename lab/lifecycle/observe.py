@@ -65,7 +65,6 @@ def observe(
     questions: dict[Key, Callable[[], Observed]] = {}
     for record, nodes in labs:
         plan = _plan(record)
-        account = account_of(ctx, record)
         for node in nodes:
             key = (record.name, node.name)
             guest = guests.get(node.guest)
@@ -77,7 +76,8 @@ def observe(
                 found[key] = _silent(record, node, plan, why)
             else:
                 found[key] = _silent(record, node, plan, f"no answer within {within:g} s")
-                ask = through_port(plan, account, ctx.sql, patience=within)
+                # Here, as it loads the client: listing labs that do not run must not pay for that.
+                ask = through_port(plan, account_of(ctx, record), ctx.sql, patience=within)
                 questions[key] = partial(_question, record, node, plan, ask)
     return found | _answers(questions, Deadline.after(within))
 

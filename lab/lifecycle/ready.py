@@ -26,6 +26,7 @@ Ask = Callable[[Node], Mapping[str, str]]
 """Puts the blueprint's question to a node; raises LabError while there is no answer."""
 
 THROUGH_PORT = "SQL answers through its port"
+WAIT_LONGER = "`--timeout` waits longer"
 FROM_INSIDE = "SQL answers inside"
 
 _PATIENCE = 5.0
@@ -125,7 +126,6 @@ def first_missing(
                 raise NotReady(
                     f"{node.name} ended while it was waited for",
                     details=tail(ctx.home.console_log(node.guest)),
-                    hint="`--keep-failed` keeps the guests for a look",
                 )
             found = ask_node(node, len(nodes), blueprint, answer, way)
             missing = next((r for r, _ in found if not r.met), None)
@@ -142,7 +142,7 @@ def not_ready(ctx: Context, nodes: Sequence[Node], missing: Requirement) -> NotR
     return NotReady(
         f"{node.name} is not ready: required: {missing.what}; found: {missing.found}",
         details=_errors(ctx, node) or tail(ctx.home.console_log(node.guest)),
-        hint="`--timeout` waits longer, `--keep-failed` keeps the guests for a look",
+        hint=WAIT_LONGER,
     )
 
 

@@ -58,8 +58,8 @@ def rollback(
         nodes = move_taken(ctx, nodes)
         image = power.image_of(ctx, record)
         origin = _template(ctx, record, image) if label == ORIGIN else nullcontext()
-        # In this order: who makes the template anew holds it, and waits for a turn.
-        with origin as manifest, turn(ctx):
+        # In this order: a command that makes the template again holds it, and waits for a slot.
+        with origin as manifest, turn(ctx, warm=_warm(record, manifest, nodes)):
             if label == ORIGIN:
                 _from_origin(ctx, record, image, manifest, nodes, timeout)
             else:
@@ -85,7 +85,7 @@ def _from_origin(
     plan = blueprint(record.blueprint)
     whole = len(nodes) == record.node_count
     prepared = None
-    if manifest and manifest.warm and whole:
+    if manifest and _warm(record, manifest, nodes):
         power.check_memory(ctx, record, len(nodes))
         size = NodeSize(record.memory, record.cpus, record.disk)
         try:
@@ -106,6 +106,11 @@ def _from_origin(
     hand_over(ctx, nodes, plan, image.engine, account, prepared, deadline, cluster=cluster)
     if whole:
         ctx.store.labs.update(record.name, ready_seconds=time.time() - began)
+
+
+def _warm(record: LabRecord, manifest: Manifest | None, nodes: Sequence[Node]) -> bool:
+    """Whether RAM is restored: of the template that the whole lab is a clone of."""
+    return manifest is not None and manifest.warm and len(nodes) == record.node_count
 
 
 def _template(

@@ -202,19 +202,17 @@ def mark_broken(ctx: Context, name: str, why: str) -> None:
     ctx.store.templates.update(name, state="broken", why=why)
 
 
-def give_up_ram(ctx: Context, manifest: Manifest, why: str) -> Manifest:
+def give_up_ram(ctx: Context, name: str, why: str) -> None:
     """Have labs boot the disks of a template from now on; its lock is held, shared or not.
 
     Its RAM files stay until it is removed: others may be mapping them now.
     """
-    name = manifest.key
     ctx.progress.note(
         "template",
         f"labs of the template {name} boot from its disks: {why};"
         f" `lab template rm {name}` has the next `lab up` form it again",
     )
     ctx.store.templates.update(name, warm=False, why=why)
-    return manifest.without_ram(why)
 
 
 def _ensure(

@@ -9,7 +9,16 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from lab.blueprints import Blueprint, blueprint
-from lab.errors import Busy, Conflict, InvalidSpec, LabError, PortTaken, RestoreFailed
+from lab.errors import (
+    Busy,
+    Conflict,
+    HostUnfit,
+    InvalidSpec,
+    LabError,
+    NotReady,
+    PortTaken,
+    RestoreFailed,
+)
 from lab.lifecycle import image as images
 from lab.lifecycle import template
 from lab.lifecycle.captured import Manifest
@@ -35,6 +44,8 @@ from lab.state.records import LabRecord, NodeRecord
 from lab.wait import Deadline
 
 T = TypeVar("T")
+
+_KEEP = "`--keep-failed` keeps the guests for a look"
 
 
 @dataclass(frozen=True)
@@ -124,28 +135,28 @@ def _make_of(ctx: Context, job: _Job, image: Image, *, cold: bool) -> None:
         with turn(ctx):
             _retried(ctx, job, lambda: _cold(ctx, job, image))
         return
-    if not _from_template(ctx, job, image):
-        _from_template(ctx, job, image, again=True)
+    # Formed once more, then booted: a third template would fare no better than the second.
+    for refused in (template.mark_broken, template.give_up_ram, template.give_up_ram):
+        if _from_template(ctx, job, image, refused):
+            return
+    raise HostUnfit(
+        "the RAM of three templates in a row could not be restored",
+        hint="`lab up --cold` boots without a template; `lab template ls` shows the reasons",
+    )
 
 
-def _from_template(ctx: Context, job: _Job, image: Image, *, again: bool = False) -> bool:
-    """Make the lab of a template; False if that is now broken, since its RAM was not restored.
-
-    ``again``: the template was formed once more, so another would be no better: if its RAM is
-    not restored either, its disks boot.
-    """
+def _from_template(
+    ctx: Context, job: _Job, image: Image, refused: Callable[[Context, str, str], None]
+) -> bool:
+    """Make the lab of the template; False if its RAM was not restored: ``refused`` records why."""
     using = template.using(ctx, image, job.plan, job.spec, job.timeout)
-    with using as captured, turn(ctx):
-        manifest = captured
+    with using as manifest, turn(ctx, warm=manifest.warm):
         try:
             made = _retried(ctx, job, lambda: _clone(ctx, job, image, manifest))
         except RestoreFailed as error:
             _clear(ctx, job)
-            if not again:
-                template.mark_broken(ctx, manifest.key, unrestored(error))
-                return False
-            manifest = template.give_up_ram(ctx, captured, unrestored(error))
-            made = _retried(ctx, job, lambda: _clone(ctx, job, image, manifest))
+            refused(ctx, manifest.key, unrestored(error))
+            return False
         allotted, prepared = made
         deadline = Deadline.after(job.timeout)
         if not manifest.warm:
@@ -266,7 +277,9 @@ def _allot(
 
 
 def _give_up(ctx: Context, job: _Job, error: BaseException, *, keep: bool) -> None:
-    """Undo everything, or keep the guests for a look; ``error`` stays the one that is told."""
+    """Undo everything, or keep the guests for a look; ``error`` stays the one that is raised."""
+    if isinstance(error, NotReady) and not keep:
+        error.hint = ", ".join(filter(None, (error.hint, _KEEP)))
     try:
         if keep:
             lease = _lease(job.spec, ctx.store.labs.get(job.owner.name))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from lifecycle_world import World, make_image, make_lab
 
-from lab import host
 from lab.errors import Interrupted
 from lab.lifecycle.context import Context
+from lab.lifecycle.turn import slots_here
 from lab.locks import lock
 from lab.progress import Progress
 
@@ -35,8 +35,8 @@ def called_off(ctx: Context) -> Context:
 def all_turns(ctx: Context) -> Iterator[None]:
     """Other labs are starting."""
     with ExitStack() as held:
-        for number in range(max(1, host.processors() // 2)):
-            held.enter_context(lock(ctx.home, "turn", str(number)))
+        for number in range(slots_here()):
+            held.enter_context(lock(ctx.home, "restore", str(number)))
         yield
 
 

@@ -56,7 +56,10 @@ def test_an_inconsistent_node_is_given_data(world: World) -> None:
         assert power.start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
         assert query(ctx, "shop", "n1", "SELECT COUNT(*) FROM t").rows == ((0,),)
     assert [note for note in world.notes if note.startswith("n1: ")] == [
-        "n1: it does not fit the others' history; it is given the data of another node"
+        (
+            "n1: it does not fit the others' history;"
+            " its data are replaced by a state transfer (SST) from another node"
+        )
     ]
 
 
