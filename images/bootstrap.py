@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -75,6 +76,18 @@ def command(
     if mirror:
         argv.append(mirror)
     return argv
+
+
+def occupy(directory: str) -> list[str]:
+    """Setup hooks that put a file into ``directory`` of the root file system; empty: none.
+
+    Maintainer scripts that initialise an empty data directory, and start a server for that in the
+    host's network namespace, leave it alone then.
+    """
+    if not directory:
+        return []
+    inside = shlex.quote(directory)
+    return [f'mkdir -p "$1"{inside} && : >"$1"{inside}/.lab']
 
 
 def bootstrap(argv: Sequence[str], log: Path, progress: Progress) -> None:

@@ -17,8 +17,11 @@ from lab.progress import Progress
 from lab.run import require, run
 from lab.spec import GIB, format_size
 
-SPACE_NEEDED = 3 * GIB
+SPACE_NEEDED = 5 * GIB
 """Bytes that must be free where an image is built."""
+
+PROVISION_SECONDS = 900.0
+"""What a provision script may take: an emulated builder needs minutes for a first server start."""
 
 _TOOLS = {
     "mmdebstrap": "mmdebstrap",
@@ -117,6 +120,7 @@ def _bootstrap(job: _Job) -> None:
     if job.recipe.repository:
         setup = repository.setup_hooks(job.recipe.repository, job.out)
         customize = repository.customize_hooks(job.recipe.repository)
+    setup += bootstrap.occupy(job.recipe.occupied)
     packages = all_packages(job.recipe, job.guest)
     argv = bootstrap.command(
         job.root,
@@ -146,7 +150,7 @@ def _provision(job: _Job) -> None:
     for directory in (GUEST, job.recipe.directory):
         script = (directory / "provision").read_bytes()
         with job.log.open("ab") as log:
-            run([*_inside(job), "sh", "-x", "-s"], timeout=300, stdin=script, log=log)
+            run([*_inside(job), "sh", "-x", "-s"], timeout=PROVISION_SECONDS, stdin=script, log=log)
 
 
 def _inside(job: _Job) -> list[str]:

@@ -61,6 +61,8 @@ def pinned_key(repository: Repository, scratch: Path) -> Path:
             f"{repository.key_url} is not the key that the recipe trusts",
             hint=f"the recipe pins the fingerprint {repository.key_fingerprint}",
         )
+    # apt reads it as a user of its own; gpg's mode depends on the umask.
+    keyring.chmod(0o644)
     return keyring
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from images.build import SPACE_NEEDED
 from lab import host
 from lab.errors import LabError
 from lab.host import system, zfs
@@ -70,12 +71,12 @@ def _space(settings: Settings) -> Iterator[Finding]:
     root = settings.home.root
     existing = next(p for p in (root, *root.parents) if p.exists())
     free = shutil.disk_usage(existing).free
-    low = free < settings.space_floor + (3 << 30)
+    low = free < settings.space_floor + SPACE_NEEDED
     yield Finding(
         "space",
         "warn" if low else "ok",
         f"{format_size(free)} free at {existing}, {format_size(settings.space_floor)} is kept free",
-        "an image build needs 3G more" if low else "",
+        f"an image build needs {format_size(SPACE_NEEDED)} more" if low else "",
     )
 
 

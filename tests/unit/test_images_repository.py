@@ -165,6 +165,17 @@ def test_pinned_key_is_taken(served: Served, scratch: Path) -> None:
     assert fingerprints(keyring) == [served.owner.fingerprint]
 
 
+def test_apt_may_read_the_key_whatever_the_umask(served: Served, scratch: Path) -> None:
+    """apt checks signatures as a user of its own, who is not the one that made the file."""
+    (served.root / "key.asc").write_bytes(served.owner.public())
+    before = os.umask(0o077)
+    try:
+        keyring = repository.pinned_key(served.described, scratch)
+    finally:
+        os.umask(before)
+    assert keyring.stat().st_mode & 0o777 == 0o644
+
+
 def test_another_key_is_refused(served: Served, scratch: Path) -> None:
     (served.root / "key.asc").write_bytes(served.stranger.public())
     with pytest.raises(HostUnfit, match="not the key") as caught:
