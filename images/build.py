@@ -72,8 +72,9 @@ def build(
     once this returns: publish it then, or remove it with ``isolate.remove_tree``. ``mirror``
     is a Debian mirror's URL; empty for the default.
 
-    Raises HostUnfit (a tool, the network, space or a permission is missing), CommandFailed
-    (a step went wrong; with the log's last lines) or InvalidSpec.
+    Raises HostUnfit (a tool, the network, space or a permission is missing), RecipeFailed (the
+    recipe's own repository), CommandFailed (a step failed; with the log's last lines) or
+    InvalidSpec.
     """
     job = _Job(recipe, load_guest(), out, log, progress, mirror, layout)
     check_host(recipe, out)
@@ -131,7 +132,8 @@ def _bootstrap(job: _Job) -> None:
         setup=setup,
         customize=customize,
     )
-    bootstrap.bootstrap(argv, job.log, job.progress)
+    own = job.recipe.repository.urls if job.recipe.repository else ()
+    bootstrap.bootstrap(argv, job.log, job.progress, own)
 
 
 def _overlay(job: _Job) -> None:

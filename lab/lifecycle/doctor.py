@@ -10,14 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from images.build import SPACE_NEEDED
+from images.recipe import load
 from lab import host
 from lab.errors import LabError
 from lab.host import system, zfs
 from lab.hypervisor import Capabilities
+from lab.lifecycle import failures
 from lab.lifecycle.context import Context, hypervisor_of, open_context
+from lab.lifecycle.engine import OUT_OF_REACH, TITLES
 from lab.lifecycle.ports import check_published
 from lab.lifecycle.reach import warning
 from lab.lifecycle.views import Finding
+from lab.memory import recall
 from lab.names import is_loopback
 from lab.settings import Settings
 from lab.spec import format_size
@@ -45,6 +49,7 @@ def doctor(settings: Settings) -> list[Finding]:
         *_published(settings),
         *_bhyve(settings),
         *_guests(settings),
+        *_engines(settings),
         *_zfs(settings),
     ]
 
@@ -135,6 +140,21 @@ def _guests(settings: Settings) -> Iterator[Finding]:
             yield from _halted(ctx)
     except LabError as error:
         yield Finding("guests", "fail", str(error), error.hint)
+
+
+def _engines(settings: Settings) -> Iterator[Finding]:
+    """Preferred engines that are passed over, by what is remembered: nothing is asked."""
+    recipe = load("percona-xtradb-cluster")
+    answers = recall(settings.home.root / "reachable.json")
+    failed = failures.recent(settings.home)
+    for failure in failed.values():
+        why = f"step {failure.step}: {failure.what}"
+        yield Finding(failure.recipe, "warn", str(failure), failure.remedy, why)
+    repository = recipe.repository
+    known = answers.get(repository.urls[0]) if repository else None
+    if known is not None and not known[1] and recipe.name not in failed:
+        instead = f"`lab up pxc` uses {TITLES['mariadb']}"
+        yield Finding(recipe.name, "note", f"{OUT_OF_REACH}: {instead}")
 
 
 def of_hypervisor(capabilities: Capabilities) -> Iterator[Finding]:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from lab.blueprints import Blueprint, blueprint
-from lab.errors import Busy, Conflict, InvalidSpec, LabError, PortTaken
-from lab.lifecycle import image as images
+from lab.errors import Busy, Conflict, LabError, PortTaken
 from lab.lifecycle import template
 from lab.lifecycle.captured import Manifest
 from lab.lifecycle.claim import claimed, existing, pin
 from lab.lifecycle.clone import clone
 from lab.lifecycle.context import Context
-from lab.lifecycle.engine import image_for
+from lab.lifecycle.engine import made_of
 from lab.lifecycle.form import Formation, form, until_formed
 from lab.lifecycle.handover import hand_over
 from lab.lifecycle.identify import USER, Prepared, make_password, prepare
@@ -30,7 +29,7 @@ from lab.lifecycle.sql import Account
 from lab.lifecycle.turn import turn
 from lab.lifecycle.views import FIRST_USE, LabView
 from lab.names import Owner
-from lab.spec import LabSpec, format_size
+from lab.spec import LabSpec
 from lab.state.records import LabRecord, NodeRecord
 from lab.wait import Deadline
 
@@ -112,18 +111,12 @@ def _lease(spec: LabSpec, record: LabRecord) -> dict[str, float]:
 
 
 def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
-    with image_for(ctx, job.plan, job.spec) as image:
-        _check_disk(ctx, job.spec, image)
-        _make_of(ctx, job, image, cold=cold)
-
-
-def _make_of(ctx: Context, job: _Job, image: Image, *, cold: bool) -> None:
     if cold:
-        with turn(ctx):
+        with made_of(ctx, job.plan, job.spec, nullcontext) as (image, _), turn(ctx):
             _again(ctx, job, lambda: _cold(ctx, job, image))
         return
-    using = template.using(ctx, image, job.plan, job.spec, job.timeout)
-    with using as manifest, turn(ctx):
+    source = template.source(ctx, job.plan, job.spec, job.timeout)
+    with source as (image, manifest), turn(ctx):
         allotted, prepared = _again(ctx, job, lambda: _clone(ctx, job, image, manifest))
         deadline = Deadline.after(job.timeout)
         if not manifest.warm:
@@ -177,16 +170,6 @@ def _hand_over(
 ) -> None:
     account = allotted.account
     hand_over(ctx, allotted.nodes, job.plan, image.engine, account, prepared, deadline)
-
-
-def _check_disk(ctx: Context, spec: LabSpec, image: Image) -> None:
-    least = images.snapshots(ctx, image)[image.grows].size
-    if 0 < spec.size.disk < least:
-        raise InvalidSpec(
-            f"a node's disk cannot be {format_size(spec.size.disk)}: the image has"
-            f" {format_size(least)}",
-            hint="ask for more, or leave --disk out",
-        )
 
 
 @dataclass(frozen=True)
