@@ -15,6 +15,8 @@
       imports/<kind>.<key>/      0700, what arrives from elsewhere, until all of it is there
       logs/console/<guest>.log
       logs/images/<key>.log
+      reachable.json             which recipes' repositories answered, and when
+      failures.json              which recipes failed within the last day
       run/                       sockets
 """
 

@@ -10,15 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from images import isolate
-from images.build import TOOLS
+from images.build import SPACE_NEEDED, TOOLS
+from images.recipe import load
 from lab import host
 from lab.errors import LabError
 from lab.host import system, zfs
 from lab.hypervisor import Capabilities
+from lab.lifecycle import failures
 from lab.lifecycle.context import Context, hypervisor_of, open_context
+from lab.lifecycle.engine import OUT_OF_REACH, TITLES
 from lab.lifecycle.ports import check_published
 from lab.lifecycle.reach import warning
 from lab.lifecycle.views import Finding
+from lab.memory import recall
 from lab.names import is_loopback
 from lab.paths import RESERVE, mount_point
 from lab.run import find
@@ -41,6 +45,7 @@ def doctor(settings: Settings) -> list[Finding]:
         *_published(settings),
         *_bhyve(settings),
         *_guests(settings),
+        *_engines(settings),
         *_zfs(settings),
     ]
 
@@ -110,7 +115,7 @@ def _space(settings: Settings) -> Iterator[Finding]:
     root = settings.home.root
     existing = next(p for p in (root, *root.parents) if p.exists())
     free = shutil.disk_usage(existing).free
-    low = free < settings.space_floor + (3 << 30)
+    low = free < settings.space_floor + SPACE_NEEDED
     found = f"{format_size(free)} free at {existing}"
     if free < RESERVE:
         found = f"the file system at {mount_point(existing)} is full: {found}"
@@ -121,7 +126,7 @@ def _space(settings: Settings) -> Iterator[Finding]:
         "space",
         "warn" if low else "ok",
         f"{found}, {format_size(settings.space_floor)} is kept free",
-        "an image build needs 3G more" if low else "",
+        f"an image build needs {format_size(SPACE_NEEDED)} more" if low else "",
     )
 
 
@@ -192,6 +197,21 @@ def _guests(settings: Settings) -> Iterator[Finding]:
             yield from _halted(ctx)
     except LabError as error:
         yield Finding("guests", "fail", str(error), error.hint)
+
+
+def _engines(settings: Settings) -> Iterator[Finding]:
+    """Preferred engines that are passed over, by what is remembered: nothing is asked."""
+    recipe = load("percona-xtradb-cluster")
+    answers = recall(settings.home.root / "reachable.json")
+    failed = failures.recent(settings.home)
+    for failure in failed.values():
+        why = f"step {failure.step}: {failure.what}"
+        yield Finding(failure.recipe, "warn", str(failure), failure.remedy, why)
+    repository = recipe.repository
+    known = answers.get(repository.urls[0]) if repository else None
+    if known is not None and not known[1] and recipe.name not in failed:
+        instead = f"`lab up pxc` uses {TITLES['mariadb']}"
+        yield Finding(recipe.name, "note", f"{OUT_OF_REACH}: {instead}")
 
 
 def of_hypervisor(capabilities: Capabilities) -> Iterator[Finding]:

@@ -12,8 +12,9 @@ from images import isolate, manifest
 from images.key import image_key
 from images.recipe import Recipe, load
 from lab.blueprints import Engine
-from lab.errors import Conflict, InvalidSpec, NotFound
+from lab.errors import CommandFailed, Conflict, InvalidSpec, NotFound, RecipeFailed
 from lab.hypervisor import DirectBoot, FirmwareBoot
+from lab.lifecycle import failures
 from lab.lifecycle.context import Context
 from lab.lifecycle.hold import hold
 from lab.lifecycle.nodes import Image
@@ -49,24 +50,29 @@ def ensure(ctx: Context, recipe_name: str, profile: Profile) -> Image:
     """
     recipe = load(recipe_name)
     key = key_of(recipe, ctx.settings.layout, profile)
+    _ensure(ctx, recipe, key, profile)
+    return find(ctx, key)
+
+
+def _ensure(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
     if not ready(ctx, key):
         with hold(ctx, "image", key, unless=lambda: ready(ctx, key)) as held:
             if held and not there(ctx, key):
                 _build(ctx, recipe, key, profile)
-    return find(ctx, key)
 
 
 @contextmanager
-def using(ctx: Context, recipe_name: str, profile: Profile) -> Iterator[Image]:
-    """The image of a recipe, as ``ensure`` gives it; it is kept from removal in the block."""
-    recipe = load(recipe_name)
-    key = key_of(recipe, ctx.settings.layout, profile)
+def using(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> Iterator[Image]:
+    """The image of a recipe, as ``ensure`` gives it; it is kept from removal in the block.
+
+    ``key`` is its, as ``key_of`` has it.
+    """
     while True:
         with hold(ctx, "image", key, shared=True):
             if ready(ctx, key):
                 yield find(ctx, key)
                 return
-        ensure(ctx, recipe_name, profile)
+        _ensure(ctx, recipe, key, profile)
 
 
 @contextmanager
@@ -139,6 +145,7 @@ def snapshots(ctx: Context, image: Image) -> dict[str, VolumeSnapshot]:
 def build(ctx: Context, recipe_name: str, *, rebuild: bool = False) -> ImageView:
     """Build an image now. ``rebuild``: again, with what the mirror offers today.
 
+    An engine that failed within the last day is tried again by those that require none.
     Raises Conflict when the image to be rebuilt is in use.
     """
     recipe, profile = load(recipe_name), ctx.settings.profile_of("")
@@ -149,6 +156,7 @@ def build(ctx: Context, recipe_name: str, *, rebuild: bool = False) -> ImageView
             _build(ctx, recipe, key, profile)
     else:
         ensure(ctx, recipe_name, profile)
+    failures.withdraw(ctx, recipe_name)
     return image(ctx, key)
 
 
@@ -225,9 +233,12 @@ def _build(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
             make_directory(out, REACHABLE)
             log = ctx.home.image_log(key)
             layout = ctx.settings.layout
-            made = ctx.build(recipe, out, layout=layout, progress=ctx.progress, log=log)
+            kinds = (CommandFailed, RecipeFailed)
+            with failures.recorded(ctx, recipe, "could not be built", log, *kinds):
+                made = ctx.build(recipe, out, layout=layout, progress=ctx.progress, log=log)
             publish(ctx, key, made, profile, {})
         _is_ready(ctx, key, made, time.time() - began)
+        failures.withdraw(ctx, recipe.name)
 
 
 def adopt(

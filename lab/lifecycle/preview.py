@@ -8,7 +8,7 @@ from lab.errors import Conflict
 from lab.lifecycle import image as images
 from lab.lifecycle import template
 from lab.lifecycle.context import Context
-from lab.lifecycle.engine import key_for
+from lab.lifecycle.engine import choose, key_for
 from lab.lifecycle.preflight import preflight
 from lab.lifecycle.views import Preview
 from lab.spec import LabSpec
@@ -27,6 +27,8 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
     profile, key = ctx.settings.profile_of(spec.profile), key_for(ctx, plan, spec)
     record = ctx.store.images.find(key)
     built = record is not None and record.state == "ready"
+    if not built and not spec.image and (why := choose(ctx, plan, spec).why):
+        ctx.progress.note("engine", why)
     found = _template(ctx, key, plan, spec) if built else None
     why_cold = "asked for" if cold else _why_cold(ctx, found)
     return Preview(

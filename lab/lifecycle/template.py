@@ -6,18 +6,19 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Literal
 
+from images.recipe import load
 from lab.blueprints import Blueprint, blueprint
-from lab.errors import Conflict, HostUnfit, NotFound
+from lab.errors import CommandFailed, Conflict, HostUnfit, LabError, NotFound, NotReady
 from lab.hypervisor import DirectBoot, GuestShape
-from lab.lifecycle import captured
+from lab.lifecycle import captured, failures
 from lab.lifecycle.capture import capture, memory_file
 from lab.lifecycle.captured import Damaged, Manifest
 from lab.lifecycle.context import Context
-from lab.lifecycle.engine import image_for
+from lab.lifecycle.engine import made_of
 from lab.lifecycle.form import Formation, form
 from lab.lifecycle.hold import hold
 from lab.lifecycle.identify import rehearse
@@ -60,6 +61,26 @@ def using(
 
 
 @contextmanager
+def source(
+    ctx: Context, plan_: Blueprint, spec: LabSpec, timeout: float
+) -> Iterator[tuple[Image, Manifest]]:
+    """Image and template for ``spec``, made first if need be, of the engine that can be had.
+
+    As ``engine.made_of`` and ``using`` say.
+    """
+
+    def then(image: Image) -> AbstractContextManager[Manifest]:
+        return using(ctx, image, plan_, spec, timeout)
+
+    def lacks(image: Image) -> str:
+        key = key_of(ctx, image, plan_, spec)
+        return key if current(ctx, key) is None else ""
+
+    with made_of(ctx, plan_, spec, then, lacks) as found:
+        yield found
+
+
+@contextmanager
 def kept(ctx: Context, name: str, image: Image) -> Iterator[Manifest | None]:
     """The template ``name``, kept from removal in the block; None if it is not sound."""
     with lock(ctx.home, "template", name, shared=True):
@@ -99,12 +120,8 @@ def is_for(name: str, key: str) -> bool:
 
 def build(ctx: Context, spec: LabSpec) -> TemplateView:
     """Make the template for ``spec`` now, if it does not exist."""
-    plan_ = blueprint(spec.blueprint)
     preflight(ctx, spec)
-    with (
-        image_for(ctx, plan_, spec) as image,
-        using(ctx, image, plan_, spec, ctx.settings.ready_timeout) as manifest,
-    ):
+    with source(ctx, blueprint(spec.blueprint), spec, ctx.settings.ready_timeout) as (_, manifest):
         return view(ctx.store.templates.get(manifest.key))
 
 
@@ -277,13 +294,33 @@ def _make(
             (lambda node: memory_file(ctx, node, spec.size.memory)) if warm else None,
         )
         with turn(ctx):
-            form(ctx, formation, timeout)
+            with _engines_failure(ctx, image, spec, NotReady):
+                form(ctx, formation, timeout)
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
-                rehearse(ctx, nodes, timeout=timeout)
+                with _engines_failure(ctx, image, spec, NotReady, CommandFailed):
+                    rehearse(ctx, nodes, timeout=timeout)
                 if warm:
                     _check_clocks(ctx, nodes)
                 manifest = capture(ctx, name, nodes, image, warm=warm)
         finish(ctx, manifest, time.time() - began)
+    if not spec.image:
+        failures.withdraw(ctx, image.recipe)
+
+
+def _engines_failure(
+    ctx: Context, image: Image, spec: LabSpec, *kinds: type[LabError]
+) -> AbstractContextManager[None]:
+    """Record what fails in the block as the engine's failure (failures.py).
+
+    Not if the user chose the image, and not if it has formed a cluster before: the same image
+    works here then.
+    """
+    if spec.image or any(
+        r.image == image.key and r.state != "building" for r in ctx.store.templates.all()
+    ):
+        return nullcontext()
+    log = ctx.home.image_log(image.key)
+    return failures.recorded(ctx, load(image.recipe), "could not form a cluster", log, *kinds)
 
 
 def _check_clocks(ctx: Context, nodes: tuple[Node, ...]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -13,19 +13,17 @@ from lab.errors import (
     Busy,
     Conflict,
     HostUnfit,
-    InvalidSpec,
     LabError,
     NotReady,
     PortTaken,
     RestoreFailed,
 )
-from lab.lifecycle import image as images
 from lab.lifecycle import template
 from lab.lifecycle.captured import Manifest
 from lab.lifecycle.claim import claimed, existing, pin
 from lab.lifecycle.clone import clone, unrestored
 from lab.lifecycle.context import Context
-from lab.lifecycle.engine import image_for
+from lab.lifecycle.engine import made_of
 from lab.lifecycle.form import Formation, form, until_formed
 from lab.lifecycle.handover import hand_over
 from lab.lifecycle.identify import USER, Prepared, make_password, prepare
@@ -39,7 +37,7 @@ from lab.lifecycle.sql import Account
 from lab.lifecycle.turn import turn
 from lab.lifecycle.views import FIRST_USE, LabView
 from lab.names import Owner
-from lab.spec import LabSpec, format_size
+from lab.spec import LabSpec
 from lab.state.records import LabRecord, NodeRecord
 from lab.wait import Deadline
 
@@ -125,19 +123,13 @@ def _lease(spec: LabSpec, record: LabRecord) -> dict[str, float]:
 
 
 def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
-    with image_for(ctx, job.plan, job.spec) as image:
-        _check_disk(ctx, job.spec, image)
-        _make_of(ctx, job, image, cold=cold)
-
-
-def _make_of(ctx: Context, job: _Job, image: Image, *, cold: bool) -> None:
     if cold:
-        with turn(ctx):
+        with made_of(ctx, job.plan, job.spec, nullcontext) as (image, _), turn(ctx):
             _retried(ctx, job, lambda: _cold(ctx, job, image))
         return
     # Formed once more, then booted: a third template would fare no better than the second.
     for refused in (template.mark_broken, template.give_up_ram, template.give_up_ram):
-        if _from_template(ctx, job, image, refused):
+        if _from_template(ctx, job, refused):
             return
     raise HostUnfit(
         "the RAM of three templates in a row could not be restored",
@@ -145,12 +137,10 @@ def _make_of(ctx: Context, job: _Job, image: Image, *, cold: bool) -> None:
     )
 
 
-def _from_template(
-    ctx: Context, job: _Job, image: Image, refused: Callable[[Context, str, str], None]
-) -> bool:
+def _from_template(ctx: Context, job: _Job, refused: Callable[[Context, str, str], None]) -> bool:
     """Make the lab of the template; False if its RAM was not restored: ``refused`` records why."""
-    using = template.using(ctx, image, job.plan, job.spec, job.timeout)
-    with using as manifest, turn(ctx, warm=manifest.warm):
+    source = template.source(ctx, job.plan, job.spec, job.timeout)
+    with source as (image, manifest), turn(ctx, warm=manifest.warm):
         try:
             made = _retried(ctx, job, lambda: _clone(ctx, job, image, manifest))
         except RestoreFailed as error:
@@ -216,16 +206,6 @@ def _hand_over(
 ) -> None:
     account = allotted.account
     hand_over(ctx, allotted.nodes, job.plan, image.engine, account, prepared, deadline)
-
-
-def _check_disk(ctx: Context, spec: LabSpec, image: Image) -> None:
-    least = images.snapshots(ctx, image)[image.grows].size
-    if 0 < spec.size.disk < least:
-        raise InvalidSpec(
-            f"a node's disk cannot be {format_size(spec.size.disk)}: the image has"
-            f" {format_size(least)}",
-            hint="ask for more, or leave --disk out",
-        )
 
 
 @dataclass(frozen=True)
