@@ -55,8 +55,8 @@ def observe(
 ) -> dict[Key, Observed]:
     """Ask all nodes of ``labs`` at once; returns after ``within`` seconds at most.
 
-    ``within`` is the setting ``answer_timeout`` unless it is given. A node whose guest does not run is not asked. Raises nothing: what goes wrong is the node's
-    state.
+    ``within`` is the setting ``answer_timeout`` unless it is given. A node whose guest does not
+    run is not asked. Raises nothing: what goes wrong is the node's state.
     """
     within = within or ctx.settings.answer_timeout
     found: dict[Key, Observed] = {}
