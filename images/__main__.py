@@ -14,7 +14,7 @@ from typing import get_args
 
 from images.build import build
 from images.recipe import load
-from lab.errors import LabError
+from lab.errors import CommandFailed, LabError, RecipeFailed
 from lab.profile import Layout
 from lab.progress import Event, Progress
 
@@ -47,12 +47,16 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def told(error: LabError) -> dict[str, object]:
-    """An error as data: ``code``, ``what``, ``hint``, ``details``."""
+    """An error as data: ``code``, ``what``, ``hint``, ``details``.
+
+    ``recipe``: whether it may be the recipe's own fault, so that another could be built.
+    """
     return {
         "code": error.exit_code,
         "what": error.what,
         "hint": error.hint,
         "details": list(error.details),
+        "recipe": isinstance(error, (CommandFailed, RecipeFailed)),
     }
 
 

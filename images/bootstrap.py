@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from images.isolate import isolated
-from lab.errors import CommandFailed, HostUnfit
+from lab.errors import CommandFailed, HostUnfit, RecipeFailed
 from lab.progress import Progress
 from lab.run import run
 
@@ -37,6 +38,7 @@ _NETWORK = re.compile(
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|don't have enough free space")
 _UNTRUSTED = re.compile(r"NO_PUBKEY|is not signed|not available to verify|BADSIG|EXPKEYSIG")
 _ASIDE = re.compile(r"hook|chroot architecture|signed-by|received signal|^success")
+_URL = re.compile(r"https?://[^\s']+")
 _PHASE = re.compile(r"^I: ([a-z].*?)\.*$")
 
 
@@ -77,8 +79,23 @@ def command(
     return argv
 
 
-def bootstrap(argv: Sequence[str], log: Path, progress: Progress) -> None:
-    """Run mmdebstrap; raises HostUnfit for want of network, else CommandFailed."""
+def occupy(directory: str) -> list[str]:
+    """Setup hooks that put a file into ``directory`` of the root file system; empty: none.
+
+    Maintainer scripts that initialise an empty data directory, and start a server for that in the
+    host's network namespace, leave it alone then.
+    """
+    if not directory:
+        return []
+    inside = shlex.quote(directory)
+    return [f'mkdir -p "$1"{inside} && : >"$1"{inside}/.lab']
+
+
+def bootstrap(argv: Sequence[str], log: Path, progress: Progress, own: Sequence[str] = ()) -> None:
+    """Run mmdebstrap; raises HostUnfit or RecipeFailed for want of packages, else CommandFailed.
+
+    ``own``: the URLs of the recipe's own repository.
+    """
     env = {**os.environ, **_ENVIRONMENT}
     began = log.stat().st_size if log.exists() else 0
     with log.open("ab") as sink, phases(log, began, progress):
@@ -89,36 +106,62 @@ def bootstrap(argv: Sequence[str], log: Path, progress: Progress) -> None:
             failed = error
     with log.open("rb") as source:
         source.seek(began)
-        raise explain(failed, source.read().decode(errors="replace"))
+        raise explain(failed, source.read().decode(errors="replace"), own)
 
 
-def explain(error: CommandFailed, output: str) -> HostUnfit | CommandFailed:
-    """What the user should be told when ``error`` came with ``output``."""
+def explain(
+    error: CommandFailed, output: str, own: Sequence[str] = ()
+) -> HostUnfit | CommandFailed:
+    """The error for the user when ``error`` came with ``output``.
+
+    RecipeFailed where all that could not be had is at ``own``, the URLs of the recipe's own
+    repository: Debian's mirror did answer then.
+    """
     lines = [line for line in output.splitlines() if line.strip()]
     if full_disk(output):
         # The caller knows the figures.
         return CommandFailed(error.argv, error.status, stderr="\n".join(lines[-10:]))
-    telling = [line for line in lines if _UNTRUSTED.search(line)]
-    if telling:
+    untrusted = [line for line in lines if _UNTRUSTED.search(line)]
+    unreachable = [line for line in lines if _NETWORK.search(line)]
+    telling = untrusted or unreachable
+    gone = any(re.search(r"\b404\b", line) for line in telling)
+    if _only(own, untrusted + unreachable):
+        return RecipeFailed(
+            f"{own[0]} is not signed by the key that its recipe trusts"
+            if untrusted
+            else f"{own[0]} lacks a file that it lists"
+            if gone
+            else f"cannot reach {own[0]}",
+            hint="its owner may have a new key, which a newer version of this program knows"
+            if untrusted
+            else "try again in a few minutes; behind a proxy, set http_proxy",
+            details=telling[-5:],
+        )
+    if untrusted:
         return HostUnfit(
             "a package repository is not signed by a key that is trusted here",
             hint="update debian-archive-keyring, or ask the owner of the recipe's repository",
             details=telling[-5:],
         )
-    telling = [line for line in lines if _NETWORK.search(line)]
-    if telling and any(re.search(r"\b404\b", line) for line in telling):
-        return HostUnfit(
-            "the Debian mirror lacks a file that it lists",
-            hint="it is being updated: try again in a few minutes",
-            details=telling[-5:],
-        )
     if telling:
         return HostUnfit(
-            "cannot reach a Debian mirror",
-            hint="check the network; behind a proxy, set http_proxy",
+            "the Debian mirror lacks a file that it lists"
+            if gone
+            else "cannot reach a Debian mirror",
+            hint="it is being updated: try again in a few minutes"
+            if gone
+            else "check the network; behind a proxy, set http_proxy",
             details=telling[-5:],
         )
     return CommandFailed(error.argv, error.status, stderr="\n".join(lines[-10:]))
+
+
+def _only(own: Sequence[str], telling: Sequence[str]) -> bool:
+    """Whether these lines name URLs, and none that is not below one of ``own``."""
+    urls = [url for line in telling for url in _URL.findall(line)]
+    return bool(urls) and all(
+        any(url == base or url.startswith(f"{base}/") for base in own) for url in urls
+    )
 
 
 def full_disk(output: str) -> list[str]:

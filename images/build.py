@@ -17,10 +17,13 @@ from lab.progress import Progress
 from lab.run import require, run
 from lab.spec import GIB, format_size
 
-SPACE_NEEDED = 3 * GIB
+SPACE_NEEDED = 5 * GIB
 """Bytes that must be free where an image is built."""
 
-_TOOLS = {
+PROVISION_SECONDS = 900.0
+"""What a provision script may take: an emulated builder needs minutes for a first server start."""
+
+TOOLS = {
     "mmdebstrap": "mmdebstrap",
     "sgdisk": "gdisk",
     "mke2fs": "e2fsprogs",
@@ -30,7 +33,10 @@ _TOOLS = {
     "mcopy": "mtools",
     "mmd": "mtools",
     "tar": "tar",
+    "unshare": "util-linux",
+    "setpriv": "util-linux",
 }
+"""The programs that every build needs, and the packages that they are in."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +75,9 @@ def build(
     once this returns: publish it then, or remove it with ``isolate.remove_tree``. ``mirror``
     is a Debian mirror's URL; empty for the default.
 
-    Raises HostUnfit (a tool, the network, space or a permission is missing), CommandFailed
-    (a step went wrong; with the log's last lines) or InvalidSpec.
+    Raises HostUnfit (a tool, the network, space or a permission is missing), RecipeFailed (the
+    recipe's own repository), CommandFailed (a step failed; with the log's last lines) or
+    InvalidSpec.
     """
     job = _Job(recipe, load_guest(), out, log, progress, mirror, layout)
     check_host(recipe, out)
@@ -95,7 +102,7 @@ def build(
 
 def tools(recipe: Recipe) -> dict[str, str]:
     """The programs that are needed to build ``recipe``, and the packages that they are in."""
-    return {**_TOOLS, "gpg": "gpg"} if recipe.repository else _TOOLS
+    return {**TOOLS, "gpg": "gpg"} if recipe.repository else TOOLS
 
 
 def check_host(recipe: Recipe, out: Path) -> None:
@@ -117,6 +124,7 @@ def _bootstrap(job: _Job) -> None:
     if job.recipe.repository:
         setup = repository.setup_hooks(job.recipe.repository, job.out)
         customize = repository.customize_hooks(job.recipe.repository)
+    setup += bootstrap.occupy(job.recipe.occupied)
     packages = all_packages(job.recipe, job.guest)
     argv = bootstrap.command(
         job.root,
@@ -127,7 +135,8 @@ def _bootstrap(job: _Job) -> None:
         setup=setup,
         customize=customize,
     )
-    bootstrap.bootstrap(argv, job.log, job.progress)
+    own = job.recipe.repository.urls if job.recipe.repository else ()
+    bootstrap.bootstrap(argv, job.log, job.progress, own)
 
 
 def _overlay(job: _Job) -> None:
@@ -146,7 +155,7 @@ def _provision(job: _Job) -> None:
     for directory in (GUEST, job.recipe.directory):
         script = (directory / "provision").read_bytes()
         with job.log.open("ab") as log:
-            run([*_inside(job), "sh", "-x", "-s"], timeout=300, stdin=script, log=log)
+            run([*_inside(job), "sh", "-x", "-s"], timeout=PROVISION_SECONDS, stdin=script, log=log)
 
 
 def _inside(job: _Job) -> list[str]:

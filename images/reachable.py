@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from pathlib import Path
 
 from images.recipe import Recipe
+from lab.memory import recall, remember
 
 TIMEOUT = 4.0
 """Seconds after which a repository counts as out of reach."""
@@ -53,34 +53,18 @@ def reachable_recently(recipe: Recipe, memory: Path, *, timeout: float = TIMEOUT
     if recipe.repository is None:
         return True
     url, now = recipe.repository.urls[0], time.time()
-    known = _read(memory).get(url)
-    if known is not None and 0 <= now - known[0] < _REMEMBERED[known[1]]:
-        return known[1]
+    known = recall(memory).get(url)
+    if known is not None and 0 <= now - known[0] < _REMEMBERED[bool(known[1])]:
+        return bool(known[1])
     if known is not None and not known[1]:
-        _remember(memory, url, answer=False)  # so that nobody else asks meanwhile
+        remember(memory, url, value=False)  # so that no other process asks meanwhile
 
         def again() -> None:
             if reachable(recipe, timeout=timeout):
-                _remember(memory, url, answer=True)
+                remember(memory, url, value=True)
 
         threading.Thread(target=again, name="reachable", daemon=True).start()
         return False
     answer = reachable(recipe, timeout=timeout)
-    _remember(memory, url, answer=answer)
+    remember(memory, url, value=answer)
     return answer
-
-
-def _remember(memory: Path, url: str, *, answer: bool) -> None:
-    answers = {**_read(memory), url: (time.time(), answer)}
-    scratch = memory.with_name(f"{memory.name}.{threading.get_native_id()}")
-    scratch.write_text(json.dumps(answers), encoding="utf-8")
-    scratch.replace(memory)
-
-
-def _read(memory: Path) -> dict[str, tuple[float, bool]]:
-    """What ``memory`` holds; nothing if it is missing or makes no sense."""
-    try:
-        found = json.loads(memory.read_text(encoding="utf-8"))
-        return {str(url): (float(at), bool(answer)) for url, (at, answer) in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}

@@ -27,9 +27,10 @@ _DISK_LEAST = 2 * GIB
 class Repository:
     """Signed APT repositories of one owner, besides Debian's.
 
-    The first of ``urls`` has the engine. ``key_url`` is where the public key is fetched from
-    at build time. Nothing but ``key_fingerprint`` (40 hexadecimal digits) decides whether
-    the key is trusted.
+    The first of ``urls`` has the engine, and is the only one that is asked before a build whether
+    it can be reached (``reachable``). A build needs all of them: apt fails where one does not have
+    ``suite``. ``key_url`` is where the public key is fetched from at build time. Nothing but
+    ``key_fingerprint`` (40 hexadecimal digits) decides whether the key is trusted.
     """
 
     urls: tuple[str, ...]
@@ -46,6 +47,8 @@ class Recipe:
     ``version_package`` is the package whose version is the engine's. ``service``,
     ``user`` and ``config`` are the engine's systemd unit, account and option file;
     ``log_files`` what of its data directory goes on a log volume, where there is one.
+    ``occupied`` is a directory that holds a file while packages are installed, for packages
+    that initialise an empty one; the recipe's ``provision`` empties it.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Recipe:
     log_files: tuple[str, ...]
     directory: Path
     repository: Repository | None = None
+    occupied: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ def load(name: str, root: Path = RECIPES) -> Recipe:
             f"there is no image recipe {name!r}", hint=did_you_mean(name, known, otherwise=have)
         )
     directory = root / name
-    values = _read(directory / "recipe.toml", _RECIPE, optional=("repository",))
+    values = _read(directory / "recipe.toml", _RECIPE, optional=("repository", "occupied"))
     for needed in ("provision", "my.cnf"):
         if not (directory / needed).is_file():
             raise InvalidSpec(f"the recipe {name} has no file {needed}")
@@ -183,6 +187,7 @@ _RECIPE: Keys = {
     "config": Key("an absolute path in the guest", _matching(r"(/[\w.-]+)+")),
     "log_files": Key("a list of names of files", _names),
     "repository": Key("a table", _repository),
+    "occupied": Key("an absolute path in the guest", _matching(r"(/[\w.-]+)+")),
 }
 _GUEST: Keys = {
     "packages": _PACKAGES,

@@ -14,7 +14,7 @@ import urllib.request
 from pathlib import Path
 
 from images.recipe import Repository
-from lab.errors import CommandFailed, HostUnfit
+from lab.errors import CommandFailed, RecipeFailed
 from lab.run import run
 
 KEYRING = "/etc/apt/keyrings/lab-recipe.gpg"
@@ -32,12 +32,12 @@ UNREACHABLE = (urllib.error.URLError, http.client.HTTPException, OSError)
 def pinned_key(repository: Repository, scratch: Path) -> Path:
     """Fetch the repository's key into a keyring file below ``scratch`` and return it.
 
-    Raises HostUnfit if it cannot be fetched or is not the key that the recipe pins.
+    Raises RecipeFailed if it cannot be fetched or is not the key that the recipe pins.
     """
     try:
         offered = fetch(repository.key_url, _TIMEOUT)
     except UNREACHABLE as error:
-        raise HostUnfit(
+        raise RecipeFailed(
             f"cannot fetch the key of {repository.urls[0]}: {error}",
             hint="check the network; behind a proxy, set http_proxy and https_proxy",
         ) from None
@@ -53,14 +53,16 @@ def pinned_key(repository: Repository, scratch: Path) -> Path:
             timeout=30,
         )
     except CommandFailed as error:
-        raise HostUnfit(
+        raise RecipeFailed(
             f"{repository.key_url} is not a usable key", details=error.details
         ) from None
     if not keyring.exists():
-        raise HostUnfit(
+        raise RecipeFailed(
             f"{repository.key_url} is not the key that the recipe trusts",
             hint=f"the recipe pins the fingerprint {repository.key_fingerprint}",
         )
+    # apt reads it as a user of its own; gpg's mode depends on the umask.
+    keyring.chmod(0o644)
     return keyring
 
 

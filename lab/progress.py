@@ -53,6 +53,8 @@ class Progress:
     listener: Listener = ignore
     halt: Callable[[], None] = go_on
     steps: list[Step] = field(default_factory=list)
+    failed: str = ""
+    """The step that failed last, the innermost if it was in others; empty once another began."""
     _open: list[Step] = field(default_factory=list)
 
     def note(self, step: str, text: str) -> None:
@@ -65,6 +67,7 @@ class Progress:
         began = time.perf_counter()
         self.listener(Event(step, "begin", text))
         self._open.append(self._place(step))
+        self.failed = ""
         state = "fail"
         try:
             yield
@@ -72,7 +75,14 @@ class Progress:
         finally:
             took = time.perf_counter() - began
             self._open.pop().seconds += took
+            if state == "fail" and not self.failed:
+                self.failed = step
             self.listener(Event(step, state, text, took))
+
+    @property
+    def under_way(self) -> str:
+        """The innermost step that has begun and not ended; empty for none."""
+        return self._open[-1].step if self._open else ""
 
     def spent(self, *steps: str) -> float:
         """Seconds that these steps have taken, where they are not parts of others."""

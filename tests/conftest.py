@@ -35,6 +35,7 @@ pytest.register_assert_rewrite(
     "storage_imports",
     "storage_place",
     "storage_streams",
+    "user_site",
     "zfs_site",
 )
 

@@ -14,7 +14,7 @@ from images import manifest
 from images.__main__ import FAILURE
 from images.manifest import MANIFEST, BuiltImage
 from images.recipe import Recipe
-from lab.errors import CommandFailed, HostUnfit, InvalidSpec, LabError
+from lab.errors import HostUnfit, InvalidSpec, LabError, RecipeFailed
 from lab.profile import VOLUMES, Layout
 from lab.spec import MIB
 
@@ -89,9 +89,9 @@ def _failure(path: Path) -> LabError:
         code = int(told["code"])
     except (ValueError, KeyError, TypeError):
         return _senseless(FAILURE)
-    if code == CommandFailed.exit_code:
-        return HostUnfit(f"in the builder: {what}", hint=hint, details=details)
     kind = InvalidSpec if code == InvalidSpec.exit_code else HostUnfit
+    if told.get("recipe") is True:
+        kind = RecipeFailed
     return kind(f"in the builder: {what}", hint=hint, details=details)
 
 

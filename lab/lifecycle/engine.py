@@ -1,27 +1,38 @@
-"""Which engine a lab gets: the blueprint's own, or what the user insists on."""
+"""Which engine a lab gets: the blueprint's own, the next one, or what the user requires."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Literal, TypeVar
 
 from images.recipe import Recipe, load
 from lab.blueprints import Blueprint
-from lab.errors import InvalidSpec
+from lab.errors import Interrupted, InvalidSpec, LabError
+from lab.lifecycle import failures
 from lab.lifecycle import image as images
 from lab.lifecycle.context import Context
+from lab.lifecycle.hold import hold
 from lab.lifecycle.nodes import Image
-from lab.spec import LabSpec
+from lab.spec import LabSpec, format_size
 from lab.suggest import did_you_mean
 
 NAMES = {"percona": "percona-xtradb-cluster", "mariadb": "mariadb"}
 """What users call an engine, and the recipe of its image."""
 
+TITLES = {"percona-xtradb-cluster": "Percona XtraDB Cluster", "mariadb": "MariaDB with Galera"}
+"""What an engine is called in messages, by the recipe of its image."""
+
+OUT_OF_REACH = "Percona's repository is out of reach"
+
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Choice:
-    """The recipe to use. ``why``: a line for the user if it is not the one meant by the name."""
+    """The recipe to use. ``why``: a line for the user if it is not the preferred one."""
 
     recipe: str
     why: str = ""
@@ -45,34 +56,155 @@ def insisted(plan: Blueprint, engine: str) -> str:
 
 
 def choose(ctx: Context, plan: Blueprint, spec: LabSpec) -> Choice:
-    """The recipe for ``plan``; the engine of ``spec`` (percona, mariadb) insists.
+    """The recipe for ``plan``; the engine of ``spec`` (percona, mariadb) is required if given.
 
-    Without it the first of the blueprint's engines whose image exists or whose packages can
-    be had; what was not possible is told in one line. Raises InvalidSpec.
+    Without it the first of the blueprint's engines that did not fail within the last day
+    (failures.py), and whose image exists or whose packages can be had; the last of them in any
+    case. Raises InvalidSpec.
     """
     if spec.engine:
         return Choice(insisted(plan, spec.engine))
-    preferred, *others = plan.engines
-    if not others or _can_be_had(ctx, load(preferred), spec):
-        return Choice(preferred)
-    choice = Choice(others[0], "Percona's repository is out of reach: using MariaDB with Galera")
-    ctx.progress.note("engine", choice.why)
-    return choice
+    passed = remedy = ""
+    *preferred, last = plan.engines
+    for name in preferred:
+        recipe = load(name)
+        failure = failures.of(ctx, recipe)
+        if failure is None and _can_be_had(ctx, recipe, spec):
+            return Choice(name, passed and f"{passed}: using {TITLES[name]}{remedy}")
+        if not passed and failure is not None:
+            passed, remedy = str(failure), f"; {failure.remedy}"
+        passed = passed or OUT_OF_REACH
+    return Choice(last, passed and f"{passed}: using {TITLES[last]}{remedy}")
 
 
 @contextmanager
-def image_for(ctx: Context, plan: Blueprint, spec: LabSpec) -> Iterator[Image]:
-    """The image for ``spec``, built first if need be; it is kept from removal in the block.
+def made_of(
+    ctx: Context,
+    plan: Blueprint,
+    spec: LabSpec,
+    then: Callable[[Image], AbstractContextManager[T]],
+    lacks: Callable[[Image], str] = lambda _: "",
+) -> Iterator[tuple[Image, T]]:
+    """What ``spec`` is made of: the image, and ``then`` of it (its template); kept in the block.
 
-    Raises as ``key_for`` and ``images.ensure`` do.
+    ``lacks``: the key of the template that ``then`` would have to make, empty for none.
+
+    Where ``spec`` requires neither engine nor image, an engine that cannot be built, or whose
+    first template does not form, is no end: its failure is shown in full, it stays recorded for
+    a day, and the next engine is used. failures.py decides which failures are the engine's; what
+    is the host's (no space, no memory, a tool, Debian's mirror, an interrupt) ends it at once.
+    If no engine works, the fault is not one engine's: the last error is raised, and the records
+    are withdrawn.
+
+    Raises as ``key_for``, ``images.ensure`` and ``then`` do.
+    """
+    failed: list[str] = []
+    with ExitStack() as held:
+        found = None
+        while found is None:
+            began = time.time()
+            choice = Choice("") if spec.image else choose(ctx, plan, spec)
+            try:
+                found = _entered(ctx, plan, spec, choice, then, lacks, held, told=bool(failed))
+            except Interrupted:
+                raise
+            except LabError as error:
+                held.close()
+                if not _free(plan, spec) or not _next(ctx, plan, spec, choice, began, failed):
+                    raise
+                failed.append(choice.recipe)
+                _show(ctx, load(choice.recipe), error)
+        yield found
+
+
+def _entered(
+    ctx: Context,
+    plan: Blueprint,
+    spec: LabSpec,
+    choice: Choice,
+    then: Callable[[Image], AbstractContextManager[T]],
+    lacks: Callable[[Image], str],
+    held: ExitStack,
+    *,
+    told: bool,
+) -> tuple[Image, T] | None:
+    """Image and template of ``choice``; None if another command's failure has changed that.
+
+    The reason for the choice is shown if something is to be made of it, or if ``told``.
     """
     if spec.image:
-        with images.using_key(ctx, key_for(ctx, plan, spec)) as image:
-            yield image
-    else:
-        recipe, profile = choose(ctx, plan, spec).recipe, ctx.settings.profile_of(spec.profile)
-        with images.using(ctx, recipe, profile) as image:
-            yield image
+        image = held.enter_context(images.using_key(ctx, key_for(ctx, plan, spec)))
+        _check_disk(ctx, spec, image)
+        return image, held.enter_context(then(image))
+    recipe, profile = load(choice.recipe), ctx.settings.profile_of(spec.profile)
+    key = images.key_of(recipe, ctx.settings.layout, profile)
+    free = _free(plan, spec)
+    record = ctx.store.images.find(key)
+    there = record is not None and record.state == "ready"
+    if free and not there and _changed(ctx, plan, spec, choice, "image", key):
+        return None
+    if choice.why and (told or not there):
+        ctx.progress.note("engine", choice.why)
+    image = held.enter_context(images.using(ctx, recipe, key, profile))
+    _check_disk(ctx, spec, image)
+    missing = lacks(image) if free else ""
+    if missing and _changed(ctx, plan, spec, choice, "template", missing):
+        held.close()
+        return None
+    if choice.why and missing and there and not told:
+        ctx.progress.note("engine", choice.why)
+    return image, held.enter_context(then(image))
+
+
+def _free(plan: Blueprint, spec: LabSpec) -> bool:
+    """Whether it is ours to choose the engine."""
+    return not spec.engine and not spec.image and len(plan.engines) > 1
+
+
+def _changed(
+    ctx: Context,
+    plan: Blueprint,
+    spec: LabSpec,
+    choice: Choice,
+    kind: Literal["image", "template"],
+    key: str,
+) -> bool:
+    """Wait for another command that makes it: it may have failed, so that another is chosen."""
+    with hold(ctx, kind, key, shared=True):
+        return choose(ctx, plan, spec).recipe != choice.recipe
+
+
+def _next(
+    ctx: Context, plan: Blueprint, spec: LabSpec, choice: Choice, began: float, failed: list[str]
+) -> bool:
+    """Whether another engine is to be used after ``choice`` failed, tried since ``began``."""
+    failure = failures.of(ctx, load(choice.recipe))
+    recorded = failure is not None and failure.at >= began
+    if recorded and choose(ctx, plan, spec).recipe != choice.recipe:
+        return True
+    for recipe in [*failed, choice.recipe] if recorded else failed:
+        failures.withdraw(ctx, recipe)
+    return False
+
+
+def _show(ctx: Context, recipe: Recipe, error: LabError) -> None:
+    failure = failures.of(ctx, recipe)
+    if failure is not None:
+        lines = [f"{recipe.name} {failure.failed}, step {failure.step}: {error}"]
+        lines += [f"  {line}" for line in error.details]
+        lines += [f"hint: {error.hint}"] if error.hint else []
+        for line in lines:
+            ctx.progress.note("engine", line)
+
+
+def _check_disk(ctx: Context, spec: LabSpec, image: Image) -> None:
+    least = images.snapshots(ctx, image)[image.grows].size
+    if 0 < spec.size.disk < least:
+        raise InvalidSpec(
+            f"a node's disk cannot be {format_size(spec.size.disk)}: the image has"
+            f" {format_size(least)}",
+            hint="ask for more, or leave --disk out",
+        )
 
 
 def key_for(ctx: Context, plan: Blueprint, spec: LabSpec) -> str:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from images.build import SPACE_NEEDED
 from lab.errors import Conflict, InvalidSpec
 from lab.lifecycle.context import open_storage
 from lab.lifecycle.views import Finding, HostView
@@ -58,13 +59,13 @@ def look(settings: Settings, storage: Storage) -> Iterator[Finding]:
     """What ``lab doctor`` says of the pool; raises HostUnfit if it is not there."""
     commands, home = Commands(settings.pool), settings.home.id
     space = storage.space()
-    low = space.free < settings.space_floor + (3 << 30)
+    low = space.free < settings.space_floor + SPACE_NEEDED
     yield Finding(
         "storage",
         "warn" if low else "ok",
         f"zfs below {settings.pool}: ZFS {version(commands)}, {format_size(space.free)} of"
         f" {format_size(space.total)} free, {format_size(settings.space_floor)} is kept free",
-        "an image build needs 3G more" if low else "",
+        f"an image build needs {format_size(SPACE_NEEDED)} more" if low else "",
     )
     tag = owner(settings.pool, commands)
     if tag != home:

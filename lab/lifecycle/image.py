@@ -12,8 +12,9 @@ from images import isolate, manifest
 from images.key import image_key
 from images.recipe import Recipe, load
 from lab.blueprints import Engine
-from lab.errors import Conflict, InvalidSpec, NotFound
+from lab.errors import CommandFailed, Conflict, InvalidSpec, NotFound, RecipeFailed
 from lab.hypervisor import DirectBoot, FirmwareBoot
+from lab.lifecycle import failures
 from lab.lifecycle.context import Context
 from lab.lifecycle.hold import hold
 from lab.lifecycle.nodes import Image
@@ -26,6 +27,7 @@ from lab.paths import REACHABLE, make_directory
 from lab.profile import VOLUMES, Layout, Profile
 from lab.state.records import ImageRecord
 from lab.storage import VolumeSnapshot
+from lab.undo import Undo
 
 _DATA_DIRECTORY = "/var/lib/mysql"
 _LOG_VOLUME = "/var/lib/mysqllog"
@@ -48,24 +50,29 @@ def ensure(ctx: Context, recipe_name: str, profile: Profile) -> Image:
     """
     recipe = load(recipe_name)
     key = key_of(recipe, ctx.settings.layout, profile)
+    _ensure(ctx, recipe, key, profile)
+    return find(ctx, key)
+
+
+def _ensure(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
     if not ready(ctx, key):
         with hold(ctx, "image", key, unless=lambda: ready(ctx, key)) as held:
             if held and not there(ctx, key):
                 _build(ctx, recipe, key, profile)
-    return find(ctx, key)
 
 
 @contextmanager
-def using(ctx: Context, recipe_name: str, profile: Profile) -> Iterator[Image]:
-    """The image of a recipe, as ``ensure`` gives it; it is kept from removal in the block."""
-    recipe = load(recipe_name)
-    key = key_of(recipe, ctx.settings.layout, profile)
+def using(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> Iterator[Image]:
+    """The image of a recipe, as ``ensure`` gives it; it is kept from removal in the block.
+
+    ``key`` is its, as ``key_of`` has it.
+    """
     while True:
         with hold(ctx, "image", key, shared=True):
             if ready(ctx, key):
                 yield find(ctx, key)
                 return
-        ensure(ctx, recipe_name, profile)
+        _ensure(ctx, recipe, key, profile)
 
 
 @contextmanager
@@ -138,6 +145,7 @@ def snapshots(ctx: Context, image: Image) -> dict[str, VolumeSnapshot]:
 def build(ctx: Context, recipe_name: str, *, rebuild: bool = False) -> ImageView:
     """Build an image now. ``rebuild``: again, with what the mirror offers today.
 
+    An engine that failed within the last day is tried again by those that require none.
     Raises Conflict when the image to be rebuilt is in use.
     """
     recipe, profile = load(recipe_name), ctx.settings.profile_of("")
@@ -148,6 +156,7 @@ def build(ctx: Context, recipe_name: str, *, rebuild: bool = False) -> ImageView
             _build(ctx, recipe, key, profile)
     else:
         ensure(ctx, recipe_name, profile)
+    failures.withdraw(ctx, recipe_name)
     return image(ctx, key)
 
 
@@ -214,18 +223,22 @@ def _build(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
     """Build and publish; the image's lock is held. What a killed build left is removed first."""
     began = time.time()
     out = ctx.home.build(key)
-    with _making(ctx, key, recipe.name, recipe.engine):
-        try:
-            with ctx.progress.step("image", f"building the image {key}"):
-                isolate.remove_tree(out)
-                make_directory(out, REACHABLE)
-                log = ctx.home.image_log(key)
-                layout = ctx.settings.layout
-                made = ctx.build(recipe, out, layout=layout, progress=ctx.progress, log=log)
-                publish(ctx, key, made, profile, {})
-            _is_ready(ctx, key, made, time.time() - began)
-        finally:
+    with _making(ctx, key, recipe.name, recipe.engine), Undo() as undo:
+        undo.push(f"build files {out}", lambda: isolate.remove_tree(out))
+        ctx.progress.note(
+            "image", f"first use: building an image with {recipe.engine}, 1 to 3 minutes"
+        )
+        with ctx.progress.step("image", f"building the image {key}"):
             isolate.remove_tree(out)
+            make_directory(out, REACHABLE)
+            log = ctx.home.image_log(key)
+            layout = ctx.settings.layout
+            kinds = (CommandFailed, RecipeFailed)
+            with failures.recorded(ctx, recipe, "could not be built", log, *kinds):
+                made = ctx.build(recipe, out, layout=layout, progress=ctx.progress, log=log)
+            publish(ctx, key, made, profile, {})
+        _is_ready(ctx, key, made, time.time() - began)
+        failures.withdraw(ctx, recipe.name)
 
 
 def adopt(
@@ -253,11 +266,10 @@ def _making(ctx: Context, key: str, recipe: str, engine_: str) -> Iterator[None]
     discard(ctx, key)
     now = time.time()
     ctx.store.images.add(ImageRecord(key, recipe, engine_, "", "building", now, now))
-    try:
+    with Undo() as undo:
+        undo.push(f"image {key}", lambda: discard(ctx, key))
         yield
-    except BaseException:
-        discard(ctx, key)
-        raise
+        undo.keep()
 
 
 def _is_ready(ctx: Context, key: str, made: manifest.BuiltImage, seconds: float) -> None:

@@ -10,19 +10,18 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lab.blueprints import blueprint
 from lab.errors import Conflict, NotReady
 from lab.hypervisor import Guest
+from lab.lifecycle import fitting, template
 from lab.lifecycle import image as images
-from lab.lifecycle import template
 from lab.lifecycle.context import Context, Origin
 from lab.lifecycle.engine import insisted, key_for, recipe_of
 from lab.lifecycle.look import nodes_of
-from lab.lifecycle.reach import account_of
-from lab.lifecycle.ready import look, through_port
+from lab.lifecycle.observe import observe
 from lab.lifecycle.remove import forget
 from lab.locks import lock
 from lab.names import GuestName, Owner
@@ -65,10 +64,10 @@ def serves(settings: Settings, kept: LabSpec, asked: LabSpec) -> bool:
     if chosen or asked.image or kept.blueprint != asked.blueprint:
         return False
     one, other = (
-        (spec.nodes, spec.size, settings.profile_of(spec.profile).name, _recipe(spec))
-        for spec in (kept, asked)
+        fitting.asked(s, profile=settings.profile_of(s.profile).name, recipe=_recipe(s))
+        for s in (kept, asked)
     )
-    return one == other
+    return not fitting.differs(one, other, exact=True)
 
 
 def keys(ctx: Context, spec: LabSpec) -> Keys:
@@ -80,13 +79,12 @@ def keys(ctx: Context, spec: LabSpec) -> Keys:
 
 def fits(settings: Settings, record: LabRecord, spec: LabSpec, wanted: Keys) -> bool:
     """Whether a member is what a lab as ``spec``, made now, would be."""
-    size, profile = spec.size, settings.profile_of(spec.profile).name
-    asked = (spec.blueprint, spec.nodes, size.memory, size.cpus, size.disk, profile)
-    there = (record.blueprint, record.node_count, record.memory, record.cpus, record.disk)
+    profile = settings.profile_of(spec.profile).name
+    there = replace(fitting.of_record(record), recipe="", pool="")
+    asked = fitting.asked(replace(spec, engine=""), profile=profile, image=wanted.image)
     return (
-        asked == (*there, record.profile)
+        not fitting.differs(there, asked, exact=True)
         and (record.address, record.host) == (settings.publish, settings.published_as)
-        and record.image == wanted.image
         and template.is_for(record.template or "", wanted.template)
     )
 
@@ -166,12 +164,12 @@ def ready(records: Collection[LabRecord], pool: str) -> list[LabRecord]:
 
 def _check(ctx: Context, name: str) -> None:
     """Raise NotReady unless each node answers now, as it must before a lab is handed out."""
-    if not runs(ctx, name, ctx.hypervisor.guests()):
+    guests = ctx.hypervisor.guests()
+    if not runs(ctx, name, guests):
         raise NotReady(f"not all guests of {name} run")
     record = ctx.store.labs.get(name)
-    plan = blueprint(record.blueprint)
-    ask = through_port(plan, account_of(ctx, record), ctx.sql, patience=_PATIENCE)
-    missing = [found for found in look(nodes_of(ctx, name), plan, ask) if not found.met]
+    observed = observe(ctx, [(record, nodes_of(ctx, name))], guests, within=_PATIENCE)
+    missing = [one for seen in observed.values() for one in seen.requirements if not one.met]
     if missing:
         raise NotReady(f"{missing[0].node} of {name} is not ready: {missing[0].found}")
 

@@ -6,18 +6,19 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Literal
 
+from images.recipe import load
 from lab.blueprints import Blueprint, blueprint
-from lab.errors import Conflict, NotFound
+from lab.errors import CommandFailed, Conflict, HostUnfit, LabError, NotFound, NotReady
 from lab.hypervisor import DirectBoot, GuestShape
-from lab.lifecycle import captured
+from lab.lifecycle import captured, failures
 from lab.lifecycle.capture import capture, memory_file
 from lab.lifecycle.captured import Damaged, Manifest
 from lab.lifecycle.context import Context
-from lab.lifecycle.engine import image_for
+from lab.lifecycle.engine import made_of
 from lab.lifecycle.form import Formation, form
 from lab.lifecycle.hold import hold
 from lab.lifecycle.identify import rehearse
@@ -60,6 +61,26 @@ def using(
 
 
 @contextmanager
+def source(
+    ctx: Context, plan_: Blueprint, spec: LabSpec, timeout: float
+) -> Iterator[tuple[Image, Manifest]]:
+    """Image and template for ``spec``, made first if need be, of the engine that can be had.
+
+    As ``engine.made_of`` and ``using`` say.
+    """
+
+    def then(image: Image) -> AbstractContextManager[Manifest]:
+        return using(ctx, image, plan_, spec, timeout)
+
+    def lacks(image: Image) -> str:
+        key = key_of(ctx, image, plan_, spec)
+        return key if current(ctx, key) is None else ""
+
+    with made_of(ctx, plan_, spec, then, lacks) as found:
+        yield found
+
+
+@contextmanager
 def kept(ctx: Context, name: str, image: Image) -> Iterator[Manifest | None]:
     """The template ``name``, kept from removal in the block; None if it is not sound."""
     with lock(ctx.home, "template", name, shared=True):
@@ -99,12 +120,8 @@ def is_for(name: str, key: str) -> bool:
 
 def build(ctx: Context, spec: LabSpec) -> TemplateView:
     """Make the template for ``spec`` now, if it does not exist."""
-    plan_ = blueprint(spec.blueprint)
     preflight(ctx, spec)
-    with (
-        image_for(ctx, plan_, spec) as image,
-        using(ctx, image, plan_, spec, ctx.settings.ready_timeout) as manifest,
-    ):
+    with source(ctx, blueprint(spec.blueprint), spec, ctx.settings.ready_timeout) as (_, manifest):
         return view(ctx.store.templates.get(manifest.key))
 
 
@@ -177,6 +194,8 @@ def _sound(ctx: Context, name: str, image: Image) -> Manifest | None:
         return None
     try:
         manifest = captured.read(ctx.home.manifest(name))
+        if manifest.warm and not record.warm:
+            manifest = manifest.without_ram(record.why)
         for node in manifest.nodes:
             captured.unharmed(ctx.home.seed(Owner("template", name), node.name), node.seed)
             if node.ram is not None and node.state is not None:
@@ -186,10 +205,31 @@ def _sound(ctx: Context, name: str, image: Image) -> Manifest | None:
             if node.seals != tuple(map(ctx.storage.seal, snapshots)):
                 raise Damaged(f"a disk of {node.name} has changed")
     except (Damaged, NotFound) as error:
-        ctx.progress.note("template", f"the template {name} is not used: {error}")
-        ctx.store.templates.update(name, state="broken")
+        mark_broken(ctx, name, str(error))
         return None
     return manifest
+
+
+def mark_broken(ctx: Context, name: str, why: str) -> None:
+    """Have no more labs made of a template; its lock is held, shared or not.
+
+    Labs that were cloned from it keep it. ``lab gc`` removes it once there are none.
+    """
+    ctx.progress.note("template", f"the template {name} is broken and is not used: {why}")
+    ctx.store.templates.update(name, state="broken", why=why)
+
+
+def give_up_ram(ctx: Context, name: str, why: str) -> None:
+    """Have labs boot the disks of a template from now on; its lock is held, shared or not.
+
+    Its RAM files stay until it is removed: others may be mapping them now.
+    """
+    ctx.progress.note(
+        "template",
+        f"labs of the template {name} boot from its disks: {why};"
+        f" `lab template rm {name}` has the next `lab up` form it again",
+    )
+    ctx.store.templates.update(name, warm=False, why=why)
 
 
 def _ensure(
@@ -197,10 +237,18 @@ def _ensure(
 ) -> None:
     with hold(ctx, "template", key, unless=lambda: current(ctx, key) is not None) as held:
         if held and there(ctx, key, image, spec) is None:
+            former = any(base(record.key) == key for record in ctx.store.templates.all())
             name = vacant(ctx, key)
-            ctx.progress.note("template", "first use: forming a cluster to clone from")
-            with ctx.progress.step("template", f"making the template {name} (first use)"):
+            why = "the last one is broken" if former else "first use"
+            ctx.progress.note("template", f"{why}: forming a cluster to clone from{_time(ctx)}")
+            with ctx.progress.step("template", f"making the template {name} ({why})"):
                 _make(ctx, name, image, plan_, spec, timeout)
+
+
+def _time(ctx: Context) -> str:
+    """How long forming takes, where that was measured: minutes without output look like a hang."""
+    emulated = ctx.hypervisor.capabilities().accelerator == "tcg"
+    return ", usually 1 to 3 minutes without KVM" if emulated else ""
 
 
 def there(ctx: Context, key: str, image: Image, spec: LabSpec) -> str | None:
@@ -246,11 +294,51 @@ def _make(
             (lambda node: memory_file(ctx, node, spec.size.memory)) if warm else None,
         )
         with turn(ctx):
-            form(ctx, formation, timeout)
+            with _engines_failure(ctx, image, spec, NotReady):
+                form(ctx, formation, timeout)
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
-                rehearse(ctx, nodes, timeout=timeout)
+                with _engines_failure(ctx, image, spec, NotReady, CommandFailed):
+                    rehearse(ctx, nodes, timeout=timeout)
+                if warm:
+                    _check_clocks(ctx, nodes)
                 manifest = capture(ctx, name, nodes, image, warm=warm)
         finish(ctx, manifest, time.time() - began)
+    if not spec.image:
+        failures.withdraw(ctx, image.recipe)
+
+
+def _engines_failure(
+    ctx: Context, image: Image, spec: LabSpec, *kinds: type[LabError]
+) -> AbstractContextManager[None]:
+    """Record what fails in the block as the engine's failure (failures.py).
+
+    Not if the user chose the image, and not if it has formed a cluster before: the same image
+    works here then.
+    """
+    if spec.image or any(
+        r.image == image.key and r.state != "building" for r in ctx.store.templates.all()
+    ):
+        return nullcontext()
+    log = ctx.home.image_log(image.key)
+    return failures.recorded(ctx, load(image.recipe), "could not form a cluster", log, *kinds)
+
+
+def _check_clocks(ctx: Context, nodes: tuple[Node, ...]) -> None:
+    """Raise HostUnfit unless all nodes live in the past, as ``CLOCK_OFFSET`` has them.
+
+    A Linux guest of KVM takes the time from the host (kvm-clock), and only then from the
+    hardware clock that we set back, where its kernel has CONFIG_RTC_HCTOSYS and the driver built
+    in (RTC_DRV_CMOS=y). With another kernel clones would share what OpenSSL calls random.
+    """
+    for node in nodes:
+        behind = time.time() - ctx.hypervisor.channel(node.guest).clock(timeout=30.0)
+        if behind < -CLOCK_OFFSET / 2:
+            raise HostUnfit(
+                f"the clock of {node.name} is {behind:.0f} s behind, and not two hours: its kernel"
+                " did not take the time of the hardware clock",
+                hint="use the recipe's kernel, or one with CONFIG_RTC_HCTOSYS=y and"
+                " CONFIG_RTC_DRV_CMOS=y",
+            )
 
 
 def view(record: TemplateRecord) -> TemplateView:
@@ -270,4 +358,5 @@ def view(record: TemplateRecord) -> TemplateView:
         created_at=record.created_at,
         used_at=record.used_at,
         form_seconds=record.form_seconds,
+        why=record.why,
     )

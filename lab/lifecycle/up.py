@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from lab.blueprints import Blueprint, blueprint
-from lab.errors import Busy, Conflict, InvalidSpec, LabError, PortTaken
-from lab.lifecycle import image as images
+from lab.errors import (
+    Busy,
+    Conflict,
+    HostUnfit,
+    LabError,
+    NotReady,
+    PortTaken,
+    RestoreFailed,
+)
 from lab.lifecycle import template
 from lab.lifecycle.captured import Manifest
 from lab.lifecycle.claim import claimed, existing, pin
-from lab.lifecycle.clone import clone
+from lab.lifecycle.clone import clone, unrestored
 from lab.lifecycle.context import Context
-from lab.lifecycle.engine import image_for
+from lab.lifecycle.engine import made_of
 from lab.lifecycle.form import Formation, form, until_formed
 from lab.lifecycle.handover import hand_over
 from lab.lifecycle.identify import USER, Prepared, make_password, prepare
@@ -30,11 +38,14 @@ from lab.lifecycle.sql import Account
 from lab.lifecycle.turn import turn
 from lab.lifecycle.views import FIRST_USE, LabView
 from lab.names import Owner
-from lab.spec import LabSpec, format_size
+from lab.spec import LabSpec
 from lab.state.records import LabRecord, NodeRecord
+from lab.undo import Undo
 from lab.wait import Deadline
 
 T = TypeVar("T")
+
+_KEEP = "`--keep-failed` keeps the guests for a look"
 
 
 @dataclass(frozen=True)
@@ -82,6 +93,8 @@ def up(
                 preflight(ctx, spec)
             if told := warning(ctx.settings.publish):
                 ctx.progress.note("publish", told)
+            for caution in ctx.hypervisor.capabilities().cautions:
+                ctx.progress.note(caution.topic, f"{caution.what}; to prevent it: {caution.remedy}")
             try:
                 job = _Job(spec, plan_, held.enter_context(claimed(ctx, spec, plan_)), timeout)
                 break
@@ -89,15 +102,33 @@ def up(
                 faster = isinstance(error, Busy) or ctx.store.labs.find(spec.name or "")
                 if not exist_ok or not faster:
                     raise
-        try:
+        with _all_or_nothing(ctx, job, keep=keep_failed):
             _make(ctx, job, cold=cold)
             took = time.time() - began - ctx.progress.spent(*FIRST_USE)
             with ctx.store.transaction():
                 lease = _lease(job.spec, ctx.store.labs.get(job.owner.name))
-                ctx.store.labs.update(job.owner.name, state="ready", ready_seconds=took, **lease)
-            return look_at(ctx, job.owner.name, steps=ctx.progress.steps)
+                fields = {"state": "ready", "ready_seconds": took, **lease}
+                ctx.store.labs.update(job.owner.name, **fields)
+            return look_at(ctx, job.owner.name, steps=ctx.progress.steps, proved=True)
+
+
+@contextmanager
+def _all_or_nothing(ctx: Context, job: _Job, *, keep: bool) -> Iterator[None]:
+    """If the block fails, remove the lab; or with ``keep`` keep its guests for a look.
+
+    Interrupts do not end the removal: see ``lab.cli.signals``.
+    """
+    with Undo() as undo:
+        undo.push(f"lab {job.owner.name}", partial(_remove, ctx, job.owner))
+        try:
+            yield
+            undo.keep()
         except BaseException as error:
-            _give_up(ctx, job, error, keep=keep_failed)
+            if keep:
+                undo.keep()
+                _keep(ctx, job, error)
+            elif isinstance(error, NotReady):
+                error.hint = ", ".join(filter(None, (error.hint, _KEEP)))
             raise
 
 
@@ -112,23 +143,36 @@ def _lease(spec: LabSpec, record: LabRecord) -> dict[str, float]:
 
 
 def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
-    with image_for(ctx, job.plan, job.spec) as image:
-        _check_disk(ctx, job.spec, image)
-        _make_of(ctx, job, image, cold=cold)
-
-
-def _make_of(ctx: Context, job: _Job, image: Image, *, cold: bool) -> None:
     if cold:
-        with turn(ctx):
-            _again(ctx, job, lambda: _cold(ctx, job, image))
+        with made_of(ctx, job.plan, job.spec, nullcontext) as (image, _), turn(ctx):
+            _retried(ctx, job, lambda: _cold(ctx, job, image))
         return
-    using = template.using(ctx, image, job.plan, job.spec, job.timeout)
-    with using as manifest, turn(ctx):
-        allotted, prepared = _again(ctx, job, lambda: _clone(ctx, job, image, manifest))
+    # Formed once more, then booted: a third template would fare no better than the second.
+    for refused in (template.mark_broken, template.give_up_ram, template.give_up_ram):
+        if _from_template(ctx, job, refused):
+            return
+    raise HostUnfit(
+        "the RAM of three templates in a row could not be restored",
+        hint="`lab up --cold` boots without a template; `lab template ls` shows the reasons",
+    )
+
+
+def _from_template(ctx: Context, job: _Job, refused: Callable[[Context, str, str], None]) -> bool:
+    """Make the lab of the template; False if its RAM was not restored: ``refused`` records why."""
+    source = template.source(ctx, job.plan, job.spec, job.timeout)
+    with source as (image, manifest), turn(ctx, warm=manifest.warm):
+        try:
+            made = _retried(ctx, job, lambda: _clone(ctx, job, image, manifest))
+        except RestoreFailed as error:
+            _clear(ctx, job)
+            refused(ctx, manifest.key, unrestored(error))
+            return False
+        allotted, prepared = made
         deadline = Deadline.after(job.timeout)
         if not manifest.warm:
             until_formed(ctx, allotted.nodes, job.plan, deadline)
         _hand_over(ctx, job, image, allotted, prepared, deadline)
+    return True
 
 
 def _cold(ctx: Context, job: _Job, image: Image) -> None:
@@ -154,17 +198,22 @@ def _why_cold(ctx: Context, manifest: Manifest) -> str:
     return why or "the template was captured without RAM"
 
 
-def _again(ctx: Context, job: _Job, make: Callable[[], T]) -> T:
+def _retried(ctx: Context, job: _Job, make: Callable[[], T]) -> T:
     """``make`` guests; once more from the start if a port was taken since it was found free."""
     for _ in range(TRIES - 1):
         try:
             return make()
         except PortTaken as error:
             ctx.progress.note("ports", f"{error}; trying others")
-            release(ctx, job.owner)
-            for node in ctx.store.nodes.of(job.owner.name):
-                ctx.store.nodes.remove(job.owner.name, node.name)
+            _clear(ctx, job)
     return make()
+
+
+def _clear(ctx: Context, job: _Job) -> None:
+    """Remove what was made of the lab's nodes, to make them again."""
+    release(ctx, job.owner)
+    for node in ctx.store.nodes.of(job.owner.name):
+        ctx.store.nodes.remove(job.owner.name, node.name)
 
 
 def _hand_over(
@@ -177,16 +226,6 @@ def _hand_over(
 ) -> None:
     account = allotted.account
     hand_over(ctx, allotted.nodes, job.plan, image.engine, account, prepared, deadline)
-
-
-def _check_disk(ctx: Context, spec: LabSpec, image: Image) -> None:
-    least = images.snapshots(ctx, image)[image.grows].size
-    if 0 < spec.size.disk < least:
-        raise InvalidSpec(
-            f"a node's disk cannot be {format_size(spec.size.disk)}: the image has"
-            f" {format_size(least)}",
-            hint="ask for more, or leave --disk out",
-        )
 
 
 @dataclass(frozen=True)
@@ -237,16 +276,17 @@ def _allot(
     return _Allotted(nodes, segment, account_of(ctx, record))
 
 
-def _give_up(ctx: Context, job: _Job, error: BaseException, *, keep: bool) -> None:
-    """Undo everything, or keep the guests for a look; ``error`` stays the one that is told."""
+def _keep(ctx: Context, job: _Job, error: BaseException) -> None:
+    """Record that the lab failed and keeps its guests; ``error`` stays the one that is raised."""
     try:
-        if keep:
-            lease = _lease(job.spec, ctx.store.labs.get(job.owner.name))
-            ctx.store.labs.update(job.owner.name, state="failed", **lease)
-            return
-        with ctx.progress.step("undo", "removing what was made"):
-            forget(ctx, job.owner)
+        lease = _lease(job.spec, ctx.store.labs.get(job.owner.name))
+        ctx.store.labs.update(job.owner.name, state="failed", **lease)
     except LabError as failed:
         if not isinstance(error, LabError):
             raise
-        error.details += (f"not undone: {failed}", "`lab gc` removes what is left")
+        error.details += (f"not recorded as failed: {failed}",)
+
+
+def _remove(ctx: Context, owner: Owner) -> None:
+    with ctx.progress.step("undo", "removing what was made"):
+        forget(ctx, owner)

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.engine import Engine
 
 from images.fake import build
+from images.manifest import BuiltImage
 from lab.errors import LabError
 from lab.hypervisor import Capabilities
 from lab.hypervisor.fake import FakeHypervisor
@@ -43,7 +44,7 @@ SPEC = LabSpec("galera", nodes=2, size=SIZE)
 
 _KEPT = ("images/", "templates/", "logs/images/")
 """Files of images and templates, looked at through their records."""
-_IGNORED = ("state.db", "locks/", "fake-guests/", "ca.")
+_IGNORED = ("state.db", "locks/", "fake-guests/", "ca.", "failures.json", "reachable.json")
 
 
 def ignore(_: str) -> None:
@@ -65,6 +66,8 @@ class World:
     ports: tuple[int, int] = (31000, 31999)
     publish: str = LOOPBACK
     publish_name: str = ""
+    answer_timeout: float = 10.0  # a busy machine is no reason for a test to fail
+    build: Callable[..., BuiltImage] = build
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -75,7 +78,8 @@ class World:
     def settings(self) -> Settings:
         return Settings(
             self.home, "tester", hypervisor="fake", storage="fake",
-            ready_timeout=20.0, memory_floor=0, port_range=self.ports,
+            ready_timeout=20.0, answer_timeout=self.answer_timeout,
+            memory_floor=0, port_range=self.ports,
             publish=self.publish, publish_name=self.publish_name,
         )  # fmt: skip
 
@@ -114,7 +118,7 @@ class World:
         event.listen(Engine, "commit", committing)
         try:
             with Store(home) as store:
-                yield Context(self.settings, store, storage, fake, Progress(hear), ask, build)
+                yield Context(self.settings, store, storage, fake, Progress(hear), ask, self.build)
         finally:
             event.remove(Engine, "commit", committing)
 

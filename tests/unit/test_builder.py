@@ -15,8 +15,17 @@ import pycdlib
 import pytest
 
 from images import fake, isolate, manifest
+from images.__main__ import told
 from images.recipe import load
-from lab.errors import HostUnfit, Interrupted, InvalidSpec, LabError, NotFound
+from lab.errors import (
+    CommandFailed,
+    HostUnfit,
+    Interrupted,
+    InvalidSpec,
+    LabError,
+    NotFound,
+    RecipeFailed,
+)
 from lab.guest import nocloud
 from lab.hypervisor import GuestSpec
 from lab.hypervisor.fake import FakeHypervisor
@@ -205,11 +214,24 @@ def test_one_that_ends_without_a_word(tmp_path: Path, hypervisor: Watched, cloud
 
 
 def test_what_it_failed_with_is_told(tmp_path: Path, hypervisor: Watched, cloud: Path) -> None:
-    told = {"code": 5, "what": "cannot reach a Debian mirror", "hint": "check", "details": ["x"]}
-    files = {"failure.json": json.dumps(told).encode(), "status": b"5\n", "build.log": b"E: no\n"}
+    said = {"code": 5, "what": "cannot reach a Debian mirror", "hint": "check", "details": ["x"]}
+    files = {"failure.json": json.dumps(said).encode(), "status": b"5\n", "build.log": b"E: no\n"}
     with pytest.raises(HostUnfit, match="in the builder: cannot reach a Debian mirror") as failure:
         build(tmp_path, hypervisor, cloud, writes(archive(tmp_path / "none", **files)))
     assert (failure.value.hint, failure.value.details) == ("check", ("x",))
+    assert not isinstance(failure.value, RecipeFailed)
+
+
+def test_it_says_whether_another_recipe_could_be_built(
+    tmp_path: Path, hypervisor: Watched, cloud: Path
+) -> None:
+    """Protects who did not ask for this engine: the next one is used."""
+    failed = told(CommandFailed(["sh"], 1, stderr="mysqld ended"))
+    files = {"failure.json": json.dumps(failed).encode(), "status": b"6\n"}
+    with pytest.raises(RecipeFailed, match="in the builder: sh") as failure:
+        build(tmp_path, hypervisor, cloud, writes(archive(tmp_path / "none", **files)))
+    assert failure.value.details == ("mysqld ended",)
+    assert told(HostUnfit("no space"))["recipe"] is False
 
 
 def test_one_that_is_paused_is_not_waited_for(

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from images import bootstrap, disk, kernel, manifest
-from images.build import build
+from images.build import TOOLS, build
 from images.manifest import BuiltImage
 from images.recipe import load
-from lab.errors import CommandFailed, HostUnfit, InvalidSpec
+from lab.errors import CommandFailed, HostUnfit, InvalidSpec, RecipeFailed
 from lab.progress import Event, Progress
 from lab.spec import GIB, MIB
 
@@ -59,6 +59,35 @@ def test_unknown_package_is_not_blamed_on_the_network() -> None:
     assert bootstrap.explain(FAILED, BROKEN).details == (BROKEN,)
 
 
+OWN = ("http://own/pxc/apt", "http://own/more/apt")
+OWN_GONE = "E: Failed to fetch http://own/pxc/apt/pool/x.deb  404  Not Found [IP: 1.2.3.4 80]"
+OWN_REFUSED = REFUSED.replace("http://m/x", "http://own/more/apt/dists/trixie/InRelease")
+OWN_UNSIGNED = "W: GPG error: http://own/pxc/apt trixie InRelease: NO_PUBKEY 0123456789ABCDEF"
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        (OWN_GONE, "http://own/pxc/apt lacks a file"),
+        (OWN_REFUSED, "cannot reach http://own/pxc/apt"),
+        (OWN_UNSIGNED, "http://own/pxc/apt is not signed"),
+    ],
+)
+def test_the_recipes_own_repository_is_told_from_debians(output: str, said: str) -> None:
+    """Another recipe can be built where just one recipe's repository fails."""
+    error = bootstrap.explain(FAILED, output, OWN)
+    assert type(error) is RecipeFailed
+    assert said in error.what
+    assert error.details
+
+
+@pytest.mark.parametrize("debian", [NO_NETWORK, REFUSED, GONE, UNSIGNED])
+def test_where_debians_mirror_fails_as_well_it_is_the_host(debian: str) -> None:
+    both = f"{OWN_GONE}\n{OWN_UNSIGNED}\n{debian}"
+    assert type(bootstrap.explain(FAILED, both, OWN)) is HostUnfit
+    assert type(bootstrap.explain(FAILED, OWN_REFUSED.replace("own", "owner"), OWN)) is HostUnfit
+
+
 def test_bootstrap_command() -> None:
     argv = bootstrap.command(Path("/x"), "trixie", ["a", "b"], setup=["true"])
     assert argv[-2:] == ["trixie", "/x"]
@@ -79,11 +108,12 @@ def tools(directory: Path, *names: str) -> Path:
 def test_a_missing_tool_is_told_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(tools(tmp_path / "bin", "mmdebstrap", "mke2fs")))
+    there = [tool for tool in TOOLS if tool != "mcopy"]
+    monkeypatch.setenv("PATH", str(tools(tmp_path / "bin", *there)))
     out = tmp_path / "out"
     out.mkdir()
     heard: list[Event] = []
-    with pytest.raises(HostUnfit, match="sgdisk") as caught:
+    with pytest.raises(HostUnfit, match="mcopy") as caught:
         build(
             load("mariadb"),
             out,
@@ -91,7 +121,7 @@ def test_a_missing_tool_is_told_before_any_work(
             progress=Progress(heard.append),
             log=tmp_path / "log",
         )
-    assert "gdisk" in caught.value.hint
+    assert "mtools" in caught.value.hint
     assert not heard
     assert not list(out.iterdir())
 

@@ -5,8 +5,6 @@ The repository is a tiny signed one, served on loopback.
 
 from __future__ import annotations
 
-import hashlib
-import http.server
 import json
 import os
 import re
@@ -15,14 +13,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import pytest
+from apt_repository import FINGERPRINT, Signer, package, publish, serving
 
 from images import bootstrap, repository
 from images.reachable import reachable, reachable_recently
@@ -31,46 +28,10 @@ from lab.errors import HostUnfit
 from lab.progress import Progress
 from lab.wait import Deadline, until
 
-# In gpg --with-colons; a user id has a hash of the same form.
-FINGERPRINT = r"(?m)^f\w\w:+([0-9A-F]{40}):"
-
 pytestmark = pytest.mark.skipif(
     not (shutil.which("gpg") and shutil.which("dpkg-deb")),
     reason="needs gpg and dpkg-deb: `make setup-tests` installs gpg",
 )
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves files and says nothing."""
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        pass
-
-
-@dataclass
-class Signer:
-    """A GnuPG home with one key."""
-
-    home: Path
-    fingerprint: str
-
-    @staticmethod
-    def make(home: Path, name: str) -> Signer:
-        home.mkdir(mode=0o700)
-        signer = Signer(home, "")
-        signer.gpg(
-            "--passphrase", "", "--quick-generate-key", f"{name} <{name}@example.org>", "ed25519"
-        )
-        listing = signer.gpg("--list-keys", "--with-colons").decode()
-        signer.fingerprint = re.findall(FINGERPRINT, listing)[0]
-        return signer
-
-    def gpg(self, *argv: str | Path, stdin: bytes = b"") -> bytes:
-        command = ["gpg", "--homedir", self.home, "--batch", "--quiet", *argv]
-        return subprocess.run(command, input=stdin, check=True, capture_output=True).stdout
-
-    def public(self) -> bytes:
-        return self.gpg("--armor", "--export")
 
 
 @dataclass
@@ -93,10 +54,7 @@ class Served:
         )
 
     def sign(self, signer: Signer) -> None:
-        release = self.root / "dists/probe/Release"
-        inline = release.with_name("InRelease")
-        inline.unlink(missing_ok=True)
-        signer.gpg("--clearsign", "--output", inline, release)
+        signer.sign(self.root / "dists/probe/Release")
 
 
 @pytest.fixture(scope="module")
@@ -105,45 +63,20 @@ def served() -> Iterator[Served]:
     with tempfile.TemporaryDirectory(prefix="lab-repo-", dir="/tmp") as top:
         root = Path(top, "www")
         root.mkdir()
-        handler = partial(Quiet, directory=str(root))
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
         owner = Signer.make(Path(top, "owner"), "owner")
         stranger = Signer.make(Path(top, "stranger"), "stranger")
-        write_repository(root)
-        it = Served(root, f"http://127.0.0.1:{server.server_port}", owner, stranger)
-        it.sign(owner)
-        yield it
-        server.shutdown()
-        server.server_close()
-        for signer in (owner, stranger):
-            subprocess.run(["gpgconf", "--homedir", signer.home, "--kill", "all"], check=False)
-
-
-def write_repository(root: Path) -> None:
-    tree = root.parent / "probe"
-    (tree / "DEBIAN").mkdir(parents=True)
-    control = (
-        "Package: lab-probe\nVersion: 1.2-3\nArchitecture: all\nMaintainer: x <x@example.org>\n"
-    )
-    (tree / "DEBIAN/control").write_text(control + "Description: probe\n")
-    (tree / "probe").write_text("here\n")
-    subprocess.run(
-        ["dpkg-deb", "--root-owner-group", "--build", tree, root / "probe.deb"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    deb = (root / "probe.deb").read_bytes()
-    digest = hashlib.sha256(deb).hexdigest()
-    entry = f"Filename: probe.deb\nSize: {len(deb)}\nSHA256: {digest}\nDescription: probe\n"
-    packages = root / "dists/probe/main/binary-amd64/Packages"
-    packages.parent.mkdir(parents=True)
-    packages.write_text(control + entry)
-    index = packages.read_bytes()
-    (root / "dists/probe/Release").write_text(
-        "Suite: probe\nCodename: probe\nArchitectures: amd64\nComponents: main\n"
-        f"Date: {time.strftime('%a, %d %b %Y %H:%M:%S UTC', time.gmtime())}\nSHA256:\n"
-        f" {hashlib.sha256(index).hexdigest()} {len(index)} main/binary-amd64/Packages\n"
-    )
+        fields = {
+            "Package": "lab-probe", "Version": "1.2-3", "Architecture": "all",
+            "Maintainer": "x <x@example.org>",
+        }  # fmt: skip
+        deb = root / "probe.deb"
+        publish(root, "probe", [(package(Path(top), deb, fields, {"probe": "here\n"}), deb)])
+        with serving(root) as url:
+            it = Served(root, url, owner, stranger)
+            it.sign(owner)
+            yield it
+        owner.end()
+        stranger.end()
 
 
 @pytest.fixture
@@ -164,6 +97,17 @@ def test_pinned_key_is_taken(served: Served, scratch: Path) -> None:
     (served.root / "key.asc").write_bytes(served.owner.public())
     keyring = repository.pinned_key(served.described, scratch)
     assert fingerprints(keyring) == [served.owner.fingerprint]
+
+
+def test_apt_may_read_the_key_whatever_the_umask(served: Served, scratch: Path) -> None:
+    """apt checks signatures as a user of its own, who is not the one that made the file."""
+    (served.root / "key.asc").write_bytes(served.owner.public())
+    before = os.umask(0o077)
+    try:
+        keyring = repository.pinned_key(served.described, scratch)
+    finally:
+        os.umask(before)
+    assert keyring.stat().st_mode & 0o777 == 0o644
 
 
 def test_another_key_is_refused(served: Served, scratch: Path) -> None:

@@ -23,7 +23,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
         {
             "settings", "labfile", "poolfile", "profile", "profilefile", "servefile", "schedule",
-            "fair", "locks", "paths", "spec", "names",
+            "fair", "locks", "memory", "paths", "spec", "names",
             "errors", "run", "wait", "undo", "progress", "suggest", "tomlfile",
         }
     ),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lifecycle_world import World
+from lifecycle_world import SIZE, World
 
 from images.recipe import load
 from lab.blueprints import blueprint
@@ -17,6 +17,9 @@ from lab.errors import InvalidSpec
 from lab.lifecycle import image
 from lab.lifecycle.context import Context
 from lab.lifecycle.engine import choose
+from lab.lifecycle.preview import preview
+from lab.lifecycle.up import up
+from lab.lifecycle.views import LabView
 from lab.spec import LabSpec
 
 PERCONA = "percona-xtradb-cluster"
@@ -47,19 +50,42 @@ def chosen(ctx: Context, plan: str, engine: str = "") -> str:
     return choose(ctx, blueprint(plan), LabSpec(plan, engine=engine)).recipe
 
 
+def make(ctx: Context, name: str, **changes: object) -> LabView:
+    spec = LabSpec("pxc", name, nodes=2, size=SIZE)
+    return up(ctx, replace(spec, **changes))  # type: ignore[arg-type]
+
+
 def test_percona_if_it_can_be_had(world: World, ctx: Context) -> None:
     remember(ctx, answer=True)
     assert chosen(ctx, "pxc") == PERCONA
-    assert world.notes == []
+    assert make(ctx, "a").engine == "percona"
+    assert not [note for note in world.notes if "MariaDB" in note]
 
 
 def test_mariadb_otherwise_in_one_line(world: World, ctx: Context) -> None:
     assert chosen(ctx, "pxc") == "mariadb"
-    assert world.notes == [LINE]
+    assert make(ctx, "a").engine == "mariadb"
+    assert world.notes.count(LINE) == 1
     assert len(LINE) < 72
 
 
-def test_who_insists_is_not_told_otherwise(world: World, ctx: Context) -> None:
+def test_the_line_is_shown_where_something_is_made_of_it(world: World, ctx: Context) -> None:
+    """At the first use, of the image or of a template; a warm start has nothing to say."""
+    make(ctx, "a")
+    world.notes.clear()
+    make(ctx, "b")
+    make(ctx, "c", engine="mariadb", nodes=3)
+    assert LINE not in world.notes
+    make(ctx, "d", nodes=1)
+    assert world.notes.count(LINE) == 1
+    world.notes.clear()
+    make(ctx, "e", nodes=1)
+    assert LINE not in world.notes
+    preview(ctx, LabSpec("pxc", nodes=1, size=SIZE))
+    assert LINE not in world.notes
+
+
+def test_a_required_engine_is_used_whatever_was_found(world: World, ctx: Context) -> None:
     """The build then tries the repository, whatever was found before."""
     assert chosen(ctx, "pxc", "percona") == PERCONA
     assert chosen(ctx, "pxc", "mariadb") == "mariadb"
@@ -83,4 +109,5 @@ def test_an_image_of_an_older_recipe_is_none(world: World, ctx: Context) -> None
     ctx.store.images.remove(record.key)
     ctx.store.images.add(replace(record, key=f"{PERCONA}-0123456789abcdef"))
     assert chosen(ctx, "pxc") == "mariadb"
+    make(ctx, "a")
     assert LINE in world.notes

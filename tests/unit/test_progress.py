@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -57,3 +58,17 @@ def test_a_failed_step_has_its_time_and_its_place() -> None:
     with progress.step("undo"):
         pass
     assert [step.step for step in progress.steps] == ["image", "undo"]
+
+
+def test_the_innermost_step_that_failed_is_known() -> None:
+    """A failure is shown with its step, after the blocks around it have ended as well."""
+    progress = Progress()
+    with suppress(ValueError), progress.step("image"):
+        with progress.step("bootstrap"):
+            pass
+        with progress.step("provision"):
+            assert progress.under_way == "provision"
+            raise ValueError
+    assert progress.failed == "provision"
+    with progress.step("image"):
+        assert progress.failed == ""

@@ -13,7 +13,6 @@ import yaml
 from lab.run import run
 
 ROOT = Path(__file__).parents[2]
-LINE_LIMIT = 350
 
 # In pieces, so that this file does not hold what it forbids.
 REGISTRIES = (
@@ -34,8 +33,6 @@ FORBIDDEN_IN_CODE = (
     ("mock", ".", "patch", "pass a fake instead"),
     ("shell", "=", "True", "run argv lists through lab/run.py"),
 )
-# Written by tools or by others; nobody reads them from top to bottom.
-LONG_BY_NATURE = re.compile(r"LICENSE|requirements(-\w+)?\.txt")
 
 NOT_OURS = re.compile(r"/(\.git|\.venv|\.?\w*cache\w*|build|dist|[^/]+\.egg-info)/")
 
@@ -77,19 +74,6 @@ def test_forbidden_in_code(before: str, sign: str, after: str, instead: str) -> 
     what = before + sign + after
     found = [str(path) for path, text in texts() if path.suffix == ".py" and what in text]
     assert not found, f"{what} in {', '.join(found)}: {instead}"
-
-
-def test_files_are_short() -> None:
-    """Protects readers: a file over about 300 lines is usually two."""
-    code = {".py", ".sh", ".toml", ""}
-    long = [
-        f"{path}: {lines} lines"
-        for path, text in texts()
-        if path.suffix in code
-        and not LONG_BY_NATURE.fullmatch(path.name)
-        and (lines := text.count("\n")) > LINE_LIMIT
-    ]
-    assert not long, "\n".join(long)
 
 
 def test_workflows_run_targets_that_exist() -> None:

@@ -1,0 +1,43 @@
+"""What is remembered for a while, such as whether a repository answered: a small JSON file.
+
+Any process of a home may write it, without a lock: each write replaces the file, and of two at
+the same moment one may be lost. So only what can be found out again belongs in it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+
+def recall(memory: Path) -> dict[str, tuple[float, Any]]:
+    """What the file ``memory`` holds: when it was remembered (seconds since the epoch), and what.
+
+    Nothing if the file is missing or damaged.
+    """
+    try:
+        found = json.loads(memory.read_text(encoding="utf-8"))
+        return {str(key): (float(at), value) for key, (at, value) in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def remember(memory: Path, key: str, value: object) -> None:
+    """Keep ``value`` for ``key``, remembered now; raises OSError."""
+    _write(memory, {**recall(memory), key: (time.time(), value)})
+
+
+def forget(memory: Path, key: str) -> None:
+    """Keep nothing for ``key``; raises OSError."""
+    known = recall(memory)
+    if known.pop(key, None) is not None:
+        _write(memory, known)
+
+
+def _write(memory: Path, known: dict[str, tuple[float, Any]]) -> None:
+    scratch = memory.with_name(f"{memory.name}.{threading.get_native_id()}")
+    scratch.write_text(json.dumps(known), encoding="utf-8")
+    scratch.replace(memory)
