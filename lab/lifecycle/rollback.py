@@ -95,6 +95,8 @@ def _from_origin(
             template.mark_broken(ctx, manifest.key, f"{why}; {record.name} boots from its disks")
             each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)
             ctx.store.labs.update(record.name, started="cold", why_cold=why)
+        else:
+            ctx.store.labs.update(record.name, started="warm", why_cold="")
         deadline = Deadline.after(timeout)
     if prepared is None:
         power.boot(ctx, record, nodes)
