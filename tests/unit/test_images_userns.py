@@ -68,7 +68,7 @@ def test_uidmap_is_asked_for(tmp_path: Path, absent: str) -> None:
 
 
 def test_missing_ids_come_with_the_command_that_gives_them(tmp_path: Path) -> None:
-    """Protects other users: the ranges in the hint are nobody's yet."""
+    """Protects other users: the ranges in the hint are free."""
     found = problem("eve", 1005, machine(tmp_path))
     assert found is not None
     assert found.what.startswith("eve has 0 subordinate ids in /etc/subuid")

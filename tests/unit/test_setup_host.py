@@ -150,7 +150,7 @@ def test_without_sudo(root: Path, sudo: str | None) -> None:
     assert "could not install" not in done.stderr
 
 
-def test_who_cannot_build_images_is_told_before(root: Path) -> None:
+def test_a_user_who_cannot_build_images_is_warned_before(root: Path) -> None:
     """Protects from minutes of waiting for a refusal: setup asks what the build will ask."""
     done = setup(machine(root, **{"apt-get": QUIET}))
     assert done.returncode == 0
