@@ -8,18 +8,18 @@ MAKEFLAGS += --no-print-directory
 UP ?= pxc --nodes 3 --exist-ok
 PYTEST ?=
 # Seconds after which the tests are interrupted; they then still clean up and report.
-TEST_TIMEOUT ?= 4800
-# The guests that test-zfs uses, such as `trixie`; all if empty.
+TEST_TIMEOUT ?= 14400
+# The guests that the tests on ZFS use, such as `trixie`. If empty: test-zfs and test-all use all,
+# and test the newest.
 ZFS_RELEASES ?=
+# make test-e2e ALL=1: the rare ones of them, too.
+ALL ?=
 
 python := .venv/bin/python
-# The time of all tests together: SECONDS has passed when these begin.
-pytest = timeout --foreground --signal=INT --kill-after=120 $$(($(TEST_TIMEOUT) - SECONDS)) \
-    $(python) -m pytest --ignore=tests/platform
-testvm = $(python) -m testvm test --releases "$(ZFS_RELEASES)" -- $(PYTEST)
+suite = $(python) tests/suite.py --timeout $(TEST_TIMEOUT) --releases "$(ZFS_RELEASES)" $(if $(ALL),--all)
 scripts = $(shell grep -rslE '^\#! ?(/usr)?/bin/(env )?(ba)?sh' .ci scripts images testvm packaging)
 
-.PHONY: help up setup setup-tests venv venv-serve venv-dev lint format test test-unit test-e2e test-zfs test-zfs-keep bench lock clean
+.PHONY: help up setup setup-tests venv venv-serve venv-dev lint format test test-all test-unit test-e2e test-zfs test-zfs-keep bench lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z][a-z0-9-]*):[^#]*## (.*)/\1\t\2/p' Makefile | \
@@ -31,7 +31,7 @@ up: venv ## a ready 3-node cluster: prepares this host if needed, then `lab up p
 setup: ## install missing system packages and see that libvirt answers
 	@scripts/setup-host
 
-setup-tests: setup ## what only tests need: Chromium and ip
+setup-tests: setup ## what only tests need: Chromium, curl, gpg and ip
 	@scripts/setup-host tests
 
 venv: setup ## .venv with what `lab` needs, pinned
@@ -54,20 +54,24 @@ format: venv-dev ## let ruff put the code in order
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
-test: venv-dev setup-tests ## all tests this machine can run, on real guests too; says what was skipped and why
+test: venv-dev setup-tests ## what each change must pass, on real guests and real ZFS too; says what was skipped and why
 	@scripts/machine
-	@status=0; $(testvm) || status=$$?; \
-	    $(pytest) $(PYTEST) || status=$$?; exit $$status
+	@$(suite) -- $(PYTEST)
 
-test-unit: venv-dev setup-tests ## the tests that need no guest, in seconds
-	$(pytest) -m "not e2e and not slow" $(PYTEST)
-
-test-e2e: venv-dev ## the tests on real guests
+test-all: ALL = 1
+test-all: venv-dev setup-tests ## that and the rare tests, on each OpenZFS release: hours where guests are emulated
 	@scripts/machine
-	$(pytest) -m e2e $(PYTEST)
+	@$(suite) -- $(PYTEST)
 
-test-zfs: venv-dev ## the tests on real ZFS: here if this host has it, else in guests built for that
-	@$(testvm)
+test-unit: venv-dev setup-tests ## of `make test`, those that need no guest: minutes
+	@$(suite) --only unit -- $(PYTEST)
+
+test-e2e: venv-dev ## of `make test`, those on real guests
+	@scripts/machine
+	@$(suite) --only e2e -- $(PYTEST)
+
+test-zfs: venv-dev ## all tests on real ZFS: here if this host has it, else in guests built for that
+	@$(python) -m testvm test --releases "$(ZFS_RELEASES)" -- $(PYTEST)
 
 test-zfs-keep: venv-dev ## keep such a guest running, for many runs in it (CONTRIBUTING.md)
 	@$(python) -m testvm keep $(addprefix --release ,$(ZFS_RELEASES))

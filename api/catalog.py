@@ -54,3 +54,6 @@ class Template(BaseModel):
     form_seconds: float
     profile: str
     use: str
+    why: Annotated[
+        str, Field(description="Why it is broken, or why its RAM is not restored any more.")
+    ]

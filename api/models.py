@@ -7,7 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.pool import PoolView
-from lab.lifecycle.views import LabView, NodeView
+from lab.lifecycle.views import LabView, NodeState, NodeView
 from lab.names import LAB_NAME_LIMIT
 from lab.spec import MIB, NODES_LIMIT
 from lab.state.records import EventRecord, JobKind, JobRecord, LabRecord, Scope, TokenRecord
@@ -25,7 +25,11 @@ _TERABYTE = 1 << 40
 
 Ttl = Annotated[float, Field(ge=_LEAST_TTL, le=_MOST_TTL, description="A lease.", examples=[3600])]
 Idle = Annotated[float, Field(ge=60, le=_MOST_TTL, description="Seconds.", examples=[1800])]
-State = Literal["creating", "ready", "degraded", "stopped", "failed", "removing", "unrecorded"]
+State = Literal[
+    "ready", "degraded", "not-primary", "unreachable", "starting", "stopped",
+    "creating", "failed", "removing", "unrecorded",
+]  # fmt: skip
+"""``LabState`` of lab.lifecycle.views, without the one that only the service sees."""
 
 
 class Asked(BaseModel):
@@ -104,7 +108,7 @@ class Node(BaseModel):
 
     name: Annotated[str, Field(examples=["n1"])]
     role: Annotated[str, Field(examples=["member"])]
-    state: Annotated[str, Field(examples=["ready"])]
+    state: NodeState
     host: Annotated[str, Field(examples=["127.0.0.1"])]
     sql_port: Annotated[int, Field(examples=[23306])]
     ssh_port: int

@@ -12,8 +12,9 @@ from types import FrameType
 
 from bench import firmware, machine, measure, report, service
 from bench.figures import Results, Target, ratio
-from bench.labs import ROOT, Failed, Home, scratch_home
+from bench.labs import ROOT, Failed, Home, awake, scratch_home
 from bench.measure import FULL, QUICK, Log, Runs
+from lab import host
 from lab.paths import default_root
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -24,6 +25,8 @@ PREFACE = """\
 clones them in a scratch home that it removes afterwards, in about a quarter of an hour on two
 cores. `.venv/bin/python scripts/bench.py --quick` takes fewer runs, `--json FILE` keeps all
 samples, `--write` renders this page. Targets are for two cores without KVM; figures are medians.
+A connection to libvirt is open meanwhile: systemd would end its daemon between two labs, and the
+next one would wait for its start.
 """
 
 
@@ -34,7 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        with scratch_home(arguments.scratch) as home, scratch_home(arguments.scratch) as other:
+        with (
+            awake(),
+            scratch_home(arguments.scratch) as home,
+            scratch_home(arguments.scratch) as other,
+        ):
             results = run(home, other, QUICK if arguments.quick else FULL, load)
     except KeyboardInterrupt:
         _say("interrupted; everything is removed")
@@ -54,7 +61,7 @@ def run(home: Home, other: Home, runs: Runs, load: tuple[float, float, float]) -
     """Measure everything. ``load``: load averages before; ``other``: a second scratch home."""
     log = Log(_say)
     facts = machine.here(home.run("doctor", "-o", "json").value, load)
-    caution = machine.caution(load[0], os.cpu_count() or 1)
+    caution = machine.caution(load[0], host.processors())
     if caution:
         _say(f"note: {caution}")
     image = measure.image(home, runs.image, log)

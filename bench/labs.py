@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lab.errors import LabError
+from lab.host.system import hypervisor, system
 from lab.paths import REACHABLE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,6 +30,28 @@ _ENDING_SECONDS = 60.0
 
 class Failed(Exception):
     """A command of ours failed, or a lab that was called ready is not."""
+
+
+@contextmanager
+def awake(uri: str = "") -> Iterator[None]:
+    """Keep libvirt's daemon running for the block, where guests are libvirt's.
+
+    systemd starts it at the first connection, and it ends two minutes after the last guest: each
+    figure that begins then would hold up to a second of its start. Raises Failed.
+    """
+    if hypervisor(system()) != "libvirt":
+        yield
+        return
+    from lab.hypervisor.libvirt.connection import connect, default_uri
+
+    try:
+        connection = connect(uri or os.environ.get("LAB_LIBVIRT_URI") or default_uri())
+    except LabError as error:
+        raise Failed(str(error)) from error
+    try:
+        yield
+    finally:
+        connection.close()
 
 
 @dataclass(frozen=True)

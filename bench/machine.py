@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -67,7 +66,7 @@ def here(doctor: Iterable[Mapping[str, Any]], load: tuple[float, float, float]) 
         load=load,
         cpuinfo=Path("/proc/cpuinfo").read_text(errors="replace"),
         memory=host.memory().total,
-        cores=os.cpu_count() or 1,
+        cores=host.processors(),
         commit=commit(Path(__file__).parent),
     )
 

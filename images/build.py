@@ -23,7 +23,7 @@ SPACE_NEEDED = 5 * GIB
 PROVISION_SECONDS = 900.0
 """What a provision script may take: an emulated builder needs minutes for a first server start."""
 
-_TOOLS = {
+TOOLS = {
     "mmdebstrap": "mmdebstrap",
     "sgdisk": "gdisk",
     "mke2fs": "e2fsprogs",
@@ -33,7 +33,10 @@ _TOOLS = {
     "mcopy": "mtools",
     "mmd": "mtools",
     "tar": "tar",
+    "unshare": "util-linux",
+    "setpriv": "util-linux",
 }
+"""The programs that every build needs, and the packages that they are in."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ def build(
 
 def tools(recipe: Recipe) -> dict[str, str]:
     """The programs that are needed to build ``recipe``, and the packages that they are in."""
-    return {**_TOOLS, "gpg": "gpg"} if recipe.repository else _TOOLS
+    return {**TOOLS, "gpg": "gpg"} if recipe.repository else TOOLS
 
 
 def check_host(recipe: Recipe, out: Path) -> None:

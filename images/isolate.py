@@ -4,9 +4,9 @@ Each command gets a mount and a PID namespace of its own. Mounts made in it vani
 it, and the kernel ends everything in it when we die, however we die: a killed build
 leaves neither mounts nor processes behind.
 
-A normal user also gets a user namespace in which they are root and their subordinate
-ids (/etc/subuid) are all other users. Every such namespace maps the same ids, so that
-one command sees what another one made with the right owners.
+An ordinary user also gets a user namespace (``userns``) in which they are root and their
+subordinate ids are all other users. Every such namespace maps the same ids, so that one
+command sees what another one made with the right owners.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 from pathlib import Path
 
+from images import userns
 from lab.errors import CommandFailed, HostUnfit
 from lab.paths import writing
 from lab.run import require, run
@@ -25,9 +27,11 @@ _TREE = ("--fork", "--kill-child", "--pid", "--mount-proc", "--mount")
 
 def isolated(*, network: bool) -> list[str]:
     """The argv prefix for a command of a build; ``network`` False gives it none at all."""
-    argv = ["setpriv", "--pdeathsig", "KILL", "unshare", *_TREE]
+    argv = ["setpriv", "--pdeathsig", "KILL"]
     if os.geteuid() != 0:
-        argv += ["--map-root-user", "--map-auto"]
+        mapped = [sys.executable, "-I", "-S", userns.__file__, "--"]
+        argv = [*userns.confined(), *argv, *mapped]
+    argv += ["unshare", *_TREE]
     if not network:
         argv.append("--net")
     return [*argv, "--"]
@@ -37,38 +41,37 @@ def check() -> None:
     """Raise HostUnfit unless isolated commands work here."""
     require("setpriv", package="util-linux")
     require("unshare", package="util-linux")
-    if os.geteuid() != 0:
-        require("newuidmap", package="uidmap")
+    if os.geteuid() != 0 and (found := userns.found_problem()):
+        raise HostUnfit(found.what, hint=found.hint)
     try:
         run([*isolated(network=False), "true"], timeout=20)
     except CommandFailed as error:
         raise HostUnfit(
             "this user cannot make namespaces, which an image build needs",
-            hint=_hint(error.stderr),
+            hint=_hint(),
             details=error.details,
         ) from None
 
 
-def _hint(stderr: str) -> str:
+def _hint() -> str:
     if os.geteuid() == 0:
         return "in a container, it needs to be privileged (CAP_SYS_ADMIN)"
-    if "unrecognized option" in stderr:
-        return "run it as root: this util-linux is older than 2.38"
-    if "subuid" in stderr or "subgid" in stderr or "newuidmap" in stderr:
-        return "run it as root, or give this user subordinate ids: usermod --add-subuids"
-    return "run it as root, or allow unprivileged user namespaces (see docs/images.md)"
+    return userns.AS_ROOT
 
 
 def remove_tree(path: str | os.PathLike[str]) -> None:
     """Remove what a build left at ``path``; absent is fine.
 
-    A normal user cannot remove the files of their subordinate ids but by a command of their own
-    namespace, which needs Linux. Raises HostUnfit, CommandFailed.
+    An ordinary user cannot remove the files of their subordinate ids but by a command of their
+    own namespace, which needs Linux. Raises HostUnfit, CommandFailed.
     """
     if os.geteuid() == 0:
         with writing(Path(path)), contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
-    elif os.path.lexists(path):
+        return
+    # What a build left that did not get as far as other owners needs no namespace.
+    shutil.rmtree(path, ignore_errors=True)
+    if os.path.lexists(path):
         run(
             [*isolated(network=False), "rm", "-rf", "--one-file-system", "--", path],
             timeout=120,

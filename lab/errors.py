@@ -8,7 +8,7 @@ code of the CLI and the status of the HTTP API::
     ├── NotFound        3 / 404
     ├── Conflict        4 / 409   exists, busy (Busy), protected, has clones
     ├── HostUnfit       5 / 503   missing tool, no permission, no memory, no space
-    │                             (PortTaken, RecipeFailed)
+    │                             (PortTaken, RestoreFailed, RecipeFailed)
     ├── CommandFailed   6 / 500   argv, exit status, last lines of stderr
     ├── NotReady        7 / 504   requirement, node, last log line
     ├── Unauthorized    8 / 401
@@ -79,6 +79,13 @@ class RecipeFailed(HostUnfit):
     """An image's recipe cannot be built here for a reason of its own, such as its repository.
 
     Another recipe may still be.
+    """
+
+
+class RestoreFailed(HostUnfit):
+    """The hypervisor refused a capture's RAM or device state, or failed while it loaded them.
+
+    The capture is whole as far as its files show; its disks still boot.
     """
 
 

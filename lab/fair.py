@@ -39,6 +39,12 @@ def until_first(home: Home, kind: LockKind, place: int) -> None:
         until_free(home, kind, _name(number))
 
 
+def ahead(home: Home, kind: LockKind, count: int, place: int) -> int:
+    """How many come before the ticket ``place``: who waits, and who has one of the ``count``."""
+    waiting = sum(held(home, kind, _name(number)) for number in _before(home, kind, place))
+    return waiting + sum(held(home, kind, str(number)) for number in range(count))
+
+
 def take_free(home: Home, kind: LockKind, count: int, into: ExitStack) -> bool:
     """Hold one of the ``count`` locks of ``kind`` in ``into``; False if none is free.
 

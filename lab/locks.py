@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Literal
 
 from lab.errors import Busy
-from lab.paths import Home, unwritable
+from lab.paths import Home, is_full, unwritable
 from lab.wait import Deadline, attempts
 
-LockKind = Literal["lab", "template", "image", "state", "turn"]
+LockKind = Literal["lab", "template", "image", "state", "boot", "restore"]
 
 PROBE_GRACE = 0.05
 """Seconds before a lock counts as busy; ``held`` takes a free one for microseconds."""
@@ -196,9 +196,14 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 def _note_holder(fd: int, *, shared: bool) -> None:
-    os.ftruncate(fd, 0)
-    if not shared:
-        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+    """Say who holds the lock, for messages; on a full disk it is held without that."""
+    try:
+        os.ftruncate(fd, 0)
+        if not shared:
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+    except OSError as error:
+        if not is_full(error):
+            raise
 
 
 def _holder(path: Path) -> int | None:

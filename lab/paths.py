@@ -4,6 +4,7 @@
 
     <home>/                      0711, so that QEMU's own user can reach the files it is given
       state.db                   0600, holds the labs' passwords
+      reserve                    0600, space that is given up when the disk is full
       ca.pem, ca.key             the authority of servers' certificates; the key 0600
       locks/<kind>.<name>.lock   0700
       storage/                   volumes of the file-backed driver
@@ -36,6 +37,11 @@ REACHABLE = 0o711
 """Mode of directories below which QEMU's user opens files."""
 PRIVATE = 0o700
 """Mode of directories that hold secrets."""
+RESERVE = 2 << 20
+"""Bytes that are kept for the record's journal, so that labs can be removed on a full disk."""
+_LEAST = 256 << 10
+"""Free bytes below which the reserve is given up: what one command may add to the journal."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -194,6 +200,39 @@ class Home:
             self.image_log("x").parent,
         ):
             make_directory(path, REACHABLE)
+        self._keep_reserve()
+
+    @property
+    def full(self) -> bool:
+        """Whether there is not even space for the record's journal."""
+        return self._free(otherwise=_LEAST) < _LEAST
+
+    def release_reserve(self) -> None:
+        """Give up the reserve if the disk is full: what is recorded then makes more space free.
+
+        The next command that finds space keeps one again.
+        """
+        if self.full:
+            with contextlib.suppress(OSError):
+                (self.root / "reserve").unlink()
+
+    def _free(self, *, otherwise: int) -> int:
+        """Bytes that are free for us where the home is; ``otherwise`` if there is none yet."""
+        try:
+            status = os.statvfs(self.root)
+        except OSError:
+            return otherwise
+        return status.f_bavail * status.f_frsize
+
+    def _keep_reserve(self) -> None:
+        path = self.root / "reserve"
+        if path.exists() or self._free(otherwise=0) < 8 * RESERVE:
+            return
+        # Random, as file systems that compress would keep nothing for zeros.
+        with contextlib.suppress(OSError):
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "wb") as file:
+                file.write(os.urandom(RESERVE))
 
     def create_directory(self, owner: Owner) -> Path:
         """Make the directory of an owner and its private one; raises HostUnfit."""
@@ -238,13 +277,33 @@ def make_directory(path: Path, mode: int) -> Path:
 def unwritable(path: Path, error: OSError) -> HostUnfit:
     """What to tell when ``path`` in the home cannot be written."""
     reason = error.strerror or str(error)
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if is_full(error):
+        return no_space(path)
     return HostUnfit(
         f"{path} cannot be written: {reason}",
-        hint="free some space; `lab gc` removes leftovers"
-        if full
-        else "set LAB_HOME to a directory you may write to, or become its owner",
+        hint="set LAB_HOME to a directory you may write to, or become its owner",
     )
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the system refused to write as there is no space, or no quota, left."""
+    return error.errno in _FULL
+
+
+def no_space(path: Path) -> HostUnfit:
+    """What to tell when ``path`` cannot be written as its file system is full, which is named."""
+    return HostUnfit(
+        f"{path} cannot be written: no space is left on the file system at {mount_point(path)}",
+        hint="free some space there: `lab gc` removes leftovers, `lab down` a lab",
+    )
+
+
+def mount_point(path: Path) -> Path:
+    """Where the file system that ``path`` is on, or would be, is mounted."""
+    found = path.absolute()
+    while not found.exists() or not (found.is_mount() or found == found.parent):
+        found = found.parent
+    return found
 
 
 @contextlib.contextmanager

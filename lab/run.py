@@ -17,6 +17,9 @@ from lab.errors import CommandFailed, HostUnfit
 _PIPE = 1 << 16
 _GRACE = 5.0
 
+_SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+"""Directories of programs that Debian leaves out of the PATH of ordinary users, such as sgdisk."""
+
 
 @dataclass(frozen=True)
 class Completed:
@@ -56,7 +59,7 @@ def run(
         stdout=log if log is not None else subprocess.PIPE,
         stderr=subprocess.STDOUT if log is not None else subprocess.PIPE,
         cwd=cwd,
-        env=None if env is None else dict(env),
+        env=environment(env),
         pass_fds=keep,
         start_new_session=True,
     )
@@ -89,6 +92,7 @@ def lines(argv: Sequence[str], *, idle: float) -> Iterator[str | None]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        env=environment(),
         start_new_session=True,
     )
     try:
@@ -251,6 +255,7 @@ def conversation(argv: Sequence[str], *, stall: float) -> Iterator[Conversation]
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
+            env=environment(),
             start_new_session=True,
         )
         try:
@@ -277,7 +282,9 @@ def on_terminal(argv: Sequence[str]) -> Iterator[int]:
     with ours:
         with its as end:
             tty.setraw(end.fileno())
-            process = subprocess.Popen(argv, 0, None, end, end, end, start_new_session=True)
+            process = subprocess.Popen(
+                argv, 0, None, end, end, end, env=environment(), start_new_session=True
+            )
         try:
             yield ours.fileno()
         finally:
@@ -304,7 +311,7 @@ def _piped(
             stdin=stdin,
             stdout=stdout,
             stderr=talk,
-            env=None if env is None else dict(env),
+            env=environment(env),
             pass_fds=keep,
             start_new_session=True,
         )
@@ -322,9 +329,26 @@ def _piped(
             raise CommandFailed(argv, status, stderr=talk.read().decode(errors="replace"))
 
 
+def search_path(path: str | None = None) -> str:
+    """Where programs are looked for: ``path`` (default: PATH), then administrators' directories."""
+    parts = (os.environ.get("PATH", os.defpath) if path is None else path).split(os.pathsep)
+    return os.pathsep.join([*parts, *(place for place in _SBIN if place not in parts)])
+
+
+def environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """``env`` (default: ours) with the PATH that ``find`` uses, for a program and all below it."""
+    found = dict(os.environ if env is None else env)
+    return found | {"PATH": search_path(found.get("PATH"))}
+
+
+def find(program: str) -> str | None:
+    """The path of ``program``, None if it is not installed. The one search for all programs."""
+    return shutil.which(program, path=search_path())
+
+
 def require(program: str, *, package: str = "") -> str:
     """The path of ``program``; raises HostUnfit with the package to install."""
-    path = shutil.which(program)
+    path = find(program)
     if path is None:
         hint = f"install the package {package}" if package else "`lab doctor` lists what is missing"
         raise HostUnfit(f"{program} is not installed", hint=hint)

@@ -1,4 +1,4 @@
-"""What all tests share: golden files, and asserts that explain themselves.
+"""What all tests share: golden files, the tier, and asserts that explain themselves.
 
 A golden file is what a test expects, kept in ``tests/golden`` for people to read.
 ``python -m pytest --update-golden`` rewrites the files of the tests that run; look at
@@ -7,10 +7,13 @@ A golden file is what a test expects, kept in ``tests/golden`` for people to rea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from _pytest.junitxml import xml_key
 
 # Modules that hold tests or parts of them, but are not found as test files.
 pytest.register_assert_rewrite(
@@ -32,12 +35,61 @@ pytest.register_assert_rewrite(
     "storage_imports",
     "storage_place",
     "storage_streams",
+    "user_site",
     "zfs_site",
 )
 
 GOLDEN = Path(__file__).parent / "golden"
 
 Golden = Callable[[str, str], None]
+
+
+LEFT_OUT = pytest.StashKey[list[str]]()
+"""The tests marked ``rare`` that were not selected."""
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    rare = [item for item in items if item.get_closest_marker("rare")]
+    if rare:
+        rare[0].config.stash.setdefault(LEFT_OUT, []).extend(item.nodeid for item in rare)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand the tests that were left out to who reports: a process of its own under xdist."""
+    left_out = session.config.stash.get(LEFT_OUT, [])
+    worker: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if worker is not None:
+        worker["left_out"] = left_out
+        return
+    if xml := session.config.stash.get(xml_key, None):
+        xml.add_global_property("left_out", str(len(left_out)))
+
+
+class FromWorkers:
+    """Under xdist each worker deselects the same."""
+
+    def pytest_testnodedown(self, node: Any) -> None:
+        left_out = getattr(node, "workeroutput", {}).get("left_out")
+        if left_out:
+            node.config.stash[LEFT_OUT] = left_out
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.pluginmanager.hasplugin("xdist"):
+        config.pluginmanager.register(FromWorkers())
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say what a run without the rare tests has not tested."""
+    left_out = config.stash.get(LEFT_OUT, [])
+    if not left_out:
+        return
+    tests = Counter(nodeid.partition("[")[0] for nodeid in left_out)
+    terminalreporter.section("rare tests that were left out")
+    for test, count in tests.items():
+        terminalreporter.line(f"{count:4} {test}")
+    terminalreporter.line(f"left for `make test-all`: {len(left_out)} tests marked `rare`")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from images.isolate import remove_tree
+from lab.undo import Undo
 
 Build = Callable[[Path], None]
 
@@ -47,11 +48,10 @@ def _make(final: Path, build: Build) -> None:
     scratch = final.with_name(f"{final.name}.building")
     remove_tree(scratch)
     scratch.mkdir()
-    try:
+    with Undo() as undo:
+        undo.push(str(scratch), lambda: remove_tree(scratch))
         build(scratch)
-    except BaseException:
-        remove_tree(scratch)
-        raise
+        undo.keep()
     scratch.rename(final)
 
 

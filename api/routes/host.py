@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import Annotated
 
@@ -39,7 +38,7 @@ def host(service: ServiceOf, _: Reader) -> Host:
         memory=Capacity(total=admission.memory_budget, used=used.memory),
         memory_available=machine.memory().available,
         ports=Capacity(total=last - first + 1, used=used.ports),
-        processors=os.cpu_count() or 1,
+        processors=machine.processors(),
         space_free=space.free,
         space_total=space.total,
         labs=labs,

@@ -44,17 +44,24 @@ class Member:
     address: str
 
 
+Unmet = Literal["degraded", "not-synced", "not-primary"]
+"""What a node is that answers but does not meet a requirement: it serves, though not all is as it
+should be; it is behind its cluster; it is in no primary component. The last is the worst."""
+
+
 @dataclass(frozen=True)
 class Check:
     """A requirement of a node. ``name``: in a word or two, ``what``: so that it can be looked up.
 
-    ``found``: what is there instead of it, or what shows that it is met.
+    ``found``: what is there instead of it, or what shows that it is met. ``unmet``: what the node
+    is while it is not met.
     """
 
     name: str
     what: str
     met: bool
     found: str
+    unmet: Unmet = "degraded"
 
 
 @dataclass(frozen=True)

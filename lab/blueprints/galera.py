@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import Template
 
-from lab.blueprints import Check, Engine, Member, Remedy, rejoin
+from lab.blueprints import Check, Engine, Member, Remedy, Unmet, rejoin
 from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
 from lab.profile import EngineProfile
@@ -78,15 +78,16 @@ class Galera:
 
     def checks(self, answer: Mapping[str, str], nodes: int) -> list[Check]:
         """See Blueprint."""
-        wanted = (
-            ("Synced", "wsrep_local_state_comment", "Synced"),
-            ("Primary", "wsrep_cluster_status", "Primary"),
-            (f"size {nodes}", "wsrep_cluster_size", str(nodes)),
-            ("wsrep_ready", "wsrep_ready", "ON"),
+        wanted: tuple[tuple[str, str, str, Unmet], ...] = (
+            ("Synced", "wsrep_local_state_comment", "Synced", "not-synced"),
+            ("Primary", "wsrep_cluster_status", "Primary", "not-primary"),
+            (f"size {nodes}", "wsrep_cluster_size", str(nodes), "degraded"),
+            ("wsrep_ready", "wsrep_ready", "ON", "not-synced"),
         )
         return [
-            Check(name, f"{key} is {value}", answer.get(key) == value, answer.get(key, "nothing"))
-            for name, key, value in wanted
+            Check(name, f"{key} is {value}", found == value, found, unmet)
+            for name, key, value, unmet in wanted
+            for found in [answer.get(key, "nothing")]
         ]
 
     def remedies(

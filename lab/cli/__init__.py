@@ -29,14 +29,14 @@ BROKEN_PIPE = 141
 """What a shell reports for a program that SIGPIPE ended."""
 
 
-def program() -> NoReturn:
+def program(*, lifecycle: Lifecycle | None = None) -> NoReturn:
     """What ``lab`` on the command line is: ``main``, and the end of the process.
 
     At once: taking the interpreter down, object by object, costs a sixth of ``lab ls``, and
     nothing is left to be closed.
     """
     _open_standard_streams()
-    code = main()
+    code = main(lifecycle=lifecycle)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

@@ -6,12 +6,15 @@ import contextlib
 import os
 import re
 import select
+import stat
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from lab.errors import Interrupted, LabError
+from lab.errors import HostUnfit, Interrupted, LabError
+from lab.paths import is_full, no_space
 from lab.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ _USAGE_ERROR: type[BaseException] = typer.BadParameter.__mro__[1]
 _PARSER_ERROR: type[BaseException] = typer.BadParameter.__mro__[2]
 
 
+_DEV_FULL = os.makedev(1, 7)
 _OF_VERBS = ("-o", "--output")
 _EXTRA = re.compile(r"unexpected extra arguments?(?:\(s\))? \((.*)\)")
 
@@ -49,6 +53,8 @@ def report(error: BaseException, app: App) -> int:
         shown = LabError(str(error))
     elif isinstance(error, LabError):
         shown = error
+    elif isinstance(error, OSError) and is_full(error):
+        shown = _full(error)
     else:
         shown = LabError(
             f"this should not happen: {type(error).__name__}: {error}",
@@ -81,6 +87,30 @@ def broken_stdout() -> bool:
     # What is still in the buffer would make the interpreter complain when it ends.
     os.dup2(os.open(os.devnull, os.O_WRONLY), number)
     return True
+
+
+def _full(error: OSError) -> LabError:
+    """What a write that found no space left was for: our output, or a file."""
+    if error.filename is None and _stdout_full():
+        return LabError(f"the output cannot be written: {error.strerror}")
+    if error.filename is not None:
+        return no_space(Path(os.fsdecode(error.filename)))
+    return HostUnfit(
+        "a file cannot be written: no space is left on its file system",
+        hint="`lab doctor` shows what is free; `lab gc` removes leftovers, `lab down` a lab",
+    )
+
+
+def _stdout_full() -> bool:
+    try:
+        sys.stdout.flush()  # what could not be written is still in its buffer
+        number = sys.stdout.fileno()
+        there, space = os.fstat(number), os.fstatvfs(number)
+    except (OSError, ValueError):
+        return True
+    if stat.S_ISCHR(there.st_mode):
+        return there.st_rdev == _DEV_FULL
+    return stat.S_ISREG(there.st_mode) and not space.f_bavail
 
 
 def _interrupted(error: BaseException, app: App) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
 from lab.cli import flags
@@ -9,29 +12,47 @@ from lab.cli.app import app_of, pick
 from lab.cli.output import emit, parse_format
 from lab.cli.show import lab_text, labs_text, status_text
 from lab.cli.verbs import manual
+from lab.errors import NotReady
+from lab.lifecycle.views import READY
+
+if TYPE_CHECKING:
+    from lab.lifecycle.views import LabView
+
+
+ExitCode = Annotated[
+    bool,
+    typer.Option("--exit-code", help="Exit with 7 unless the state is ready, for scripts."),
+]
 
 
 @manual("lab ls", "lab ls -o name", "lab ls -o json | jq -r '.[].dsn'")
-def ls(ctx: typer.Context, output: flags.Output = "table") -> None:
-    """List the labs."""
+def ls(ctx: typer.Context, *, exit_code: ExitCode = False, output: flags.Output = "table") -> int:
+    """List the labs and their states."""
     app = app_of(ctx)
     how = parse_format(output)
     with app.open() as session:
         views = session.labs()
     if not views and how == "table":
         app.say("no labs; `lab up pxc` makes one")
-        return
+        return 0
     emit(
         views,
         how,
         table=lambda: labs_text(views, app.now()),
         names=lambda: [view.name for view in views],
     )
+    return _code(views) if exit_code else 0
 
 
-@manual("lab status", "lab status shop -o yaml")
-def status(ctx: typer.Context, name: flags.Name = "", output: flags.Output = "table") -> None:
-    """Look at a lab: nodes, how to reach it, what is amiss."""
+@manual("lab status", "lab status shop -o yaml", "lab status shop --exit-code -o name")
+def status(
+    ctx: typer.Context,
+    *,
+    name: flags.Name = "",
+    exit_code: ExitCode = False,
+    output: flags.Output = "table",
+) -> int:
+    """Show a lab: nodes, how to reach it, unmet requirements."""
     app = app_of(ctx)
     how = parse_format(output)
     with app.open() as session:
@@ -42,6 +63,11 @@ def status(ctx: typer.Context, name: flags.Name = "", output: flags.Output = "ta
         table=lambda: status_text(found, app.now()),
         names=lambda: [found.lab.name],
     )
+    return _code([found.lab]) if exit_code else 0
+
+
+def _code(views: Sequence[LabView]) -> int:
+    return 0 if all(view.state in READY for view in views) else NotReady.exit_code
 
 
 @manual("lab wait shop --timeout 2m")

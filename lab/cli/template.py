@@ -94,7 +94,7 @@ def shown(views: Sequence[TemplateView], now: float) -> str:
     return table(
         (
             "KEY", "BLUEPRINT", "NODES", "MEMORY", "CPUS", "DISK", "IMAGE", "STATE", "START",
-            "SIZE", "FORMED IN", "USE", "LAST USE",
+            "SIZE", "FORMED IN", "USE", "LAST USE", "WHY",
         ),
         [
             (
@@ -111,6 +111,7 @@ def shown(views: Sequence[TemplateView], now: float) -> str:
                 seconds_or_dash(view.form_seconds),
                 view.use,
                 f"{age(view.used_at, now)} ago" if view.used_at else "never",
+                view.why,
             )
             for view in views
         ],

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 Action = Literal["start", "stop", "restart", "kill"]
 
 _GC = 3600.0
-_GOING_ON = ("creating", "ready", "degraded")
+_FINAL = ("stopped", "failed", "removing", "unrecorded")
+"""States that do not change by waiting."""
 
 
 class Client:
@@ -184,7 +185,7 @@ class Client:
             found = self._made(name, min(AT_ONCE, deadline.left))
             if found.state == "ready":
                 return found
-            if found.state not in _GOING_ON:
+            if found.state in _FINAL:
                 raise NotReady(
                     f"the lab {name} is {found.state}: waiting does not change that",
                     hint=f"`lab start {name}` or `lab down {name}`",

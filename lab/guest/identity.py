@@ -20,6 +20,9 @@ from lab.guest.authority import TlsKey
 
 PASSWORD_LENGTH = 20
 ENTROPY_BYTES = 64
+HOST_KEY = "/etc/ssh/ssh_host_ed25519_key.pub"
+"""Where a node keeps the public half of its SSH host key; the private one has no suffix."""
+
 _ROOT = "0:0"
 _LETTERS = string.ascii_letters + string.digits
 
@@ -81,12 +84,12 @@ def message(
     the TLS files in ``tls_directory``; ``authorized``: the public key that may log in as
     root; ``statements`` are run on the node's server as its root.
     """
-    host_key = "/etc/ssh/ssh_host_ed25519_key"
+    host_key = HOST_KEY.removesuffix(".pub")
     lines = [
         item("entropy", identity.entropy),
         item("clock", f"{now:.6f}"),
         item("file", host_key, "600", _ROOT, identity.ssh_host.private),
-        item("file", f"{host_key}.pub", "644", _ROOT, f"{identity.ssh_host.public}\n"),
+        item("file", HOST_KEY, "644", _ROOT, f"{identity.ssh_host.public}\n"),
         item("file", "/root/.ssh/authorized_keys", "600", _ROOT, f"{authorized}\n"),
         *_tls_files(identity.tls, engine, tls_directory),
         *(item("sql", statement) for statement in statements),

@@ -7,21 +7,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.errors import HostUnfit
+from lab.host import cgroup
 from lab.spec import LabSpec, format_size
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of the host's memory: ``available`` without swapping, as the kernel reckons."""
+    """Bytes of the host's memory: ``available`` without swapping, as the kernel reckons.
+
+    ``limited``: a cgroup has less than the host, as in a container.
+    """
 
     available: int
     total: int
+    limited: bool = False
 
 
-def memory(meminfo: Path = Path("/proc/meminfo")) -> Memory:
+def memory(meminfo: Path = Path("/proc/meminfo"), cgroups: Path = cgroup.ROOT) -> Memory:
     """What the kernel says of memory; raises HostUnfit if it does not.
 
-    ``meminfo``: proc(5), MemTotal and MemAvailable in KiB. FreeBSD has sysctls.
+    ``meminfo``: proc(5), MemTotal and MemAvailable in KiB; ``cgroups``: where they are mounted.
+    FreeBSD has sysctls.
     """
     from lab.host.system import system
 
@@ -34,7 +40,17 @@ def memory(meminfo: Path = Path("/proc/meminfo")) -> Memory:
     for line in meminfo.read_text(encoding="ascii").splitlines():
         name, _, rest = line.partition(":")
         values[name] = int(rest.split()[0]) << 10
-    return Memory(values["MemAvailable"], values["MemTotal"])
+    limit = cgroup.memory(cgroups)
+    if limit is None or limit.total >= values["MemTotal"]:
+        return Memory(values["MemAvailable"], values["MemTotal"])
+    return Memory(min(values["MemAvailable"], limit.available), limit.total, limited=True)
+
+
+def processors(cgroups: Path = cgroup.ROOT) -> int:
+    """How many processors we may use: those we are bound to, or what a cgroup's quota is worth."""
+    bound = getattr(os, "sched_getaffinity", None)
+    have = len(bound(0)) if bound else os.cpu_count() or 1
+    return max(1, min(have, cgroup.processors(cgroups) or have))
 
 
 def check_memory(
@@ -59,7 +75,7 @@ def check_memory(
 
 def check_cpus(spec: LabSpec) -> None:
     """Raise HostUnfit if a node is to have more processors than the host."""
-    have = os.cpu_count() or 1
+    have = processors()
     if spec.size.cpus > have:
         raise HostUnfit(
             f"a node was to have {spec.size.cpus} CPUs, this host has {have}",
@@ -67,13 +83,48 @@ def check_cpus(spec: LabSpec) -> None:
         )
 
 
+AIO_OF_GUEST = 1024
+"""Requests that each QEMU reserves for native AIO (MAX_EVENTS in its block/linux-aio.c)."""
+
+
+def aio_left(proc: Path = Path("/proc/sys/fs")) -> int | None:
+    """How many requests of native AIO can still be reserved; None where nothing limits that.
+
+    Source: aio-nr and aio-max-nr in the kernel's documentation of /proc/sys/fs.
+    """
+    try:
+        most, used = (int((proc / name).read_text()) for name in ("aio-max-nr", "aio-nr"))
+    except (OSError, ValueError):
+        return None
+    return max(0, most - used)
+
+
+def check_aio(nodes: int, left: int | None) -> None:
+    """Raise HostUnfit unless ``nodes`` more guests can have native AIO.
+
+    QEMU before 8 does not start without, later ones are slower.
+    """
+    if left is not None and nodes * AIO_OF_GUEST > left:
+        raise HostUnfit(
+            f"{nodes} nodes need {nodes * AIO_OF_GUEST} requests of native AIO, and {left} are"
+            " left (fs.aio-max-nr)",
+            hint=AIO_REMEDY,
+        )
+
+
+AIO_REMEDY = (
+    "sysctl -w fs.aio-max-nr=1048576, and the same in a file in /etc/sysctl.d; or remove a lab"
+)
+
+
 def check_space(
     free: int, floor: int, where: Path, *, needed: int = 0, what: str = "a lab"
 ) -> None:
     """Raise HostUnfit unless ``needed`` bytes fit into ``free`` with ``floor`` left over."""
     if needed + floor > free:
+        needs = f"{what} needs {format_size(needed)} of disk: " if needed else ""
         raise HostUnfit(
-            f"{what} needs {format_size(needed)} of disk; {format_size(free)} is free at {where}"
+            f"{needs}{format_size(free)} of disk is free at {where},"
             f" and {format_size(floor)} is kept free",
-            hint="free some space, or set space_floor lower",
+            hint="free some space (`lab gc`, `lab down`), or set space_floor lower",
         )

@@ -119,15 +119,26 @@ class MemoryImage:
 
 
 @dataclass(frozen=True)
+class Caution:
+    """Something that will hurt, though guests run: ``topic``, ``what`` in one line, ``remedy``."""
+
+    topic: str
+    what: str
+    remedy: str
+
+
+@dataclass(frozen=True)
 class Capabilities:
     """What this hypervisor can do here.
 
     ``facts`` is shown by ``lab doctor``, and what of it differs where RAM does not fit.
-    ``why_emulated``: why guests are, empty if they are not. ``warm`` says whether RAM can be
-    captured and restored, ``why_cold`` why not. ``pauses``: guests can stand still and go on.
-    ``direct``: they can boot a kernel without firmware. ``forwards``: ports of the host lead to
-    guests; without it guests are reached at their own addresses. ``redirects``: connections from
-    other machines, and only those, can be led to these addresses from ports of the host.
+    ``why_emulated``: why guests are, empty if they are not; ``remedy``: what to do about that.
+    ``warm`` says whether RAM can be captured and restored, ``why_cold`` why not. ``pauses``:
+    guests can stand still and go on. ``direct``: they can boot a kernel without firmware.
+    ``forwards``: ports of the host lead to guests; without it guests are reached at their own
+    addresses. ``redirects``: connections from other machines, and only those, can be led to these
+    addresses from ports of the host.
+    ``cautions`` are shown by ``lab doctor`` and to those who make a lab.
     """
 
     name: str
@@ -135,11 +146,13 @@ class Capabilities:
     warm: bool
     why_cold: str = ""
     why_emulated: str = ""
+    remedy: str = ""
     pauses: bool = True
     direct: bool = True
     forwards: bool = True
     redirects: bool = False
     facts: Mapping[str, str] = field(default_factory=dict)
+    cautions: tuple[Caution, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -164,6 +177,9 @@ class GuestChannel(Protocol):
         Raises CommandFailed (non-zero exit; ``where`` names the guest) and NotReady (no
         answer within ``timeout`` seconds).
         """
+
+    def clock(self, *, timeout: float) -> float:
+        """The guest's time now, in seconds since the epoch; raises NotReady."""
 
     def personalise(self, message: bytes, *, timeout: float) -> None:
         """Hand ``message`` (see ``lab.guest.identity``) to the program that waits for it.
@@ -202,8 +218,9 @@ class Hypervisor(Protocol):
     def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
         """Bring a guest up from saved RAM, copy-on-write; it stays paused until ``resume``.
 
-        Raises as ``start`` does, HostUnfit where ``warm`` is False; nothing is left when it
-        fails.
+        Raises as ``start`` does, HostUnfit where ``warm`` is False or a file of ``memory`` is
+        missing or of another size, RestoreFailed if what they hold cannot be loaded; nothing is
+        left when it fails.
         """
 
     def pause(self, guests: Sequence[GuestName]) -> None:

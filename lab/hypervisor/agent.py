@@ -61,6 +61,11 @@ class AgentChannel:
                 return self._output(argv, answer)
         raise NotReady(f"{argv[0]} in {self._guest} did not end within {timeout:g} s")
 
+    def clock(self, *, timeout: float) -> float:
+        """See GuestChannel."""
+        nanoseconds: int = self._ask("guest-get-time", timeout=timeout)
+        return nanoseconds / 1e9
+
     def personalise(self, message: bytes, *, timeout: float) -> None:
         """See GuestChannel."""
         framed = b"begin\n" + message + b"end\n"

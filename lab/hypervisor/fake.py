@@ -107,11 +107,14 @@ class FakeHypervisor:
             if memory.ram.stat().st_size != guest.memory or memory.size != guest.memory:
                 raise fake_memory.no_restore(guest, "the RAM image is not of the guest's size")
             if state.get("fingerprint") != self.fingerprint(guest.shape):
-                raise fake_memory.no_restore(guest, "the device state is of another machine")
+                raise fake_memory.not_loaded(guest, "the device state is of another machine")
             # A real one would not notice at once, but the guest would destroy its data.
             if state.get("disk") != guest_side.read_inside(guest.disks).digest():
-                raise fake_memory.no_restore(guest, "the disk is not of the same moment as the RAM")
+                raise fake_memory.not_loaded(guest, "the disk is not of the same moment as the RAM")
             self._make(guest, "paused", time.time(), "is restored")
+            # The real one is behind by the time since the capture as well.
+            record = self._guests.find(guest.name, guest.tags.get("home", ""))
+            self._guests.put(replace(record, clock_offset=float(state["clock_offset"])))
 
     def pause(self, guests: Sequence[GuestName]) -> None:
         """See Hypervisor."""
@@ -139,6 +142,7 @@ class FakeHypervisor:
             if state.exists():
                 raise Conflict(f"{state} exists already")
             content = {
+                "clock_offset": str(record.clock_offset),
                 "fingerprint": self.fingerprint(record.shape),
                 "disk": guest_side.read_inside(record.disks).digest(),
             }
@@ -208,6 +212,16 @@ class FakeHypervisor:
         with self._guests.hold():
             record = self._guests.find(guest, self._home)
             self._guests.put(replace(record, state="paused", why=why))
+
+    def clock(self, guest: GuestName) -> float:
+        """What a guest takes for the time; raises NotReady if it does not answer."""
+        with self._guests.hold():
+            return time.time() + self._awake(guest).clock_offset
+
+    def put_clock(self, guest: GuestName, offset: float) -> None:
+        """Set a guest's clock so many seconds ahead of ours; raises NotReady."""
+        with self._guests.hold():
+            self._guests.put(replace(self._awake(guest), clock_offset=offset))
 
     def sql(
         self,

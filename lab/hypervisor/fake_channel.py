@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -38,6 +39,8 @@ class FakeChannel:
             raise NotReady(f"the guest agent of {self._guest} does not answer")
         if list(argv) == ["/bin/sync"]:
             return b""  # what a fake guest writes is on its disk at once
+        if argv[0] == "/bin/cat":
+            return self._cat(argv)
         if argv[0] == "/usr/lib/lab/rejoin":
             return self._hypervisor.rejoin(self._guest, argv[1]).encode()
         if argv[0] == "/usr/lib/lab/rest":
@@ -51,6 +54,11 @@ class FakeChannel:
         except CommandFailed as failed:
             # What the server refuses ends the program: a Perl script that dies exits with 255.
             raise CommandFailed(argv, 255, stderr=failed.stderr, where=self._guest) from None
+
+    def clock(self, *, timeout: float) -> float:  # noqa: ARG002  part of the protocol
+        """See GuestChannel."""
+        self._before("clock")
+        return self._hypervisor.clock(self._guest)
 
     def personalise(self, message: bytes, *, timeout: float) -> None:
         """See GuestChannel."""
@@ -70,6 +78,12 @@ class FakeChannel:
         self._before("write")
         self._hypervisor.alter(self._guest, lambda inside: inside.put(path, content, f"{mode:o}"))
 
+    def _cat(self, argv: Sequence[str]) -> bytes:
+        try:
+            return self._hypervisor.inside(self._guest).file(argv[1])
+        except KeyError:
+            raise CommandFailed(argv, 1, stderr="No such file", where=self._guest) from None
+
     def _rows(self, statement: str) -> str:
         rows = self._hypervisor.execute(self._guest, statement).rows if statement else ()
         return "".join("\t".join(map(_text, row)) + "\n" for row in rows)
@@ -78,6 +92,8 @@ class FakeChannel:
         if word == "sql":
             self._hypervisor.execute(self._guest, values[0].decode())
         elif word in _CHANGES:
+            if word == "clock":
+                self._hypervisor.put_clock(self._guest, float(values[0]) - time.time())
             self._hypervisor.alter(self._guest, partial(_CHANGES[word], values))
         else:
             raise CommandFailed(["personalise"], 1, stderr="unknown item")

@@ -23,6 +23,7 @@ class Record:
     ``saved``: its RAM was captured, so that it may only be stopped. ``why``: see Guest.
     ``addresses``: of the host, where ``ports`` are open; ``own``: the address that its seed
     gives it.
+    ``clock_offset``: seconds that its clock is ahead of ours.
     ``commands``: how often its server was asked what, as its counters ``Com_*`` have it.
     """
 
@@ -41,6 +42,7 @@ class Record:
     addresses: dict[int, str] = field(default_factory=dict)
     own: str = ""
     commands: dict[str, int] = field(default_factory=dict)
+    clock_offset: float = 0.0
 
     def listens(self, host: str, port: int, guest_port: int, *, own: bool) -> bool:
         """Whether ``port`` leads to ``guest_port`` for who asks at ``host``.
@@ -74,6 +76,7 @@ class Record:
             since,
             addresses={f.host_port: f.address for f in guest.network.forwards},
             own=own_address(guest.disks),
+            clock_offset=guest.clock_offset,
         )
 
 

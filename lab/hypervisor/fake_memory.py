@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from lab.errors import HostUnfit
+from lab.errors import HostUnfit, RestoreFailed
 from lab.hypervisor import GuestSpec, MemoryImage
 
 
@@ -37,10 +37,15 @@ def read_state(guest: GuestSpec, memory: MemoryImage) -> dict[str, str]:
     except FileNotFoundError:
         raise no_restore(guest, f"{memory.state} does not exist") from None
     except ValueError:
-        raise no_restore(guest, "the device state is damaged") from None
+        raise not_loaded(guest, "the device state is damaged") from None
     return content
 
 
 def no_restore(guest: GuestSpec, why: str) -> HostUnfit:
-    """What to raise where a guest is not restored."""
+    """What to raise where a guest is not restored, and its files are not even loaded."""
     return HostUnfit(f"{guest.name} could not be restored", details=[why])
+
+
+def not_loaded(guest: GuestSpec, why: str) -> RestoreFailed:
+    """What to raise where a guest's files are there, but what they hold does not fit."""
+    return RestoreFailed(f"{guest.name} could not be restored", details=[why])

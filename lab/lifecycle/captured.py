@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,11 @@ class Manifest:
     def warm(self) -> bool:
         """True if RAM was captured with the disks."""
         return all(node.ram is not None and node.state is not None for node in self.nodes)
+
+    def without_ram(self, why: str) -> Manifest:
+        """The same disks, which boot; ``why`` their RAM is not restored."""
+        nodes = tuple(replace(node, ram=None, state=None) for node in self.nodes)
+        return replace(self, nodes=nodes, why_cold=why)
 
 
 class Damaged(LabError):

@@ -34,9 +34,10 @@ def claimed(ctx: Context, spec: LabSpec, plan: Blueprint) -> Iterator[Owner]:
     Raises Conflict if it is taken: by a lab, by a command that works on it (Busy), or by guests
     or files that no record of ours tells of.
     """
+    refused: set[str] = set()  # another may hold a name's lock long before it records it
     with ExitStack() as stack:
         for left in reversed(range(_TRIES)):
-            name = spec.name or ctx.store.free_name(spec.blueprint, _traces(ctx))
+            name = spec.name or ctx.store.free_name(spec.blueprint, _traces(ctx) | refused)
             owner = Owner("lab", name)
             try:
                 stack.enter_context(lock(ctx.home, "lab", name, wait=False))
@@ -47,6 +48,7 @@ def claimed(ctx: Context, spec: LabSpec, plan: Blueprint) -> Iterator[Owner]:
                 break
             except Conflict:
                 stack.pop_all().close()
+                refused.add(name)
                 if spec.name or not left:
                     raise
         yield owner

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -217,14 +218,21 @@ _STORAGES: Mapping[str, Callable[[Settings, RunAs], Storage]] = {
 }
 
 
-def open_libvirt(settings: Settings) -> LibvirtHypervisor:
-    """The hypervisor of Linux hosts; raises HostUnfit."""
+def open_libvirt(settings: Settings, *, uid: int | None = None) -> LibvirtHypervisor:
+    """The hypervisor of Linux hosts, for the user ``uid`` (default: who we are).
+
+    Raises HostUnfit.
+    """
     try:
+        from lab.hypervisor.libvirt import connection
         from lab.hypervisor.libvirt.driver import LibvirtHypervisor
     except ImportError as error:
         raise HostUnfit(
             "libvirt's Python binding is not installed", hint="run `make setup`"
         ) from error
+    if (os.geteuid() if uid is None else uid) != 0 and settings.libvirt_uri.endswith("/system"):
+        # Connecting may work, but files for QEMU's user and sockets of guests would be refused.
+        raise HostUnfit(f"only root can use {settings.libvirt_uri}", hint=connection.USE_SESSION)
     return LibvirtHypervisor(
         home=settings.home.id,
         sockets=settings.home.sockets,

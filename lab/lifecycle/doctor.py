@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from images.build import SPACE_NEEDED
+from images import isolate
+from images.build import SPACE_NEEDED, TOOLS
 from images.recipe import load
 from lab import host
 from lab.errors import LabError
@@ -23,26 +24,21 @@ from lab.lifecycle.reach import warning
 from lab.lifecycle.views import Finding
 from lab.memory import recall
 from lab.names import is_loopback
+from lab.paths import RESERVE, mount_point
+from lab.run import find
 from lab.settings import Settings
 from lab.spec import format_size
 from lab.state.opening import open_store
 from lab.storage import Storage
-
-_BUILD_TOOLS = {
-    "mmdebstrap": "mmdebstrap",
-    "mke2fs": "e2fsprogs",
-    "mkfs.vfat": "dosfstools",
-    "mcopy": "mtools",
-    "sgdisk": "gdisk",
-    "unshare": "util-linux",
-}
 
 
 def doctor(settings: Settings) -> list[Finding]:
     """Look at everything; never raises for what it finds."""
     return [
         *_machine(),
+        *_process_1(settings),
         *_memory(settings),
+        *kernel_limits(committed_memory(settings) or 0),
         *_space(settings),
         *_tools(settings),
         *_client(),
@@ -57,7 +53,24 @@ def doctor(settings: Settings) -> list[Finding]:
 def _machine() -> Iterator[Finding]:
     yield Finding("system", "ok", system.describe())
     yield Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")
-    yield Finding("processors", "ok", str(os.cpu_count()))
+    yield Finding("processors", "ok", str(host.processors()))
+
+
+def _process_1(settings: Settings) -> Iterator[Finding]:
+    """Whether ended guests vanish from the process table: libvirtd waits until they have."""
+    if hypervisor_of(settings) != "libvirt" or system.system() != "linux":
+        return
+    from lab.hypervisor.libvirt import session
+
+    if session.Login().systemd or session.reaps(session.PROMPT):
+        yield Finding("process 1", "ok", "reaps orphans")
+    elif find("tini"):
+        yield Finding(
+            "process 1", "ok", "does not reap orphans at once: libvirtd is started below tini"
+        )
+    else:
+        advice = "install the package tini, or start the container with an init"
+        yield Finding("process 1", "warn", "does not reap orphans: guests may not end", advice)
 
 
 def _memory(settings: Settings) -> Iterator[Finding]:
@@ -66,10 +79,36 @@ def _memory(settings: Settings) -> Iterator[Finding]:
     yield Finding(
         "memory",
         "warn" if low else "ok",
-        f"{format_size(have.available)} of {format_size(have.total)} available,"
+        f"{format_size(have.available)} of {format_size(have.total)} available"
+        f"{' (a cgroup limits it)' if have.limited else ''},"
         f" {format_size(settings.memory_floor)} is kept free",
         "labs of 768M nodes do not fit" if low else "",
     )
+
+
+def kernel_limits(labs: int, proc: Path = Path("/proc")) -> Iterator[Finding]:
+    """Sysctls of Linux that keep guests from starting; ``labs``: bytes that their nodes have."""
+    left = host.aio_left(proc / "sys/fs")
+    if left is not None and left < 3 * host.AIO_OF_GUEST:
+        text = f"{left} requests of native AIO are left, a guest needs {host.AIO_OF_GUEST}"
+        yield Finding("fs.aio-max-nr", "warn", text, host.AIO_REMEDY)
+    try:
+        strict = (proc / "sys/vm/overcommit_memory").read_text().strip() == "2"
+        lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
+        sizes = {words[0].rstrip(":"): int(words[1]) << 10 for words in lines}
+        room = sizes["CommitLimit"] - sizes["Committed_AS"]
+    except (OSError, ValueError, KeyError, IndexError):
+        return
+    # libvirt gives each guest RAM of its own as well, which is never touched, but reserved.
+    needed = 2 * max(labs, 3 * (768 << 20))
+    if strict and room < needed:
+        yield Finding(
+            "vm.overcommit_memory",
+            "warn",
+            f"2: {format_size(max(0, room))} can still be reserved, and guests reserve twice"
+            " their memory",
+            "sysctl -w vm.overcommit_memory=0, or raise vm.overcommit_ratio",
+        )
 
 
 def _space(settings: Settings) -> Iterator[Finding]:
@@ -77,10 +116,16 @@ def _space(settings: Settings) -> Iterator[Finding]:
     existing = next(p for p in (root, *root.parents) if p.exists())
     free = shutil.disk_usage(existing).free
     low = free < settings.space_floor + SPACE_NEEDED
+    found = f"{format_size(free)} free at {existing}"
+    if free < RESERVE:
+        found = f"the file system at {mount_point(existing)} is full: {found}"
+        advice = "`lab gc` removes leftovers, `lab down` a lab"
+        yield Finding("space", "fail", found, advice)
+        return
     yield Finding(
         "space",
         "warn" if low else "ok",
-        f"{format_size(free)} free at {existing}, {format_size(settings.space_floor)} is kept free",
+        f"{found}, {format_size(settings.space_floor)} is kept free",
         f"an image build needs {format_size(SPACE_NEEDED)} more" if low else "",
     )
 
@@ -88,12 +133,24 @@ def _space(settings: Settings) -> Iterator[Finding]:
 def _tools(settings: Settings) -> Iterator[Finding]:
     if hypervisor_of(settings) == "bhyve":
         return  # Debian's tools: images are built elsewhere and imported
-    for tool, package in _BUILD_TOOLS.items():
-        path = shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/sbin")
+    for tool, package in TOOLS.items():
+        path = find(tool)
         if path:
             yield Finding(tool, "ok", path)
         else:
             yield Finding(tool, "fail", "missing", f"image builds need the package {package}")
+    if settings.builder is None:
+        yield _builds()
+
+
+def _builds() -> Finding:
+    """Whether image builds get the namespaces that they need; ordinary users need ids as well."""
+    try:
+        isolate.check()
+    except LabError as error:
+        return Finding("image builds", "fail", str(error), error.hint)
+    how = "in a user namespace" if os.geteuid() else "as root"
+    return Finding("image builds", "ok", how)
 
 
 def _client() -> Iterator[Finding]:
@@ -162,10 +219,13 @@ def of_hypervisor(capabilities: Capabilities) -> Iterator[Finding]:
     for topic, value in capabilities.facts.items():
         if topic == "accelerator" and capabilities.why_emulated:
             text = f"{value} (no KVM: {capabilities.why_emulated})"
-            advice = "guests are emulated: many times slower than with KVM"
-            yield Finding(topic, "note", text, advice)
+            slow = "guests are emulated: many times slower than with KVM"
+            remedy = capabilities.remedy
+            yield Finding(topic, "note", text, remedy or slow, slow if remedy else "")
         else:
             yield Finding(topic, "ok", value)
+    for caution in capabilities.cautions:
+        yield Finding(caution.topic, "warn", caution.what, caution.remedy)
 
 
 def _halted(ctx: Context) -> Iterator[Finding]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lab.blueprints import Blueprint, Engine, Member
+from lab.errors import CommandFailed, NotFound, NotReady
 from lab.guest import authority, identity, network
 from lab.guest.identity import make_password
 from lab.lifecycle.authority import authority as authority_of
@@ -18,10 +19,12 @@ from lab.lifecycle.parallel import each
 from lab.lifecycle.shell import known_as
 from lab.names import EVERYWHERE, LOOPBACK, Owner
 from lab.paths import writing
+from lab.wait import Deadline, attempts
 
 __all__ = [
     "USER",
     "Prepared",
+    "correct_clocks",
     "make_password",
     "personalise",
     "prepare",
@@ -33,11 +36,19 @@ __all__ = [
 USER = "lab"
 """The account that images have for a lab's user."""
 
+DRIFT = 2.0
+"""Seconds by which a node's clock may differ from ours before it is set."""
+
 Prepared = tuple[identity.SshKey, Mapping[str, identity.NodeIdentity]]
 """The key with which the user logs in, and each node's own identity."""
 
 _TLS_DIRECTORY = "/etc/mysql/tls"
 _SECONDS = 60.0
+_AGAIN = 0.25
+"""Seconds before a message that the server could not follow is sent again."""
+_PASSES = re.compile(r"WSREP has not yet prepared|Lock wait timeout|Deadlock found")
+"""Refusals that end by themselves: errors 1047, 1205 and 1213 of the server."""
+_PUBLIC = re.compile(r"ssh-ed25519 [A-Za-z0-9+/=]{40,100}( [ -~]{0,200})?")
 _HOST = re.compile(r"^(\[127\.0\.0\.1\]:)(\d+)", re.MULTILINE)
 
 
@@ -58,15 +69,39 @@ def prepare(ctx: Context, owner: Owner, nodes: Sequence[Node]) -> Prepared:
     else:
         login = identity.make_ssh_key(f"lab {owner.name}")
         _write(key, login.private)
+    _write_hosts(known, {node: own[node.name].ssh_host.public for node in nodes})
+    return login, own
+
+
+def know_hosts(ctx: Context, nodes: Sequence[Node]) -> None:
+    """Let ssh know the host keys that ``nodes`` have now, as they say through their channels.
+
+    After a rollback to a snapshot that are those of the moment when it was taken. Raises NotReady
+    or CommandFailed.
+    """
+
+    def one(node: Node) -> str:
+        channel = ctx.hypervisor.channel(node.guest)
+        return channel.run(["/bin/cat", identity.HOST_KEY], timeout=_SECONDS).decode()
+
+    keys = dict(zip(nodes, each(one, nodes), strict=True))
+    for node, key in keys.items():
+        if not _PUBLIC.fullmatch(key.strip()):
+            raise NotReady(f"{node.name} has no valid SSH host key", hint="`lab rollback` the lab")
+    if keys:
+        _write_hosts(ctx.home.private(nodes[0].owner) / "known_hosts", keys)
+
+
+def _write_hosts(known: Path, keys: Mapping[Node, str]) -> None:
+    """Have ``known`` hold ``keys`` (public, as one line) for these nodes; other lines stay."""
     hosts = {
-        known_as(node.ssh_host, node.ssh_port): " ".join(own[node.name].ssh_host.public.split()[:2])
-        for node in nodes
+        known_as(node.ssh_host, node.ssh_port): " ".join(public.split()[:2])
+        for node, public in keys.items()
     }
     lines = known.read_text(encoding="utf-8").splitlines() if known.exists() else []
     kept = [line for line in lines if line.partition(" ")[0] not in hosts]
     fresh = [f"{host} {public}" for host, public in hosts.items()]
     _write(known, "".join(f"{line}\n" for line in (*kept, *fresh)).encode())
-    return login, own
 
 
 def move_hosts(ctx: Context, owner: Owner, ports: Mapping[int, int]) -> None:
@@ -96,17 +131,38 @@ def personalise(
 
     def one(node: Node) -> None:
         member = Member(node.name, node.index, network.inner_address(node.index))
-        message = identity.message(
-            own[node.name],
-            now=time.time(),
-            engine=(engine.uid, engine.gid),
-            tls_directory=_TLS_DIRECTORY,
-            authorized=login.public,
-            statements=blueprint.own(member, engine, USER, password, tls=node.published),
-        )
-        ctx.hypervisor.channel(node.guest).personalise(message, timeout=timeout)
+        statements = blueprint.own(member, engine, USER, password, tls=node.published)
+
+        def message() -> bytes:
+            return identity.message(
+                own[node.name],
+                now=time.time(),
+                engine=(engine.uid, engine.gid),
+                tls_directory=_TLS_DIRECTORY,
+                authorized=login.public,
+                statements=statements,
+            )
+
+        _send(ctx, node, message, Deadline.after(timeout))
 
     each(one, nodes)
+
+
+def _send(ctx: Context, node: Node, message: Callable[[], bytes], deadline: Deadline) -> None:
+    """Send ``message`` to a node, again while its cluster has not agreed on a primary component.
+
+    The guest's program retries by itself for ten seconds; on a busy host a cluster may take
+    longer. All items may be repeated. Raises NotReady or CommandFailed.
+    """
+    for _ in attempts(deadline, first=_AGAIN):
+        ctx.progress.halt()
+        try:
+            ctx.hypervisor.channel(node.guest).personalise(message(), timeout=deadline.left)
+        except CommandFailed as error:
+            if deadline.passed or not _PASSES.search(error.stderr):
+                raise
+            continue
+        return
 
 
 def renew(
@@ -130,7 +186,7 @@ def renew(
             tls_directory=_TLS_DIRECTORY,
             statement=blueprint.renew(engine),
         )
-        ctx.hypervisor.channel(node.guest).personalise(message, timeout=timeout)
+        _send(ctx, node, lambda: message, Deadline.after(timeout))
 
     each(one, nodes)
 
@@ -154,6 +210,27 @@ def set_clocks(ctx: Context, nodes: Sequence[Node], *, timeout: float = _SECONDS
         ctx.hypervisor.channel(node.guest).personalise(line, timeout=timeout)
 
     each(one, nodes)
+
+
+def correct_clocks(ctx: Context, nodes: Sequence[Node]) -> None:
+    """Set the clocks of nodes that are more than ``DRIFT`` seconds off, and say so.
+
+    Guests ask nobody for the time, and their clocks stand still while the host sleeps or they
+    are paused. Raises as ``set_clocks`` does; who does not say the time is left alone.
+    """
+
+    def off(node: Node) -> bool:
+        try:
+            now = ctx.hypervisor.channel(node.guest).clock(timeout=5.0)
+        except (NotReady, NotFound):
+            return False
+        return abs(now - time.time()) > DRIFT
+
+    wrong = [node for node, is_off in zip(nodes, each(off, nodes), strict=True) if is_off]
+    if wrong:
+        names = ", ".join(node.name for node in wrong)
+        ctx.progress.note("clock", f"the clock of {names} was wrong and is set")
+        set_clocks(ctx, wrong)
 
 
 def rehearse(ctx: Context, nodes: Sequence[Node], *, timeout: float) -> None:

@@ -27,6 +27,7 @@ from lab.paths import REACHABLE, make_directory
 from lab.profile import VOLUMES, Layout, Profile
 from lab.state.records import ImageRecord
 from lab.storage import VolumeSnapshot
+from lab.undo import Undo
 
 _DATA_DIRECTORY = "/var/lib/mysql"
 _LOG_VOLUME = "/var/lib/mysqllog"
@@ -222,21 +223,22 @@ def _build(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
     """Build and publish; the image's lock is held. What a killed build left is removed first."""
     began = time.time()
     out = ctx.home.build(key)
-    with _making(ctx, key, recipe.name, recipe.engine):
-        try:
-            with ctx.progress.step("image", f"building the image {key}"):
-                isolate.remove_tree(out)
-                make_directory(out, REACHABLE)
-                log = ctx.home.image_log(key)
-                layout = ctx.settings.layout
-                kinds = (CommandFailed, RecipeFailed)
-                with failures.recorded(ctx, recipe, "could not be built", log, *kinds):
-                    made = ctx.build(recipe, out, layout=layout, progress=ctx.progress, log=log)
-                publish(ctx, key, made, profile, {})
-            _is_ready(ctx, key, made, time.time() - began)
-            failures.withdraw(ctx, recipe.name)
-        finally:
+    with _making(ctx, key, recipe.name, recipe.engine), Undo() as undo:
+        undo.push(f"build files {out}", lambda: isolate.remove_tree(out))
+        ctx.progress.note(
+            "image", f"first use: building an image with {recipe.engine}, 1 to 3 minutes"
+        )
+        with ctx.progress.step("image", f"building the image {key}"):
             isolate.remove_tree(out)
+            make_directory(out, REACHABLE)
+            log = ctx.home.image_log(key)
+            layout = ctx.settings.layout
+            kinds = (CommandFailed, RecipeFailed)
+            with failures.recorded(ctx, recipe, "could not be built", log, *kinds):
+                made = ctx.build(recipe, out, layout=layout, progress=ctx.progress, log=log)
+            publish(ctx, key, made, profile, {})
+        _is_ready(ctx, key, made, time.time() - began)
+        failures.withdraw(ctx, recipe.name)
 
 
 def adopt(
@@ -264,11 +266,10 @@ def _making(ctx: Context, key: str, recipe: str, engine_: str) -> Iterator[None]
     discard(ctx, key)
     now = time.time()
     ctx.store.images.add(ImageRecord(key, recipe, engine_, "", "building", now, now))
-    try:
+    with Undo() as undo:
+        undo.push(f"image {key}", lambda: discard(ctx, key))
         yield
-    except BaseException:
-        discard(ctx, key)
-        raise
+        undo.keep()
 
 
 def _is_ready(ctx: Context, key: str, made: manifest.BuiltImage, seconds: float) -> None:

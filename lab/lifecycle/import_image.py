@@ -16,6 +16,7 @@ from lab.lifecycle import image as images
 from lab.lifecycle.context import Context
 from lab.lifecycle.hold import hold
 from lab.profile import VOLUMES, Profile
+from lab.undo import Undo
 
 
 def here(ctx: Context, facts: ImageFacts) -> bool:
@@ -102,7 +103,6 @@ def _directory(ctx: Context, key: str) -> Iterator[Path]:
     out = ctx.home.build(key)
     isolate.remove_tree(out)
     out.mkdir(mode=0o711, parents=True)
-    try:
+    with Undo() as undo:
+        undo.push(f"build files {out}", lambda: isolate.remove_tree(out))
         yield out
-    finally:
-        isolate.remove_tree(out)

@@ -1,4 +1,4 @@
-"""Looking at labs: what the record says, beside what exists."""
+"""Looking at labs: what is recorded, what exists, and what the nodes answer now."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from lab.errors import InvalidSpec, NotFound
 from lab.hypervisor import Guest
 from lab.lifecycle.context import Context
-from lab.lifecycle.reach import account_of, beyond, dsn_of, told
-from lab.lifecycle.views import FIRST_USE, LabStatus, LabView, NodeView
+from lab.lifecycle.observe import Key, Observed, lab_state, observe
+from lab.lifecycle.reach import beyond, dsn_of, told
+from lab.lifecycle.views import FIRST_USE, LabState, LabStatus, LabView, NodeState, NodeView
+from lab.locks import held
 from lab.names import LOOPBACK, GuestName, Owner
 from lab.profile import risks
 from lab.progress import Step
@@ -18,39 +20,58 @@ from lab.state.records import LabRecord, LabWithNodes, NodeRecord
 if TYPE_CHECKING:
     from lab.lifecycle.nodes import Node
 
+_ASKED = ("ready", "stopped")
+"""Recorded states in which nodes are asked: of those that may serve."""
+
 
 def labs(ctx: Context) -> list[LabView]:
-    """All labs, by name, also those of which only guests or volumes with our tags are left."""
+    """All labs, by name, also those of which only guests or volumes with our tags are left.
+
+    Their nodes are asked at the same time; see ``observe``.
+    """
     guests = ctx.hypervisor.guests()
     # Before the record is read: it is the first of a lab to come and the last to go.
     there = tagged(ctx, guests)
     recorded = ctx.store.labs_with_nodes()
     names = {found.lab.name for found in recorded}
-    views = [_view(ctx, found, guests) for found in recorded]
+    asked = [(found.lab, _nodes(found)) for found in recorded if found.lab.state in _ASKED]
+    observed = observe(ctx, asked, guests)
+    views = [_view(ctx, found, guests, observed) for found in recorded]
     views += [_unrecorded(name, guests) for name in there - names]
     return sorted(views, key=lambda view: view.name)
 
 
-def lab(ctx: Context, name: str, *, steps: Sequence[Step] = ()) -> LabView:
-    """One lab; ``steps``: what was done to make it just now. Raises NotFound."""
+def lab(ctx: Context, name: str, *, steps: Sequence[Step] = (), proved: bool = False) -> LabView:
+    """One lab; ``steps``: what was done to make it just now. Raises NotFound.
+
+    ``proved``: all nodes that run were found ready just now, so they are not asked again.
+    """
     guests = ctx.hypervisor.guests()
     unknown = ctx.store.labs.find(name) is None and name in tagged(ctx, guests)
     if unknown and ctx.store.labs.find(name) is None:  # nor since then
         return _unrecorded(name, guests)
-    return _view(ctx, ctx.store.lab_with_nodes(name), guests, steps=steps)
+    found = ctx.store.lab_with_nodes(name)
+    if proved:
+        observed = _proved(found, guests)
+    else:
+        asked = [(found.lab, _nodes(found))] if found.lab.state in _ASKED else []
+        observed = observe(ctx, asked, guests)
+    return _view(ctx, found, guests, observed, steps=steps)
 
 
 def status(ctx: Context, name: str) -> LabStatus:
     """One lab, and every requirement of every node, looked at now; raises NotFound."""
-    from lab.blueprints import blueprint
-    from lab.lifecycle.ready import look, through_port
-
-    view = lab(ctx, name)
-    if not view.user:
-        return LabStatus(view, ())
-    plan = blueprint(view.blueprint)
-    ask = through_port(plan, account_of(ctx, record_of(ctx, name)), ctx.sql)
-    return LabStatus(view, tuple(look(nodes_of(ctx, name), plan, ask)))
+    guests = ctx.hypervisor.guests()
+    if ctx.store.labs.find(name) is None:
+        return LabStatus(lab(ctx, name), ())
+    found = ctx.store.lab_with_nodes(name)
+    observed = observe(ctx, [(found.lab, _nodes(found))] if found.lab.user else [], guests)
+    requirements = [one for seen in observed.values() for one in seen.requirements]
+    order = {node.name: number for number, node in enumerate(found.nodes)}
+    return LabStatus(
+        _view(ctx, found, guests, observed),
+        tuple(sorted(requirements, key=lambda one: order[one.node])),
+    )
 
 
 def record_of(ctx: Context, name: str) -> LabRecord:
@@ -69,11 +90,14 @@ def record_of(ctx: Context, name: str) -> LabRecord:
 
 def nodes_of(ctx: Context, name: str) -> tuple[Node, ...]:
     """The recorded nodes of a lab; raises NotFound."""
+    record_of(ctx, name)
+    return _nodes(ctx.store.lab_with_nodes(name))
+
+
+def _nodes(found: LabWithNodes) -> tuple[Node, ...]:
     from lab.lifecycle.nodes import Node
 
-    record_of(ctx, name)
-    found = ctx.store.lab_with_nodes(name)
-    owner, where = Owner("lab", name), (found.lab.address, found.lab.host)
+    owner, where = Owner("lab", found.lab.name), (found.lab.address, found.lab.host)
     return tuple(
         Node(
             owner, n.name, n.idx, n.role, n.sql_port, n.ssh_port,
@@ -117,18 +141,19 @@ def _view(
     ctx: Context,
     found: LabWithNodes,
     guests: Mapping[GuestName, Guest],
+    observed: Mapping[Key, Observed],
     *,
     steps: Sequence[Step] = (),
 ) -> LabView:
     record = found.lab
-    nodes = tuple(_node(record, node, guests) for node in found.nodes)
+    nodes = tuple(_node(record, node, guests, observed) for node in found.nodes)
     dsn = dsn_of(record, found.nodes[0]) if nodes and record.user else ""
     return LabView(
         name=record.name,
         blueprint=record.blueprint,
         engine=record.engine,
         engine_version=record.engine_version,
-        state=_state(record, nodes),
+        state=_state(ctx, record, [node.state for node in nodes]),
         nodes=nodes,
         user=record.user,
         password=record.password,
@@ -160,26 +185,31 @@ def _risks(ctx: Context, profile: str) -> tuple[str, ...]:
         return (f"the profile {profile} is no longer in the config file: not known",)
 
 
-def _node(record: LabRecord, node: NodeRecord, guests: Mapping[GuestName, Guest]) -> NodeView:
+def _node(
+    record: LabRecord,
+    node: NodeRecord,
+    guests: Mapping[GuestName, Guest],
+    observed: Mapping[Key, Observed],
+) -> NodeView:
     guest = guests.get(GuestName(node.guest))
-    state: str = guest.state if guest else "stopped"
-    if state == "running" and record.state == "ready":
-        state = "ready"
+    seen = observed.get((record.name, node.name))
+    state: NodeState = seen.state if seen else guest.state if guest else "stopped"
     why = guest.why if guest else ""
     host, port = told(record, node)
     return NodeView(node.name, node.role, state, host, port, node.ssh_port, node.guest, why)
 
 
-def _state(record: LabRecord, nodes: tuple[NodeView, ...]) -> str:
-    """What the record says, corrected by what runs."""
-    if record.state not in ("ready", "stopped"):
-        return record.state
-    states = {node.state for node in nodes}
-    if states <= {"stopped"}:
-        return "stopped"
-    if states != {"ready"}:
-        return "degraded"
-    return "pooled" if record.pool else "ready"
+def _state(ctx: Context, record: LabRecord, nodes: Sequence[str]) -> LabState:
+    """What the nodes show; whether a command works on the lab is asked only where it matters."""
+    working = record.state == "stopped" and held(ctx.home, "lab", record.name)
+    return lab_state(record, nodes, working=working)
+
+
+def _proved(found: LabWithNodes, guests: Mapping[GuestName, Guest]) -> dict[Key, Observed]:
+    """What is known of nodes without asking: those that run are as ready as their cluster."""
+    there = [node.name for node in found.nodes if GuestName(node.guest) in guests]
+    whole: NodeState = "ready" if len(there) == len(found.nodes) else "degraded"
+    return {(found.lab.name, name): Observed(whole) for name in there}
 
 
 def _unrecorded(name: str, guests: Mapping[GuestName, Guest]) -> LabView:

@@ -21,8 +21,7 @@ from lab.lifecycle import template
 from lab.lifecycle.context import Context, Origin
 from lab.lifecycle.engine import insisted, key_for, recipe_of
 from lab.lifecycle.look import nodes_of
-from lab.lifecycle.reach import account_of
-from lab.lifecycle.ready import look, through_port
+from lab.lifecycle.observe import observe
 from lab.lifecycle.remove import forget
 from lab.locks import lock
 from lab.names import GuestName, Owner
@@ -166,12 +165,12 @@ def ready(records: Collection[LabRecord], pool: str) -> list[LabRecord]:
 
 def _check(ctx: Context, name: str) -> None:
     """Raise NotReady unless each node answers now, as it must before a lab is handed out."""
-    if not runs(ctx, name, ctx.hypervisor.guests()):
+    guests = ctx.hypervisor.guests()
+    if not runs(ctx, name, guests):
         raise NotReady(f"not all guests of {name} run")
     record = ctx.store.labs.get(name)
-    plan = blueprint(record.blueprint)
-    ask = through_port(plan, account_of(ctx, record), ctx.sql, patience=_PATIENCE)
-    missing = [found for found in look(nodes_of(ctx, name), plan, ask) if not found.met]
+    observed = observe(ctx, [(record, nodes_of(ctx, name))], guests, within=_PATIENCE)
+    missing = [one for seen in observed.values() for one in seen.requirements if not one.met]
     if missing:
         raise NotReady(f"{missing[0].node} of {name} is not ready: {missing[0].found}")
 

@@ -12,7 +12,7 @@ from lab.lifecycle import image as images
 from lab.lifecycle import unfinished
 from lab.lifecycle.context import Context
 from lab.lifecycle.form import seed_of
-from lab.lifecycle.identify import renew, set_clocks
+from lab.lifecycle.identify import correct_clocks, know_hosts, renew, set_clocks
 from lab.lifecycle.look import lab, node_of, nodes_of, record_of
 from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec
 from lab.lifecycle.parallel import each
@@ -89,7 +89,7 @@ def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float, pace
         with turn(ctx):
             bring_back(ctx, record, wanted, timeout, pace)
         ctx.store.labs.update(name, state="ready")
-    return lab(ctx, name)
+    return lab(ctx, name, proved=True)
 
 
 def bring_back(
@@ -118,6 +118,8 @@ def bring_back(
         until_back(ctx, there, plan, ask, deadline, all_here=whole, pause=_LOOK_EVERY, pace=pace)
         again = [node for node in there if node.name in started]
         renew(ctx, again, plan, engine, timeout=deadline.left)
+        correct_clocks(ctx, there)
+        know_hosts(ctx, again)
         ask = through_port(plan, account_of(ctx, record), ctx.sql)
         until_ready(ctx, there, plan, ask, deadline, pause=_LOOK_EVERY)
 

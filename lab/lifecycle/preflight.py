@@ -17,5 +17,8 @@ def preflight(ctx: Context, spec: LabSpec) -> None:
     space = ctx.storage.space()
     needed = spec.nodes * spec.size.disk
     host.check_space(space.free, ctx.settings.space_floor, ctx.home.root, needed=needed)
-    if ctx.hypervisor.capabilities().redirects and not is_loopback(ctx.settings.publish):
+    capabilities = ctx.hypervisor.capabilities()
+    if capabilities.name == "libvirt":
+        host.check_aio(spec.nodes, host.aio_left())
+    if capabilities.redirects and not is_loopback(ctx.settings.publish):
         ctx.hypervisor.redirected()

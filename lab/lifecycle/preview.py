@@ -12,6 +12,7 @@ from lab.lifecycle.engine import choose, key_for
 from lab.lifecycle.preflight import preflight
 from lab.lifecycle.views import Preview
 from lab.spec import LabSpec
+from lab.state.records import TemplateRecord
 
 
 def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
@@ -28,9 +29,8 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
     built = record is not None and record.state == "ready"
     if not built and not spec.image and (why := choose(ctx, plan, spec).why):
         ctx.progress.note("engine", why)
-    found = _template(ctx, key, plan, spec) if built else ""
-    capabilities = ctx.hypervisor.capabilities()
-    why_cold = "asked for" if cold else "" if capabilities.warm else capabilities.why_cold
+    found = _template(ctx, key, plan, spec) if built else None
+    why_cold = "asked for" if cold else _why_cold(ctx, found)
     return Preview(
         name=spec.name or ctx.store.free_name(spec.blueprint),
         blueprint=plan.name,
@@ -42,14 +42,21 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
         profile=profile.name,
         image=key,
         image_there=built,
-        template=None if cold else found,
+        template=None if cold else found.key if found else "",
         start="cold" if why_cold else "warm",
         why_cold=why_cold,
     )
 
 
-def _template(ctx: Context, key: str, plan: Blueprint, spec: LabSpec) -> str:
-    """The name of the template that would be cloned, empty if there is none yet."""
-    wanted = template.key_of(ctx, images.find(ctx, key), plan, spec)
-    ready = [r.key for r in ctx.store.templates.all() if r.state == "ready"]
-    return next((name for name in ready if name.partition(".")[0] == wanted), "")
+def _why_cold(ctx: Context, found: TemplateRecord | None) -> str:
+    """Why a lab would boot; empty if it would not."""
+    capabilities = ctx.hypervisor.capabilities()
+    if not capabilities.warm:
+        return capabilities.why_cold
+    return "" if found is None or found.warm else found.why or "the template has no RAM"
+
+
+def _template(ctx: Context, key: str, plan: Blueprint, spec: LabSpec) -> TemplateRecord | None:
+    """The template that would be cloned, None if there is none yet."""
+    name = template.current(ctx, template.key_of(ctx, images.find(ctx, key), plan, spec))
+    return ctx.store.templates.find(name) if name else None

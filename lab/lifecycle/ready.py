@@ -16,7 +16,7 @@ from lab.hypervisor import Hypervisor
 from lab.lifecycle.context import Context, Sql
 from lab.lifecycle.nodes import Node
 from lab.lifecycle.parallel import each
-from lab.lifecycle.views import Requirement
+from lab.lifecycle.views import NodeState, Requirement
 from lab.wait import Deadline, attempts
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ Ask = Callable[[Node], Mapping[str, str]]
 """Puts the blueprint's question to a node; raises LabError while there is no answer."""
 
 THROUGH_PORT = "SQL answers through its port"
+WAIT_LONGER = "`--timeout` waits longer"
 FROM_INSIDE = "SQL answers inside"
 
 _PATIENCE = 5.0
@@ -78,15 +79,6 @@ def through_agent(blueprint: Blueprint, hypervisor: Hypervisor) -> Ask:
     return answer
 
 
-def look(nodes: Sequence[Node], blueprint: Blueprint, answer: Ask) -> list[Requirement]:
-    """Every requirement of every node, asked through its port now."""
-
-    def one(node: Node) -> list[Requirement]:
-        return _of(node, len(nodes), blueprint, answer, THROUGH_PORT)
-
-    return [requirement for found in each(one, nodes) for requirement in found]
-
-
 def until_ready(
     ctx: Context,
     nodes: Sequence[Node],
@@ -134,10 +126,9 @@ def first_missing(
                 raise NotReady(
                     f"{node.name} ended while it was waited for",
                     details=tail(ctx.home.console_log(node.guest)),
-                    hint="`--keep-failed` keeps the guests for a look",
                 )
-            found = _of(node, len(nodes), blueprint, answer, way)
-            missing = next((r for r in found if not r.met), None)
+            found = ask_node(node, len(nodes), blueprint, answer, way)
+            missing = next((r for r, _ in found if not r.met), None)
             if missing is None:
                 return None
         return missing
@@ -151,7 +142,7 @@ def not_ready(ctx: Context, nodes: Sequence[Node], missing: Requirement) -> NotR
     return NotReady(
         f"{node.name} is not ready: required: {missing.what}; found: {missing.found}",
         details=_errors(ctx, node) or tail(ctx.home.console_log(node.guest)),
-        hint="`--timeout` waits longer, `--keep-failed` keeps the guests for a look",
+        hint=WAIT_LONGER,
     )
 
 
@@ -176,16 +167,23 @@ def tail(log: Path, lines: int = 5) -> list[str]:
     return [line for line in clean.splitlines() if line.strip()][-lines:]
 
 
-def _of(node: Node, nodes: int, blueprint: Blueprint, answer: Ask, way: str) -> list[Requirement]:
+def ask_node(
+    node: Node, nodes: int, blueprint: Blueprint, answer: Ask, way: str
+) -> list[tuple[Requirement, NodeState]]:
+    """Every requirement of ``node`` in a lab of ``nodes``, each with the node's state if unmet.
+
+    ``way``: what it means that there is an answer.
+    """
     try:
         found = answer(node)
     except (CommandFailed, NotReady, NotFound) as error:
         first = Requirement(node.name, "SQL", way, met=False, found=_reason(error))
         checks = blueprint.checks({}, nodes)
-        return [first, *(Requirement(node.name, c.name, c.what, met=None) for c in checks)]
+        rest = [(Requirement(node.name, c.name, c.what, met=None), c.unmet) for c in checks]
+        return [(first, "unreachable"), *rest]
     checks = blueprint.checks(found, nodes)
-    met = [Requirement(node.name, c.name, c.what, c.met, c.found) for c in checks]
-    return [Requirement(node.name, "SQL", way, met=True), *met]
+    met = [(Requirement(node.name, c.name, c.what, c.met, c.found), c.unmet) for c in checks]
+    return [(Requirement(node.name, "SQL", way, met=True), "unreachable"), *met]
 
 
 def _reason(error: LabError) -> str:

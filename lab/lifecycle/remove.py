@@ -6,7 +6,7 @@ import contextlib
 import shutil
 from collections.abc import Iterable
 
-from lab.errors import LabError
+from lab.errors import HostUnfit, LabError
 from lab.lifecycle.context import Context
 from lab.lifecycle.parallel import each
 from lab.names import GuestName, Owner
@@ -34,7 +34,12 @@ def release(ctx: Context, owner: Owner) -> list[str]:
 def forget(ctx: Context, owner: Owner) -> list[str]:
     """``release`` a lab and remove its record, last of all; its lock is held."""
     if ctx.store.labs.find(owner.name) is not None:
-        ctx.store.labs.update(owner.name, state="removing")
+        try:
+            ctx.store.labs.update(owner.name, state="removing")
+        except HostUnfit:
+            # Its volumes give back the space that the record needs.
+            if not ctx.home.full:
+                raise
     removed = release(ctx, owner)
     if ctx.store.labs.find(owner.name) is not None:
         ctx.store.labs.remove(owner.name)

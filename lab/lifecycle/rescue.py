@@ -20,8 +20,8 @@ _SECONDS = 30.0
 _AGAIN = 2
 """How often a node is given the same order; then a server that only ends is given data."""
 _DONE = {
-    "restart": "; it is started again",
-    "transfer": "; it is given the data of another node",
+    "restart": "; its server is restarted",
+    "transfer": "; its data are replaced by a state transfer (SST) from another node",
     "bootstrap": "",
 }
 
@@ -113,7 +113,9 @@ class _Rescue:
             if "transfer\tyes" in text.splitlines() and node not in self.told:
                 self.told.add(node)
                 self.ctx.progress.note(
-                    "recover", f"{node} is behind: it is given the data of another node"
+                    "recover",
+                    f"{node} lacks write sets of its cluster: state transfer from another node"
+                    " (IST; SST if no node has them any more)",
                 )
 
     def _give(self, remedy: Remedy) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from lab.blueprints import blueprint
-from lab.errors import Conflict
+from lab.errors import Conflict, RestoreFailed
 from lab.lifecycle import power, template, unfinished
 from lab.lifecycle.captured import Manifest
-from lab.lifecycle.clone import wake
+from lab.lifecycle.clone import unrestored, wake
 from lab.lifecycle.context import Context
 from lab.lifecycle.form import until_formed
 from lab.lifecycle.handover import hand_over
@@ -58,15 +58,15 @@ def rollback(
         nodes = move_taken(ctx, nodes)
         image = power.image_of(ctx, record)
         origin = _template(ctx, record, image) if label == ORIGIN else nullcontext()
-        # In this order: who makes the template anew holds it, and waits for a turn.
-        with origin as manifest, turn(ctx):
+        # In this order: a command that makes the template again holds it, and waits for a slot.
+        with origin as manifest, turn(ctx, warm=_warm(record, manifest, nodes)):
             if label == ORIGIN:
                 _from_origin(ctx, record, image, manifest, nodes, timeout)
             else:
                 power.bring_back(ctx, record, nodes, timeout)
         unfinished.end(ctx, name)
         ctx.store.labs.update(name, state="ready")
-    return lab(ctx, name)
+    return lab(ctx, name, proved=True)
 
 
 def _from_origin(
@@ -84,12 +84,19 @@ def _from_origin(
     began = time.time()
     plan = blueprint(record.blueprint)
     whole = len(nodes) == record.node_count
-    if manifest and manifest.warm and whole:
+    prepared = None
+    if manifest and _warm(record, manifest, nodes):
         power.check_memory(ctx, record, len(nodes))
         size = NodeSize(record.memory, record.cpus, record.disk)
-        prepared = wake(ctx, manifest, image, size, nodes, record.segment)
+        try:
+            prepared = wake(ctx, manifest, image, size, nodes, record.segment)
+        except RestoreFailed as error:
+            why = unrestored(error)
+            template.mark_broken(ctx, manifest.key, f"{why}; {record.name} boots from its disks")
+            each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)
+            ctx.store.labs.update(record.name, started="cold", why_cold=why)
         deadline = Deadline.after(timeout)
-    else:
+    if prepared is None:
         power.boot(ctx, record, nodes)
         deadline = Deadline.after(timeout)
         until_formed(ctx, power.running(ctx, record.name), plan, deadline)
@@ -99,6 +106,11 @@ def _from_origin(
     hand_over(ctx, nodes, plan, image.engine, account, prepared, deadline, cluster=cluster)
     if whole:
         ctx.store.labs.update(record.name, ready_seconds=time.time() - began)
+
+
+def _warm(record: LabRecord, manifest: Manifest | None, nodes: Sequence[Node]) -> bool:
+    """Whether RAM is restored: of the template that the whole lab is a clone of."""
+    return manifest is not None and manifest.warm and len(nodes) == record.node_count
 
 
 def _template(

@@ -40,7 +40,7 @@ def ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
             port=port,
             user=account.user,
             password=account.password,
-            connect_timeout=max(1, round(timeout)),
+            connect_timeout=timeout,
             read_timeout=timeout,
             write_timeout=timeout,
             autocommit=True,

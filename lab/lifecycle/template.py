@@ -12,7 +12,7 @@ from typing import Literal
 
 from images.recipe import load
 from lab.blueprints import Blueprint, blueprint
-from lab.errors import CommandFailed, Conflict, LabError, NotFound, NotReady
+from lab.errors import CommandFailed, Conflict, HostUnfit, LabError, NotFound, NotReady
 from lab.hypervisor import DirectBoot, GuestShape
 from lab.lifecycle import captured, failures
 from lab.lifecycle.capture import capture, memory_file
@@ -194,6 +194,8 @@ def _sound(ctx: Context, name: str, image: Image) -> Manifest | None:
         return None
     try:
         manifest = captured.read(ctx.home.manifest(name))
+        if manifest.warm and not record.warm:
+            manifest = manifest.without_ram(record.why)
         for node in manifest.nodes:
             captured.unharmed(ctx.home.seed(Owner("template", name), node.name), node.seed)
             if node.ram is not None and node.state is not None:
@@ -203,10 +205,31 @@ def _sound(ctx: Context, name: str, image: Image) -> Manifest | None:
             if node.seals != tuple(map(ctx.storage.seal, snapshots)):
                 raise Damaged(f"a disk of {node.name} has changed")
     except (Damaged, NotFound) as error:
-        ctx.progress.note("template", f"the template {name} is not used: {error}")
-        ctx.store.templates.update(name, state="broken")
+        mark_broken(ctx, name, str(error))
         return None
     return manifest
+
+
+def mark_broken(ctx: Context, name: str, why: str) -> None:
+    """Have no more labs made of a template; its lock is held, shared or not.
+
+    Labs that were cloned from it keep it. ``lab gc`` removes it once there are none.
+    """
+    ctx.progress.note("template", f"the template {name} is broken and is not used: {why}")
+    ctx.store.templates.update(name, state="broken", why=why)
+
+
+def give_up_ram(ctx: Context, name: str, why: str) -> None:
+    """Have labs boot the disks of a template from now on; its lock is held, shared or not.
+
+    Its RAM files stay until it is removed: others may be mapping them now.
+    """
+    ctx.progress.note(
+        "template",
+        f"labs of the template {name} boot from its disks: {why};"
+        f" `lab template rm {name}` has the next `lab up` form it again",
+    )
+    ctx.store.templates.update(name, warm=False, why=why)
 
 
 def _ensure(
@@ -214,10 +237,18 @@ def _ensure(
 ) -> None:
     with hold(ctx, "template", key, unless=lambda: current(ctx, key) is not None) as held:
         if held and there(ctx, key, image, spec) is None:
+            former = any(base(record.key) == key for record in ctx.store.templates.all())
             name = vacant(ctx, key)
-            ctx.progress.note("template", "first use: forming a cluster to clone from")
-            with ctx.progress.step("template", f"making the template {name} (first use)"):
+            why = "the last one is broken" if former else "first use"
+            ctx.progress.note("template", f"{why}: forming a cluster to clone from{_time(ctx)}")
+            with ctx.progress.step("template", f"making the template {name} ({why})"):
                 _make(ctx, name, image, plan_, spec, timeout)
+
+
+def _time(ctx: Context) -> str:
+    """How long forming takes, where that was measured: minutes without output look like a hang."""
+    emulated = ctx.hypervisor.capabilities().accelerator == "tcg"
+    return ", usually 1 to 3 minutes without KVM" if emulated else ""
 
 
 def there(ctx: Context, key: str, image: Image, spec: LabSpec) -> str | None:
@@ -268,6 +299,8 @@ def _make(
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
                 with _engines_failure(ctx, image, spec, NotReady, CommandFailed):
                     rehearse(ctx, nodes, timeout=timeout)
+                if warm:
+                    _check_clocks(ctx, nodes)
                 manifest = capture(ctx, name, nodes, image, warm=warm)
         finish(ctx, manifest, time.time() - began)
     if not spec.image:
@@ -290,6 +323,24 @@ def _engines_failure(
     return failures.recorded(ctx, load(image.recipe), "could not form a cluster", log, *kinds)
 
 
+def _check_clocks(ctx: Context, nodes: tuple[Node, ...]) -> None:
+    """Raise HostUnfit unless all nodes live in the past, as ``CLOCK_OFFSET`` has them.
+
+    A Linux guest of KVM takes the time from the host (kvm-clock), and only then from the
+    hardware clock that we set back, where its kernel has CONFIG_RTC_HCTOSYS and the driver built
+    in (RTC_DRV_CMOS=y). With another kernel clones would share what OpenSSL calls random.
+    """
+    for node in nodes:
+        behind = time.time() - ctx.hypervisor.channel(node.guest).clock(timeout=30.0)
+        if behind < -CLOCK_OFFSET / 2:
+            raise HostUnfit(
+                f"the clock of {node.name} is {behind:.0f} s behind, and not two hours: its kernel"
+                " did not take the time of the hardware clock",
+                hint="use the recipe's kernel, or one with CONFIG_RTC_HCTOSYS=y and"
+                " CONFIG_RTC_DRV_CMOS=y",
+            )
+
+
 def view(record: TemplateRecord) -> TemplateView:
     """A template, as others are told of it."""
     return TemplateView(
@@ -307,4 +358,5 @@ def view(record: TemplateRecord) -> TemplateView:
         created_at=record.created_at,
         used_at=record.used_at,
         form_seconds=record.form_seconds,
+        why=record.why,
     )

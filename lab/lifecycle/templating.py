@@ -16,6 +16,7 @@ from lab.locks import held
 from lab.names import GuestName, Owner
 from lab.spec import LabSpec
 from lab.state.records import TemplateRecord
+from lab.undo import Undo
 
 
 def base(name: str) -> str:
@@ -27,11 +28,10 @@ def base(name: str) -> str:
 def making(ctx: Context, name: str, image: Image, spec: LabSpec, *, warm: bool) -> Iterator[None]:
     """A template is made in the block, its lock held; nothing is left of it if that fails."""
     ctx.store.templates.add(record_for(ctx, name, image, spec, warm=warm, began=time.time()))
-    try:
+    with Undo() as undo:
+        undo.push(f"template {name}", lambda: discard(ctx, name))
         yield
-    except BaseException:
-        discard(ctx, name)
-        raise
+        undo.keep()
 
 
 def finish(ctx: Context, manifest: Manifest, form_seconds: float) -> None:

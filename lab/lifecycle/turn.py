@@ -1,49 +1,76 @@
-"""Taking turns: how many clusters come to life at the same time.
+"""Start slots: how many clusters may start at the same time.
 
 Nodes that share a processor with too many others answer so late that their cluster gives
 them up (Galera: 5 s), so asking for eight labs at once would lose some of them. One lab at a
 time for every two processors is no slower in all: each gets the processors it needs, and is
-ready when its turn is over.
+ready when it gives its slot back.
+
+There are as many slots for clusters that boot as for those whose RAM is restored, and each kind
+has a queue of its own: a restore takes seconds and must not wait for minutes behind boots. The
+processors are then shared by one of each at most.
 """
 
 from __future__ import annotations
 
-import os
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from lab import host
 from lab.errors import NotReady
-from lab.fair import is_first, take_free, ticket, until_first
+from lab.fair import ahead, is_first, take_free, ticket, until_first
 from lab.lifecycle.context import Context
+from lab.locks import LockKind
 from lab.wait import Deadline, attempts
 
 PATIENCE = 1800.0
-"""Seconds that who is first waits for a turn: another may have to form its cluster."""
+"""Seconds that the first in a queue waits for a slot: another may have to form its cluster."""
+
+TELL_AFTER = 3.0
+"""Seconds of waiting after which it is reported in a line of its own."""
 
 
 @contextmanager
-def turn(ctx: Context) -> Iterator[None]:
-    """Hold one of the host's turns for the block; raises NotReady if none comes.
+def turn(ctx: Context, *, warm: bool = False) -> Iterator[None]:
+    """Hold one of the host's start slots for the block; raises NotReady if none gets free.
 
-    Turns come in the order in which they were asked for. They are kernel-held locks, taken last
-    of all locks: whoever holds one waits for no other.
+    ``warm``: one of those for restores. Slots are given in the order in which they were asked for.
+    They are kernel-held locks, taken last of all locks: whoever holds one waits for no other.
     """
-    turns = max(1, (os.cpu_count() or 1) // 2)
+    kind: LockKind = "restore" if warm else "boot"
+    slots = slots_here()
     with ExitStack() as held:
-        with ticket(ctx.home, "turn") as place:
-            first = is_first(ctx.home, "turn", place)
-            if not first or not take_free(ctx.home, "turn", turns, held):
-                _wait(ctx, turns, place, held)
+        with ticket(ctx.home, kind) as place:
+            first = is_first(ctx.home, kind, place)
+            if not first or not take_free(ctx.home, kind, slots, held):
+                _wait(ctx, kind, slots, place, held)
         yield
 
 
-def _wait(ctx: Context, turns: int, place: int, held: ExitStack) -> None:
-    with ctx.progress.step("turn", "waiting while other labs start"):
-        until_first(ctx.home, "turn", place)
-        for _ in attempts(Deadline.after(PATIENCE), most=0.05):
-            ctx.progress.halt()
-            if take_free(ctx.home, "turn", turns, held):
-                return
+def slots_here() -> int:
+    """How many clusters of a kind may start at the same time on this host."""
+    return max(1, host.processors() // 2)
+
+
+def _wait(ctx: Context, kind: LockKind, slots: int, place: int, held: ExitStack) -> None:
+    def tell() -> None:
+        count = ahead(ctx.home, kind, slots, place)
+        labs = "1 lab" if count == 1 else f"{count} labs"
+        ctx.progress.note("turn", f"waiting for a start slot ({labs} ahead)")
+
+    later = threading.Timer(TELL_AFTER, tell)
+    later.daemon = True
+    later.start()
+    try:
+        with ctx.progress.step("turn", "waiting for a start slot"):
+            until_first(ctx.home, kind, place)
+            for _ in attempts(Deadline.after(PATIENCE), most=0.05):
+                ctx.progress.halt()
+                if take_free(ctx.home, kind, slots, held):
+                    return
+    finally:
+        later.cancel()
     raise NotReady(
-        "other labs were starting all the time", hint="`lab ls` shows them; try again later"
+        "timed out waiting for a start slot",
+        hint="`lab ls` shows what is starting; try again later",
     )

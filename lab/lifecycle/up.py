@@ -9,11 +9,19 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from lab.blueprints import Blueprint, blueprint
-from lab.errors import Busy, Conflict, LabError, PortTaken
+from lab.errors import (
+    Busy,
+    Conflict,
+    HostUnfit,
+    LabError,
+    NotReady,
+    PortTaken,
+    RestoreFailed,
+)
 from lab.lifecycle import template
 from lab.lifecycle.captured import Manifest
 from lab.lifecycle.claim import claimed, existing, pin
-from lab.lifecycle.clone import clone
+from lab.lifecycle.clone import clone, unrestored
 from lab.lifecycle.context import Context
 from lab.lifecycle.engine import made_of
 from lab.lifecycle.form import Formation, form, until_formed
@@ -34,6 +42,8 @@ from lab.state.records import LabRecord, NodeRecord
 from lab.wait import Deadline
 
 T = TypeVar("T")
+
+_KEEP = "`--keep-failed` keeps the guests for a look"
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,8 @@ def up(
                 preflight(ctx, spec)
             if told := warning(ctx.settings.publish):
                 ctx.progress.note("publish", told)
+            for caution in ctx.hypervisor.capabilities().cautions:
+                ctx.progress.note(caution.topic, f"{caution.what}; to prevent it: {caution.remedy}")
             try:
                 job = _Job(spec, plan_, held.enter_context(claimed(ctx, spec, plan_)), timeout)
                 break
@@ -94,7 +106,7 @@ def up(
             with ctx.store.transaction():
                 lease = _lease(job.spec, ctx.store.labs.get(job.owner.name))
                 ctx.store.labs.update(job.owner.name, state="ready", ready_seconds=took, **lease)
-            return look_at(ctx, job.owner.name, steps=ctx.progress.steps)
+            return look_at(ctx, job.owner.name, steps=ctx.progress.steps, proved=True)
         except BaseException as error:
             _give_up(ctx, job, error, keep=keep_failed)
             raise
@@ -113,15 +125,34 @@ def _lease(spec: LabSpec, record: LabRecord) -> dict[str, float]:
 def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
     if cold:
         with made_of(ctx, job.plan, job.spec, nullcontext) as (image, _), turn(ctx):
-            _again(ctx, job, lambda: _cold(ctx, job, image))
+            _retried(ctx, job, lambda: _cold(ctx, job, image))
         return
+    # Formed once more, then booted: a third template would fare no better than the second.
+    for refused in (template.mark_broken, template.give_up_ram, template.give_up_ram):
+        if _from_template(ctx, job, refused):
+            return
+    raise HostUnfit(
+        "the RAM of three templates in a row could not be restored",
+        hint="`lab up --cold` boots without a template; `lab template ls` shows the reasons",
+    )
+
+
+def _from_template(ctx: Context, job: _Job, refused: Callable[[Context, str, str], None]) -> bool:
+    """Make the lab of the template; False if its RAM was not restored: ``refused`` records why."""
     source = template.source(ctx, job.plan, job.spec, job.timeout)
-    with source as (image, manifest), turn(ctx):
-        allotted, prepared = _again(ctx, job, lambda: _clone(ctx, job, image, manifest))
+    with source as (image, manifest), turn(ctx, warm=manifest.warm):
+        try:
+            made = _retried(ctx, job, lambda: _clone(ctx, job, image, manifest))
+        except RestoreFailed as error:
+            _clear(ctx, job)
+            refused(ctx, manifest.key, unrestored(error))
+            return False
+        allotted, prepared = made
         deadline = Deadline.after(job.timeout)
         if not manifest.warm:
             until_formed(ctx, allotted.nodes, job.plan, deadline)
         _hand_over(ctx, job, image, allotted, prepared, deadline)
+    return True
 
 
 def _cold(ctx: Context, job: _Job, image: Image) -> None:
@@ -147,17 +178,22 @@ def _why_cold(ctx: Context, manifest: Manifest) -> str:
     return why or "the template was captured without RAM"
 
 
-def _again(ctx: Context, job: _Job, make: Callable[[], T]) -> T:
+def _retried(ctx: Context, job: _Job, make: Callable[[], T]) -> T:
     """``make`` guests; once more from the start if a port was taken since it was found free."""
     for _ in range(TRIES - 1):
         try:
             return make()
         except PortTaken as error:
             ctx.progress.note("ports", f"{error}; trying others")
-            release(ctx, job.owner)
-            for node in ctx.store.nodes.of(job.owner.name):
-                ctx.store.nodes.remove(job.owner.name, node.name)
+            _clear(ctx, job)
     return make()
+
+
+def _clear(ctx: Context, job: _Job) -> None:
+    """Remove what was made of the lab's nodes, to make them again."""
+    release(ctx, job.owner)
+    for node in ctx.store.nodes.of(job.owner.name):
+        ctx.store.nodes.remove(job.owner.name, node.name)
 
 
 def _hand_over(
@@ -221,7 +257,9 @@ def _allot(
 
 
 def _give_up(ctx: Context, job: _Job, error: BaseException, *, keep: bool) -> None:
-    """Undo everything, or keep the guests for a look; ``error`` stays the one that is told."""
+    """Undo everything, or keep the guests for a look; ``error`` stays the one that is raised."""
+    if isinstance(error, NotReady) and not keep:
+        error.hint = ", ".join(filter(None, (error.hint, _KEEP)))
     try:
         if keep:
             lease = _lease(job.spec, ctx.store.labs.get(job.owner.name))

@@ -19,9 +19,47 @@ SSL_MODE = "VERIFY_IDENTITY"
 """How clients are to check a server that others can reach, as MySQL's clients name it."""
 
 
+NodeState = Literal[
+    "ready", "degraded", "not-synced", "not-primary", "unreachable", "running", "paused", "stopped"
+]
+NODE_STATES: Mapping[NodeState, str] = {
+    "ready": "all its requirements are met",
+    "degraded": "in a primary component, but its cluster is not complete",
+    "not-synced": "in a primary component, but joining, donating or desynced",
+    "not-primary": "in no primary component: it refuses statements",
+    "unreachable": "its guest runs, but SQL gave no answer in time",
+    "running": "its guest runs and was not asked: the lab is being made, or its making failed",
+    "paused": "its guest is paused",
+    "stopped": "it has no guest",
+}
+"""What a node can be, and what that means."""
+
+LabState = Literal[
+    "ready", "degraded", "not-primary", "unreachable", "starting", "stopped",
+    "creating", "failed", "removing", "pooled", "unrecorded",
+]  # fmt: skip
+LAB_STATES: Mapping[LabState, str] = {
+    "ready": "every requirement of every node is met",
+    "degraded": "not all nodes are ready; statements may still be answered by those that are",
+    "not-primary": "nodes answer, but none is in a primary component: no node takes statements",
+    "unreachable": "guests run, but no node gave an answer in time",
+    "starting": "a command starts it just now",
+    "stopped": "no node has a guest",
+    "creating": "a command makes it",
+    "failed": "its making failed, and it was kept (`--keep-failed`)",
+    "removing": "a command removes it, or was interrupted while it did",
+    "pooled": "ready, and in a warm pool of the service",
+    "unrecorded": "missing from the state database; only its guests and volumes exist",
+}
+"""What a lab can be, and what that means."""
+
+READY: tuple[LabState, ...] = ("ready", "pooled")
+"""The states of a lab in which every requirement is met."""
+
+
 @dataclass(frozen=True)
 class NodeView:
-    """A node of a lab. ``state``: ready, running, paused, stopped; ``why``: see ``Guest``."""
+    """A node of a lab. ``state``: see ``NODE_STATES``; ``why``: see ``Guest``."""
 
     name: str
     role: str
@@ -40,13 +78,12 @@ class NodeView:
 
 @dataclass(frozen=True)
 class LabView:
-    """A lab. ``state``: creating, ready, degraded, stopped, failed, removing, pooled.
+    """A lab. ``state``: see ``LAB_STATES``.
 
-    The last is ready and waits in a warm pool of the service. ``seconds``: how long it took to get
-    ready. ``steps``: what ``up`` did just now; ``first_use_seconds``: what of that went into an
-    image and a template, before ``seconds``. ``risks``: what its profile lets be lost, empty if no
-    commit can be. ``ssl_ca``: where the certificate is that clients check its servers with; empty:
-    it takes no TLS.
+    ``seconds``: how long its last start took. ``steps``: what ``up`` did just now;
+    ``first_use_seconds``: what of that went into an image and a template, before ``seconds``.
+    ``risks``: what its profile lets be lost, empty if no commit can be. ``ssl_ca``: where the
+    certificate is that clients check its servers with; empty: it takes no TLS.
     """
 
     name: str
@@ -156,7 +193,10 @@ class ImageView:
 
 @dataclass(frozen=True)
 class TemplateView:
-    """A template. ``state``: building, ready, broken; ``warm``: RAM is part of it."""
+    """A template. ``state``: building, ready, broken; ``warm``: its RAM is restored.
+
+    ``why``: why it is broken, or why its RAM is not restored any more; else empty.
+    """
 
     key: str
     blueprint: str
@@ -173,6 +213,7 @@ class TemplateView:
     form_seconds: float
     profile: str = ""
     use: Use = "current"
+    why: str = ""
 
 
 @dataclass(frozen=True)

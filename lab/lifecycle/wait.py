@@ -7,6 +7,7 @@ from contextlib import suppress
 from lab.blueprints import blueprint
 from lab.errors import Conflict, NotFound, NotReady
 from lab.lifecycle.context import Context
+from lab.lifecycle.identify import correct_clocks
 from lab.lifecycle.look import lab, nodes_of, record_of
 from lab.lifecycle.reach import account_of
 from lab.lifecycle.ready import through_port, until_ready
@@ -52,11 +53,15 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
     ask = through_port(plan, account_of(ctx, record_of(ctx, name)), ctx.sql)
     until_ready(ctx, nodes_of(ctx, name), plan, ask, deadline, pause=_LOOK_EVERY)
     _note(ctx, name)
-    return lab(ctx, name)
+    return lab(ctx, name, proved=True)
 
 
 def _note(ctx: Context, name: str) -> None:
-    """Record what was just proved of a lab whose ``start`` was killed or ran out of time."""
+    """Record what was just proved of a lab whose ``start`` was killed or ran out of time.
+
+    Clocks that are wrong are set, unless another command works on the lab.
+    """
     with suppress(Conflict), lock(ctx.home, "lab", name, wait=False):
+        correct_clocks(ctx, nodes_of(ctx, name))
         if ctx.store.labs.get(name).state == "stopped":
             ctx.store.labs.update(name, state="ready")

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
 from lab.errors import Conflict, HostUnfit, LabError
 from lab.locks import lock
-from lab.paths import Home, unwritable
+from lab.paths import Home, no_space, unwritable
 from lab.state import migrate
 
 BUSY_TIMEOUT = 10.0
@@ -46,6 +46,7 @@ class Database:
         self._local = threading.local()
         self._engine: Engine | None = None
         self._inode: tuple[int, int] | None = None
+        self._alone = False
 
     @property
     def where(self) -> str:
@@ -81,6 +82,8 @@ class Database:
                 raise RuntimeError("a transaction that reads cannot become one that writes")
             yield outer
             return
+        if write and self._path is not None:
+            self._home.release_reserve()
         with self._told(), self._current_engine().connect() as plain:
             connection = plain.execution_options(lab_mode="write" if write else "read")
             with connection.begin():
@@ -92,7 +95,8 @@ class Database:
 
     def _current_engine(self) -> Engine:
         with self._guard:
-            if self._engine is not None and self._inode != self._file_inode():
+            stale = self._inode != self._file_inode() or (self._alone and not self._home.full)
+            if self._engine is not None and stale:
                 self._dispose()
             if self._engine is None:
                 self._open()
@@ -103,12 +107,29 @@ class Database:
         if self._path is not None:
             self._create_file(self._path)
             self._inode = self._file_inode()
-        self._engine = _engine(self._url)
+        self._alone = False
+        try:
+            revision = self._connected()
+        except OperationalError:
+            if self._path is None or not self._home.full:
+                raise
+            # There is no space for the shared index of the journal; alone we need none.
+            self._alone = True
+            revision = self._connected()
+        try:
+            if not migrate.is_current(revision, self.where):
+                assert self._engine is not None  # noqa: S101  # for the type checker
+                self._migrate(self._engine)
+        except BaseException:
+            self._dispose()
+            raise
+
+    def _connected(self) -> str | None:
+        """Make the engine, connect, and return the schema's revision."""
+        self._engine = _engine(self._url, alone=self._alone)
         try:
             with self._engine.connect() as connection:
-                revision = self._revision(connection)
-            if not migrate.is_current(revision, self.where):
-                self._migrate(self._engine)
+                return self._revision(connection)
         except BaseException:
             self._dispose()
             raise
@@ -171,6 +192,8 @@ class Database:
 
     def _translated(self, error: DBAPIError) -> LabError:
         said = str(error.orig).strip()
+        if self._path is not None and ("is full" in said or self._home.full):
+            return no_space(self._path)
         if not self._sqlite:
             if isinstance(error, OperationalError | ProgrammingError):
                 return HostUnfit(f"{self.where} cannot be used: {said.splitlines()[0]}")
@@ -188,7 +211,6 @@ _SQLITE_ERRORS: tuple[tuple[tuple[str, ...], type[LabError], str, str], ...] = (
         "cannot be used",
         "set LAB_HOME to a directory you may write to, or become its owner",
     ),
-    (("is full",), HostUnfit, "cannot grow", "free some space; `lab gc` removes leftovers"),
     (("is locked", "is busy"), Conflict, "is busy", "try again; another lab process writes to it"),
     (
         ("not a database", "malformed"),
@@ -199,7 +221,8 @@ _SQLITE_ERRORS: tuple[tuple[tuple[str, ...], type[LabError], str, str], ...] = (
 )
 
 
-def _engine(url: URL) -> Engine:
+def _engine(url: URL, *, alone: bool = False) -> Engine:
+    """``alone``: no other process may use an SQLite file meanwhile."""
     # Parameters are hidden, as passwords are among them and tracebacks show them.
     if url.get_backend_name() != "sqlite":
         engine = create_engine(url, pool_pre_ping=True, hide_parameters=True)
@@ -208,6 +231,8 @@ def _engine(url: URL) -> Engine:
     engine = create_engine(
         url, connect_args={"timeout": BUSY_TIMEOUT}, max_overflow=-1, hide_parameters=True
     )
+    if alone:
+        event.listen(engine, "connect", _connected_alone)
     event.listen(engine, "connect", _connected_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
@@ -218,6 +243,12 @@ def _connected_sqlite(connection: Any, _: object) -> None:
     connection.execute("PRAGMA foreign_keys=ON")
     # With WAL this survives a crash of the process; one of the host takes guests with it.
     connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _connected_alone(connection: Any, _: object) -> None:
+    # Before anything is read: the journal's index is then kept in memory (SQLite, "Use of WAL
+    # Without Shared-Memory").
+    connection.execute("PRAGMA locking_mode=EXCLUSIVE")
 
 
 def _begin_sqlite(connection: Connection) -> None:

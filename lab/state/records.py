@@ -143,7 +143,8 @@ class ImageRecord:
 class TemplateRecord:
     """A template.
 
-    ``fingerprint``: of the hypervisor, for the RAM image; ``warm``: it has one.
+    ``fingerprint``: of the hypervisor, for the RAM image; ``warm``: it has one that can be
+    restored. ``why``: why it is broken, or why its RAM is no longer restored; else empty.
     ``form_seconds`` and ``size`` are 0 until it is ready.
     """
 
@@ -162,6 +163,7 @@ class TemplateRecord:
     size: int = 0
     form_seconds: float = 0.0
     profile: str = "balanced"
+    why: str = ""
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,7 @@ templates = Table(
     _bytes("size"),
     _seconds("form_seconds"),
     Column("profile", String, nullable=False, server_default="balanced"),
+    Column("why", String, nullable=False, server_default=text("''")),
     CheckConstraint("state IN ('building', 'ready', 'broken')", "state"),
 )
 

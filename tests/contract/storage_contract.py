@@ -17,10 +17,22 @@ from storage_streams import SMALL_ROOM, FullDisks, Streams
 
 from lab.storage import Storage
 
-__all__ = ["SMALL_ROOM", "Place", "StorageContract"]
+__all__ = ["SMALL_ROOM", "CrashContract", "LivingContract", "Place", "StorageContract"]
 
 
-class StorageContract(Basics, Returns, Imports, Overwrites, Streams, FullDisks, Crashes):
+class _Opened:
     @pytest.fixture
     def storage(self, place: Place) -> Storage:
         return place.open("home")
+
+
+class LivingContract(_Opened, Basics, Returns, Imports, Overwrites, Streams, FullDisks):
+    """What holds as long as no process is killed."""
+
+
+class CrashContract(_Opened, Crashes):
+    """What holds when processes race, or are killed."""
+
+
+class StorageContract(LivingContract, CrashContract):
+    """The whole contract."""

@@ -89,6 +89,7 @@ class TestBhyve(ColdContract, Redirecting):
         channel.write(str(path), b"secret", mode=0o600)
         assert path.read_bytes() == b"secret"
         channel.personalise(b"clock 00\n", timeout=SECONDS)
+        assert abs(channel.clock(timeout=SECONDS) - time.time()) < SECONDS
 
     def test_a_guest_that_has_not_booted_yet_is_waited_for(
         self, site: Site, ours: Hypervisor, root: Path

@@ -15,7 +15,7 @@ import pytest
 from hypervisor_contract import Site, WarmContract
 from hypervisor_site import MEMORY, SECONDS, ClosableHypervisor, states
 
-from lab.errors import HostUnfit
+from lab.errors import HostUnfit, RestoreFailed
 from lab.hypervisor import Disk, FirmwareBoot, GuestSpec, Hypervisor
 from lab.paths import Home
 from lab.wait import Deadline, until
@@ -112,7 +112,7 @@ class TestLibvirt(WarmContract):
     def test_qemu_s_own_words_reach_the_error(self, site: Site, ours: Hypervisor) -> None:
         image = site.capture(ours, site.former())
         image.state.write_bytes(image.state.read_bytes()[:5000])
-        with pytest.raises(HostUnfit) as failure:
+        with pytest.raises(RestoreFailed) as failure:
             ours.restore(site.guest("n2"), image)
         assert any("load of migration failed" in line for line in failure.value.details)
 

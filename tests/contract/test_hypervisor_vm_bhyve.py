@@ -91,7 +91,7 @@ def site(root: Path, tmp_path: Path) -> Site:
     return made
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 class TestVmBhyve(ColdContract):
     """The whole contract, several programs for each line of the scripts."""
 

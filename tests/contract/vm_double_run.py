@@ -190,6 +190,8 @@ class Bhyve:
             return b"\xff" + said(arguments["id"])
         if command == "guest-ping":
             return said({})
+        if command == "guest-get-time":
+            return said(time.time_ns())
         if command == "guest-exec":
             argv = [arguments["path"], *arguments["arg"]]
             pipe = subprocess.PIPE

@@ -19,7 +19,6 @@ from storage_place import MIB
 from lab.errors import CommandFailed, HostUnfit
 from lab.run import run
 from lab.storage import Volume
-from lab.storage.zfs.commands import program
 from lab.storage.zfs.driver import ZfsStorage
 
 GIB = 1 << 30
@@ -39,11 +38,11 @@ def why_not() -> str:
 
 
 def zfs(*args: str | Path, stdin: bytes = b"") -> str:
-    return run([program("zfs"), *args], timeout=120, stdin=stdin).stdout
+    return run(["zfs", *args], timeout=120, stdin=stdin).stdout
 
 
 def zpool(*args: str | Path) -> str:
-    return run([program("zpool"), *args], timeout=120).stdout
+    return run(["zpool", *args], timeout=120).stdout
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_site import PXC, Site
+from e2e_site import PXC, Site, kept_place
 
 from lab.errors import HostUnfit
 
@@ -36,25 +36,34 @@ def _unfit() -> str:
 
 @pytest.fixture(scope="session")
 def installation() -> Iterator[Site]:
-    """An empty installation, removed at the end with all that is in it."""
+    """An installation without labs, and with what earlier runs made of the same inputs.
+
+    Images and templates stay for the next run (their keys say what went into them), unless
+    another run uses the place now.
+    """
     why = _unfit()
     if why:
         pytest.skip(why)
-    if kept := os.environ.get("LAB_E2E_HOME"):
-        # For who writes tests: image and templates are made once for many runs.
-        site = Site(Path(kept))
-        yield site
-        return
-    # Not pytest's directory: that can only be entered by who runs the tests, not by QEMU.
-    root = Path(tempfile.mkdtemp(prefix="lab-e2e-"))
-    root.chmod(0o711)
-    site = Site(root)
-    try:
-        yield site
-        assert site.settled() == [], "the tests left something behind"
-    finally:
-        site.remove()
-        assert not root.exists()
+    with kept_place() as place:
+        # Not pytest's directory: that can only be entered by who runs the tests, not by QEMU.
+        site = Site(place or Path(tempfile.mkdtemp(prefix="lab-e2e-")))
+        site.root.chmod(0o711)
+        if run := os.environ.get("LAB_CI_RUN"):
+            with (Path(run) / "homes").open("a") as homes:  # .ci/run looks there for guests left
+                homes.write(f"{site.root}\n")
+        whole = False
+        try:
+            if place:
+                site.clear()
+            yield site
+            assert site.settled() == [], "the tests left something behind"
+            whole = True
+        finally:
+            if place and whole:
+                site.lab("gc", "--unused")
+            else:
+                site.remove()
+                assert not site.root.exists()
 
 
 @pytest.fixture(scope="session")

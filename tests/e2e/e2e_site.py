@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
 import secrets
@@ -23,6 +25,8 @@ from lab.wait import Deadline, until
 _BLOCKS = range(29200, 32700, 100)
 """Where an installation gets 100 ports of its own: apart from the default range, and from
 other runs of these tests on this machine."""
+
+ROOT = Path(__file__).parents[2]
 
 PXC = ("pxc", "--engine", "mariadb")
 """The blueprint of these tests, on the engine that can be had without Percona's repository."""
@@ -54,6 +58,29 @@ def listening() -> set[int]:
         if state == "0A":
             ports.add(int(local.partition(":")[2], 16))
     return ports
+
+
+@contextmanager
+def kept_place() -> Iterator[Path | None]:
+    """Where images and templates are kept between runs; None if another run is there.
+
+    Each layout of the record has a place of its own, so that two checkouts can share the machine.
+    """
+    layout = hashlib.sha256()
+    for path in sorted((ROOT / "lab" / "state" / "migrations" / "versions").glob("*.py")):
+        layout.update(path.read_bytes())
+    base = Path("/var/cache")  # root's own cache cannot be entered by QEMU's user
+    if os.geteuid():
+        base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    place = base / "lab-test" / f"e2e-{layout.hexdigest()[:8]}"
+    place.mkdir(parents=True, exist_ok=True)
+    with place.with_suffix(".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+        else:
+            yield place
 
 
 @dataclass(frozen=True)
@@ -93,7 +120,7 @@ class Site:
     def env(self) -> dict[str, str]:
         """The environment of a command."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("LAB_")}
-        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
         return kept | {
             "LAB_HOME": str(self.root),
             "LAB_PORT_RANGE": f"{self.ports[0]}-{self.ports[-1]}",
@@ -230,6 +257,14 @@ class Site:
     def used(self) -> int:
         """Bytes on disk of all that is kept."""
         return sum(path.lstat().st_blocks * 512 for path in self.root.rglob("*"))
+
+    def clear(self) -> None:
+        """Remove the labs of an earlier run that was killed; all, if that is not enough."""
+        self.lab("down", "--all", "--yes", code=None)
+        self.lab("gc", "--orphans", code=None)
+        if self.settled():
+            self.remove()
+            self.root.mkdir(mode=0o711)
 
     def remove(self) -> None:
         """Remove everything, whatever state it is in."""

@@ -17,7 +17,7 @@ import pytest
 from bhyve_site import Host, NotHere, bhyve_host
 from e2e_site import PXC, Site
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 
 NODES = ("n1", "n2", "n3")
 ADDRESSES = ip_network("100.64.0.0/10")

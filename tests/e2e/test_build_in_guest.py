@@ -1,11 +1,10 @@
 """An image built in a guest, as on hosts that cannot do it themselves.
 
-It takes ten minutes under emulation, so only who asks for it gets it: ``LAB_TEST_BUILDER=1``.
+It takes ten minutes under emulation.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import cloud_disk
@@ -15,13 +14,7 @@ from e2e_site import PXC, Site
 from images import manifest
 from images.recipe import load
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not os.environ.get("LAB_TEST_BUILDER"), reason="LAB_TEST_BUILDER is not set"
-    ),
-]
+pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 
 
 def test_a_builder_makes_the_same_image(image: Site, tmp_path: Path) -> None:

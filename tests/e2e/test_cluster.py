@@ -240,6 +240,7 @@ def test_a_lab_survives_its_stop(site: Site) -> None:
         assert site.lab("ssh", name, "--", "hostname").stdout == "n1\n"
 
 
+@pytest.mark.rare
 def test_start_after_a_crash(site: Site) -> None:
     """What nodes cannot do by themselves: each sees only itself."""
     with site.up(*PXC, "--nodes", "3", "--name", site.name("crash")) as view:
@@ -252,7 +253,7 @@ def test_start_after_a_crash(site: Site) -> None:
         _go_on_without(site, name, "INSERT INTO d.t VALUES (2)")
         started = site.lab("start", name, "--timeout", "400", code=None, timeout=450)
         assert started.code == 0, _why(site, name, started)
-        assert "is given the data of another node" in started.stderr
+        assert "state transfer (SST) from another node" in started.stderr
         _back(site, name, [[1], [2]])
         # Nobody knows with whom it was a cluster.
         for node in NODES:

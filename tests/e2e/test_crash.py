@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 from e2e_site import PXC, Site
 
 from lab.wait import Deadline, until
@@ -21,7 +22,11 @@ from lab.wait import Deadline, until
 pytestmark = pytest.mark.e2e
 
 ONE = (*PXC, "--nodes", "1")
-CYCLES = int(os.environ.get("LAB_E2E_CYCLES", "15"))
+
+
+def usual_and_rare(usual: object, *rare: object) -> list[ParameterSet]:
+    """Values of a parameter, of which all but the first are for the tier of rare tests."""
+    return [pytest.param(usual), *(pytest.param(one, marks=pytest.mark.rare) for one in rare)]
 
 
 def swept(site: Site, killed: int) -> None:
@@ -32,23 +37,28 @@ def swept(site: Site, killed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("moment", "count"),
-    [("clone", 2), ("guest", 1), ("restore", 3), ("resume", 1), ("channel", 2), ("sql", 1)],
+    "moment",
+    [
+        "sql 1",
+        *usual_and_rare("restore 3", "clone 2", "guest 1", "resume 1", "channel 2"),
+    ],
 )
-def test_up_is_killed(site: Site, moment: str, count: int) -> None:
+def test_up_is_killed(site: Site, moment: str) -> None:
     """Protects the host: three guests in any state between a file and a ready cluster."""
-    swept(site, site.crash("up", moment, count))
+    step, count = moment.split()
+    swept(site, site.crash("up", step, int(count)))
 
 
-@pytest.mark.parametrize(("moment", "count"), [("start", 2), ("save_memory", 2), ("persist", 1)])
-def test_template_making_is_killed(site: Site, moment: str, count: int) -> None:
+@pytest.mark.parametrize("moment", usual_and_rare("save_memory 2", "start 2", "persist 1"))
+def test_template_making_is_killed(site: Site, moment: str) -> None:
     """While it boots, when RAM is half saved, when the disks are snapshotted but not safe."""
+    step, count = moment.split()
     templates = site.lab("template", "ls", "-o", "name").stdout
-    swept(site, site.crash("template", moment, count))
+    swept(site, site.crash("template", step, int(count)))
     assert site.lab("template", "ls", "-o", "name").stdout == templates
 
 
-@pytest.mark.parametrize("moment", ["import_raw", "persist"])
+@pytest.mark.parametrize("moment", usual_and_rare("persist", "import_raw"))
 def test_publishing_an_image_is_killed(site: Site, moment: str) -> None:
     images = site.lab("image", "ls", "-o", "name").stdout
     swept(site, site.crash("image", moment, 1))
@@ -96,16 +106,16 @@ def test_a_qemu_dies_during_restore(site: Site) -> None:
     assert site.settled() == []
 
 
-@pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("how", ["warm", "cold"])
-def test_ctrl_c(site: Site, how: str, times: int) -> None:
+@pytest.mark.parametrize("case", usual_and_rare("warm 2", "warm 1", "cold 1", "cold 2"))
+def test_ctrl_c(site: Site, case: str) -> None:
     """Once or twice: it removes what was made, at once, and says so."""
+    how, times = case.split()
     cold = ("--cold", "--nodes", "1") if how == "cold" else ("--nodes", "3")
     process = site.start("up", *PXC, *cold, "--name", site.name("stop"))
     try:
         _when_there(site, lambda _: process.send_signal(signal.SIGINT))
         began = time.monotonic()
-        if times == 2:
+        if times == "2":
             # the second one while the first is being answered
             assert process.stderr is not None
             assert "interrupted" in process.stderr.read(20)
@@ -119,7 +129,7 @@ def test_ctrl_c(site: Site, how: str, times: int) -> None:
     assert site.settled() == []
 
 
-@pytest.mark.parametrize("damage", ["truncated RAM", "flipped device state"])
+@pytest.mark.parametrize("damage", usual_and_rare("flipped device state", "truncated RAM"))
 def test_a_damaged_template_is_made_anew(site: Site, damage: str) -> None:
     """Real RAM images: what is damaged is never restored."""
     site.lab("template", "build", *ONE)
@@ -148,11 +158,12 @@ def _descriptors() -> int:
         return 0
 
 
-def test_many_cycles_leak_nothing(site: Site) -> None:
+@pytest.mark.parametrize("cycles", usual_and_rare(4, 50))
+def test_many_cycles_leak_nothing(site: Site, cycles: int) -> None:
     """As a CI server goes through labs for months: processes, files, ports, descriptors, disk."""
     name = site.name("again")
     figures: list[tuple[int, int]] = []
-    for _ in range(CYCLES):
+    for _ in range(cycles):
         site.lab("up", *ONE, "--name", name)
         site.lab("down", name)
         assert site.settled() == []

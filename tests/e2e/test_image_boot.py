@@ -31,7 +31,7 @@ from lab.guest.seed import SeedFile, pack
 from lab.spec import GIB
 from lab.wait import Deadline, attempts
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 
 BOOT_TIMEOUT = 120.0
 STOP_TIMEOUT = 60.0

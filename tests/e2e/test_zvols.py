@@ -15,7 +15,7 @@ from e2e_site import Site
 from testvm import host
 from testvm.release import RELEASES, ROOT
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 
 _TEST = "tests/platform/test_guests_zfs.py"
 _SECONDS = 1500

@@ -22,7 +22,7 @@ from lab.names import Owner
 from lab.profile import PROFILES
 from lab.spec import MIB
 
-pytestmark = pytest.mark.oldest
+pytestmark = [pytest.mark.oldest, pytest.mark.rare]
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import zfs_site
-from storage_contract import SMALL_ROOM, Place, StorageContract
+from storage_contract import SMALL_ROOM, CrashContract, LivingContract, Place
 
 
-class TestZfs(StorageContract):
+class _OnZfs:
     @pytest.fixture
     def place(self, parent: str, tmp_path: Path) -> Place:
         return zfs_site.place(parent, tmp_path)
@@ -22,3 +22,12 @@ class TestZfs(StorageContract):
         with zfs_site.pool(tmp_path, 4 * SMALL_ROOM, files_only=True) as small:
             zfs_site.zfs("create", f"{small}/lab")
             yield zfs_site.place(f"{small}/lab", tmp_path / "small")
+
+
+class TestZfs(_OnZfs, LivingContract):
+    pass
+
+
+@pytest.mark.rare
+class TestZfsCrashes(_OnZfs, CrashContract):
+    """Minutes: each of its many processes starts `zfs` several times."""

@@ -19,7 +19,7 @@ from lab.run import Completed, run
 from lab.storage import VolumeSnapshot
 from lab.storage.zfs.driver import ZfsStorage
 
-pytestmark = pytest.mark.newest
+pytestmark = [pytest.mark.newest, pytest.mark.rare]
 
 MADE = VolumeSnapshot(vol("origin"), "formed", SIZE)
 RAW = b"raw." + bytes(MIB)

@@ -75,6 +75,7 @@ def template_view() -> TemplateView:
         created_at=time.time() - 7200,
         used_at=time.time() - 60,
         form_seconds=48.0,
+        why="RAM was refused",
     )
 
 

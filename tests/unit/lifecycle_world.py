@@ -138,14 +138,20 @@ class World:
         found = {f"{len(contents)} files of volumes" if name == "" else name for name in found}
         return found - {"storage/state.json"}
 
-    def killed(self, verb: Callable[[Context], object], step: int) -> bool:
+    def killed(self, verb: Callable[[Context], object], step: int) -> str:
         """Run ``verb`` in a process that kills itself before its ``step``-th step (from 0).
 
-        False if it came to its end before that.
+        The name of that step; empty if the verb came to its end before that.
         """
+        reading, writing = os.pipe()
+
+        def die() -> None:
+            os.write(writing, hook.done.encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        hook = Counter(step, die)
         child = os.fork()
         if not child:
-            hook = Counter(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
             code = 1
             try:
                 with self.open(hook) as ctx:
@@ -153,11 +159,14 @@ class World:
                 code = 0
             finally:
                 os._exit(code)
+        os.close(writing)
+        with open(reading, "rb") as told:  # noqa: PTH123  a pipe
+            name = told.read().decode()
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):
-            return True
+            return name
         assert os.WEXITSTATUS(status) == 0, "the verb failed before it was killed"
-        return False
+        return ""
 
 
 @dataclass

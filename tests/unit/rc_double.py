@@ -23,6 +23,8 @@ checkyesno() {
     case "$value" in [Yy][Ee][Ss]|[Tt][Rr][Uu][Ee]|[Oo][Nn]|1) return 0 ;; *) return 1 ;; esac
 }
 warn() { echo "WARNING: $*" >&2; }
+# A process that has ended stays a zombie where PID 1 does not reap, as in many containers.
+alive() { kill -0 "$1" 2>/dev/null && ! grep -qs '^State:[[:space:]]*Z' "/proc/$1/status"; }
 run_rc_command() {
     arg=$1
     case "$arg" in one*) arg=${arg#one}; eval "$rcvar=YES" ;; esac
@@ -31,7 +33,7 @@ run_rc_command() {
     *) echo "unknown directive '$arg'." >&2; exit 1 ;;
     esac
     rc_pid=
-    [ -s "$pidfile" ] && kill -0 "$(cat "$pidfile")" 2>/dev/null && rc_pid=$(cat "$pidfile")
+    [ -s "$pidfile" ] && alive "$(cat "$pidfile")" && rc_pid=$(cat "$pidfile")
     if [ "$arg" != status ] && { [ "$arg" != stop ] || [ -z "$rc_pid" ]; }; then
         checkyesno "$rcvar" || { echo "Cannot '$arg' $name. Set $rcvar to YES"; return 0; }
     fi
@@ -49,7 +51,7 @@ run_rc_command() {
     stop)
         [ -n "$rc_pid" ] || { echo "$name not running? (check $pidfile)." >&2; return 1; }
         kill -TERM "$rc_pid"
-        while kill -0 "$rc_pid" 2>/dev/null; do sleep 0.05; done ;;
+        while alive "$rc_pid"; do sleep 0.05; done ;;
     reload)
         [ -n "$rc_pid" ] || { echo "$name not running?" >&2; return 1; }
         kill -HUP "$rc_pid" ;;

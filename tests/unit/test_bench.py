@@ -13,7 +13,7 @@ import pytest
 from bench import machine, measure, report
 from bench.__main__ import PAGE, PREFACE
 from bench.figures import Figure, Results, Target, ratio, start_up
-from bench.labs import Failed, Home, ended, environment, one_line
+from bench.labs import Failed, Home, awake, ended, environment, one_line
 from bench.measure import Log
 from bench.probe import amiss, disk, pss, qemu_of
 from lab.paths import Home as LabHome
@@ -231,3 +231,12 @@ def test_names_of_labs_are_valid_and_of_this_run_only() -> None:
 def test_the_page_is_one_that_was_rendered() -> None:
     """Protects docs/benchmarks.md from being edited by hand."""
     assert PAGE.read_text().startswith(PREFACE.strip())
+
+
+def test_the_daemon_is_kept_awake(tmp_path: Path) -> None:
+    """Protects figures from holding the start of libvirt's daemon."""
+    pytest.importorskip("libvirt", reason="no libvirt-python")
+    with awake("test:///default"):
+        pass
+    with pytest.raises(Failed), awake(f"qemu+unix:///system?socket={tmp_path}/none"):
+        pytest.fail("there is nobody at this socket")

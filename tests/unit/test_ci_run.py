@@ -11,15 +11,16 @@ import pytest
 
 RUN = Path(__file__).parents[2] / ".ci" / "run"
 SUMMARY = "=== 3 passed in 0.10s ==="
+PATH = os.environ["PATH"]
 
 
-def run(root: Path, makefile: str) -> subprocess.CompletedProcess[str]:
+def run(root: Path, makefile: str, path: str = PATH) -> subprocess.CompletedProcess[str]:
     """``.ci/run`` in a checkout that has only this Makefile."""
     (root / "checkout" / ".ci").mkdir(parents=True)
     (root / "scratch").mkdir()
     shutil.copy(RUN, root / "checkout" / ".ci" / "run")
     (root / "checkout" / "Makefile").write_text(makefile)
-    env = {**os.environ, "TMPDIR": str(root / "scratch")}
+    env = {**os.environ, "TMPDIR": str(root / "scratch"), "PATH": path}
     return subprocess.run(
         [root / "checkout" / ".ci" / "run"],
         env=env,
@@ -28,6 +29,19 @@ def run(root: Path, makefile: str) -> subprocess.CompletedProcess[str]:
         timeout=120,
         check=False,
     )
+
+
+def makefile(prepare: str, test: str) -> str:
+    """One whose targets for the environment and the tests do these."""
+    targets = {
+        "setup": "true",
+        "venv-dev": prepare,
+        "setup-tests": "true",
+        "lint": "true",
+        "test": test,
+    }
+    rules = "".join(f"{name}:\n\t@{recipe}\n" for name, recipe in targets.items())
+    return f".PHONY: {' '.join(targets)}\n{rules}"
 
 
 @pytest.mark.parametrize(
@@ -41,15 +55,44 @@ def run(root: Path, makefile: str) -> subprocess.CompletedProcess[str]:
 )
 def test_how_it_ends(tmp_path: Path, prepare: str, test: str, code: int, last: str) -> None:
     """Protects CI's disk, and who looks for the cause: nothing is left, the summary comes last."""
-    targets = {
-        "setup": "true",
-        "venv-dev": prepare,
-        "setup-tests": "true",
-        "lint": "true",
-        "test": test,
-    }
-    makefile = "".join(f"{name}:\n\t@{recipe}\n" for name, recipe in targets.items())
-    done = run(tmp_path, f".PHONY: {' '.join(targets)}\n{makefile}")
+    done = run(tmp_path, makefile(prepare, test))
     assert done.returncode == code, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].startswith(last)
     assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_output_is_shown_that_came_before_anything_read_it(tmp_path: Path) -> None:
+    """Protects the summary on a busy machine, where the reader of the log starts late."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "tail").write_text(f'#!/bin/sh\nsleep 0.5\nexec {shutil.which("tail")} "$@"\n')
+    (programs / "tail").chmod(0o755)
+    done = run(tmp_path, makefile("true", f"echo '{SUMMARY}'"), f"{programs}:{PATH}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == SUMMARY
+
+
+VIRSH = """\
+#!/bin/sh
+case "$*" in
+*" list "*) cat "{here}/guests" ;;
+*dumpxml*) echo "<source file='{here}/place/disk'/>" ;;
+*destroy*) echo "$*" >>"{here}/destroyed" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_guests_left_in_a_kept_place_are_removed(tmp_path: Path, *, ours: bool) -> None:
+    """Protects the host from guests of tests that were killed, and the guests of others."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "virsh").write_text(VIRSH.format(here=tmp_path))
+    (programs / "virsh").chmod(0o755)
+    (tmp_path / "guests").touch()
+    place = tmp_path / ("place" if ours else "other")
+    left = f"echo {place} >>$$LAB_CI_RUN/homes; echo left >{tmp_path}/guests; echo '{SUMMARY}'"
+    done = run(tmp_path, makefile("true", left), f"{programs}:{PATH}")
+    assert done.stdout.splitlines()[-1] == SUMMARY
+    assert (tmp_path / "destroyed").exists() == ours
+    assert ("left alone" in done.stdout) != ours

@@ -277,6 +277,7 @@ def test_images_and_templates(capsys: Capture) -> None:
         "feedfacefeedface", "pxc", "3", "768M", "1",
     ]  # fmt: skip
     assert out(capsys, "template", "build", "pxc", "-o", "name") == "feedfacefeedface\n"
+    assert out(capsys, "template", "ls").splitlines()[1].endswith("RAM was refused")
 
 
 def test_logs(capsys: Capture) -> None:

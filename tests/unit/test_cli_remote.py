@@ -86,7 +86,7 @@ def test_the_straight_line(capsys: Capsys, tmp_path: Path) -> None:
     assert "dsn" in out(capsys, "wait", "line", "--timeout", "10s")
     assert f"export LAB_DSN={made['dsn']}\n" in out(capsys, "env")
     assert out(capsys, "stop", "--node", "2", "--force", "-o", "name") == "line\n"
-    assert data(capsys, "status")["lab"]["state"] == "degraded"
+    assert data(capsys, "status")["lab"]["state"] == "not-primary"
     assert data(capsys, "start", "--node", "2")["state"] == "ready"
     assert "expires: 2h" in out(capsys, "extend", "line", "2h")
     assert out(capsys, *UP, "--name", "line", "--exist-ok", "-o", "name") == "line\n"

@@ -179,10 +179,11 @@ def test_a_broken_pipe_is_silent(start: Start) -> None:
     assert lab.process.wait(FAR) == 141
 
 
-def test_a_full_disk_is_told(start: Start) -> None:
-    """Protects from output that is lost without a word."""
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_reported(start: Start, unbuffered: str) -> None:
+    """Protects from output that is lost without a word, whenever it is written."""
     with Path("/dev/full").open("w") as full:
-        lab = start("ls", FAKE_LABS="a", stdout=full)
+        lab = start("ls", FAKE_LABS="a", PYTHONUNBUFFERED=unbuffered, stdout=full)
         code, err = lab.end()
     assert code == 1
     assert "No space left on device" in err

@@ -19,7 +19,7 @@ from typing import Any
 
 from cli_views import image_view, lab_view, preview_view, template_view
 
-from lab.cli import main
+from lab.cli import program
 from lab.cli.into import Program
 from lab.cli.session import Lifecycle, Recorded, Session
 from lab.cli.tokens import Kept, Tokens
@@ -332,4 +332,4 @@ def test_the_fake_answers_to_every_call() -> None:
 if __name__ == "__main__":
     if os.environ.get("FAKE_IGNORES_HUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    sys.exit(main(sys.argv[1:], lifecycle=FakeLifecycle(*os.environ.get("FAKE_LABS", "").split())))
+    program(lifecycle=FakeLifecycle(*os.environ.get("FAKE_LABS", "").split()))

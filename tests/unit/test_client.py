@@ -86,7 +86,7 @@ def test_what_can_be_done_with_a_lab(client: Client) -> None:
             client.delete("work")
         assert not client.protect("work", protected=False).protected
         assert client.heartbeat("work").heartbeat == 60
-        assert client.power("kill", "work", "n2").state == "degraded"
+        assert client.power("kill", "work", "n2").state == "not-primary"
         assert client.power("start", "work", "n2").state == "ready"
         assert client.power("stop", "work").state == "stopped"
         with pytest.raises(NotReady, match="stopped: waiting does not change that"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -100,6 +101,7 @@ def test_ci_systems(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
     assert nothing_is_left(here)
 
 
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl: `make setup-tests` installs it")
 def test_curl(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
     """Protects the script without our program: it cleans up, and tells what was refused."""
     script = tmp_path / "ci.sh"

@@ -227,6 +227,7 @@ def test_quoted_errors_are_errors() -> None:
     """Protects who searches the page for what is on the screen."""
     page = (ROOT / "docs/troubleshooting.md").read_text()
     sources = [*(ROOT / "lab").rglob("*.py"), *(ROOT / "images").glob("*.py")]
+    sources += [ROOT / "scripts/setup-host", ROOT / "scripts/venv"]
     # Strings that follow each other are one; what is put into them stands for anything.
     code = re.sub(r'"\s*\n?\s*f?"', "", "\n".join(path.read_text() for path in sources))
     quoted = [part for told in MESSAGE.findall(page) for part in ANYTHING.split(told)]

@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from lab.fair import ticket
 from lab.paths import Home
-with ticket(Home(Path(sys.argv[1])), "turn") as place:
+with ticket(Home(Path(sys.argv[1])), "boot") as place:
     print(place, flush=True)
     sys.stdin.read()
 """
@@ -35,8 +35,8 @@ def home(tmp_path: Path) -> Home:
 
 
 def at_once(home: Home, count: int, into: ExitStack) -> bool:
-    with ticket(home, "turn") as place:
-        return is_first(home, "turn", place) and take_free(home, "turn", count, into)
+    with ticket(home, "boot") as place:
+        return is_first(home, "boot", place) and take_free(home, "boot", count, into)
 
 
 def test_nobody_is_overtaken(home: Home) -> None:
@@ -46,15 +46,15 @@ def test_nobody_is_overtaken(home: Home) -> None:
 
     def work(number: int) -> None:
         with ExitStack() as held:
-            with ticket(home, "turn") as place:
+            with ticket(home, "boot") as place:
                 drawn.release()
-                until_first(home, "turn", place)
-                assert until(lambda: take_free(home, "turn", 1, held) or None, Deadline.after(30))
+                until_first(home, "boot", place)
+                assert until(lambda: take_free(home, "boot", 1, held) or None, Deadline.after(30))
                 came.append(number)
             time.sleep(0.002)
 
     threads = [threading.Thread(target=work, args=[number]) for number in range(12)]
-    with lock(home, "turn", "0"):
+    with lock(home, "boot", "0"):
         for thread in threads:
             thread.start()
             assert drawn.acquire(timeout=30)
@@ -85,7 +85,7 @@ def test_the_dead_are_not_waited_for(home: Home) -> None:
             process.kill()
             process.wait()
             assert at_once(home, 1, held)
-            with ticket(home, "turn") as place:
+            with ticket(home, "boot") as place:
                 assert place == 2
     sweep(home)
     assert until(lambda: not list(home.locks.iterdir()) or None, Deadline.after(5))

@@ -10,6 +10,7 @@ import select
 import shutil
 import socket
 import subprocess
+import time
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ import pytest
 from lab.errors import LabError
 from lab.guest.identity import item
 from lab.run import run
-from lab.wait import Deadline, attempts
+from lab.wait import Deadline, attempts, until
 
 PROGRAMS = Path(__file__).parents[2] / "images/guest/usr/lib/lab"
 ME = f"{os.getuid()}:{os.getgid()}"
@@ -86,6 +87,47 @@ def resident(directory: Path, socket: Path) -> Iterator[Port]:
 def port(tmp_path: Path) -> Iterator[Port]:
     with resident(tmp_path, tmp_path / "no-server") as port:
         yield port
+
+
+def test_a_clone_looks_often_and_a_lab_seldom(tmp_path: Path) -> None:
+    """Protects starts, which wait for this, and idle hosts, whose guests would wake for nothing.
+
+    A file in the port's place is at its end when it is read, like a port whose other end is closed.
+    """
+    port = tmp_path / "dev/vport0p2"
+    for directory in (port.parent, tmp_path / "ports/vport0p2"):
+        directory.mkdir(parents=True)
+    port.touch()
+    (tmp_path / "ports/vport0p2/name").write_text("org.lab.personalise.0\n")
+    program("mysql.pl", tmp_path, tmp_path / "no-server")
+
+    def wakes(pid: int) -> int:
+        """How often a process went to sleep within a second."""
+
+        def count() -> int:
+            text = Path(f"/proc/{pid}/status").read_text()
+            return int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+        before = count()
+        time.sleep(1.0)
+        return count() - before
+
+    def tell(*lines: str) -> None:
+        with port.open("a") as file:
+            file.write("".join(f"{line}\n" for line in (*lines, "end")))
+        written = port.stat().st_size
+        assert until(lambda: port.stat().st_size > written or None, Deadline.after(SECONDS))
+
+    with subprocess.Popen(["perl", program("personalise", tmp_path, tmp_path / "no")]) as process:
+        try:
+            tell(item("sql", "DO 1"))  # the rehearsal of a template: there is no server here
+            waiting = wakes(process.pid)
+            tell(item("file", str(tmp_path / "x"), "600", ME, b"x"))
+            assert (tmp_path / "x").read_bytes() == b"x"
+            settled = wakes(process.pid)
+        finally:
+            process.kill()
+    assert waiting > 2 * settled > 0, (waiting, settled)
 
 
 def test_files_are_replaced_with_their_modes(port: Port, tmp_path: Path) -> None:

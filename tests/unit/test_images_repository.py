@@ -29,7 +29,8 @@ from lab.progress import Progress
 from lab.wait import Deadline, until
 
 pytestmark = pytest.mark.skipif(
-    not (shutil.which("gpg") and shutil.which("dpkg-deb")), reason="needs gpg and dpkg-deb"
+    not (shutil.which("gpg") and shutil.which("dpkg-deb")),
+    reason="needs gpg and dpkg-deb: `make setup-tests` installs gpg",
 )
 
 

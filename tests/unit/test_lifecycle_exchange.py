@@ -207,6 +207,29 @@ def test_what_only_one_of_the_hosts_knows_is_a_difference(here: Side, there: Sid
     )
 
 
+def test_another_kernel_is_named(here: Side, there: Side) -> None:
+    """Protects who moves templates between hosts with KVM: the kernel is part of what must fit."""
+    there.version = "2"
+    for side, kernel in ((here, "6.1.0-25"), (there, "6.1.0-26")):
+        facts = {"kernel": f"{kernel}, kvm_intel nested=Y"}
+        side.capabilities = Capabilities("fake", "fake", warm=True, facts=facts)
+    done = there.imported("template", here.exported("template", here.make_template()))
+    assert (
+        "(kernel 6.1.0-26, kvm_intel nested=Y here, 6.1.0-25, kvm_intel nested=Y there)"
+        in done.notes[0]
+    )
+
+
+def test_ram_that_was_given_up_is_not_exported(here: Side, there: Side) -> None:
+    """Protects other hosts from RAM that was refused where it was captured."""
+    key = here.make_template()
+    with here.open() as ctx:
+        ctx.store.templates.update(key, warm=False, why="its RAM was not restored")
+    archive = here.exported("template", key)
+    assert begin(FrameReader(io.BytesIO(archive))).part("n1/ram") is None
+    assert "without RAM" in there.imported("template", archive).notes[0]
+
+
 def test_a_hypervisor_that_restores_nothing(here: Side, there: Side) -> None:
     there.capabilities = Capabilities("fake", "fake", warm=False, why_cold="no RAM on this one")
     done = there.imported("template", here.exported("template", here.make_template()))

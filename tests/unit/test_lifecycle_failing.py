@@ -30,12 +30,16 @@ from lifecycle_world import (
     remove_new,
 )
 
+from images.manifest import BuiltImage
+from images.recipe import Recipe
 from lab.errors import CommandFailed, Conflict, HostUnfit, LabError, NotReady
-from lab.lifecycle import power
+from lab.lifecycle import image, power
 from lab.lifecycle.down import down
 from lab.lifecycle.look import lab
 from lab.lifecycle.up import up
 from lab.locks import held
+from lab.profile import Layout
+from lab.progress import Progress
 
 FULL = HostUnfit("no space is left", hint="free some")
 
@@ -191,6 +195,42 @@ def test_the_first_error_is_told_though_the_undo_fails_too(world: World) -> None
     with world.open() as ctx:
         assert lab(ctx, "shop").state == "removing", "what could not be undone stays recorded"
         down(ctx, "shop")
+
+
+def test_the_error_of_a_build_is_reported_though_its_files_cannot_be_removed(world: World) -> None:
+    """Protects who must find the cause: a host that cannot build cannot clean up either."""
+
+    def build(
+        recipe: Recipe, out: Path, *, layout: Layout, progress: Progress, log: Path
+    ) -> BuiltImage:
+        del recipe, layout, progress, log
+        out.rmdir()
+        out.write_text("no directory: it cannot be removed as one")
+        raise HostUnfit("newuidmap is not installed", hint="install the package uidmap")
+
+    with world.open() as ctx:
+        with pytest.raises(HostUnfit, match="newuidmap is not installed") as failure:
+            image.build(replace(ctx, build=build), "mariadb")
+        assert failure.value.hint == "install the package uidmap"
+        assert any("not undone: build files" in line for line in failure.value.details)
+        assert image.images(ctx) == []
+
+
+def test_the_error_of_a_template_is_reported_though_it_cannot_be_removed(world: World) -> None:
+    """Protects who must find the cause, where storage fails as well."""
+    with world.open() as ctx:
+        make_image(ctx)
+
+    def hook(step: str) -> None:
+        if step == "capture.begin":
+            raise CommandFailed(["capture"], 1, stderr="the cause")
+        if step == "storage.destroy":
+            raise HostUnfit("the storage is gone too")
+
+    with world.open(hook) as ctx, pytest.raises(CommandFailed) as failure:
+        make_template(ctx)
+    assert failure.value.details[0] == "the cause"
+    assert any("the storage is gone too" in line for line in failure.value.details)
 
 
 def test_a_node_that_dies_while_forming_ends_the_wait(world: World) -> None:

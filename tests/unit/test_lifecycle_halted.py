@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -14,6 +13,7 @@ from lifecycle_world import World, make_image, make_lab
 
 from lab.errors import Interrupted
 from lab.lifecycle.context import Context
+from lab.lifecycle.turn import slots_here
 from lab.locks import lock
 from lab.progress import Progress
 
@@ -35,8 +35,8 @@ def called_off(ctx: Context) -> Context:
 def all_turns(ctx: Context) -> Iterator[None]:
     """Other labs are starting."""
     with ExitStack() as held:
-        for number in range(max(1, (os.cpu_count() or 1) // 2)):
-            held.enter_context(lock(ctx.home, "turn", str(number)))
+        for number in range(slots_here()):
+            held.enter_context(lock(ctx.home, "restore", str(number)))
         yield
 
 

@@ -64,6 +64,14 @@ def test_eight_at_once_without_names(world: World) -> None:
         assert len({view.password for view in found}) == 8
 
 
+def test_a_name_that_another_command_is_taking_is_left_to_it(world: World) -> None:
+    """Protects commands on a busy host: the other may take seconds from its lock to its row."""
+    with world.open() as ctx:
+        make_template(ctx)
+        with lock(ctx.home, "lab", "galera"):
+            assert up(ctx, SPEC).name == "galera-2"
+
+
 def test_an_image_is_built_once(world: World) -> None:
     children = [
         in_process(world, lambda ctx: image.ensure(ctx, "mariadb", DEFAULT)) for _ in range(4)

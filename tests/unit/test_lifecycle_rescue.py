@@ -56,7 +56,10 @@ def test_an_inconsistent_node_is_given_data(world: World) -> None:
         assert power.start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
         assert query(ctx, "shop", "n1", "SELECT COUNT(*) FROM t").rows == ((0,),)
     assert [note for note in world.notes if note.startswith("n1: ")] == [
-        "n1: it does not fit the others' history; it is given the data of another node"
+        (
+            "n1: it does not fit the others' history;"
+            " its data are replaced by a state transfer (SST) from another node"
+        )
     ]
 
 
@@ -86,7 +89,7 @@ def test_one_of_many_does_not_start_alone(world: World) -> None:
         with pytest.raises(NotReady, match="newer data"):
             power.start_node(ctx, "shop", "n2", timeout=10, pace=FAST)
         assert time.monotonic() - began < 5
-        assert lab(ctx, "shop").state == "degraded"
+        assert lab(ctx, "shop").state == "unreachable"
         assert power.start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +11,16 @@ from pathlib import Path
 import pytest
 from lifecycle_world import SPEC, World, make_template, named
 
-from lab.errors import Conflict, NotFound
+from lab.errors import Conflict, HostUnfit, NotFound
 from lab.hypervisor import Capabilities
-from lab.lifecycle import power, template
+from lab.hypervisor.fake import FakeHypervisor
+from lab.lifecycle import image, power, template
 from lab.lifecycle.context import Context
 from lab.lifecycle.down import down
 from lab.lifecycle.gc import gc
 from lab.lifecycle.look import lab
 from lab.lifecycle.up import up
-from lab.names import Owner, VolumeName
+from lab.names import GuestName, Owner, VolumeName
 from lab.spec import MIB
 
 
@@ -213,3 +215,30 @@ def test_removal_takes_a_key_or_what_it_begins_with(world: World) -> None:
         assert [view.key for view in template.templates(ctx)] == [f"{found.key}.2"]
         template.remove(ctx, found.key[:5])
         assert template.templates(ctx) == []
+
+
+def test_a_template_lives_in_the_past_or_not_at_all(world: World) -> None:
+    """Protects secrets: with the host's time, clones would take the same numbers for random."""
+    with world.open() as ctx:
+        fake = ctx.hypervisor
+        assert isinstance(fake, FakeHypervisor)
+        image.build(ctx, "mariadb")
+        before = world.there()
+
+    def take_the_host_s_time(step: str) -> None:
+        if step == "capture.begin":
+            for guest in fake.guests():
+                if guest.endswith("n2"):
+                    fake.put_clock(guest, 0.0)
+
+    with world.open(take_the_host_s_time) as ctx:
+        with pytest.raises(HostUnfit, match=r"the clock of n2 is .* s behind") as failure:
+            make_template(ctx)
+        assert "CONFIG_RTC_HCTOSYS" in failure.value.hint
+    assert world.there() == before
+    with world.open() as ctx:
+        make_template(ctx)
+        view = up(ctx, named("shop"))
+        for node in ctx.store.nodes.of(view.name):
+            channel = ctx.hypervisor.channel(GuestName(node.guest))
+            assert abs(channel.clock(timeout=1) - time.time()) < 1

@@ -117,7 +117,7 @@ def test_waiting_for_a_turn_takes_no_time_from_the_nodes(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
         power.stop(ctx, "shop", force=True)
-        stack = [lock(ctx.home, "turn", str(number)) for number in range(64)]
+        stack = [lock(ctx.home, "boot", str(number)) for number in range(64)]
         for held in stack:
             held.__enter__()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lab.errors import CommandFailed, HostUnfit, InvalidSpec
-from lab.run import feed, lines, output, run
+from lab.run import conversation, feed, find, lines, output, require, run
 
 
 def test_lines_come_as_they_are_printed() -> None:
@@ -114,3 +114,30 @@ def test_run_has_an_end_in_spite_of_children() -> None:
         run(["sh", "-c", "sleep 60 & sleep 60"], timeout=0.2)
     assert "no result after 0.2 s" in caught.value.stderr
     assert time.monotonic() - start < 4
+
+
+def test_programs_of_administrators_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects ordinary users of Debian, whose PATH has no sbin: builds need sgdisk and mke2fs.
+
+    What is looked for, what is started and what that starts again are found alike.
+    """
+    monkeypatch.setenv("PATH", "/usr/local/bin:/usr/bin:/bin")
+    assert find("mke2fs") == require("mke2fs") == "/usr/sbin/mke2fs"
+    script = ["sh", "-c", "command -v mke2fs"]
+    assert run(["mke2fs", "-V"], timeout=10).stderr.startswith("mke2fs ")
+    assert run(script, timeout=10).stdout == "/usr/sbin/mke2fs\n"
+    assert run(script, timeout=10, env={"PATH": "/bin"}).stdout.endswith("sbin/mke2fs\n")
+    assert list(lines(script, idle=10)) == ["/usr/sbin/mke2fs"]
+    assert b"".join(output(script, stall=10, chunk=99)) == b"/usr/sbin/mke2fs\n"
+    feed(["sh", "-c", "command -v mke2fs"], [], stall=10)
+    with conversation(script, stall=10) as talk:
+        assert talk.line(99) == b"/usr/sbin/mke2fs\n"
+
+
+def test_path_of_the_user_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects programs that somebody put into their own PATH on purpose."""
+    own = tmp_path / "mke2fs"
+    own.write_text("#!/bin/sh\n")
+    own.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert find("mke2fs") == str(own)

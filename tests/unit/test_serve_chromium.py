@@ -139,7 +139,7 @@ def test_news_come_without_a_reload(browser: Browser, here: Serving) -> None:
         here.ask("POST", "/v1/labs/second/nodes/n2/kill?wait=20")
         node = page.locator("#nodes li", has_text="n2")
         expect(node.locator(".state")).to_have_text("stopped", timeout=LIVE)
-        expect(page.locator("#lab h1 .state")).to_have_text("degraded")
+        expect(page.locator("#lab h1 .state")).to_have_text("not-primary")
         expect(page.locator("#string-1")).to_be_visible()
         assert marked(page)
         node.get_by_role("button", name="Start").click()

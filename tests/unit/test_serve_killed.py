@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from killed_service import (
+    ALL,
     KEY,
-    STEPS,
     Ask,
     create,
     create_nameless,
@@ -76,14 +76,14 @@ def test_a_job_that_is_cancelled_undoes_what_it_made(tmp_path: Path) -> None:
     assert in_child(act) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize("ask", [create, create_nameless])
-def test_many_phases_of_create(tmp_path: Path, ask: Ask) -> None:
-    """Protects as the test above, at LAB_KILL_STEPS of the steps, spread over all."""
-    sweep(tmp_path, ask, token, most=STEPS)
+def test_each_phase_of_create(tmp_path: Path, ask: Ask) -> None:
+    """Protects as the test above, at each of the steps."""
+    sweep(tmp_path, ask, token, most=ALL)
 
 
-@pytest.mark.slow
-def test_many_phases_of_delete(tmp_path: Path) -> None:
-    """Protects as the test above, at LAB_KILL_STEPS of the steps, spread over all."""
-    sweep(tmp_path, delete, token_and_lab, most=STEPS, after=after_delete)
+@pytest.mark.rare
+def test_each_phase_of_delete(tmp_path: Path) -> None:
+    """Protects as the test above, at each of the steps."""
+    sweep(tmp_path, delete, token_and_lab, most=ALL, after=after_delete)

@@ -168,7 +168,7 @@ def test_nodes_stop_start_and_are_looked_into(here: Site) -> None:
     """Protects tests of failover: nodes come and go on their own."""
     here.make("nodes")
     assert here.ask("POST", "/v1/labs/nodes/nodes/n2/kill?wait=20").status_code == 200
-    assert here.ask("GET", "/v1/labs/nodes").json()["state"] == "degraded"
+    assert here.ask("GET", "/v1/labs/nodes").json()["state"] == "not-primary"
     assert here.ask("GET", "/v1/labs/nodes/nodes/n2").json()["state"] == "stopped"
     assert here.ask("POST", "/v1/labs/nodes/nodes/n2/start?wait=20").status_code == 200
     assert here.ask("POST", "/v1/labs/nodes/restart?wait=20").status_code == 200

@@ -169,5 +169,5 @@ def test_who_goes_back_holds_no_turn_while_waiting(tmp_path: Path) -> None:
                          Deadline.after(20))  # fmt: skip
             time.sleep(0.3)
             with ExitStack() as held:
-                assert take_free(ctx.home, "turn", 1, held)
+                assert take_free(ctx.home, "restore", 1, held)
         assert done.result(30) == "ready"

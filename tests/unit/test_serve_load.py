@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -74,6 +73,7 @@ def each(act: Callable[[int], Any], count: int) -> list[Any]:
         return list(pool.map(act, range(count)))
 
 
+@pytest.mark.rare
 def test_a_service_that_is_killed_under_load_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """Protects CI: retried requests make one lab each, every job ends, and nothing leaks."""
     found = Restarted(environment(tmp_path))
@@ -112,13 +112,10 @@ def test_a_service_that_is_killed_under_load_loses_and_doubles_nothing(tmp_path:
     assert left == []
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_fifty_clients_for_a_while(tmp_path: Path) -> None:
-    """Protects the service from its users: no error, and times that are told.
-
-    LAB_LOAD_SECONDS: how long, 60 by default.
-    """
-    seconds, clients = float(os.environ.get("LAB_LOAD_SECONDS", "60")), 50
+    """Protects the service from its users: no error in a minute, and times that are printed."""
+    seconds, clients = 60.0, 50
     times: dict[str, list[float]] = {"create": [], "list": [], "delete": []}
     env = environment(tmp_path) | {"LAB_PORT_RANGE": "32000-36999"}
     with serving(env) as found:

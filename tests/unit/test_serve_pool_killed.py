@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from killed_service import (
+    ALL,
     NAMELESS,
-    STEPS,
     Steps,
     in_child,
     serving,
@@ -105,8 +105,8 @@ def test_a_service_that_is_killed_leaves_a_pool_to_the_next(tmp_path: Path) -> N
     sweep_pool(tmp_path, fill_and_claim, most=6)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize("act", [fill, fill_and_claim])
-def test_many_phases_of_a_pool(tmp_path: Path, act: Callable[[Service], None]) -> None:
-    """Protects as the test above, at LAB_KILL_STEPS of the steps, spread over all."""
-    sweep_pool(tmp_path, act, most=STEPS)
+def test_each_phase_of_a_pool(tmp_path: Path, act: Callable[[Service], None]) -> None:
+    """Protects as the test above, at each of the steps."""
+    sweep_pool(tmp_path, act, most=ALL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,6 @@ from lab.host.zfs.facts import Unknown
 TIMEOUT = 10.0
 """Seconds a program may take: a suspended pool makes some of them wait for good."""
 
-_PLACES = "/usr/sbin:/sbin:/usr/local/sbin"  # not in the PATH of every user
-
 Run = Callable[[Sequence[str]], str]
 
 
@@ -23,9 +20,8 @@ def run(argv: Sequence[str]) -> str:
     """What ``argv`` prints, in the C locale; raises HostUnfit or CommandFailed."""
     from lab import run as programs
 
-    found = shutil.which(argv[0]) or shutil.which(argv[0], path=_PLACES) or argv[0]
     env = {**os.environ, "LC_ALL": "C"}
-    return programs.run([found, *argv[1:]], timeout=TIMEOUT, env=env).stdout
+    return programs.run(argv, timeout=TIMEOUT, env=env).stdout
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,21 @@ from typing import Any
 import libvirt
 
 from lab.errors import Conflict, HostUnfit, LabError, NotFound
+from lab.hypervisor.libvirt import session
+
+USE_SESSION = f"as an ordinary user use {session.URI} (the default): unset LAB_LIBVIRT_URI"
 
 
 def default_uri() -> str:
     """The system's libvirt for root, the user's own otherwise: no rights are needed there."""
-    return "qemu:///system" if os.geteuid() == 0 else "qemu:///session"
+    return "qemu:///system" if os.geteuid() == 0 else session.URI
 
 
 def connect(uri: str) -> Any:
-    """An open connection to ``uri``; raises HostUnfit with what to do."""
+    """An open connection to ``uri``; raises HostUnfit with the remedy."""
     _be_quiet()
+    if uri.endswith("/session"):
+        session.prepare()
     try:
         return libvirt.open(uri)
     except libvirt.libvirtError as error:
@@ -55,7 +60,7 @@ def _unreachable(uri: str, error: libvirt.libvirtError) -> HostUnfit:
     ):
         return HostUnfit(
             f"no permission to use libvirt at {uri}",
-            hint="join the group libvirt and log in again, or use LAB_LIBVIRT_URI=qemu:///session",
+            hint=USE_SESSION,
             details=[text],
         )
     return HostUnfit(

@@ -3,6 +3,11 @@
 What libvirt has no words for goes into ``<qemu:commandline>``: RAM in a file of our choice
 (a second ``-machine`` merges with libvirt's own), user-mode networking with forwarded
 ports, the private segment, and incoming device state.
+
+Guests have no balloon, virtio-mem or free page reporting, and are never migrated by postcopy: each
+of these discards RAM, for which QEMU before 8.1 punches holes into the file behind it, also through
+a private mapping (ram_block_discard_range in softmmu/physmem.c). A clone would destroy the
+template's RAM, and that of all its siblings.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from xml.etree import ElementTree as ET
 from lab.guest.network import segment_group
 from lab.hypervisor import DirectBoot, Disk, GuestSpec
 from lab.hypervisor.agent import GUEST_AGENT, PERSONALISE
+from lab.names import GuestName
 
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 LAB_NAMESPACE = "urn:lab:guest:1"
@@ -31,7 +37,10 @@ class Machine:
     ``run_as`` is the uid and gid that QEMU is to have, None where libvirt is not the
     system's and everything runs as the user. ``apparmor``: libvirt confines guests with it.
     ``tsc_khz``: how fast the time stamp counter of emulated guests counts, 0 if they find out.
-    ``why_emulated``: why there is no KVM, for people.
+    ``why_emulated``: why there is no KVM, for people; ``remedy``: what to do about that.
+    ``sockets``: the directory for the sockets of guests' ports, None where libvirt has a short one:
+    its own for an ordinary user is too long for a socket's path (107 bytes) from a login name of 13
+    characters on, with libvirt 8 and 9.
     """
 
     emulator: str
@@ -44,6 +53,8 @@ class Machine:
     firmware: str = ""
     tsc_khz: int = 0
     why_emulated: str = ""
+    remedy: str = ""
+    sockets: Path | None = None
 
 
 _HALT = {"error_policy": "stop", "rerror_policy": "report"}
@@ -68,6 +79,9 @@ def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: bool = False) ->
     _os(domain, guest, machine)
     features = ET.SubElement(domain, "features")
     ET.SubElement(features, "acpi")
+    if machine.accelerator == "kvm":
+        # Nobody reads its counters, and hosts that are guests themselves refuse registers of it.
+        ET.SubElement(features, "pmu", state="off")
     cpu = ET.SubElement(domain, "cpu", mode=machine.cpu_mode)
     for name in machine.cpu_without:
         ET.SubElement(cpu, "feature", policy="disable", name=name)
@@ -87,7 +101,17 @@ def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: bool = False) ->
 
 def domain_uuid(guest: GuestSpec) -> uuid.UUID:
     """The same guest always has the same UUID; another home's guest another one."""
-    return uuid.uuid5(uuid.NAMESPACE_URL, f"urn:lab:{guest.tags.get('home', '')}:{guest.name}")
+    return _uuid(guest.tags.get("home", ""), guest.name)
+
+
+def _uuid(home: str, name: GuestName) -> uuid.UUID:
+    return uuid.uuid5(uuid.NAMESPACE_URL, f"urn:lab:{home}:{name}")
+
+
+def port_sockets(sockets: Path, home: str, name: GuestName) -> dict[str, Path]:
+    """The sockets of a guest's ports below ``sockets``, by the name of the port."""
+    short = _uuid(home, name).hex[:8]
+    return {GUEST_AGENT: sockets / f"{short}.agent", PERSONALISE: sockets / f"{short}.lab"}
 
 
 def read_tags(xml: str) -> dict[str, str]:
@@ -138,6 +162,9 @@ def _devices(domain: ET.Element, guest: GuestSpec, machine: Machine) -> None:
     ET.SubElement(serial, "target", type="isa-serial", port="0")
     for name in (GUEST_AGENT, PERSONALISE):
         channel = ET.SubElement(devices, "channel", type="unix")
+        if machine.sockets is not None:
+            paths = port_sockets(machine.sockets, guest.tags.get("home", ""), guest.name)
+            ET.SubElement(channel, "source", mode="bind", path=str(paths[name]))
         ET.SubElement(channel, "target", type="virtio", name=name)
     rng = ET.SubElement(devices, "rng", model="virtio")
     _text(rng, "backend", "/dev/urandom", model="random")

@@ -15,7 +15,15 @@ from typing import Any
 import libvirt
 import libvirt_qemu
 
-from lab.errors import Conflict, HostUnfit, LabError, NotFound, NotReady, PortTaken
+from lab.errors import (
+    Conflict,
+    HostUnfit,
+    LabError,
+    NotFound,
+    NotReady,
+    PortTaken,
+    RestoreFailed,
+)
 from lab.hypervisor import (
     Capabilities,
     DirectBoot,
@@ -29,11 +37,11 @@ from lab.hypervisor import (
     Network,
 )
 from lab.hypervisor.agent import AgentChannel
-from lab.hypervisor.libvirt import access, logs, memory, segments
+from lab.hypervisor.libvirt import access, logs, memory, segments, session
 from lab.hypervisor.libvirt.channel import DomainPorts
 from lab.hypervisor.libvirt.connection import connect, default_uri, translated
-from lab.hypervisor.libvirt.domain import Machine, domain_xml, memory_path, read_tags
-from lab.hypervisor.libvirt.probe import known_again, probe
+from lab.hypervisor.libvirt.domain import Machine, domain_xml, memory_path, port_sockets, read_tags
+from lab.hypervisor.libvirt.probe import depended_on, host_cpu, probe
 from lab.names import GuestName
 from lab.wait import Deadline, attempts
 
@@ -74,9 +82,10 @@ class LibvirtHypervisor:
         with self._probing:
             if self._machine is None:
                 with translated("asking libvirt what it can do"):
-                    self._machine, self._facts = probe(
-                        self._connection, accelerator=self._accelerator
-                    )
+                    machine, self._facts = probe(self._connection, accelerator=self._accelerator)
+                if machine.run_as is None:
+                    machine = replace(machine, sockets=self._sockets)
+                self._machine = machine
             return self._machine
 
     @property
@@ -92,7 +101,9 @@ class LibvirtHypervisor:
             accelerator="kvm" if machine.accelerator == "kvm" else "tcg",
             warm=True,
             why_emulated=machine.why_emulated,
+            remedy=machine.remedy,
             facts=self._facts,
+            cautions=tuple(session.cautions()) if machine.run_as is None else (),
         )
 
     def fingerprint(self, shape: GuestShape) -> str:
@@ -100,8 +111,8 @@ class LibvirtHypervisor:
         facts = [
             self._connection.getVersion(),
             self._connection.getLibVersion(),
-            domain_xml(_specimen(shape), known_again(self.machine)),
-            _host_cpu() if self.machine.accelerator == "kvm" else "",
+            domain_xml(_specimen(shape), depended_on(self.machine)),
+            host_cpu() if self.machine.accelerator == "kvm" else {},
         ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
@@ -123,7 +134,7 @@ class LibvirtHypervisor:
             self.stop(guest.name, force=True)
             if not isinstance(error, LabError | libvirt.libvirtError):
                 raise
-            raise HostUnfit(
+            raise RestoreFailed(
                 f"{guest.name} could not be restored",
                 details=[str(error), *logs.last_words(guest.name)],
             ) from error
@@ -194,8 +205,13 @@ class LibvirtHypervisor:
 
     def forget(self, guests: Sequence[GuestName]) -> None:
         """See Hypervisor."""
-        there = self.names()
-        logs.remove([guest for guest in guests if guest not in there])
+        ended = sorted(set(guests) - self.names())
+        logs.remove(ended)
+        if (sockets := self.machine.sockets) is not None:
+            # libvirt removes them, unless it was killed together with its guests.
+            for guest in ended:
+                for path in port_sockets(sockets, self._home, guest).values():
+                    path.unlink(missing_ok=True)
 
     def redirected(self) -> dict[int, GuestName]:
         """See Hypervisor; QEMU listens at its ports itself."""
@@ -225,6 +241,8 @@ class LibvirtHypervisor:
                 return self._connection.createXML(xml, flags)
         except HostUnfit as error:
             error.details += tuple(logs.last_words(guest.name))
+            if self.machine.accelerator == "kvm" and not error.hint:
+                error.hint = way_out(error.details)
             if any(_PORT_TAKEN in line for line in error.details):
                 raise PortTaken(
                     f"starting {guest.name}: another program uses one of its ports",
@@ -268,6 +286,13 @@ class LibvirtHypervisor:
         return ask
 
 
+def way_out(details: Sequence[str]) -> str:
+    """What to do about a guest that did not start under KVM, if that is why; else empty."""
+    if any("kvm" in line.lower() or "msr" in line.lower() for line in details):
+        return "LAB_ACCELERATOR=tcg emulates instead, many times slower"
+    return ""
+
+
 def _state(code: int) -> GuestState:
     if code in (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED):
         return "running"
@@ -305,10 +330,3 @@ def _specimen(shape: GuestShape) -> GuestSpec:
     return GuestSpec(
         GuestName("specimen"), {}, shape.memory, shape.cpus, disks, network, boot, nowhere, nowhere
     )
-
-
-def _host_cpu() -> str:
-    """What a guest sees of the processor under KVM: model, features and microcode."""
-    wanted = ("model name", "flags", "microcode")
-    lines = Path("/proc/cpuinfo").read_text(errors="replace").split("\n\n", 1)[0].splitlines()
-    return "\n".join(line for line in lines if line.startswith(wanted))

@@ -3,46 +3,82 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from lab.errors import CommandFailed, HostUnfit
+from lab.errors import HostUnfit
 from lab.hypervisor.libvirt.domain import Machine
-from lab.run import run
 
-KVM_PROBE_SECONDS = 10.0
+NO_FLAG = "the processor offers no virtualisation (neither vmx nor svm)"
 
 
-def kvm_usable(
-    emulator: str,
+def no_kvm(
     *,
+    listed: bool,
+    session: bool,
     cpuinfo: Path = Path("/proc/cpuinfo"),
     device: Path = Path("/dev/kvm"),
-    patience: float = KVM_PROBE_SECONDS,
-) -> tuple[bool, str]:
-    """Whether KVM truly works, and why not; the answer takes at most ``patience`` seconds.
+) -> tuple[str, str]:
+    """Why guests cannot have KVM, and what to do about it; both empty if they can.
 
     ``/dev/kvm`` may exist where the processor offers no virtualisation: a guest hangs then.
-    So this asks for the processor's flag (as ``kvm-ok`` does), then for access, then lets
-    QEMU open it, for a bounded time.
+    So this looks for the processor's flag, as ``kvm-ok`` does. Whether QEMU can use the device
+    is libvirt's to say (``listed``: its capabilities have domains of type kvm): it tries QEMU
+    as the user that guests run as, once, and again when the device, the kernel or the microcode
+    has changed (virQEMUCapsKVMUsable, virQEMUCapsIsValid in src/qemu/qemu_capabilities.c). We may
+    be another user than that, unless it is a ``session``.
     """
     flags = cpuinfo.read_text(errors="replace").split()
     if "vmx" not in flags and "svm" not in flags:
-        return False, "the processor offers no virtualisation (neither vmx nor svm)"
+        return NO_FLAG, (
+            "switch virtualisation on in the firmware; in a virtual machine, nested virtualisation"
+            " at its host (in clouds a setting, or a type of machine that has it)"
+        )
     if not device.exists():
-        return False, f"{device} does not exist (is the kvm module loaded?)"
-    if not os.access(device, os.R_OK | os.W_OK):
-        return False, f"no permission on {device} (is the user in the group kvm?)"
-    argv = [emulator, "-machine", "none,accel=kvm", "-nodefaults", "-display", "none"]
-    try:
-        run([*argv, "-S", "-monitor", "stdio"], timeout=patience, stdin=b"quit\n")
-    except CommandFailed as failed:
-        return False, f"QEMU cannot use KVM: {(failed.details or (failed.what,))[-1]}"
-    return True, ""
+        return f"{device} does not exist", (
+            "load the module kvm_intel or kvm_amd; in a container, pass the device in"
+        )
+    if session and not os.access(device, os.R_OK | os.W_OK):
+        return f"no permission on {device}", (
+            "join the group that owns it (`sudo usermod -aG kvm $USER`) and log in again"
+        )
+    if not listed:
+        return f"libvirt says that its QEMU cannot use {device}", (
+            f"chgrp kvm {device} && chmod 660 {device}; if that is so already, another hypervisor"
+            " may hold it"
+        )
+    return "", ""
+
+
+def host_cpu(
+    *,
+    cpuinfo: Path = Path("/proc/cpuinfo"),
+    release: str = "",
+    modules: Path = Path("/sys/module"),
+) -> dict[str, str]:
+    """What of this host the RAM of a guest depends on under KVM, by name.
+
+    Besides the processor that is the kernel: which registers KVM accepts is decided by its code
+    and by the parameter ``nested``. QEMU aborts if one of them is refused (kvm_buf_set_msrs in
+    target/i386/kvm/kvm.c). libvirt drops what it knows of QEMU for the same reasons.
+    """
+    lines = cpuinfo.read_text(errors="replace").split("\n\n", 1)[0].splitlines()
+    values = {name.strip(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
+    nested = [
+        f"{module} nested={path.read_text().strip()}"
+        for module in ("kvm_intel", "kvm_amd")
+        if (path := modules / module / "parameters/nested").exists()
+    ]
+    microcode = values.get("microcode", "unknown")
+    return {
+        "kernel": ", ".join([release or platform.release(), *nested]),
+        "processor": f"{values.get('model name', 'unknown')}, microcode {microcode}",
+        "processor's features": values.get("flags", ""),
+    }
 
 
 def tsc_khz(cpuinfo: str) -> int:
@@ -69,12 +105,12 @@ def probe(
     connection: Any,
     *,
     accelerator: str,
-    usable: Callable[[str], tuple[bool, str]] = kvm_usable,
+    cpuinfo: Path = Path("/proc/cpuinfo"),
+    device: Path = Path("/dev/kvm"),
 ) -> tuple[Machine, dict[str, str]]:
-    """What guests are made of here, and facts for people.
+    """What guests are made of here, and facts for people; no QEMU is started.
 
-    ``accelerator``: ``auto``, ``kvm`` or ``tcg``. ``usable`` tells whether KVM works with an
-    emulator, and why not. Raises HostUnfit if QEMU is missing or
+    ``accelerator``: ``auto``, ``kvm`` or ``tcg``. Raises HostUnfit if QEMU is missing or
     the accelerator asked for does not work.
     """
     capabilities = ET.fromstring(connection.getCapabilities())  # noqa: S314  libvirt's own XML
@@ -84,10 +120,13 @@ def probe(
         raise HostUnfit(
             "libvirt finds no QEMU for x86_64", hint="install the package qemu-system-x86"
         )
-    kvm, why = usable(emulator)
-    if accelerator == "kvm" and not kvm:
-        raise HostUnfit(f"KVM was asked for, but {why}", hint="leave the accelerator on auto")
-    use_kvm = kvm and accelerator != "tcg"
+    system = connection.getURI().endswith("/system")
+    listed = arch.find("domain[@type='kvm']") is not None
+    why, remedy = no_kvm(listed=listed, session=not system, cpuinfo=cpuinfo, device=device)
+    if accelerator == "kvm" and why:
+        hint = f"{remedy}; or leave the accelerator on auto"
+        raise HostUnfit(f"KVM was asked for, but {why}", hint=hint)
+    use_kvm = not why and accelerator != "tcg"
     version = connection.getVersion()
     models = {model.findtext("model"): model for model in capabilities.findall("host/secmodel")}
     machine = Machine(
@@ -95,13 +134,13 @@ def probe(
         machine=_machine_type(arch),
         accelerator="kvm" if use_kvm else "tcg",
         cpu_mode="host-passthrough" if use_kvm else "maximum",
-        # QEMU before 8 mis-executes cmpxchg16b when it translates code: Linux 6 panics.
-        cpu_without=() if use_kvm or version >= 8_000_000 else ("cx16",),
-        run_as=_run_as(models.get("dac")) if connection.getURI().endswith("/system") else None,
+        cpu_without=_hidden(version, kvm=use_kvm),
+        run_as=_run_as(models.get("dac")) if system else None,
         apparmor="apparmor" in models,
         firmware=_firmware(),
-        tsc_khz=0 if use_kvm else tsc_khz(Path("/proc/cpuinfo").read_text(errors="replace")),
+        tsc_khz=0 if use_kvm else tsc_khz(cpuinfo.read_text(errors="replace")),
         why_emulated="" if use_kvm else why or "tcg was asked for",
+        remedy="" if use_kvm else remedy or "set the accelerator to auto (LAB_ACCELERATOR)",
     )
     facts = {
         "libvirt": f"{_dotted(connection.getLibVersion())} at {connection.getURI()}",
@@ -109,18 +148,33 @@ def probe(
         "accelerator": "KVM" if use_kvm else "TCG",
     }
     if machine.tsc_khz:
-        facts["counter"] = f"about {known_again(machine).tsc_khz // 1000} MHz"
+        facts["counter"] = f"about {depended_on(machine).tsc_khz // 1000} MHz"
+    if use_kvm:
+        found = host_cpu(cpuinfo=cpuinfo)
+        facts |= {name: found[name] for name in ("kernel", "processor")}
     return machine, facts
 
 
-def known_again(machine: Machine) -> Machine:
-    """The machine as it will be found after the next boot of this host as well.
+def depended_on(machine: Machine) -> Machine:
+    """What of the machine RAM depends on, as it will be found after the next boot as well.
 
-    Templates depend on it. A host that is emulated itself measures how fast its counter counts,
-    each time a little differently (Linux lets 0.05 per cent pass: quick_pit_calibrate in
-    arch/x86/kernel/tsc.c), so the rate is rounded to 50 MHz.
+    Not on where QEMU is, whom it runs as and what confines it: these differ between hosts on
+    which the same RAM can be restored. A host that is emulated itself measures how fast its
+    counter counts, each time a little differently (Linux lets 0.05 per cent pass:
+    quick_pit_calibrate in arch/x86/kernel/tsc.c), so the rate is rounded to 50 MHz.
     """
-    return replace(machine, tsc_khz=round(machine.tsc_khz / 50_000) * 50_000)
+    rate = round(machine.tsc_khz / 50_000) * 50_000
+    return replace(machine, tsc_khz=rate, emulator="", run_as=None, apparmor=False, sockets=None)
+
+
+def _hidden(version: int, *, kvm: bool) -> tuple[str, ...]:
+    """Features of the processor that guests are not shown."""
+    if kvm:
+        # No guest starts guests. With these shown QEMU writes registers that describe nesting,
+        # and aborts where a host that is a guest itself refuses them (kvm_init_msrs).
+        return ("vmx", "svm")
+    # QEMU before 8 mis-executes cmpxchg16b when it translates code: Linux 6 panics.
+    return () if version >= 8_000_000 else ("cx16",)
 
 
 def _machine_type(arch: ET.Element) -> str:

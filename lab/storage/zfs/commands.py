@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -20,7 +19,6 @@ TIMEOUT = 300.0
 """Seconds for one command: on a pool of busy disks one commit may take many."""
 _STALL = 300.0
 _CHUNK = 1 << 20
-_SBIN = "/usr/sbin:/sbin:/usr/local/sbin"
 
 
 class Runner(Protocol):
@@ -47,18 +45,18 @@ class Commands:
         """Run ``zfs args`` and return what it prints."""
         with self._host_errors():
             return self._run(
-                [program("zfs"), *args], timeout=TIMEOUT, env=_environment(), keep=_kept(work)
+                ["zfs", *args], timeout=TIMEOUT, env=_environment(), keep=_kept(work)
             ).stdout
 
     def output(self, *args: str) -> Iterator[bytes]:
         """What ``zfs args`` writes, in pieces of at most 1 MiB."""
         with self._host_errors():
-            argv = [program("zfs"), *args]
+            argv = ["zfs", *args]
             yield from run.output(argv, stall=_STALL, chunk=_CHUNK, env=_environment())
 
     def feed(self, source: Iterable[bytes], *args: str, work: Work) -> None:
         """Run ``zfs args`` with the pieces of ``source`` as its input."""
-        argv = [program("zfs"), *args]
+        argv = ["zfs", *args]
         with self._host_errors():
             run.feed(argv, source, stall=_STALL, env=_environment(), keep=_kept(work))
 
@@ -107,11 +105,6 @@ def telling(errors: Mapping[Fault, LabError]) -> Iterator[None]:
         if known is None:
             raise
         raise known from error
-
-
-def program(name: str) -> str:
-    """The path of ``zfs`` or ``zpool``, also for users whose PATH has no sbin."""
-    return shutil.which(name) or shutil.which(name, path=_SBIN) or name
 
 
 def _environment() -> dict[str, str]:

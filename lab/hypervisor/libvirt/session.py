@@ -1,0 +1,199 @@
+"""The libvirt of an ordinary user: where it is, what it needs, and how long its guests last.
+
+libvirt starts a user's libvirtd on demand and looks for it in XDG_RUNTIME_DIR. Three things go
+wrong with that: without PAM (su, cron, CI agents) the variable is missing, and a second libvirtd
+is started that knows none of the guests; where logind runs, the last logout ends the guests
+(libvirt: daemonStop on the end of the D-Bus session; logind removes /run/user/UID); and where
+process 1 does not reap, an ended QEMU stays a zombie, for which libvirtd waits for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import struct
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lab.errors import HostUnfit
+from lab.hypervisor import Caution
+from lab.run import find, run
+from lab.wait import Deadline, attempts
+
+URI = "qemu:///session"
+
+PROMPT = 0.3
+"""Seconds within which a process 1 that reaps has done so."""
+NEVER = 5.0
+"""Seconds after which it is taken for one that never does: some only look every few seconds."""
+START = 60.0
+"""Seconds that a libvirtd may take to answer: on its first start it probes every emulator."""
+IDLE = 120
+"""Seconds without guests and connections after which it ends: libvirt's own figure for sessions."""
+
+_REAPERS = frozenset({"tini", "dumb-init", "catatonit"})
+"""Programs that reap what is below them (/proc/PID/comm), other than a process 1."""
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid; see unix(7), SO_PEERCRED
+
+
+@dataclass(frozen=True)
+class Login:
+    """The user we run as and their part of the system; tests pass directories of their own."""
+
+    uid: int = field(default_factory=os.geteuid)
+    environ: MutableMapping[str, str] = field(default_factory=lambda: os.environ)
+    run: Path = Path("/run")
+    lingering: Path = Path("/var/lib/systemd/linger")
+
+    @property
+    def name(self) -> str:
+        """The login name, or the number where there is no account."""
+        try:
+            return pwd.getpwuid(self.uid).pw_name
+        except KeyError:
+            return str(self.uid)
+
+    @property
+    def runtime(self) -> Path:
+        """The directory that logind makes for the user's sockets, at login."""
+        return self.run / "user" / str(self.uid)
+
+    @property
+    def systemd(self) -> bool:
+        """Whether systemd is process 1: then orphans are reaped, and logouts are noticed."""
+        return (self.run / "systemd/system").is_dir()
+
+    @property
+    def cache(self) -> Path:
+        """Where libvirt keeps logs of a session, and its sockets without a runtime directory."""
+        home = self.environ.get("HOME") or str(Path.home())
+        return Path(self.environ.get("XDG_CACHE_HOME") or f"{home}/.cache") / "libvirt"
+
+    @property
+    def socket(self) -> Path:
+        """Where the user's libvirtd listens; source: virGetUserRuntimeDirectory in libvirt."""
+        runtime = self.environ.get("XDG_RUNTIME_DIR")
+        return Path(runtime) / "libvirt/libvirt-sock" if runtime else self.cache / "libvirt-sock"
+
+
+def prepare(login: Login | None = None) -> None:
+    """See to it that a connection to ``URI`` finds the user's one libvirtd, and that it works.
+
+    Raises HostUnfit where an ended QEMU would never be reaped.
+    """
+    login = login or Login()
+    if login.uid == 0:
+        return  # libvirt leads root to the system's
+    find_runtime_directory(login)
+    if login.systemd:
+        return
+    daemon = _listener(login.socket)
+    if daemon is None:
+        _start_unless_reaped(login)
+    elif _REAPERS.isdisjoint(_above(daemon)) and not reaps(NEVER):
+        raise HostUnfit(
+            f"process 1 does not reap orphans, and libvirtd (process {daemon}) depends on it:"
+            " guests could not be stopped",
+            hint=f"kill {daemon}; lab then starts it below tini",
+        )
+
+
+def find_runtime_directory(login: Login) -> None:
+    """Set XDG_RUNTIME_DIR as a login does, where it is missing and the directory is there."""
+    there = login.runtime
+    if (
+        not login.environ.get("XDG_RUNTIME_DIR")
+        and there.is_dir()
+        and there.stat().st_uid == login.uid
+    ):
+        login.environ["XDG_RUNTIME_DIR"] = str(there)
+
+
+def cautions(login: Login | None = None) -> Iterator[Caution]:
+    """What ends a user's guests before they end them, and how to prevent it."""
+    login = login or Login()
+    if login.uid == 0 or not login.systemd:
+        return
+    remedy = f"sudo loginctl enable-linger {login.name}"
+    if not (login.lingering / login.name).exists():
+        yield Caution("lingering", f"labs end when {login.name} logs out", remedy)
+    if not login.runtime.is_dir():
+        what = f"{login.runtime} does not exist: after a login, guests started now are not seen"
+        yield Caution("session", what, remedy)
+
+
+def reaps(within: float) -> bool:
+    """Whether an orphan of ours that ended is gone from the process table ``within`` seconds."""
+    script = "sleep 0 >/dev/null 2>&1 & echo $!"
+    orphan = Path("/proc") / run(["sh", "-c", script], timeout=NEVER).stdout.strip()
+    deadline = Deadline.after(within)
+    return any(not orphan.exists() for _ in attempts(deadline, first=0.002, most=0.1))
+
+
+def _start_unless_reaped(login: Login) -> None:
+    if reaps(PROMPT):
+        return  # libvirt starts it itself
+    if find("tini") and find("libvirtd"):
+        _start(login)
+    elif not reaps(NEVER):
+        raise HostUnfit(
+            "process 1 does not reap orphans: guests could not be stopped",
+            hint="install the package tini (`make setup`), or start the container with an init"
+            " (docker run --init)",
+        )
+
+
+def _start(login: Login) -> None:
+    """Start the user's libvirtd as libvirt does, but below an init that reaps; wait for it.
+
+    ``tini -s`` becomes the parent of all orphans below it. If another process starts one at the
+    same time, one of them gets the lock on the pid file and the other ends.
+    """
+    login.cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log = login.cache / "libvirtd.log"
+    daemon = ["libvirtd", "--timeout", str(IDLE)]
+    with log.open("ab") as sink:
+        run(
+            ["setsid", "--fork", "tini", "-s", "--", *daemon],
+            timeout=START,
+            log=sink,
+            env=login.environ,
+        )
+    for _ in attempts(Deadline.after(START), first=0.02, most=0.2):
+        if _listener(login.socket) is not None:
+            return
+    raise HostUnfit(
+        f"libvirtd did not answer at {login.socket} within {START:g} s",
+        hint=f"see {log}",
+        details=log.read_text(errors="replace").splitlines()[-5:],
+    )
+
+
+def _listener(path: Path) -> int | None:
+    """The process that listens at a socket, 0 if it cannot be seen from here; None if none does."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(NEVER)
+        try:
+            connection.connect(str(path))
+        except OSError:
+            return None
+        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        process: int = _CREDENTIALS.unpack(found)[0]
+        return process
+
+
+def _above(process: int) -> Iterator[str]:
+    """The names of the processes above ``process``, without process 1."""
+    while process > 1:
+        try:
+            text = Path(f"/proc/{process}/stat").read_text(errors="replace")
+        except OSError:
+            return
+        process = int(text.rpartition(")")[2].split()[1])
+        if process > 1:
+            try:
+                yield Path(f"/proc/{process}/comm").read_text().strip()
+            except OSError:
+                return

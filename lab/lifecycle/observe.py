@@ -1,0 +1,177 @@
+"""The observed state of labs: what their nodes answer now, within a limit of time.
+
+Two states are kept apart. The *recorded* one (``LabRecord.state``) is what the last command left:
+it decides what a command may do. The *observed* one (``LabView.state``) is derived from the
+requirements of every node at the moment of asking: it is what is shown.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lab.blueprints import Blueprint, blueprint
+from lab.errors import InvalidSpec, LabError, NotReady
+from lab.hypervisor import Guest
+from lab.lifecycle.reach import account_of
+from lab.lifecycle.ready import THROUGH_PORT, ask_node, through_port
+from lab.lifecycle.views import LabState, NodeState, Requirement
+from lab.names import GuestName
+from lab.wait import Deadline
+
+if TYPE_CHECKING:
+    from lab.lifecycle.context import Context
+    from lab.lifecycle.nodes import Node
+    from lab.lifecycle.ready import Ask
+    from lab.state.records import LabRecord
+
+WITHIN = 0.7
+"""Seconds in which all nodes of all labs must have answered; who has not is unreachable."""
+
+_THREADS = 256
+_SERVING = ("ready", "degraded", "not-synced")
+"""States of nodes that are in a primary component."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A node at the moment of asking: its state, and every requirement that it was derived from."""
+
+    state: NodeState
+    requirements: tuple[Requirement, ...] = ()
+
+
+Key = tuple[str, str]
+"""A lab and a node of it, by their names."""
+
+
+def observe(
+    ctx: Context,
+    labs: Sequence[tuple[LabRecord, Sequence[Node]]],
+    guests: Mapping[GuestName, Guest],
+    *,
+    within: float = WITHIN,
+) -> dict[Key, Observed]:
+    """Ask all nodes of ``labs`` at once; returns after ``within`` seconds at most.
+
+    A node whose guest does not run is not asked. Raises nothing: what goes wrong is the node's
+    state.
+    """
+    found: dict[Key, Observed] = {}
+    questions: dict[Key, Callable[[], Observed]] = {}
+    for record, nodes in labs:
+        plan = _plan(record)
+        for node in nodes:
+            key = (record.name, node.name)
+            guest = guests.get(node.guest)
+            state: NodeState = guest.state if guest else "stopped"
+            if state != "running":
+                found[key] = _silent(record, node, plan, f"the guest is {state}", state)
+            elif plan is None or not record.user:
+                why = "it has no account yet" if plan else f"unknown blueprint {record.blueprint}"
+                found[key] = _silent(record, node, plan, why)
+            else:
+                found[key] = _silent(record, node, plan, f"no answer within {within:g} s")
+                # Here, as it loads the client: listing labs that do not run must not pay for that.
+                ask = through_port(plan, account_of(ctx, record), ctx.sql, patience=within)
+                questions[key] = partial(_question, record, node, plan, ask)
+    return found | _answers(questions, Deadline.after(within))
+
+
+def lab_state(record: LabRecord, nodes: Sequence[str], *, working: bool) -> LabState:
+    """The state of a lab, from its record and the observed states of its nodes.
+
+    ``working``: a command works on it just now. See ``views.LAB_STATES`` for the meanings.
+    """
+    there = set(nodes)
+    if record.state not in ("ready", "stopped"):
+        return record.state
+    if there <= {"stopped"}:
+        return "stopped"
+    if record.state == "stopped" and working:
+        return "starting"
+    if there == {"ready"} and record.state == "ready":
+        return "pooled" if record.pool else "ready"
+    worst: tuple[LabState, ...] = ("not-primary", "unreachable")
+    lost = [state for state in worst if state in there] if there.isdisjoint(_SERVING) else []
+    return lost[0] if lost else "degraded"
+
+
+def node_state(requirements: Sequence[tuple[Requirement, NodeState]]) -> NodeState:
+    """The state that follows from a node's requirements, each with what it is while unmet."""
+    unmet = {state for found, state in requirements if not found.met}
+    worst: tuple[NodeState, ...] = ("unreachable", "not-primary", "not-synced", "degraded")
+    return next((state for state in worst if state in unmet), "ready")
+
+
+def _plan(record: LabRecord) -> Blueprint | None:
+    try:
+        return blueprint(record.blueprint)
+    except InvalidSpec:
+        return None  # of another version of lab
+
+
+def _question(record: LabRecord, node: Node, plan: Blueprint, ask: Ask) -> Observed:
+    try:
+        answered = ask_node(node, record.node_count, plan, ask, THROUGH_PORT)
+    except (LabError, OSError) as error:
+        return _silent(record, node, plan, str(error))
+    return Observed(node_state(answered), tuple(found for found, _ in answered))
+
+
+def _silent(
+    record: LabRecord,
+    node: Node,
+    plan: Blueprint | None,
+    why: str,
+    state: NodeState = "unreachable",
+) -> Observed:
+    """A node that gave no answer: ``why``, and all that is therefore not known."""
+
+    def refuse(_: Node) -> Mapping[str, str]:
+        raise NotReady(why)
+
+    if plan is None:
+        unmet = Requirement(node.name, "SQL", THROUGH_PORT, met=False, found=why)
+        return Observed(state, (unmet,))
+    asked = ask_node(node, record.node_count, plan, refuse, THROUGH_PORT)
+    return Observed(state, tuple(found for found, _ in asked))
+
+
+def _answers(
+    questions: Mapping[Key, Callable[[], Observed]], deadline: Deadline
+) -> dict[Key, Observed]:
+    """The answers that came before ``deadline``.
+
+    The threads are daemons: one whose node does not answer outlives us by its socket's timeout,
+    and keeps neither the command nor the service from ending.
+    """
+    if not questions:
+        return {}
+    todo: queue.SimpleQueue[tuple[Key, Callable[[], Observed]]] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[Key, Observed]] = queue.SimpleQueue()
+    for item in questions.items():
+        todo.put(item)
+
+    def work() -> None:
+        while not deadline.passed:
+            try:
+                key, question = todo.get_nowait()
+            except queue.Empty:
+                return
+            done.put((key, question()))
+
+    for number in range(min(_THREADS, len(questions))):
+        threading.Thread(target=work, name=f"observe-{number}", daemon=True).start()
+    found: dict[Key, Observed] = {}
+    while len(found) < len(questions):
+        try:
+            key, answer = done.get(timeout=max(0.001, deadline.left))
+        except queue.Empty:
+            break
+        found[key] = answer
+    return found

@@ -1,0 +1,126 @@
+"""A template that QEMU refuses to restore: the lab comes all the same, on real clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e_site import PXC, Site
+
+from lab.hypervisor import Disk, GuestSpec, MemoryImage
+from lab.lifecycle import captured, template
+from lab.lifecycle.context import Context, open_context
+from lab.lifecycle.down import down
+from lab.lifecycle.query import query
+from lab.lifecycle.rollback import rollback
+from lab.lifecycle.up import up
+from lab.settings import load
+from lab.spec import LabSpec
+
+pytestmark = pytest.mark.e2e
+
+SPEC = LabSpec("pxc", nodes=2, engine="mariadb")
+SIZE = "SHOW STATUS LIKE 'wsrep_cluster_size'"
+
+
+class Odd:
+    """The real hypervisor, which restores into guests that have one disk more: QEMU refuses."""
+
+    def __init__(self, real: Any, directory: Path) -> None:
+        self._real = real
+        self._directory = directory
+        self.refused = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
+        """Raises RestoreFailed."""
+        self.refused += 1
+        path = self._directory / f"{guest.name}.more"
+        path.write_bytes(bytes(1 << 20))
+        path.chmod(0o666)
+        more = Disk(path, "raw", "lab-more")
+        self._real.restore(replace(guest, disks=(*guest.disks, more)), memory)
+
+
+@contextmanager
+def opened(site: Site, notes: list[str]) -> Iterator[Context]:
+    """The installation, in this process; what it tells is in ``notes``."""
+    env = {name: value for name, value in site.env.items() if name.startswith("LAB_")}
+
+    def hear(event: Any) -> None:
+        if event.state == "note":
+            notes.append(event.text)
+
+    with open_context(load({}, env=env, files=[]), hear) as ctx:
+        yield ctx
+
+
+def spoil(site: Site, key: str) -> None:
+    """Damage a device state so that only QEMU can tell: the manifest has its new hash."""
+    path = site.home.device_state(key, "n2")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 4096] = bytes(4096)
+    path.write_bytes(content)
+    manifest = captured.read(site.home.manifest(key))
+    nodes = tuple(
+        replace(node, state=captured.facts(path)) if node.name == "n2" else node
+        for node in manifest.nodes
+    )
+    captured.write(site.home.manifest(key), replace(manifest, nodes=nodes))
+
+
+def of_two(site: Site) -> dict[str, Any]:
+    """The one template of two nodes."""
+    (found,) = (t for t in site.lab("template", "ls", "-o", "json").json if t["nodes"] == 2)
+    return dict(found)
+
+
+def test_what_qemu_refuses_is_formed_again_and_then_booted(image: Site) -> None:
+    """First one damaged template, then a QEMU that has other devices whatever is formed."""
+    site, name = image, image.name("odd")
+    image.lab("template", "build", *PXC, "--nodes", "2", timeout=600)
+    spoil(site, of_two(site)["key"])
+    done = site.lab("up", *PXC, "--nodes", "2", "--name", name, timeout=900)
+    assert "(warm)" in done.stdout
+    assert "is broken and is not used: its RAM was not restored" in done.stderr
+    assert "the last one is broken: forming a cluster" in done.stderr
+    formed = of_two(site)
+    assert (formed["state"], formed["warm"], formed["why"]) == ("ready", True, "")
+    site.lab("down", name)
+
+    notes: list[str] = []
+    directory = site.root / "odd"
+    directory.mkdir(mode=0o755)
+    with opened(site, notes) as real:
+        odd = Odd(real.hypervisor, directory)
+        ctx = replace(real, hypervisor=odd)
+        view = up(ctx, replace(SPEC, name=name), timeout=400.0)
+        assert (view.state, view.started) == ("ready", "cold")
+        assert "could not be restored" in view.why_cold
+        assert odd.refused == 4, "two nodes of each of two templates"
+        assert query(ctx, name, "n2", SIZE).rows[0][1] == "2"
+        (found,) = (one for one in template.templates(ctx) if one.nodes == 2)
+        assert (found.state, found.warm) == ("ready", False)
+        assert len([note for note in notes if "was not restored" in note]) == 2
+        down(ctx, name)
+        # As the note says: it is formed again, and then the RAM of a lab goes back or is booted.
+        template.remove(ctx, found.key)
+        warm = up(real, replace(SPEC, name=name), timeout=400.0)
+        assert warm.started == "warm"
+        query(ctx, name, "n1", "CREATE DATABASE later")
+        back = rollback(ctx, name, timeout=400.0)
+        assert (back.state, back.started) == ("ready", "cold")
+        assert ["later"] not in [list(row) for row in query(ctx, name, "n2", "SHOW DATABASES").rows]
+        assert query(ctx, name, "n1", SIZE).rows[0][1] == "2"
+        down(ctx, name)
+    for path in directory.iterdir():
+        path.unlink()
+    directory.rmdir()
+    site.lab("gc")
+    assert site.settled() == []

@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+"""What ``make test`` and ``make test-all`` run: every part of the tests, and one summary of all.
+
+The parts are the tests that need no guest (``unit``, in several processes), the tests on real
+ZFS (``zfs``, in a guest where this host has none) and the tests on real guests (``e2e``). An
+emulated guest with ZFS keeps one core busy, and building it another: that is done in the
+background of the other parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from testvm import host  # noqa: E402
+from testvm.beside import Beside  # noqa: E402
+from testvm.release import RELEASES, find  # noqa: E402
+
+RESULTS = ROOT / "build" / "test"
+"""Where the parts' reports stay: ``unit.xml`` and ``e2e.xml`` (JUnit), ``zfs.log``."""
+PARTS = ("unit", "zfs", "e2e")
+PLATFORM = "tests/platform"
+NO_TESTS = 5
+"""pytest's exit status if no test was selected."""
+INTERRUPTED = 2
+"""And if it was interrupted."""
+CLEAN_UP = 120.0
+"""Seconds that an interrupted part has to remove what it made, and report."""
+SLOWEST = 20
+LEFT_OUT = re.compile(r"left for `make test-all`: (\d+)")
+
+_COUNTS = re.compile(r"(\d+) (passed|failed|skipped|xfailed|xpassed|errors?)\b")
+_SUMMARY = re.compile(
+    r"^=+ .*(?:passed|failed|error|skipped|no tests ran).* in [\d.]+s.* =+$", re.M
+)
+
+
+@dataclass
+class Result:
+    """How a part ended. ``skipped``: how many tests for each reason; ``counts``: by outcome."""
+
+    part: str
+    status: int
+    seconds: float
+    counts: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    left_out: int = 0
+
+    @property
+    def line(self) -> str:
+        """It in one line."""
+        told = [f"{count} {outcome}" for outcome, count in self.counts.items() if count]
+        told += [f"{self.left_out} left out"] if self.left_out else []
+        failed = f", exit status {self.status}" if self.status else ""
+        return f"  {self.part:5} {', '.join(told) or 'no tests'} in {self.seconds:.0f} s{failed}"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the parts that the command line names; the first exit status that is not 0."""
+    options = _parser().parse_args(words)
+    signal.signal(signal.SIGTERM, _interrupted)
+    chosen = Options.parse(options.words, everything=options.all, releases=options.releases)
+    began = time.monotonic()
+    results = run_parts(options.only or PARTS, chosen, timeout=options.timeout)
+    _say(summary(results, chosen, seconds=time.monotonic() - began))
+    return next((result.status for result in results if result.status), 0)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked for. ``mark``: an expression of markers; ``words``: options of pytest."""
+
+    everything: bool
+    mark: str
+    releases: str
+    words: Sequence[str]
+
+    @staticmethod
+    def parse(words: Sequence[str], *, everything: bool = False, releases: str = "") -> Options:
+        """Options with the last ``-m EXPRESSION`` taken out of pytest's ``words``."""
+        rest, mark = list(words), ""
+        while "-m" in rest[:-1]:
+            at = rest.index("-m")
+            mark = rest[at + 1]
+            del rest[at : at + 2]
+        return Options(everything, mark, releases, rest)
+
+    def marks(self, *more: str) -> list[str]:
+        """Options of pytest that select by markers."""
+        wanted = [*more, *([] if self.everything else ["not rare"])]
+        wanted += [f"({self.mark})"] if self.mark else []
+        return ["-m", " and ".join(wanted)] if wanted else []
+
+    def split(self) -> tuple[list[str], list[str], list[str]]:
+        """Paths of platform tests, paths of other tests, and what is no path of a test."""
+        platform, others, rest = [], [], []
+        for word in self.words:
+            path = Path(word.split("::")[0])
+            if word.startswith("-") or not (ROOT / path).exists():
+                rest.append(word)
+            elif path.as_posix().startswith(PLATFORM):
+                platform.append(word)
+            else:
+                others.append(word)
+        return platform, others, rest
+
+    @property
+    def suites(self) -> str:
+        """The releases in whose guests the tests on ZFS run; empty: all, or on this host."""
+        if self.releases or self.everything or not host.why_not():
+            return self.releases
+        return RELEASES[-1].suite
+
+
+def command(part: str, options: Options) -> list[str]:
+    """The command that runs a part, empty if nothing of it is asked for."""
+    platform, others, rest = options.split()
+    if part == "zfs":
+        if others and not platform:
+            return []
+        argv = [sys.executable, "-m", "testvm", "test", "--releases", options.suites, "--"]
+        return [*argv, *options.marks(), *platform, *rest]
+    if platform and not others:
+        return []
+    report = [f"--junitxml={RESULTS / part}.xml", f"--durations={SLOWEST}", "--durations-min=1"]
+    argv = [sys.executable, "-m", "pytest", *report]
+    if part == "unit":
+        argv += ["-n", str(max(2, len(os.sched_getaffinity(0)))), "--dist", "loadfile"]
+        return [
+            *argv,
+            *options.marks("not e2e"),
+            *(others or ["tests/unit", "tests/contract"]),
+            *rest,
+        ]
+    ignored = [f"--ignore={PLATFORM}"]
+    return [*argv, *ignored, *options.marks("e2e"), *(others or ["tests"]), *rest]
+
+
+def run_parts(parts: Iterable[str], options: Options, *, timeout: float) -> list[Result]:
+    """Run ``parts``, the one on ZFS in the background; ``timeout``: seconds for all of them."""
+    parts, end = set(parts), time.monotonic() + timeout
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for old in RESULTS.iterdir():
+        old.unlink()
+    results = []
+    behind: tuple[Beside, float] | None = None
+    if "zfs" in parts and (argv := command("zfs", options)):
+        behind = Beside(argv, timeout=timeout), time.monotonic()
+        _say("tests: those on real ZFS run in the background; their output follows at the end")
+    for part in ("unit", "e2e"):
+        if part in parts and (argv := command(part, options)):
+            began = time.monotonic()
+            status = run_one(argv, end - time.monotonic())
+            report = RESULTS / f"{part}.xml"
+            results.append(read(part, status, time.monotonic() - began, report))
+            if status == INTERRUPTED:
+                break
+    if behind:
+        results.append(_end(*behind, interrupted=any(r.status == INTERRUPTED for r in results)))
+    return results
+
+
+def run_one(argv: Sequence[str], seconds: float) -> int:
+    """Run one pytest; an interrupt, or the end of its time, reaches it once."""
+    # A process group of its own: Ctrl-C would reach it and its workers by itself, and by us.
+    own = ["setpriv", "--pdeathsig", "INT", *argv]
+    with subprocess.Popen(own, cwd=ROOT, preexec_fn=os.setpgrp) as process:  # noqa: PLW1509
+        try:
+            return process.wait(max(1.0, seconds))
+        except (KeyboardInterrupt, subprocess.TimeoutExpired):
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(CLEAN_UP)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            return INTERRUPTED
+
+
+def _end(behind: Beside, began: float, *, interrupted: bool) -> Result:
+    out = io.BytesIO()
+    try:
+        status = INTERRUPTED if interrupted else behind.end(out)  # it ends with us
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    text = out.getvalue().decode(errors="replace")
+    (RESULTS / "zfs.log").write_text(text)
+    _say(text)
+    return read_text(text, status, time.monotonic() - began)
+
+
+def read_text(text: str, status: int, seconds: float) -> Result:
+    """The result of the part on ZFS, by what it printed: a guest hands no files out."""
+    result = Result("zfs", status, seconds)
+    for line in _SUMMARY.findall(text):
+        for count, outcome in _COUNTS.findall(line):
+            result.counts[outcome.rstrip("s") if outcome == "errors" else outcome] += int(count)
+    for reason in re.findall(r"^test-zfs: (\w+: skipped because .*)$", text, re.M):
+        result.skipped[reason] += 1
+    for count, reason in re.findall(r"^SKIPPED \[(\d+)\] \S+ (.*)$", text, re.M):
+        result.skipped[reason] += int(count)
+    result.left_out = sum(int(count) for count in LEFT_OUT.findall(text))
+    return result
+
+
+def read(part: str, status: int, seconds: float, path: Path) -> Result:
+    """The result of a part that wrote a JUnit report to ``path``."""
+    result = Result(part, 0 if status == NO_TESTS else status, seconds)
+    if not path.exists():
+        return result
+    root = ET.parse(path).getroot()  # noqa: S314  written by pytest, a moment ago
+    outcomes = {"failure": "failed", "error": "error", "skipped": "skipped"}
+    for case in root.iter("testcase"):
+        found = next((child for child in case if child.tag in outcomes), None)
+        result.counts["passed" if found is None else outcomes[found.tag]] += 1
+        if found is not None and found.tag == "skipped":
+            result.skipped[found.get("message", "")] += 1
+    for known in root.iter("property"):
+        if known.get("name") == "left_out":
+            result.left_out = int(known.get("value", "0"))
+    return result
+
+
+def summary(results: Sequence[Result], options: Options, *, seconds: float) -> str:
+    """The whole result, whose last line has the form of pytest's."""
+    tier = "all tests (`make test-all`)" if options.everything else "per push (`make test`)"
+    lines = ["", f"tests: {tier}; reports and logs: {RESULTS}"]
+    lines += [result.line for result in results]
+    left_out = sum(result.left_out for result in results)
+    if not options.everything:
+        older = [
+            r.zfs for r in RELEASES if r not in (find(options.suites) if options.suites else ())
+        ]
+        named = f", and OpenZFS {', '.join(older)}" if options.suites and older else ""
+        lines.append(f"left for `make test-all`: {left_out} tests marked `rare` (above){named}")
+    skipped: Counter[str] = Counter()
+    for result in results:
+        skipped += result.skipped
+    lines += [f"skipped: {count} x {reason}" for reason, count in sorted(skipped.items())]
+    total: Counter[str] = Counter()
+    for result in results:
+        total += result.counts
+    order = ("failed", "passed", "skipped", "xfailed", "xpassed", "error")
+    told = ", ".join(f"{total[outcome]} {outcome}" for outcome in order if total[outcome])
+    interrupted = any(result.status == INTERRUPTED for result in results)
+    words = f" {told or 'no tests ran'}{', interrupted' if interrupted else ''} in {seconds:.2f}s "
+    return "\n".join([*lines, words.center(80, "=")])
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201
+
+
+def _interrupted(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--all", action="store_true", help="the tests marked `rare` as well")
+    parser.add_argument("--only", action="append", choices=PARTS, help="this part of the tests")
+    parser.add_argument("--releases", default="", metavar="SUITES", help="guests with ZFS")
+    parser.add_argument("--timeout", type=float, default=86400.0, metavar="SECONDS")
+    parser.add_argument("words", nargs="*", metavar="PYTEST", help="for pytest; after --")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

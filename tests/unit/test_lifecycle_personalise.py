@@ -1,0 +1,121 @@
+"""Personalising clones: a cluster that is not primary for a moment, and known host keys."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from lifecycle_world import World, make_template, named
+
+from lab.errors import CommandFailed
+from lab.guest import identity
+from lab.hypervisor.fake import FakeHypervisor
+from lab.hypervisor.fake_inside import Inside
+from lab.lifecycle import power, snapshot
+from lab.lifecycle.context import Context
+from lab.lifecycle.look import lab
+from lab.lifecycle.query import query
+from lab.lifecycle.rollback import rollback
+from lab.lifecycle.up import up
+from lab.names import GuestName, Owner
+
+N1, N2 = GuestName("lab-shop-n1"), GuestName("lab-shop-n2")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+class HeldBack:
+    """A hook: when clones are first personalised, n1 is in no primary component for ``seconds``."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.hypervisor: FakeHypervisor | None = None
+        self._timer: threading.Timer | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, step: str) -> None:
+        if step != "hypervisor.personalise" or self.hypervisor is None:
+            return
+        with self._lock:
+            if self._timer is None:
+                self._set("inconsistent")
+                self._timer = threading.Timer(self.seconds, self._set, [""])
+                if self.seconds < math.inf:
+                    self._timer.start()
+
+    def _set(self, why: str) -> None:
+        def change(inside: Inside) -> None:
+            inside.apart = why
+
+        assert self.hypervisor is not None
+        self.hypervisor.alter(N1, change)
+
+
+def test_a_cluster_that_is_not_primary_for_a_moment_is_waited_for(world: World) -> None:
+    """Error 1047 while a clone is personalised on a busy host: `up` has until ready_timeout."""
+    with world.open() as ctx:
+        make_template(ctx)
+    held = HeldBack(1.0)
+    with world.open(held) as ctx:
+        assert isinstance(ctx.hypervisor, FakeHypervisor)
+        held.hypervisor = ctx.hypervisor
+        began = time.monotonic()
+        assert up(ctx, named("shop"), timeout=10).state == "ready"
+        assert time.monotonic() - began >= 1.0
+        assert query(ctx, "shop", "n1", "SELECT 1").rows == ((1,),)
+
+
+def test_a_cluster_that_stays_not_primary_is_given_up_in_time(world: World) -> None:
+    """The server's own words are in the error, and nothing is left."""
+    with world.open() as ctx:
+        make_template(ctx)
+    held = HeldBack(math.inf)
+    with world.open(held) as ctx:
+        assert isinstance(ctx.hypervisor, FakeHypervisor)
+        held.hypervisor = ctx.hypervisor
+        began = time.monotonic()
+        with pytest.raises(CommandFailed) as failed:
+            up(ctx, named("shop"), timeout=1.0)
+        assert "WSREP has not yet prepared" in "".join(failed.value.details)
+        assert 0.9 < time.monotonic() - began < 10
+        assert ctx.store.labs.find("shop") is None
+
+
+def known(ctx: Context) -> list[str]:
+    """The keys by which ssh knows the nodes, in the order of their ports."""
+    path = ctx.home.private(Owner("lab", "shop")) / "known_hosts"
+    return [line.partition(" ")[2] for line in sorted(path.read_text().splitlines())]
+
+
+def held_by_nodes(ctx: Context) -> list[str]:
+    """The keys that the nodes have, in the order of their names."""
+    assert isinstance(ctx.hypervisor, FakeHypervisor)
+    keys = [ctx.hypervisor.inside(g).file(identity.HOST_KEY).decode() for g in (N1, N2)]
+    return [" ".join(key.split()[:2]) for key in keys]
+
+
+def test_ssh_knows_nodes_after_any_order_of_snapshot_and_rollback(world: World) -> None:
+    """A rollback to the origin gives new host keys; one to a snapshot brings older ones back."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        label = snapshot.take(ctx, "shop", "s1").label
+        first = known(ctx)
+        assert first == held_by_nodes(ctx)
+        rollback(ctx, "shop", timeout=10)
+        assert known(ctx) == held_by_nodes(ctx) != first
+        rollback(ctx, "shop", label, timeout=10)
+        assert known(ctx) == held_by_nodes(ctx) == first
+        rollback(ctx, "shop", timeout=10)
+        rollback(ctx, "shop", label, node="n2", timeout=10)
+        assert known(ctx) == held_by_nodes(ctx)
+        assert known(ctx)[1] == first[1]
+        power.stop(ctx, "shop")
+        rollback(ctx, "shop", label, timeout=10)
+        assert known(ctx) == held_by_nodes(ctx) == first
+        assert lab(ctx, "shop").state == "ready"

@@ -1,0 +1,74 @@
+"""Start slots: a queue for boots, one for restores, and a line that reports the wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from lifecycle_world import World, make_template, named
+
+from lab.fair import ahead, ticket
+from lab.lifecycle import power, turn
+from lab.lifecycle.context import Context
+from lab.lifecycle.rollback import rollback
+from lab.lifecycle.up import up
+from lab.locks import LockKind, lock
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@contextmanager
+def all_taken(ctx: Context, kind: LockKind) -> Iterator[None]:
+    """Other labs have all slots of a kind."""
+    with ExitStack() as held:
+        for number in range(turn.slots_here()):
+            held.enter_context(lock(ctx.home, kind, str(number)))
+        yield
+
+
+def test_a_warm_start_does_not_wait_behind_cold_ones(world: World) -> None:
+    """`lab up` in seconds, though others boot for minutes; so is going back to the origin."""
+    with world.open() as ctx:
+        make_template(ctx)
+        with all_taken(ctx, "boot"), ticket(ctx.home, "boot"):
+            assert up(ctx, named("shop"), timeout=10).state == "ready"
+            assert rollback(ctx, "shop", timeout=10).state == "ready"
+    assert not [note for note in world.notes if "slot" in note]
+
+
+def test_a_wait_is_reported_in_a_line(world: World) -> None:
+    """Without a terminal there is no spinner: after some seconds a note says what is waited for."""
+    with world.open() as ctx:
+        make_template(ctx)
+        up(ctx, named("shop"))
+        power.stop(ctx, "shop")
+        told = threading.Event()
+        expected = f"waiting for a start slot ({turn.slots_here() + 1} labs ahead)"
+
+        def until_told() -> None:
+            told.wait(20)
+            taken.close()
+
+        with ExitStack() as taken:
+            taken.enter_context(all_taken(ctx, "boot"))
+            place = taken.enter_context(ticket(ctx.home, "boot"))
+            assert ahead(ctx.home, "boot", turn.slots_here(), place + 1) == turn.slots_here() + 1
+
+            def hear() -> None:
+                while expected not in world.notes and not told.wait(0.05):
+                    pass
+                told.set()
+
+            threads = [threading.Thread(target=hear), threading.Thread(target=until_told)]
+            for thread in threads:
+                thread.start()
+            assert power.start(ctx, "shop", timeout=10).state == "ready"
+            for thread in threads:
+                thread.join(30)
+    assert world.notes.count(expected) == 1

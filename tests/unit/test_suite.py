@@ -1,0 +1,151 @@
+"""What `make test` selects, and how it sums up."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import suite
+from tests.suite import ROOT, Options, Result
+
+SAMPLE = """
+import pytest
+
+@pytest.mark.parametrize("case", [1, pytest.param(2, marks=pytest.mark.rare)])
+def test_one(case): pass
+
+@pytest.mark.rare
+def test_rare(): pass
+
+def test_skipped(): pytest.skip("needs a moon")
+
+def test_failing(): assert False
+"""
+MARKS = "[pytest]\nmarkers =\n    rare\n"
+
+
+def selection(argv: list[str]) -> str:
+    """The expression of markers in a command."""
+    return argv[argv.index("-m", 3) + 1] if "-m" in argv[3:] else ""
+
+
+@pytest.mark.parametrize(
+    ("words", "everything", "unit", "zfs"),
+    [
+        ([], False, "not e2e and not rare", "not rare"),
+        ([], True, "not e2e", ""),
+        (
+            ["-x", "-m", "a or b"],
+            False,
+            "not e2e and not rare and (a or b)",
+            "not rare and (a or b)",
+        ),
+    ],
+)
+def test_the_tier_selects(words: list[str], everything: bool, unit: str, zfs: str) -> None:
+    """Protects the two tiers: an expression of one's own narrows them, and does not widen them."""
+    options = Options.parse(words, everything=everything)
+    assert selection(suite.command("unit", options)) == unit
+    assert selection(suite.command("zfs", options)) == zfs
+    assert ("-x" in suite.command("e2e", options)) == ("-x" in words)
+
+
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        ("tests/platform/test_guest.py", {"zfs"}),
+        ("tests/unit/test_suite.py::test_the_tier_selects", {"unit", "e2e"}),
+        ("--lf", {"unit", "zfs", "e2e"}),
+    ],
+)
+def test_named_tests_run_where_they_belong(path: str, parts: set[str]) -> None:
+    """Protects who names a file: it is not handed to a guest that lacks what it needs."""
+    options = Options.parse([path])
+    assert {part for part in suite.PARTS if path in suite.command(part, options)} == parts
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_report_tells_of_all(tmp_path: Path, workers: str) -> None:
+    """Protects the sum: what passed, what failed, what was skipped and why, what was left out."""
+    shutil.copy(ROOT / "tests/conftest.py", tmp_path)
+    (tmp_path / "test_sample.py").write_text(SAMPLE)
+    (tmp_path / "pytest.ini").write_text(MARKS)
+    report = tmp_path / "unit.xml"
+    argv = [sys.executable, "-m", "pytest", f"--junitxml={report}", "-m", "not rare", "-n", workers]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "   1 test_sample.py::test_one\n   1 test_sample.py::test_rare\n" in done.stdout
+    found = suite.read("unit", done.returncode, 1.0, report)
+    assert found.counts == {"passed": 1, "failed": 1, "skipped": 1}
+    assert found.skipped == {"needs a moon": 1}
+    assert (found.status, found.left_out) == (1, 2)
+
+
+GUEST = """\
+test-zfs: trixie: booting
+SKIPPED [2] tests/platform/test_guests_zfs.py:9: no template was handed over
+left for `make test-all`: 7 tests marked `rare`
+=========== 1 failed, 50 passed, 2 skipped, 7 deselected in 300.10s (0:05:00) ===========
+test-zfs: bookworm: skipped because there is no QEMU
+"""
+
+
+def test_the_output_of_guests_counts() -> None:
+    """Protects from a failure on ZFS that the sum does not show."""
+    found = suite.read_text(GUEST, 1, 300.0)
+    assert found.counts == {"failed": 1, "passed": 50, "skipped": 2}
+    assert found.skipped == {
+        "no template was handed over": 2,
+        "bookworm: skipped because there is no QEMU": 1,
+    }
+    assert found.left_out == 7
+
+
+def test_the_last_line_is_as_pytest_s() -> None:
+    """Protects `.ci/run`, and others who read the last line."""
+    unit, zfs = Result("unit", 0, 5.0), suite.read_text(GUEST, 1, 300.0)
+    unit.counts["passed"] = 7
+    text = suite.summary([unit, zfs], Options.parse([]), seconds=301.25)
+    *lines, last = text.splitlines()
+    assert last.strip("=") == " 1 failed, 57 passed, 2 skipped in 301.25s "
+    pattern = re.search(r"grep -E '(\^=\+.*?\$)'", (ROOT / ".ci/run").read_text())
+    assert pattern
+    assert re.search(pattern[1], last)
+    assert "skipped: 2 x no template was handed over" in lines
+    assert any("7 tests marked `rare`" in line for line in lines)
+
+
+SLOW = """
+import time, pathlib
+
+def test_slow():
+    pathlib.Path("{here}/began").touch()
+    try:
+        time.sleep(60)
+    finally:
+        pathlib.Path("{here}/cleaned").touch()
+"""
+
+
+def test_a_run_out_of_time_cleans_up(tmp_path: Path) -> None:
+    """Protects the machine: what a test made is removed when its time is over."""
+    (tmp_path / "test_slow.py").write_text(SLOW.format(here=tmp_path))
+    program = (
+        "from tests import suite; raise SystemExit(suite.run_one("
+        f"[{sys.executable!r}, '-m', 'pytest', '-p', 'no:cacheprovider', "
+        f"'{tmp_path}/test_slow.py'], 4.0))"
+    )
+    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=env, capture_output=True, check=False
+    )
+    assert done.returncode == suite.INTERRUPTED
+    assert time.monotonic() - began < 50
+    assert (tmp_path / "began").exists() == (tmp_path / "cleaned").exists()
