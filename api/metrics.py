@@ -21,6 +21,10 @@ _RESTORE_SECONDS = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
+_CLONED = ("restore", "start")
+"""Steps that bring up the clones of a template: with its RAM, or by booting them."""
+
+
 @dataclass(frozen=True)
 class Now:
     """What is looked up for each scrape.
@@ -93,10 +97,11 @@ class Metrics:
             self._steps.labels(job.kind, event.step).observe(event.seconds)
         if (event.step, event.state) == ("template", "begin"):
             self._forming.add(job.id)
-        elif (event.step, event.state) == ("restore", "end"):
+        elif event.state == "end" and event.step in _CLONED:
             if job.kind in ("create", "fill"):
                 self._lookups.labels("miss" if job.id in self._forming else "hit").inc()
-            self._restoring[job.id] = event.seconds
+            if event.step == "restore":
+                self._restoring[job.id] = event.seconds
         elif (event.step, event.state) == ("resume", "end"):
             self._restores.observe(self._restoring.pop(job.id, 0.0) + event.seconds)
 

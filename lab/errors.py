@@ -75,17 +75,17 @@ class PortTaken(HostUnfit):
     """A port of this host that was free a moment ago is used by another program now."""
 
 
-class RecipeFailed(HostUnfit):
-    """An image's recipe cannot be built here for a reason of its own, such as its repository.
-
-    Another recipe may still be.
-    """
-
-
 class RestoreFailed(HostUnfit):
     """The hypervisor refused a capture's RAM or device state, or failed while it loaded them.
 
     The capture is whole as far as its files show; its disks still boot.
+    """
+
+
+class RecipeFailed(HostUnfit):
+    """An image's recipe cannot be built here for a reason of its own, such as its repository.
+
+    Another recipe may still be.
     """
 
 

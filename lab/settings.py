@@ -32,6 +32,7 @@ class Settings:
 
     ``libvirt_uri`` empty: automatic. ``pool``: the ZFS dataset that volumes are below, which
     makes ``storage`` zfs unless that is set. ``default_ttl``, ``ready_timeout`` in seconds.
+    ``answer_timeout``: seconds in which all nodes must answer those who look at labs.
     ``port_range``: first and last port that labs may use; the default lies below the
     ports that Linux hands out to clients (``ip_local_port_range``). ``builder``: a vendor's cloud
     image, for a guest in which images are built; None: this host does. ``memory_floor`` and
@@ -53,6 +54,7 @@ class Settings:
     default_ttl: float | None = None
     port_range: Ports = (23306, 28999)
     ready_timeout: float = 600.0
+    answer_timeout: float = 0.7
     memory_floor: int = 512 * MIB
     space_floor: int = 2 * GIB
     layout: Layout = "single"
@@ -227,6 +229,7 @@ _KEYS: Mapping[str, Key] = {
     "default_ttl": Key("a duration such as 2h, or none", tomlfile.lease),
     "port_range": Key("first and last port, such as 23306-28999", _ports),
     "ready_timeout": Key("seconds, or a duration such as 5m", tomlfile.seconds),
+    "answer_timeout": Key("seconds, or a duration such as 2s", tomlfile.seconds),
     "memory_floor": Key("bytes, or a size such as 512M", tomlfile.size),
     "space_floor": Key("bytes, or a size such as 2G", tomlfile.size),
     "layout": tomlfile.one_of("single", "split"),

@@ -138,9 +138,9 @@ def size(value: object) -> int:
 def seconds(value: object) -> float:
     """Seconds: a number, or text such as 5m."""
     if isinstance(value, str):
-        if not value.strip().isdecimal():
+        if not re.fullmatch(r"\s*\d{1,10}(\.\d{1,9})?\s*", value):
             return parse_duration(value)
-        value = int(value)
+        value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e10:
         raise WrongType
     return float(value)

@@ -43,6 +43,6 @@ class Undo:
             except LabError as failed:
                 left.append(f"not undone: {what}: {failed}")
         if left and isinstance(error, LabError):
-            error.details += tuple(left)
-        elif left and error is None:
+            error.details += (*left, "`lab gc` removes what is left")
+        elif left and (error is None or isinstance(error, KeyboardInterrupt)):
             raise LabError("not everything could be undone", details=left, hint="run `lab gc`")

@@ -42,7 +42,7 @@ INTERRUPTED = 2
 """And if it was interrupted."""
 CLEAN_UP = 120.0
 """Seconds that an interrupted part has to remove what it made, and report."""
-SLOWEST = 20
+SLOWEST = ("--durations=20", "--durations-min=1")
 LEFT_OUT = re.compile(r"left for `make test-all`: (\d+)")
 
 _COUNTS = re.compile(r"(\d+) (passed|failed|skipped|xfailed|xpassed|errors?)\b")
@@ -135,11 +135,11 @@ def command(part: str, options: Options) -> list[str]:
         if others and not platform:
             return []
         argv = [sys.executable, "-m", "testvm", "test", "--releases", options.suites, "--"]
-        return [*argv, *options.marks(), *platform, *rest]
+        return [*argv, *SLOWEST, *options.marks(), *platform, *rest]
     if platform and not others:
         return []
-    report = [f"--junitxml={RESULTS / part}.xml", f"--durations={SLOWEST}", "--durations-min=1"]
-    argv = [sys.executable, "-m", "pytest", *report]
+    report = f"--junitxml={RESULTS / part}.xml"
+    argv = [sys.executable, "-m", "pytest", report, *SLOWEST]
     if part == "unit":
         argv += ["-n", str(max(2, len(os.sched_getaffinity(0)))), "--dist", "loadfile"]
         return [

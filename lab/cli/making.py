@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lab.cli.heard import Heard
-from lab.errors import Conflict
+from lab.errors import Conflict, LabError
+from lab.lifecycle import fitting
 from lab.lifecycle.views import FIRST_USE
 
 if TYPE_CHECKING:
-    from lab.client import Client, Lab
+    from lab.client import Client
     from lab.lifecycle.views import LabView
     from lab.progress import Listener
     from lab.spec import LabSpec
@@ -67,27 +69,16 @@ class Making:
             return None
         if found.state == "creating":
             found = self.client.wait(found.name, timeout=timeout)
-        if not _fits(found, spec):
-            raise Conflict(
-                f"the lab {found.name} exists and is not what was asked for",
-                hint=f"`lab status {found.name}` shows it; `lab down {found.name}` removes it",
-            )
+        fitting.check(found.name, fitting.of_view(found), self._asked(spec))
         if found.state in ("stopped", "failed"):
             return self.client.power("start", found.name, timeout=timeout, listener=self.hear)
         return self.client.wait(found.name, timeout=timeout)
 
-
-def _fits(lab: Lab, spec: LabSpec) -> bool:
-    """Whether ``lab`` is such as ``spec`` asks for; what that leaves open is fine."""
-    from lab.lifecycle.engine import recipe_of
-
-    size = spec.size
-    asked = (spec.blueprint, spec.nodes, size.memory, size.cpus)
-    there = (lab.blueprint, len(lab.nodes), lab.memory, lab.cpus)
-    return (
-        asked == there
-        and (not spec.engine or lab.image.startswith(f"{recipe_of(spec.engine)}-"))
-        and spec.image in ("", lab.image)
-        and spec.profile in ("", lab.profile)
-        and size.disk in (0, lab.disk)
-    )
+    def _asked(self, spec: LabSpec) -> fitting.Configuration:
+        """What ``spec`` asks for there: the service knows its default profile and whole keys."""
+        profile, image = spec.profile, spec.image
+        if image or not profile:
+            with suppress(LabError):  # one that has no room for another lab says nothing
+                found = self.client.preview(replace(spec, name=""), cold=self.cold)
+                profile, image = found.profile, image and found.image
+        return fitting.asked(spec, profile=profile, image=image)

@@ -99,7 +99,7 @@ class Interrupts:
             self._receiver(number)
         elif self._raised or self._shielded or _undoing(frame):
             self._during_cleaning += 1
-            if self._during_cleaning > self._patience:
+            if self._left() < 0:
                 self._give_up()
             doing = self._shielded or self.doing or "cleaning up"
             self._answer(f"lab: still {doing}; {self._threat()}\n")
@@ -111,9 +111,13 @@ class Interrupts:
                 self._line = "open"
             raise KeyboardInterrupt
 
+    def _left(self) -> int:
+        """How many more signals only get an answer: the third stops, whatever began the undoing."""
+        began = self._raised or bool(self._shielded)
+        return self._patience + (not began) - self._during_cleaning
+
     def _threat(self) -> str:
-        left = self._patience - self._during_cleaning
-        if left:
+        if self._left():
             return "please wait"
         return "once more stops at once and leaves the rest"
 

@@ -13,6 +13,7 @@ from lab.errors import NotReady
 from lab.lifecycle.context import Context
 from lab.lifecycle.look import nodes_of
 from lab.lifecycle.reach import account_of
+from lab.lifecycle.ready import account_at
 from lab.lifecycle.views import Rows
 
 _COUNTERS = "SHOW GLOBAL STATUS LIKE 'Com%'"
@@ -47,9 +48,10 @@ def activity(ctx: Context, name: str, *, patience: float) -> Activity:
     account = account_of(ctx, record)
     counted, busy = [], False
     for node in nodes_of(ctx, name):
-        rows = ctx.sql(account, node.sql_port, _COUNTERS, timeout=patience)
+        there = account_at(account, node.own)
+        rows = ctx.sql(there, node.sql_port, _COUNTERS, timeout=patience)
         counted.append(f"{node.name}:{_count(rows)}")
-        processes = ctx.sql(account, node.sql_port, _PROCESSES, timeout=patience)
+        processes = ctx.sql(there, node.sql_port, _PROCESSES, timeout=patience)
         busy = busy or _busy(processes)
     if not counted:
         raise NotReady(f"the lab {name} has no nodes yet")

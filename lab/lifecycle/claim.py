@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from lab.blueprints import Blueprint
 from lab.errors import Busy, Conflict, NotFound, NotReady
+from lab.lifecycle import fitting
 from lab.lifecycle.context import Context
-from lab.lifecycle.engine import recipe_of
 from lab.lifecycle.image import named
 from lab.lifecycle.look import lab as look_at
 from lab.lifecycle.power import start
@@ -62,8 +62,10 @@ def pin(ctx: Context, spec: LabSpec) -> LabSpec:
     plain = spec.blueprint
     if spec.name or ctx.store.labs.find(plain) is not None or plain not in _traces(ctx):
         return replace(spec, name=spec.name or plain)
-    fits = (r.name for r in ctx.store.labs.all() if _same(ctx, spec, r))
-    return replace(spec, name=next((n for n in fits if n.startswith(f"{plain}-")), ""))
+    wanted, numbered = _asked(ctx, spec), f"{plain}-"
+    labs = (record for record in ctx.store.labs.all() if record.name.startswith(numbered))
+    fits = (r.name for r in labs if not fitting.differs(fitting.of_record(r), wanted))
+    return replace(spec, name=next(fits, ""))
 
 
 def existing(ctx: Context, spec: LabSpec, timeout: float) -> LabView | None:
@@ -79,7 +81,7 @@ def existing(ctx: Context, spec: LabSpec, timeout: float) -> LabView | None:
     while True:
         record = ctx.store.labs.find(name)
         if record is not None and record.state in _MADE:
-            _check_same(ctx, spec, record)
+            fitting.check(name, fitting.of_record(record), _asked(ctx, spec))
             try:
                 found = look_at(ctx, name)
                 return found if found.state == "ready" else start(ctx, name, timeout=timeout)
@@ -90,24 +92,9 @@ def existing(ctx: Context, spec: LabSpec, timeout: float) -> LabView | None:
         _until_free(ctx, name, deadline)
 
 
-def _same(ctx: Context, spec: LabSpec, record: LabRecord) -> bool:
-    """Whether ``record`` is of a lab such as ``spec`` asks for; what it leaves open is fine."""
-    if record.pool:
-        return False  # it waits for somebody who asks the service
-    size, profile = spec.size, ctx.settings.profile_of(spec.profile).name
-    asked = (spec.blueprint, spec.nodes, size.memory, size.cpus, profile)
-    there = (record.blueprint, record.node_count, record.memory, record.cpus, record.profile)
-    engine = not spec.engine or record.image.startswith(f"{recipe_of(spec.engine)}-")
-    image = not spec.image or record.image == named(ctx, spec.image).key
-    return asked == there and size.disk in (0, record.disk) and engine and image
-
-
-def _check_same(ctx: Context, spec: LabSpec, record: LabRecord) -> None:
-    if not _same(ctx, spec, record):
-        raise Conflict(
-            f"the lab {record.name} exists and is not what was asked for",
-            hint=f"`lab status {record.name}` shows it; `lab down {record.name}` removes it",
-        )
+def _asked(ctx: Context, spec: LabSpec) -> fitting.Configuration:
+    profile = ctx.settings.profile_of(spec.profile).name
+    return fitting.asked(spec, profile=profile, image=spec.image and named(ctx, spec.image).key)
 
 
 def _until_free(ctx: Context, name: str, deadline: Deadline) -> None:
@@ -121,7 +108,7 @@ def _until_free(ctx: Context, name: str, deadline: Deadline) -> None:
             pass
     except Busy as error:
         raise NotReady(
-            f"another process works on the lab {name} all the time",
+            f"timed out: lab {name} is locked by another process",
             details=[str(error)],
             hint="`--timeout` waits longer",
         ) from None

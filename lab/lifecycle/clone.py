@@ -97,7 +97,8 @@ def wake(
             aside()
         return prepared
 
-    with ctx.progress.step("restore", "restoring RAM"), ThreadPoolExecutor() as pool:
+    step = ("restore", "restoring RAM") if warm else ("start", "booting the clones")
+    with ctx.progress.step(*step), ThreadPoolExecutor() as pool:
         if warm:
             for node in nodes:
                 pool.submit(read_ahead, ctx.home.ram(manifest.key, node.name))

@@ -289,7 +289,7 @@ def _paths(settings: Settings, run_as: tuple[int, int] | None) -> Iterator[Findi
         yield Finding(
             "/dev/kvm",
             "warn",
-            f"user {run_as[0]} cannot open it: libvirt probes QEMU anew at every start",
+            f"user {run_as[0]} cannot open it: libvirt probes QEMU again at every start",
             "chgrp kvm /dev/kvm && chmod 660 /dev/kvm",
         )
 

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from lab.lifecycle.ready import Ask
     from lab.state.records import LabRecord
 
-WITHIN = 0.7
-"""Seconds in which all nodes of all labs must have answered; who has not is unreachable."""
-
 _THREADS = 256
 _SERVING = ("ready", "degraded", "not-synced")
 """States of nodes that are in a primary component."""
@@ -54,13 +51,14 @@ def observe(
     labs: Sequence[tuple[LabRecord, Sequence[Node]]],
     guests: Mapping[GuestName, Guest],
     *,
-    within: float = WITHIN,
+    within: float | None = None,
 ) -> dict[Key, Observed]:
     """Ask all nodes of ``labs`` at once; returns after ``within`` seconds at most.
 
-    A node whose guest does not run is not asked. Raises nothing: what goes wrong is the node's
-    state.
+    ``within`` is the setting ``answer_timeout`` unless it is given. A node whose guest does not
+    run is not asked. Raises nothing: what goes wrong is the node's state.
     """
+    within = within or ctx.settings.answer_timeout
     found: dict[Key, Observed] = {}
     questions: dict[Key, Callable[[], Observed]] = {}
     for record, nodes in labs:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lab.blueprints import blueprint
 from lab.errors import Conflict, NotReady
 from lab.hypervisor import Guest
+from lab.lifecycle import fitting, template
 from lab.lifecycle import image as images
-from lab.lifecycle import template
 from lab.lifecycle.context import Context, Origin
 from lab.lifecycle.engine import key_for, recipe_of, required
 from lab.lifecycle.look import nodes_of
@@ -64,10 +64,10 @@ def serves(settings: Settings, kept: LabSpec, asked: LabSpec) -> bool:
     if chosen or asked.image or kept.blueprint != asked.blueprint:
         return False
     one, other = (
-        (spec.nodes, spec.size, settings.profile_of(spec.profile).name, _recipe(spec))
-        for spec in (kept, asked)
+        fitting.asked(s, profile=settings.profile_of(s.profile).name, recipe=_recipe(s))
+        for s in (kept, asked)
     )
-    return one == other
+    return not fitting.differs(one, other, exact=True)
 
 
 def keys(ctx: Context, spec: LabSpec) -> Keys:
@@ -79,13 +79,12 @@ def keys(ctx: Context, spec: LabSpec) -> Keys:
 
 def fits(settings: Settings, record: LabRecord, spec: LabSpec, wanted: Keys) -> bool:
     """Whether a member is what a lab as ``spec``, made now, would be."""
-    size, profile = spec.size, settings.profile_of(spec.profile).name
-    asked = (spec.blueprint, spec.nodes, size.memory, size.cpus, size.disk, profile)
-    there = (record.blueprint, record.node_count, record.memory, record.cpus, record.disk)
+    profile = settings.profile_of(spec.profile).name
+    there = replace(fitting.of_record(record), recipe="", pool="")
+    asked = fitting.asked(replace(spec, engine=""), profile=profile, image=wanted.image)
     return (
-        asked == (*there, record.profile)
+        not fitting.differs(there, asked, exact=True)
         and (record.address, record.host) == (settings.publish, settings.published_as)
-        and record.image == wanted.image
         and template.is_for(record.template or "", wanted.template)
     )
 

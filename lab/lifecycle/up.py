@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from lab.blueprints import Blueprint, blueprint
@@ -39,6 +40,7 @@ from lab.lifecycle.views import FIRST_USE, LabView
 from lab.names import Owner
 from lab.spec import LabSpec
 from lab.state.records import LabRecord, NodeRecord
+from lab.undo import Undo
 from lab.wait import Deadline
 
 T = TypeVar("T")
@@ -100,15 +102,33 @@ def up(
                 faster = isinstance(error, Busy) or ctx.store.labs.find(spec.name or "")
                 if not exist_ok or not faster:
                     raise
-        try:
+        with _all_or_nothing(ctx, job, keep=keep_failed):
             _make(ctx, job, cold=cold)
             took = time.time() - began - ctx.progress.spent(*FIRST_USE)
             with ctx.store.transaction():
                 lease = _lease(job.spec, ctx.store.labs.get(job.owner.name))
-                ctx.store.labs.update(job.owner.name, state="ready", ready_seconds=took, **lease)
+                fields = {"state": "ready", "ready_seconds": took, **lease}
+                ctx.store.labs.update(job.owner.name, **fields)
             return look_at(ctx, job.owner.name, steps=ctx.progress.steps, proved=True)
+
+
+@contextmanager
+def _all_or_nothing(ctx: Context, job: _Job, *, keep: bool) -> Iterator[None]:
+    """If the block fails, remove the lab; or with ``keep`` keep its guests for a look.
+
+    Interrupts do not end the removal: see ``lab.cli.signals``.
+    """
+    with Undo() as undo:
+        undo.push(f"lab {job.owner.name}", partial(_remove, ctx, job.owner))
+        try:
+            yield
+            undo.keep()
         except BaseException as error:
-            _give_up(ctx, job, error, keep=keep_failed)
+            if keep:
+                undo.keep()
+                _keep(ctx, job, error)
+            elif isinstance(error, NotReady):
+                error.hint = ", ".join(filter(None, (error.hint, _KEEP)))
             raise
 
 
@@ -256,18 +276,17 @@ def _allot(
     return _Allotted(nodes, segment, account_of(ctx, record))
 
 
-def _give_up(ctx: Context, job: _Job, error: BaseException, *, keep: bool) -> None:
-    """Undo everything, or keep the guests for a look; ``error`` stays the one that is raised."""
-    if isinstance(error, NotReady) and not keep:
-        error.hint = ", ".join(filter(None, (error.hint, _KEEP)))
+def _keep(ctx: Context, job: _Job, error: BaseException) -> None:
+    """Record that the lab failed and keeps its guests; ``error`` stays the one that is raised."""
     try:
-        if keep:
-            lease = _lease(job.spec, ctx.store.labs.get(job.owner.name))
-            ctx.store.labs.update(job.owner.name, state="failed", **lease)
-            return
-        with ctx.progress.step("undo", "removing what was made"):
-            forget(ctx, job.owner)
+        lease = _lease(job.spec, ctx.store.labs.get(job.owner.name))
+        ctx.store.labs.update(job.owner.name, state="failed", **lease)
     except LabError as failed:
         if not isinstance(error, LabError):
             raise
-        error.details += (f"not undone: {failed}", "`lab gc` removes what is left")
+        error.details += (f"not recorded as failed: {failed}",)
+
+
+def _remove(ctx: Context, owner: Owner) -> None:
+    with ctx.progress.step("undo", "removing what was made"):
+        forget(ctx, owner)

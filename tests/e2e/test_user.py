@@ -118,7 +118,7 @@ def _owner(path: Path) -> int | None:
     return uid if uid >= 100_000 else None
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_make_up_on_a_fresh_debian_13_in_a_container() -> None:
     """Protects the same on Debian 13, fresh, below a process 1 that does not reap."""
     if why := unprepared():

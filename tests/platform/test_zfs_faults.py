@@ -36,6 +36,7 @@ def own_pool(pool: str, tmp_path: Path) -> Iterator[str]:
         yield name
 
 
+@pytest.mark.rare
 def test_a_full_pool_in_the_middle_of_clones(own_pool: str, tmp_path: Path) -> None:
     """Protects from half a lab: what does not fit is refused with figures and leaves nothing."""
     root = f"{own_pool}/lab"
@@ -70,6 +71,7 @@ def test_a_full_pool_in_the_middle_of_clones(own_pool: str, tmp_path: Path) -> N
     assert below(root) == ["/.work", "/labs"]
 
 
+@pytest.mark.rare
 def test_a_volume_on_a_pool_that_fills(own_pool: str, tmp_path: Path) -> None:
     """Protects the other labs: what they have written stays, and can be read and destroyed."""
     root = f"{own_pool}/lab"

@@ -175,6 +175,7 @@ def test_sizes_are_rounded_up(storage: ZfsStorage, tmp_path: Path) -> None:
     assert storage.get(vol("b")).size == 2 * MIB
 
 
+@pytest.mark.rare
 def test_clones_from_several_processes(place: Place, parent: str, tmp_path: Path) -> None:
     """Protects parallel labs: 24 clones of one snapshot at once, their folders made in passing."""
     storage = place.open("home")

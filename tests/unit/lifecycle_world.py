@@ -66,6 +66,7 @@ class World:
     ports: tuple[int, int] = (31000, 31999)
     publish: str = LOOPBACK
     publish_name: str = ""
+    answer_timeout: float = 10.0  # a busy machine is no reason for a test to fail
     build: Callable[..., BuiltImage] = build
     notes: list[str] = field(default_factory=list)
 
@@ -77,7 +78,8 @@ class World:
     def settings(self) -> Settings:
         return Settings(
             self.home, "tester", hypervisor="fake", storage="fake",
-            ready_timeout=20.0, memory_floor=0, port_range=self.ports,
+            ready_timeout=20.0, answer_timeout=self.answer_timeout,
+            memory_floor=0, port_range=self.ports,
             publish=self.publish, publish_name=self.publish_name,
         )  # fmt: skip
 

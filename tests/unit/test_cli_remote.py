@@ -146,7 +146,7 @@ def test_sql_that_does_not_answer_says_why(capsys: Capsys) -> None:
 def test_what_is_there_is_as_asked_or_refused(capsys: Capsys) -> None:
     """Protects scripts with --exist-ok: another lab of that name is not taken for theirs."""
     out(capsys, *UP, "--name", "same")
-    assert "not what was asked for" in fails(
+    assert "different configuration" in fails(
         capsys, 4, "up", "galera", "--name", "same", "--exist-ok"
     )
     assert "exists already" in fails(capsys, 4, *UP, "--name", "same")
@@ -162,7 +162,7 @@ def test_a_lab_that_may_exist_is_one(capsys: Capsys, here: Site) -> None:
     first = out(capsys, *UP, "--exist-ok", "--engine", "mariadb", "-o", "name")
     assert first.startswith("galera-")
     assert out(capsys, *UP, "--exist-ok", "--engine", "mariadb", "-o", "name") == first
-    assert "not what was asked" in fails(capsys, 4, *UP, "--exist-ok", "--engine", "percona")
+    assert "different configuration" in fails(capsys, 4, *UP, "--exist-ok", "--engine", "percona")
     assert out(capsys, "ls", "-o", "name") == first
     out(capsys, "down", first.strip())
     here.ask("DELETE", "/v1/labs/galera?wait=30", token=other)

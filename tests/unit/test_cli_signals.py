@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from lifecycle_world import World
 from test_cli_support import HERE
 
-from lab.wait import Deadline, attempts
+from lab.errors import NotReady
+from lab.wait import Deadline, attempts, until
 
 ROOT = HERE.parents[2]
 FAR = 30.0
@@ -113,6 +115,38 @@ def test_a_second_interrupt_does_not_break_the_undoing(start: Start) -> None:
         "lab: done",
     ]
     assert lab.lines()[-1] == "undone"
+
+
+def test_interrupts_do_not_cut_the_removal_of_what_failed(tmp_path: Path) -> None:
+    """All or nothing, on the real program: `up` failed by itself and is cleaning up by then.
+
+    The error that is reported, and its exit code, stay those of the failure.
+    """
+    root, log = tmp_path / "home", tmp_path / "log"
+    child = Path(__file__).parent / "failing_up_child.py"
+    path = f"{child.parent}:{ROOT}"
+    with subprocess.Popen(
+        [sys.executable, str(child), str(root), str(log)], stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as process:  # fmt: skip
+        try:
+            assert until(lambda: log.exists() or None, Deadline.after(FAR))
+            # A third one would end the program on the spot, as is documented.
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=FAR)
+        finally:
+            process.kill()
+    assert process.returncode == NotReady.exit_code, err
+    assert "still removing what was made" in err
+    assert "a node is not ready" in err
+    with World(root).open() as ctx:
+        assert ctx.store.labs.all() == []
+        assert ctx.hypervisor.guests() == {}
+        assert not ctx.home.lab("shop").exists()
+        assert not [v for v in ctx.storage.volumes() if v.name.owner.kind == "lab"]
 
 
 def test_a_third_interrupt_exits_and_names_gc(start: Start) -> None:

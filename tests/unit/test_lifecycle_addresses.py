@@ -15,6 +15,7 @@ from lab.errors import HostUnfit
 from lab.guest.network import own_address
 from lab.hypervisor import Capabilities
 from lab.lifecycle import inside, power, rollback, snapshot
+from lab.lifecycle.activity import activity
 from lab.lifecycle.context import Context, open_context
 from lab.lifecycle.down import down
 from lab.lifecycle.look import lab
@@ -77,6 +78,24 @@ def test_the_life_of_a_lab(world: World) -> None:
             reached(ctx, rollback.rollback(ctx, "shop", to=label, timeout=20.0))
         down(ctx, "shop")
         assert ctx.hypervisor.guests() == {}
+
+
+def test_clones_that_boot_restore_nothing(world: World) -> None:
+    """The step that is shown and timed says what was done."""
+    with world.open() as ctx:
+        steps = {step.step for step in up(ctx, replace(SPEC, name="shop")).steps}
+    assert "start" in steps
+    assert not {"restore", "resume"} & steps
+
+
+def test_whether_it_is_idle_is_asked_there(world: World) -> None:
+    """Protects idle leases on bhyve: the nodes are asked, not this host's own server."""
+    with world.open() as ctx:
+        up(ctx, replace(SPEC, name="shop"))
+        before = activity(ctx, "shop", patience=1.0)
+        assert activity(ctx, "shop", patience=1.0) == before
+        query(ctx, "shop", "n2", "CREATE TABLE t (a INT)")
+        assert activity(ctx, "shop", patience=1.0) != before
 
 
 def test_ssh_goes_there_and_knows_who_is_there(world: World) -> None:

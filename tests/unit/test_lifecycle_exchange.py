@@ -280,7 +280,7 @@ def test_an_image_of_another_recipe_works_when_named(here: Side, there: Side) ->
         made = lab(ctx, up(ctx, spec).name)
         assert (made.started, made.template) == ("warm", done.key)
         assert up(ctx, spec, exist_ok=True).template == done.key
-        with pytest.raises(Conflict, match="not what was asked for"):
+        with pytest.raises(Conflict, match="different configuration"):
             up(ctx, replace(spec, image=image.build(ctx, "mariadb").key), exist_ok=True)
         stop(ctx, "shop", node=None, force=False)
         assert start(ctx, "shop", timeout=20.0).state == "ready"

@@ -36,7 +36,7 @@ def all_turns(ctx: Context) -> Iterator[None]:
     """Other labs are starting."""
     with ExitStack() as held:
         for number in range(slots_here()):
-            held.enter_context(lock(ctx.home, "restore", str(number)))
+            held.enter_context(lock(ctx.home, "boot", str(number)))
         yield
 
 

@@ -94,6 +94,7 @@ def test_a_node_voted_out_is_not_ready(world: World) -> None:
 def test_nodes_that_stand_still_are_unreachable_within_a_second(world: World) -> None:
     """QEMU stopped by a signal, or a hung server: the port accepts, and nothing ever comes."""
     over = threading.Event()
+    world.answer_timeout = 0.7
     with world.open() as ctx:
         make(ctx)
         ports = [node.sql_port for node in lab(ctx, "shop").nodes]
@@ -115,6 +116,7 @@ def test_nodes_that_stand_still_are_unreachable_within_a_second(world: World) ->
 def test_many_labs_share_one_limit(world: World) -> None:
     """Protects `lab ls`: ten labs that stand still take no longer than one."""
     over = threading.Event()
+    world.answer_timeout = 0.7
     with world.open() as ctx:
         make_template(ctx)
         for number in range(10):

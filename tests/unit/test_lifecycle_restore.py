@@ -195,23 +195,55 @@ def test_going_back_boots_where_ram_is_not_restored(world: World) -> None:
         assert len([note for note in world.notes if QEMU in note and "boots" in note]) == 1
 
 
+@pytest.mark.parametrize(
+    ("step", "times"),
+    [("template.note", 1), ("template.note", 3), ("restore.begin", 2), ("restore.begin", 3),
+     ("ready.begin", 1)],
+)  # fmt: skip
+def test_interrupting_it_leaves_no_lab(world: World, step: str, times: int) -> None:
+    """Ctrl-C after the first and the second refusal, and while the disks boot."""
+    with world.open() as ctx:
+        make_template(ctx)
+    left = [times]
+
+    def hook(now: str) -> None:
+        if now == step:
+            left[0] -= 1
+            if not left[0]:
+                raise KeyboardInterrupt
+        always(now)
+
+    with world.open(hook) as ctx:
+        with pytest.raises(KeyboardInterrupt):
+            up(ctx, named("shop"))
+        assert ctx.store.labs.all() == []
+        assert ctx.hypervisor.guests() == {}
+        assert not [v for v in ctx.storage.volumes() if v.name.owner.kind == "lab"]
+        gc(ctx)
+        assert set(states(ctx).values()) <= {"ready"}
+
+
+@pytest.mark.rare
 def test_interrupting_it_leaves_nothing(world: World) -> None:
-    """Ctrl-C at each step of an ``up`` that fails to restore twice and boots."""
+    """Ctrl-C at each step of an ``up`` that fails to restore twice and boots.
+
+    That is from the first restore on, and not while a template is formed: the rest is as for
+    any ``up``, and is tested with those.
+    """
     with world.open() as ctx:
         make_template(ctx)
     baseline = world.there()
     seen: list[str] = []
     while True:
         stop = Counter(len(seen), raising(KeyboardInterrupt()))
-        forming = False
+        forming = True
         done = False
 
         def hook(now: str, stop: Counter = stop) -> None:
             nonlocal forming
             if threading.current_thread() is threading.main_thread():
-                # Interrupting what forms a template is tested elsewhere.
                 forming = forming or now == "template.begin"
-                forming = forming and now != "template.end"
+                forming = forming and now not in ("template.end", "restore.begin")
                 if not forming:
                     stop(now)
             always(now)

@@ -187,7 +187,7 @@ def test_commands_of_the_host_treat_members_as_what_they_are(here: Site) -> None
         states = {view.name: view.state for view in look_at_labs(ctx)}
         ours = pools.members(ctx)
         assert {states[lab.name] for lab in ours} == {"pooled"}
-        with pytest.raises(Conflict, match="not what was asked for"):
+        with pytest.raises(Conflict, match="different configuration"):
             up(ctx, replace(SPEC, name=ours[0].name), exist_ok=True)
         down(ctx, ours[0].name)
     until(lambda: ours[0].name not in {lab.name for lab in members(here)}, "it is still there")
