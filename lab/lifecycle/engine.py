@@ -43,8 +43,8 @@ def recipe_of(engine: str) -> str:
     return NAMES.get(engine, engine)
 
 
-def insisted(plan: Blueprint, engine: str) -> str:
-    """The recipe that a user means who insists on ``engine``; raises InvalidSpec."""
+def required(plan: Blueprint, engine: str) -> str:
+    """The recipe of an ``engine`` that the user requires; raises InvalidSpec."""
     recipe = recipe_of(engine)
     if recipe not in plan.engines:
         known = [name for name, r in NAMES.items() if r in plan.engines]
@@ -63,7 +63,7 @@ def choose(ctx: Context, plan: Blueprint, spec: LabSpec) -> Choice:
     case. Raises InvalidSpec.
     """
     if spec.engine:
-        return Choice(insisted(plan, spec.engine))
+        return Choice(required(plan, spec.engine))
     passed = remedy = ""
     *preferred, last = plan.engines
     for name in preferred:
@@ -105,7 +105,7 @@ def made_of(
             began = time.time()
             choice = Choice("") if spec.image else choose(ctx, plan, spec)
             try:
-                found = _entered(ctx, plan, spec, choice, then, lacks, held, told=bool(failed))
+                found = _entered(ctx, plan, spec, choice, then, lacks, held, fell_back=bool(failed))
             except Interrupted:
                 raise
             except LabError as error:
@@ -126,11 +126,11 @@ def _entered(
     lacks: Callable[[Image], str],
     held: ExitStack,
     *,
-    told: bool,
+    fell_back: bool,
 ) -> tuple[Image, T] | None:
     """Image and template of ``choice``; None if another command's failure has changed that.
 
-    The reason for the choice is shown if something is to be made of it, or if ``told``.
+    The reason for the choice is shown if something is to be made of it, or after a fallback.
     """
     if spec.image:
         image = held.enter_context(images.using_key(ctx, key_for(ctx, plan, spec)))
@@ -143,7 +143,7 @@ def _entered(
     there = record is not None and record.state == "ready"
     if free and not there and _changed(ctx, plan, spec, choice, "image", key):
         return None
-    if choice.why and (told or not there):
+    if choice.why and (fell_back or not there):
         ctx.progress.note("engine", choice.why)
     image = held.enter_context(images.using(ctx, recipe, key, profile))
     _check_disk(ctx, spec, image)
@@ -151,7 +151,7 @@ def _entered(
     if missing and _changed(ctx, plan, spec, choice, "template", missing):
         held.close()
         return None
-    if choice.why and missing and there and not told:
+    if choice.why and missing and there and not fell_back:
         ctx.progress.note("engine", choice.why)
     return image, held.enter_context(then(image))
 

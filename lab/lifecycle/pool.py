@@ -19,7 +19,7 @@ from lab.hypervisor import Guest
 from lab.lifecycle import fitting, template
 from lab.lifecycle import image as images
 from lab.lifecycle.context import Context, Origin
-from lab.lifecycle.engine import insisted, key_for, recipe_of
+from lab.lifecycle.engine import key_for, recipe_of, required
 from lab.lifecycle.look import nodes_of
 from lab.lifecycle.observe import observe
 from lab.lifecycle.remove import forget
@@ -52,7 +52,7 @@ def check(settings: Settings, spec: LabSpec) -> None:
     plan = blueprint(spec.blueprint)
     settings.profile_of(spec.profile)
     if spec.engine:
-        insisted(plan, spec.engine)
+        required(plan, spec.engine)
 
 
 def serves(settings: Settings, kept: LabSpec, asked: LabSpec) -> bool:

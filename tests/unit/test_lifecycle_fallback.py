@@ -184,7 +184,7 @@ def test_image_build_tries_again(ctx: Context, builder: Builder) -> None:
 def test_what_is_not_the_engines_fault_ends_it(
     world: World, ctx: Context, builder: Builder, error: BaseException
 ) -> None:
-    """Another engine would fail as well, or nobody wants it any more."""
+    """Another engine would fail as well, or the command was interrupted."""
     before = world.there()
     builder.failing[PERCONA] = error
     with pytest.raises(type(error)):
