@@ -265,7 +265,7 @@ def test_interrupting_it_leaves_nothing(world: World) -> None:
             break
         seen.append(stop.done)
     assert seen.count("template.note") == 3
-    assert seen.count("restore.begin") == 3
+    assert (seen.count("restore.begin"), seen.count("start.begin")) == (2, 1)
     assert {"undo.begin", "ready.begin"} & set(seen) == {"ready.begin"}
 
 
