@@ -11,7 +11,8 @@ from pathlib import Path
 from types import FrameType
 
 from bench import firmware, machine, measure, report, service
-from bench.figures import Results, Target, ratio
+from bench import load as load_
+from bench.figures import Figure, Results, Target, ratio
 from bench.labs import ROOT, Failed, Home, awake, scratch_home
 from bench.measure import FULL, QUICK, Log, Runs
 from lab import host
@@ -24,7 +25,9 @@ PREFACE = """\
 `make bench` prints this page's tables for your machine: it builds an image, forms clusters and
 clones them in a scratch home that it removes afterwards, in about a quarter of an hour on two
 cores. `.venv/bin/python scripts/bench.py --quick` takes fewer runs, `--json FILE` keeps all
-samples, `--write` renders this page. Targets are for two cores without KVM; figures are medians.
+samples, `--write` renders this page. With the package sysbench, memory and disk are taken of a used
+lab, too: after a minute of `oltp_read_write` on all nodes. Targets are for two cores without KVM;
+figures are medians.
 A connection to libvirt is open meanwhile: systemd would end its daemon between two labs, and the
 next one would wait for its start.
 """
@@ -75,6 +78,7 @@ def run(home: Home, other: Home, runs: Runs, load: tuple[float, float, float]) -
         image,
         down,
         *measure.footprint(home, runs.memory, log),
+        *_under_load(home, runs, log),
         *service.over_http(home, runs.service, log),
         service.clients(home, log),
         measure.listing(other, runs.ls, log),
@@ -85,6 +89,14 @@ def run(home: Home, other: Home, runs: Runs, load: tuple[float, float, float]) -
     kinds = {"warm": parts, "cold": cold_parts}
     known = {kind: found for kind, found in kinds.items() if found}
     return Results(facts, figures, known, log.failures, caution)
+
+
+def _under_load(home: Home, runs: Runs, log: Log) -> list[Figure]:
+    program = load_.sysbench()
+    if not program:
+        _say("sysbench is not installed: memory and disk are measured of idle labs only")
+        return []
+    return load_.under_load(home, runs.load, log, measure.UP, program)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -33,6 +33,7 @@ class Runs:
     cold: int = 5
     image: int = 5
     memory: int = 5
+    load: int = 5
     ls: int = 9
     at_once: int = 5
     service: int = 5
@@ -40,7 +41,7 @@ class Runs:
 
 
 FULL = Runs()
-QUICK = Runs(warm=3, cold=1, image=1, memory=1, ls=3, at_once=1, service=1, firmware=1)
+QUICK = Runs(warm=3, cold=1, image=1, memory=1, load=1, ls=3, at_once=1, service=1, firmware=1)
 
 
 @dataclass

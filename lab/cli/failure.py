@@ -89,6 +89,12 @@ def broken_stdout() -> bool:
     return True
 
 
+def _meant(path: str, extra: str, hint: str) -> str:
+    """A hint where a label was given as an argument, as it is a flag's value; else ``hint``."""
+    flag = {"lab snapshot take": "--label", "lab rollback": "--to"}.get(path)
+    return f"did you mean `{flag} {extra}`?" if flag and " " not in extra else hint
+
+
 def _full(error: OSError) -> LabError:
     """What a write that found no space left was for: our output, or a file."""
     if error.filename is None and _stdout_full():
@@ -138,7 +144,9 @@ def _usage(error: BaseException) -> LabError:
     if extra := _EXTRA.search(message):
         if getattr(context and context.command, "takes_command", False):
             hint = f"a command goes behind two dashes: `{path} ... -- CMD`"
-        return LabError(f"{path} has no use for {extra[1]!r}", hint=hint)
+        return LabError(
+            f"{path}: unexpected argument {extra[1]!r}", hint=_meant(path, extra[1], hint)
+        )
     return LabError(message[:1].lower() + message[1:], hint=hint)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lab import host
 from lab.blueprints import blueprint
@@ -29,6 +31,10 @@ from lab.spec import NodeSize
 from lab.state.records import LabRecord
 from lab.wait import Deadline
 
+STOPPED: Mapping[str, Any] = {
+    "state": "stopped", "started": None, "why_cold": "", "ready_seconds": None,
+}  # fmt: skip
+"""What to record of a lab that was stopped: there is no last start to speak of any more."""
 _LOOK_EVERY = 0.4  # seconds, while nodes boot
 
 
@@ -47,7 +53,7 @@ def stop(ctx: Context, name: str, *, node: str | None = None, force: bool = Fals
             ctx.hypervisor.stop(guest, force=force)
         else:
             _stop_all(ctx, nodes_of(ctx, name), force=force)
-            ctx.store.labs.update(name, state="stopped")
+            ctx.store.labs.update(name, **STOPPED)
     return lab(ctx, name)
 
 
@@ -87,9 +93,21 @@ def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float, pace
         _check_made(record)
         unfinished.check(ctx, name)
         with turn(ctx):
+            began, whole = time.time(), len(wanted) == record.node_count
+            boots = whole and not running(ctx, name)
             bring_back(ctx, record, wanted, timeout, pace)
-        ctx.store.labs.update(name, state="ready")
+        how = how_started(began, "`lab start` boots the nodes") if boots else {}
+        ctx.store.labs.update(name, state="ready", **how)
     return lab(ctx, name, proved=True)
+
+
+def how_started(began: float, why_cold: str) -> dict[str, Any]:
+    """What to record of a start of a whole lab that began at ``began`` and is over.
+
+    ``why_cold``: by which command its nodes were booted, or why; empty if RAM was restored.
+    """
+    started = "cold" if why_cold else "warm"
+    return {"started": started, "why_cold": why_cold, "ready_seconds": time.time() - began}
 
 
 def bring_back(

@@ -51,7 +51,7 @@ def rollback(
             each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)
             # Until it runs again: a command that is killed now leaves a lab that can be started.
             if node is None:
-                ctx.store.labs.update(name, state="stopped")
+                ctx.store.labs.update(name, **power.STOPPED)
             each(lambda v: ctx.storage.rollback(v, label), volumes_of(ctx, name, node))
         if label != ORIGIN:
             unfinished.end(ctx, name)
@@ -60,12 +60,15 @@ def rollback(
         origin = _template(ctx, record, image) if label == ORIGIN else nullcontext()
         # In this order: a command that makes the template again holds it, and waits for a slot.
         with origin as manifest, turn(ctx, warm=_warm(record, manifest, nodes)):
+            began = time.time()
+            why_cold = f"rolled back to {label}: a snapshot has no RAM"
             if label == ORIGIN:
-                _from_origin(ctx, record, image, manifest, nodes, timeout)
+                why_cold = _from_origin(ctx, record, image, manifest, nodes, timeout)
             else:
                 power.bring_back(ctx, record, nodes, timeout)
         unfinished.end(ctx, name)
-        ctx.store.labs.update(name, state="ready")
+        how = power.how_started(began, why_cold) if len(nodes) == record.node_count else {}
+        ctx.store.labs.update(name, state="ready", **how)
     return lab(ctx, name, proved=True)
 
 
@@ -76,15 +79,16 @@ def _from_origin(
     manifest: Manifest | None,
     nodes: Sequence[Node],
     timeout: float,
-) -> None:
+) -> str:
     """Bring up nodes that are clones which never ran, and make them this lab's again.
 
-    ``manifest``: of the template that they are clones of, if its RAM can be trusted.
+    ``manifest``: of the template that they are clones of, if its RAM can be trusted. Returns why
+    they were booted; empty if their RAM was restored.
     """
-    began = time.time()
     plan = blueprint(record.blueprint)
-    whole = len(nodes) == record.node_count
     prepared = None
+    why = (manifest.why_cold if manifest else "") or ctx.hypervisor.capabilities().why_cold
+    why = why or "rolled back to its origin: no template has its RAM"
     if manifest and _warm(record, manifest, nodes):
         power.check_memory(ctx, record, len(nodes))
         size = NodeSize(record.memory, record.cpus, record.disk)
@@ -94,10 +98,8 @@ def _from_origin(
             why = unrestored(error)
             template.mark_broken(ctx, manifest.key, f"{why}; {record.name} boots from its disks")
             each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)
-            ctx.store.labs.update(record.name, started="cold", why_cold=why)
-        else:
-            ctx.store.labs.update(record.name, started="warm", why_cold="")
         deadline = Deadline.after(timeout)
+    warm = prepared is not None
     if prepared is None:
         power.boot(ctx, record, nodes)
         deadline = Deadline.after(timeout)
@@ -106,8 +108,7 @@ def _from_origin(
     account = account_of(ctx, record)
     cluster = power.running(ctx, record.name)
     hand_over(ctx, nodes, plan, image.engine, account, prepared, deadline, cluster=cluster)
-    if whole:
-        ctx.store.labs.update(record.name, ready_seconds=time.time() - began)
+    return "" if warm else why
 
 
 def _warm(record: LabRecord, manifest: Manifest | None, nodes: Sequence[Node]) -> bool:

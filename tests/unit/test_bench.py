@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import machine, measure, report
+from bench import load, machine, measure, report
 from bench.__main__ import PAGE, PREFACE
 from bench.figures import Figure, Results, Target, ratio, start_up
 from bench.labs import Failed, Home, awake, ended, environment, one_line
@@ -240,3 +240,34 @@ def test_the_daemon_is_kept_awake(tmp_path: Path) -> None:
         pass
     with pytest.raises(Failed), awake(f"qemu+unix:///system?socket={tmp_path}/none"):
         pytest.fail("there is nobody at this socket")
+
+
+def test_load_runs_on_all_nodes_and_hides_the_password(tmp_path: Path) -> None:
+    """Protects the figures of a used lab: every node is used; nobody reads the password."""
+    program, seen = tmp_path / "sysbench", tmp_path / "seen"
+    program.write_text(
+        "#!/bin/sh\n"
+        f'echo "$@" >>{seen}; file=${{1#--config-file=}}\n'
+        f'stat -c %a "$file" >>{seen}; grep -E "port|password|time" "$file" >>{seen}\n'
+    )
+    program.chmod(0o755)
+    lab = {"user": "lab", "password": "secret", "nodes": [{"sql_port": n} for n in (1, 2, 3)]}
+    with load.load(lab, str(program), 60):
+        pass
+    lines = seen.read_text().splitlines()
+    commands = [line for line in lines if line.startswith("--config-file")]
+    assert [line.split()[-1] for line in commands] == ["prepare", "run", "run", "run"]
+    assert not [line for line in commands if "secret" in line]
+    assert {line for line in lines if line.isdecimal()} == {"600"}
+    assert sorted(line for line in lines if "port" in line) == [
+        "mysql-port=1", "mysql-port=1", "mysql-port=2", "mysql-port=3",
+    ]  # fmt: skip
+
+
+def test_load_that_fails_says_why(tmp_path: Path) -> None:
+    program = tmp_path / "sysbench"
+    program.write_text("#!/bin/sh\necho FATAL: no such option; exit 1\n")
+    program.chmod(0o755)
+    lab = {"user": "lab", "password": "secret", "nodes": [{"sql_port": 1}]}
+    with pytest.raises(Failed, match="no such option"), load.load(lab, str(program), 1):
+        pass

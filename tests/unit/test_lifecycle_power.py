@@ -12,11 +12,12 @@ from lifecycle_world import World, make_template, named
 from lab.cli.show import lab_text
 from lab.errors import HostUnfit, NotFound, NotReady
 from lab.hypervisor.fake import FakeHypervisor
-from lab.lifecycle import inside, power
+from lab.lifecycle import inside, power, snapshot
 from lab.lifecycle.context import Context
 from lab.lifecycle.down import down
 from lab.lifecycle.look import lab, labs, status
 from lab.lifecycle.query import query
+from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
 from lab.lifecycle.wait import wait
 from lab.names import GuestName
@@ -182,3 +183,26 @@ def test_clocks_that_stood_still_are_set(world: World, verb: str) -> None:
     assert [note for note in world.notes if "clock" in note] == [
         "the clock of n1 was wrong and is set"
     ]
+
+
+def test_what_is_said_of_the_start_is_of_the_last_one(world: World) -> None:
+    """`ready in 3.5 s (warm)` was printed after a cold start of a minute, and by `stop`."""
+    with world.open() as ctx:
+        make(ctx)
+        assert lab(ctx, "shop").started == "warm"
+        label = snapshot.take(ctx, "shop", "s1").label
+        view = power.stop(ctx, "shop")
+        assert (view.started, view.seconds, view.why_cold) == ("", 0.0, "")
+        assert "started" not in lab_text(view, 0)
+        view = power.start(ctx, "shop", timeout=10)
+        assert (view.started, view.why_cold) == ("cold", "`lab start` boots the nodes")
+        assert view.seconds > 0
+        again = power.start(ctx, "shop", timeout=10)
+        assert (again.started, again.seconds) == ("cold", view.seconds)  # it ran already
+        view = rollback(ctx, "shop", timeout=10)
+        assert (view.started, view.why_cold) == ("warm", "")
+        view = rollback(ctx, "shop", label, timeout=10)
+        assert view.started == "cold"
+        assert view.why_cold == f"rolled back to {label}: a snapshot has no RAM"
+        power.stop(ctx, "shop", node="n2", force=True)
+        assert power.start_node(ctx, "shop", "n2", timeout=10).seconds == view.seconds
