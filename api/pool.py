@@ -103,7 +103,7 @@ class Pool:
         fitting = [
             pool
             for pool in self.pools
-            if not job.request["cold"] and pools.serves(settings, pool.spec, asked)
+            if not job.request.get("cold") and pools.serves(settings, pool.spec, asked)
         ]
         for pool in fitting:
             while name := self._pop(pool.name):

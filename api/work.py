@@ -36,19 +36,21 @@ class Task:
 
 
 def spec_of(asked: Mapping[str, Any]) -> LabSpec:
-    """The lab that a request asks for; raises InvalidSpec."""
-    size = NodeSize(memory=asked["memory"], cpus=asked["cpus"], disk=asked["disk"])
+    """The lab that a request asks for; raises InvalidSpec.
+
+    What is missing is as if it was left out: an older version of the service may have queued it.
+    """
+    size = {key: asked[key] for key in ("memory", "cpus", "disk") if key in asked}
+    texts = {key: asked.get(key) or "" for key in ("name", "engine", "profile", "image")}
+    snapshots = asked.get("snapshots")
     return LabSpec(
         blueprint=asked["blueprint"],
-        name=asked["name"],
         any_name=bool(asked.get("any_name")),
-        nodes=asked["nodes"],
-        engine=asked["engine"],
-        size=size,
-        ttl=asked["ttl"],
-        profile=asked["profile"],
-        snapshots=schedule.parse(asked["snapshots"]) if asked["snapshots"] else schedule.NONE,
-        image=asked["image"],
+        nodes=asked.get("nodes", 3),
+        size=NodeSize(**size),
+        ttl=asked.get("ttl"),
+        snapshots=schedule.parse(snapshots) if snapshots else schedule.NONE,
+        **texts,
     )
 
 
