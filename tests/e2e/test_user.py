@@ -65,7 +65,7 @@ def nothing_is_left(user: User, seconds: float) -> None:
     listed = user.run("virsh -q -c qemu:///session list --all --name", timeout=60)
     assert listed.stdout.strip() == ""
     left = user.run(
-        "cd .local/share/lab && find run labs builds -mindepth 1; pgrep -af '[g]uest=lab-'",
+        "cd .local/share/lab && find run labs builds -mindepth 1; pgrep -af 'guest=lab[-]'",
         timeout=60,
         code=None,
     )
