@@ -262,6 +262,8 @@ def summary(results: Sequence[Result], options: Options, *, seconds: float) -> s
     total: Counter[str] = Counter()
     for result in results:
         total += result.counts
+        if result.status not in (0, INTERRUPTED) and not result.counts["failed"]:
+            total["error"] += not result.counts["error"]  # such as a guest that does not boot
     order = ("failed", "passed", "skipped", "xfailed", "xpassed", "error")
     told = ", ".join(f"{total[outcome]} {outcome}" for outcome in order if total[outcome])
     interrupted = any(result.status == INTERRUPTED for result in results)

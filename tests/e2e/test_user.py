@@ -66,7 +66,7 @@ def nothing_is_left(user: User, seconds: float) -> None:
     assert listed.stdout.strip() == ""
     left = user.run(
         "cd .local/share/lab && find run labs builds -mindepth 1;"
-        " pgrep -u $USER -af 'guest[=]lab-'",
+        " pgrep -u $USER -af 'guest=lab[-]'",
         timeout=60,
         code=None,
     )

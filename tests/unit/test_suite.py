@@ -121,6 +121,12 @@ def test_the_last_line_is_as_pytest_s() -> None:
     assert any("7 tests marked `rare`" in line for line in lines)
 
 
+def test_a_part_that_does_not_run_is_an_error() -> None:
+    """Protects from a sum in which a guest that did not boot is missing."""
+    text = suite.summary([Result("zfs", 7, 5.0)], Options.parse([]), seconds=5.0)
+    assert text.splitlines()[-1].strip("=") == " 1 error in 5.00s "
+
+
 SLOW = """
 import time, pathlib
 
