@@ -74,7 +74,10 @@ class Server:
 def running(argv: list[str], socket: Path, log: Path) -> Iterator[Server]:
     """The server of ``argv`` in its own namespaces; it ends with the block."""
     with log.open("ab") as sink:
-        process = subprocess.Popen([*isolated(network=False), *argv], stdout=sink, stderr=sink)
+        # A server that changes its user is not killed with its parent (prctl(2), PR_SET_PDEATHSIG):
+        # the shell is, and as the first of its namespace it takes the server along.
+        inside = ["sh", "-c", '"$@" & wait', "sh", *argv]
+        process = subprocess.Popen([*isolated(network=False), *inside], stdout=sink, stderr=sink)
     server = Server(socket)
 
     def up() -> bool | None:
