@@ -38,7 +38,7 @@ _KEPT = ("images", "templates", "storage/images", "storage/templates", "logs/ima
 _DATABASES = ("state.db", "jobs.db")
 _KEPT_FILES = (
     *(f"{name}{part}" for name in _DATABASES for part in ("", "-wal", "-shm")),
-    "admin-token", "reachable.json", "ca.pem", "ca.key",
+    "admin-token", "reserve", "reachable.json", "ca.pem", "ca.key",
 )  # fmt: skip
 
 
