@@ -122,9 +122,10 @@ def check_space(
 ) -> None:
     """Raise HostUnfit unless ``needed`` bytes fit into ``free`` with ``floor`` left over."""
     if needed + floor > free:
-        needs = f"{what} needs {format_size(needed)} of disk: " if needed else ""
+        have = f"{format_size(free)} of disk is free"
+        if needed:
+            have = f"{what} needs {format_size(needed)} of disk; {format_size(free)} is free"
         raise HostUnfit(
-            f"{needs}{format_size(free)} of disk is free at {where},"
-            f" and {format_size(floor)} is kept free",
+            f"{have} at {where}, and {format_size(floor)} is kept free",
             hint="free some space (`lab gc`, `lab down`), or set space_floor lower",
         )

@@ -44,7 +44,15 @@ SPEC = LabSpec("galera", nodes=2, size=SIZE)
 
 _KEPT = ("images/", "templates/", "logs/images/")
 """Files of images and templates, looked at through their records."""
-_IGNORED = ("state.db", "locks/", "fake-guests/", "ca.", "failures.json", "reachable.json")
+_IGNORED = (
+    "state.db",
+    "locks/",
+    "fake-guests/",
+    "ca.",
+    "reserve",
+    "failures.json",
+    "reachable.json",
+)
 
 
 def ignore(_: str) -> None:

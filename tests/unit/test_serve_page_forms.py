@@ -59,7 +59,7 @@ def test_the_way_of_a_lab(here: Site) -> None:
         assert client.post("/labs/shop/nodes/n2/power/kill").headers["location"] == "/labs/shop"
         done = here.ask("GET", "/v1/jobs?kind=stop").json()["items"][0]["id"]
         here.ask("GET", f"/v1/jobs/{done}?wait=20")
-        assert "degraded" in client.get("/").text
+        assert "not-primary" in client.get("/").text
         assert "its log" not in client.get("/labs/shop/nodes/n1/logs").text
         gone = client.post("/labs/shop/delete", data={"force": "yes"}).headers["location"]
         assert here.ask("GET", f"/v1{gone}?wait=20").json()["state"] == "succeeded"
