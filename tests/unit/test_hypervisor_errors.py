@@ -21,6 +21,7 @@ class Refusal(libvirt.libvirtError):  # type: ignore[misc]  # libvirt has no typ
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
+        self.args = (text,)  # libvirt's own class takes the thread's last error, of any test
         self.err = (code, 0, text, 0, None, None, None, 0, 0)
 
 
