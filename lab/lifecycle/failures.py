@@ -28,10 +28,13 @@ from lab.paths import Home
 LASTS = 86_400.0
 """Seconds for which a failure keeps an engine from being tried again unasked."""
 
+UNBUILT = "could not be built"
+"""How an engine failed whose image was not made; that is no matter where the image is there."""
+
 
 @dataclass(frozen=True)
 class Failure:
-    """How an engine failed: "could not be built", or "could not form a cluster".
+    """How an engine failed: ``UNBUILT``, or "could not form a cluster".
 
     ``step``: the innermost; ``content``: the key of the recipe's content then, as what has changed
     since may be tried.

@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,19 @@ def test_an_interrupt_while_the_next_is_built_keeps_the_record(
     del builder.failing["mariadb"]
     assert up(ctx, SPEC).engine == "mariadb"
     assert builder.tries == [PERCONA, "mariadb", "mariadb"]
+
+
+def test_an_image_that_is_there_is_used(ctx: Context, builder: Builder) -> None:
+    """A build that failed is no matter once the image was imported, or for another profile."""
+    builder.failing.clear()
+    up(ctx, SPEC)
+    log = ctx.home.root / "log"
+    with (
+        suppress(CommandFailed),
+        failures.recorded(ctx, load(PERCONA), failures.UNBUILT, log, CommandFailed),
+    ):
+        raise BROKEN
+    assert up(ctx, replace(SPEC, name="b")).engine == "percona"
 
 
 def test_templates_pools_and_previews_do_the_same(
