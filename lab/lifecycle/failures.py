@@ -3,11 +3,12 @@
 Where no engine was required, the next one of the blueprint is used meanwhile (engine.py).
 
 Only what may be the engine's own fault is recorded. Of an image's build that is CommandFailed (a
-package that cannot be installed, a server that does not initialise) and RecipeFailed (the
-recipe's own repository, its key). Of its first template it is NotReady while the nodes form their
-cluster, and that or CommandFailed while their servers are prepared for the capture. All else is
-the host's, and the next engine would meet it as well: no space, memory or permission, a missing
-tool, Debian's mirror out of reach, storage or a hypervisor that fails, an interrupt.
+package that cannot be installed, a server that does not initialise) and RecipeFailed (the recipe's
+own repository, its key). Of its first template it is NotReady while the nodes form their cluster,
+and that or CommandFailed while their servers are prepared for the capture; NotReady not where a
+user gave them less time than the settings do. All else is the host's, and the next engine would
+meet it as well: no space, memory or permission, a missing tool, Debian's mirror out of reach,
+storage or a hypervisor that fails, an interrupt.
 """
 
 from __future__ import annotations

@@ -267,6 +267,15 @@ def test_a_first_template_that_does_not_form(world: World, builder: Builder) -> 
         assert up(ctx, replace(SPEC, name="c")).engine == "percona"
 
 
+def test_a_short_timeout_is_not_the_engines_fault(world: World, builder: Builder) -> None:
+    """`--timeout 5s` would else have all labs of the next day made of the next engine."""
+    builder.failing.clear()
+    with world.open(at("form.begin", raising(NOT_READY))) as ctx:
+        with pytest.raises(NotReady):
+            up(ctx, SPEC, timeout=ctx.settings.ready_timeout / 2)
+        assert failures.recent(ctx.home) == {}
+
+
 def test_an_image_that_has_formed_here_works(world: World, builder: Builder) -> None:
     """What fails then is another number of nodes, or a busy host: no reason for another engine."""
     builder.failing.clear()
