@@ -153,6 +153,26 @@ def test_a_server_that_answers_nothing_is_given_up_in_time() -> None:
 
 
 @pytest.mark.parametrize(
+    "said", [b"\x00\x00\x00\x00", b"\x01\x00\x00\x00\n", b"\x04\x00\x00\x00\nab\x00"], ids=repr
+)
+def test_what_is_no_greeting_of_a_server_is_no_answer(said: bytes) -> None:
+    """A port may be answered by a server that ends just then, or by another program."""
+    import socket
+
+    def answer(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(said)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, args=[server])
+        thread.start()
+        with pytest.raises(NotReady, match="no SQL at"):
+            ask_sql(Account("lab", "x"), server.getsockname()[1], "SELECT 1", timeout=5)
+        thread.join()
+
+
+@pytest.mark.parametrize(
     ("states", "kind", "page"),
     [(LAB_STATES, LabState, "docs/cli.md"), (NODE_STATES, NodeState, "docs/cli.md")],
 )
