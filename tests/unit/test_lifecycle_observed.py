@@ -24,6 +24,7 @@ from lab.lifecycle.up import up
 from lab.lifecycle.views import LAB_STATES, NODE_STATES, LabState, NodeState, Rows
 from lab.locks import lock
 from lab.names import GuestName
+from lab.wait import Deadline, until
 
 N1, N2, N3 = (GuestName(f"lab-shop-n{number}") for number in (1, 2, 3))
 ROOT = Path(__file__).parents[2]
@@ -129,6 +130,26 @@ def test_many_labs_share_one_limit(world: World) -> None:
             assert time.monotonic() - began < 2.0
         finally:
             over.set()
+
+
+def test_a_node_that_never_ends_its_answer_does_not_take_all_threads(world: World) -> None:
+    """A service is asked ten times a second; who is root in a node decides how it answers."""
+    over = threading.Event()
+    world.answer_timeout = 0.02
+    with world.open() as ctx:
+        up(ctx, named("shop", nodes=1))
+        hung = silent(ctx, lab(ctx, "shop").nodes[0].sql_port, over=over)
+        before = threading.active_count()
+        try:
+            for _ in range(100):
+                assert lab(hung, "shop").state == "unreachable"
+            assert threading.active_count() - before <= 64
+        finally:
+            over.set()
+        world.answer_timeout = 10.0
+        assert until(lambda: threading.active_count() <= before or None, Deadline.after(10))
+    with world.open() as ctx:
+        assert lab(ctx, "shop").state == "ready"
 
 
 def test_a_lab_that_is_being_started(world: World) -> None:
