@@ -2,13 +2,13 @@
 
 Who wants one draws a ticket, a lock that is held while waiting, and is first once no lower ticket
 is held. A ticket is gone when its process is, so nobody waits for the dead. Only who is first
-looks for a free lock; the others sleep until the one before them is gone (after the queue lock of
+looks for a free lock; each of the others waits for the one before it (after the queue lock of
 Craig, Landin and Hagersten).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from lab.errors import Busy
@@ -33,10 +33,12 @@ def is_first(home: Home, kind: LockKind, place: int) -> bool:
     return not any(held(home, kind, _name(number)) for number in _before(home, kind, place))
 
 
-def until_first(home: Home, kind: LockKind, place: int) -> None:
-    """Wait until ``is_first``: as long as those before care to wait."""
+def until_first(
+    home: Home, kind: LockKind, place: int, halt: Callable[[], object] = lambda: None
+) -> None:
+    """Wait until ``is_first``, however long those before wait; ``halt`` as for ``until_free``."""
     for number in _before(home, kind, place):
-        until_free(home, kind, _name(number))
+        until_free(home, kind, _name(number), halt)
 
 
 def ahead(home: Home, kind: LockKind, count: int, place: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -99,8 +100,13 @@ def held(home: Home, kind: LockKind, name: str) -> bool:
             os.close(fd)
 
 
-def until_free(home: Home, kind: LockKind, name: str) -> None:
-    """Return once nobody holds that lock exclusively; the kernel wakes us, nothing is polled."""
+def until_free(
+    home: Home, kind: LockKind, name: str, halt: Callable[[], object] = lambda: None
+) -> None:
+    """Return once no process holds that lock exclusively.
+
+    ``halt`` is called meanwhile, and raises if the lock is no longer wanted.
+    """
     try:
         fd = os.open(home.lock(kind, name), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -108,7 +114,10 @@ def until_free(home: Home, kind: LockKind, name: str) -> None:
     except OSError as error:
         raise unwritable(home.lock(kind, name), error) from error
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH)
+        for _ in attempts(Deadline(math.inf), first=0.005, most=0.05):
+            if _try(fd, fcntl.LOCK_SH):
+                return
+            halt()
     finally:
         os.close(fd)
 

@@ -63,7 +63,7 @@ def _wait(ctx: Context, kind: LockKind, slots: int, place: int, held: ExitStack)
     later.start()
     try:
         with ctx.progress.step("turn", "waiting for a start slot"):
-            until_first(ctx.home, kind, place)
+            until_first(ctx.home, kind, place, ctx.progress.halt)
             for _ in attempts(Deadline.after(PATIENCE), most=0.05):
                 ctx.progress.halt()
                 if take_free(ctx.home, kind, slots, held):

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from lifecycle_world import World, make_template, named
 
+from lab.errors import Interrupted
 from lab.fair import ahead, ticket
 from lab.lifecycle import power, turn
 from lab.lifecycle.context import Context
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
 from lab.locks import LockKind, lock
+from lab.progress import Progress
 
 
 @pytest.fixture
@@ -72,3 +77,22 @@ def test_a_wait_is_reported_in_a_line(world: World) -> None:
             for thread in threads:
                 thread.join(30)
     assert world.notes.count(expected) == 1
+
+
+def test_a_cancelled_job_leaves_the_queue_at_once(world: World) -> None:
+    """Wherever it stands: the room that it has is for others, and a service that ends must end."""
+    began = time.monotonic()
+
+    def halt() -> None:
+        if time.monotonic() - began > 0.3:
+            raise Interrupted("the job was cancelled")
+
+    with world.open() as ctx, ThreadPoolExecutor() as threads, ExitStack() as held:
+        held.enter_context(all_taken(ctx, "boot"))
+        held.enter_context(ticket(ctx.home, "boot"))
+        cancelled = replace(ctx, progress=Progress(halt=halt))
+        waiting = threads.submit(ExitStack().enter_context, turn.turn(cancelled))
+        try:
+            assert isinstance(waiting.exception(5.0), Interrupted)
+        finally:
+            held.close()
