@@ -90,13 +90,13 @@ def broken_stdout() -> bool:
 
 
 def _meant(path: str, extra: str, hint: str) -> str:
-    """A hint where a label was given as an argument, as it is a flag's value; else ``hint``."""
+    """A hint for a label that was given as an argument, not as a flag's value; else ``hint``."""
     flag = {"lab snapshot take": "--label", "lab rollback": "--to"}.get(path)
     return f"did you mean `{flag} {extra}`?" if flag and " " not in extra else hint
 
 
 def _full(error: OSError) -> LabError:
-    """What a write that found no space left was for: our output, or a file."""
+    """The error for a write that found no space left: to our output, or to a file."""
     if error.filename is None and _stdout_full():
         return LabError(f"the output cannot be written: {error.strerror}")
     if error.filename is not None:

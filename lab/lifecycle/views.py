@@ -28,7 +28,7 @@ NODE_STATES: Mapping[NodeState, str] = {
     "not-synced": "in a primary component, but joining, donating or desynced",
     "not-primary": "in no primary component: it refuses statements",
     "unreachable": "its guest runs, but SQL did not answer in time",
-    "running": "its guest runs and was not queried: the lab is being created, or its creation failed",
+    "running": "its guest was not queried: the lab is being created, or its creation failed",
     "paused": "its guest is paused",
     "stopped": "it has no guest",
 }
@@ -195,7 +195,7 @@ class ImageView:
 class TemplateView:
     """A template. ``state``: building, ready, broken; ``warm``: its RAM is restored.
 
-    ``why``: why it is broken, or why its RAM is not restored any more; else empty.
+    ``why``: why it is broken, or why its RAM is no longer restored; else empty.
     """
 
     key: str

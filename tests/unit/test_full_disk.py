@@ -1,4 +1,4 @@
-"""A full disk: looking and removing work, making is refused, and errors name what is full."""
+"""A full disk: queries and removals work, creation is refused, errors name the file system."""
 
 from __future__ import annotations
 

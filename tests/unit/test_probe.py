@@ -79,7 +79,7 @@ def test_no_permission(tmp_path: Path) -> None:
     why, remedy = no_kvm(listed=True, session=True, **there)
     assert why == f"no permission on {cannot}"
     assert "usermod -aG kvm" in remedy
-    # The system's libvirt runs guests as somebody else: what we may does not matter.
+    # The system's libvirt runs guests as another user: our own permissions do not matter.
     assert no_kvm(listed=True, session=False, **there) == ("", "")
 
 
@@ -263,7 +263,7 @@ def test_ram_depends_on_the_kernel_under_kvm(tmp_path: Path) -> None:
 
 
 def test_ram_depends_on_no_user_and_no_path(good: dict[str, Path]) -> None:
-    """Protects exchange: where QEMU is and whom it runs as does not matter to RAM."""
+    """Protects exchange: RAM does not depend on QEMU's path and user."""
     machine, _ = probe(Connection(), accelerator="auto", **good)
     same = [
         replace(machine, run_as=(64055, 108)),

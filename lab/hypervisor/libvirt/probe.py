@@ -23,11 +23,11 @@ def no_kvm(
     cpuinfo: Path = Path("/proc/cpuinfo"),
     device: Path = Path("/dev/kvm"),
 ) -> tuple[str, str]:
-    """Why guests cannot have KVM, and what to do about it; both empty if they can.
+    """Why guests cannot use KVM, and the remedy; both empty if they can.
 
     ``/dev/kvm`` may exist where the processor offers no virtualisation: a guest hangs then.
     So this looks for the processor's flag, as ``kvm-ok`` does. Whether QEMU can use the device
-    is libvirt's to say (``listed``: its capabilities have domains of type kvm): it tries QEMU
+    is decided by libvirt (``listed``: its capabilities have domains of type kvm): it probes QEMU
     as the user that guests run as, once, and again when the device, the kernel or the microcode
     has changed (virQEMUCapsKVMUsable, virQEMUCapsIsValid in src/qemu/qemu_capabilities.c). We may
     be another user than that, unless it is a ``session``.
@@ -108,7 +108,7 @@ def probe(
     cpuinfo: Path = Path("/proc/cpuinfo"),
     device: Path = Path("/dev/kvm"),
 ) -> tuple[Machine, dict[str, str]]:
-    """What guests are made of here, and facts for people; no QEMU is started.
+    """The virtual machine that guests get here, and facts to show; no QEMU is started.
 
     ``accelerator``: ``auto``, ``kvm`` or ``tcg``. Raises HostUnfit if QEMU is missing or
     the accelerator asked for does not work.
@@ -156,11 +156,11 @@ def probe(
 
 
 def depended_on(machine: Machine) -> Machine:
-    """What of the machine RAM depends on, as it will be found after the next boot as well.
+    """The properties of the machine that RAM depends on, with values that survive a reboot.
 
-    Not on where QEMU is, whom it runs as and what confines it: these differ between hosts on
-    which the same RAM can be restored. A host that is emulated itself measures how fast its
-    counter counts, each time a little differently (Linux lets 0.05 per cent pass:
+    Path, user and confinement of QEMU are not among them: they differ between hosts on which the
+    same RAM can be restored. A host that is emulated itself measures the frequency of its time
+    stamp counter at each boot, with a small error (Linux accepts 0.05 per cent:
     quick_pit_calibrate in arch/x86/kernel/tsc.c), so the rate is rounded to 50 MHz.
     """
     rate = round(machine.tsc_khz / 50_000) * 50_000
@@ -168,7 +168,7 @@ def depended_on(machine: Machine) -> Machine:
 
 
 def _hidden(version: int, *, kvm: bool) -> tuple[str, ...]:
-    """Features of the processor that guests are not shown."""
+    """CPU features that are hidden from guests."""
     if kvm:
         # No guest starts guests. With these shown QEMU writes registers that describe nesting,
         # and aborts where a host that is a guest itself refuses them (kvm_init_msrs).
