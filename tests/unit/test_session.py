@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -165,20 +167,27 @@ print(time.monotonic() - began)
 """
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A directory whose path leaves room for a socket (107 bytes), wherever tests keep files."""
+    with tempfile.TemporaryDirectory(prefix="lab-", dir="/tmp") as path:
+        yield Path(path)
+
+
 @needs_root
 @pytest.mark.parametrize("running", [False, True])
-def test_without_a_reaper_it_is_refused_at_once(tmp_path: Path, *, running: bool) -> None:
+def test_without_a_reaper_it_is_refused_at_once(short: Path, *, running: bool) -> None:
     """Protects from the hang where tini is missing, and where a libvirtd runs without it."""
-    (tmp_path / "bin").mkdir()
+    (short / "bin").mkdir()
     for tool in ("sh", "sleep"):
-        (tmp_path / "bin" / tool).symlink_to(shutil.which(tool) or tool)
-    script = REFUSED.replace("sys.argv[1]", repr(str(tmp_path)))
-    script = script.replace("sys.argv[2]", repr(str(tmp_path / "bin")))
+        (short / "bin" / tool).symlink_to(shutil.which(tool) or tool)
+    script = REFUSED.replace("sys.argv[1]", repr(str(short)))
+    script = script.replace("sys.argv[2]", repr(str(short / "bin")))
     if running:
         listen = (
             "(tmp := Path(sys.argv[1]) / 'libvirt').mkdir(); s = socket.socket(socket.AF_UNIX);"
             " s.bind(str(tmp / 'libvirt-sock')); s.listen()"
-        ).replace("sys.argv[1]", repr(str(tmp_path)))
+        ).replace("sys.argv[1]", repr(str(short)))
         script = script.replace("began =", f"{listen}\nbegan =")
     done = below_process_1(sys.executable, "-c", IN_NAMESPACE, script=script)
     what, hint, seconds = done.stdout.splitlines()
