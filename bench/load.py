@@ -1,4 +1,4 @@
-"""sysbench on all nodes of a lab at the same time: what memory and disk a used lab takes."""
+"""sysbench on all nodes of a lab at the same time, to measure memory and disk use under load."""
 
 from __future__ import annotations
 

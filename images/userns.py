@@ -119,7 +119,7 @@ def problem(login: str, uid: int, host: Host = HERE) -> Problem | None:
 
 
 def _grant(login: str, uid: int, host: Host) -> str:
-    """The command that gives the user what is missing, in ranges that are free."""
+    """The command that allocates missing subordinate ids to the user, in unused ranges."""
     words = ["usermod"]
     for path, option in (("etc/subuid", "--add-subuids"), ("etc/subgid", "--add-subgids")):
         text = host.read(path)

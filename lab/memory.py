@@ -31,7 +31,7 @@ def remember(memory: Path, key: str, value: object) -> None:
 
 
 def forget(memory: Path, key: str) -> None:
-    """Keep nothing for ``key``; raises OSError."""
+    """Remove the value for ``key``; raises OSError."""
     known = recall(memory)
     if known.pop(key, None) is not None:
         _write(memory, known)

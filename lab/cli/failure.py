@@ -57,8 +57,8 @@ def report(error: BaseException, app: App) -> int:
         shown = _full(error)
     else:
         shown = LabError(
-            f"this should not happen: {type(error).__name__}: {error}",
-            hint="please report it, with what the same command prints with --debug",
+            f"internal error: {type(error).__name__}: {error}",
+            hint="please report it, with the output of the same command with --debug",
         )
     _write(describe(shown, colour=_colour()))
     return 2 if isinstance(error, _USAGE_ERROR) else shown.exit_code

@@ -23,7 +23,7 @@ NAMES = {"percona": "percona-xtradb-cluster", "mariadb": "mariadb"}
 """What users call an engine, and the recipe of its image."""
 
 TITLES = {"percona-xtradb-cluster": "Percona XtraDB Cluster", "mariadb": "MariaDB with Galera"}
-"""What an engine is called in messages, by the recipe of its image."""
+"""The names of engines in messages, by the recipes of their images."""
 
 OUT_OF_REACH = "Percona's repository is out of reach"
 

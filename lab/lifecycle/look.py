@@ -1,4 +1,4 @@
-"""Looking at labs: what is recorded, what exists, and what the nodes answer now."""
+"""Views of labs: what is recorded, what exists, and the states of nodes now."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ NODE_STATES: Mapping[NodeState, str] = {
     "paused": "its guest is paused",
     "stopped": "it has no guest",
 }
-"""What a node can be, and what that means."""
+"""The states of a node, and their meanings."""
 
 LabState = Literal[
     "ready", "degraded", "not-primary", "unreachable", "starting", "stopped",
@@ -51,7 +51,7 @@ LAB_STATES: Mapping[LabState, str] = {
     "pooled": "ready, and in a warm pool of the service",
     "unrecorded": "missing from the state database; only its guests and volumes exist",
 }
-"""What a lab can be, and what that means."""
+"""The states of a lab, and their meanings."""
 
 READY: tuple[LabState, ...] = ("ready", "pooled")
 """The states of a lab in which every requirement is met."""

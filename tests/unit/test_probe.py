@@ -91,7 +91,7 @@ def test_libvirt_knows_better(tmp_path: Path) -> None:
     assert f"chgrp kvm {there['device']}" in remedy
     machine, _ = probe(Connection(listed=False), accelerator="auto", **there)
     assert (machine.accelerator, machine.why_emulated) == ("tcg", why)
-    with pytest.raises(HostUnfit, match="KVM was asked for, but libvirt says") as unfit:
+    with pytest.raises(HostUnfit, match="KVM is required, but libvirt says") as unfit:
         probe(Connection(listed=False), accelerator="kvm", **there)
     assert remedy in unfit.value.hint
 
@@ -180,7 +180,7 @@ def test_kvm_can_be_declined_and_insisted_on(bad: dict[str, Path], good: dict[st
     machine, facts = probe(Connection(), accelerator="tcg", **good)
     assert machine.accelerator == "tcg"
     assert facts["accelerator"] == "TCG"
-    assert machine.why_emulated == "tcg was asked for"
+    assert machine.why_emulated == "the accelerator is set to tcg"
     with pytest.raises(HostUnfit, match="neither vmx nor svm"):
         probe(Connection(), accelerator="kvm", **bad)
 

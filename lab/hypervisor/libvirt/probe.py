@@ -60,11 +60,11 @@ def host_cpu(
     release: str = "",
     modules: Path = Path("/sys/module"),
 ) -> dict[str, str]:
-    """What of this host the RAM of a guest depends on under KVM, by name.
+    """The properties of this host that the RAM of a guest depends on under KVM, by name.
 
-    Besides the processor that is the kernel: which registers KVM accepts is decided by its code
-    and by the parameter ``nested``. QEMU aborts if one of them is refused (kvm_buf_set_msrs in
-    target/i386/kvm/kvm.c). libvirt drops what it knows of QEMU for the same reasons.
+    Apart from the processor that is the kernel: its code and its parameter ``nested`` decide which
+    registers KVM accepts. QEMU aborts if one of them is refused (kvm_buf_set_msrs in
+    target/i386/kvm/kvm.c). libvirt discards its cached capabilities when these change.
     """
     lines = cpuinfo.read_text(errors="replace").split("\n\n", 1)[0].splitlines()
     values = {name.strip(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
@@ -125,7 +125,7 @@ def probe(
     why, remedy = no_kvm(listed=listed, session=not system, cpuinfo=cpuinfo, device=device)
     if accelerator == "kvm" and why:
         hint = f"{remedy}; or leave the accelerator on auto"
-        raise HostUnfit(f"KVM was asked for, but {why}", hint=hint)
+        raise HostUnfit(f"KVM is required, but {why}", hint=hint)
     use_kvm = not why and accelerator != "tcg"
     version = connection.getVersion()
     models = {model.findtext("model"): model for model in capabilities.findall("host/secmodel")}
@@ -139,7 +139,7 @@ def probe(
         apparmor="apparmor" in models,
         firmware=_firmware(),
         tsc_khz=0 if use_kvm else tsc_khz(cpuinfo.read_text(errors="replace")),
-        why_emulated="" if use_kvm else why or "tcg was asked for",
+        why_emulated="" if use_kvm else why or "the accelerator is set to tcg",
         remedy="" if use_kvm else remedy or "set the accelerator to auto (LAB_ACCELERATOR)",
     )
     facts = {
