@@ -65,10 +65,10 @@ class Result:
     @property
     def line(self) -> str:
         """It in one line."""
-        told = [f"{count} {outcome}" for outcome, count in self.counts.items() if count]
-        told += [f"{self.left_out} left out"] if self.left_out else []
+        parts = [f"{count} {outcome}" for outcome, count in self.counts.items() if count]
+        parts += [f"{self.left_out} left out"] if self.left_out else []
         failed = f", exit status {self.status}" if self.status else ""
-        return f"  {self.part:5} {', '.join(told) or 'no tests'} in {self.seconds:.0f} s{failed}"
+        return f"  {self.part:5} {', '.join(parts) or 'no tests'} in {self.seconds:.0f} s{failed}"
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -84,7 +84,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True)
 class Options:
-    """What is asked for. ``mark``: an expression of markers; ``words``: options of pytest."""
+    """The request. ``mark``: an expression of markers; ``words``: options of pytest."""
 
     everything: bool
     mark: str
@@ -129,7 +129,7 @@ class Options:
 
 
 def command(part: str, options: Options) -> list[str]:
-    """The command that runs a part, empty if nothing of it is asked for."""
+    """The command that runs a part, empty if no test of it is selected."""
     platform, others, rest = options.split()
     if part == "zfs":
         if others and not platform:
@@ -212,7 +212,7 @@ def _end(behind: Beside, began: float, *, interrupted: bool) -> Result:
 
 
 def read_text(text: str, status: int, seconds: float) -> Result:
-    """The result of the part on ZFS, by what it printed: a guest hands no files out."""
+    """The result of the part on ZFS, from its output: no file is copied out of a guest."""
     result = Result("zfs", status, seconds)
     for line in _SUMMARY.findall(text):
         for count, outcome in _COUNTS.findall(line):
@@ -265,9 +265,9 @@ def summary(results: Sequence[Result], options: Options, *, seconds: float) -> s
         if result.status not in (0, INTERRUPTED) and not result.counts["failed"]:
             total["error"] += not result.counts["error"]  # such as a guest that does not boot
     order = ("failed", "passed", "skipped", "xfailed", "xpassed", "error")
-    told = ", ".join(f"{total[outcome]} {outcome}" for outcome in order if total[outcome])
+    sums = ", ".join(f"{total[outcome]} {outcome}" for outcome in order if total[outcome])
     interrupted = any(result.status == INTERRUPTED for result in results)
-    words = f" {told or 'no tests ran'}{', interrupted' if interrupted else ''} in {seconds:.2f}s "
+    words = f" {sums or 'no tests ran'}{', interrupted' if interrupted else ''} in {seconds:.2f}s "
     return "\n".join([*lines, words.center(80, "=")])
 
 

@@ -34,7 +34,7 @@ from lab.wait import Deadline
 STOPPED: Mapping[str, Any] = {
     "state": "stopped", "started": None, "why_cold": "", "ready_seconds": None,
 }  # fmt: skip
-"""What to record of a lab that was stopped: there is no last start to speak of any more."""
+"""What to record of a lab that was stopped: the fields of its last start are cleared."""
 _LOOK_EVERY = 0.4  # seconds, while nodes boot
 
 

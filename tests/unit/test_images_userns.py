@@ -1,4 +1,4 @@
-"""Ordinary users build images: which ids they get, and what they hear where that is not possible.
+"""Image builds of ordinary users: the ids that are mapped, and the errors where that is impossible.
 
 The namespace itself is made by tests/e2e/test_user.py, as a user of this machine.
 """

@@ -91,7 +91,7 @@ def test_a_missing_runtime_directory_is_warned_of(tmp_path: Path) -> None:
 
 
 def test_cautions_reach_people(tmp_path: Path) -> None:
-    """Protects who does not read the documentation: in doctor, and when a lab is made."""
+    """The warnings are shown by `lab doctor`, and by `lab up`."""
     caution = Caution("lingering", "labs end when ann logs out", REMEDY + "ann")
     heard: list[Event] = []
     world = World(tmp_path)

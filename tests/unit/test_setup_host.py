@@ -1,4 +1,4 @@
-"""What `make setup` and `make venv` print where they cannot go further: little, and the remedy."""
+"""What `make setup` and `make venv` print when they fail: little, and the remedy."""
 
 from __future__ import annotations
 

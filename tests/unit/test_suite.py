@@ -66,7 +66,7 @@ def test_the_tier_selects(words: list[str], everything: bool, unit: str, zfs: st
     ],
 )
 def test_named_tests_run_where_they_belong(path: str, parts: set[str]) -> None:
-    """Protects who names a file: it is not handed to a guest that lacks what it needs."""
+    """A test file that is named runs in its own part, not in a guest without its requirements."""
     options = Options.parse([path])
     assert {part for part in suite.PARTS if path in suite.command(part, options)} == parts
 

@@ -1,4 +1,4 @@
-"""The libvirt of an ordinary user: where it is, what it needs, and how long its guests last.
+"""The libvirt of an ordinary user: its socket, its requirements, and what ends its guests.
 
 libvirt starts a user's libvirtd on demand and looks for it in XDG_RUNTIME_DIR. Three things go
 wrong with that: without PAM (su, cron, CI agents) the variable is missing, and a second libvirtd
@@ -25,9 +25,9 @@ from lab.wait import Deadline, attempts
 URI = "qemu:///session"
 
 PROMPT = 0.3
-"""Seconds within which a process 1 that reaps has done so."""
+"""Seconds within which a process 1 that reaps has reaped an orphan."""
 NEVER = 5.0
-"""Seconds after which it is taken for one that never does: some only look every few seconds."""
+"""Seconds after which process 1 is considered not to reap: some look every few seconds only."""
 START = 60.0
 """Seconds that a libvirtd may take to answer: on its first start it probes every emulator."""
 IDLE = 120
@@ -79,13 +79,13 @@ class Login:
 
 
 def prepare(login: Login | None = None) -> None:
-    """See to it that a connection to ``URI`` finds the user's one libvirtd, and that it works.
+    """Make sure that a connection to ``URI`` reaches the user's only libvirtd, and that it works.
 
     Raises HostUnfit where an ended QEMU would never be reaped.
     """
     login = login or Login()
     if login.uid == 0:
-        return  # libvirt leads root to the system's
+        return  # libvirt connects root to the system's daemon
     find_runtime_directory(login)
     if login.systemd:
         return
@@ -96,7 +96,7 @@ def prepare(login: Login | None = None) -> None:
         raise HostUnfit(
             f"process 1 does not reap orphans, and libvirtd (process {daemon}) depends on it:"
             " guests could not be stopped",
-            hint=f"kill {daemon}; lab then starts it below tini",
+            hint=f"kill {daemon}; lab then starts it under tini",
         )
 
 
@@ -112,7 +112,7 @@ def find_runtime_directory(login: Login) -> None:
 
 
 def cautions(login: Login | None = None) -> Iterator[Caution]:
-    """What ends a user's guests before they end them, and how to prevent it."""
+    """What ends a user's guests unexpectedly, or hides them, and how to prevent it."""
     login = login or Login()
     if login.uid == 0 or not login.systemd:
         return
@@ -120,12 +120,12 @@ def cautions(login: Login | None = None) -> Iterator[Caution]:
     if not (login.lingering / login.name).exists():
         yield Caution("lingering", f"labs end when {login.name} logs out", remedy)
     if not login.runtime.is_dir():
-        what = f"{login.runtime} does not exist: after a login, guests started now are not seen"
+        what = f"{login.runtime} does not exist: guests started now are not visible after a login"
         yield Caution("session", what, remedy)
 
 
 def reaps(within: float) -> bool:
-    """Whether an orphan of ours that ended is gone from the process table ``within`` seconds."""
+    """Whether process 1 reaps an ended orphan of ours ``within`` seconds."""
     script = "sleep 0 >/dev/null 2>&1 & echo $!"
     orphan = Path("/proc") / run(["sh", "-c", script], timeout=NEVER).stdout.strip()
     deadline = Deadline.after(within)
@@ -146,7 +146,7 @@ def _start_unless_reaped(login: Login) -> None:
 
 
 def _start(login: Login) -> None:
-    """Start the user's libvirtd as libvirt does, but below an init that reaps; wait for it.
+    """Start the user's libvirtd as libvirt does, but under an init that reaps; wait for it.
 
     ``tini -s`` becomes the parent of all orphans below it. If another process starts one at the
     same time, one of them gets the lock on the pid file and the other ends.
