@@ -116,6 +116,8 @@ def explain(
 
     RecipeFailed if all URLs that failed are below ``own``, the URLs of the recipe's own
     repository: Debian's mirror did answer then.
+    HostUnfit as well if mmdebstrap timed out or was killed: the packages of another recipe would
+    take as long.
     """
     lines = [line for line in output.splitlines() if line.strip()]
     if full_disk(output):
@@ -152,6 +154,14 @@ def explain(
             if gone
             else "check the network; behind a proxy, set http_proxy",
             details=telling[-5:],
+        )
+    if error.status < 0:
+        return HostUnfit(
+            f"installing the packages did not end by itself: {error.details[-1]}"
+            if error.details
+            else f"installing the packages was ended by signal {-error.status}",
+            hint="the network or this host is too slow, or has too little memory: try again",
+            details=lines[-5:],
         )
     return CommandFailed(error.argv, error.status, stderr="\n".join(lines[-10:]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from images.recipe import Recipe
@@ -57,14 +58,19 @@ def reachable_recently(recipe: Recipe, memory: Path, *, timeout: float = TIMEOUT
     if known is not None and 0 <= now - known[0] < _REMEMBERED[bool(known[1])]:
         return bool(known[1])
     if known is not None and not known[1]:
-        remember(memory, url, value=False)  # so that no other process asks meanwhile
+        _remember(memory, url, value=False)  # so that no other process asks meanwhile
 
         def again() -> None:
             if reachable(recipe, timeout=timeout):
-                remember(memory, url, value=True)
+                _remember(memory, url, value=True)
 
         threading.Thread(target=again, name="reachable", daemon=True).start()
         return False
     answer = reachable(recipe, timeout=timeout)
-    remember(memory, url, value=answer)
+    _remember(memory, url, value=answer)
     return answer
+
+
+def _remember(memory: Path, url: str, *, value: bool) -> None:
+    with suppress(OSError):  # a full disk: it is asked again
+        remember(memory, url, value=value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
-from lab.errors import LabError
+from lab.errors import Interrupted, LabError
 
 
 class Undo:
@@ -40,9 +40,10 @@ class Undo:
             what, step = self._steps.pop()
             try:
                 step()
-            except LabError as failed:
+            except (LabError, OSError) as failed:
                 left.append(f"not undone: {what}: {failed}")
         if left and isinstance(error, LabError):
             error.details += (*left, "`lab gc` removes what is left")
         elif left and (error is None or isinstance(error, KeyboardInterrupt)):
-            raise LabError("not everything could be undone", details=left, hint="run `lab gc`")
+            raised = LabError if error is None else Interrupted
+            raise raised("not everything could be undone", details=left, hint="run `lab gc`")

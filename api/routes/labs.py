@@ -61,8 +61,8 @@ def list_labs(
     found = []
     for view in views:
         record = records.get(view.name)
-        if record and record.pool:
-            continue  # nobody's yet
+        if (record and record.pool) or view.state == "pooled":
+            continue  # nobody's yet, or claimed while its nodes were asked
         theirs = record.project if record else ""
         if not caller.sees(theirs) or view.name <= after:
             continue

@@ -70,7 +70,8 @@ class Making:
         if found.state == "creating":
             found = self.client.wait(found.name, timeout=timeout)
         fitting.check(found.name, fitting.of_view(found), self._asked(spec))
-        if found.state in ("stopped", "failed"):
+        halted = any(node.state in ("stopped", "paused") for node in found.nodes)
+        if found.state in ("stopped", "failed") or (halted and found.state != "starting"):
             return self.client.power("start", found.name, timeout=timeout, listener=self.hear)
         return self.client.wait(found.name, timeout=timeout)
 

@@ -8,6 +8,7 @@ and compared; device states are small and always read.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -15,11 +16,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lab.errors import LabError
+from lab.errors import HostUnfit, LabError
 from lab.paths import writing
 
 FORMAT = 3
 _CHUNK = 1 << 20
+_OPEN = (errno.EMFILE, errno.ENFILE)
+_OURS = (*_OPEN, errno.ENOMEM, errno.EACCES, errno.EPERM)
+"""What says nothing about a file: too many are open, no memory is left, it is not for us."""
 
 
 @dataclass(frozen=True)
@@ -104,15 +108,23 @@ def digest(path: Path) -> str:
 
 
 def unharmed(path: Path, wanted: FileFacts, *, read: bool = False) -> None:
-    """Raise Damaged unless ``path`` is still what ``wanted`` says; ``read`` always reads it."""
+    """Raise Damaged unless ``path`` is still what ``wanted`` says; ``read`` always reads it.
+
+    Raises HostUnfit where we cannot look at it.
+    """
     try:
         status = path.stat()
     except OSError as error:
-        raise Damaged(f"{path.name} is gone: {error.strerror}") from None
+        raise _lost(path, error, f"{path.name} is gone: {error.strerror}") from None
     if status.st_size != wanted.size:
         raise Damaged(f"{path.name} has {status.st_size} bytes instead of {wanted.size}")
     touched = (status.st_mtime_ns, status.st_ctime_ns) != (wanted.mtime, wanted.ctime)
-    if (read or touched) and digest(path) != wanted.digest:
+    try:
+        changed = (read or touched) and digest(path) != wanted.digest
+    except OSError as error:
+        why = f"{path.name} cannot be read: {error.strerror}"
+        raise _lost(path, error, why) from None
+    if changed:
         raise Damaged(f"the content of {path.name} has changed")
 
 
@@ -130,7 +142,7 @@ def write(path: Path, manifest: Manifest) -> None:
 
 
 def read(path: Path) -> Manifest:
-    """The manifest at ``path``; raises Damaged."""
+    """The manifest at ``path``; raises Damaged, and HostUnfit where we cannot look at it."""
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if values.pop("format") != FORMAT:
@@ -150,8 +162,21 @@ def read(path: Path) -> Manifest:
         )
         why_cold = str(values.get("why_cold", ""))
         return Manifest(values["key"], values["label"], nodes, why_cold)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        why = f"the template has no readable manifest: {error}"
+        raise _lost(path, error, why) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Damaged(f"the template has no readable manifest: {error}") from None
+
+
+def _lost(path: Path, error: OSError, why: str) -> LabError:
+    """The error for a file that could not be looked at: a busy host harms no template."""
+    if error.errno in _OURS:
+        return HostUnfit(
+            f"{path} cannot be read: {error.strerror}",
+            hint="`ulimit -n` limits how many files may be open" if error.errno in _OPEN else "",
+        )
+    return Damaged(why)
 
 
 def _seal(values: dict[str, Any]) -> str:

@@ -69,6 +69,8 @@ def choose(ctx: Context, plan: Blueprint, spec: LabSpec) -> Choice:
     for name in preferred:
         recipe = load(name)
         failure = failures.of(ctx, recipe)
+        if failure is not None and failure.failed == failures.UNBUILT and _there(ctx, recipe, spec):
+            failure = None  # it was imported since, or built for another profile
         if failure is None and _can_be_had(ctx, recipe, spec):
             return Choice(name, passed and f"{passed}: using {TITLES[name]}{remedy}")
         if not passed and failure is not None:
@@ -228,11 +230,16 @@ def key_for(ctx: Context, plan: Blueprint, spec: LabSpec) -> str:
 
 def _can_be_had(ctx: Context, recipe: Recipe, spec: LabSpec) -> bool:
     """Whether the image of a recipe is there, as the recipe is now, or may be built."""
-    records = ctx.store.images.all()
-    built = {r.key for r in records if r.recipe == recipe.name and r.state == "ready"}
-    profile = ctx.settings.profile_of(spec.profile)
-    if built and images.key_of(recipe, ctx.settings.layout, profile) in built:
+    if _there(ctx, recipe, spec):
         return True
     from images.reachable import reachable_recently
 
     return reachable_recently(recipe, ctx.home.root / "reachable.json")
+
+
+def _there(ctx: Context, recipe: Recipe, spec: LabSpec) -> bool:
+    """Whether the image of a recipe is there, as the recipe is now."""
+    records = ctx.store.images.all()
+    built = {r.key for r in records if r.recipe == recipe.name and r.state == "ready"}
+    profile = ctx.settings.profile_of(spec.profile)
+    return bool(built) and images.key_of(recipe, ctx.settings.layout, profile) in built

@@ -5,9 +5,10 @@ Unless an engine is required, the next one of the blueprint is used during that 
 Only what may be the engine's own fault is recorded. Of an image's build that is CommandFailed (a
 package that cannot be installed, a server that does not initialise) and RecipeFailed (the
 recipe's own repository, its key). Of its first template it is NotReady while the nodes form their
-cluster, and that or CommandFailed while their servers are prepared for the capture. All other
-failures are the host's, and the next engine would fail as well: no space, memory or permission, a
-missing tool, Debian's mirror out of reach, storage or a hypervisor that fails, an interrupt.
+cluster, and that or CommandFailed while their servers are prepared for the capture; NotReady only
+if the nodes had the time that the settings give them. All other failures are the host's, and the
+next engine would fail as well: no space, memory or permission, a missing tool, Debian's mirror out
+of reach, storage or a hypervisor that fails, an interrupt.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ from lab.paths import Home
 LASTS = 86_400.0
 """Seconds for which a failed engine is not retried automatically."""
 
+UNBUILT = "could not be built"
+"""How an engine failed whose image was not made; that is no matter where the image is there."""
+
 
 @dataclass(frozen=True)
 class Failure:
-    """How an engine failed: "could not be built", or "could not form a cluster".
+    """How an engine failed: ``UNBUILT``, or "could not form a cluster".
 
     ``step``: the innermost; ``content``: the key of the recipe's content at that time: a changed
     recipe is retried.

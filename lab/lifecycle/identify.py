@@ -134,15 +134,21 @@ def _send(ctx: Context, node: Node, message: Callable[[], bytes], deadline: Dead
     The guest's program retries by itself for ten seconds; on a busy host a cluster may take
     longer. All items may be repeated. Raises NotReady or CommandFailed.
     """
+    refused: CommandFailed | None = None
     for _ in attempts(deadline, first=_AGAIN):
         ctx.progress.halt()
+        if refused is not None and deadline.passed:
+            break  # no time for an answer is left, and that would hide the reason
         try:
             ctx.hypervisor.channel(node.guest).personalise(message(), timeout=deadline.left)
         except CommandFailed as error:
-            if deadline.passed or not _PASSES.search(error.stderr):
+            if not _PASSES.search(error.stderr):
                 raise
-            continue
-        return
+            refused = error
+        else:
+            return
+    if refused is not None:
+        raise refused
 
 
 def renew(

@@ -234,7 +234,7 @@ def _build(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
             log = ctx.home.image_log(key)
             layout = ctx.settings.layout
             kinds = (CommandFailed, RecipeFailed)
-            with failures.recorded(ctx, recipe, "could not be built", log, *kinds):
+            with failures.recorded(ctx, recipe, failures.UNBUILT, log, *kinds):
                 made = ctx.build(recipe, out, layout=layout, progress=ctx.progress, log=log)
             publish(ctx, key, made, profile, {})
         _is_ready(ctx, key, made, time.time() - began)

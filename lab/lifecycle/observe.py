@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from lab.state.records import LabRecord
 
 _THREADS = 256
+_UNANSWERED = 64
+"""Questions to one node that may wait for an answer at the same time, more than a service has
+callers: a node that answers byte by byte keeps each for as long as it likes."""
 _SERVING = ("ready", "degraded", "not-synced")
 """States of nodes that are in a primary component."""
 
@@ -44,6 +49,10 @@ class Observed:
 
 Key = tuple[str, str]
 """A lab and a node of it, by their names."""
+
+_asked: Counter[Key] = Counter()
+"""How many questions to each node wait for an answer now, in all threads."""
+_guard = threading.Lock()
 
 
 def observe(
@@ -146,7 +155,8 @@ def _answers(
     """The answers that came before ``deadline``.
 
     The threads are daemons: one whose node does not answer outlives us by its socket's timeout,
-    and keeps neither the command nor the service from ending.
+    and keeps neither the command nor the service from ending. A node to which ``_UNANSWERED``
+    questions wait for an answer is not asked again.
     """
     if not questions:
         return {}
@@ -161,7 +171,9 @@ def _answers(
                 key, question = todo.get_nowait()
             except queue.Empty:
                 return
-            done.put((key, question()))
+            with _counted(key) as allowed:
+                if allowed:
+                    done.put((key, question()))
 
     for number in range(min(_THREADS, len(questions))):
         threading.Thread(target=work, name=f"observe-{number}", daemon=True).start()
@@ -173,3 +185,18 @@ def _answers(
             break
         found[key] = answer
     return found
+
+
+@contextmanager
+def _counted(key: Key) -> Iterator[bool]:
+    """Whether one more question to a node may wait for an answer; it counts during the block."""
+    with _guard:
+        allowed = _asked[key] < _UNANSWERED
+        _asked[key] += 1
+    try:
+        yield allowed
+    finally:
+        with _guard:
+            _asked[key] -= 1
+            if not _asked[key]:
+                del _asked[key]

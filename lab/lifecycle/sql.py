@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import struct
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -12,6 +13,9 @@ import pymysql.cursors
 from lab.errors import CommandFailed, NotReady
 from lab.lifecycle.views import Rows
 from lab.names import LOOPBACK
+
+_FAILURES = (pymysql.err.MySQLError, OSError, struct.error, IndexError, ValueError)
+"""What the client raises: the last three for an answer that is cut, or is none of a server."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ def ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
             ssl=_tls(account) if account.ca else None,
             ssl_disabled=not account.ca,
         )
-    except (pymysql.err.MySQLError, OSError) as error:
+    except _FAILURES as error:
         raise NotReady(f"no SQL at {account.host}:{port}", details=[_text(error)]) from None
     try:
         with connection.cursor(pymysql.cursors.Cursor) as cursor:
@@ -58,7 +62,7 @@ def ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
         if error.args and error.args[0] in (2006, 2013):
             raise NotReady("the server closed the connection", details=[_text(error)]) from None
         raise CommandFailed(["SQL"], _code(error), stderr=_text(error)) from None
-    except (pymysql.err.MySQLError, OSError) as error:
+    except _FAILURES as error:
         raise CommandFailed(["SQL"], _code(error), stderr=_text(error)) from None
     finally:
         with suppress(pymysql.err.MySQLError, OSError):

@@ -293,11 +293,13 @@ def _make(
             CLOCK_OFFSET,
             (lambda node: memory_file(ctx, node, spec.size.memory)) if warm else None,
         )
+        # A time that the user chose may be too short for any engine.
+        late = (NotReady,) if timeout >= ctx.settings.ready_timeout else ()
         with turn(ctx):
-            with _engines_failure(ctx, image, spec, NotReady):
+            with _engines_failure(ctx, image, spec, *late):
                 form(ctx, formation, timeout)
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
-                with _engines_failure(ctx, image, spec, NotReady, CommandFailed):
+                with _engines_failure(ctx, image, spec, *late, CommandFailed):
                     rehearse(ctx, nodes, timeout=timeout)
                 if warm:
                     _check_clocks(ctx, nodes)

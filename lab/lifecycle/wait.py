@@ -21,23 +21,24 @@ _LOOK_EVERY = 0.1  # seconds
 def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
     """Return once every node can be used.
 
-    Raises NotFound, and NotReady: after ``timeout`` seconds, or at once if nobody works on it.
+    Raises NotFound, and NotReady: after ``timeout`` seconds, or at once if no command works on it.
     """
     deadline = Deadline.after(timeout)
     for _ in attempts(deadline, first=_LOOK_EVERY):
         # In this order: who finishes in between has left another state.
         working = held(ctx.home, "lab", name)
         found = lab(ctx, name)
-        if found.state != "creating":
-            break
+        if found.state != "creating" and not (working and found.state == "stopped"):
+            break  # a command that works on a stopped lab may start it, and wait for a slot
         if not working:
             raise NotReady(
                 f"the lab {name} will not get ready: the command that was making it has ended",
                 hint=f"`lab up` makes it anew, `lab down {name}` removes what is left",
             )
     else:
+        doing = "being made" if found.state == "creating" else found.state
         raise NotReady(
-            f"the lab {name} is still being made after {timeout:g} s",
+            f"the lab {name} is still {doing} after {timeout:g} s",
             hint="`--timeout` waits longer",
         )
     if found.state == "unrecorded":

@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
+from sqlalchemy.pool import NullPool
 
 from lab.errors import Conflict, HostUnfit, LabError
 from lab.locks import lock
@@ -192,7 +193,8 @@ class Database:
 
     def _translated(self, error: DBAPIError) -> LabError:
         said = str(error.orig).strip()
-        if self._path is not None and ("is full" in said or self._home.full):
+        busy = any(word in said for word in _BUSY)
+        if self._path is not None and ("is full" in said or (self._home.full and not busy)):
             return no_space(self._path)
         if not self._sqlite:
             if isinstance(error, OperationalError | ProgrammingError):
@@ -204,6 +206,7 @@ class Database:
         return LabError(f"{self.where} failed: {said}", hint="`--debug` shows where")
 
 
+_BUSY = ("is locked", "is busy")
 _SQLITE_ERRORS: tuple[tuple[tuple[str, ...], type[LabError], str, str], ...] = (
     (
         ("unable to open", "readonly", "permission", "disk I/O"),
@@ -211,7 +214,7 @@ _SQLITE_ERRORS: tuple[tuple[tuple[str, ...], type[LabError], str, str], ...] = (
         "cannot be used",
         "set LAB_HOME to a directory you may write to, or become its owner",
     ),
-    (("is locked", "is busy"), Conflict, "is busy", "try again; another lab process writes to it"),
+    (_BUSY, Conflict, "is busy", "try again; another lab process writes to it"),
     (
         ("not a database", "malformed"),
         LabError,
@@ -222,15 +225,15 @@ _SQLITE_ERRORS: tuple[tuple[tuple[str, ...], type[LabError], str, str], ...] = (
 
 
 def _engine(url: URL, *, alone: bool = False) -> Engine:
-    """``alone``: no other process may use an SQLite file meanwhile."""
+    """``alone``: no other process may use an SQLite file during a transaction."""
     # Parameters are hidden, as passwords are among them and tracebacks show them.
     if url.get_backend_name() != "sqlite":
         engine = create_engine(url, pool_pre_ping=True, hide_parameters=True)
         event.listen(engine, "begin", _begin_postgresql)
         return engine
-    engine = create_engine(
-        url, connect_args={"timeout": BUSY_TIMEOUT}, max_overflow=-1, hide_parameters=True
-    )
+    # Alone, a connection that is kept would keep all others out for as long as we run.
+    how: dict[str, Any] = {"poolclass": NullPool} if alone else {"max_overflow": -1}
+    engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT}, hide_parameters=True, **how)
     if alone:
         event.listen(engine, "connect", _connected_alone)
     event.listen(engine, "connect", _connected_sqlite)

@@ -118,6 +118,29 @@ def test_doctor_says_what_is_full(tmp_path: Path) -> None:
     assert "internal error" not in done.stdout + done.stderr
 
 
+def test_a_service_keeps_nobody_out_of_the_state(tmp_path: Path) -> None:
+    """One that was started on a full disk runs on; `lab down` and its own threads get in."""
+    code = (
+        "import sys, time; from pathlib import Path; from lab.paths import Home\n"
+        "from lab.state.store import Store; from full_disk_child import fill\n"
+        "home = Home(Path(sys.argv[1])); (home.root / 'reserve').touch()\n"
+        "with Store(home) as first: first.labs.all()\n"
+        "fill(home.root / 'fill')\n"
+        "with Store(home) as service, Store(home) as command:\n"
+        "    service.labs.all(); began = time.monotonic()\n"
+        "    command.labs.all(); service.labs.all()\n"
+        "    assert service._database._alone and command._database._alone\n"
+        "    assert time.monotonic() - began < 5\n"
+    )
+    root = tmp_path / "small"
+    root.mkdir()
+    skip_unless_mountable(root)
+    done = run(
+        small(root, sys.executable, "-c", code, str(root)), PYTHONPATH=f"{HERE}:{HERE.parents[1]}"
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_help_to_a_full_device(tmp_path: Path) -> None:
     """Neither help nor a list that cannot be written is an internal error."""
     env = {**os.environ, "LAB_HOME": str(tmp_path), "LAB_HYPERVISOR": "fake", "LAB_STORAGE": "fake"}

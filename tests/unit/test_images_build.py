@@ -59,6 +59,15 @@ def test_unknown_package_is_not_blamed_on_the_network() -> None:
     assert bootstrap.explain(FAILED, BROKEN).details == (BROKEN,)
 
 
+@pytest.mark.parametrize("said", ["no result after 1800 s", ""], ids=["time", "kill"])
+def test_a_slow_line_and_a_kill_are_the_hosts(said: str) -> None:
+    """They are not recorded as the recipe's fault, and the reason is shown."""
+    error = bootstrap.explain(CommandFailed(["mmdebstrap"], -9, stderr=said), "I: installing...")
+    assert type(error) is HostUnfit
+    assert said in error.what
+    assert error.details == ("I: installing...",)
+
+
 OWN = ("http://own/pxc/apt", "http://own/more/apt")
 OWN_GONE = "E: Failed to fetch http://own/pxc/apt/pool/x.deb  404  Not Found [IP: 1.2.3.4 80]"
 OWN_REFUSED = REFUSED.replace("http://m/x", "http://own/more/apt/dists/trixie/InRelease")

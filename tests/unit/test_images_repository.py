@@ -219,6 +219,13 @@ def test_answers_are_remembered(served: Served, tmp_path: Path) -> None:
     assert reachable_recently(load("mariadb"), memory)
 
 
+def test_an_answer_that_cannot_be_remembered_is_an_answer(served: Served, tmp_path: Path) -> None:
+    """On a full disk `lab up --dry-run` and the pools would else fail over a cache."""
+    memory = tmp_path / "none" / "reachable.json"
+    assert reachable_recently(percona(served), memory)
+    assert not reachable_recently(percona(served, suite="other"), memory)
+
+
 def test_a_remembered_answer_needs_no_http(tmp_path: Path) -> None:
     """A warm `lab up` has no 20 ms for modules that it does not use."""
     code = (

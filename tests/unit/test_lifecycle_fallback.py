@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,19 @@ def test_an_interrupt_while_the_next_is_built_keeps_the_record(
     assert builder.tries == [PERCONA, "mariadb", "mariadb"]
 
 
+def test_an_image_that_is_there_is_used(ctx: Context, builder: Builder) -> None:
+    """A build that failed is no matter once the image was imported, or for another profile."""
+    builder.failing.clear()
+    up(ctx, SPEC)
+    log = ctx.home.root / "log"
+    with (
+        suppress(CommandFailed),
+        failures.recorded(ctx, load(PERCONA), failures.UNBUILT, log, CommandFailed),
+    ):
+        raise BROKEN
+    assert up(ctx, replace(SPEC, name="b")).engine == "percona"
+
+
 def test_templates_pools_and_previews_do_the_same(
     world: World, ctx: Context, builder: Builder
 ) -> None:
@@ -251,6 +265,15 @@ def test_a_first_template_that_does_not_form(world: World, builder: Builder) -> 
         assert up(ctx, replace(SPEC, name="b")).engine == "mariadb"
         image.build(ctx, PERCONA)
         assert up(ctx, replace(SPEC, name="c")).engine == "percona"
+
+
+def test_a_short_timeout_is_not_the_engines_fault(world: World, builder: Builder) -> None:
+    """`--timeout 5s` would else have all labs of the next day made of the next engine."""
+    builder.failing.clear()
+    with world.open(at("form.begin", raising(NOT_READY))) as ctx:
+        with pytest.raises(NotReady):
+            up(ctx, SPEC, timeout=ctx.settings.ready_timeout / 2)
+        assert failures.recent(ctx.home) == {}
 
 
 def test_an_image_that_has_formed_here_works(world: World, builder: Builder) -> None:

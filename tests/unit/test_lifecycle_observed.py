@@ -24,6 +24,7 @@ from lab.lifecycle.up import up
 from lab.lifecycle.views import LAB_STATES, NODE_STATES, LabState, NodeState, Rows
 from lab.locks import lock
 from lab.names import GuestName
+from lab.wait import Deadline, until
 
 N1, N2, N3 = (GuestName(f"lab-shop-n{number}") for number in (1, 2, 3))
 ROOT = Path(__file__).parents[2]
@@ -131,6 +132,26 @@ def test_many_labs_share_one_limit(world: World) -> None:
             over.set()
 
 
+def test_a_node_that_never_ends_its_answer_does_not_take_all_threads(world: World) -> None:
+    """A service is asked ten times a second; who is root in a node decides how it answers."""
+    over = threading.Event()
+    world.answer_timeout = 0.02
+    with world.open() as ctx:
+        up(ctx, named("shop", nodes=1))
+        hung = silent(ctx, lab(ctx, "shop").nodes[0].sql_port, over=over)
+        before = threading.active_count()
+        try:
+            for _ in range(100):
+                assert lab(hung, "shop").state == "unreachable"
+            assert threading.active_count() - before <= 64
+        finally:
+            over.set()
+        world.answer_timeout = 10.0
+        assert until(lambda: threading.active_count() <= before or None, Deadline.after(10))
+    with world.open() as ctx:
+        assert lab(ctx, "shop").state == "ready"
+
+
 def test_a_lab_that_is_being_started(world: World) -> None:
     """The recorded state is `stopped` until the start has ended; the observed one is not."""
     with world.open() as ctx:
@@ -150,6 +171,26 @@ def test_a_server_that_answers_nothing_is_given_up_in_time() -> None:
         with pytest.raises(NotReady):
             ask_sql(Account("lab", "x"), server.getsockname()[1], "SELECT 1", timeout=0.4)
         assert time.monotonic() - began < 1.0
+
+
+@pytest.mark.parametrize(
+    "said", [b"\x00\x00\x00\x00", b"\x01\x00\x00\x00\n", b"\x04\x00\x00\x00\nab\x00"], ids=repr
+)
+def test_what_is_no_greeting_of_a_server_is_no_answer(said: bytes) -> None:
+    """A port may be answered by a server that ends just then, or by another program."""
+    import socket
+
+    def answer(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(said)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, args=[server])
+        thread.start()
+        with pytest.raises(NotReady, match="no SQL at"):
+            ask_sql(Account("lab", "x"), server.getsockname()[1], "SELECT 1", timeout=5)
+        thread.join()
 
 
 @pytest.mark.parametrize(

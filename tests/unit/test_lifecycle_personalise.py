@@ -5,22 +5,27 @@ from __future__ import annotations
 import math
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from lifecycle_world import World, make_template, named
 
-from lab.errors import CommandFailed
+from lab.errors import CommandFailed, NotReady
 from lab.guest import identity
 from lab.hypervisor.fake import FakeHypervisor
 from lab.hypervisor.fake_inside import Inside
 from lab.lifecycle import power, snapshot
 from lab.lifecycle.context import Context
+from lab.lifecycle.identify import _send
 from lab.lifecycle.look import lab
+from lab.lifecycle.nodes import Node
 from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
 from lab.names import GuestName, Owner
+from lab.wait import Deadline
 
 N1, N2 = GuestName("lab-shop-n1"), GuestName("lab-shop-n2")
 
@@ -85,6 +90,30 @@ def test_a_cluster_that_stays_not_primary_is_given_up_in_time(world: World) -> N
         assert "WSREP has not yet prepared" in "".join(failed.value.details)
         assert 0.9 < time.monotonic() - began < 10
         assert ctx.store.labs.find("shop") is None
+
+
+class Refusing:
+    """A node's channel whose cluster is not primary; like a real one, it takes time to answer."""
+
+    def personalise(self, message: bytes, *, timeout: float) -> None:
+        del message
+        if timeout < 0.1:
+            raise NotReady("no answer in time")
+        time.sleep(0.1)
+        raise CommandFailed(["personalise"], 1, stderr="WSREP has not yet prepared node")
+
+
+def test_an_attempt_without_time_does_not_hide_the_servers_reason(world: World) -> None:
+    """What was refused until the deadline is raised, and never taken as done."""
+
+    class Hypervisor:
+        def channel(self, guest: GuestName) -> Refusing:
+            del guest
+            return Refusing()
+
+    node, refusing = Node(Owner("lab", "shop"), "n1", 1, "member"), cast("Any", Hypervisor())
+    with world.open() as ctx, pytest.raises(CommandFailed, match="personalise"):
+        _send(replace(ctx, hypervisor=refusing), node, lambda: b"", Deadline.after(0.3))
 
 
 def known(ctx: Context) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +16,7 @@ from lifecycle_world import SPEC, World, make_template, named
 from lab.errors import Conflict, HostUnfit, NotFound
 from lab.hypervisor import Capabilities
 from lab.hypervisor.fake import FakeHypervisor
-from lab.lifecycle import image, power, template
+from lab.lifecycle import captured, image, power, template
 from lab.lifecycle.context import Context
 from lab.lifecycle.down import down
 from lab.lifecycle.gc import gc
@@ -147,6 +149,28 @@ def test_a_damaged_template_is_made_anew(world: World, damage: Damage) -> None:
         down(ctx, "shop")
     assert any("is not used" in note for note in world.notes)
     assert world.there() == before, "nothing of the damaged one is left"
+
+
+def test_a_host_without_free_file_handles_harms_no_template(world: World) -> None:
+    """A busy service would else form all of its templates again, for minutes each."""
+    with world.open() as ctx:
+        make_template(ctx)
+        (found,) = template.templates(ctx)
+        manifest = captured.read(ctx.home.manifest(found.key))
+        state = ctx.home.device_state(found.key, "n1")
+        facts = manifest.nodes[0].state
+        assert facts is not None
+        usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+        next_ = os.open(os.devnull, os.O_RDONLY)
+        os.close(next_)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (next_, usual[1]))
+            with pytest.raises(HostUnfit, match="Too many open files"):
+                captured.read(ctx.home.manifest(found.key))
+            with pytest.raises(HostUnfit, match="Too many open files"):
+                captured.unharmed(state, facts, read=True)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, usual)
 
 
 @pytest.mark.parametrize("damage", [_flip_state, _lose_manifest, _truncate_ram])

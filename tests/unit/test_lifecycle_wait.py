@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from lifecycle_world import World, codes, in_process, make_lab, make_template
 
 from lab.errors import NotReady
+from lab.lifecycle import power
+from lab.lifecycle.turn import slots_here
 from lab.lifecycle.wait import wait
-from lab.locks import lock
+from lab.locks import held, lock
 from lab.state.records import LabRecord
 from lab.wait import Deadline, until
 
@@ -45,6 +48,24 @@ def test_a_lab_that_is_being_made_is_waited_for(world: World) -> None:
         assert until(lambda: ctx.store.labs.find("shop"), Deadline.after(10)) is not None
         assert wait(ctx, "shop", timeout=20).state == "ready"
     assert codes([maker]) == [0]
+
+
+def test_a_start_that_waits_for_a_slot_is_waited_for(world: World) -> None:
+    """Minutes may pass before the first node boots: the lab is stopped, and about to be started."""
+    with world.open() as ctx:
+        make_lab(ctx)
+        power.stop(ctx, "shop")
+        with pytest.raises(NotReady, match="is stopped"):
+            wait(ctx, "shop", timeout=20)
+        with ExitStack() as slots:
+            for number in range(slots_here()):
+                slots.enter_context(lock(ctx.home, "boot", str(number)))
+            starter = in_process(world, lambda own: power.start(own, "shop", timeout=20))
+            assert until(lambda: held(ctx.home, "lab", "shop") or None, Deadline.after(10))
+            with pytest.raises(NotReady, match="still stopped after"):
+                wait(ctx, "shop", timeout=0.5)
+        assert wait(ctx, "shop", timeout=20).state == "ready"
+    assert codes([starter]) == [0]
 
 
 def test_time_is_up_while_it_is_being_made(world: World) -> None:

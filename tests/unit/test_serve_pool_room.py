@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,9 @@ from serve_world import BODY, MEMORY, site
 
 from api.poolkeeper import PoolKeeper
 from lab.errors import InvalidSpec
-from lab.lifecycle.context import Context
+from lab.lifecycle.context import Context, open_context
+from lab.lifecycle.sql import Account
+from lab.lifecycle.views import Rows
 from lab.names import EVERYWHERE
 from lab.poolfile import WarmPool, parse
 from lab.settings import Settings
@@ -178,3 +182,35 @@ def test_a_member_that_comes_while_the_pool_is_looked_at(tmp_path: Path) -> None
         until_full(here, 1)
         assert len(members(here)) == 1
         assert [job.kind for job in jobs.latest()] == ["fill"]
+
+
+def test_a_lab_that_is_claimed_while_labs_are_listed(tmp_path: Path) -> None:
+    """A list is made for as long as nodes may take to answer; what happens then breaks none."""
+    asked, answer = threading.Event(), threading.Event()
+    answer.set()
+
+    @contextmanager
+    def opener(settings: Settings) -> Iterator[Context]:
+        with open_context(settings) as ctx:
+
+            def sql(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
+                waits = not answer.is_set() and not asked.is_set()
+                asked.set()
+                if waits:
+                    answer.wait(10)
+                return ctx.sql(account, port, statement, timeout=timeout)
+
+            yield replace(ctx, sql=sql)
+
+    with site(tmp_path, opener, pool=(pool(1),)) as here, ThreadPoolExecutor() as threads:
+        until_full(here, 1)
+        asked.clear()
+        answer.clear()
+        listed = threads.submit(here.ask, "GET", "/v1/labs")
+        assert asked.wait(10)
+        claimed = here.ask("POST", "/v1/labs?wait=30", BODY).json()
+        answer.set()
+        assert listed.result().status_code == 200, listed.result().text
+        assert [lab["name"] for lab in here.ask("GET", "/v1/labs").json()["items"]] == [
+            claimed["name"]
+        ]
