@@ -63,6 +63,18 @@ def test_a_runtime_directory_of_somebody_else_is_not_taken(tmp_path: Path) -> No
         assert "XDG_RUNTIME_DIR" not in user.environ
 
 
+@needs_root
+@pytest.mark.parametrize("own", [True, False])
+def test_a_runtime_directory_that_su_passed_on_is_not_kept(tmp_path: Path, *, own: bool) -> None:
+    """Protects who becomes another user without a login: libvirt would be refused its socket."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 54321, -1)
+    user = login(tmp_path, runtime=own, XDG_RUNTIME_DIR=str(theirs))
+    find_runtime_directory(user)
+    assert user.environ.get("XDG_RUNTIME_DIR") == (str(user.runtime) if own else None)
+
+
 def login_of(path: Path, **what: bool) -> Login:
     path.mkdir()
     return login(path, **what)  # type: ignore[arg-type]  # only flags
@@ -170,6 +182,7 @@ print(time.monotonic() - began)
 def test_without_a_reaper_it_is_refused_at_once(tmp_path: Path, *, running: bool) -> None:
     """Protects from the hang where tini is missing, and where a libvirtd runs without it."""
     (tmp_path / "bin").mkdir()
+    os.chown(tmp_path, 12345, -1)
     for tool in ("sh", "sleep"):
         (tmp_path / "bin" / tool).symlink_to(shutil.which(tool) or tool)
     script = REFUSED.replace("sys.argv[1]", repr(str(tmp_path)))

@@ -101,14 +101,25 @@ def prepare(login: Login | None = None) -> None:
 
 
 def find_runtime_directory(login: Login) -> None:
-    """Set XDG_RUNTIME_DIR as a login does, where it is missing and the directory is there."""
-    there = login.runtime
-    if (
-        not login.environ.get("XDG_RUNTIME_DIR")
-        and there.is_dir()
-        and there.stat().st_uid == login.uid
-    ):
+    """Set XDG_RUNTIME_DIR as a login does: where it is missing, or another user's.
+
+    ``su`` without ``-``, and ``sudo -E``, keep that of the user who calls them.
+    """
+    there, named = login.runtime, login.environ.get("XDG_RUNTIME_DIR")
+    if named and _owner(Path(named)) in (None, login.uid):
+        return
+    if _owner(there) == login.uid:
         login.environ["XDG_RUNTIME_DIR"] = str(there)
+    else:
+        login.environ.pop("XDG_RUNTIME_DIR", None)
+
+
+def _owner(directory: Path) -> int | None:
+    """The uid of a directory's owner, None if it is not there."""
+    try:
+        return directory.stat().st_uid
+    except OSError:
+        return None
 
 
 def cautions(login: Login | None = None) -> Iterator[Caution]:
