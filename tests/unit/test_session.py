@@ -203,6 +203,47 @@ def test_without_a_reaper_it_is_refused_at_once(tmp_path: Path, *, running: bool
         assert "tini" in hint
 
 
+STARTED = """
+import os, sys
+from pathlib import Path
+from lab.hypervisor.libvirt import session
+home = sys.argv[1]
+os.environ["PATH"] = f"{home}/bin:" + os.environ["PATH"]
+environ = {"HOME": home, "PATH": os.environ["PATH"], "LAB_TOKEN": "secret", "LANG": "de_DE.UTF-8"}
+session.prepare(session.Login(12345, environ, Path(home) / "run"))
+print((Path(home) / "seen").read_text())
+"""
+DAEMON = """#!{python}
+import os, socket, time
+listener = socket.socket(socket.AF_UNIX)
+with open(os.environ["HOME"] + "/seen", "w") as seen:
+    print(os.getcwd(), sorted(os.environ), os.environ["LC_ALL"], file=seen)
+listener.bind(os.environ["HOME"] + "/.cache/libvirt/libvirt-sock")
+listener.listen()
+time.sleep(60)
+"""
+
+
+@needs_root
+def test_the_daemon_gets_what_libvirt_would_give_it(tmp_path: Path) -> None:
+    """Protects secrets: the daemon outlives the command whose environment holds them."""
+    for name, text in (
+        ("tini", '#!/bin/sh\nshift 2\nexec "$@"\n'),
+        ("libvirtd", DAEMON.format(python=sys.executable)),
+    ):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(text)
+        program.chmod(0o755)
+    script = STARTED.replace("sys.argv[1]", repr(str(tmp_path)))
+    done = below_process_1(sys.executable, "-c", IN_NAMESPACE, script=script)
+    directory, _, rest = done.stdout.partition(" ")
+    assert directory == "/", done
+    assert "['HOME', 'LC_ALL', 'PATH'" in rest
+    assert "LAB_" not in rest
+    assert rest.split()[-1] == "C"
+
+
 def test_the_system_s_libvirt_is_for_root(tmp_path: Path) -> None:
     """Protects ordinary users from errors in the middle: files of QEMU's user cannot be theirs."""
     pytest.importorskip("libvirt", reason="no libvirt-python")

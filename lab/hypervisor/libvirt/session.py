@@ -35,6 +35,12 @@ IDLE = 120
 
 _REAPERS = frozenset({"tini", "dumb-init", "catatonit"})
 """Programs that reap what is below them (/proc/PID/comm), other than a process 1."""
+_PASSED_ON = (
+    "PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD",
+    "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR",
+)  # fmt: skip
+"""What libvirt lets a libvirtd that it starts have of the environment (virCommandAddEnvPassCommon,
+virNetSocketForkDaemon). The daemon outlives the command, whose secrets are no business of it."""
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid; see unix(7), SO_PEERCRED
 
 
@@ -170,7 +176,8 @@ def _start(login: Login) -> None:
             ["setsid", "--fork", "tini", "-s", "--", *daemon],
             timeout=START,
             log=sink,
-            env=login.environ,
+            cwd=Path("/"),
+            env={n: login.environ[n] for n in _PASSED_ON if n in login.environ} | {"LC_ALL": "C"},
         )
     for _ in attempts(Deadline.after(START), first=0.02, most=0.2):
         if _listener(login.socket) is not None:
