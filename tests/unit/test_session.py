@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -201,6 +202,23 @@ def test_without_a_reaper_it_is_refused_at_once(tmp_path: Path, *, running: bool
         assert hint.startswith("kill ")
     else:
         assert "tini" in hint
+
+
+@needs_root
+def test_a_daemon_that_cannot_be_seen_is_used(tmp_path: Path) -> None:
+    """Protects who shares a socket with a container: which process 1 it has is not known there.
+
+    Its process id is 0 then, and the remedy must not be to kill that.
+    """
+    os.chown(tmp_path, 12345, -1)
+    (tmp_path / "libvirt").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "libvirt/libvirt-sock"))
+        listener.listen()
+        script = REFUSED.replace("sys.argv[1]", repr(str(tmp_path)))
+        script = script.replace("sys.argv[2]", repr(os.environ["PATH"]))
+        done = below_process_1(sys.executable, "-c", IN_NAMESPACE, script=script)
+    assert float(done.stdout) < 4, done
 
 
 STARTED = """

@@ -98,7 +98,7 @@ def prepare(login: Login | None = None) -> None:
     daemon = _listener(login.socket)
     if daemon is None:
         _start_unless_reaped(login)
-    elif _REAPERS.isdisjoint(_above(daemon)) and not reaps(NEVER):
+    elif daemon and _REAPERS.isdisjoint(_above(daemon)) and not reaps(NEVER):
         raise HostUnfit(
             f"process 1 does not reap orphans, and libvirtd (process {daemon}) depends on it:"
             " guests could not be stopped",
