@@ -7,6 +7,8 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -178,21 +180,28 @@ print(time.monotonic() - began)
 """
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A directory whose path leaves room for a socket (107 bytes), wherever tests keep files."""
+    with tempfile.TemporaryDirectory(prefix="lab-", dir="/tmp") as path:
+        yield Path(path)
+
+
 @needs_root
 @pytest.mark.parametrize("running", [False, True])
-def test_without_a_reaper_it_is_refused_at_once(tmp_path: Path, *, running: bool) -> None:
+def test_without_a_reaper_it_is_refused_at_once(short: Path, *, running: bool) -> None:
     """Protects from the hang where tini is missing, and where a libvirtd runs without it."""
-    (tmp_path / "bin").mkdir()
-    os.chown(tmp_path, 12345, -1)
+    (short / "bin").mkdir()
+    os.chown(short, 12345, -1)
     for tool in ("sh", "sleep"):
-        (tmp_path / "bin" / tool).symlink_to(shutil.which(tool) or tool)
-    script = REFUSED.replace("sys.argv[1]", repr(str(tmp_path)))
-    script = script.replace("sys.argv[2]", repr(str(tmp_path / "bin")))
+        (short / "bin" / tool).symlink_to(shutil.which(tool) or tool)
+    script = REFUSED.replace("sys.argv[1]", repr(str(short)))
+    script = script.replace("sys.argv[2]", repr(str(short / "bin")))
     if running:
         listen = (
             "(tmp := Path(sys.argv[1]) / 'libvirt').mkdir(); s = socket.socket(socket.AF_UNIX);"
             " s.bind(str(tmp / 'libvirt-sock')); s.listen()"
-        ).replace("sys.argv[1]", repr(str(tmp_path)))
+        ).replace("sys.argv[1]", repr(str(short)))
         script = script.replace("began =", f"{listen}\nbegan =")
     done = below_process_1(sys.executable, "-c", IN_NAMESPACE, script=script)
     what, hint, seconds = done.stdout.splitlines()
@@ -205,17 +214,17 @@ def test_without_a_reaper_it_is_refused_at_once(tmp_path: Path, *, running: bool
 
 
 @needs_root
-def test_a_daemon_that_cannot_be_seen_is_used(tmp_path: Path) -> None:
+def test_a_daemon_that_cannot_be_seen_is_used(short: Path) -> None:
     """Protects who shares a socket with a container: which process 1 it has is not known there.
 
     Its process id is 0 then, and the remedy must not be to kill that.
     """
-    os.chown(tmp_path, 12345, -1)
-    (tmp_path / "libvirt").mkdir()
+    os.chown(short, 12345, -1)
+    (short / "libvirt").mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "libvirt/libvirt-sock"))
+        listener.bind(str(short / "libvirt/libvirt-sock"))
         listener.listen()
-        script = REFUSED.replace("sys.argv[1]", repr(str(tmp_path)))
+        script = REFUSED.replace("sys.argv[1]", repr(str(short)))
         script = script.replace("sys.argv[2]", repr(os.environ["PATH"]))
         done = below_process_1(sys.executable, "-c", IN_NAMESPACE, script=script)
     assert float(done.stdout) < 4, done
@@ -243,17 +252,17 @@ time.sleep(60)
 
 
 @needs_root
-def test_the_daemon_gets_what_libvirt_would_give_it(tmp_path: Path) -> None:
+def test_the_daemon_gets_what_libvirt_would_give_it(short: Path) -> None:
     """Protects secrets: the daemon outlives the command whose environment holds them."""
     for name, text in (
         ("tini", '#!/bin/sh\nshift 2\nexec "$@"\n'),
         ("libvirtd", DAEMON.format(python=sys.executable)),
     ):
-        program = tmp_path / "bin" / name
+        program = short / "bin" / name
         program.parent.mkdir(exist_ok=True)
         program.write_text(text)
         program.chmod(0o755)
-    script = STARTED.replace("sys.argv[1]", repr(str(tmp_path)))
+    script = STARTED.replace("sys.argv[1]", repr(str(short)))
     done = below_process_1(sys.executable, "-c", IN_NAMESPACE, script=script)
     directory, _, rest = done.stdout.partition(" ")
     assert directory == "/", done
