@@ -142,6 +142,13 @@ def test_a_part_without_a_report_is_an_error(tmp_path: Path, text: str | None) -
     assert text.splitlines()[-1].strip("=") == " 1 error in 5.00s "
 
 
+def test_a_file_that_cannot_be_collected_is_no_interrupt(tmp_path: Path) -> None:
+    """Protects the results of the other parts, which an interrupt would throw away."""
+    (tmp_path / "test_broken.py").write_text("import nothing_of_that_name\n")
+    argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
+    assert suite.run_one(argv, 60.0) == 1
+
+
 def test_what_cannot_be_started_in_the_background_is_an_error() -> None:
     """Protects from a success without the tests on ZFS: no memory for a process, no program."""
     out = io.BytesIO()
