@@ -48,7 +48,6 @@ _AGAIN = 0.25
 """Seconds before a message that the server could not follow is sent again."""
 _PASSES = re.compile(r"WSREP has not yet prepared|Lock wait timeout|Deadlock found")
 """Refusals that end by themselves: errors 1047, 1205 and 1213 of the server."""
-_PUBLIC = re.compile(r"ssh-ed25519 [A-Za-z0-9+/=]{40,100}( [ -~]{0,200})?")
 _HOST = re.compile(r"^(\[127\.0\.0\.1\]:)(\d+)", re.MULTILINE)
 
 
@@ -71,25 +70,6 @@ def prepare(ctx: Context, owner: Owner, nodes: Sequence[Node]) -> Prepared:
         _write(key, login.private)
     _write_hosts(known, {node: own[node.name].ssh_host.public for node in nodes})
     return login, own
-
-
-def know_hosts(ctx: Context, nodes: Sequence[Node]) -> None:
-    """Let ssh know the host keys that ``nodes`` have now, as they say through their channels.
-
-    After a rollback to a snapshot that are those of the moment when it was taken. Raises NotReady
-    or CommandFailed.
-    """
-
-    def one(node: Node) -> str:
-        channel = ctx.hypervisor.channel(node.guest)
-        return channel.run(["/bin/cat", identity.HOST_KEY], timeout=_SECONDS).decode()
-
-    keys = dict(zip(nodes, each(one, nodes), strict=True))
-    for node, key in keys.items():
-        if not _PUBLIC.fullmatch(key.strip()):
-            raise NotReady(f"{node.name} has no valid SSH host key", hint="`lab rollback` the lab")
-    if keys:
-        _write_hosts(ctx.home.private(nodes[0].owner) / "known_hosts", keys)
 
 
 def _write_hosts(known: Path, keys: Mapping[Node, str]) -> None:
@@ -173,17 +153,20 @@ def renew(
     *,
     timeout: float,
 ) -> None:
-    """Give the servers of ``nodes`` new certificates; raises NotReady or CommandFailed.
+    """Give ``nodes``, which were started again, new keys and certificates.
 
-    ``timeout``: seconds that it may take.
+    ``timeout``: seconds that it may take. Raises NotReady or CommandFailed.
     """
-    signer = authority_of(ctx.home)
+    if not nodes:
+        return
+    login, own = prepare(ctx, nodes[0].owner, nodes)
 
     def one(node: Node) -> None:
         message = identity.renewal(
-            authority.issue(signer, node.name, _names(node)),
+            own[node.name],
             engine=(engine.uid, engine.gid),
             tls_directory=_TLS_DIRECTORY,
+            authorized=login.public,
             statement=blueprint.renew(engine),
         )
         _send(ctx, node, lambda: message, Deadline.after(timeout))
