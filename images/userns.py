@@ -68,13 +68,19 @@ HERE = Host()
 
 
 def subordinate(text: str, login: str, uid: int) -> list[tuple[int, int]]:
-    """The ranges of a user, first id and count, in /etc/subuid or /etc/subgid (``text``)."""
-    found = []
+    """The ranges of a user, first id and count, in /etc/subuid or /etc/subgid (``text``).
+
+    The kernel takes no id twice: of ranges that overlap, such as one given to the name and to the
+    number of a user, the first counts.
+    """
+    found: list[tuple[int, int]] = []
     for line in text.splitlines():
         name, _, numbers = line.partition(":")
         first, _, count = numbers.partition(":")
         if name in (login, str(uid)) and first.isdecimal() and count.strip().isdecimal():
-            found.append((int(first), int(count)))
+            start, end = int(first), int(first) + int(count)
+            if start < end and all(end <= at or at + more <= start for at, more in found):
+                found.append((start, end - start))
     return found
 
 

@@ -17,7 +17,7 @@
       logs/images/<key>.log
       reachable.json             which recipes' repositories answered, and when
       failures.json              which recipes failed within the last day
-      run/                       sockets
+      run/                       sockets; 0700 unless root's
 """
 
 from __future__ import annotations
@@ -194,12 +194,13 @@ class Home:
             self.templates,
             self.labs,
             self.builds,
-            self.sockets,
             self.root / "logs",
             self.console_log("x").parent,
             self.image_log("x").parent,
         ):
             make_directory(path, REACHABLE)
+        # Guests of an ordinary user run as that user; who reaches an agent's socket is root there.
+        make_directory(self.sockets, PRIVATE if os.geteuid() else REACHABLE)
         self._keep_reserve()
 
     @property

@@ -159,6 +159,7 @@ def run_parts(parts: Iterable[str], options: Options, *, timeout: float) -> list
     for old in RESULTS.iterdir():
         old.unlink()
     results = []
+    stopped = False
     behind: tuple[Beside, float] | None = None
     if "zfs" in parts and (argv := command("zfs", options)):
         behind = Beside(argv, timeout=timeout), time.monotonic()
@@ -169,10 +170,11 @@ def run_parts(parts: Iterable[str], options: Options, *, timeout: float) -> list
             status = run_one(argv, end - time.monotonic())
             report = RESULTS / f"{part}.xml"
             results.append(read(part, status, time.monotonic() - began, report))
-            if status == INTERRUPTED:
+            stopped = status == INTERRUPTED or (status != 0 and "-x" in options.words)
+            if stopped:
                 break
     if behind:
-        results.append(_end(*behind, interrupted=any(r.status == INTERRUPTED for r in results)))
+        results.append(_end(*behind, interrupted=stopped))
     return results
 
 
@@ -181,7 +183,9 @@ def run_one(argv: Sequence[str], seconds: float) -> int:
     own = ["setpriv", "--pdeathsig", "INT", *argv]
     with subprocess.Popen(own, cwd=ROOT, preexec_fn=_alone) as process:  # noqa: PLW1509
         try:
-            return process.wait(max(1.0, seconds))
+            status = process.wait(max(1.0, seconds))
+            # Not by us: a file could not be collected, or -x stopped several processes.
+            return 1 if status == INTERRUPTED else status
         except (KeyboardInterrupt, subprocess.TimeoutExpired):
             process.send_signal(signal.SIGINT)
             try:
@@ -228,9 +232,12 @@ def read_text(text: str, status: int, seconds: float) -> Result:
 def read(part: str, status: int, seconds: float, path: Path) -> Result:
     """The result of a part that wrote a JUnit report to ``path``."""
     result = Result(part, 0 if status == NO_TESTS else status, seconds)
-    if not path.exists():
+    try:
+        root = ET.parse(path).getroot()  # noqa: S314  written by pytest, a moment ago
+    except (OSError, ET.ParseError):
+        # It did not come to its end, whatever its status is: a test may have called os._exit.
+        result.status = status or 1
         return result
-    root = ET.parse(path).getroot()  # noqa: S314  written by pytest, a moment ago
     outcomes = {"failure": "failed", "error": "error", "skipped": "skipped"}
     for case in root.iter("testcase"):
         found = next((child for child in case if child.tag in outcomes), None)

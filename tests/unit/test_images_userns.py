@@ -42,6 +42,14 @@ def test_ids_of_a_user_by_name_and_number() -> None:
     assert subordinate("", "ann", 7) == []
 
 
+@pytest.mark.parametrize(
+    "more", ["1001:165536:65536", "ann:200000:65536", "ann:100000:65537", "ann:900000:0"]
+)
+def test_no_id_is_mapped_twice(more: str) -> None:
+    """Protects a user with a line for the name and one for the number: newuidmap refuses both."""
+    assert subordinate(f"ann:165536:65536\n{more}\n", "ann", 1001) == [(165536, 65536)]
+
+
 def test_mapping_has_no_holes() -> None:
     """Protects ``nobody`` and all accounts of a guest: ids from 1 on, whatever the ranges."""
     assert mapping(1001, [(165536, 60000), (400000, 5536)]) == [

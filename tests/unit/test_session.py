@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -63,6 +64,18 @@ def test_a_runtime_directory_of_somebody_else_is_not_taken(tmp_path: Path) -> No
         os.chown(user.runtime, 54321, -1)
         find_runtime_directory(user)
         assert "XDG_RUNTIME_DIR" not in user.environ
+
+
+@needs_root
+@pytest.mark.parametrize("own", [True, False])
+def test_a_runtime_directory_that_su_passed_on_is_not_kept(tmp_path: Path, *, own: bool) -> None:
+    """Protects who becomes another user without a login: libvirt would be refused its socket."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 54321, -1)
+    user = login(tmp_path, runtime=own, XDG_RUNTIME_DIR=str(theirs))
+    find_runtime_directory(user)
+    assert user.environ.get("XDG_RUNTIME_DIR") == (str(user.runtime) if own else None)
 
 
 def login_of(path: Path, **what: bool) -> Login:
@@ -179,6 +192,7 @@ def short() -> Iterator[Path]:
 def test_without_a_reaper_it_is_refused_at_once(short: Path, *, running: bool) -> None:
     """Protects from the hang where tini is missing, and where a libvirtd runs without it."""
     (short / "bin").mkdir()
+    os.chown(short, 12345, -1)
     for tool in ("sh", "sleep"):
         (short / "bin" / tool).symlink_to(shutil.which(tool) or tool)
     script = REFUSED.replace("sys.argv[1]", repr(str(short)))
@@ -197,6 +211,64 @@ def test_without_a_reaper_it_is_refused_at_once(short: Path, *, running: bool) -
         assert hint.startswith("kill ")
     else:
         assert "tini" in hint
+
+
+@needs_root
+def test_a_daemon_that_cannot_be_seen_is_used(short: Path) -> None:
+    """Protects who shares a socket with a container: which process 1 it has is not known there.
+
+    Its process id is 0 then, and the remedy must not be to kill that.
+    """
+    os.chown(short, 12345, -1)
+    (short / "libvirt").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(short / "libvirt/libvirt-sock"))
+        listener.listen()
+        script = REFUSED.replace("sys.argv[1]", repr(str(short)))
+        script = script.replace("sys.argv[2]", repr(os.environ["PATH"]))
+        done = below_process_1(sys.executable, "-c", IN_NAMESPACE, script=script)
+    assert float(done.stdout) < 4, done
+
+
+STARTED = """
+import os, sys
+from pathlib import Path
+from lab.hypervisor.libvirt import session
+home = sys.argv[1]
+os.environ["PATH"] = f"{home}/bin:" + os.environ["PATH"]
+environ = {"HOME": home, "PATH": os.environ["PATH"], "LAB_TOKEN": "secret", "LANG": "de_DE.UTF-8"}
+session.prepare(session.Login(12345, environ, Path(home) / "run"))
+print((Path(home) / "seen").read_text())
+"""
+DAEMON = """#!{python}
+import os, socket, time
+listener = socket.socket(socket.AF_UNIX)
+with open(os.environ["HOME"] + "/seen", "w") as seen:
+    print(os.getcwd(), sorted(os.environ), os.environ["LC_ALL"], file=seen)
+listener.bind(os.environ["HOME"] + "/.cache/libvirt/libvirt-sock")
+listener.listen()
+time.sleep(60)
+"""
+
+
+@needs_root
+def test_the_daemon_gets_what_libvirt_would_give_it(short: Path) -> None:
+    """Protects secrets: the daemon outlives the command whose environment holds them."""
+    for name, text in (
+        ("tini", '#!/bin/sh\nshift 2\nexec "$@"\n'),
+        ("libvirtd", DAEMON.format(python=sys.executable)),
+    ):
+        program = short / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(text)
+        program.chmod(0o755)
+    script = STARTED.replace("sys.argv[1]", repr(str(short)))
+    done = below_process_1(sys.executable, "-c", IN_NAMESPACE, script=script)
+    directory, _, rest = done.stdout.partition(" ")
+    assert directory == "/", done
+    assert "['HOME', 'LC_ALL', 'PATH'" in rest
+    assert "LAB_" not in rest
+    assert rest.split()[-1] == "C"
 
 
 def test_the_system_s_libvirt_is_for_root(tmp_path: Path) -> None:

@@ -35,6 +35,12 @@ IDLE = 120
 
 _REAPERS = frozenset({"tini", "dumb-init", "catatonit"})
 """Programs that reap what is below them (/proc/PID/comm), other than a process 1."""
+_PASSED_ON = (
+    "PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD",
+    "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR",
+)  # fmt: skip
+"""What libvirt lets a libvirtd that it starts have of the environment (virCommandAddEnvPassCommon,
+virNetSocketForkDaemon). The daemon outlives the command, whose secrets are no business of it."""
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid; see unix(7), SO_PEERCRED
 
 
@@ -92,7 +98,7 @@ def prepare(login: Login | None = None) -> None:
     daemon = _listener(login.socket)
     if daemon is None:
         _start_unless_reaped(login)
-    elif _REAPERS.isdisjoint(_above(daemon)) and not reaps(NEVER):
+    elif daemon and _REAPERS.isdisjoint(_above(daemon)) and not reaps(NEVER):
         raise HostUnfit(
             f"process 1 does not reap orphans, and libvirtd (process {daemon}) depends on it:"
             " guests could not be stopped",
@@ -101,14 +107,25 @@ def prepare(login: Login | None = None) -> None:
 
 
 def find_runtime_directory(login: Login) -> None:
-    """Set XDG_RUNTIME_DIR as a login does, where it is missing and the directory is there."""
-    there = login.runtime
-    if (
-        not login.environ.get("XDG_RUNTIME_DIR")
-        and there.is_dir()
-        and there.stat().st_uid == login.uid
-    ):
+    """Set XDG_RUNTIME_DIR as a login does: where it is missing, or another user's.
+
+    ``su`` without ``-``, and ``sudo -E``, keep that of the user who calls them.
+    """
+    there, named = login.runtime, login.environ.get("XDG_RUNTIME_DIR")
+    if named and _owner(Path(named)) in (None, login.uid):
+        return
+    if _owner(there) == login.uid:
         login.environ["XDG_RUNTIME_DIR"] = str(there)
+    else:
+        login.environ.pop("XDG_RUNTIME_DIR", None)
+
+
+def _owner(directory: Path) -> int | None:
+    """The uid of a directory's owner, None if it is not there."""
+    try:
+        return directory.stat().st_uid
+    except OSError:
+        return None
 
 
 def cautions(login: Login | None = None) -> Iterator[Caution]:
@@ -159,7 +176,8 @@ def _start(login: Login) -> None:
             ["setsid", "--fork", "tini", "-s", "--", *daemon],
             timeout=START,
             log=sink,
-            env=login.environ,
+            cwd=Path("/"),
+            env={n: login.environ[n] for n in _PASSED_ON if n in login.environ} | {"LC_ALL": "C"},
         )
     for _ in attempts(Deadline.after(START), first=0.02, most=0.2):
         if _listener(login.socket) is not None:
