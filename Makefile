@@ -9,10 +9,10 @@ UP ?= pxc --nodes 3 --exist-ok
 PYTEST ?=
 # Seconds after which the tests are interrupted; they then still clean up and report.
 TEST_TIMEOUT ?= 14400
-# The guests that the tests on ZFS use, such as `trixie`. If empty: test-zfs and test-all use all,
-# and test the newest.
+# Guests for the tests on ZFS, such as `trixie`. If empty: all for test-zfs and test-all, the newest
+# for test.
 ZFS_RELEASES ?=
-# make test-e2e ALL=1: the rare ones of them, too.
+# make test-e2e ALL=1: rare tests as well.
 ALL ?=
 
 python := .venv/bin/python
@@ -31,7 +31,7 @@ up: venv ## a ready 3-node cluster: prepares this host if needed, then `lab up p
 setup: ## install missing system packages and see that libvirt answers
 	@scripts/setup-host
 
-setup-tests: setup ## what only tests need: Chromium, curl, gpg and ip
+setup-tests: setup ## install programs that only tests need: Chromium, curl, gpg and ip
 	@scripts/setup-host tests
 
 venv: setup ## .venv with what `lab` needs, pinned
@@ -54,19 +54,19 @@ format: venv-dev ## let ruff put the code in order
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
-test: venv-dev setup-tests ## what each change must pass, on real guests and real ZFS too; says what was skipped and why
+test: venv-dev setup-tests ## the tests that each change must pass, with real guests and real ZFS; reports what was skipped and why
 	@scripts/machine
 	@$(suite) -- $(PYTEST)
 
 test-all: ALL = 1
-test-all: venv-dev setup-tests ## that and the rare tests, on each OpenZFS release: hours where guests are emulated
+test-all: venv-dev setup-tests ## all tests, including rare ones, on each OpenZFS release: hours where guests are emulated
 	@scripts/machine
 	@$(suite) -- $(PYTEST)
 
-test-unit: venv-dev setup-tests ## of `make test`, those that need no guest: minutes
+test-unit: venv-dev setup-tests ## the tests of `make test` that need no guest: minutes
 	@$(suite) --only unit -- $(PYTEST)
 
-test-e2e: venv-dev ## of `make test`, those on real guests
+test-e2e: venv-dev ## the tests of `make test` on real guests
 	@scripts/machine
 	@$(suite) --only e2e -- $(PYTEST)
 

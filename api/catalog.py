@@ -55,5 +55,5 @@ class Template(BaseModel):
     profile: str
     use: str
     why: Annotated[
-        str, Field(description="Why it is broken, or why its RAM is not restored any more.")
+        str, Field(description="Why it is broken, or why its RAM is no longer restored.")
     ]

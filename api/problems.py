@@ -62,7 +62,7 @@ def problem(error: LabError) -> dict[str, Any]:
 
 def internal() -> dict[str, Any]:
     """A mistake of ours: what it was is in the log, and nowhere else."""
-    return problem(LabError("this should not happen", hint="the service's log tells more"))
+    return problem(LabError("internal error", hint="see the log of the service"))
 
 
 def respond(

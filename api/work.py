@@ -38,7 +38,7 @@ class Task:
 def spec_of(asked: Mapping[str, Any]) -> LabSpec:
     """The lab that a request asks for; raises InvalidSpec.
 
-    What is missing is as if it was left out: an older version of the service may have queued it.
+    Missing keys have their defaults: an older version of the service may have queued the request.
     """
     size = {key: asked[key] for key in ("memory", "cpus", "disk") if key in asked}
     texts = {key: asked.get(key) or "" for key in ("name", "engine", "profile", "image")}

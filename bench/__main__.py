@@ -25,11 +25,10 @@ PREFACE = """\
 `make bench` prints this page's tables for your machine: it builds an image, forms clusters and
 clones them in a scratch home that it removes afterwards, in about a quarter of an hour on two
 cores. `.venv/bin/python scripts/bench.py --quick` takes fewer runs, `--json FILE` keeps all
-samples, `--write` renders this page. With the package sysbench, memory and disk are taken of a used
-lab, too: after a minute of `oltp_read_write` on all nodes. Targets are for two cores without KVM;
-figures are medians.
-A connection to libvirt is open meanwhile: systemd would end its daemon between two labs, and the
-next one would wait for its start.
+samples, `--write` renders this page. If sysbench is installed, memory and disk use are measured
+again after a minute of `oltp_read_write` on all nodes. Targets are for two cores without KVM;
+figures are medians. A connection to libvirt is kept open during the benchmark: systemd would
+otherwise stop libvirtd between two labs, and the next lab would wait for its start.
 """
 
 
@@ -94,7 +93,7 @@ def run(home: Home, other: Home, runs: Runs, load: tuple[float, float, float]) -
 def _under_load(home: Home, runs: Runs, log: Log) -> list[Figure]:
     program = load_.sysbench()
     if not program:
-        _say("sysbench is not installed: memory and disk are measured of idle labs only")
+        _say("sysbench is not installed: memory and disk use are measured for idle labs only")
         return []
     return load_.under_load(home, runs.load, log, measure.UP, program)
 

@@ -36,8 +36,8 @@ class Failed(Exception):
 def awake(uri: str = "") -> Iterator[None]:
     """Keep libvirt's daemon running for the block, where guests are libvirt's.
 
-    systemd starts it at the first connection, and it ends two minutes after the last guest: each
-    figure that begins then would hold up to a second of its start. Raises Failed.
+    systemd starts it at the first connection, and it ends two minutes after the last guest: a
+    measurement that begins then would include up to a second of its start. Raises Failed.
     """
     if hypervisor(system()) != "libvirt":
         yield

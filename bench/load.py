@@ -1,4 +1,4 @@
-"""sysbench on all nodes of a lab at the same time: what memory and disk a used lab takes."""
+"""sysbench on all nodes of a lab at the same time, to measure memory and disk use under load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.labs import Failed, Home, ended, one_line
 from bench.probe import disk, pss, qemu_of
 
 SECONDS = 60
-"""How long the load runs before memory and disk are measured."""
+"""How long the load runs; memory and disk use are measured when it has ended."""
 _PREPARE_SECONDS = 600.0
 _OPTIONS = {
     "db-driver": "mysql",

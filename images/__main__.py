@@ -49,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def told(error: LabError) -> dict[str, object]:
     """An error as data: ``code``, ``what``, ``hint``, ``details``.
 
-    ``recipe``: whether it may be the recipe's own fault, so that another could be built.
+    ``recipe``: whether the recipe may be the cause, so that another may still be built.
     """
     return {
         "code": error.exit_code,

@@ -82,8 +82,8 @@ def command(
 def occupy(directory: str) -> list[str]:
     """Setup hooks that put a file into ``directory`` of the root file system; empty: none.
 
-    Maintainer scripts that initialise an empty data directory, and start a server for that in the
-    host's network namespace, leave it alone then.
+    Without it, maintainer scripts initialise an empty data directory, and start a server for that
+    in the host's network namespace.
     """
     if not directory:
         return []
@@ -92,7 +92,7 @@ def occupy(directory: str) -> list[str]:
 
 
 def bootstrap(argv: Sequence[str], log: Path, progress: Progress, own: Sequence[str] = ()) -> None:
-    """Run mmdebstrap; raises HostUnfit or RecipeFailed for want of packages, else CommandFailed.
+    """Run mmdebstrap; raises HostUnfit or RecipeFailed if a repository fails, else CommandFailed.
 
     ``own``: the URLs of the recipe's own repository.
     """
@@ -114,9 +114,10 @@ def explain(
 ) -> HostUnfit | CommandFailed:
     """The error for the user when ``error`` came with ``output``.
 
-    RecipeFailed where all that could not be had is at ``own``, the URLs of the recipe's own
-    repository: Debian's mirror did answer then. HostUnfit, too, where mmdebstrap ran out of time or
-    was killed: another recipe's packages would take as long.
+    RecipeFailed if all URLs that failed are below ``own``, the URLs of the recipe's own
+    repository: Debian's mirror did answer then.
+    HostUnfit as well if mmdebstrap timed out or was killed: the packages of another recipe would
+    take as long.
     """
     lines = [line for line in output.splitlines() if line.strip()]
     if full_disk(output):
@@ -133,7 +134,7 @@ def explain(
             else f"{own[0]} lacks a file that it lists"
             if gone
             else f"cannot reach {own[0]}",
-            hint="its owner may have a new key, which a newer version of this program knows"
+            hint="its key may have been replaced: use a newer version of this program"
             if untrusted
             else "try again in a few minutes; behind a proxy, set http_proxy",
             details=telling[-5:],

@@ -21,7 +21,7 @@ SPACE_NEEDED = 5 * GIB
 """Bytes that must be free where an image is built."""
 
 PROVISION_SECONDS = 900.0
-"""What a provision script may take: an emulated builder needs minutes for a first server start."""
+"""Limit for a provision script: in an emulated builder the first server start takes minutes."""
 
 TOOLS = {
     "mmdebstrap": "mmdebstrap",

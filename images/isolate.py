@@ -69,7 +69,7 @@ def remove_tree(path: str | os.PathLike[str]) -> None:
         with writing(Path(path)), contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
         return
-    # What a build left that did not get as far as other owners needs no namespace.
+    # Files that belong to the user need no namespace.
     shutil.rmtree(path, ignore_errors=True)
     if os.path.lexists(path):
         run(

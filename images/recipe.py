@@ -27,10 +27,10 @@ _DISK_LEAST = 2 * GIB
 class Repository:
     """Signed APT repositories of one owner, besides Debian's.
 
-    The first of ``urls`` has the engine, and is the only one that is asked before a build whether
-    it can be reached (``reachable``). A build needs all of them: apt fails where one does not have
-    ``suite``. ``key_url`` is where the public key is fetched from at build time. Nothing but
-    ``key_fingerprint`` (40 hexadecimal digits) decides whether the key is trusted.
+    The first of ``urls`` has the engine; only its reachability is checked before a build
+    (``reachable``). A build needs all of them: apt fails if one does not have ``suite``.
+    ``key_url`` is where the public key is fetched from at build time. Only ``key_fingerprint``
+    (40 hexadecimal digits) decides whether the key is trusted.
     """
 
     urls: tuple[str, ...]

@@ -7,7 +7,7 @@ Also a program::
 Root in it is the user; the ids after it are the user's subordinate ids (subuid(5), subgid(5)).
 ``unshare --map-auto`` does the same from util-linux 2.38 on; Ubuntu 22.04 has 2.37.
 
-Only the standard library: ``scripts/setup-host`` asks before anything else is installed.
+Only the standard library: ``scripts/setup-host`` runs it before anything else is installed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _find(program: str) -> str | None:
 
 @dataclass(frozen=True)
 class Host:
-    """What is asked of the machine; tests pass a directory and a search of their own."""
+    """Files and programs of the machine; tests pass a directory and a search of their own."""
 
     root: Path = Path("/")
     find: Callable[[str], str | None] = _find
@@ -68,13 +68,19 @@ HERE = Host()
 
 
 def subordinate(text: str, login: str, uid: int) -> list[tuple[int, int]]:
-    """The ranges of a user, first id and count, in /etc/subuid or /etc/subgid (``text``)."""
-    found = []
+    """The ranges of a user, first id and count, in /etc/subuid or /etc/subgid (``text``).
+
+    The kernel takes no id twice: of ranges that overlap, such as one given to the name and to the
+    number of a user, the first counts.
+    """
+    found: list[tuple[int, int]] = []
     for line in text.splitlines():
         name, _, numbers = line.partition(":")
         first, _, count = numbers.partition(":")
         if name in (login, str(uid)) and first.isdecimal() and count.strip().isdecimal():
-            found.append((int(first), int(count)))
+            start, end = int(first), int(first) + int(count)
+            if start < end and all(end <= at or at + more <= start for at, more in found):
+                found.append((start, end - start))
     return found
 
 
@@ -95,7 +101,7 @@ def confined(host: Host = HERE) -> list[str]:
 
 
 def problem(login: str, uid: int, host: Host = HERE) -> Problem | None:
-    """Why the user cannot have a namespace as far as files tell, None if they can."""
+    """Why the user cannot have a namespace, as far as files show; None if they can."""
     absent = [tool for tool in ("newuidmap", "newgidmap") if not host.find(tool)]
     if absent:
         return Problem(
@@ -119,7 +125,7 @@ def problem(login: str, uid: int, host: Host = HERE) -> Problem | None:
 
 
 def _grant(login: str, uid: int, host: Host) -> str:
-    """The command that gives the user what is missing, in ranges that are free."""
+    """The command that allocates missing subordinate ids to the user, in unused ranges."""
     words = ["usermod"]
     for path, option in (("etc/subuid", "--add-subuids"), ("etc/subgid", "--add-subgids")):
         text = host.read(path)
@@ -173,7 +179,7 @@ def enter(command: Sequence[str]) -> None:
 
 
 def _map(process: int, maps: Sequence[tuple[str, list[str]]]) -> int:
-    """Give the ids to the namespace of ``process``, which only these programs may; 0 if done."""
+    """Map the ids into the namespace of ``process``, by the setuid programs; 0 on success."""
     for tool, words in maps:
         path = HERE.find(tool) or tool
         argv = [path, str(process), *words]
@@ -200,9 +206,9 @@ def found_problem() -> Problem | None:
 
 
 def main(words: Sequence[str]) -> int:
-    """What the command line asks for; the exit status."""
+    """Run the command line; return the exit status."""
     if list(words) == ["--check"]:
-        # AppArmor decides by what starts it, so the try is made as a build makes it.
+        # AppArmor decides by the program that starts it, so this starts it as a build does.
         argv = [*confined(), sys.executable, "-I", "-S", __file__, "--", "true"]
         found = found_problem()
         if found is None and subprocess.run(argv, check=False, timeout=_SECONDS).returncode:

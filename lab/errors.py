@@ -78,14 +78,14 @@ class PortTaken(HostUnfit):
 class RestoreFailed(HostUnfit):
     """The hypervisor refused a capture's RAM or device state, or failed while it loaded them.
 
-    The capture is whole as far as its files show; its disks still boot.
+    The files of the capture are intact as far as can be checked; its disks still boot.
     """
 
 
 class RecipeFailed(HostUnfit):
-    """An image's recipe cannot be built here for a reason of its own, such as its repository.
+    """An image cannot be built because of its recipe, such as its package repository.
 
-    Another recipe may still be.
+    Another recipe may still be built.
     """
 
 

@@ -42,7 +42,7 @@ def until_first(
 
 
 def ahead(home: Home, kind: LockKind, count: int, place: int) -> int:
-    """How many come before the ticket ``place``: who waits, and who has one of the ``count``."""
+    """How many are before the ticket ``place``: waiting ones, and holders of the ``count``."""
     waiting = sum(held(home, kind, _name(number)) for number in _before(home, kind, place))
     return waiting + sum(held(home, kind, str(number)) for number in range(count))
 

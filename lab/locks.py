@@ -205,7 +205,7 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 def _note_holder(fd: int, *, shared: bool) -> None:
-    """Say who holds the lock, for messages; on a full disk it is held without that."""
+    """Write our process id into the lock file, for messages; not on a full disk."""
     try:
         os.ftruncate(fd, 0)
         if not shared:

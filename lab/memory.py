@@ -1,4 +1,4 @@
-"""What is remembered for a while, such as whether a repository answered: a small JSON file.
+"""Values that are cached for some time in a small JSON file, such as that a repository answered.
 
 Any process of a home may write it, without a lock: each write replaces the file, and of two at
 the same moment one may be lost. So only what can be found out again belongs in it.
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def recall(memory: Path) -> dict[str, tuple[float, Any]]:
-    """What the file ``memory`` holds: when it was remembered (seconds since the epoch), and what.
+    """The values in the file ``memory``: when each was written (seconds since the epoch), and it.
 
     Nothing if the file is missing or damaged.
     """
@@ -31,7 +31,7 @@ def remember(memory: Path, key: str, value: object) -> None:
 
 
 def forget(memory: Path, key: str) -> None:
-    """Keep nothing for ``key``; raises OSError."""
+    """Remove the value for ``key``; raises OSError."""
     known = recall(memory)
     if known.pop(key, None) is not None:
         _write(memory, known)

@@ -17,7 +17,7 @@
       logs/images/<key>.log
       reachable.json             which recipes' repositories answered, and when
       failures.json              which recipes failed within the last day
-      run/                       sockets
+      run/                       sockets; 0700 unless root's
 """
 
 from __future__ import annotations
@@ -194,12 +194,13 @@ class Home:
             self.templates,
             self.labs,
             self.builds,
-            self.sockets,
             self.root / "logs",
             self.console_log("x").parent,
             self.image_log("x").parent,
         ):
             make_directory(path, REACHABLE)
+        # Guests of an ordinary user run as that user; who reaches an agent's socket is root there.
+        make_directory(self.sockets, PRIVATE if os.geteuid() else REACHABLE)
         self._keep_reserve()
 
     @property
@@ -208,9 +209,9 @@ class Home:
         return self._free(otherwise=_LEAST) < _LEAST
 
     def release_reserve(self) -> None:
-        """Give up the reserve if the disk is full: what is recorded then makes more space free.
+        """Remove the reserve if the disk is full, so that removals can be recorded.
 
-        The next command that finds space keeps one again.
+        The next command that finds space creates it again.
         """
         if self.full:
             with contextlib.suppress(OSError):
@@ -291,7 +292,7 @@ def is_full(error: OSError) -> bool:
 
 
 def no_space(path: Path) -> HostUnfit:
-    """What to tell when ``path`` cannot be written as its file system is full, which is named."""
+    """The error for a ``path`` on a full file system, with the mount point of that."""
     return HostUnfit(
         f"{path} cannot be written: no space is left on the file system at {mount_point(path)}",
         hint="free some space there: `lab gc` removes leftovers, `lab down` a lab",

@@ -54,7 +54,7 @@ class Progress:
     halt: Callable[[], None] = go_on
     steps: list[Step] = field(default_factory=list)
     failed: str = ""
-    """The step that failed last, the innermost if it was in others; empty once another began."""
+    """The last step that failed, the innermost if nested; empty once another begins."""
     _open: list[Step] = field(default_factory=list)
 
     def note(self, step: str, text: str) -> None:

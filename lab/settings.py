@@ -32,7 +32,7 @@ class Settings:
 
     ``libvirt_uri`` empty: automatic. ``pool``: the ZFS dataset that volumes are below, which
     makes ``storage`` zfs unless that is set. ``default_ttl``, ``ready_timeout`` in seconds.
-    ``answer_timeout``: seconds in which all nodes must answer those who look at labs.
+    ``answer_timeout``: seconds within which all nodes must answer a query of their state.
     ``port_range``: first and last port that labs may use; the default lies below the
     ports that Linux hands out to clients (``ip_local_port_range``). ``builder``: a vendor's cloud
     image, for a guest in which images are built; None: this host does. ``memory_floor`` and

@@ -56,7 +56,7 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand the tests that were left out to who reports: a process of its own under xdist."""
+    """Report the deselected tests to the process that prints the summary: under xdist another."""
     left_out = session.config.stash.get(LEFT_OUT, [])
     worker: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
     if worker is not None:
@@ -81,7 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say what a run without the rare tests has not tested."""
+    """Print how many rare tests were not run."""
     left_out = config.stash.get(LEFT_OUT, [])
     if not left_out:
         return

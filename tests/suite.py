@@ -65,10 +65,10 @@ class Result:
     @property
     def line(self) -> str:
         """It in one line."""
-        told = [f"{count} {outcome}" for outcome, count in self.counts.items() if count]
-        told += [f"{self.left_out} left out"] if self.left_out else []
+        parts = [f"{count} {outcome}" for outcome, count in self.counts.items() if count]
+        parts += [f"{self.left_out} left out"] if self.left_out else []
         failed = f", exit status {self.status}" if self.status else ""
-        return f"  {self.part:5} {', '.join(told) or 'no tests'} in {self.seconds:.0f} s{failed}"
+        return f"  {self.part:5} {', '.join(parts) or 'no tests'} in {self.seconds:.0f} s{failed}"
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -84,7 +84,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True)
 class Options:
-    """What is asked for. ``mark``: an expression of markers; ``words``: options of pytest."""
+    """The request. ``mark``: an expression of markers; ``words``: options of pytest."""
 
     everything: bool
     mark: str
@@ -129,7 +129,7 @@ class Options:
 
 
 def command(part: str, options: Options) -> list[str]:
-    """The command that runs a part, empty if nothing of it is asked for."""
+    """The command that runs a part, empty if no test of it is selected."""
     platform, others, rest = options.split()
     if part == "zfs":
         if others and not platform:
@@ -159,6 +159,7 @@ def run_parts(parts: Iterable[str], options: Options, *, timeout: float) -> list
     for old in RESULTS.iterdir():
         old.unlink()
     results = []
+    stopped = False
     behind: tuple[Beside, float] | None = None
     if "zfs" in parts and (argv := command("zfs", options)):
         behind = Beside(argv, timeout=timeout), time.monotonic()
@@ -169,10 +170,11 @@ def run_parts(parts: Iterable[str], options: Options, *, timeout: float) -> list
             status = run_one(argv, end - time.monotonic())
             report = RESULTS / f"{part}.xml"
             results.append(read(part, status, time.monotonic() - began, report))
-            if status == INTERRUPTED:
+            stopped = status == INTERRUPTED or (status != 0 and "-x" in options.words)
+            if stopped:
                 break
     if behind:
-        results.append(_end(*behind, interrupted=any(r.status == INTERRUPTED for r in results)))
+        results.append(_end(*behind, interrupted=stopped))
     return results
 
 
@@ -181,7 +183,9 @@ def run_one(argv: Sequence[str], seconds: float) -> int:
     own = ["setpriv", "--pdeathsig", "INT", *argv]
     with subprocess.Popen(own, cwd=ROOT, preexec_fn=_alone) as process:  # noqa: PLW1509
         try:
-            return process.wait(max(1.0, seconds))
+            status = process.wait(max(1.0, seconds))
+            # Not by us: a file could not be collected, or -x stopped several processes.
+            return 1 if status == INTERRUPTED else status
         except (KeyboardInterrupt, subprocess.TimeoutExpired):
             process.send_signal(signal.SIGINT)
             try:
@@ -212,7 +216,7 @@ def _end(behind: Beside, began: float, *, interrupted: bool) -> Result:
 
 
 def read_text(text: str, status: int, seconds: float) -> Result:
-    """The result of the part on ZFS, by what it printed: a guest hands no files out."""
+    """The result of the part on ZFS, from its output: no file is copied out of a guest."""
     result = Result("zfs", status, seconds)
     for line in _SUMMARY.findall(text):
         for count, outcome in _COUNTS.findall(line):
@@ -228,9 +232,12 @@ def read_text(text: str, status: int, seconds: float) -> Result:
 def read(part: str, status: int, seconds: float, path: Path) -> Result:
     """The result of a part that wrote a JUnit report to ``path``."""
     result = Result(part, 0 if status == NO_TESTS else status, seconds)
-    if not path.exists():
+    try:
+        root = ET.parse(path).getroot()  # noqa: S314  written by pytest, a moment ago
+    except (OSError, ET.ParseError):
+        # It did not come to its end, whatever its status is: a test may have called os._exit.
+        result.status = status or 1
         return result
-    root = ET.parse(path).getroot()  # noqa: S314  written by pytest, a moment ago
     outcomes = {"failure": "failed", "error": "error", "skipped": "skipped"}
     for case in root.iter("testcase"):
         found = next((child for child in case if child.tag in outcomes), None)
@@ -265,9 +272,9 @@ def summary(results: Sequence[Result], options: Options, *, seconds: float) -> s
         if result.status not in (0, INTERRUPTED) and not result.counts["failed"]:
             total["error"] += not result.counts["error"]  # such as a guest that does not boot
     order = ("failed", "passed", "skipped", "xfailed", "xpassed", "error")
-    told = ", ".join(f"{total[outcome]} {outcome}" for outcome in order if total[outcome])
+    sums = ", ".join(f"{total[outcome]} {outcome}" for outcome in order if total[outcome])
     interrupted = any(result.status == INTERRUPTED for result in results)
-    words = f" {told or 'no tests ran'}{', interrupted' if interrupted else ''} in {seconds:.2f}s "
+    words = f" {sums or 'no tests ran'}{', interrupted' if interrupted else ''} in {seconds:.2f}s "
     return "\n".join([*lines, words.center(80, "=")])
 
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from lab.errors import CommandFailed
+from lab.errors import CommandFailed, LabError
 from lab.run import run
 
 
@@ -21,7 +21,7 @@ class Beside:
     def __init__(self, argv: Sequence[str], *, timeout: float) -> None:
         self._argv = ["setpriv", "--pdeathsig", "TERM", *argv]
         self._timeout = timeout
-        self._status = 0
+        self._status = 1  # also if it could not be started
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  closed in ``end``
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -38,5 +38,8 @@ class Beside:
     def _run(self) -> None:
         try:
             run(self._argv, timeout=self._timeout, log=self._said)
+            self._status = 0
         except CommandFailed as error:
             self._status = error.status if error.status > 0 else 1
+        except (LabError, OSError) as error:
+            self._said.write(f"{error}\n".encode())

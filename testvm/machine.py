@@ -70,7 +70,7 @@ class Accelerator:
 def accelerator() -> Accelerator:
     """The best that truly works here; raises HostUnfit if QEMU is not installed."""
     emulator = require(EMULATOR, package="qemu-system-x86")
-    # libvirt has no part in this: guests run as we do, as in a session.
+    # libvirt is not used here: QEMU runs as the current user, as in a session.
     why, _ = no_kvm(listed=True, session=True)
     if not why:
         return Accelerator(True, "host")

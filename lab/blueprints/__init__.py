@@ -45,16 +45,16 @@ class Member:
 
 
 Unmet = Literal["degraded", "not-synced", "not-primary"]
-"""What a node is that answers but does not meet a requirement: it serves, though not all is as it
-should be; it is behind its cluster; it is in no primary component. The last is the worst."""
+"""States of a node that answers but does not meet a requirement, the worst last: it accepts
+statements, but its cluster is incomplete; it is joining, donating or desynced; it is in no primary
+component."""
 
 
 @dataclass(frozen=True)
 class Check:
     """A requirement of a node. ``name``: in a word or two, ``what``: so that it can be looked up.
 
-    ``found``: what is there instead of it, or what shows that it is met. ``unmet``: what the node
-    is while it is not met.
+    ``found``: the value that was found. ``unmet``: the state of the node while it is not met.
     """
 
     name: str

@@ -57,8 +57,8 @@ def report(error: BaseException, app: App) -> int:
         shown = _full(error)
     else:
         shown = LabError(
-            f"this should not happen: {type(error).__name__}: {error}",
-            hint="please report it, with what the same command prints with --debug",
+            f"internal error: {type(error).__name__}: {error}",
+            hint="please report it, with the output of the same command with --debug",
         )
     _write(describe(shown, colour=_colour()))
     return 2 if isinstance(error, _USAGE_ERROR) else shown.exit_code
@@ -90,13 +90,13 @@ def broken_stdout() -> bool:
 
 
 def _meant(path: str, extra: str, hint: str) -> str:
-    """A hint where a label was given as an argument, as it is a flag's value; else ``hint``."""
+    """A hint for a label that was given as an argument, not as a flag's value; else ``hint``."""
     flag = {"lab snapshot take": "--label", "lab rollback": "--to"}.get(path)
     return f"did you mean `{flag} {extra}`?" if flag and " " not in extra else hint
 
 
 def _full(error: OSError) -> LabError:
-    """What a write that found no space left was for: our output, or a file."""
+    """The error for a write that found no space left: to our output, or to a file."""
     if error.filename is None and _stdout_full():
         return LabError(f"the output cannot be written: {error.strerror}")
     if error.filename is not None:

@@ -101,7 +101,7 @@ Engine = Annotated[
         metavar="ENGINE",
         show_default=False,
         autocompletion=complete.engines,
-        help="Insist on percona or mariadb.",
+        help="Require this engine: percona or mariadb.",
     ),
 ]
 Image = Annotated[
@@ -111,7 +111,7 @@ Image = Annotated[
         metavar="IMAGE",
         show_default=False,
         autocompletion=complete.images,
-        help="Insist on this image, by key, such as one that was imported.",
+        help="Require this image, by key, such as one that was imported.",
     ),
 ]
 LabName = Annotated[
@@ -126,7 +126,7 @@ Ttl = Annotated[
         "--ttl",
         metavar="TIME",
         show_default=False,
-        help="The lease, such as 2h, or none; `lab gc` removes a lab when it is over.",
+        help="The lease, such as 2h, or none; `lab gc` removes a lab when it has expired.",
     ),
 ]
 Profile = Annotated[
@@ -136,7 +136,7 @@ Profile = Annotated[
         metavar="PROFILE",
         show_default=False,
         autocompletion=complete.profiles,
-        help="What survives what: durable, balanced (default), disposable, or your own.",
+        help="Durability profile: durable, balanced (default), disposable, or your own.",
     ),
 ]
 Snapshots = Annotated[
@@ -148,9 +148,11 @@ Snapshots = Annotated[
         help="Have `lab gc` take and rotate snapshots, such as hourly:24,daily:7.",
     ),
 ]
-Cold = Annotated[bool, typer.Option("--cold", help="Boot, even if RAM could be restored.")]
+Cold = Annotated[
+    bool, typer.Option("--cold", help="Cold boot: do not restore RAM from the template.")
+]
 KeepFailed = Annotated[
-    bool, typer.Option("--keep-failed", help="Keep the guests of a failure, for a look.")
+    bool, typer.Option("--keep-failed", help="Keep the guests of a failed lab, for inspection.")
 ]
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,9}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ExitCode = Annotated[
     bool,
-    typer.Option("--exit-code", help="Exit with 7 unless the state is ready, for scripts."),
+    typer.Option("--exit-code", help="Exit with status 7 unless every lab shown is ready."),
 ]
 
 
@@ -52,7 +52,7 @@ def status(
     exit_code: ExitCode = False,
     output: flags.Output = "table",
 ) -> int:
-    """Show a lab: nodes, how to reach it, unmet requirements."""
+    """Show a lab: nodes, addresses, and the requirements of each node."""
     app = app_of(ctx)
     how = parse_format(output)
     with app.open() as session:

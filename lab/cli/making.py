@@ -76,10 +76,10 @@ class Making:
         return self.client.wait(found.name, timeout=timeout)
 
     def _asked(self, spec: LabSpec) -> fitting.Configuration:
-        """What ``spec`` asks for there: the service knows its default profile and whole keys."""
+        """What ``spec`` requests; default profile and full keys are those of the service."""
         profile, image = spec.profile, spec.image
         if image or not profile:
-            with suppress(LabError):  # one that has no room for another lab says nothing
+            with suppress(LabError):  # a service without room for another lab refuses a preview
                 found = self.client.preview(replace(spec, name=""), cold=self.cold)
                 profile, image = found.profile, image and found.image
         return fitting.asked(spec, profile=profile, image=image)

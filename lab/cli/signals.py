@@ -112,7 +112,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _left(self) -> int:
-        """How many more signals only get an answer: the third stops, whatever began the undoing."""
+        """How many more signals only get a message: the third ends us, whatever began the undo."""
         began = self._raised or bool(self._shielded)
         return self._patience + (not began) - self._during_cleaning
 

@@ -35,17 +35,17 @@ def up(
     cold: flags.Cold = False,
     keep_failed: flags.KeepFailed = False,
     exist_ok: Annotated[
-        bool, typer.Option("--exist-ok", help="Fine if there is such a lab already.")
+        bool, typer.Option("--exist-ok", help="Succeed if a matching lab already exists.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be made, and of what.")
+        bool, typer.Option("--dry-run", help="Show what would be created, and from what.")
     ] = False,
     timeout: flags.ReadyTimeout = "",
     output: flags.Output = "table",
 ) -> None:
     """Make a lab: a ready cluster.
 
-    It is cloned from a template, which the first use makes and which takes a while then.
+    Labs are clones of a template. The first `lab up` builds the template, which takes minutes.
     """
     from lab.cli.show import lab_text, preview_text
 

@@ -20,8 +20,8 @@ from lab.guest.authority import TlsKey
 
 PASSWORD_LENGTH = 20
 ENTROPY_BYTES = 64
-HOST_KEY = "/etc/ssh/ssh_host_ed25519_key.pub"
-"""Where a node keeps the public half of its SSH host key; the private one has no suffix."""
+HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
+"""Where a node keeps its SSH host key; the public half has the suffix ``.pub``."""
 
 _ROOT = "0:0"
 _LETTERS = string.ascii_letters + string.digits
@@ -84,25 +84,42 @@ def message(
     the TLS files in ``tls_directory``; ``authorized``: the public key that may log in as
     root; ``statements`` are run on the node's server as its root.
     """
-    host_key = HOST_KEY.removesuffix(".pub")
     lines = [
         item("entropy", identity.entropy),
         item("clock", f"{now:.6f}"),
-        item("file", host_key, "600", _ROOT, identity.ssh_host.private),
-        item("file", HOST_KEY, "644", _ROOT, f"{identity.ssh_host.public}\n"),
-        item("file", "/root/.ssh/authorized_keys", "600", _ROOT, f"{authorized}\n"),
-        *_tls_files(identity.tls, engine, tls_directory),
+        *_key_files(identity, engine, tls_directory, authorized),
         *(item("sql", statement) for statement in statements),
     ]
     return _packed(lines)
 
 
-def renewal(tls: TlsKey, *, engine: tuple[int, int], tls_directory: str, statement: str) -> bytes:
-    """What the same program is told to give a server another certificate; the rest as above.
+def renewal(
+    identity: NodeIdentity,
+    *,
+    engine: tuple[int, int],
+    tls_directory: str,
+    authorized: str,
+    statement: str,
+) -> bytes:
+    """A message that gives a node that started again new keys; arguments as for ``message``.
 
-    ``statement``: what has the server read it.
+    All of them, not the certificate alone: what was written shortly before a power failure may be
+    lost, and a snapshot brings back those of its moment. ``statement`` has the server read its own.
     """
-    return _packed([*_tls_files(tls, engine, tls_directory), item("sql", statement)])
+    files = _key_files(identity, engine, tls_directory, authorized)
+    return _packed([*files, item("sql", statement)])
+
+
+def _key_files(
+    identity: NodeIdentity, engine: tuple[int, int], tls_directory: str, authorized: str
+) -> list[str]:
+    host = identity.ssh_host
+    return [
+        item("file", HOST_KEY, "600", _ROOT, host.private),
+        item("file", f"{HOST_KEY}.pub", "644", _ROOT, f"{host.public}\n"),
+        item("file", "/root/.ssh/authorized_keys", "600", _ROOT, f"{authorized}\n"),
+        *_tls_files(identity.tls, engine, tls_directory),
+    ]
 
 
 def _tls_files(tls: TlsKey, engine: tuple[int, int], directory: str) -> list[str]:

@@ -13,9 +13,9 @@ from lab.spec import LabSpec, format_size
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of the host's memory: ``available`` without swapping, as the kernel reckons.
+    """Bytes of the host's memory: ``available`` without swapping, as the kernel estimates.
 
-    ``limited``: a cgroup has less than the host, as in a container.
+    ``limited``: the limit of a cgroup is lower than the host's memory, as in a container.
     """
 
     available: int
@@ -47,7 +47,7 @@ def memory(meminfo: Path = Path("/proc/meminfo"), cgroups: Path = cgroup.ROOT) -
 
 
 def processors(cgroups: Path = cgroup.ROOT) -> int:
-    """How many processors we may use: those we are bound to, or what a cgroup's quota is worth."""
+    """How many processors we may use: by CPU affinity, or fewer by a cgroup's quota."""
     bound = getattr(os, "sched_getaffinity", None)
     have = len(bound(0)) if bound else os.cpu_count() or 1
     return max(1, min(have, cgroup.processors(cgroups) or have))
@@ -100,9 +100,9 @@ def aio_left(proc: Path = Path("/proc/sys/fs")) -> int | None:
 
 
 def check_aio(nodes: int, left: int | None) -> None:
-    """Raise HostUnfit unless ``nodes`` more guests can have native AIO.
+    """Raise HostUnfit unless ``nodes`` more guests can reserve native AIO.
 
-    QEMU before 8 does not start without, later ones are slower.
+    QEMU before version 8 does not start without it; later versions are slower.
     """
     if left is not None and nodes * AIO_OF_GUEST > left:
         raise HostUnfit(

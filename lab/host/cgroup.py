@@ -1,4 +1,4 @@
-"""What a container lets its processes have: the limits of its cgroup, of either version.
+"""The limits of a container's memory and processors: those of its cgroup, version 1 or 2.
 
 Only the top of the mounted hierarchy is read. In a container that is its own cgroup; on the
 host itself it is the root, which has no limits. A limit of a cgroup further down is no limit of
@@ -22,7 +22,7 @@ _NO_LIMIT = 1 << 60
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """Bytes: what the cgroup may have, and what of that can be had without swapping."""
+    """Bytes: the limit of the cgroup, and what is available of it without swapping."""
 
     available: int
     total: int
@@ -53,7 +53,7 @@ def memory(root: Path = ROOT) -> MemoryLimit | None:
 
 
 def processors(root: Path = ROOT) -> int | None:
-    """As many processors as the cgroup's quota is worth, rounded up; None without a quota."""
+    """The cgroup's CPU quota, in processors, rounded up; None without a quota."""
     with suppress(OSError, ValueError):
         if (root / "cpu.max").exists():
             quota, period = map(int, (root / "cpu.max").read_text(encoding="ascii").split())

@@ -120,7 +120,7 @@ class MemoryImage:
 
 @dataclass(frozen=True)
 class Caution:
-    """Something that will hurt, though guests run: ``topic``, ``what`` in one line, ``remedy``."""
+    """A risk for guests that can be started: ``topic``, ``what`` in one line, ``remedy``."""
 
     topic: str
     what: str
@@ -132,13 +132,13 @@ class Capabilities:
     """What this hypervisor can do here.
 
     ``facts`` is shown by ``lab doctor``, and what of it differs where RAM does not fit.
-    ``why_emulated``: why guests are, empty if they are not; ``remedy``: what to do about that.
+    ``why_emulated``: why guests are emulated, empty if they are not; ``remedy``: the remedy.
     ``warm`` says whether RAM can be captured and restored, ``why_cold`` why not. ``pauses``:
-    guests can stand still and go on. ``direct``: they can boot a kernel without firmware.
+    guests can be paused and resumed. ``direct``: they can boot a kernel without firmware.
     ``forwards``: ports of the host lead to guests; without it guests are reached at their own
     addresses. ``redirects``: connections from other machines, and only those, can be led to these
     addresses from ports of the host.
-    ``cautions`` are shown by ``lab doctor`` and to those who make a lab.
+    ``cautions`` are shown by ``lab doctor`` and ``lab up``.
     """
 
     name: str

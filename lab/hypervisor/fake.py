@@ -112,7 +112,7 @@ class FakeHypervisor:
             if state.get("disk") != guest_side.read_inside(guest.disks).digest():
                 raise fake_memory.not_loaded(guest, "the disk is not of the same moment as the RAM")
             self._make(guest, "paused", time.time(), "is restored")
-            # The real one is behind by the time since the capture as well.
+            # The clock of a real guest is behind by the time since the capture as well.
             record = self._guests.find(guest.name, guest.tags.get("home", ""))
             self._guests.put(replace(record, clock_offset=float(state["clock_offset"])))
 
@@ -214,7 +214,7 @@ class FakeHypervisor:
             self._guests.put(replace(record, state="paused", why=why))
 
     def clock(self, guest: GuestName) -> float:
-        """What a guest takes for the time; raises NotReady if it does not answer."""
+        """A guest's clock, in seconds since the epoch; raises NotReady if it does not answer."""
         with self._guests.hold():
             return time.time() + self._awake(guest).clock_offset
 

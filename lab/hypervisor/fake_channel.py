@@ -39,8 +39,6 @@ class FakeChannel:
             raise NotReady(f"the guest agent of {self._guest} does not answer")
         if list(argv) == ["/bin/sync"]:
             return b""  # what a fake guest writes is on its disk at once
-        if argv[0] == "/bin/cat":
-            return self._cat(argv)
         if argv[0] == "/usr/lib/lab/rejoin":
             return self._hypervisor.rejoin(self._guest, argv[1]).encode()
         if argv[0] == "/usr/lib/lab/rest":
@@ -77,12 +75,6 @@ class FakeChannel:
         """See GuestChannel."""
         self._before("write")
         self._hypervisor.alter(self._guest, lambda inside: inside.put(path, content, f"{mode:o}"))
-
-    def _cat(self, argv: Sequence[str]) -> bytes:
-        try:
-            return self._hypervisor.inside(self._guest).file(argv[1])
-        except KeyError:
-            raise CommandFailed(argv, 1, stderr="No such file", where=self._guest) from None
 
     def _rows(self, statement: str) -> str:
         rows = self._hypervisor.execute(self._guest, statement).rows if statement else ()

@@ -42,10 +42,10 @@ def read_state(guest: GuestSpec, memory: MemoryImage) -> dict[str, str]:
 
 
 def no_restore(guest: GuestSpec, why: str) -> HostUnfit:
-    """What to raise where a guest is not restored, and its files are not even loaded."""
+    """The error for a guest whose files could not be loaded."""
     return HostUnfit(f"{guest.name} could not be restored", details=[why])
 
 
 def not_loaded(guest: GuestSpec, why: str) -> RestoreFailed:
-    """What to raise where a guest's files are there, but what they hold does not fit."""
+    """The error for a guest whose files were loaded, but whose content does not match."""
     return RestoreFailed(f"{guest.name} could not be restored", details=[why])

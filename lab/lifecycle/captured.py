@@ -70,7 +70,7 @@ class Manifest:
         return all(node.ram is not None and node.state is not None for node in self.nodes)
 
     def without_ram(self, why: str) -> Manifest:
-        """The same disks, which boot; ``why`` their RAM is not restored."""
+        """The manifest without RAM, so that labs boot; ``why``: why RAM is not restored."""
         nodes = tuple(replace(node, ram=None, state=None) for node in self.nodes)
         return replace(self, nodes=nodes, why_cold=why)
 

@@ -112,20 +112,20 @@ def wake(
 
 
 _READ_AHEAD = 128 << 10
-"""Bytes asked for in one call: of more, Linux reads what a device reads ahead, usually this, or
-takes in one request (force_page_cache_ra in mm/readahead.c)."""
+"""Bytes per call: of a larger range Linux reads only the device's read-ahead size, usually this, or
+its largest request (force_page_cache_ra in mm/readahead.c)."""
 
 
 def read_ahead(path: Path) -> None:
     """Have the kernel read a RAM file into the page cache, while QEMU starts.
 
-    After a reboot of the host nothing is cached, and a guest that goes on would wait for its
-    pages one by one, 128 KiB around each (readahead), while its cluster waits for it. Holes are
-    passed over: reading them would fill the cache with zeros. To ask for what is cached costs
-    10 to 25 ms for 300 MB, so some samples decide. Guests are resumed once all was asked for:
-    before that their own reads would wait behind these. Source: posix_fadvise(2), preadv2(2).
+    After a reboot of the host nothing is cached, and a resumed guest would wait for the disk at
+    each page fault, 128 KiB at a time (readahead), while its cluster waits for it. Holes are
+    skipped: reading them would fill the cache with zeros. The calls take 10 to 25 ms for 300 MB
+    that are cached, so samples decide whether to make them. Guests are resumed after all calls:
+    before that their own reads would queue behind these. Source: posix_fadvise(2), preadv2(2).
     """
-    with suppress(OSError), path.open("rb") as file:  # where it cannot be had, pages come slowly
+    with suppress(OSError), path.open("rb") as file:  # without it guests are slower, no more
         handle = file.fileno()
         if not _is_cached(handle):
             for start, length in extents(handle):
@@ -147,7 +147,7 @@ def _is_cached(handle: int) -> bool:
 
 
 def unrestored(error: RestoreFailed) -> str:
-    """Why a template's RAM was not restored, in one line: QEMU's last words tell most."""
+    """Why a template's RAM was not restored, in one line, with the last line of QEMU's log."""
     return "; ".join([f"its RAM was not restored: {error}", *error.details[-1:]])
 
 

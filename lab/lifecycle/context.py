@@ -219,7 +219,7 @@ _STORAGES: Mapping[str, Callable[[Settings, RunAs], Storage]] = {
 
 
 def open_libvirt(settings: Settings, *, uid: int | None = None) -> LibvirtHypervisor:
-    """The hypervisor of Linux hosts, for the user ``uid`` (default: who we are).
+    """The hypervisor of Linux hosts, for the user ``uid`` (default: the effective user).
 
     Raises HostUnfit.
     """

@@ -57,7 +57,7 @@ def _machine() -> Iterator[Finding]:
 
 
 def _process_1(settings: Settings) -> Iterator[Finding]:
-    """Whether ended guests vanish from the process table: libvirtd waits until they have."""
+    """Whether process 1 reaps ended guests: libvirtd waits until they are reaped."""
     if hypervisor_of(settings) != "libvirt" or system.system() != "linux":
         return
     from lab.hypervisor.libvirt import session
@@ -66,7 +66,7 @@ def _process_1(settings: Settings) -> Iterator[Finding]:
         yield Finding("process 1", "ok", "reaps orphans")
     elif find("tini"):
         yield Finding(
-            "process 1", "ok", "does not reap orphans at once: libvirtd is started below tini"
+            "process 1", "ok", "does not reap orphans at once: libvirtd is started under tini"
         )
     else:
         advice = "install the package tini, or start the container with an init"
@@ -200,7 +200,7 @@ def _guests(settings: Settings) -> Iterator[Finding]:
 
 
 def _engines(settings: Settings) -> Iterator[Finding]:
-    """Preferred engines that are passed over, by what is remembered: nothing is asked."""
+    """Preferred engines that are not used now, by recorded failures: no repository is queried."""
     recipe = load("percona-xtradb-cluster")
     answers = recall(settings.home.root / "reachable.json")
     failed = failures.recent(settings.home)

@@ -23,7 +23,7 @@ NAMES = {"percona": "percona-xtradb-cluster", "mariadb": "mariadb"}
 """What users call an engine, and the recipe of its image."""
 
 TITLES = {"percona-xtradb-cluster": "Percona XtraDB Cluster", "mariadb": "MariaDB with Galera"}
-"""What an engine is called in messages, by the recipe of its image."""
+"""The names of engines in messages, by the recipes of their images."""
 
 OUT_OF_REACH = "Percona's repository is out of reach"
 
@@ -59,8 +59,8 @@ def choose(ctx: Context, plan: Blueprint, spec: LabSpec) -> Choice:
     """The recipe for ``plan``; the engine of ``spec`` (percona, mariadb) is required if given.
 
     Without it the first of the blueprint's engines that did not fail within the last day
-    (failures.py), and whose image exists or whose packages can be had; the last of them in any
-    case. Raises InvalidSpec.
+    (failures.py), and whose image exists or whose repository can be reached; else the last of
+    them. Raises InvalidSpec.
     """
     if spec.engine:
         return Choice(required(plan, spec.engine))
@@ -87,16 +87,15 @@ def made_of(
     then: Callable[[Image], AbstractContextManager[T]],
     lacks: Callable[[Image], str] = lambda _: "",
 ) -> Iterator[tuple[Image, T]]:
-    """What ``spec`` is made of: the image, and ``then`` of it (its template); kept in the block.
+    """The image for ``spec``, and the result of ``then`` for it (its template), for the block.
 
     ``lacks``: the key of the template that ``then`` would have to make, empty for none.
 
-    Where ``spec`` requires neither engine nor image, an engine that cannot be built, or whose
-    first template does not form, is no end: its failure is shown in full, it stays recorded for
-    a day, and the next engine is used. failures.py decides which failures are the engine's; what
-    is the host's (no space, no memory, a tool, Debian's mirror, an interrupt) ends it at once.
-    If no engine works, the fault is not one engine's: the last error is raised, and the records
-    are withdrawn.
+    Where ``spec`` requires neither engine nor image, and an engine cannot be built, or its first
+    template does not form, the failure is reported in full and recorded for a day, and the next
+    engine is used. failures.py decides which failures are the engine's; those of the host (no
+    space, no memory, a tool, Debian's mirror, an interrupt) are raised at once. If every engine
+    fails, the last error is raised, and the recorded failures are removed.
 
     Raises as ``key_for``, ``images.ensure`` and ``then`` do.
     """
@@ -130,9 +129,9 @@ def _entered(
     *,
     fell_back: bool,
 ) -> tuple[Image, T] | None:
-    """Image and template of ``choice``; None if another command's failure has changed that.
+    """Image and template of ``choice``; None if the failure of another command changes the choice.
 
-    The reason for the choice is shown if something is to be made of it, or after a fallback.
+    Its reason is reported if an image or template must be made, or after a fallback.
     """
     if spec.image:
         image = held.enter_context(images.using_key(ctx, key_for(ctx, plan, spec)))
@@ -159,7 +158,7 @@ def _entered(
 
 
 def _free(plan: Blueprint, spec: LabSpec) -> bool:
-    """Whether it is ours to choose the engine."""
+    """Whether a fallback is allowed: neither engine nor image is required."""
     return not spec.engine and not spec.image and len(plan.engines) > 1
 
 
@@ -171,7 +170,7 @@ def _changed(
     kind: Literal["image", "template"],
     key: str,
 ) -> bool:
-    """Wait for another command that makes it: it may have failed, so that another is chosen."""
+    """Wait for another command that makes it; return whether its failure changed the choice."""
     with hold(ctx, kind, key, shared=True):
         return choose(ctx, plan, spec).recipe != choice.recipe
 

@@ -1,14 +1,14 @@
-"""Engines that could not be built, or formed no cluster: remembered for a day.
+"""Engines that could not be built, or whose cluster did not form: recorded for a day.
 
-Where no engine was required, the next one of the blueprint is used meanwhile (engine.py).
+Unless an engine is required, the next one of the blueprint is used during that time (engine.py).
 
 Only what may be the engine's own fault is recorded. Of an image's build that is CommandFailed (a
-package that cannot be installed, a server that does not initialise) and RecipeFailed (the recipe's
-own repository, its key). Of its first template it is NotReady while the nodes form their cluster,
-and that or CommandFailed while their servers are prepared for the capture; NotReady not where a
-user gave them less time than the settings do. All else is the host's, and the next engine would
-meet it as well: no space, memory or permission, a missing tool, Debian's mirror out of reach,
-storage or a hypervisor that fails, an interrupt.
+package that cannot be installed, a server that does not initialise) and RecipeFailed (the
+recipe's own repository, its key). Of its first template it is NotReady while the nodes form their
+cluster, and that or CommandFailed while their servers are prepared for the capture; NotReady only
+if the nodes had the time that the settings give them. All other failures are the host's, and the
+next engine would fail as well: no space, memory or permission, a missing tool, Debian's mirror out
+of reach, storage or a hypervisor that fails, an interrupt.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lab.memory import forget, recall, remember
 from lab.paths import Home
 
 LASTS = 86_400.0
-"""Seconds for which a failure keeps an engine from being tried again unasked."""
+"""Seconds for which a failed engine is not retried automatically."""
 
 UNBUILT = "could not be built"
 """How an engine failed whose image was not made; that is no matter where the image is there."""
@@ -37,8 +37,8 @@ UNBUILT = "could not be built"
 class Failure:
     """How an engine failed: ``UNBUILT``, or "could not form a cluster".
 
-    ``step``: the innermost; ``content``: the key of the recipe's content then, as what has changed
-    since may be tried.
+    ``step``: the innermost; ``content``: the key of the recipe's content at that time: a changed
+    recipe is retried.
     """
 
     recipe: str
@@ -56,7 +56,7 @@ class Failure:
 
     @property
     def remedy(self) -> str:
-        """What tries again."""
+        """The command that retries."""
         return f'"lab image build {self.recipe}" tries again'
 
 
@@ -87,7 +87,7 @@ def recorded(
 
 
 def withdraw(ctx: Context, recipe: str) -> None:
-    """Forget the failure of an engine: it works, or is to be tried."""
+    """Remove the recorded failure of an engine: it works, or may be retried."""
     with suppress(OSError):
         forget(_memory(ctx.home), recipe)
 

@@ -1,4 +1,4 @@
-"""Whether a lab fits what was asked for: one rule for `--exist-ok`, remotely too, and for pools."""
+"""Whether a lab matches a request: one rule for `--exist-ok`, here and remotely, and for pools."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _BYTES = ("memory", "disk")
 
 @dataclass(frozen=True)
 class Configuration:
-    """What a lab is made of. ``memory`` and ``disk`` of a node, in bytes.
+    """The configuration of a lab, or a requested one. ``memory`` and ``disk`` of a node, in bytes.
 
-    Of what is asked for, an empty text or a ``disk`` of 0 leaves it open. ``recipe``: of the image;
-    ``image``: its key; ``pool``: the warm pool that the lab waits in.
+    In a request, an empty text or a ``disk`` of 0 matches anything. ``recipe``: of the image;
+    ``image``: its key; ``pool``: the warm pool that the lab is in.
     """
 
     blueprint: str
@@ -36,9 +36,9 @@ class Configuration:
 
 
 def asked(spec: LabSpec, *, profile: str, recipe: str = "", image: str = "") -> Configuration:
-    """What ``spec`` asks for; ``profile``: its profile's name, also where the settings gave it.
+    """What ``spec`` requests; ``profile``: the name of its profile, or of the default.
 
-    ``recipe``: if ``spec`` has none, that of the image that it gets; ``image``: a whole key.
+    ``recipe``: if ``spec`` has none, that of the image that it gets; ``image``: a full key.
     """
     size = spec.size
     recipe = recipe_of(spec.engine) if spec.engine else recipe
@@ -48,7 +48,7 @@ def asked(spec: LabSpec, *, profile: str, recipe: str = "", image: str = "") -> 
 
 
 def of_record(record: LabRecord) -> Configuration:
-    """What a recorded lab is made of."""
+    """The configuration of a recorded lab."""
     return Configuration(
         record.blueprint, record.node_count, record.memory, record.cpus, record.disk,
         record.profile, record.image.rpartition("-")[0], record.image, record.pool,
@@ -56,7 +56,7 @@ def of_record(record: LabRecord) -> Configuration:
 
 
 def of_view(view: LabView) -> Configuration:
-    """What a lab is made of that a service describes."""
+    """The configuration of a lab as a service describes it."""
     return Configuration(
         view.blueprint, len(view.nodes), view.memory, view.cpus, view.disk,
         view.profile, view.image.rpartition("-")[0], view.image,
@@ -64,9 +64,9 @@ def of_view(view: LabView) -> Configuration:
 
 
 def differs(there: Configuration, wanted: Configuration, *, exact: bool = False) -> list[str]:
-    """The fields in which ``there`` does not fit ``wanted``, as ``nodes: 3, asked 5``; often none.
+    """The fields in which ``there`` does not match ``wanted``, as ``nodes: 3, asked 5``.
 
-    What ``wanted`` leaves open fits anything; with ``exact`` only what is left open, too.
+    A field that is empty in ``wanted`` matches anything; with ``exact`` only an empty one.
     """
     found = []
     for field in fields(Configuration):
@@ -80,7 +80,7 @@ def differs(there: Configuration, wanted: Configuration, *, exact: bool = False)
 
 
 def check(name: str, there: Configuration, wanted: Configuration) -> None:
-    """Raise Conflict, with what differs, unless the lab ``name`` fits ``wanted``."""
+    """Raise Conflict, with the fields that differ, unless the lab ``name`` matches ``wanted``."""
     if found := differs(there, wanted):
         raise Conflict(
             f"lab {name} exists with a different configuration ({'; '.join(found)})",

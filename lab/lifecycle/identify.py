@@ -45,10 +45,9 @@ Prepared = tuple[identity.SshKey, Mapping[str, identity.NodeIdentity]]
 _TLS_DIRECTORY = "/etc/mysql/tls"
 _SECONDS = 60.0
 _AGAIN = 0.25
-"""Seconds before a message that the server could not follow is sent again."""
+"""Seconds before a message that the server refused is sent again."""
 _PASSES = re.compile(r"WSREP has not yet prepared|Lock wait timeout|Deadlock found")
-"""Refusals that end by themselves: errors 1047, 1205 and 1213 of the server."""
-_PUBLIC = re.compile(r"ssh-ed25519 [A-Za-z0-9+/=]{40,100}( [ -~]{0,200})?")
+"""Transient errors of the server: 1047, 1205 and 1213."""
 _HOST = re.compile(r"^(\[127\.0\.0\.1\]:)(\d+)", re.MULTILINE)
 
 
@@ -73,27 +72,8 @@ def prepare(ctx: Context, owner: Owner, nodes: Sequence[Node]) -> Prepared:
     return login, own
 
 
-def know_hosts(ctx: Context, nodes: Sequence[Node]) -> None:
-    """Let ssh know the host keys that ``nodes`` have now, as they say through their channels.
-
-    After a rollback to a snapshot that are those of the moment when it was taken. Raises NotReady
-    or CommandFailed.
-    """
-
-    def one(node: Node) -> str:
-        channel = ctx.hypervisor.channel(node.guest)
-        return channel.run(["/bin/cat", identity.HOST_KEY], timeout=_SECONDS).decode()
-
-    keys = dict(zip(nodes, each(one, nodes), strict=True))
-    for node, key in keys.items():
-        if not _PUBLIC.fullmatch(key.strip()):
-            raise NotReady(f"{node.name} has no valid SSH host key", hint="`lab rollback` the lab")
-    if keys:
-        _write_hosts(ctx.home.private(nodes[0].owner) / "known_hosts", keys)
-
-
 def _write_hosts(known: Path, keys: Mapping[Node, str]) -> None:
-    """Have ``known`` hold ``keys`` (public, as one line) for these nodes; other lines stay."""
+    """Write ``keys`` (public, as one line) of these nodes to ``known``; other lines stay."""
     hosts = {
         known_as(node.ssh_host, node.ssh_port): " ".join(public.split()[:2])
         for node, public in keys.items()
@@ -149,7 +129,7 @@ def personalise(
 
 
 def _send(ctx: Context, node: Node, message: Callable[[], bytes], deadline: Deadline) -> None:
-    """Send ``message`` to a node, again while its cluster has not agreed on a primary component.
+    """Send ``message`` to a node; retry while its cluster has no primary component.
 
     The guest's program retries by itself for ten seconds; on a busy host a cluster may take
     longer. All items may be repeated. Raises NotReady or CommandFailed.
@@ -179,17 +159,20 @@ def renew(
     *,
     timeout: float,
 ) -> None:
-    """Give the servers of ``nodes`` new certificates; raises NotReady or CommandFailed.
+    """Give ``nodes``, which were started again, new keys and certificates.
 
-    ``timeout``: seconds that it may take.
+    ``timeout``: seconds that it may take. Raises NotReady or CommandFailed.
     """
-    signer = authority_of(ctx.home)
+    if not nodes:
+        return
+    login, own = prepare(ctx, nodes[0].owner, nodes)
 
     def one(node: Node) -> None:
         message = identity.renewal(
-            authority.issue(signer, node.name, _names(node)),
+            own[node.name],
             engine=(engine.uid, engine.gid),
             tls_directory=_TLS_DIRECTORY,
+            authorized=login.public,
             statement=blueprint.renew(engine),
         )
         _send(ctx, node, lambda: message, Deadline.after(timeout))
@@ -219,10 +202,10 @@ def set_clocks(ctx: Context, nodes: Sequence[Node], *, timeout: float = _SECONDS
 
 
 def correct_clocks(ctx: Context, nodes: Sequence[Node]) -> None:
-    """Set the clocks of nodes that are more than ``DRIFT`` seconds off, and say so.
+    """Correct the clocks of nodes that are more than ``DRIFT`` seconds off, and report it.
 
-    Guests ask nobody for the time, and their clocks stand still while the host sleeps or they
-    are paused. Raises as ``set_clocks`` does; who does not say the time is left alone.
+    Guests run no NTP client, and their clocks stop while the host is suspended or they are
+    paused. Raises as ``set_clocks`` does; a node that does not report its time is skipped.
     """
 
     def off(node: Node) -> bool:
@@ -235,7 +218,7 @@ def correct_clocks(ctx: Context, nodes: Sequence[Node]) -> None:
     wrong = [node for node, is_off in zip(nodes, each(off, nodes), strict=True) if is_off]
     if wrong:
         names = ", ".join(node.name for node in wrong)
-        ctx.progress.note("clock", f"the clock of {names} was wrong and is set")
+        ctx.progress.note("clock", f"the clock of {names} was wrong and has been corrected")
         set_clocks(ctx, wrong)
 
 

@@ -65,7 +65,7 @@ def _ensure(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
 def using(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> Iterator[Image]:
     """The image of a recipe, as ``ensure`` gives it; it is kept from removal in the block.
 
-    ``key`` is its, as ``key_of`` has it.
+    ``key``: the key of the image, from ``key_of``.
     """
     while True:
         with hold(ctx, "image", key, shared=True):
@@ -145,7 +145,7 @@ def snapshots(ctx: Context, image: Image) -> dict[str, VolumeSnapshot]:
 def build(ctx: Context, recipe_name: str, *, rebuild: bool = False) -> ImageView:
     """Build an image now. ``rebuild``: again, with what the mirror offers today.
 
-    An engine that failed within the last day is tried again by those that require none.
+    Removes the recorded failure of its engine, so that it is used again where none is required.
     Raises Conflict when the image to be rebuilt is in use.
     """
     recipe, profile = load(recipe_name), ctx.settings.profile_of("")

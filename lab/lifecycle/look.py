@@ -1,4 +1,4 @@
-"""Looking at labs: what is recorded, what exists, and what the nodes answer now."""
+"""Views of labs: what is recorded, what exists, and the states of nodes now."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lab.lifecycle.nodes import Node
 
 _ASKED = ("ready", "stopped")
-"""Recorded states in which nodes are asked: of those that may serve."""
+"""Recorded states of labs whose nodes are queried: those that may accept statements."""
 
 
 def labs(ctx: Context) -> list[LabView]:
@@ -200,13 +200,13 @@ def _node(
 
 
 def _state(ctx: Context, record: LabRecord, nodes: Sequence[str]) -> LabState:
-    """What the nodes show; whether a command works on the lab is asked only where it matters."""
+    """The observed state of a lab; its lock is checked only if the state depends on it."""
     working = record.state == "stopped" and held(ctx.home, "lab", record.name)
     return lab_state(record, nodes, working=working)
 
 
 def _proved(found: LabWithNodes, guests: Mapping[GuestName, Guest]) -> dict[Key, Observed]:
-    """What is known of nodes without asking: those that run are as ready as their cluster."""
+    """The states of nodes that were found ready just now, without a query."""
     there = [node.name for node in found.nodes if GuestName(node.guest) in guests]
     whole: NodeState = "ready" if len(there) == len(found.nodes) else "degraded"
     return {(found.lab.name, name): Observed(whole) for name in there}

@@ -1,8 +1,8 @@
-"""The observed state of labs: what their nodes answer now, within a limit of time.
+"""The observed state of labs: what their nodes answer now, within a time limit.
 
-Two states are kept apart. The *recorded* one (``LabRecord.state``) is what the last command left:
-it decides what a command may do. The *observed* one (``LabView.state``) is derived from the
-requirements of every node at the moment of asking: it is what is shown.
+There are two states. The *recorded* one (``LabRecord.state``) is set by the last command, and
+decides which commands are allowed. The *observed* one (``LabView.state``) is derived from the
+requirements of every node at the time of the query, and is what users see.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SERVING = ("ready", "degraded", "not-synced")
 
 @dataclass(frozen=True)
 class Observed:
-    """A node at the moment of asking: its state, and every requirement that it was derived from."""
+    """A node at the time of the query: its state, and the requirements it was derived from."""
 
     state: NodeState
     requirements: tuple[Requirement, ...] = ()
@@ -62,10 +62,10 @@ def observe(
     *,
     within: float | None = None,
 ) -> dict[Key, Observed]:
-    """Ask all nodes of ``labs`` at once; returns after ``within`` seconds at most.
+    """Query all nodes of ``labs`` in parallel; returns after ``within`` seconds at most.
 
-    ``within`` is the setting ``answer_timeout`` unless it is given. A node whose guest does not
-    run is not asked. Raises nothing: what goes wrong is the node's state.
+    ``within``: default is the setting ``answer_timeout``. A node whose guest does not run is not
+    queried. Raises nothing: a failure is the state of its node.
     """
     within = within or ctx.settings.answer_timeout
     found: dict[Key, Observed] = {}
@@ -83,7 +83,7 @@ def observe(
                 found[key] = _silent(record, node, plan, why)
             else:
                 found[key] = _silent(record, node, plan, f"no answer within {within:g} s")
-                # Here, as it loads the client: listing labs that do not run must not pay for that.
+                # Not earlier: this imports the SQL client, which labs that do not run do not need.
                 ask = through_port(plan, account_of(ctx, record), ctx.sql, patience=within)
                 questions[key] = partial(_question, record, node, plan, ask)
     return found | _answers(questions, Deadline.after(within))
@@ -92,7 +92,7 @@ def observe(
 def lab_state(record: LabRecord, nodes: Sequence[str], *, working: bool) -> LabState:
     """The state of a lab, from its record and the observed states of its nodes.
 
-    ``working``: a command works on it just now. See ``views.LAB_STATES`` for the meanings.
+    ``working``: a command is working on it. See ``views.LAB_STATES`` for the meanings.
     """
     there = set(nodes)
     if record.state not in ("ready", "stopped"):
@@ -109,7 +109,7 @@ def lab_state(record: LabRecord, nodes: Sequence[str], *, working: bool) -> LabS
 
 
 def node_state(requirements: Sequence[tuple[Requirement, NodeState]]) -> NodeState:
-    """The state that follows from a node's requirements, each with what it is while unmet."""
+    """The state that follows from a node's requirements, each with the state while it is unmet."""
     unmet = {state for found, state in requirements if not found.met}
     worst: tuple[NodeState, ...] = ("unreachable", "not-primary", "not-synced", "degraded")
     return next((state for state in worst if state in unmet), "ready")
@@ -137,7 +137,7 @@ def _silent(
     why: str,
     state: NodeState = "unreachable",
 ) -> Observed:
-    """A node that gave no answer: ``why``, and all that is therefore not known."""
+    """A node that did not answer: ``why``; whether its other requirements are met is unknown."""
 
     def refuse(_: Node) -> Mapping[str, str]:
         raise NotReady(why)

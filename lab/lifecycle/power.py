@@ -14,7 +14,7 @@ from lab.lifecycle import image as images
 from lab.lifecycle import unfinished
 from lab.lifecycle.context import Context
 from lab.lifecycle.form import seed_of
-from lab.lifecycle.identify import correct_clocks, know_hosts, renew, set_clocks
+from lab.lifecycle.identify import correct_clocks, renew, set_clocks
 from lab.lifecycle.look import lab, node_of, nodes_of, record_of
 from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec
 from lab.lifecycle.parallel import each
@@ -34,7 +34,7 @@ from lab.wait import Deadline
 STOPPED: Mapping[str, Any] = {
     "state": "stopped", "started": None, "why_cold": "", "ready_seconds": None,
 }  # fmt: skip
-"""What to record of a lab that was stopped: there is no last start to speak of any more."""
+"""What to record of a lab that was stopped: the fields of its last start are cleared."""
 _LOOK_EVERY = 0.4  # seconds, while nodes boot
 
 
@@ -120,7 +120,9 @@ def bring_back(
     """Boot those of ``wanted`` that do not run, and wait until all that run are a cluster.
 
     Nodes that cannot rejoin by themselves are helped; those of ``wanted`` are given new
-    certificates. ``timeout`` in seconds, from when they were started. The lab's lock and a turn
+    keys and certificates.
+
+    ``timeout`` in seconds, from when they were started. The lab's lock and a turn
     are held; raises as ``start`` does.
     """
     boot(ctx, record, wanted)
@@ -137,7 +139,6 @@ def bring_back(
         again = [node for node in there if node.name in started]
         renew(ctx, again, plan, engine, timeout=deadline.left)
         correct_clocks(ctx, there)
-        know_hosts(ctx, again)
         ask = through_port(plan, account_of(ctx, record), ctx.sql)
         until_ready(ctx, there, plan, ask, deadline, pause=_LOOK_EVERY)
 

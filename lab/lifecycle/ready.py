@@ -172,7 +172,7 @@ def ask_node(
 ) -> list[tuple[Requirement, NodeState]]:
     """Every requirement of ``node`` in a lab of ``nodes``, each with the node's state if unmet.
 
-    ``way``: what it means that there is an answer.
+    ``way``: the text of the requirement that SQL answers.
     """
     try:
         found = answer(node)

@@ -37,7 +37,7 @@ def forget(ctx: Context, owner: Owner) -> list[str]:
         try:
             ctx.store.labs.update(owner.name, state="removing")
         except HostUnfit:
-            # Its volumes give back the space that the record needs.
+            # The removal of its volumes frees the space that the record needs.
             if not ctx.home.full:
                 raise
     removed = release(ctx, owner)

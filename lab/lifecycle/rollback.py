@@ -58,7 +58,7 @@ def rollback(
         nodes = move_taken(ctx, nodes)
         image = power.image_of(ctx, record)
         origin = _template(ctx, record, image) if label == ORIGIN else nullcontext()
-        # In this order: a command that makes the template again holds it, and waits for a slot.
+        # Lock order: a command that makes the template again holds it while it waits for a slot.
         with origin as manifest, turn(ctx, warm=_warm(record, manifest, nodes)):
             began = time.time()
             why_cold = f"rolled back to {label}: a snapshot has no RAM"

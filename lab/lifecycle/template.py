@@ -64,9 +64,9 @@ def using(
 def source(
     ctx: Context, plan_: Blueprint, spec: LabSpec, timeout: float
 ) -> Iterator[tuple[Image, Manifest]]:
-    """Image and template for ``spec``, made first if need be, of the engine that can be had.
+    """Image and template for ``spec``, made on first use, of the first engine that can be used.
 
-    As ``engine.made_of`` and ``using`` say.
+    Raises as ``engine.made_of`` and ``using`` do.
     """
 
     def then(image: Image) -> AbstractContextManager[Manifest]:
@@ -211,23 +211,23 @@ def _sound(ctx: Context, name: str, image: Image) -> Manifest | None:
 
 
 def mark_broken(ctx: Context, name: str, why: str) -> None:
-    """Have no more labs made of a template; its lock is held, shared or not.
+    """Clone no more labs from a template; the caller holds its lock, shared or not.
 
-    Labs that were cloned from it keep it. ``lab gc`` removes it once there are none.
+    Labs that were cloned from it are not affected. ``lab gc`` removes it once there are none.
     """
     ctx.progress.note("template", f"the template {name} is broken and is not used: {why}")
     ctx.store.templates.update(name, state="broken", why=why)
 
 
 def give_up_ram(ctx: Context, name: str, why: str) -> None:
-    """Have labs boot the disks of a template from now on; its lock is held, shared or not.
+    """Have labs boot from a template's disks from now on; the caller holds its lock, shared or not.
 
     Its RAM files stay until it is removed: others may be mapping them now.
     """
     ctx.progress.note(
         "template",
-        f"labs of the template {name} boot from its disks: {why};"
-        f" `lab template rm {name}` has the next `lab up` form it again",
+        f"labs of the template {name} boot from its disks from now on: {why};"
+        f" after `lab template rm {name}` the next `lab up` forms a new template",
     )
     ctx.store.templates.update(name, warm=False, why=why)
 
@@ -239,7 +239,7 @@ def _ensure(
         if held and there(ctx, key, image, spec) is None:
             former = any(base(record.key) == key for record in ctx.store.templates.all())
             name = vacant(ctx, key)
-            why = "the last one is broken" if former else "first use"
+            why = "the previous template is broken" if former else "first use"
             ctx.progress.note("template", f"{why}: forming a cluster to clone from{_time(ctx)}")
             with ctx.progress.step("template", f"making the template {name} ({why})"):
                 _make(ctx, name, image, plan_, spec, timeout)
@@ -326,7 +326,7 @@ def _engines_failure(
 
 
 def _check_clocks(ctx: Context, nodes: tuple[Node, ...]) -> None:
-    """Raise HostUnfit unless all nodes live in the past, as ``CLOCK_OFFSET`` has them.
+    """Raise HostUnfit unless the clocks of all nodes are set back by ``CLOCK_OFFSET``.
 
     A Linux guest of KVM takes the time from the host (kvm-clock), and only then from the
     hardware clock that we set back, where its kernel has CONFIG_RTC_HCTOSYS and the driver built
@@ -337,7 +337,7 @@ def _check_clocks(ctx: Context, nodes: tuple[Node, ...]) -> None:
         if behind < -CLOCK_OFFSET / 2:
             raise HostUnfit(
                 f"the clock of {node.name} is {behind:.0f} s behind, and not two hours: its kernel"
-                " did not take the time of the hardware clock",
+                " did not read the hardware clock at boot",
                 hint="use the recipe's kernel, or one with CONFIG_RTC_HCTOSYS=y and"
                 " CONFIG_RTC_DRV_CMOS=y",
             )

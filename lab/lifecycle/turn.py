@@ -26,13 +26,13 @@ from lab.wait import Deadline, attempts
 PATIENCE = 1800.0
 """Seconds that the first in a queue waits for a slot: another may have to form its cluster."""
 
-TELL_AFTER = 3.0
+REPORT_AFTER = 3.0
 """Seconds of waiting after which it is reported in a line of its own."""
 
 
 @contextmanager
 def turn(ctx: Context, *, warm: bool = False) -> Iterator[None]:
-    """Hold one of the host's start slots for the block; raises NotReady if none gets free.
+    """Hold one of the host's start slots for the block; raises NotReady if none becomes free.
 
     ``warm``: one of those for restores. Slots are given in the order in which they were asked for.
     They are kernel-held locks, taken last of all locks: whoever holds one waits for no other.
@@ -53,12 +53,12 @@ def slots_here() -> int:
 
 
 def _wait(ctx: Context, kind: LockKind, slots: int, place: int, held: ExitStack) -> None:
-    def tell() -> None:
+    def report() -> None:
         count = ahead(ctx.home, kind, slots, place)
         labs = "1 lab" if count == 1 else f"{count} labs"
         ctx.progress.note("turn", f"waiting for a start slot ({labs} ahead)")
 
-    later = threading.Timer(TELL_AFTER, tell)
+    later = threading.Timer(REPORT_AFTER, report)
     later.daemon = True
     later.start()
     try:

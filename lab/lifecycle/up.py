@@ -45,7 +45,7 @@ from lab.wait import Deadline
 
 T = TypeVar("T")
 
-_KEEP = "`--keep-failed` keeps the guests for a look"
+_KEEP = "`--keep-failed` keeps the guests for inspection"
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def up(
 
 @contextmanager
 def _all_or_nothing(ctx: Context, job: _Job, *, keep: bool) -> Iterator[None]:
-    """If the block fails, remove the lab; or with ``keep`` keep its guests for a look.
+    """If the block fails, remove the lab; or with ``keep`` keep its guests for inspection.
 
     Interrupts do not end the removal: see ``lab.cli.signals``.
     """
@@ -147,7 +147,7 @@ def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
         with made_of(ctx, job.plan, job.spec, nullcontext) as (image, _), turn(ctx):
             _retried(ctx, job, lambda: _cold(ctx, job, image))
         return
-    # Formed once more, then booted: a third template would fare no better than the second.
+    # A new template is formed once, then its disks boot: a third would fail like the second.
     for refused in (template.mark_broken, template.give_up_ram, template.give_up_ram):
         if _from_template(ctx, job, refused):
             return
@@ -158,7 +158,7 @@ def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
 
 
 def _from_template(ctx: Context, job: _Job, refused: Callable[[Context, str, str], None]) -> bool:
-    """Make the lab of the template; False if its RAM was not restored: ``refused`` records why."""
+    """Clone the lab from its template; False if RAM was not restored: ``refused`` records why."""
     source = template.source(ctx, job.plan, job.spec, job.timeout)
     with source as (image, manifest), turn(ctx, warm=manifest.warm):
         try:
@@ -210,7 +210,7 @@ def _retried(ctx: Context, job: _Job, make: Callable[[], T]) -> T:
 
 
 def _clear(ctx: Context, job: _Job) -> None:
-    """Remove what was made of the lab's nodes, to make them again."""
+    """Remove the guests, volumes and rows of the lab's nodes, to make them again."""
     release(ctx, job.owner)
     for node in ctx.store.nodes.of(job.owner.name):
         ctx.store.nodes.remove(job.owner.name, node.name)

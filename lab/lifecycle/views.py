@@ -24,15 +24,15 @@ NodeState = Literal[
 ]
 NODE_STATES: Mapping[NodeState, str] = {
     "ready": "all its requirements are met",
-    "degraded": "in a primary component, but its cluster is not complete",
+    "degraded": "in a primary component that lacks nodes of the lab",
     "not-synced": "in a primary component, but joining, donating or desynced",
     "not-primary": "in no primary component: it refuses statements",
-    "unreachable": "its guest runs, but SQL gave no answer in time",
-    "running": "its guest runs and was not asked: the lab is being made, or its making failed",
+    "unreachable": "its guest runs, but SQL did not answer in time",
+    "running": "its guest was not queried: the lab is being created, or its creation failed",
     "paused": "its guest is paused",
     "stopped": "it has no guest",
 }
-"""What a node can be, and what that means."""
+"""The states of a node, and their meanings."""
 
 LabState = Literal[
     "ready", "degraded", "not-primary", "unreachable", "starting", "stopped",
@@ -40,18 +40,18 @@ LabState = Literal[
 ]  # fmt: skip
 LAB_STATES: Mapping[LabState, str] = {
     "ready": "every requirement of every node is met",
-    "degraded": "not all nodes are ready; statements may still be answered by those that are",
-    "not-primary": "nodes answer, but none is in a primary component: no node takes statements",
-    "unreachable": "guests run, but no node gave an answer in time",
-    "starting": "a command starts it just now",
+    "degraded": "not all nodes are ready; ready nodes may still accept statements",
+    "not-primary": "nodes answer, but none is in a primary component: no node accepts statements",
+    "unreachable": "guests run, but no node answered SQL in time",
+    "starting": "a command is starting it",
     "stopped": "no node has a guest",
-    "creating": "a command makes it",
-    "failed": "its making failed, and it was kept (`--keep-failed`)",
-    "removing": "a command removes it, or was interrupted while it did",
+    "creating": "a command is creating it",
+    "failed": "creation failed, and its guests were kept (`--keep-failed`)",
+    "removing": "a command is removing it, or was interrupted",
     "pooled": "ready, and in a warm pool of the service",
     "unrecorded": "missing from the state database; only its guests and volumes exist",
 }
-"""What a lab can be, and what that means."""
+"""The states of a lab, and their meanings."""
 
 READY: tuple[LabState, ...] = ("ready", "pooled")
 """The states of a lab in which every requirement is met."""
@@ -195,7 +195,7 @@ class ImageView:
 class TemplateView:
     """A template. ``state``: building, ready, broken; ``warm``: its RAM is restored.
 
-    ``why``: why it is broken, or why its RAM is not restored any more; else empty.
+    ``why``: why it is broken, or why its RAM is no longer restored; else empty.
     """
 
     key: str

@@ -58,9 +58,9 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
 
 
 def _note(ctx: Context, name: str) -> None:
-    """Record what was just proved of a lab whose ``start`` was killed or ran out of time.
+    """Record as ready a lab whose ``start`` was killed or timed out, and correct its clocks.
 
-    Clocks that are wrong are set, unless another command works on the lab.
+    Not while another command is working on the lab.
     """
     with suppress(Conflict), lock(ctx.home, "lab", name, wait=False):
         correct_clocks(ctx, nodes_of(ctx, name))

@@ -114,7 +114,7 @@ class Database:
         except OperationalError:
             if self._path is None or not self._home.full:
                 raise
-            # There is no space for the shared index of the journal; alone we need none.
+            # There is no space for the shared index of the journal; exclusive access needs none.
             self._alone = True
             revision = self._connected()
         try:

@@ -101,7 +101,7 @@ class Restoring:
             with pytest.raises(HostUnfit) as failure:
                 ours.restore(*spoiled)
             assert failure.value.details, what
-            # What is missing or short says nothing of what the RAM holds.
+            # A missing or truncated file is not a refused restore.
             assert isinstance(failure.value, RestoreFailed) == (what in _NOT_LOADED), what
             assert states(ours) == {}, what
         ours.restore(clone, image)

@@ -45,7 +45,7 @@ def installation() -> Iterator[Site]:
     if why:
         pytest.skip(why)
     with kept_place() as place:
-        # Not pytest's directory: that can only be entered by who runs the tests, not by QEMU.
+        # Not pytest's directory: only the user that runs the tests can enter that, not QEMU.
         site = Site(place or Path(tempfile.mkdtemp(prefix="lab-e2e-")))
         site.root.chmod(0o711)
         if run := os.environ.get("LAB_CI_RUN"):

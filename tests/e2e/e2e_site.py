@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lab.paths import Home
+from lab.paths import REACHABLE, Home, make_directory
 from lab.spec import LabSpec
 from lab.wait import Deadline, until
 
@@ -73,7 +73,8 @@ def kept_place() -> Iterator[Path | None]:
     if os.geteuid():
         base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     place = base / "lab-test" / f"e2e-{layout.hexdigest()[:8]}"
-    place.mkdir(parents=True, exist_ok=True)
+    make_directory(place.parent, REACHABLE)  # root's umask may be 077
+    place.mkdir(exist_ok=True)
     with place.with_suffix(".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

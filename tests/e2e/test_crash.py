@@ -25,7 +25,7 @@ ONE = (*PXC, "--nodes", "1")
 
 
 def usual_and_rare(usual: object, *rare: object) -> list[ParameterSet]:
-    """Values of a parameter, of which all but the first are for the tier of rare tests."""
+    """Values of a parameter; tests of all but the first are rare."""
     return [pytest.param(usual), *(pytest.param(one, marks=pytest.mark.rare) for one in rare)]
 
 

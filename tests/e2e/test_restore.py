@@ -1,4 +1,4 @@
-"""A template that QEMU refuses to restore: the lab comes all the same, on real clusters."""
+"""A template that QEMU refuses to restore: the lab is created nevertheless, on real clusters."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Odd:
 
 @contextmanager
 def opened(site: Site, notes: list[str]) -> Iterator[Context]:
-    """The installation, in this process; what it tells is in ``notes``."""
+    """The installation, in this process; its notes are in ``notes``."""
     env = {name: value for name, value in site.env.items() if name.startswith("LAB_")}
 
     def hear(event: Any) -> None:
@@ -62,7 +62,7 @@ def opened(site: Site, notes: list[str]) -> Iterator[Context]:
 
 
 def spoil(site: Site, key: str) -> None:
-    """Damage a device state so that only QEMU can tell: the manifest has its new hash."""
+    """Damage a device state so that only QEMU can detect it: the manifest has its new hash."""
     path = site.home.device_state(key, "n2")
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
@@ -88,7 +88,7 @@ def test_what_qemu_refuses_is_formed_again_and_then_booted(image: Site) -> None:
     done = site.lab("up", *PXC, "--nodes", "2", "--name", name, timeout=900)
     assert "(warm)" in done.stdout
     assert "is broken and is not used: its RAM was not restored" in done.stderr
-    assert "the last one is broken: forming a cluster" in done.stderr
+    assert "the previous template is broken: forming a cluster" in done.stderr
     formed = of_two(site)
     assert (formed["state"], formed["warm"], formed["why"]) == ("ready", True, "")
     site.lab("down", name)
@@ -107,7 +107,7 @@ def test_what_qemu_refuses_is_formed_again_and_then_booted(image: Site) -> None:
         (found,) = (one for one in template.templates(ctx) if one.nodes == 2)
         assert (found.state, found.warm) == ("ready", False)
         assert len([note for note in notes if "was not restored" in note]) == 2
-        # Going back is refused as well, were the RAM still taken for good.
+        # A rollback would fail as well if the RAM were still considered good.
         ctx.store.templates.update(found.key, warm=True, why="")
         query(ctx, name, "n1", "CREATE DATABASE later")
         back = rollback(ctx, name, timeout=400.0)

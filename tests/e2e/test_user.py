@@ -57,7 +57,7 @@ def first_command(user: User) -> None:
 
 
 def nothing_is_left(user: User, seconds: float) -> None:
-    """Down removes the lab, within ``seconds``: libvirt need not wait for the dead."""
+    """Down removes the lab, within ``seconds``: libvirt does not wait for zombies."""
     began = time.monotonic()
     user.run("checkout/.venv/bin/lab down --all --yes", timeout=120)
     assert time.monotonic() - began < seconds

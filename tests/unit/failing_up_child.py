@@ -36,10 +36,10 @@ class Failing(Lifecycle):
     @contextmanager
     def open(self, settings: Settings, listener: Listener) -> Iterator[Session]:
         with self._world.open(self._hook) as ctx:
-            told = ctx.progress.listener
+            listen = ctx.progress.listener
 
             def both(event: object) -> None:
-                told(event)  # type: ignore[arg-type]
+                listen(event)  # type: ignore[arg-type]
                 listener(event)  # type: ignore[arg-type]
 
             yield Session(replace(ctx, settings=settings, progress=Progress(both)))

@@ -170,8 +170,8 @@ class World:
             finally:
                 os._exit(code)
         os.close(writing)
-        with open(reading, "rb") as told:  # noqa: PTH123  a pipe
-            name = told.read().decode()
+        with open(reading, "rb") as pipe:  # noqa: PTH123  a pipe
+            name = pipe.read().decode()
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):
             return name

@@ -239,11 +239,11 @@ def test_the_daemon_is_kept_awake(tmp_path: Path) -> None:
     with awake("test:///default"):
         pass
     with pytest.raises(Failed), awake(f"qemu+unix:///system?socket={tmp_path}/none"):
-        pytest.fail("there is nobody at this socket")
+        pytest.fail("no daemon listens at this socket")
 
 
 def test_load_runs_on_all_nodes_and_hides_the_password(tmp_path: Path) -> None:
-    """Protects the figures of a used lab: every node is used; nobody reads the password."""
+    """Protects the figures of a used lab, and its password: load on every node, private files."""
     program, seen = tmp_path / "sysbench", tmp_path / "seen"
     program.write_text(
         "#!/bin/sh\n"

@@ -225,7 +225,7 @@ def test_what_it_failed_with_is_told(tmp_path: Path, hypervisor: Watched, cloud:
 def test_it_says_whether_another_recipe_could_be_built(
     tmp_path: Path, hypervisor: Watched, cloud: Path
 ) -> None:
-    """Protects who did not ask for this engine: the next one is used."""
+    """Protects users who did not require this engine: the next one is used."""
     failed = told(CommandFailed(["sh"], 1, stderr="mysqld ended"))
     files = {"failure.json": json.dumps(failed).encode(), "status": b"6\n"}
     with pytest.raises(RecipeFailed, match="in the builder: sh") as failure:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.wait import Deadline, until
+
 RUN = Path(__file__).parents[2] / ".ci" / "run"
 SUMMARY = "=== 3 passed in 0.10s ==="
 PATH = os.environ["PATH"]
@@ -70,6 +72,30 @@ def test_output_is_shown_that_came_before_anything_read_it(tmp_path: Path) -> No
     done = run(tmp_path, makefile("true", f"echo '{SUMMARY}'"), f"{programs}:{PATH}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == SUMMARY
+
+
+LONG = """\
+@trap 'sleep 0.5; echo cleaned >>{here}/seen; exit 1' TERM; echo began >{here}/seen; sleep 60 & wait
+"""
+
+
+def test_interrupted_tests_end_before_what_they_left_is_looked_for(tmp_path: Path) -> None:
+    """Protects the host: tests that go on make guests after the last look, and are then killed."""
+    (tmp_path / "checkout/.ci").mkdir(parents=True)
+    script = tmp_path / "checkout/.ci/run"
+    script.write_text(RUN.read_text().replace("LATE=60", "LATE=0"))
+    script.chmod(0o755)
+    target = LONG.format(here=tmp_path)
+    (tmp_path / "checkout/Makefile").write_text(makefile("true", "true") + f"test:\n\t{target}")
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([script], env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert until(lambda: (tmp_path / "seen").exists() or None, Deadline.after(30.0))
+        process.terminate()
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, said
+    assert (tmp_path / "seen").read_text() == "began\ncleaned\n"
+    ended = [line for line in said.splitlines() if "ending process" in line]
+    assert not [line for line in ended if "make" in line], said
 
 
 VIRSH = """\

@@ -275,8 +275,8 @@ def test_the_unexpected_is_one_line_and_a_request(capsys: Capture) -> None:
     world.fails["labs"] = ValueError("boom")
     assert main(["ls"], lifecycle=world) == 1
     assert capsys.readouterr().err == (
-        "lab: error: this should not happen: ValueError: boom\n"
-        "hint: please report it, with what the same command prints with --debug\n"
+        "lab: error: internal error: ValueError: boom\n"
+        "hint: please report it, with the output of the same command with --debug\n"
     )
 
 

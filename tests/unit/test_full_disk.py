@@ -1,4 +1,4 @@
-"""A full disk: looking and removing work, making is refused, and errors name what is full."""
+"""A full disk: queries and removals work, creation is refused, errors name the file system."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_removing_works(said: Any) -> None:
 def test_no_error_is_unexpected_and_each_names_what_is_full(said: Any) -> None:
     _, root, found = said
     for one in found:
-        assert "should not happen" not in one["err"], one
+        assert "internal error" not in one["err"], one
         if one["code"]:
             assert str(root) in one["err"] or one["words"].startswith("up"), one
             assert "lab gc" in one["err"], one
@@ -115,7 +115,7 @@ def test_doctor_says_what_is_full(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert f"fail space the file system at {root} is full" in done.stdout
-    assert "should not happen" not in done.stdout + done.stderr
+    assert "internal error" not in done.stdout + done.stderr
 
 
 def test_a_service_keeps_nobody_out_of_the_state(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a container may use is what counts: memory, processors, and what the kernel hands out."""
+"""Limits of a container's cgroup and of the kernel: memory, processors, native AIO."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_processors_of_a_container(tmp_path: Path, quota: str, expected: int | N
 
 
 def test_processors_that_we_are_bound_to() -> None:
-    """Protects who runs us under taskset: the other processors are for others."""
+    """Protects users of taskset: processors outside the affinity mask are not counted."""
     code = (
         "import os; os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1]);"
         "from lab import host; print(host.processors())"

@@ -79,14 +79,19 @@ def test_message() -> None:
     ]
 
 
-def test_a_renewal_is_the_certificate_alone() -> None:
-    """Protects what a node that only starts again is to keep: its other keys, its password."""
-    tls = fresh().tls
-    text = identity.renewal(tls, engine=(1, 2), tls_directory="/tls", statement="FLUSH").decode()
+def test_a_renewal_is_the_keys_alone() -> None:
+    """Protects what a node that only starts again is to keep: its password."""
+    node = fresh()
+    text = identity.renewal(
+        node, engine=(1, 2), tls_directory="/tls", authorized="ssh-ed25519 AAAA", statement="FLUSH"
+    ).decode()
     items = [line.split() for line in text.splitlines()]
     assert [(word, bytes.fromhex(first)) for word, first, *_ in items] == [
+        ("file", b"/etc/ssh/ssh_host_ed25519_key"),
+        ("file", b"/etc/ssh/ssh_host_ed25519_key.pub"),
+        ("file", b"/root/.ssh/authorized_keys"),
         ("file", b"/tls/key.pem"),
         ("file", b"/tls/cert.pem"),
         ("sql", b"FLUSH"),
     ]
-    assert bytes.fromhex(items[0][-1]) == tls.private
+    assert bytes.fromhex(items[3][-1]) == node.tls.private

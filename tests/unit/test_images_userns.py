@@ -1,4 +1,4 @@
-"""Ordinary users build images: which ids they get, and what they hear where that is not possible.
+"""Image builds of ordinary users: the ids that are mapped, and the errors where that is impossible.
 
 The namespace itself is made by tests/e2e/test_user.py, as a user of this machine.
 """
@@ -40,6 +40,14 @@ def test_ids_of_a_user_by_name_and_number() -> None:
     assert subordinate(text, "ann", 7) == [(165536, 65536), (400000, 1000)]
     assert subordinate(text, "bob", 1001) == [(300000, 65536)]
     assert subordinate("", "ann", 7) == []
+
+
+@pytest.mark.parametrize(
+    "more", ["1001:165536:65536", "ann:200000:65536", "ann:100000:65537", "ann:900000:0"]
+)
+def test_no_id_is_mapped_twice(more: str) -> None:
+    """Protects a user with a line for the name and one for the number: newuidmap refuses both."""
+    assert subordinate(f"ann:165536:65536\n{more}\n", "ann", 1001) == [(165536, 65536)]
 
 
 def test_mapping_has_no_holes() -> None:

@@ -208,7 +208,7 @@ def test_what_only_one_of_the_hosts_knows_is_a_difference(here: Side, there: Sid
 
 
 def test_another_kernel_is_named(here: Side, there: Side) -> None:
-    """Protects who moves templates between hosts with KVM: the kernel is part of what must fit."""
+    """Protects exchange between hosts with KVM: the kernel is part of the fingerprint."""
     there.version = "2"
     for side, kernel in ((here, "6.1.0-25"), (there, "6.1.0-26")):
         facts = {"kernel": f"{kernel}, kvm_intel nested=Y"}

@@ -198,7 +198,7 @@ def test_the_first_error_is_told_though_the_undo_fails_too(world: World) -> None
 
 
 def test_the_error_of_a_build_is_reported_though_its_files_cannot_be_removed(world: World) -> None:
-    """Protects who must find the cause: a host that cannot build cannot clean up either."""
+    """Protects diagnosis: a host that cannot build cannot clean up either."""
 
     def build(
         recipe: Recipe, out: Path, *, layout: Layout, progress: Progress, log: Path
@@ -217,7 +217,7 @@ def test_the_error_of_a_build_is_reported_though_its_files_cannot_be_removed(wor
 
 
 def test_the_error_of_a_template_is_reported_though_it_cannot_be_removed(world: World) -> None:
-    """Protects who must find the cause, where storage fails as well."""
+    """Protects diagnosis where storage fails as well."""
     with world.open() as ctx:
         make_image(ctx)
 

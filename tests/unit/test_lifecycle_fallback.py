@@ -1,4 +1,4 @@
-"""An engine that cannot be had here is no end where none was required: the next one is used.
+"""Where no engine is required, one that cannot be used is replaced by the next one.
 
 Protects `make up` on a machine with internet access from the repository of others. The failure is
 shown in full and recorded for a day; whoever requires the engine gets the failure.

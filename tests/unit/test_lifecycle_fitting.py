@@ -1,4 +1,4 @@
-"""Whether a lab fits what was asked for: one rule, and a message with the fields that differ."""
+"""Whether a lab matches a request: one rule, and a message with the fields that differ."""
 
 from __future__ import annotations
 

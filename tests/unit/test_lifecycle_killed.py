@@ -86,11 +86,11 @@ def test_template_capture(world: World) -> None:
 def test_down(world: World) -> None:
     """A lab that was being removed is removed by ``gc``; one that was not touched is whole."""
 
-    def anew(ctx: Context) -> None:
+    def repeat(ctx: Context) -> None:
         if ctx.store.labs.find("shop") is None:
             make_lab(ctx)
 
-    assert sweep(world, make_lab, remove_lab, again=anew) >= {
+    assert sweep(world, make_lab, remove_lab, again=repeat) >= {
         "hypervisor.stop", "storage.destroy", "state.commit",
     }  # fmt: skip
 

@@ -115,7 +115,7 @@ def test_nodes_that_stand_still_are_unreachable_within_a_second(world: World) ->
 
 
 def test_many_labs_share_one_limit(world: World) -> None:
-    """Protects `lab ls`: ten labs that stand still take no longer than one."""
+    """Protects `lab ls`: ten unresponsive labs take no longer than one."""
     over = threading.Event()
     world.answer_timeout = 0.7
     with world.open() as ctx:

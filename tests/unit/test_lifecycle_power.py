@@ -178,10 +178,10 @@ def test_clocks_that_stood_still_are_set(world: World, verb: str) -> None:
         else:
             wait(ctx, "shop", timeout=10)
         assert abs(ctx.hypervisor.clock(N1) - time.time()) < 0.5
-        # Nobody's clock is touched for less than that.
+        # Smaller differences are not corrected.
         assert ctx.hypervisor.clock(N2) - time.time() < -0.5
     assert [note for note in world.notes if "clock" in note] == [
-        "the clock of n1 was wrong and is set"
+        "the clock of n1 was wrong and has been corrected"
     ]
 
 

@@ -84,11 +84,11 @@ def test_a_template_that_cannot_be_restored_is_formed_once_more(world: World) ->
         # Nothing was cloned from the broken one, so the new one took its place.
         assert states(ctx) == {key: "ready"}
         assert up(ctx, named("other")).started == "warm"
-    told = [note for note in world.notes if "broken" in note]
-    assert len(told) == 2
-    assert key in told[0]
-    assert "the device state is of another machine" in told[0]
-    assert told[1] == "the last one is broken: forming a cluster to clone from"
+    notes = [note for note in world.notes if "broken" in note]
+    assert len(notes) == 2
+    assert key in notes[0]
+    assert "the device state is of another machine" in notes[0]
+    assert notes[1] == "the previous template is broken: forming a cluster to clone from"
 
 
 def test_the_first_restore_alone_fails(world: World) -> None:
@@ -116,9 +116,9 @@ def test_where_no_ram_is_restored_the_lab_boots(world: World) -> None:
         (found,) = template.templates(ctx)
         assert (found.state, found.warm, found.key) == ("ready", False, view.template)
         assert QEMU in found.why
-        told = [note for note in world.notes if QEMU in note]
-        assert len(told) == 2
-        assert f"lab template rm {found.key}" in told[1]
+        notes = [note for note in world.notes if QEMU in note]
+        assert len(notes) == 2
+        assert f"lab template rm {found.key}" in notes[1]
         world.notes.clear()
         later = up(ctx, named("later"))
         assert (later.started, later.why_cold) == ("cold", view.why_cold)
@@ -130,7 +130,7 @@ def test_where_no_ram_is_restored_the_lab_boots(world: World) -> None:
             assert power.stop(ctx, name).state == "stopped"
             assert power.start(ctx, name, timeout=10).state == "ready"
             down(ctx, name)
-        # As the message said: the host may have become better.
+        # As the message said: the host may be able to restore RAM now.
         template.remove(ctx, found.key)
         assert up(ctx, named("new")).started == "warm"
 
@@ -197,7 +197,7 @@ def test_going_back_boots_where_ram_is_not_restored(world: World) -> None:
 
 
 def test_going_back_warm_is_recorded(world: World) -> None:
-    """Protects who reads ``lab status``: it says how the last start went, not the first."""
+    """``lab status`` shows whether the last start was warm, not the first."""
     with world.open() as ctx:
         up(ctx, named("shop"))
         ctx.store.labs.update("shop", started="cold", why_cold="an earlier kernel")
@@ -303,8 +303,8 @@ def test_a_job_forms_the_template_once_more(tmp_path: Path) -> None:
     with site(tmp_path / "home", hooked(tmp_path / "home", hook)) as here:
         made = here.make("shop")
         assert (made["state"], made["started"], made["why_cold"]) == ("ready", "warm", "")
-        notes = here.stream(f"/v1/jobs/{made['job']}/events")
-        assert len([e for e in notes if QEMU in e.get("text", "")]) == 1
+        events = here.stream(f"/v1/jobs/{made['job']}/events")
+        assert len([e for e in events if QEMU in e.get("text", "")]) == 1
 
 
 def test_a_job_boots_where_no_ram_is_restored(tmp_path: Path) -> None:

@@ -53,11 +53,11 @@ def test_a_wait_is_reported_in_a_line(world: World) -> None:
         make_template(ctx)
         up(ctx, named("shop"))
         power.stop(ctx, "shop")
-        told = threading.Event()
+        reported = threading.Event()
         expected = f"waiting for a start slot ({turn.slots_here() + 1} labs ahead)"
 
-        def until_told() -> None:
-            told.wait(20)
+        def until_reported() -> None:
+            reported.wait(20)
             taken.close()
 
         with ExitStack() as taken:
@@ -65,12 +65,12 @@ def test_a_wait_is_reported_in_a_line(world: World) -> None:
             place = taken.enter_context(ticket(ctx.home, "boot"))
             assert ahead(ctx.home, "boot", turn.slots_here(), place + 1) == turn.slots_here() + 1
 
-            def hear() -> None:
-                while expected not in world.notes and not told.wait(0.05):
+            def watch() -> None:
+                while expected not in world.notes and not reported.wait(0.05):
                     pass
-                told.set()
+                reported.set()
 
-            threads = [threading.Thread(target=hear), threading.Thread(target=until_told)]
+            threads = [threading.Thread(target=watch), threading.Thread(target=until_reported)]
             for thread in threads:
                 thread.start()
             assert power.start(ctx, "shop", timeout=10).state == "ready"

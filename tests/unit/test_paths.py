@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,24 @@ def test_directories_get_their_modes_whatever_the_umask(tmp_path: Path) -> None:
     assert mode(home.templates) == 0o711
     assert mode(home.locks) == 0o700
     assert mode(home.lab("pxc")) == 0o711
+    assert mode(home.sockets) == (0o700 if os.geteuid() else 0o711)
     assert mode(home.private(Owner("lab", "pxc"))) == 0o700
     home.create()  # and once more is fine
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_sockets_of_an_ordinary_user_are_theirs_alone() -> None:
+    """Protects guests from others of the user's group: an agent's socket is root in the guest."""
+    with tempfile.TemporaryDirectory() as place:  # pytest's own cannot be entered by others
+        os.chown(place, 54321, -1)
+        os.seteuid(54321)
+        try:
+            home = Home(Path(place) / "home")
+            home.create()
+        finally:
+            os.seteuid(0)
+        assert mode(home.sockets) == 0o700
+        assert mode(home.templates) == 0o711
 
 
 def test_the_mode_of_a_home_that_exists_is_the_users_choice(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_no_permission(tmp_path: Path) -> None:
     why, remedy = no_kvm(listed=True, session=True, **there)
     assert why == f"no permission on {cannot}"
     assert "usermod -aG kvm" in remedy
-    # The system's libvirt runs guests as somebody else: what we may does not matter.
+    # The system's libvirt runs guests as another user: our own permissions do not matter.
     assert no_kvm(listed=True, session=False, **there) == ("", "")
 
 
@@ -91,7 +91,7 @@ def test_libvirt_knows_better(tmp_path: Path) -> None:
     assert f"chgrp kvm {there['device']}" in remedy
     machine, _ = probe(Connection(listed=False), accelerator="auto", **there)
     assert (machine.accelerator, machine.why_emulated) == ("tcg", why)
-    with pytest.raises(HostUnfit, match="KVM was asked for, but libvirt says") as unfit:
+    with pytest.raises(HostUnfit, match="KVM is required, but libvirt says") as unfit:
         probe(Connection(listed=False), accelerator="kvm", **there)
     assert remedy in unfit.value.hint
 
@@ -180,7 +180,7 @@ def test_kvm_can_be_declined_and_insisted_on(bad: dict[str, Path], good: dict[st
     machine, facts = probe(Connection(), accelerator="tcg", **good)
     assert machine.accelerator == "tcg"
     assert facts["accelerator"] == "TCG"
-    assert machine.why_emulated == "tcg was asked for"
+    assert machine.why_emulated == "the accelerator is set to tcg"
     with pytest.raises(HostUnfit, match="neither vmx nor svm"):
         probe(Connection(), accelerator="kvm", **bad)
 
@@ -263,7 +263,7 @@ def test_ram_depends_on_the_kernel_under_kvm(tmp_path: Path) -> None:
 
 
 def test_ram_depends_on_no_user_and_no_path(good: dict[str, Path]) -> None:
-    """Protects exchange: where QEMU is and whom it runs as does not matter to RAM."""
+    """Protects exchange: RAM does not depend on QEMU's path and user."""
     machine, _ = probe(Connection(), accelerator="auto", **good)
     same = [
         replace(machine, run_as=(64055, 108)),

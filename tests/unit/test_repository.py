@@ -90,6 +90,28 @@ def test_workflows_run_targets_that_exist() -> None:
             assert [word for word in words if word.startswith(".ci/")] in ([], [".ci/run"])
 
 
+def test_jobs_of_workflows_end_by_their_own_limits() -> None:
+    """Protects their reports: a runner that cuts a job lets it neither sum up nor clean up."""
+    budget = int(re.findall(r"^BUDGET=(\d+)", (ROOT / ".ci/run").read_text(), re.M)[0])
+    usual = re.findall(r"^TEST_TIMEOUT \?= (\d+)", (ROOT / "Makefile").read_text(), re.M)
+    for path in (ROOT / ".github/workflows").glob("*.yml"):
+        for name, job in yaml.safe_load(path.read_text())["jobs"].items():
+            script = "\n".join(step.get("run", "") for step in job["steps"])
+            limit = budget if ".ci/run" in script else 0
+            if re.search(r"make .*\btest", script):
+                limit = int((re.findall(r"TEST_TIMEOUT=(\d+)", script) or usual)[0])
+            assert limit < 60 * job["timeout-minutes"], f"{path.name}: {name}"
+
+
+def test_git_works_in_containers_of_workflows() -> None:
+    """Protects tests that list our files: there the checkout belongs to another user than root."""
+    for path in (ROOT / ".github/workflows").glob("*.yml"):
+        for name, job in yaml.safe_load(path.read_text())["jobs"].items():
+            scripts = [step.get("run", "") for step in job["steps"]]
+            trusts = any("safe.directory" in script for script in scripts)
+            assert trusts or "container" not in job, f"{path.name}: {name}"
+
+
 def test_make_help_lists_every_target() -> None:
     """Protects newcomers: what can be done is what `make help` shows."""
     makefile = (ROOT / "Makefile").read_text()

@@ -111,7 +111,10 @@ class Gate:
 
 @contextmanager
 def stuck(root: Path, gate: Gate) -> Iterator[Service]:
-    """A service with a lab that may be idle, and a pool; ``gate`` is before every step."""
+    """A service with a lab that may be idle and a full pool; ``gate`` is before every step.
+
+    No job is open: one that the gate stops within a transaction would keep others from writing.
+    """
 
     @contextmanager
     def opener(settings: Settings) -> Iterator[Context]:
@@ -124,6 +127,10 @@ def stuck(root: Path, gate: Gate) -> Iterator[Service]:
     token(service)
     made = submit_create(service, {**CREATE, "idle": 60, "snapshots": "hourly:1"})
     assert until_ended(service, made.id).state == "succeeded"
+    deadline = time.monotonic() + 30
+    while service.pool.counts()["small"] < 1 or service.store.jobs.open():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     yield service
 
 
@@ -154,10 +161,6 @@ def test_a_service_at_rest_ends_at_once(tmp_path: Path) -> None:
 
     def act() -> None:
         with stuck(tmp_path, Gate()) as service:
-            deadline = time.monotonic() + 30
-            while service.pool.counts()["small"] < 1 or service.store.jobs.open():
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
             began = time.monotonic()
             service.close()
             assert time.monotonic() - began < 2.0

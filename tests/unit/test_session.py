@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,6 +66,18 @@ def test_a_runtime_directory_of_somebody_else_is_not_taken(tmp_path: Path) -> No
         assert "XDG_RUNTIME_DIR" not in user.environ
 
 
+@needs_root
+@pytest.mark.parametrize("own", [True, False])
+def test_a_runtime_directory_that_su_passed_on_is_not_kept(tmp_path: Path, *, own: bool) -> None:
+    """Protects who becomes another user without a login: libvirt would be refused its socket."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 54321, -1)
+    user = login(tmp_path, runtime=own, XDG_RUNTIME_DIR=str(theirs))
+    find_runtime_directory(user)
+    assert user.environ.get("XDG_RUNTIME_DIR") == (str(user.runtime) if own else None)
+
+
 def login_of(path: Path, **what: bool) -> Login:
     path.mkdir()
     return login(path, **what)  # type: ignore[arg-type]  # only flags
@@ -89,7 +104,7 @@ def test_a_missing_runtime_directory_is_warned_of(tmp_path: Path) -> None:
 
 
 def test_cautions_reach_people(tmp_path: Path) -> None:
-    """Protects who does not read the documentation: in doctor, and when a lab is made."""
+    """The warnings are shown by `lab doctor`, and by `lab up`."""
     caution = Caution("lingering", "labs end when ann logs out", REMEDY + "ann")
     heard: list[Event] = []
     world = World(tmp_path)
@@ -165,20 +180,28 @@ print(time.monotonic() - began)
 """
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A directory whose path leaves room for a socket (107 bytes), wherever tests keep files."""
+    with tempfile.TemporaryDirectory(prefix="lab-", dir="/tmp") as path:
+        yield Path(path)
+
+
 @needs_root
 @pytest.mark.parametrize("running", [False, True])
-def test_without_a_reaper_it_is_refused_at_once(tmp_path: Path, *, running: bool) -> None:
+def test_without_a_reaper_it_is_refused_at_once(short: Path, *, running: bool) -> None:
     """Protects from the hang where tini is missing, and where a libvirtd runs without it."""
-    (tmp_path / "bin").mkdir()
+    (short / "bin").mkdir()
+    os.chown(short, 12345, -1)
     for tool in ("sh", "sleep"):
-        (tmp_path / "bin" / tool).symlink_to(shutil.which(tool) or tool)
-    script = REFUSED.replace("sys.argv[1]", repr(str(tmp_path)))
-    script = script.replace("sys.argv[2]", repr(str(tmp_path / "bin")))
+        (short / "bin" / tool).symlink_to(shutil.which(tool) or tool)
+    script = REFUSED.replace("sys.argv[1]", repr(str(short)))
+    script = script.replace("sys.argv[2]", repr(str(short / "bin")))
     if running:
         listen = (
             "(tmp := Path(sys.argv[1]) / 'libvirt').mkdir(); s = socket.socket(socket.AF_UNIX);"
             " s.bind(str(tmp / 'libvirt-sock')); s.listen()"
-        ).replace("sys.argv[1]", repr(str(tmp_path)))
+        ).replace("sys.argv[1]", repr(str(short)))
         script = script.replace("began =", f"{listen}\nbegan =")
     done = below_process_1(sys.executable, "-c", IN_NAMESPACE, script=script)
     what, hint, seconds = done.stdout.splitlines()
@@ -188,6 +211,64 @@ def test_without_a_reaper_it_is_refused_at_once(tmp_path: Path, *, running: bool
         assert hint.startswith("kill ")
     else:
         assert "tini" in hint
+
+
+@needs_root
+def test_a_daemon_that_cannot_be_seen_is_used(short: Path) -> None:
+    """Protects who shares a socket with a container: which process 1 it has is not known there.
+
+    Its process id is 0 then, and the remedy must not be to kill that.
+    """
+    os.chown(short, 12345, -1)
+    (short / "libvirt").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(short / "libvirt/libvirt-sock"))
+        listener.listen()
+        script = REFUSED.replace("sys.argv[1]", repr(str(short)))
+        script = script.replace("sys.argv[2]", repr(os.environ["PATH"]))
+        done = below_process_1(sys.executable, "-c", IN_NAMESPACE, script=script)
+    assert float(done.stdout) < 4, done
+
+
+STARTED = """
+import os, sys
+from pathlib import Path
+from lab.hypervisor.libvirt import session
+home = sys.argv[1]
+os.environ["PATH"] = f"{home}/bin:" + os.environ["PATH"]
+environ = {"HOME": home, "PATH": os.environ["PATH"], "LAB_TOKEN": "secret", "LANG": "de_DE.UTF-8"}
+session.prepare(session.Login(12345, environ, Path(home) / "run"))
+print((Path(home) / "seen").read_text())
+"""
+DAEMON = """#!{python}
+import os, socket, time
+listener = socket.socket(socket.AF_UNIX)
+with open(os.environ["HOME"] + "/seen", "w") as seen:
+    print(os.getcwd(), sorted(os.environ), os.environ["LC_ALL"], file=seen)
+listener.bind(os.environ["HOME"] + "/.cache/libvirt/libvirt-sock")
+listener.listen()
+time.sleep(60)
+"""
+
+
+@needs_root
+def test_the_daemon_gets_what_libvirt_would_give_it(short: Path) -> None:
+    """Protects secrets: the daemon outlives the command whose environment holds them."""
+    for name, text in (
+        ("tini", '#!/bin/sh\nshift 2\nexec "$@"\n'),
+        ("libvirtd", DAEMON.format(python=sys.executable)),
+    ):
+        program = short / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(text)
+        program.chmod(0o755)
+    script = STARTED.replace("sys.argv[1]", repr(str(short)))
+    done = below_process_1(sys.executable, "-c", IN_NAMESPACE, script=script)
+    directory, _, rest = done.stdout.partition(" ")
+    assert directory == "/", done
+    assert "['HOME', 'LC_ALL', 'PATH'" in rest
+    assert "LAB_" not in rest
+    assert rest.split()[-1] == "C"
 
 
 def test_the_system_s_libvirt_is_for_root(tmp_path: Path) -> None:

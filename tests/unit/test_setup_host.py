@@ -1,4 +1,4 @@
-"""What `make setup` and `make venv` print where they cannot go further: little, and the remedy."""
+"""What `make setup` and `make venv` print when they fail: little, and the remedy."""
 
 from __future__ import annotations
 
@@ -23,6 +23,17 @@ exit 100
 NO_PACKAGE = 'echo "E: Unable to locate package mmdebstrap" >&2; exit 100\n'
 QUIET = """\
 [ "$3" = update ] || for i in $(seq 500); do echo "Unpacking package $i"; done
+"""
+LOCKED = """\
+case "$*" in
+*" update")
+    mkdir "$TMPDIR/locked" 2>&1 && {
+        echo "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1 (apt)" >&2
+        exit 100
+    }
+    touch "$TMPDIR/lists" ;;
+*) [ -e "$TMPDIR/lists" ] || exit 100 ;;
+esac
 """
 
 
@@ -96,6 +107,14 @@ def test_apt_prints_into_a_file(root: Path) -> None:
     (log,) = (root / "tmp").iterdir()
     assert f"(output: {log})" in done.stderr
     assert "Unpacking package 500" in log.read_text()
+
+
+def test_package_lists_that_are_being_updated_are_waited_for(root: Path) -> None:
+    """Protects a fresh machine: its own update at boot, or a second `make up`, has the lock."""
+    done = setup(machine(root, **{"apt-get": LOCKED}))
+    assert done.returncode == 0, done.stderr
+    assert "apt-get update failed" not in done.stderr
+    assert (root / "tmp/lists").exists()
 
 
 def test_uidmap_is_installed_for_others_as_well(root: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import pytest
 
 from tests import suite
 from tests.suite import ROOT, Options, Result
+from testvm.beside import Beside
 
 SAMPLE = """
 import pytest
@@ -66,7 +68,7 @@ def test_the_tier_selects(words: list[str], everything: bool, unit: str, zfs: st
     ],
 )
 def test_named_tests_run_where_they_belong(path: str, parts: set[str]) -> None:
-    """Protects who names a file: it is not handed to a guest that lacks what it needs."""
+    """A test file that is named runs in its own part, not in a guest without its requirements."""
     options = Options.parse([path])
     assert {part for part in suite.PARTS if path in suite.command(part, options)} == parts
 
@@ -125,6 +127,36 @@ def test_a_part_that_does_not_run_is_an_error() -> None:
     """Protects from a sum in which a guest that did not boot is missing."""
     text = suite.summary([Result("zfs", 7, 5.0)], Options.parse([]), seconds=5.0)
     assert text.splitlines()[-1].strip("=") == " 1 error in 5.00s "
+
+
+@pytest.mark.parametrize("text", [None, "", "<testsuites><testsuite"])
+def test_a_part_without_a_report_is_an_error(tmp_path: Path, text: str | None) -> None:
+    """Protects from a success in which tests are missing: one called ``os._exit(0)``."""
+    report = tmp_path / "e2e.xml"
+    if text is not None:
+        report.write_text(text)
+    found = suite.read("e2e", 0, 5.0, report)
+    assert found.status == 1
+    assert suite.read("e2e", -9, 5.0, report).status == -9
+    text = suite.summary([found], Options.parse([]), seconds=5.0)
+    assert text.splitlines()[-1].strip("=") == " 1 error in 5.00s "
+
+
+def test_a_file_that_cannot_be_collected_is_no_interrupt(tmp_path: Path) -> None:
+    """Protects the results of the other parts, which an interrupt would throw away."""
+    (tmp_path / "test_broken.py").write_text("import nothing_of_that_name\n")
+    argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
+    assert suite.run_one(argv, 60.0) == 1
+
+
+def test_what_cannot_be_started_in_the_background_is_an_error() -> None:
+    """Protects from a success without the tests on ZFS: no memory for a process, no program."""
+    out = io.BytesIO()
+    long = "x" * (1 << 20)  # E2BIG, as of any error of the system
+    assert Beside([long], timeout=60).end(out) == 1
+    assert b"too long" in out.getvalue()
+    assert Beside(["true"], timeout=60).end(out) == 0
+    assert Beside(["sh", "-c", "exit 7"], timeout=60).end(out) == 7
 
 
 SLOW = """

@@ -80,7 +80,7 @@ def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: bool = False) ->
     features = ET.SubElement(domain, "features")
     ET.SubElement(features, "acpi")
     if machine.accelerator == "kvm":
-        # Nobody reads its counters, and hosts that are guests themselves refuse registers of it.
+        # Guests do not use its counters, and hosts that are guests themselves refuse its registers.
         ET.SubElement(features, "pmu", state="off")
     cpu = ET.SubElement(domain, "cpu", mode=machine.cpu_mode)
     for name in machine.cpu_without:

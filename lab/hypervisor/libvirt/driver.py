@@ -287,7 +287,7 @@ class LibvirtHypervisor:
 
 
 def way_out(details: Sequence[str]) -> str:
-    """What to do about a guest that did not start under KVM, if that is why; else empty."""
+    """The hint for a guest that did not start because of KVM; else empty."""
     if any("kvm" in line.lower() or "msr" in line.lower() for line in details):
         return "LAB_ACCELERATOR=tcg emulates instead, many times slower"
     return ""

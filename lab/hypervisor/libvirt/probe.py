@@ -23,11 +23,11 @@ def no_kvm(
     cpuinfo: Path = Path("/proc/cpuinfo"),
     device: Path = Path("/dev/kvm"),
 ) -> tuple[str, str]:
-    """Why guests cannot have KVM, and what to do about it; both empty if they can.
+    """Why guests cannot use KVM, and the remedy; both empty if they can.
 
     ``/dev/kvm`` may exist where the processor offers no virtualisation: a guest hangs then.
     So this looks for the processor's flag, as ``kvm-ok`` does. Whether QEMU can use the device
-    is libvirt's to say (``listed``: its capabilities have domains of type kvm): it tries QEMU
+    is decided by libvirt (``listed``: its capabilities have domains of type kvm): it probes QEMU
     as the user that guests run as, once, and again when the device, the kernel or the microcode
     has changed (virQEMUCapsKVMUsable, virQEMUCapsIsValid in src/qemu/qemu_capabilities.c). We may
     be another user than that, unless it is a ``session``.
@@ -60,11 +60,11 @@ def host_cpu(
     release: str = "",
     modules: Path = Path("/sys/module"),
 ) -> dict[str, str]:
-    """What of this host the RAM of a guest depends on under KVM, by name.
+    """The properties of this host that the RAM of a guest depends on under KVM, by name.
 
-    Besides the processor that is the kernel: which registers KVM accepts is decided by its code
-    and by the parameter ``nested``. QEMU aborts if one of them is refused (kvm_buf_set_msrs in
-    target/i386/kvm/kvm.c). libvirt drops what it knows of QEMU for the same reasons.
+    Apart from the processor that is the kernel: its code and its parameter ``nested`` decide which
+    registers KVM accepts. QEMU aborts if one of them is refused (kvm_buf_set_msrs in
+    target/i386/kvm/kvm.c). libvirt discards its cached capabilities when these change.
     """
     lines = cpuinfo.read_text(errors="replace").split("\n\n", 1)[0].splitlines()
     values = {name.strip(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
@@ -108,7 +108,7 @@ def probe(
     cpuinfo: Path = Path("/proc/cpuinfo"),
     device: Path = Path("/dev/kvm"),
 ) -> tuple[Machine, dict[str, str]]:
-    """What guests are made of here, and facts for people; no QEMU is started.
+    """The virtual machine that guests get here, and facts to show; no QEMU is started.
 
     ``accelerator``: ``auto``, ``kvm`` or ``tcg``. Raises HostUnfit if QEMU is missing or
     the accelerator asked for does not work.
@@ -125,7 +125,7 @@ def probe(
     why, remedy = no_kvm(listed=listed, session=not system, cpuinfo=cpuinfo, device=device)
     if accelerator == "kvm" and why:
         hint = f"{remedy}; or leave the accelerator on auto"
-        raise HostUnfit(f"KVM was asked for, but {why}", hint=hint)
+        raise HostUnfit(f"KVM is required, but {why}", hint=hint)
     use_kvm = not why and accelerator != "tcg"
     version = connection.getVersion()
     models = {model.findtext("model"): model for model in capabilities.findall("host/secmodel")}
@@ -139,7 +139,7 @@ def probe(
         apparmor="apparmor" in models,
         firmware=_firmware(),
         tsc_khz=0 if use_kvm else tsc_khz(cpuinfo.read_text(errors="replace")),
-        why_emulated="" if use_kvm else why or "tcg was asked for",
+        why_emulated="" if use_kvm else why or "the accelerator is set to tcg",
         remedy="" if use_kvm else remedy or "set the accelerator to auto (LAB_ACCELERATOR)",
     )
     facts = {
@@ -156,11 +156,11 @@ def probe(
 
 
 def depended_on(machine: Machine) -> Machine:
-    """What of the machine RAM depends on, as it will be found after the next boot as well.
+    """The properties of the machine that RAM depends on, with values that survive a reboot.
 
-    Not on where QEMU is, whom it runs as and what confines it: these differ between hosts on
-    which the same RAM can be restored. A host that is emulated itself measures how fast its
-    counter counts, each time a little differently (Linux lets 0.05 per cent pass:
+    Path, user and confinement of QEMU are not among them: they differ between hosts on which the
+    same RAM can be restored. A host that is emulated itself measures the frequency of its time
+    stamp counter at each boot, with a small error (Linux accepts 0.05 per cent:
     quick_pit_calibrate in arch/x86/kernel/tsc.c), so the rate is rounded to 50 MHz.
     """
     rate = round(machine.tsc_khz / 50_000) * 50_000
@@ -168,7 +168,7 @@ def depended_on(machine: Machine) -> Machine:
 
 
 def _hidden(version: int, *, kvm: bool) -> tuple[str, ...]:
-    """Features of the processor that guests are not shown."""
+    """CPU features that are hidden from guests."""
     if kvm:
         # No guest starts guests. With these shown QEMU writes registers that describe nesting,
         # and aborts where a host that is a guest itself refuses them (kvm_init_msrs).

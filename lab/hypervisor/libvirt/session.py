@@ -1,4 +1,4 @@
-"""The libvirt of an ordinary user: where it is, what it needs, and how long its guests last.
+"""The libvirt of an ordinary user: its socket, its requirements, and what ends its guests.
 
 libvirt starts a user's libvirtd on demand and looks for it in XDG_RUNTIME_DIR. Three things go
 wrong with that: without PAM (su, cron, CI agents) the variable is missing, and a second libvirtd
@@ -25,9 +25,9 @@ from lab.wait import Deadline, attempts
 URI = "qemu:///session"
 
 PROMPT = 0.3
-"""Seconds within which a process 1 that reaps has done so."""
+"""Seconds within which a process 1 that reaps has reaped an orphan."""
 NEVER = 5.0
-"""Seconds after which it is taken for one that never does: some only look every few seconds."""
+"""Seconds after which process 1 is considered not to reap: some look every few seconds only."""
 START = 60.0
 """Seconds that a libvirtd may take to answer: on its first start it probes every emulator."""
 IDLE = 120
@@ -35,6 +35,12 @@ IDLE = 120
 
 _REAPERS = frozenset({"tini", "dumb-init", "catatonit"})
 """Programs that reap what is below them (/proc/PID/comm), other than a process 1."""
+_PASSED_ON = (
+    "PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD",
+    "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR",
+)  # fmt: skip
+"""What libvirt lets a libvirtd that it starts have of the environment (virCommandAddEnvPassCommon,
+virNetSocketForkDaemon). The daemon outlives the command, whose secrets are no business of it."""
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid; see unix(7), SO_PEERCRED
 
 
@@ -79,40 +85,51 @@ class Login:
 
 
 def prepare(login: Login | None = None) -> None:
-    """See to it that a connection to ``URI`` finds the user's one libvirtd, and that it works.
+    """Make sure that a connection to ``URI`` reaches the user's only libvirtd, and that it works.
 
     Raises HostUnfit where an ended QEMU would never be reaped.
     """
     login = login or Login()
     if login.uid == 0:
-        return  # libvirt leads root to the system's
+        return  # libvirt connects root to the system's daemon
     find_runtime_directory(login)
     if login.systemd:
         return
     daemon = _listener(login.socket)
     if daemon is None:
         _start_unless_reaped(login)
-    elif _REAPERS.isdisjoint(_above(daemon)) and not reaps(NEVER):
+    elif daemon and _REAPERS.isdisjoint(_above(daemon)) and not reaps(NEVER):
         raise HostUnfit(
             f"process 1 does not reap orphans, and libvirtd (process {daemon}) depends on it:"
             " guests could not be stopped",
-            hint=f"kill {daemon}; lab then starts it below tini",
+            hint=f"kill {daemon}; lab then starts it under tini",
         )
 
 
 def find_runtime_directory(login: Login) -> None:
-    """Set XDG_RUNTIME_DIR as a login does, where it is missing and the directory is there."""
-    there = login.runtime
-    if (
-        not login.environ.get("XDG_RUNTIME_DIR")
-        and there.is_dir()
-        and there.stat().st_uid == login.uid
-    ):
+    """Set XDG_RUNTIME_DIR as a login does: where it is missing, or another user's.
+
+    ``su`` without ``-``, and ``sudo -E``, keep that of the user who calls them.
+    """
+    there, named = login.runtime, login.environ.get("XDG_RUNTIME_DIR")
+    if named and _owner(Path(named)) in (None, login.uid):
+        return
+    if _owner(there) == login.uid:
         login.environ["XDG_RUNTIME_DIR"] = str(there)
+    else:
+        login.environ.pop("XDG_RUNTIME_DIR", None)
+
+
+def _owner(directory: Path) -> int | None:
+    """The uid of a directory's owner, None if it is not there."""
+    try:
+        return directory.stat().st_uid
+    except OSError:
+        return None
 
 
 def cautions(login: Login | None = None) -> Iterator[Caution]:
-    """What ends a user's guests before they end them, and how to prevent it."""
+    """What ends a user's guests unexpectedly, or hides them, and how to prevent it."""
     login = login or Login()
     if login.uid == 0 or not login.systemd:
         return
@@ -120,12 +137,12 @@ def cautions(login: Login | None = None) -> Iterator[Caution]:
     if not (login.lingering / login.name).exists():
         yield Caution("lingering", f"labs end when {login.name} logs out", remedy)
     if not login.runtime.is_dir():
-        what = f"{login.runtime} does not exist: after a login, guests started now are not seen"
+        what = f"{login.runtime} does not exist: guests started now are not visible after a login"
         yield Caution("session", what, remedy)
 
 
 def reaps(within: float) -> bool:
-    """Whether an orphan of ours that ended is gone from the process table ``within`` seconds."""
+    """Whether process 1 reaps an ended orphan of ours ``within`` seconds."""
     script = "sleep 0 >/dev/null 2>&1 & echo $!"
     orphan = Path("/proc") / run(["sh", "-c", script], timeout=NEVER).stdout.strip()
     deadline = Deadline.after(within)
@@ -146,7 +163,7 @@ def _start_unless_reaped(login: Login) -> None:
 
 
 def _start(login: Login) -> None:
-    """Start the user's libvirtd as libvirt does, but below an init that reaps; wait for it.
+    """Start the user's libvirtd as libvirt does, but under an init that reaps; wait for it.
 
     ``tini -s`` becomes the parent of all orphans below it. If another process starts one at the
     same time, one of them gets the lock on the pid file and the other ends.
@@ -159,7 +176,8 @@ def _start(login: Login) -> None:
             ["setsid", "--fork", "tini", "-s", "--", *daemon],
             timeout=START,
             log=sink,
-            env=login.environ,
+            cwd=Path("/"),
+            env={n: login.environ[n] for n in _PASSED_ON if n in login.environ} | {"LC_ALL": "C"},
         )
     for _ in attempts(Deadline.after(START), first=0.02, most=0.2):
         if _listener(login.socket) is not None:

@@ -1,4 +1,4 @@
-"""Templates tell why they are broken, or why their RAM is not used."""
+"""Templates have a column for why they are broken, or why their RAM is not restored."""
 
 from __future__ import annotations
 
