@@ -31,6 +31,7 @@ __all__ = [
     "rehearse",
     "renew",
     "set_clocks",
+    "wrong_clocks",
 ]
 
 USER = "lab"
@@ -201,11 +202,10 @@ def set_clocks(ctx: Context, nodes: Sequence[Node], *, timeout: float = _SECONDS
     each(one, nodes)
 
 
-def correct_clocks(ctx: Context, nodes: Sequence[Node]) -> None:
-    """Correct the clocks of nodes that are more than ``DRIFT`` seconds off, and report it.
+def wrong_clocks(ctx: Context, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes whose clocks are more than ``DRIFT`` seconds off.
 
-    Guests run no NTP client, and their clocks stop while the host is suspended or they are
-    paused. Raises as ``set_clocks`` does; a node that does not report its time is skipped.
+    A node that does not report its time is skipped.
     """
 
     def off(node: Node) -> bool:
@@ -215,8 +215,16 @@ def correct_clocks(ctx: Context, nodes: Sequence[Node]) -> None:
             return False
         return abs(now - time.time()) > DRIFT
 
-    wrong = [node for node, is_off in zip(nodes, each(off, nodes), strict=True) if is_off]
-    if wrong:
+    return [node for node, is_off in zip(nodes, each(off, nodes), strict=True) if is_off]
+
+
+def correct_clocks(ctx: Context, nodes: Sequence[Node]) -> None:
+    """Correct the clocks of nodes that are wrong, and report it.
+
+    Guests run no NTP client, and their clocks stop while the host is suspended or they are
+    paused. Raises as ``set_clocks`` does.
+    """
+    if wrong := wrong_clocks(ctx, nodes):
         names = ", ".join(node.name for node in wrong)
         ctx.progress.note("clock", f"the clock of {names} was wrong and has been corrected")
         set_clocks(ctx, wrong)

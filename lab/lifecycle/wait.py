@@ -7,7 +7,7 @@ from contextlib import suppress
 from lab.blueprints import blueprint
 from lab.errors import Conflict, NotFound, NotReady
 from lab.lifecycle.context import Context
-from lab.lifecycle.identify import correct_clocks
+from lab.lifecycle.identify import correct_clocks, wrong_clocks
 from lab.lifecycle.look import lab, nodes_of, record_of
 from lab.lifecycle.reach import account_of
 from lab.lifecycle.ready import through_port, until_ready
@@ -62,6 +62,10 @@ def _note(ctx: Context, name: str) -> None:
 
     Not while another command is working on the lab.
     """
+    # Asked without the lock: other commands on the lab fail while it is held.
+    wrong = wrong_clocks(ctx, nodes_of(ctx, name))
+    if not wrong and ctx.store.labs.get(name).state != "stopped":
+        return
     with suppress(Conflict), lock(ctx.home, "lab", name, wait=False):
         correct_clocks(ctx, nodes_of(ctx, name))
         if ctx.store.labs.get(name).state == "stopped":

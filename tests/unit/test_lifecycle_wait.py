@@ -68,6 +68,22 @@ def test_a_start_that_waits_for_a_slot_is_waited_for(world: World) -> None:
     assert codes([starter]) == [0]
 
 
+def test_other_commands_do_not_fail_as_a_lab_is_waited_for(world: World) -> None:
+    """`lab wait` looks at the clocks of nodes for a second or more; that takes no lock."""
+    locked = []
+
+    def hook(step: str) -> None:
+        if step == "hypervisor.clock":
+            locked.append(held(world.home, "lab", "shop"))
+
+    with world.open() as ctx:
+        make_lab(ctx)
+    with world.open(hook) as ctx:
+        assert wait(ctx, "shop", timeout=20).state == "ready"
+    assert locked
+    assert not any(locked)
+
+
 def test_time_is_up_while_it_is_being_made(world: World) -> None:
     with world.open() as ctx, lock(ctx.home, "lab", "shop"):
         ctx.store.labs.add(
