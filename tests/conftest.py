@@ -1,4 +1,4 @@
-"""What all tests share: golden files, the tier, and asserts that explain themselves.
+"""What all tests share: golden files, the tier, short paths, asserts that explain themselves.
 
 A golden file is what a test expects, kept in ``tests/golden`` for people to read.
 ``python -m pytest --update-golden`` rewrites the files of the tests that run; look at
@@ -7,8 +7,9 @@ A golden file is what a test expects, kept in ``tests/golden`` for people to rea
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,13 @@ pytest.register_assert_rewrite(
 GOLDEN = Path(__file__).parent / "golden"
 
 Golden = Callable[[str, str], None]
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A directory whose path leaves room for a socket (107 bytes), wherever tests keep files."""
+    with tempfile.TemporaryDirectory(prefix="lab-", dir="/tmp") as path:
+        yield Path(path)
 
 
 LEFT_OUT = pytest.StashKey[list[str]]()

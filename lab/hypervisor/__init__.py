@@ -219,8 +219,8 @@ class Hypervisor(Protocol):
         """Bring a guest up from saved RAM, copy-on-write; it stays paused until ``resume``.
 
         Raises as ``start`` does, HostUnfit where ``warm`` is False or a file of ``memory`` is
-        missing or of another size, RestoreFailed if what they hold cannot be loaded; nothing is
-        left when it fails.
+        missing or of another size, RestoreFailed if what they hold cannot be loaded, NotReady if
+        that takes too long; nothing is left when it fails.
         """
 
     def pause(self, guests: Sequence[GuestName]) -> None:

@@ -7,8 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -178,13 +176,6 @@ except HostUnfit as error:
     print(error.hint)
 print(time.monotonic() - began)
 """
-
-
-@pytest.fixture
-def short() -> Iterator[Path]:
-    """A directory whose path leaves room for a socket (107 bytes), wherever tests keep files."""
-    with tempfile.TemporaryDirectory(prefix="lab-", dir="/tmp") as path:
-        yield Path(path)
 
 
 @needs_root

@@ -132,7 +132,10 @@ class LibvirtHypervisor:
             )
         except BaseException as error:
             self.stop(guest.name, force=True)
-            if not isinstance(error, LabError | libvirt.libvirtError):
+            # A host that is too slow says nothing about the files.
+            if isinstance(error, NotReady) or not isinstance(
+                error, LabError | libvirt.libvirtError
+            ):
                 raise
             raise RestoreFailed(
                 f"{guest.name} could not be restored",

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lab.errors import HostUnfit
+from lab.errors import HostUnfit, NotReady
 from lab.paths import unwritable
 from lab.storage import hold
 from lab.wait import Deadline, attempts
@@ -53,13 +53,20 @@ def save(monitor: Monitor, sockets: Path, to: Path, owner: tuple[int, int] | Non
             raise
 
 
-def load(monitor: Monitor, sockets: Path, state: Path, owner: tuple[int, int] | None) -> None:
+def load(
+    monitor: Monitor,
+    sockets: Path,
+    state: Path,
+    owner: tuple[int, int] | None,
+    *,
+    patience: float = MOVE_SECONDS,
+) -> None:
     """Feed the device state in ``state`` to a QEMU that was started with ``-incoming defer``.
 
-    Returns once it is complete and paused; raises HostUnfit. ``sockets``, ``owner``: see
-    ``save``.
+    Returns once it is complete and paused; raises HostUnfit, and NotReady if that takes longer
+    than ``patience`` seconds. ``sockets``, ``owner``: see ``save``.
     """
-    deadline = Deadline.after(MOVE_SECONDS)
+    deadline = Deadline.after(patience)
     _ignore_shared(monitor)
     with _socket(sockets, owner) as path, socket.socket(socket.AF_UNIX) as connection:
         monitor({"execute": "migrate-incoming", "arguments": {"uri": f"unix:{path}"}})
@@ -68,6 +75,8 @@ def load(monitor: Monitor, sockets: Path, state: Path, owner: tuple[int, int] | 
             connection.connect(str(path))
             with state.open("rb") as file:
                 connection.sendfile(file)
+        except TimeoutError:
+            raise _late() from None
         except OSError as error:
             raise HostUnfit(f"QEMU refused the device state: {error}") from None
     _loaded(monitor, deadline)
@@ -97,9 +106,15 @@ def _loaded(monitor: Monitor, deadline: Deadline) -> None:
         if status != "inmigrate":
             break
     else:
-        raise HostUnfit("QEMU did not finish loading the device state in time")
+        raise _late()
     if status not in ("paused", "prelaunch"):
         raise HostUnfit(f"QEMU is in state {status} after loading the device state")
+
+
+def _late() -> NotReady:
+    return NotReady(
+        "QEMU did not load the device state in time", hint="the host is overloaded: try again"
+    )
 
 
 def _receive(listener: socket.socket, to: Path, deadline: Deadline) -> None:
