@@ -218,9 +218,14 @@ def test_the_options_are_known_to_a_later_series(mysql9: Path) -> None:
     assert "no_such_option" in wrong.stderr
 
 
+def within(root: Path) -> list[str]:
+    """What runs a program in ``root``, without our environment: there is no such TMPDIR there."""
+    return ["chroot", str(root), "/usr/bin/env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+
+
 def validate(root: Path, options: str) -> subprocess.CompletedProcess[str]:
     (root / "etc/lab.cnf").write_text(options)
-    argv = ["chroot", str(root), "/usr/sbin/mysqld", "--defaults-file=/etc/lab.cnf",
+    argv = [*within(root), "/usr/sbin/mysqld", "--defaults-file=/etc/lab.cnf",
             "--user=mysql", "--validate-config", "--log-error-verbosity=2"]  # fmt: skip
     return subprocess.run(
         [*isolated(network=False), *argv], capture_output=True, text=True, timeout=120, check=False
@@ -242,7 +247,7 @@ def test_the_calls_of_the_provision_script(mysql9: Path, top: Path) -> None:
     initialise, start = calls()
     assert "--initialize-insecure" in initialise
     assert "--skip-networking" in start
-    inside = ["chroot", str(mysql9), "/usr/sbin/mysqld"]
+    inside = [*within(mysql9), "/usr/sbin/mysqld"]
     subprocess.run(
         [*isolated(network=False), *inside, *initialise],
         check=True, capture_output=True, timeout=300,
@@ -283,7 +288,7 @@ def guest_sql(root: Path, statement: str) -> str:
         path.parent.mkdir(exist_ok=True)
         shutil.copy(GUEST / "usr/lib/lab" / name, path)
     ran = subprocess.run(
-        [*isolated(network=False), "chroot", str(root), "/usr/bin/perl", "/usr/lib/lab/sql"],
+        [*isolated(network=False), *within(root), "/usr/bin/perl", "/usr/lib/lab/sql"],
         input=f"{statement}\n", capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
