@@ -80,6 +80,7 @@ def of_two(site: Site) -> dict[str, Any]:
     return dict(found)
 
 
+@pytest.mark.rare  # three clusters are formed; what real QEMU refuses is tested in the contract
 def test_what_qemu_refuses_is_formed_again_and_then_booted(image: Site) -> None:
     """First one damaged template, then a QEMU that has other devices whatever is formed."""
     site, name = image, image.name("odd")
