@@ -55,13 +55,12 @@ def installation() -> Iterator[Site]:
         try:
             if place:
                 site.clear()
+                site.lab("gc", "--unused")  # what was made of other inputs
             yield site
             assert site.settled() == [], "the tests left something behind"
             whole = True
         finally:
-            if place and whole:
-                site.lab("gc", "--unused")
-            else:
+            if not (place and whole):
                 site.remove()
                 assert not site.root.exists()
 
