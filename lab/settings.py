@@ -54,7 +54,7 @@ class Settings:
     default_ttl: float | None = None
     port_range: Ports = (23306, 28999)
     ready_timeout: float = 600.0
-    answer_timeout: float = 0.7
+    answer_timeout: float = 0.6
     memory_floor: int = 512 * MIB
     space_floor: int = 2 * GIB
     layout: Layout = "single"
