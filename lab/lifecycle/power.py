@@ -119,11 +119,9 @@ def bring_back(
 ) -> None:
     """Boot those of ``wanted`` that do not run, and wait until all that run are a cluster.
 
-    Nodes that cannot rejoin by themselves are helped; those of ``wanted`` are given new
-    keys and certificates.
-
-    ``timeout`` in seconds, from when they were started. The lab's lock and a turn
-    are held; raises as ``start`` does.
+    Nodes that cannot rejoin by themselves are helped; those of ``wanted`` are given new keys and
+    certificates. ``timeout`` in seconds, from when they were started. The lab's lock and a start
+    slot are held; raises as ``start`` does.
     """
     boot(ctx, record, wanted)
     deadline = Deadline.after(timeout)
