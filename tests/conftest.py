@@ -18,7 +18,9 @@ from _pytest.junitxml import xml_key
 
 # Modules that hold tests or parts of them, but are not found as test files.
 pytest.register_assert_rewrite(
+    "e2e_fixtures",
     "e2e_site",
+    "guest",
     "killed_service",
     "page_browser",
     "pool_world",
@@ -39,6 +41,9 @@ pytest.register_assert_rewrite(
     "user_site",
     "zfs_site",
 )
+
+pytest_plugins = ["e2e_fixtures"]
+"""One installation for all tests on real guests, wherever they are."""
 
 GOLDEN = Path(__file__).parent / "golden"
 

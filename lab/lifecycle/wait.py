@@ -50,6 +50,12 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
         )
     if not found.nodes:
         raise NotFound(f"the lab {name} has no nodes")
+    down = [node.name for node in found.nodes if node.state == "stopped"]
+    if down:  # somebody else may listen at its port
+        raise NotReady(
+            f"{', '.join(down)} of {name} does not run",
+            hint=f"`lab start {name}` starts what does not run",
+        )
     plan = blueprint(found.blueprint)
     ask = through_port(plan, account_of(ctx, record_of(ctx, name)), ctx.sql)
     until_ready(ctx, nodes_of(ctx, name), plan, ask, deadline, pause=_LOOK_EVERY)
