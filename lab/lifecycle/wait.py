@@ -28,8 +28,9 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
         # In this order: who finishes in between has left another state.
         working = held(ctx.home, "lab", name)
         found = lab(ctx, name)
-        if found.state != "creating" and not (working and found.state == "stopped"):
-            break  # a command that works on a stopped lab may start it, and wait for a slot
+        down = [node.name for node in found.nodes if node.state == "stopped"]
+        if found.state != "creating" and not (working and (down or found.state == "stopped")):
+            break  # a command that works on it may start what does not run, and wait for a slot
         if not working:
             raise NotReady(
                 f"the lab {name} will not get ready: the command that was making it has ended",
@@ -50,7 +51,6 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
         )
     if not found.nodes:
         raise NotFound(f"the lab {name} has no nodes")
-    down = [node.name for node in found.nodes if node.state == "stopped"]
     if down:  # somebody else may listen at its port
         raise NotReady(
             f"{', '.join(down)} of {name} does not run",

@@ -61,7 +61,7 @@ def test_who_reads_is_asked_though_something_comes() -> None:
     with closing(lines(DRIPPING, idle=0.2)) as found:  # type: ignore[type-var]
         began = time.monotonic()
         assert list(islice(found, 3)) == [None] * 3
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 6.0
 
 
 def test_a_console_without_lines(tmp_path: Path) -> None:

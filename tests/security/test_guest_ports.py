@@ -35,7 +35,7 @@ def test_every_answer_has_an_end(short: Path, behaviour: str, what: str) -> None
         try:
             with pytest.raises(NotReady):
                 ASKED[what](channel(short / "port"))
-            assert time.monotonic() - began < LIMIT + 1.0
+            assert time.monotonic() - began < LIMIT + 5.0
             assert tracemalloc.get_traced_memory()[1] < 4_000_000
         finally:
             tracemalloc.stop()
@@ -64,7 +64,7 @@ def test_who_waits_for_a_guest_can_be_stopped(short: Path) -> None:
         way = channel(short / "port")
         with pytest.raises(Interrupted):
             way.personalise(b"clock 00\n", timeout=30, halt=halt)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
 
 
 def test_one_node_that_failed_ends_the_wait_for_the_others(short: Path) -> None:
@@ -84,7 +84,7 @@ def test_one_node_that_failed_ends_the_wait_for_the_others(short: Path) -> None:
                 [1, 2, 3],
                 halt,
             )
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize("seqno", ["²", "٣", "9" * 5000, "-1", "1e3", ""])

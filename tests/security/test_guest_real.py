@@ -13,6 +13,8 @@ from lab.errors import NotReady
 
 pytestmark = pytest.mark.e2e
 
+NODES = "3"
+"""Of the template that these tests share with others."""
 _AGENT = "org.qemu.guest_agent.0"
 _PERSONALISE = "org.lab.personalise.0"
 _ANSWER = 5.0
@@ -31,7 +33,7 @@ def become(site: Site, lab: str, *, stop: str, behaviour: str, place: str) -> No
 @contextmanager
 def evil(site: Site, name: str) -> Iterator[str]:
     """A lab whose n1 has the program."""
-    with site.up(*PXC, "--nodes", "3", "--name", site.name(name)) as view:
+    with site.up(*PXC, "--nodes", NODES, "--name", site.name(name)) as view:
         lab = view["name"]
         put = ("exec", lab, "--node", "n1", "--stdin", "--", "/bin/sh", "-c", "cat >/root/guest.pl")
         site.lab(*put, stdin=PROGRAM.read_text())

@@ -82,7 +82,7 @@ def test_leases_end_whatever_guests_do(short: Path) -> None:
         here.until_gone("other", 10)
         assert here.ask("GET", f"/v1/jobs/{job['id']}").json()["state"] == "running"
         here.service.store.labs.update(EVIL, expires_at=time.time())
-        here.until_gone(EVIL, 15)
+        here.until_gone(EVIL, 20)
         assert here.ask("GET", f"/v1/jobs/{job['id']}?wait=20").json()["state"] != "running"
         assert here.make("after")["state"] == "ready"
 
@@ -99,7 +99,7 @@ def test_a_lab_can_be_deleted_whatever_its_guests_do(short: Path) -> None:
             assert not end.passed
         began = time.monotonic()
         assert here.ask("DELETE", f"/v1/labs/{EVIL}?wait=30").status_code == 204
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 20
         ended = here.ask("GET", f"/v1/jobs/{job['id']}?wait=20").json()["state"]
         assert ended in ("cancelled", "failed", "succeeded")
 
@@ -129,7 +129,7 @@ def test_others_are_looked_at(short: Path, sql: str) -> None:
         here.service.store.labs.update("later", active_at=time.time() - 61)
         began = time.monotonic()
         here.service.idle.look()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 10
         here.until_gone("later")
 
 
@@ -218,7 +218,7 @@ def test_a_snapshot_of_a_hostile_lab_has_an_end(short: Path) -> None:
         bad = infested(ctx, short / "port", 0)
         began = time.monotonic()
         assert snapshot.take(bad, EVIL, "mine").name == "mine"
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 10
 
 
 def test_a_port_of_a_node_that_does_not_run_is_not_asked(short: Path) -> None:

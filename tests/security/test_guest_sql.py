@@ -28,7 +28,7 @@ def test_no_answer_takes_the_service_s_time_or_memory(behaviour: str) -> None:
             else:
                 with pytest.raises(NotReady):
                     ask(ACCOUNT, port, "SELECT 1", timeout=LIMIT)
-            assert time.monotonic() - began < LIMIT + 2.0  # memory is traced, which takes time
+            assert time.monotonic() - began < LIMIT + 8.0  # memory is traced, which takes time
             assert tracemalloc.get_traced_memory()[1] < 40_000_000
         finally:
             tracemalloc.stop()
