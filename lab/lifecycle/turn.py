@@ -26,7 +26,7 @@ from lab.wait import Deadline, attempts
 PATIENCE = 1800.0
 """Seconds that the first in a queue waits for a slot: another may have to form its cluster."""
 
-LONGEST = 120.0
+LONGEST = 180.0
 """Seconds after which a lab that is not ready gives its slot back: to boot takes less. Whoever is
 root in a node decides whether it ever gets ready, and others are not to wait for that."""
 
