@@ -29,8 +29,11 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
         working = held(ctx.home, "lab", name)
         found = lab(ctx, name)
         down = [node.name for node in found.nodes if node.state == "stopped"]
-        if found.state != "creating" and not (working and (down or found.state == "stopped")):
-            break  # a command that works on it may start what does not run, and wait for a slot
+        # A command that works on a stopped lab may start it, and wait for a slot. Its nodes may be
+        # used before it is done with them: it gives them new keys, and records the lab as ready.
+        starts = working and (down or found.state in ("stopped", "starting"))
+        if found.state != "creating" and not starts:
+            break
         if not working:
             raise NotReady(
                 f"the lab {name} will not get ready: the command that was making it has ended",
