@@ -106,7 +106,7 @@ def test_a_lab_can_be_deleted_whatever_its_guests_do(short: Path) -> None:
 
 def test_a_job_that_hangs_is_cancelled(short: Path) -> None:
     """Protects who made a mistake: a start that waits for a guest ends when it is cancelled."""
-    with hosting(short, "drip") as host:
+    with hosting(short, "drip", "http") as host:
         here = host.site
         here.make(EVIL)
         here.ask("POST", f"/v1/labs/{EVIL}/stop?wait=20")
