@@ -64,7 +64,7 @@ class Rounds:
 
 @contextmanager
 def alone(name: str, lab: str) -> Iterator[None]:
-    """What fails in the block is about one lab: it is told, and the others have their turn."""
+    """An error in the block concerns one lab: it is logged, and the round continues."""
     try:
         yield
     except LabError as error:

@@ -23,8 +23,8 @@ def account_of(ctx: Context, record: LabRecord, *, verify: bool = True) -> Accou
     """The account of a lab's user, as it is used on this host.
 
     ``verify``: with the server's certificate checked: while a node does not run, other users of
-    this host can listen at its port. Not by the name that others are told: that may lead here only
-    from where they are.
+    this host can listen at its port. Not by the published name, which may not resolve to this
+    host here.
     """
     from lab.lifecycle.sql import Account
 

@@ -66,9 +66,9 @@ sub thief {
         greet($peer, $greets);
         my ($login, $number) = next_packet($peer) or return;
         say_($peer, packet($number + 1, "\xfe$plugin\0$data")) if $plugin;
-        my ($told) = $plugin ? next_packet($peer) : "";
+        my ($answer) = $plugin ? next_packet($peer) : "";
         open(my $leak, ">>", $ENV{LEAK}) or die "leak: $!\n";
-        print {$leak} $login, "told:", defined $told ? $told : "";
+        print {$leak} $login, "answer:", defined $answer ? $answer : "";
     };
 }
 

@@ -55,7 +55,7 @@ def behaving(behaviour: str, place: str, leak: Path | None = None) -> Iterator[i
 class Ports:
     """The ports of a guest, both at one socket of this host.
 
-    ``there``: whether the guest exists; whoever waits for one that ends is told, as QEMU closes
+    ``there``: whether the guest exists; a wait ends when the guest does, as QEMU closes
     its sockets.
     """
 

@@ -53,7 +53,7 @@ def test_wrong_types_are_no_answers(short: Path) -> None:
 
 
 def test_who_waits_for_a_guest_can_be_stopped(short: Path) -> None:
-    """Protects who cancels: a job ends though its guest goes on sending."""
+    """Protects who cancels: a job ends though its guest keeps sending."""
     began = time.monotonic()
 
     def halt() -> None:
@@ -68,12 +68,12 @@ def test_who_waits_for_a_guest_can_be_stopped(short: Path) -> None:
 
 
 def test_one_node_that_failed_ends_the_wait_for_the_others(short: Path) -> None:
-    """Protects who cancels a job that waits for several nodes: only one of them is told."""
-    told = [Interrupted("the job was cancelled")]
+    """Protects who cancels a job that waits for several nodes: the halt is raised in one."""
+    pending = [Interrupted("the job was cancelled")]
 
     def halt() -> None:
-        if told and time.monotonic() - began > 0.3:
-            raise told.pop()
+        if pending and time.monotonic() - began > 0.3:
+            raise pending.pop()
 
     began = time.monotonic()
     with behaving("drip", f"unix:{short}/port"):

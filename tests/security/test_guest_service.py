@@ -1,4 +1,4 @@
-"""A hostile guest is its own lab's matter: others' leases, slots, rounds and requests go on."""
+"""A hostile guest is its own lab's matter: others' leases, slots, rounds and requests continue."""
 
 from __future__ import annotations
 
@@ -142,8 +142,8 @@ def test_one_lab_s_error_does_not_end_a_round(caplog: pytest.LogCaptureFixture) 
                 raise error
             seen.append(name)
     assert seen == ["c"]
-    told = [(one.__dict__["lab"], one.levelname) for one in caplog.records if one.name == "lab"]
-    assert told == [("a", "ERROR"), ("b", "WARNING")] or "oops" in caplog.text
+    logged = [(one.__dict__["lab"], one.levelname) for one in caplog.records]
+    assert logged == [("a", "ERROR"), ("b", "WARNING")]
 
 
 def test_leases_do_not_end_because_the_clock_was_set(short: Path) -> None:

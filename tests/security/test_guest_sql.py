@@ -70,7 +70,7 @@ def test_no_server_is_given_the_password(behaviour: str, tls: bool, tmp_path: Pa
         got = leak.read_bytes()
     assert b"lab\0" in got, "it did not come to a login"
     assert ACCOUNT.password.encode() not in got
-    assert got.endswith(b"told:"), "it was given what it asked for"
+    assert got.endswith(b"answer:"), "it was given what it asked for"
 
 
 @pytest.mark.parametrize("behaviour", ["sql-clear", "sql-columns", "silent", "http"])
