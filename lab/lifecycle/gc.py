@@ -18,7 +18,7 @@ from lab.errors import Conflict, InvalidSpec, LabError
 from lab.exchange.stage import remove_abandoned
 from lab.lifecycle import catalog, image, snapshot, template, templating
 from lab.lifecycle.context import Context
-from lab.lifecycle.remove import forget
+from lab.lifecycle.remove import forget, lost_logs
 from lab.lifecycle.views import GcReport
 from lab.locks import lock
 from lab.names import Owner, OwnerKind
@@ -190,7 +190,7 @@ def _directories(ctx: Context, kind: OwnerKind) -> list[str]:
 
 
 def _scratch(ctx: Context) -> list[str]:
-    """Remove build directories and sockets nobody works with."""
+    """Remove build directories and sockets nobody works with, and logs of nobody's guests."""
     removed = []
     for directory in sorted(ctx.home.builds.iterdir()):
         try:
@@ -202,4 +202,7 @@ def _scratch(ctx: Context) -> list[str]:
     for directory in hold.abandoned(ctx.home.sockets):
         shutil.rmtree(directory, ignore_errors=True)
         removed.append(f"socket {directory}")
+    for log in lost_logs(ctx):
+        log.unlink(missing_ok=True)
+        removed.append(f"console log {log}")
     return removed
