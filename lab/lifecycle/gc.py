@@ -16,7 +16,7 @@ from images import isolate
 from lab import locks
 from lab.errors import Conflict, InvalidSpec, LabError
 from lab.exchange.stage import remove_abandoned
-from lab.lifecycle import catalog, image, snapshot, template, templating
+from lab.lifecycle import catalog, image, snapshot, templating
 from lab.lifecycle.context import Context
 from lab.lifecycle.remove import forget, lost_logs
 from lab.lifecycle.views import GcReport
@@ -133,7 +133,7 @@ def _remove(ctx: Context, owner: Owner) -> None:
 def _locked(ctx: Context, owner: Owner) -> AbstractContextManager[object]:
     """The locks of all who may work on ``owner``; raises Conflict."""
     if owner.kind == "template":
-        return template.locked(ctx, owner.name)
+        return templating.locked(ctx, owner.name)
     return lock(ctx.home, owner.kind, owner.name, wait=False)
 
 
