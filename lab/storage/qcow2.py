@@ -45,14 +45,18 @@ class Qcow2Storage:
 
     ``home`` marks the volumes of this installation: those of others are as good as absent,
     except that their names are taken. ``owner``: the user and group (ids) that QEMU runs as,
-    None if that is us. ``root`` and what is above it must be passable for that user.
+    None if that is us. ``root`` and what is above it must be passable for that user. ``floor``:
+    bytes that copies leave free.
     """
 
     name = "qcow2"
 
-    def __init__(self, root: Path, home: str, owner: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, root: Path, home: str, owner: tuple[int, int] | None = None, *, floor: int = 0
+    ) -> None:
         self._shelf = Shelf(root, owner)
         self._home = home
+        self._floor = floor
 
     def create(
         self, volume: VolumeName, size: int, tags: Tags, *, profile: VolumeProfile = PLAIN
@@ -98,11 +102,11 @@ class Qcow2Storage:
                 if batch.visible(self._shelf, name, label):
                     raise rules.has_snapshot(name, label)
             needs = sum(sparse.allocated(self._shelf.place(name) / DISK) for name in sizes)
-            stack.enter_context(self._shelf.teaching(needs))
+            stack.enter_context(self._shelf.teaching(needs + self._floor))
             work = stack.enter_context(self._shelf.scratch())
             for index, name in enumerate(sizes):
                 copy = work / str(index)
-                sparse.copy(self._shelf.place(name) / DISK, copy)
+                sparse.copy(self._shelf.place(name) / DISK, copy, floor=self._floor)
                 self._shelf.own(copy, frozen=True)
             batch.publish(self._shelf, work, label, sizes)
         return [VolumeSnapshot(name, label, sizes[name]) for name in volumes]
@@ -155,16 +159,19 @@ class Qcow2Storage:
     def rollback(self, volume: VolumeName, label: str) -> Volume:
         """A copy of the frozen file; all snapshots stay as they are.
 
-        An overlay on it would be made faster, but the snapshot could never be dropped then.
+        An overlay on it would be made faster, but the snapshot could never be dropped then. Going
+        back to what takes less than now is allowed on a disk that is almost full.
         """
         with self._held(volume) as record, contextlib.ExitStack() as stack:
             self._visible(volume, label)
-            frozen = self._frozen(volume, label).path
-            stack.enter_context(self._shelf.teaching(sparse.allocated(frozen)))
+            frozen, disk = self._frozen(volume, label).path, self._shelf.place(volume) / DISK
+            needs = sparse.allocated(frozen)
+            floor = self._floor if needs > sparse.allocated(disk) else 0
+            stack.enter_context(self._shelf.teaching(needs + floor))
             work = stack.enter_context(self._shelf.scratch())
-            sparse.copy(frozen, work / DISK)
+            sparse.copy(frozen, work / DISK, floor=floor)
             self._shelf.own(work / DISK)
-            (work / DISK).replace(self._shelf.place(volume) / DISK)
+            (work / DISK).replace(disk)
             return self._volume(volume, record)
 
     def drop(self, snapshot: VolumeSnapshot) -> None:

@@ -99,6 +99,21 @@ class TestQcow2(StorageContract):
         assert storage.sweep() == []
         assert small_place.get(storage.get(formed.volume), 0, 6) == b"origin"
 
+    def test_a_copy_leaves_what_is_to_stay_free(self, place: Place, storage: Storage) -> None:
+        formed = origin(place, storage)
+        root = storage.get(formed.volume).path.parents[4]
+        careful = Qcow2Storage(root, "home", OWNER, floor=1 << 60)
+        with pytest.raises(HostUnfit, match="needed"):
+            careful.snapshot([formed.volume], "more")
+        careful.rollback(formed.volume, "formed")
+        place.put(storage.get(formed.volume), 0, os.urandom(MIB))
+        storage.snapshot([formed.volume], "large")
+        careful.rollback(formed.volume, "formed")
+        with pytest.raises(HostUnfit, match="needed"):
+            careful.rollback(formed.volume, "large")
+        assert place.get(storage.get(formed.volume), 0, 6) == b"origin"
+        assert labels(storage, formed.volume) == ["formed", "large"]
+
     def test_only_the_owner_reads_disks(
         self, place: Place, storage: Storage, tmp_path: Path
     ) -> None:
