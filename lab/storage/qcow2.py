@@ -82,7 +82,7 @@ class Qcow2Storage:
         record = VolumeRecord(self._home, size, rules.check_tags(tags))
         with self._new(volume, sparse.allocated(source)) as work:
             sparse.take(source, work / BASE)
-            self._shelf.own(work / BASE, frozen=True)
+            self._shelf.freeze(work / BASE)
             self._write_overlay(work, size, self._base(volume))
             self._shelf.publish(work, volume, record, durable=True)
             source.unlink(missing_ok=True)
@@ -107,7 +107,7 @@ class Qcow2Storage:
             for index, name in enumerate(sizes):
                 copy = work / str(index)
                 sparse.copy(self._shelf.place(name) / DISK, copy, floor=self._floor)
-                self._shelf.own(copy, frozen=True)
+                self._shelf.freeze(copy)
             batch.publish(self._shelf, work, label, sizes)
         return [VolumeSnapshot(name, label, sizes[name]) for name in volumes]
 
@@ -150,6 +150,7 @@ class Qcow2Storage:
         with self._held(origin.volume, shared=True):
             found = self._visible(origin.volume, origin.label)
             size = rules.clone_size(origin.volume, found.size, size)
+            self._shelf.show_snapshots(origin.volume)
             record = VolumeRecord(self._home, size, tags, f"{origin.volume}@{origin.label}")
             with self._new(volume, _SMALL) as work:
                 self._write_overlay(work, size, self._frozen(origin.volume, origin.label))
@@ -170,7 +171,7 @@ class Qcow2Storage:
             stack.enter_context(self._shelf.teaching(needs + floor))
             work = stack.enter_context(self._shelf.scratch())
             sparse.copy(frozen, work / DISK, floor=floor)
-            self._shelf.own(work / DISK)
+            self._shelf.give(work / DISK)
             (work / DISK).replace(disk)
             return self._volume(volume, record)
 
@@ -243,7 +244,7 @@ class Qcow2Storage:
             if head.data > self.space().free:
                 raise rules.no_space(str(self._shelf.root), head.data, self.space().free)
             stream.write_to(work / BASE)
-            self._shelf.own(work / BASE, frozen=True)
+            self._shelf.freeze(work / BASE)
             self._write_overlay(work, head.size, self._base(volume))
             self._write_snapshot(work, head, self._base(volume))
             record = VolumeRecord(self._home, head.size, tags)
@@ -300,7 +301,7 @@ class Qcow2Storage:
 
     def _write_overlay(self, work: Path, size: int, backing: Backing | None) -> None:
         write_empty(work / DISK, size, backing)
-        self._shelf.own(work / DISK)
+        self._shelf.give(work / DISK)
 
     def _write_snapshot(self, work: Path, head: StreamHeader, backing: Backing) -> None:
         """The one snapshot of a received volume, which appears with it."""
@@ -308,7 +309,7 @@ class Qcow2Storage:
         self._shelf.add_folder(folder)
         frozen = folder / f"{head.label}.qcow2"
         write_empty(frozen, head.size, backing)
-        self._shelf.own(frozen, frozen=True)
+        self._shelf.freeze(frozen)
         write_json(folder / f"{head.label}.json", asdict(SnapshotRecord(head.size, order=1)))
 
     def _clones(self, volume: VolumeName, label: str = "") -> list[str]:

@@ -117,19 +117,24 @@ class TestQcow2(StorageContract):
     def test_only_the_owner_reads_disks(
         self, place: Place, storage: Storage, tmp_path: Path
     ) -> None:
-        storage.clone(origin(place, storage), vol("a"), {})
+        clone = storage.clone(origin(place, storage), vol("a"), {})
+        storage.snapshot([clone.name], "own")
         source = tmp_path / "source.raw"
         source.write_bytes(bytes(MIB))
         storage.import_raw(vol("b"), source, {})
         root = tmp_path / "volumes"
         for path in root.rglob("*"):
             stat = path.stat()
-            if path.is_dir():
+            if path == clone.path.parent / "snapshots":  # no clone is above them
+                assert (stat.st_uid, stat.st_mode & 0o777) == (os.geteuid(), 0o700)
+            elif path.is_dir():
                 assert stat.st_mode & 0o777 == (0o711 if OWNER else 0o750)
             else:
                 assert stat.st_mode & 0o137 == 0
-            if OWNER and path.suffix in (".qcow2", ".raw"):
-                assert (stat.st_uid, stat.st_gid) == OWNER
+            if OWNER and path.name == "disk.qcow2":
+                assert (stat.st_uid, stat.st_gid, stat.st_mode & 0o777) == (*OWNER, 0o600)
+            elif OWNER and path.suffix in (".qcow2", ".raw"):
+                assert (stat.st_uid, stat.st_gid, stat.st_mode & 0o777) == (0, OWNER[1], 0o440)
         assert root.stat().st_mode & 0o007 == (1 if OWNER else 0)
 
     @pytest.mark.skipif(
