@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
-from lab.errors import InvalidSpec, NotFound
+from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.names import VolumeName
 from lab.profile import VolumeProfile
 from lab.storage import PLAIN, Space, Tags, Volume, VolumeSnapshot, batch, hold, rules, sparse
@@ -91,13 +91,13 @@ class Qcow2Storage:
     def snapshot(self, volumes: Sequence[VolumeName], label: str) -> list[VolumeSnapshot]:
         """Copies of the active overlays; all holes are kept.
 
-        Raises HostUnfit before anything is copied if the copy of a volume would not fit.
+        Raises HostUnfit before anything is copied if the copy of a volume would not fit, and
+        Conflict if somebody gave an overlay another backing file.
         """
         rules.check_label(label)
         with contextlib.ExitStack() as stack:
-            sizes = {}
-            for name in sorted(set(volumes)):
-                sizes[name] = stack.enter_context(self._held(name)).size
+            records = {n: stack.enter_context(self._held(n)) for n in sorted(set(volumes))}
+            sizes = {name: record.size for name, record in records.items()}
             for name in sizes:
                 if batch.visible(self._shelf, name, label):
                     raise rules.has_snapshot(name, label)
@@ -107,6 +107,7 @@ class Qcow2Storage:
             for index, name in enumerate(sizes):
                 copy = work / str(index)
                 sparse.copy(self._shelf.place(name) / DISK, copy, floor=self._floor)
+                self._check_backing(name, records[name], copy)
                 self._shelf.freeze(copy)
             batch.publish(self._shelf, work, label, sizes)
         return [VolumeSnapshot(name, label, sizes[name]) for name in volumes]
@@ -298,6 +299,25 @@ class Qcow2Storage:
 
     def _base(self, volume: VolumeName) -> Backing:
         return Backing(self._shelf.place(volume) / BASE, "raw")
+
+    def _check_backing(self, volume: VolumeName, record: VolumeRecord, copy: Path) -> None:
+        """Raise Conflict unless ``copy`` has the backing file that the volume was made with.
+
+        QEMU's user can write to the overlay, and we will read what a frozen one leads to.
+        """
+        wanted = self._base(volume) if (self._shelf.place(volume) / BASE).exists() else None
+        if record.origin:
+            name, _, label = record.origin.partition("@")
+            wanted = self._frozen(VolumeName.parse(name), label)
+        try:
+            found = read_header(copy).backing
+        except InvalidSpec as error:
+            raise Conflict(f"the disk of {volume} cannot be frozen: {error}") from error
+        if found != wanted:
+            raise Conflict(
+                f"the disk of {volume} has another backing file than it was made with",
+                hint="where the home has several paths, use the one it was made with",
+            )
 
     def _write_overlay(self, work: Path, size: int, backing: Backing | None) -> None:
         write_empty(work / DISK, size, backing)

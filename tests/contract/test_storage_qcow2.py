@@ -99,6 +99,27 @@ class TestQcow2(StorageContract):
         assert storage.sweep() == []
         assert small_place.get(storage.get(formed.volume), 0, 6) == b"origin"
 
+    def test_another_backing_file_is_never_frozen(
+        self, place: Place, storage: Storage, tmp_path: Path
+    ) -> None:
+        """Protects root's files from a QEMU that lets its disk lead to them, to be exported."""
+        clone = storage.clone(origin(place, storage), vol("a"), {})
+        secret = tmp_path / "secret"
+        secret.write_bytes(b"secret" * 1000)
+        storage.snapshot([clone.name], "before")
+        run(["qemu-img", "rebase", "-u", "-F", "raw", "-b", secret, clone.path], timeout=30)
+        with pytest.raises(Conflict, match="another backing file"):
+            storage.snapshot([clone.name], "x")
+        run(["qemu-img", "rebase", "-u", "-b", "", clone.path], timeout=30)
+        with pytest.raises(Conflict, match="another backing file"):
+            storage.snapshot([clone.name], "x")
+        content = bytearray(storage.get(clone.name).path.read_bytes())
+        content[79] |= 4  # an external data file
+        clone.path.write_bytes(content)
+        with pytest.raises(Conflict, match="does not write"):
+            storage.snapshot([clone.name], "x")
+        assert labels(storage, clone.name) == ["before"]
+
     def test_a_copy_leaves_what_is_to_stay_free(self, place: Place, storage: Storage) -> None:
         formed = origin(place, storage)
         root = storage.get(formed.volume).path.parents[4]
