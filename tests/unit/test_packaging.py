@@ -34,6 +34,7 @@ def test_the_unit_of_systemd_names_what_there_is() -> None:
     assert Path(program).is_absolute()
     assert verb in RootVerbs.table
     assert unit["Service"]["KillMode"] == "process"
+    assert unit["Service"]["StandardOutput"] == "null", "the token would be in the journal"
     assert int(unit["Service"]["TimeoutStopSec"]) > 13
     documentation = Path(unit["Unit"]["Documentation"].removeprefix("file://"))
     assert (DOCS / documentation.name).exists()
