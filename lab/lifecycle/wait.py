@@ -28,8 +28,10 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
         # In this order: who finishes in between has left another state.
         working = held(ctx.home, "lab", name)
         found = lab(ctx, name)
-        if found.state != "creating" and not (working and found.state == "stopped"):
-            break  # a command that works on a stopped lab may start it, and wait for a slot
+        # A command that works on a stopped lab may start it, and wait for a slot. Its nodes may be
+        # used before it is done with them: it gives them new keys, and records the lab as ready.
+        if found.state != "creating" and not (working and found.state in ("stopped", "starting")):
+            break
         if not working:
             raise NotReady(
                 f"the lab {name} will not get ready: the command that was making it has ended",
