@@ -84,8 +84,8 @@ def _evict(ctx: Context) -> None:
             with suppress(LabError), locked(ctx, record.key):
                 if not labs_of(ctx, record.key):
                     discard(ctx, record.key)
-                    told = f"removed the template {record.key}, not used for longest"
-                    ctx.progress.note("template", f"{told}: max_templates is reached")
+                    text = f"removed the least recently used template {record.key}"
+                    ctx.progress.note("template", f"{text}: max_templates is reached")
                     too_many -= 1
 
 

@@ -36,7 +36,7 @@ def _overwrite(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [_truncate, _overwrite, Path.unlink])
 @pytest.mark.parametrize("file", ["kernel", "initrd"])
-def test_a_damaged_kernel_is_told_and_the_image_can_be_made_again(
+def test_a_damaged_kernel_is_reported_and_the_image_can_be_made_again(
     world: World, file: str, damage: Callable[[Path], None]
 ) -> None:
     """Protects from guests that stand still at boot, and nobody knows why."""
@@ -65,7 +65,7 @@ def test_a_copy_of_an_image_is_as_good(world: World) -> None:
         assert up(ctx, named("shop")).state == "ready"
 
 
-def test_a_damaged_disk_is_told_before_a_cluster_is_formed_of_it(world: World) -> None:
+def test_a_damaged_disk_is_reported_before_a_cluster_is_formed_of_it(world: World) -> None:
     with world.open() as ctx:
         make_image(ctx)
         (key,) = (view.key for view in image.images(ctx))

@@ -291,7 +291,7 @@ def test_the_least_recently_used_template_makes_room(world: World) -> None:
         assert {view.key for view in template.templates(ctx)} == {first, third}
         assert not ctx.home.template(second).exists()
         assert not [v for v in ctx.storage.volumes() if v.name.owner.name == second]
-    assert any(f"removed the template {second}" in note for note in world.notes)
+    assert any(f"least recently used template {second}" in note for note in world.notes)
 
 
 def test_templates_of_labs_stay_however_many_there_are(world: World) -> None:
