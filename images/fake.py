@@ -21,9 +21,10 @@ def build(
         log.write_text("a fake build\n", encoding="utf-8")
         kernel, initrd = out / "kernel", out / "initrd"
         disks = {name: out / f"{name}.raw" for name in VOLUMES[layout]}
-        for path in (kernel, initrd, *disks.values()):
-            path.write_bytes(b"")
+        for path in (kernel, initrd):
+            path.write_text(f"a fake {path.name}\n", encoding="utf-8")
     for disk in disks.values():
+        disk.touch()
         os.truncate(disk, 8 * MIB)
     image = BuiltImage(
         recipe=recipe.name,

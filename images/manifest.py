@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ class BuiltImage:
     systemd unit and ``config`` the path of its option file. ``packages`` maps names to
     versions, ``digests`` names of files to what ``digest`` says. ``option_file`` is the text
     of the engine's option file template (my.cnf), so that the image needs its recipe no longer.
+    ``seals``: of each disk, by its name, and of ``kernel`` and ``initrd``, since the image was
+    published: what is the same as long as nobody writes to them (``Storage.seal``, ``seal``).
     """
 
     recipe: str
@@ -47,6 +49,7 @@ class BuiltImage:
     packages: dict[str, str]
     digests: dict[str, str]
     option_file: str = ""
+    seals: dict[str, str] = field(default_factory=dict)
 
 
 def write(image: BuiltImage) -> Path:
@@ -99,6 +102,26 @@ def account(root: Path, user: str) -> tuple[int, int]:
         if name == user:
             return int(uid), int(gid)
     raise InvalidSpec(f"the image has no account {user!r}")
+
+
+def seal(path: Path) -> str:
+    """Size and times of a file: no program can set back the ctime that a write changes."""
+    status = path.stat()
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+
+
+def damaged(image: BuiltImage) -> Path | None:
+    """The kernel or initrd of a published image, if it is not what was built; else None.
+
+    It is read only if its seal differs, as that of a copy does. Raises OSError.
+    """
+    for what, path in (("kernel", image.kernel), ("initrd", image.initrd)):
+        if not path.is_file():
+            return path
+        wanted = image.digests.get(path.name)  # none in images of early versions
+        if wanted and image.seals.get(what) != seal(path) and digest(path) != wanted:
+            return path
+    return None
 
 
 def digest(path: Path) -> str:

@@ -176,6 +176,11 @@ class Home:
         """What a guest wrote to its console."""
         return self.root / "logs" / "console" / f"{_part(guest)}.log"
 
+    def console_logs(self, guest: str) -> list[Path]:
+        """What there is of that: the log, and its older parts, to which virtlogd gives numbers."""
+        log = self.console_log(guest)
+        return [log, *log.parent.glob(f"{log.name}.[0-9]*")]
+
     def image_log(self, key: str) -> Path:
         """What the build of an image wrote."""
         return self.root / "logs" / "images" / f"{_part(key)}.log"

@@ -36,8 +36,9 @@ class Settings:
     ``port_range``: first and last port that labs may use; the default lies below the
     ports that Linux hands out to clients (``ip_local_port_range``). ``builder``: a vendor's cloud
     image, for a guest in which images are built; None: this host does. ``memory_floor`` and
-    ``space_floor``: bytes that stay free on the host. ``profile``: that of labs which name
-    none; ``profiles``: those of users. ``publish``: the address at which SQL ports listen;
+    ``space_floor``: bytes that stay free on the host. ``max_templates``: how many templates are
+    kept; for one more, an unused one goes. ``profile``: that of labs which name none; ``profiles``:
+    those of users. ``publish``: the address at which SQL ports listen;
     ``publish_name``: what others are told in its place. ``serve``: the service. ``url``: the
     service that verbs work against; empty: this host. ``sources``: key -> where its value came
     from, for ``lab doctor``.
@@ -57,6 +58,7 @@ class Settings:
     answer_timeout: float = 0.6
     memory_floor: int = 512 * MIB
     space_floor: int = 2 * GIB
+    max_templates: int = 16
     layout: Layout = "single"
     profile: str = DEFAULT.name
     profiles: Mapping[str, Profile] = field(default_factory=dict)
@@ -232,6 +234,7 @@ _KEYS: Mapping[str, Key] = {
     "answer_timeout": Key("seconds, or a duration such as 2s", tomlfile.seconds),
     "memory_floor": Key("bytes, or a size such as 512M", tomlfile.size),
     "space_floor": Key("bytes, or a size such as 2G", tomlfile.size),
+    "max_templates": Key("a number of templates", tomlfile.whole),
     "layout": tomlfile.one_of("single", "split"),
     "profile": Key("a profile such as balanced", tomlfile.text),
     "profiles": Key("tables, one for each profile", profilefile.parse),

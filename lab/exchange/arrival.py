@@ -16,9 +16,10 @@ from pathlib import Path
 from types import TracebackType
 
 from lab.errors import InvalidSpec
-from lab.exchange.content import Chunk
+from lab.exchange.content import GRAIN, Chunk
 from lab.exchange.frames import LIMIT, data_digest
 from lab.exchange.header import Part
+from lab.paths import writing
 from lab.storage import sparse
 
 _RECORD = struct.Struct(">QI32s")
@@ -66,9 +67,10 @@ class Arrival:
         self.path = path
         self._part = part
         self._records: list[Record] = []
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._index = os.open(_index(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._take_good()
+        with writing(path):
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._index = os.open(_index(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._take_good()
 
     def __enter__(self) -> Arrival:
         return self
@@ -85,7 +87,7 @@ class Arrival:
         return len(self._records)
 
     def put(self, number: int, offset: int, data: bytes, digest: bytes) -> None:
-        """Chunk ``number``, from 0, which is here or the next; raises InvalidSpec."""
+        """Chunk ``number``, from 0, which is here or the next; raises InvalidSpec, HostUnfit."""
         record = Record(offset, len(data), digest)
         if number < len(self._records):
             if self._records[number] == record:
@@ -93,8 +95,9 @@ class Arrival:
             self._cut(number)  # another content than the one that arrived earlier
         if number != len(self._records) or not self._fits(record):
             raise InvalidSpec(f"a chunk of {self._part.name} is out of place")
-        sparse.fill(self._file, data, offset)
-        sparse.fill(self._index, record.packed(), number * _RECORD.size)
+        with writing(self.path):
+            sparse.fill(self._file, data, offset)
+            sparse.fill(self._index, record.packed(), number * _RECORD.size)
         self._records.append(record)
 
     def finish(self, chunks: int, size: int, digest: bytes) -> None:
@@ -134,12 +137,15 @@ class Arrival:
         os.ftruncate(self._file, max(end, self._part.size))
 
     def _fits(self, record: Record) -> bool:
-        end = self._records[-1].end if self._records else 0
+        """Whether it can be the next; smaller ones would take more memory than they bring."""
+        end, size = self._records[-1].end if self._records else 0, self._part.size
         if not 0 < record.length <= LIMIT:
             return False
         if self._part.form == "stream":
-            return record.offset == end
-        return record.offset >= end and record.end <= self._part.size
+            return record.offset == end and end % LIMIT == 0
+        if record.offset % GRAIN or (record.length % GRAIN and record.end != size):
+            return False
+        return end <= record.offset and record.end <= size
 
 
 def chunks(path: Path) -> Iterator[Chunk]:

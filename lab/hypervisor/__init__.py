@@ -139,7 +139,8 @@ class Capabilities:
     ``forwards``: ports of the host lead to guests; without it guests are reached at their own
     addresses. ``redirects``: connections from other machines, and only those, can be led to these
     addresses from ports of the host.
-    ``cautions`` are shown by ``lab doctor`` and ``lab up``.
+    ``cautions`` are shown by ``lab doctor`` and ``lab up``. ``reads_ram``: guests are restored from
+    RAM files that they may not write to.
     """
 
     name: str
@@ -152,6 +153,7 @@ class Capabilities:
     direct: bool = True
     forwards: bool = True
     redirects: bool = False
+    reads_ram: bool = True
     facts: Mapping[str, str] = field(default_factory=dict)
     cautions: tuple[Caution, ...] = ()
 

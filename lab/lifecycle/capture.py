@@ -13,7 +13,7 @@ from lab.lifecycle.nodes import Image, Node
 from lab.lifecycle.parallel import each
 from lab.lifecycle.settle import bring_to_rest
 from lab.paths import writing
-from lab.storage import VolumeSnapshot
+from lab.storage import VolumeSnapshot, sparse
 
 FORMED = "formed"
 """The label of the snapshots of a freshly formed cluster."""
@@ -53,17 +53,19 @@ def captured_node(
 ) -> CapturedNode:
     """What a template's manifest says of ``node``, whose files are in place; they are synced."""
     name = node.owner.name
-    seed = captured.facts(ctx.home.seed(node.owner, node.name))
+    disk = ctx.home.seed(node.owner, node.name)
+    sparse.sync(disk)
+    seed = captured.facts(disk)
     seals = tuple(ctx.storage.seal(s) for s in snapshots if s.volume.node == node.name)
     if not warm:
         return CapturedNode(node.name, node.role, None, None, seed, seals)
-    found = []
-    for path in (ctx.home.ram(name, node.name), ctx.home.device_state(name, node.name)):
-        _give_to_qemu(ctx, path)
-        with writing(path), path.open("rb") as file:
-            os.fsync(file.fileno())
-        found.append(captured.facts(path))
-    return CapturedNode(node.name, node.role, found[0], found[1], seed, seals)
+    ram, state = ctx.home.ram(name, node.name), ctx.home.device_state(name, node.name)
+    with writing(ram):
+        _freeze(ctx, ram)
+        state.chmod(0o400)  # QEMU is sent what is in it
+        sparse.sync(ram, state)
+    found = captured.facts(ram), captured.facts(state)
+    return CapturedNode(node.name, node.role, *found, seed, seals)
 
 
 def memory_file(ctx: Context, node: Node, size: int) -> Path:
@@ -81,3 +83,20 @@ def _give_to_qemu(ctx: Context, path: Path) -> None:
         path.chmod(0o600)
         if run_as is not None:
             os.chown(path, *run_as)
+
+
+def _freeze(ctx: Context, ram: Path) -> None:
+    """Let guests only read a file of RAM, where they can do with that."""
+    run_as = ctx.hypervisor.run_as
+    if not ctx.hypervisor.capabilities().reads_ram:
+        _give_to_qemu(ctx, ram)
+    elif run_as is None:
+        ram.chmod(0o400)
+    else:
+        if ram.stat().st_uid == run_as[0]:
+            # A new file: another guest's QEMU may have this one open, as it runs as the same user.
+            frozen = ram.with_suffix(".frozen")
+            sparse.copy(ram, frozen)
+            frozen.replace(ram)
+        os.chown(ram, os.geteuid(), run_as[1])
+        ram.chmod(0o440)

@@ -18,6 +18,7 @@ from typing import Any
 
 from lab.errors import HostUnfit, LabError
 from lab.paths import writing
+from lab.storage import sparse
 
 FORMAT = 3
 _CHUNK = 1 << 20
@@ -139,6 +140,7 @@ def write(path: Path, manifest: Manifest) -> None:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(path)
+        sparse.sync(path.parent, path.parent.parent)
 
 
 def read(path: Path) -> Manifest:

@@ -200,7 +200,8 @@ def open_storage(settings: Settings, run_as: RunAs) -> Storage:
 def _qcow2(settings: Settings, run_as: RunAs) -> Storage:
     from lab.storage.qcow2 import Qcow2Storage
 
-    return Qcow2Storage(settings.home.storage, settings.home.id, run_as)
+    home = settings.home
+    return Qcow2Storage(home.storage, home.id, run_as, floor=settings.space_floor)
 
 
 def _zfs(settings: Settings, run_as: RunAs) -> Storage:

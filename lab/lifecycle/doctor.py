@@ -191,6 +191,9 @@ def _guests(settings: Settings) -> Iterator[Finding]:
             warm = "yes" if capabilities.warm else f"no: {capabilities.why_cold}"
             yield Finding("warm start", "ok" if capabilities.warm else "warn", warm)
             yield from _paths(settings, ctx.hypervisor.run_as)
+            if ctx.hypervisor.run_as is not None and not capabilities.reads_ram:
+                found = "QEMU before 8.2 needs to write to the files, which all labs share"
+                yield Finding("RAM of templates", "note", found, "newer QEMU only reads them")
             yield from _storage(settings, ctx.storage)
             labs = ctx.store.labs.all()
             yield Finding("state", "ok", f"{settings.home.database}, labs: {len(labs)}")

@@ -114,6 +114,7 @@ def _put_seed(path: Path, content: bytes) -> Path:
 
 def _volumes(ctx: Context, formation: Formation) -> dict[str, list[Volume]]:
     origins = images.snapshots(ctx, formation.image)
+    images.check_disks(ctx, formation.image)
     grows = formation.image.grows
     intent = intend(ctx, formation.nodes, formation.image.volumes)
     ctx.home.create_directory(formation.owner)

@@ -16,9 +16,9 @@ from images import isolate
 from lab import locks
 from lab.errors import Conflict, InvalidSpec, LabError
 from lab.exchange.stage import remove_abandoned
-from lab.lifecycle import catalog, image, snapshot, template, templating
+from lab.lifecycle import catalog, image, snapshot, templating
 from lab.lifecycle.context import Context
-from lab.lifecycle.remove import forget
+from lab.lifecycle.remove import forget, lost_logs
 from lab.lifecycle.views import GcReport
 from lab.locks import lock
 from lab.names import Owner, OwnerKind
@@ -133,7 +133,7 @@ def _remove(ctx: Context, owner: Owner) -> None:
 def _locked(ctx: Context, owner: Owner) -> AbstractContextManager[object]:
     """The locks of all who may work on ``owner``; raises Conflict."""
     if owner.kind == "template":
-        return template.locked(ctx, owner.name)
+        return templating.locked(ctx, owner.name)
     return lock(ctx.home, owner.kind, owner.name, wait=False)
 
 
@@ -190,7 +190,7 @@ def _directories(ctx: Context, kind: OwnerKind) -> list[str]:
 
 
 def _scratch(ctx: Context) -> list[str]:
-    """Remove build directories and sockets nobody works with."""
+    """Remove build directories and sockets nobody works with, and logs of nobody's guests."""
     removed = []
     for directory in sorted(ctx.home.builds.iterdir()):
         try:
@@ -202,4 +202,7 @@ def _scratch(ctx: Context) -> list[str]:
     for directory in hold.abandoned(ctx.home.sockets):
         shutil.rmtree(directory, ignore_errors=True)
         removed.append(f"socket {directory}")
+    for log in lost_logs(ctx):
+        log.unlink(missing_ok=True)
+        removed.append(f"console log {log}")
     return removed

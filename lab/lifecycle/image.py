@@ -12,13 +12,21 @@ from images import isolate, manifest
 from images.key import image_key
 from images.recipe import Recipe, load
 from lab.blueprints import Engine
-from lab.errors import CommandFailed, Conflict, InvalidSpec, NotFound, RecipeFailed
+from lab.errors import (
+    CommandFailed,
+    Conflict,
+    HostUnfit,
+    InvalidSpec,
+    LabError,
+    NotFound,
+    RecipeFailed,
+)
 from lab.hypervisor import DirectBoot, FirmwareBoot
-from lab.lifecycle import failures
+from lab.lifecycle import failures, publish
 from lab.lifecycle.context import Context
 from lab.lifecycle.hold import hold
 from lab.lifecycle.nodes import Image
-from lab.lifecycle.publish import BASE, publish
+from lab.lifecycle.publish import BASE
 from lab.lifecycle.remove import release
 from lab.lifecycle.views import ImageView
 from lab.locks import lock
@@ -85,11 +93,33 @@ def using_key(ctx: Context, key: str) -> Iterator[Image]:
 
 
 def built(ctx: Context, key: str) -> manifest.BuiltImage:
-    """What the manifest of an image says; raises NotFound."""
+    """What the manifest of an image says, whose kernel is intact; raises NotFound and HostUnfit."""
     try:
-        return manifest.read(ctx.home.image(key))
+        found = manifest.read(ctx.home.image(key))
     except InvalidSpec as error:
         raise NotFound(f"the image {key} has lost its files", hint="`lab image rm` it") from error
+    try:
+        damaged = manifest.damaged(found)
+    except OSError as error:
+        raise HostUnfit(f"the image {key} cannot be read: {error}") from error
+    if damaged is not None:
+        raise _damaged(key, f"{damaged} is not what was built")
+    return found
+
+
+def check_disks(ctx: Context, image: Image) -> None:
+    """Raise HostUnfit if a disk of an image is not what was built."""
+    try:
+        publish.check_disks(ctx, snapshots(ctx, image), built(ctx, image.key))
+    except InvalidSpec as error:
+        raise _damaged(image.key, str(error)) from error
+
+
+def _damaged(key: str, why: str) -> HostUnfit:
+    return HostUnfit(
+        f"the image {key} is damaged: {why}",
+        hint=f"`lab image rm {key}`: it is built again when it is needed, or import it again",
+    )
 
 
 def find(ctx: Context, key: str) -> Image:
@@ -211,7 +241,7 @@ def _recorded_again(ctx: Context, key: str) -> bool:
         facts, at = built(ctx, key), (ctx.home.image(key) / manifest.MANIFEST).stat().st_mtime
         base = snapshots(ctx, find(ctx, key))
         size = sum(ctx.storage.used(snapshot.volume) for snapshot in base.values())
-    except (NotFound, OSError):
+    except (LabError, OSError):
         return False
     record = ImageRecord(key, facts.recipe, facts.engine, facts.engine_version, "ready", at, at)
     ctx.store.images.add(replace(record, size=size))
@@ -236,7 +266,7 @@ def _build(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
             kinds = (CommandFailed, RecipeFailed)
             with failures.recorded(ctx, recipe, failures.UNBUILT, log, *kinds):
                 made = ctx.build(recipe, out, layout=layout, progress=ctx.progress, log=log)
-            publish(ctx, key, made, profile, {})
+            publish.publish(ctx, key, made, profile, {})
         _is_ready(ctx, key, made, time.time() - began)
         failures.withdraw(ctx, recipe.name)
 
@@ -256,7 +286,7 @@ def adopt(
     which ``made`` has no file. Raises Conflict if there is one of this key and it is in use.
     """
     with _making(ctx, key, made.recipe, made.engine):
-        publish(ctx, key, made, profile, streams)
+        publish.publish(ctx, key, made, profile, streams)
         _is_ready(ctx, key, made, build_seconds)
 
 

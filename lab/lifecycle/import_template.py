@@ -136,6 +136,7 @@ def _disks(
     intent = ctx.store.resources.intend_all(owner, things)
     ctx.home.create_directory(owner)
     bases = images.snapshots(ctx, image)
+    images.check_disks(ctx, image)
     for node, facts in zip(nodes, template.nodes, strict=True):
         for disk, size in facts.disks.items():
             volume = ctx.storage.clone(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from lab.names import Owner, VolumeName
 from lab.paths import writing
 from lab.profile import Profile
 from lab.state.records import ResourceKind
-from lab.storage import VolumeSnapshot
+from lab.storage import VolumeSnapshot, sparse
 from lab.storage.stream import StreamReader
 
 BASE = "base"
@@ -52,11 +53,26 @@ def publish(
     ctx.storage.persist(received)
     ctx.store.resources.made(*intent)
     directory = ctx.home.create_directory(owner)
-    for file in (built.kernel, built.initrd):
-        _move(file, directory / file.name, mode=0o644)
-    # The manifest comes last: without it the image is not used.
-    written = manifest.write(built)
-    _move(written, directory / manifest.MANIFEST, mode=0o644)
+    seals = {snapshot.volume.volume: ctx.storage.seal(snapshot) for snapshot in received}
+    for what, file in (("kernel", built.kernel), ("initrd", built.initrd)):
+        seals[what] = manifest.seal(_move(file, directory / file.name))
+    # The manifest comes last: without it the image is not used. What it names survives a power
+    # loss from here on, so that only what somebody wrote to need ever be read again.
+    _move(manifest.write(replace(built, seals=seals)), directory / manifest.MANIFEST)
+    sparse.sync(directory.parent)
+
+
+def check_disks(
+    ctx: Context, snapshots: Mapping[str, VolumeSnapshot], built: manifest.BuiltImage
+) -> None:
+    """Raise InvalidSpec unless an image's disks are what was built.
+
+    ``snapshots``: by the names of the disks. One is read only if its seal differs.
+    """
+    for name, snapshot in snapshots.items():
+        digest = built.digests.get(built.disks[name].name)
+        if name in built.seals and digest and built.seals[name] != ctx.storage.seal(snapshot):
+            _check_content(ctx, snapshot, digest)
 
 
 def _check_content(ctx: Context, snapshot: VolumeSnapshot, digest: str) -> None:
@@ -70,7 +86,10 @@ def _check_content(ctx: Context, snapshot: VolumeSnapshot, digest: str) -> None:
         )
 
 
-def _move(source: Path, to: Path, *, mode: int) -> None:
+def _move(source: Path, to: Path) -> Path:
+    """Move a file to where everybody may read it, on stable storage."""
     with writing(to):
-        source.chmod(mode)
+        source.chmod(0o644)
         shutil.move(source, to)
+        sparse.sync(to, to.parent)
+    return to

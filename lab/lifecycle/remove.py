@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterable
+from pathlib import Path
 
 from lab.errors import HostUnfit, LabError
 from lab.lifecycle.context import Context
@@ -72,10 +73,20 @@ def forget_guests(ctx: Context, guests: Iterable[GuestName]) -> None:
     """Remove the logs of guests that ended."""
     ended = list(guests)
     for guest in ended:
-        log = ctx.home.console_log(guest)
-        with writing(log):
-            log.unlink(missing_ok=True)
+        for log in ctx.home.console_logs(guest):
+            with writing(log):
+                log.unlink(missing_ok=True)
     ctx.hypervisor.forget(ended)
+
+
+def lost_logs(ctx: Context) -> list[Path]:
+    """Logs of guests' consoles that belong to no guest that is there or recorded."""
+    logs = sorted(ctx.home.console_log("x").parent.iterdir())
+    # Listed before: a guest is recorded before it writes.
+    guests = {r.ref for r in ctx.store.resources.all() if r.kind == "guest"}
+    guests.update(ctx.hypervisor.guests())
+    kept = {log for guest in guests for log in ctx.home.console_logs(guest)}
+    return [log for log in logs if log not in kept]
 
 
 def _files(ctx: Context, owner: Owner, guests: list[GuestName]) -> list[str]:

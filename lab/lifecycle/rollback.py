@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+from lab import host
 from lab.blueprints import blueprint
 from lab.errors import Conflict, RestoreFailed
 from lab.lifecycle import power, template, unfinished
@@ -46,6 +47,9 @@ def rollback(
             raise Conflict(f"the lab {name} is {record.state}")
         nodes = nodes_of(ctx, name) if node is None else (node_of(ctx, name, node),)
         label = find(ctx, name, to).label
+        if label != ORIGIN:  # going back to that frees space
+            space, floor = ctx.storage.space(), ctx.settings.space_floor
+            host.check_space(space.free, floor, ctx.home.root, what="a rollback")
         unfinished.begin(ctx, name, label, node)
         with ctx.progress.step("rollback", f"putting {node or name} back to {label}"):
             each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from lab import schedule
+from lab import host, schedule
 from lab.errors import Conflict, LabError, NotFound
 from lab.lifecycle import unfinished
 from lab.lifecycle.context import Context
@@ -32,7 +32,8 @@ def take(ctx: Context, name: str, what: str = "manual") -> SnapshotView:
 
     A running lab's nodes stand still, all at the same time, while it is taken; where they
     cannot, its volumes are taken at one moment, as by a power failure. Raises
-    NotFound, and Conflict while another command works on the lab.
+    NotFound, HostUnfit if less than ``space_floor`` would be left, and Conflict while another
+    command works on the lab.
     """
     with lock(ctx.home, "lab", name, wait=False):
         record = record_of(ctx, name)
@@ -129,6 +130,8 @@ def volumes_of(ctx: Context, name: str, node: str | None = None) -> list[VolumeN
 
 
 def _take(ctx: Context, name: str, what: str) -> Taken:
+    space, floor = ctx.storage.space(), ctx.settings.space_floor
+    host.check_space(space.free, floor, ctx.home.root, what="a snapshot")
     volumes = volumes_of(ctx, name)
     label = schedule.label(what, time.time(), [one.label for one in there(ctx, name)])
     with ctx.progress.step("snapshot", f"taking the snapshot {label}"):

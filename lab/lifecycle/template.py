@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Literal
 
@@ -25,7 +25,17 @@ from lab.lifecycle.identify import rehearse
 from lab.lifecycle.nodes import Image, Node, plan
 from lab.lifecycle.ports import reserve_segment
 from lab.lifecycle.preflight import preflight
-from lab.lifecycle.templating import base, discard, finish, making, record_for, size_of, vacant
+from lab.lifecycle.templating import (
+    base,
+    discard,
+    finish,
+    labs_of,
+    locked,
+    making,
+    record_for,
+    size_of,
+    vacant,
+)
 from lab.lifecycle.turn import turn
 from lab.lifecycle.views import TemplateView
 from lab.locks import lock
@@ -134,8 +144,7 @@ def remove(ctx: Context, key: str) -> None:
     """Remove a template; raises NotFound, and Conflict while labs are clones of it."""
     name = named(ctx, key).key
     with locked(ctx, name):
-        users = [lab.name for lab in ctx.store.labs.all() if lab.template == name]
-        if users:
+        if users := labs_of(ctx, name):
             raise Conflict(
                 f"the template {name} is used by {', '.join(users)}",
                 hint=f"`lab down {' '.join(users)}` first",
@@ -152,18 +161,6 @@ def named(ctx: Context, key: str) -> TemplateRecord:
         what = "no template" if not found else "more than one template"
         raise NotFound(f"there is {what} {key!r}", hint="`lab template ls` lists them")
     return found[0]
-
-
-@contextmanager
-def locked(ctx: Context, name: str) -> Iterator[None]:
-    """Keep all others from a template: its users lock its name, its makers the key in it.
-
-    Raises Conflict.
-    """
-    with ExitStack() as stack:
-        for part in dict.fromkeys((base(name), name)):
-            stack.enter_context(lock(ctx.home, "template", part, wait=False))
-        yield
 
 
 def origins(

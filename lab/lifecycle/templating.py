@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
-from lab.errors import Conflict
+from lab.errors import Conflict, LabError
 from lab.lifecycle import captured
 from lab.lifecycle.captured import Manifest
 from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Image
 from lab.lifecycle.remove import forget_guests, release
-from lab.locks import held
+from lab.locks import held, lock
 from lab.names import GuestName, Owner
 from lab.spec import LabSpec
 from lab.state.records import TemplateRecord
@@ -26,7 +26,11 @@ def base(name: str) -> str:
 
 @contextmanager
 def making(ctx: Context, name: str, image: Image, spec: LabSpec, *, warm: bool) -> Iterator[None]:
-    """A template is made in the block, its lock held; nothing is left of it if that fails."""
+    """A template is made in the block, its lock held; nothing is left of it if that fails.
+
+    Before, those used least recently are removed if there are ``max_templates`` (``_evict``).
+    """
+    _evict(ctx)
     ctx.store.templates.add(record_for(ctx, name, image, spec, warm=warm, began=time.time()))
     with Undo() as undo:
         undo.push(f"template {name}", lambda: discard(ctx, name))
@@ -49,6 +53,40 @@ def discard(ctx: Context, name: str) -> None:
     release(ctx, Owner("template", name))
     if ctx.store.templates.find(name) is not None:
         ctx.store.templates.remove(name)
+
+
+def labs_of(ctx: Context, name: str) -> list[str]:
+    """The labs that are clones of a template."""
+    return [lab.name for lab in ctx.store.labs.all() if lab.template == name]
+
+
+@contextmanager
+def locked(ctx: Context, name: str) -> Iterator[None]:
+    """Keep all others from a template: its users lock its name, its makers the key in it.
+
+    Raises Conflict.
+    """
+    with ExitStack() as stack:
+        for part in dict.fromkeys((base(name), name)):
+            stack.enter_context(lock(ctx.home, "template", part, wait=False))
+        yield
+
+
+def _evict(ctx: Context) -> None:
+    """Remove templates, the least recently used first, until there may be one more.
+
+    Those that labs are clones of, or commands work with, stay: there may be more then.
+    """
+    records = sorted(ctx.store.templates.all(), key=lambda record: record.used_at)
+    too_many = len(records) + 1 - ctx.settings.max_templates
+    for record in records:
+        if too_many > 0:
+            with suppress(LabError), locked(ctx, record.key):
+                if not labs_of(ctx, record.key):
+                    discard(ctx, record.key)
+                    text = f"removed the least recently used template {record.key}"
+                    ctx.progress.note("template", f"{text}: max_templates is reached")
+                    too_many -= 1
 
 
 def vacant(ctx: Context, key: str) -> str:

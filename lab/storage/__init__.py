@@ -93,8 +93,8 @@ class Storage(Protocol):
         """Freeze all ``volumes`` at one point in time, or none of them.
 
         The caller has paused the guests that write to them. Raises NotFound if a volume
-        is absent, Conflict if one already has a snapshot ``label``, HostUnfit (with figures)
-        if there is no space.
+        is absent, Conflict if one already has a snapshot ``label`` or was tampered with, HostUnfit
+        (with figures) if there is no space.
         """
 
     def persist(self, snapshots: Sequence[VolumeSnapshot]) -> None:

@@ -44,7 +44,7 @@ def place(
 ) -> None:
     """Move the finished ``disk`` and its record to where the snapshot ``name`` is kept."""
     frozen, note = shelf.snapshot_files(*name)
-    shelf.add_folder(frozen.parent)
+    shelf.add_snapshots(name[0])
     draft = work / f"{disk.name}.json"
     write_json(draft, asdict(record))
     disk.rename(frozen)

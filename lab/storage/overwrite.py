@@ -15,7 +15,7 @@ GRAIN = 1 << 14
 
 
 # A ZVol on a full pool fails like a broken disk.
-_UNFIT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EPERM)
+_UNFIT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EACCES, errno.EPERM)
 
 
 def overwrite(volume: Volume, extents: Iterable[tuple[int, bytes]]) -> None:

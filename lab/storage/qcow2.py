@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
-from lab.errors import InvalidSpec, NotFound
+from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.names import VolumeName
 from lab.profile import VolumeProfile
 from lab.storage import PLAIN, Space, Tags, Volume, VolumeSnapshot, batch, hold, rules, sparse
@@ -45,14 +45,18 @@ class Qcow2Storage:
 
     ``home`` marks the volumes of this installation: those of others are as good as absent,
     except that their names are taken. ``owner``: the user and group (ids) that QEMU runs as,
-    None if that is us. ``root`` and what is above it must be passable for that user.
+    None if that is us. ``root`` and what is above it must be passable for that user. ``floor``:
+    bytes that copies leave free.
     """
 
     name = "qcow2"
 
-    def __init__(self, root: Path, home: str, owner: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, root: Path, home: str, owner: tuple[int, int] | None = None, *, floor: int = 0
+    ) -> None:
         self._shelf = Shelf(root, owner)
         self._home = home
+        self._floor = floor
 
     def create(
         self, volume: VolumeName, size: int, tags: Tags, *, profile: VolumeProfile = PLAIN
@@ -78,7 +82,7 @@ class Qcow2Storage:
         record = VolumeRecord(self._home, size, rules.check_tags(tags))
         with self._new(volume, sparse.allocated(source)) as work:
             sparse.take(source, work / BASE)
-            self._shelf.own(work / BASE, frozen=True)
+            self._shelf.freeze(work / BASE)
             self._write_overlay(work, size, self._base(volume))
             self._shelf.publish(work, volume, record, durable=True)
             source.unlink(missing_ok=True)
@@ -87,23 +91,24 @@ class Qcow2Storage:
     def snapshot(self, volumes: Sequence[VolumeName], label: str) -> list[VolumeSnapshot]:
         """Copies of the active overlays; all holes are kept.
 
-        Raises HostUnfit before anything is copied if the copy of a volume would not fit.
+        Raises HostUnfit before anything is copied if the copy of a volume would not fit, and
+        Conflict if somebody gave an overlay another backing file.
         """
         rules.check_label(label)
         with contextlib.ExitStack() as stack:
-            sizes = {}
-            for name in sorted(set(volumes)):
-                sizes[name] = stack.enter_context(self._held(name)).size
+            records = {n: stack.enter_context(self._held(n)) for n in sorted(set(volumes))}
+            sizes = {name: record.size for name, record in records.items()}
             for name in sizes:
                 if batch.visible(self._shelf, name, label):
                     raise rules.has_snapshot(name, label)
             needs = sum(sparse.allocated(self._shelf.place(name) / DISK) for name in sizes)
-            stack.enter_context(self._shelf.teaching(needs))
+            stack.enter_context(self._shelf.teaching(needs + self._floor))
             work = stack.enter_context(self._shelf.scratch())
             for index, name in enumerate(sizes):
                 copy = work / str(index)
-                sparse.copy(self._shelf.place(name) / DISK, copy)
-                self._shelf.own(copy, frozen=True)
+                sparse.copy(self._shelf.place(name) / DISK, copy, floor=self._floor)
+                self._check_backing(name, records[name], copy)
+                self._shelf.freeze(copy)
             batch.publish(self._shelf, work, label, sizes)
         return [VolumeSnapshot(name, label, sizes[name]) for name in volumes]
 
@@ -146,6 +151,7 @@ class Qcow2Storage:
         with self._held(origin.volume, shared=True):
             found = self._visible(origin.volume, origin.label)
             size = rules.clone_size(origin.volume, found.size, size)
+            self._shelf.show_snapshots(origin.volume)
             record = VolumeRecord(self._home, size, tags, f"{origin.volume}@{origin.label}")
             with self._new(volume, _SMALL) as work:
                 self._write_overlay(work, size, self._frozen(origin.volume, origin.label))
@@ -155,16 +161,19 @@ class Qcow2Storage:
     def rollback(self, volume: VolumeName, label: str) -> Volume:
         """A copy of the frozen file; all snapshots stay as they are.
 
-        An overlay on it would be made faster, but the snapshot could never be dropped then.
+        An overlay on it would be made faster, but the snapshot could never be dropped then. Going
+        back to what takes less than now is allowed on a disk that is almost full.
         """
         with self._held(volume) as record, contextlib.ExitStack() as stack:
             self._visible(volume, label)
-            frozen = self._frozen(volume, label).path
-            stack.enter_context(self._shelf.teaching(sparse.allocated(frozen)))
+            frozen, disk = self._frozen(volume, label).path, self._shelf.place(volume) / DISK
+            needs = sparse.allocated(frozen)
+            floor = self._floor if needs > sparse.allocated(disk) else 0
+            stack.enter_context(self._shelf.teaching(needs + floor))
             work = stack.enter_context(self._shelf.scratch())
-            sparse.copy(frozen, work / DISK)
-            self._shelf.own(work / DISK)
-            (work / DISK).replace(self._shelf.place(volume) / DISK)
+            sparse.copy(frozen, work / DISK, floor=floor)
+            self._shelf.give(work / DISK)
+            (work / DISK).replace(disk)
             return self._volume(volume, record)
 
     def drop(self, snapshot: VolumeSnapshot) -> None:
@@ -236,7 +245,7 @@ class Qcow2Storage:
             if head.data > self.space().free:
                 raise rules.no_space(str(self._shelf.root), head.data, self.space().free)
             stream.write_to(work / BASE)
-            self._shelf.own(work / BASE, frozen=True)
+            self._shelf.freeze(work / BASE)
             self._write_overlay(work, head.size, self._base(volume))
             self._write_snapshot(work, head, self._base(volume))
             record = VolumeRecord(self._home, head.size, tags)
@@ -291,9 +300,28 @@ class Qcow2Storage:
     def _base(self, volume: VolumeName) -> Backing:
         return Backing(self._shelf.place(volume) / BASE, "raw")
 
+    def _check_backing(self, volume: VolumeName, record: VolumeRecord, copy: Path) -> None:
+        """Raise Conflict unless ``copy`` has the backing file that the volume was made with.
+
+        QEMU's user can write to the overlay, and we will read what a frozen one leads to.
+        """
+        wanted = self._base(volume) if (self._shelf.place(volume) / BASE).exists() else None
+        if record.origin:
+            name, _, label = record.origin.partition("@")
+            wanted = self._frozen(VolumeName.parse(name), label)
+        try:
+            found = read_header(copy).backing
+        except InvalidSpec as error:
+            raise Conflict(f"the disk of {volume} cannot be frozen: {error}") from error
+        if found != wanted:
+            raise Conflict(
+                f"the disk of {volume} has another backing file than it was made with",
+                hint="where the home has several paths, use the one it was made with",
+            )
+
     def _write_overlay(self, work: Path, size: int, backing: Backing | None) -> None:
         write_empty(work / DISK, size, backing)
-        self._shelf.own(work / DISK)
+        self._shelf.give(work / DISK)
 
     def _write_snapshot(self, work: Path, head: StreamHeader, backing: Backing) -> None:
         """The one snapshot of a received volume, which appears with it."""
@@ -301,7 +329,7 @@ class Qcow2Storage:
         self._shelf.add_folder(folder)
         frozen = folder / f"{head.label}.qcow2"
         write_empty(frozen, head.size, backing)
-        self._shelf.own(frozen, frozen=True)
+        self._shelf.freeze(frozen)
         write_json(folder / f"{head.label}.json", asdict(SnapshotRecord(head.size, order=1)))
 
     def _clones(self, volume: VolumeName, label: str = "") -> list[str]:

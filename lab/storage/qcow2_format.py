@@ -97,6 +97,8 @@ def read_header(path: Path) -> Header:
             raise InvalidSpec(f"{path} is a kind of qcow2 file that this program does not write")
         if incompatible & _DIRTY_OR_CORRUPT:
             raise InvalidSpec(f"{path} is marked as damaged or not closed properly")
+        if incompatible:  # such as data in another file
+            raise InvalidSpec(f"{path} is a kind of qcow2 file that this program does not write")
         cluster = 1 << cluster_bits
         covered = l1_entries * cluster * (cluster // 8)
         file_size = os.fstat(file.fileno()).st_size

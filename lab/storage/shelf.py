@@ -33,7 +33,7 @@ from lab.storage import Space, hold, rules, sparse
 
 DISK, BASE, RECORD, SNAPSHOTS = "disk.qcow2", "base.raw", "volume.json", "snapshots"
 _KINDS = ("images", "labs", "templates")
-_WRITABLE, _FROZEN = 0o640, 0o440
+_WRITABLE, _FROZEN, _OURS = 0o600, 0o440, 0o700
 
 
 @dataclass(frozen=True)
@@ -178,11 +178,29 @@ class Shelf:
                 for folder in _below(self.root / kind, depth):
                     self.tidy(folder)
 
-    def own(self, file: Path, *, frozen: bool = False) -> None:
-        """Give a disk to the user who runs QEMU; nobody else may read it."""
+    def give(self, disk: Path) -> None:
+        """Let only the user who runs QEMU read and write a disk."""
         if self._owner:
-            os.chown(file, *self._owner)
-        file.chmod(_FROZEN if frozen else _WRITABLE)
+            os.chown(disk, *self._owner)
+        disk.chmod(_WRITABLE)
+
+    def freeze(self, disk: Path) -> None:
+        """Make a disk one that the user who runs QEMU can only read."""
+        if self._owner:
+            os.chown(disk, os.geteuid(), self._owner[1])
+        disk.chmod(_FROZEN)
+
+    def add_snapshots(self, volume: VolumeName) -> None:
+        """Make the folder of a volume's snapshots; those of labs are only for us, to be copied."""
+        folder = self.place(volume) / SNAPSHOTS
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=_OURS)
+            folder.chmod(_OURS if volume.owner.kind == "lab" else self._mode)
+
+    def show_snapshots(self, volume: VolumeName) -> None:
+        """Let the user who runs QEMU open the snapshots of a volume, for clones of them."""
+        if volume.owner.kind == "lab":
+            (self.place(volume) / SNAPSHOTS).chmod(self._mode)
 
     def add_folder(self, folder: Path) -> None:
         """Make ``folder`` in an existing one; fine if it is there."""

@@ -40,17 +40,17 @@ def read(handle: int, parts: list[tuple[int, int]], chunk: int) -> Iterator[tupl
             yield offset, os.pread(handle, min(chunk, start + length - offset), offset)
 
 
-def copy(source: Path, target: Path) -> None:
+def copy(source: Path, target: Path, *, floor: int = 0) -> None:
     """Copy ``source`` to the new file ``target``, sharing blocks where the file system can.
 
-    Raises FileExistsError; OSError with ENOSPC before anything is written if it can't fit, so
-    that a copy does not take the last bytes from running guests.
+    Raises FileExistsError; OSError with ENOSPC before anything is written if it can't fit with
+    ``floor`` bytes left, so that a copy does not take the last bytes from running guests.
     """
     with source.open("rb") as reader, target.open("xb") as writer:
         if _reflink(reader.fileno(), writer.fileno()):
             return
         status = os.fstatvfs(writer.fileno())
-        if allocated(source) > status.f_bavail * status.f_frsize:
+        if allocated(source) + floor > status.f_bavail * status.f_frsize:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(target))
         os.ftruncate(writer.fileno(), os.fstat(reader.fileno()).st_size)
         for offset, length in extents(reader.fileno()):

@@ -130,11 +130,23 @@ class TestLibvirt(WarmContract):
             ours.start(replace(guest, disks=(*guest.disks, seed)))
         assert len(states(ours)) == 2
 
-    def test_a_clone_s_image_stays_readable_only(self, site: Site, ours: Hypervisor) -> None:
+    def test_a_clone_s_image_stays_readable_only(
+        self, site: Site, ours: Hypervisor, run_as: tuple[int, int] | None
+    ) -> None:
         image = site.capture(ours, site.former())
         image.state.chmod(0o400)
-        ours.restore(site.guest("n2"), image)
-        assert list(states(ours).values()) == ["paused"]
+        if ours.capabilities().reads_ram:
+            image.ram.chmod(0o440)
+            os.chown(image.ram, os.geteuid(), run_as[1] if run_as else -1)
+        before = image.ram.stat()
+        clone = site.guest("n2")
+        ours.restore(clone, image)
+        ours.resume([clone.name])
+        assert _printed(clone, lambda text: len(text) > 10), "it writes to its RAM"
+        ours.stop(clone.name, force=True)
+        after = image.ram.stat()
+        assert after[:7] == before[:7]
+        assert after.st_ctime_ns == before.st_ctime_ns, "libvirt gave it away, and back"
 
     def test_nothing_is_left_in_the_sockets_directory(self, site: Site, ours: Hypervisor) -> None:
         image = site.capture(ours, site.former())

@@ -99,22 +99,63 @@ class TestQcow2(StorageContract):
         assert storage.sweep() == []
         assert small_place.get(storage.get(formed.volume), 0, 6) == b"origin"
 
+    def test_another_backing_file_is_never_frozen(
+        self, place: Place, storage: Storage, tmp_path: Path
+    ) -> None:
+        """Protects root's files from a QEMU that lets its disk lead to them, to be exported."""
+        clone = storage.clone(origin(place, storage), vol("a"), {})
+        secret = tmp_path / "secret"
+        secret.write_bytes(b"secret" * 1000)
+        storage.snapshot([clone.name], "before")
+        run(["qemu-img", "rebase", "-u", "-F", "raw", "-b", secret, clone.path], timeout=30)
+        with pytest.raises(Conflict, match="another backing file"):
+            storage.snapshot([clone.name], "x")
+        run(["qemu-img", "rebase", "-u", "-b", "", clone.path], timeout=30)
+        with pytest.raises(Conflict, match="another backing file"):
+            storage.snapshot([clone.name], "x")
+        content = bytearray(storage.get(clone.name).path.read_bytes())
+        content[79] |= 4  # an external data file
+        clone.path.write_bytes(content)
+        with pytest.raises(Conflict, match="does not write"):
+            storage.snapshot([clone.name], "x")
+        assert labels(storage, clone.name) == ["before"]
+
+    def test_a_copy_leaves_what_is_to_stay_free(self, place: Place, storage: Storage) -> None:
+        formed = origin(place, storage)
+        root = storage.get(formed.volume).path.parents[4]
+        careful = Qcow2Storage(root, "home", OWNER, floor=1 << 60)
+        with pytest.raises(HostUnfit, match="needed"):
+            careful.snapshot([formed.volume], "more")
+        careful.rollback(formed.volume, "formed")
+        place.put(storage.get(formed.volume), 0, os.urandom(MIB))
+        storage.snapshot([formed.volume], "large")
+        careful.rollback(formed.volume, "formed")
+        with pytest.raises(HostUnfit, match="needed"):
+            careful.rollback(formed.volume, "large")
+        assert place.get(storage.get(formed.volume), 0, 6) == b"origin"
+        assert labels(storage, formed.volume) == ["formed", "large"]
+
     def test_only_the_owner_reads_disks(
         self, place: Place, storage: Storage, tmp_path: Path
     ) -> None:
-        storage.clone(origin(place, storage), vol("a"), {})
+        clone = storage.clone(origin(place, storage), vol("a"), {})
+        storage.snapshot([clone.name], "own")
         source = tmp_path / "source.raw"
         source.write_bytes(bytes(MIB))
         storage.import_raw(vol("b"), source, {})
         root = tmp_path / "volumes"
         for path in root.rglob("*"):
             stat = path.stat()
-            if path.is_dir():
+            if path == clone.path.parent / "snapshots":  # no clone is above them
+                assert (stat.st_uid, stat.st_mode & 0o777) == (os.geteuid(), 0o700)
+            elif path.is_dir():
                 assert stat.st_mode & 0o777 == (0o711 if OWNER else 0o750)
             else:
                 assert stat.st_mode & 0o137 == 0
-            if OWNER and path.suffix in (".qcow2", ".raw"):
-                assert (stat.st_uid, stat.st_gid) == OWNER
+            if OWNER and path.name == "disk.qcow2":
+                assert (stat.st_uid, stat.st_gid, stat.st_mode & 0o777) == (*OWNER, 0o600)
+            elif OWNER and path.suffix in (".qcow2", ".raw"):
+                assert (stat.st_uid, stat.st_gid, stat.st_mode & 0o777) == (0, OWNER[1], 0o440)
         assert root.stat().st_mode & 0o007 == (1 if OWNER else 0)
 
     @pytest.mark.skipif(

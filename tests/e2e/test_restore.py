@@ -65,6 +65,7 @@ def spoil(site: Site, key: str) -> None:
     """Damage a device state so that only QEMU can detect it: the manifest has its new hash."""
     path = site.home.device_state(key, "n2")
     content = path.read_bytes()
+    path.chmod(0o600)
     path.write_bytes(content[: len(content) // 2])
     manifest = captured.read(site.home.manifest(key))
     nodes = tuple(

@@ -93,7 +93,7 @@ def _chunks(chunks: Sequence[Chunk]) -> Chunks:
 
 
 CONTENT: dict[str, list[Chunk]] = {
-    "image/os": [(0, b"a" * 700), (16384, b"b" * 16384), (SIZE - 16384, b"c" * 16384)],
+    "image/os": [(0, b"a" * 16384), (16384, b"b" * 16384), (SIZE - 16384, b"c" * 16384)],
     "image/kernel": [(0, b"linux")],
     "image/initrd": [],
 }

@@ -46,8 +46,12 @@ run_rc_command() {
             [ -r "$file" ] || { warn "$file is not readable."; return 1; }
         done
         $start_precmd || { warn "failed precmd routine for $name"; return 1; }
-        eval env_=\$${name}_env flags_=\$${name}_flags
-        eval "${env_:+env $env_} $command $flags_ $command_args" ;;
+        eval env_=\$${name}_env flags_=\$${name}_flags limits_=\$${name}_limits
+        set -- $limits_
+        (
+            while [ $# -gt 0 ]; do ulimit "$1" "$2"; shift 2; done
+            eval "${env_:+env $env_} $command $flags_ $command_args"
+        ) ;;
     stop)
         [ -n "$rc_pid" ] || { echo "$name not running? (check $pidfile)." >&2; return 1; }
         kill -TERM "$rc_pid"

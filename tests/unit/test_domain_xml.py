@@ -72,6 +72,9 @@ DOMAINS = {
     "cold-firmware": domain_xml(replace(GUEST, boot=FirmwareBoot()), TCG),
     "forming": domain_xml(FORMER, TCG),
     "clone": domain_xml(replace(FORMER, clock_offset=0), TCG, incoming=True),
+    "clone-reads": domain_xml(
+        replace(FORMER, clock_offset=0), replace(TCG, reads_ram=True), incoming=True
+    ),
     "kvm": domain_xml(GUEST, KVM),
     "session": domain_xml(GUEST, replace(TCG, run_as=None, sockets=HOME / "run")),
     "apparmor": domain_xml(FORMER, replace(TCG, apparmor=True)),
@@ -164,8 +167,8 @@ def test_qemu_s_command_line(name: str) -> None:
     connection.close()
     for wanted in ("virtio-blk-pci", "virtserialport", "virtio-rng-pci", "id=labouter"):
         assert wanted in argv
-    assert ("memory-backend-file" in argv) == (name in ("forming", "clone"))
-    assert ("-incoming defer" in argv) == (name == "clone")
+    assert ("memory-backend-file" in argv) == (name in ("forming", "clone", "clone-reads"))
+    assert ("-incoming defer" in argv) == name.startswith("clone")
     if name == "kvm":
         assert "-accel kvm" in argv
         assert re.search(r"-cpu host,\S*vmx=off,svm=off,pmu=off", argv)

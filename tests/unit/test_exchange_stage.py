@@ -23,7 +23,8 @@ from exchange_archives import (
 
 from lab.errors import Conflict, HostUnfit, InvalidSpec
 from lab.exchange import receiving, sending
-from lab.exchange.frames import FrameReader, FrameWriter, data_digest
+from lab.exchange.content import GRAIN
+from lab.exchange.frames import LIMIT, FrameReader, FrameWriter, data_digest
 from lab.exchange.header import Part
 from lab.exchange.stage import KEPT, remove_abandoned, stage
 from lab.progress import Progress
@@ -143,7 +144,7 @@ def test_a_source_that_changed_is_noticed_at_the_end_of_the_part(tmp_path: Path)
     stream = archive()
     cut(stream, tmp_path, len(stream) * 2 // 3)
     header = image_header()
-    content = {**CONTENT, "image/os": [(0, b"z" * 700), *CONTENT["image/os"][1:]]}
+    content = {**CONTENT, "image/os": [(0, b"z" * 16384), *CONTENT["image/os"][1:]]}
     to = io.BytesIO()
     writer = FrameWriter(to)
     sending.begin(writer, header)
@@ -179,9 +180,48 @@ def test_chunks_that_overlap(tmp_path: Path) -> None:
         stage(tmp_path, image_header(), keep=False, floor=0) as there,
         there.open(IMAGE_PARTS[0]) as arrival,
     ):
-        arrival.put(0, 0, b"ab", data_digest(0, b"ab"))
+        data = bytes(2 * GRAIN)
+        arrival.put(0, 0, data, data_digest(0, data))
         with pytest.raises(InvalidSpec, match="out of place"):
-            arrival.put(1, 1, b"cd", data_digest(1, b"cd"))
+            arrival.put(1, GRAIN, data, data_digest(GRAIN, data))
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"), [(0, 1), (0, GRAIN + 1), (1, GRAIN), (GRAIN // 2, GRAIN)]
+)
+def test_chunks_are_whole_grains(tmp_path: Path, offset: int, size: int) -> None:
+    """Protects memory and disk: each chunk takes a record and whole blocks, however small it is."""
+    with (
+        stage(tmp_path, image_header(), keep=False, floor=0) as there,
+        there.open(IMAGE_PARTS[0]) as arrival,
+        pytest.raises(InvalidSpec, match="out of place"),
+    ):
+        arrival.put(0, offset, bytes(size), data_digest(offset, bytes(size)))
+
+
+def test_only_the_last_piece_of_a_stream_is_short(tmp_path: Path) -> None:
+    with (
+        stage(tmp_path, image_header(), keep=False, floor=0) as there,
+        there.open(Part("image/os", "stream", 0, 3)) as arrival,
+    ):
+        arrival.put(0, 0, bytes(LIMIT), data_digest(0, bytes(LIMIT)))
+        arrival.put(1, LIMIT, b"ab", data_digest(LIMIT, b"ab"))
+        with pytest.raises(InvalidSpec, match="out of place"):
+            arrival.put(2, LIMIT + 2, b"cd", data_digest(LIMIT + 2, b"cd"))
+
+
+def test_a_part_that_no_file_can_hold(tmp_path: Path) -> None:
+    """Protects from an error without words: file systems limit the size of a file."""
+    part = Part("image/os", "sparse", (1 << 63) - 1, 3)
+    with stage(tmp_path, image_header(), keep=False, floor=0) as there:
+        try:
+            (tmp_path / "probe").touch()
+            os.truncate(tmp_path / "probe", part.size)
+        except OSError:
+            with pytest.raises(HostUnfit, match="cannot be written: File too large"):
+                there.open(part)
+        else:
+            pytest.skip("files can be that large here")
 
 
 def test_a_stream_has_no_holes(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ SERVICE = """\
 trap 'echo ended >&2; exit 0' TERM
 echo secret-token
 echo $$ > "$(dirname "$0")/pid"
-echo "serving $* for ${LAB_HOME:-nobody} on $PATH" >&2
+echo "serving $* for ${LAB_HOME:-nobody} on $PATH, limits $(ulimit -c) $(ulimit -n)" >&2
 while :; do sleep 0.05; done
 """
 
@@ -141,6 +141,20 @@ def test_the_administrator_s_token_is_not_logged(host: Host) -> None:
     host.logged("serving")
     assert "secret" not in host.log.read_text()
     assert host.log.stat().st_mode & 0o777 == 0o600
+
+
+def test_it_has_limits(host: Host) -> None:
+    """Protects secrets from core dumps, and the service from clients with an open file each."""
+    host.rc(
+        lab_serve_enable="YES", lab_serve_lab=str(host.root / "lab"), lab_serve_limits="-n 512",
+    )  # fmt: skip
+    host.service("start")
+    assert host.logged("serving").rstrip().endswith(" 512")
+    host.service("stop")
+    host.rc(lab_serve_enable="YES", lab_serve_lab=str(host.root / "lab"))
+    host.log.write_text("")
+    host.service("start")
+    assert host.logged("serving").rstrip().endswith("limits 0 16384")
 
 
 def test_reload_opens_the_log_anew_and_the_service_goes_on(host: Host) -> None:

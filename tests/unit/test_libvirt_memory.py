@@ -1,8 +1,10 @@
-"""Device state into QEMU: what is refused, and what is only late."""
+"""Device state out of QEMU and into it: what is refused, and what is only late."""
 
 from __future__ import annotations
 
+import os
 import socket
+import stat
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from lab.errors import NotReady
-from lab.hypervisor.libvirt.memory import load
+from lab.hypervisor.libvirt.memory import load, save
 
 
 class Slow:
@@ -44,3 +46,32 @@ def test_a_slow_host_is_no_reason_to_doubt_the_files(short: Path) -> None:
     with pytest.raises(NotReady, match="in time"):
         load(slow, short / "run", state, None, patience=0.3)
     assert slow.took == b"state"
+
+
+class Quick:
+    """A QEMU that hands out its device state, and notes whose the socket's directory was."""
+
+    def __init__(self) -> None:
+        self.modes: list[tuple[int, int, int]] = []
+
+    def __call__(self, command: Mapping[str, Any]) -> Mapping[str, Any]:
+        if command["execute"] == "migrate":
+            path = Path(command["arguments"]["uri"].removeprefix("unix:"))
+            for one in (path.parent, path):
+                status = one.stat()
+                self.modes.append((status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)))
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(str(path))
+                connection.send(b"state")
+        return {"status": "completed"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_owner_of_no_other_file_can_be_changed(short: Path) -> None:
+    """Protects root's files from QEMU's user, who would put a link in the place of the socket."""
+    (short / "run").mkdir()
+    quick = Quick()
+    save(quick, short / "run", short / "n1.state", (54321, 54322))
+    assert quick.modes == [(0, 0, 0o711), (54321, 54322, 0o600)]
+    assert (short / "n1.state").read_bytes() == b"state"
+    assert list((short / "run").iterdir()) == []

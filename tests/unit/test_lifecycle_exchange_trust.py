@@ -62,7 +62,9 @@ def test_templates_that_nobody_would_use_are_not_exported(here: Side) -> None:
         here.exported("template", key)
     here.version = "1"
     with here.open() as ctx:
-        (ctx.home.template(key) / "n1.state").write_bytes(b"")
+        state = ctx.home.device_state(key, "n1")
+        state.chmod(0o600)
+        state.write_bytes(b"")
     with pytest.raises(Conflict, match="not whole"):
         here.exported("template", key)
     with pytest.raises(NotFound):

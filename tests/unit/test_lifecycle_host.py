@@ -146,6 +146,7 @@ def test_a_damaged_template_without_a_record_is_not_used(world: World) -> None:
     for file in world.root.glob("state.db*"):
         file.unlink()
     (state,) = world.home.templates.glob("*/n1.state")
+    state.chmod(0o600)
     state.write_bytes(b"spoilt")
     with world.open() as ctx:
         assert up(ctx, named("shop")).state == "ready"

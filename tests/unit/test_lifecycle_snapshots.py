@@ -92,7 +92,9 @@ def test_back_without_the_ram_of_a_damaged_template(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
         key = lab(ctx, "shop").template
-        ctx.home.device_state(key, "n1").write_bytes(b"spoilt")
+        state = ctx.home.device_state(key, "n1")
+        state.chmod(0o600)
+        state.write_bytes(b"spoilt")
         assert rollback(ctx, "shop", timeout=20.0).state == "ready"
         assert query(ctx, "shop", "n1", "SELECT 1").rows
         assert snapshot.snapshots(ctx, "shop")
@@ -256,3 +258,21 @@ def test_a_node_that_never_comes_back_is_told(world: World) -> None:
         with pytest.raises(NotReady):
             rollback(ctx, "shop", "mine", timeout=0.5)
         assert lab(ctx, "shop").state != "ready"
+
+
+def test_space_that_stays_free_is_not_taken(world: World) -> None:
+    """Protects running guests: all of them are paused when the file system is full."""
+    with world.open() as opened:
+        up(opened, named("shop"))
+        snapshot.take(opened, "shop", "first")
+        floor = opened.storage.space().free + 1
+        ctx = replace(opened, settings=replace(opened.settings, space_floor=floor))
+        for verb in (
+            lambda: snapshot.take(ctx, "shop"),
+            lambda: rollback(ctx, "shop", "first", timeout=20.0),
+        ):
+            with pytest.raises(HostUnfit, match="is kept free"):
+                verb()
+        assert lab(ctx, "shop").state == "ready"
+        assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin", "first"]
+        assert rollback(ctx, "shop", timeout=20.0).state == "ready", "it frees space"

@@ -22,6 +22,7 @@ from lab.lifecycle.down import down
 from lab.lifecycle.gc import gc
 from lab.lifecycle.look import lab
 from lab.lifecycle.up import up
+from lab.locks import lock
 from lab.names import GuestName, Owner, VolumeName
 from lab.spec import MIB
 
@@ -35,18 +36,21 @@ Damage = Callable[[Context, str], object]
 
 
 def _flip(path: Path) -> None:
+    path.chmod(0o600)
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
 def _flip_ram(ctx: Context, key: str) -> None:
+    ctx.home.ram(key, "n2").chmod(0o600)
     with ctx.home.ram(key, "n2").open("r+b") as ram:
         ram.seek(1 << 20)
         ram.write(b"\x01")
 
 
 def _truncate_ram(ctx: Context, key: str) -> None:
+    ctx.home.ram(key, "n1").chmod(0o600)
     with ctx.home.ram(key, "n1").open("r+b") as ram:
         ram.truncate(1 << 20)
 
@@ -60,6 +64,7 @@ def _flip_state(ctx: Context, key: str) -> None:
 
 
 def _truncate_state(ctx: Context, key: str) -> None:
+    ctx.home.device_state(key, "n2").chmod(0o600)
     ctx.home.device_state(key, "n2").write_bytes(b"")
 
 
@@ -98,11 +103,12 @@ def _lose_volume(ctx: Context, key: str) -> None:
     ctx.storage.destroy(VolumeName(Owner("template", key), "n2", "os"))
 
 
-def _flip_disk(ctx: Context, _key: str) -> None:
-    """Every frozen disk there is, whatever the storage calls its files."""
-    for path in ctx.home.storage.rglob("*"):
-        if path.is_file() and path.stat().st_size > MIB:
-            _flip_in_place(path)
+def _flip_disk(ctx: Context, key: str) -> None:
+    """Every frozen disk of the template."""
+    for name, volume in json.loads((ctx.home.storage / "state.json").read_text()).items():
+        if key in name:
+            for content in volume["snapshots"].values():
+                _flip_in_place(ctx.home.storage / "contents" / content)
 
 
 def _flip_in_place(path: Path) -> None:
@@ -266,3 +272,45 @@ def test_a_template_lives_in_the_past_or_not_at_all(world: World) -> None:
         for node in ctx.store.nodes.of(view.name):
             channel = ctx.hypervisor.channel(GuestName(node.guest))
             assert abs(channel.clock(timeout=1) - time.time()) < 1
+
+
+def _of(ctx: Context, nodes: int) -> str:
+    template.build(ctx, replace(SPEC, nodes=nodes))
+    (key,) = (view.key for view in template.templates(ctx) if view.nodes == nodes)
+    return key
+
+
+def test_the_least_recently_used_template_makes_room(world: World) -> None:
+    """Protects the disk from a token that asks for labs of ever new sizes."""
+    with world.open() as opened:
+        ctx = replace(opened, settings=replace(opened.settings, max_templates=2))
+        first, second = _of(ctx, 1), _of(ctx, 2)
+        up(ctx, named("shop", nodes=1))
+        down(ctx, "shop")
+        third = _of(ctx, 3)
+        assert {view.key for view in template.templates(ctx)} == {first, third}
+        assert not ctx.home.template(second).exists()
+        assert not [v for v in ctx.storage.volumes() if v.name.owner.name == second]
+    assert any(f"least recently used template {second}" in note for note in world.notes)
+
+
+def test_templates_of_labs_stay_however_many_there_are(world: World) -> None:
+    with world.open() as opened:
+        ctx = replace(opened, settings=replace(opened.settings, max_templates=1))
+        for nodes in (1, 2, 3):
+            up(ctx, named(f"shop{nodes}", nodes=nodes))
+        assert len(template.templates(ctx)) == 3
+        for nodes in (1, 2, 3):
+            down(ctx, f"shop{nodes}")
+        _of(ctx, 4)
+        assert [view.nodes for view in template.templates(ctx)] == [4]
+
+
+def test_a_template_that_is_being_used_stays(world: World) -> None:
+    """Protects a command that is just cloning it, and has no lab on record yet."""
+    with world.open() as opened:
+        ctx = replace(opened, settings=replace(opened.settings, max_templates=1))
+        first = _of(ctx, 1)
+        with lock(ctx.home, "template", first, shared=True):
+            second = _of(ctx, 2)
+        assert {view.key for view in template.templates(ctx)} == {first, second}

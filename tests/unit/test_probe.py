@@ -165,6 +165,17 @@ def test_old_qemu_mis_executes_cmpxchg16b(
     assert machine.cpu_without == without
 
 
+@pytest.mark.parametrize(
+    ("version", "reads"), [(7_002_022, False), (8_001_005, False), (8_002_000, True)]
+)
+def test_qemu_that_restores_from_ram_it_may_only_read(
+    version: int, reads: bool, bad: dict[str, Path]
+) -> None:
+    """Protects clones under older QEMU, which opens the file for writing or does not start."""
+    machine, _ = probe(Connection(qemu=version), accelerator="auto", **bad)
+    assert machine.reads_ram is reads
+
+
 def test_a_host_with_kvm(good: dict[str, Path]) -> None:
     machine, facts = probe(Connection(), accelerator="auto", **good)
     assert (machine.accelerator, machine.cpu_mode) == ("kvm", "host-passthrough")

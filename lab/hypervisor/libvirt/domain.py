@@ -40,7 +40,8 @@ class Machine:
     ``why_emulated``: why there is no KVM, for people; ``remedy``: what to do about that.
     ``sockets``: the directory for the sockets of guests' ports, None where libvirt has a short one:
     its own for an ordinary user is too long for a socket's path (107 bytes) from a login name of 13
-    characters on, with libvirt 8 and 9.
+    characters on, with libvirt 8 and 9. ``reads_ram``: QEMU can map a file that it may only read as
+    RAM that a guest writes to (``rom=off``, since QEMU 8.2).
     """
 
     emulator: str
@@ -55,6 +56,7 @@ class Machine:
     why_emulated: str = ""
     remedy: str = ""
     sockets: Path | None = None
+    reads_ram: bool = False
 
 
 _HALT = {"error_policy": "stop", "rerror_policy": "report"}
@@ -93,7 +95,7 @@ def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: bool = False) ->
     _devices(domain, guest, machine)
     _security(domain, machine)
     commandline = ET.SubElement(domain, f"{{{QEMU_NAMESPACE}}}commandline")
-    for argument in _arguments(guest, incoming):
+    for argument in _arguments(guest, machine, incoming):
         ET.SubElement(commandline, f"{{{QEMU_NAMESPACE}}}arg", value=argument)
     ET.indent(domain)
     return ET.tostring(domain, encoding="unicode") + "\n"
@@ -203,9 +205,12 @@ def _security(domain: ET.Element, machine: Machine) -> None:
         ET.SubElement(domain, "seclabel", type="none", model="apparmor")
 
 
-def _arguments(guest: GuestSpec, incoming: bool) -> Iterator[str]:
+def _arguments(guest: GuestSpec, machine: Machine, incoming: bool) -> Iterator[str]:
     if guest.memory_file is not None:
-        share = "off" if incoming else "on"
+        share = "on"
+        if incoming:
+            # rom=off: without it the guest could only read what QEMU may only read.
+            share = "off,readonly=on,rom=off" if machine.reads_ram else "off"
         yield from (
             "-object",
             f"memory-backend-file,id=labram,share={share},size={guest.memory},mem-path="

@@ -102,6 +102,7 @@ class LibvirtHypervisor:
             warm=True,
             why_emulated=machine.why_emulated,
             remedy=machine.remedy,
+            reads_ram=machine.reads_ram,
             facts=self._facts,
             cautions=tuple(session.cautions()) if machine.run_as is None else (),
         )

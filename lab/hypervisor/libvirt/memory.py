@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.errors import HostUnfit, NotReady
-from lab.paths import unwritable
+from lab.paths import REACHABLE, unwritable
 from lab.storage import hold
 from lab.wait import Deadline, attempts
 
@@ -37,7 +37,9 @@ def save(monitor: Monitor, sockets: Path, to: Path, owner: tuple[int, int] | Non
     """
     deadline = Deadline.after(MOVE_SECONDS)
     _ignore_shared(monitor)
-    with _socket(sockets, owner) as path, socket.socket(socket.AF_UNIX) as listener:
+    with _socket(sockets, None) as path, socket.socket(socket.AF_UNIX) as listener:
+        # In a directory of ours: in one of QEMU's user the owner of another file could be changed.
+        path.parent.chmod(REACHABLE)
         listener.bind(str(path))
         path.chmod(0o600)
         if owner is not None:
@@ -84,7 +86,7 @@ def load(
 
 @contextmanager
 def _socket(sockets: Path, owner: tuple[int, int] | None) -> Iterator[Path]:
-    """A free path for a socket, in a directory to which QEMU may write, and nobody else.
+    """A free path for a socket, in a directory to which only ``owner`` may write, or we if None.
 
     It is short, since the limit for the whole path is 107 bytes. The directory is held: what
     a killed process left is told from what is in use.

@@ -141,6 +141,7 @@ def probe(
         tsc_khz=0 if use_kvm else tsc_khz(cpuinfo.read_text(errors="replace")),
         why_emulated="" if use_kvm else why or "the accelerator is set to tcg",
         remedy="" if use_kvm else remedy or "set the accelerator to auto (LAB_ACCELERATOR)",
+        reads_ram=version >= 8_002_000,
     )
     facts = {
         "libvirt": f"{_dotted(connection.getLibVersion())} at {connection.getURI()}",
