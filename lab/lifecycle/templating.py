@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lab.errors import Conflict
+from lab.errors import Conflict, LimitReached
 from lab.lifecycle import captured
 from lab.lifecycle.captured import Manifest
 from lab.lifecycle.context import Context
@@ -27,11 +27,29 @@ def base(name: str) -> str:
 @contextmanager
 def making(ctx: Context, name: str, image: Image, spec: LabSpec, *, warm: bool) -> Iterator[None]:
     """A template is made in the block, its lock held; nothing is left of it if that fails."""
-    ctx.store.templates.add(record_for(ctx, name, image, spec, warm=warm, began=time.time()))
+    with ctx.store.transaction():
+        _check_quota(ctx)
+        ctx.store.templates.add(record_for(ctx, name, image, spec, warm=warm, began=time.time()))
     with Undo() as undo:
         undo.push(f"template {name}", lambda: discard(ctx, name))
         yield
         undo.keep()
+
+
+def _check_quota(ctx: Context) -> None:
+    """Raise LimitReached if as many templates as may be were made for the project that asks."""
+    project, most = ctx.origin.project, ctx.templates
+    if most is None:
+        return
+    there = ctx.store.templates.all()
+    made = sum(one.project == project and one.state != "broken" for one in there)
+    if made >= most:
+        raise LimitReached(
+            f"this lab needs a new template: {most} may be made for the project {project},"
+            f" {made} were",
+            hint="ask for nodes, memory, CPUs, disk and profile as a lab before had them, or have"
+            " an administrator remove templates that are no longer used",
+        )
 
 
 def finish(ctx: Context, manifest: Manifest, form_seconds: float) -> None:
@@ -84,6 +102,7 @@ def record_for(
         profile=ctx.settings.profile_of(spec.profile).name,
         created_at=began,
         used_at=began,
+        project=ctx.origin.project,
     )
 
 
