@@ -235,9 +235,11 @@ def test_guessing_is_slowed_down_on_the_page_too(tmp_path: Path) -> None:
             assert "www-authenticate" not in answer.headers
             assert "lab_x" not in answer.text
         assert here.client.get("/v1/labs", headers={"Authorization": "Bearer x"}).status_code == 401
-        refused = here.client.post("/sign-in", data={"token": here.admin}, headers=OURS)
+        refused = here.client.post("/sign-in", data={"token": "lab_x"}, headers=OURS)
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) > 0
+        right = here.client.post("/sign-in", data={"token": here.admin}, headers=OURS)
+        assert right.status_code == 303
 
 
 def test_the_page_can_be_turned_off(tmp_path: Path) -> None:

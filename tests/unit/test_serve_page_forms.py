@@ -19,6 +19,7 @@ from api.web.steps import lines
 from lab.names import EVERYWHERE
 from lab.run import run
 from lab.servefile import Serve
+from lab.spec import parse_time
 
 ROOT = Path(__file__).parents[2]
 WEB = ROOT / "api" / "web"
@@ -51,7 +52,8 @@ def test_the_way_of_a_lab(here: Site) -> None:
         for text in (lab["connection"]["dsn"], lab["connection"]["password"], "127.0.0.1:"):
             assert text in page
         assert client.post("/labs/shop/change", data={"ttl": "3h"}).status_code == 303
-        assert here.ask("GET", "/v1/labs/shop").json()["expires_at"] > lab["expires_at"] + 9000
+        later = parse_time(here.ask("GET", "/v1/labs/shop").json()["expires_at"])
+        assert later > parse_time(lab["expires_at"]) + 9000
         assert client.post("/labs/shop/change", data={"protected": "yes"}).status_code == 303
         refused = client.post("/labs/shop/delete")
         assert refused.status_code == 409
