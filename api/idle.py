@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from api import webhooks
 from api.logs import log
-from api.rounds import Rounds
+from api.rounds import Rounds, alone
 from lab.errors import LabError
+from lab.hypervisor import Guest
 from lab.lifecycle.activity import activity
 from lab.lifecycle.context import Context
+from lab.names import GuestName
 from lab.state.records import LabRecord
 
 if TYPE_CHECKING:
@@ -18,7 +21,8 @@ if TYPE_CHECKING:
 
 EVERY = 15.0
 """Seconds between two looks at a lab."""
-_PATIENCE = 1.0
+_PATIENCE = 2.0
+"""Seconds that a lab may take, whatever its nodes do."""
 
 
 class IdleWatch:
@@ -40,15 +44,17 @@ class IdleWatch:
             return
         busy = {job.lab for job in store.jobs.open()}
         with self._service.contexts.use() as ctx:
+            guests = ctx.hypervisor.guests()
             for lab in wanted:
                 if self.rounds.ending:
                     return
                 if lab.name not in busy:
-                    self._look_at(ctx, lab)
+                    with alone("idle", lab.name):
+                        self._look_at(ctx, lab, guests)
 
-    def _look_at(self, ctx: Context, lab: LabRecord) -> None:
+    def _look_at(self, ctx: Context, lab: LabRecord, guests: Mapping[GuestName, Guest]) -> None:
         try:
-            found = activity(ctx, lab.name, patience=_PATIENCE)
+            found = activity(ctx, lab.name, patience=_PATIENCE, guests=guests)
         except LabError as error:
             log.info("a lab cannot be asked", extra={"lab": lab.name, "error": error.what})
             self._used(lab, lab.activity)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from api.logs import log
 from lab.errors import LabError
@@ -59,6 +60,17 @@ class Rounds:
                 log.warning("a round failed", extra={"round": self._name, "error": error.what})
             except Exception as error:  # noqa: BLE001  # the next one is made whatever happened
                 log.error("a round failed", extra={"round": self._name}, exc_info=error)
+
+
+@contextmanager
+def alone(name: str, lab: str) -> Iterator[None]:
+    """An error in the block concerns one lab: it is logged, and the round continues."""
+    try:
+        yield
+    except LabError as error:
+        log.warning("a lab was skipped", extra={"round": name, "lab": lab, "error": error.what})
+    except Exception as error:  # noqa: BLE001  # a fault of ours that one lab's state shows
+        log.error("a lab was skipped", extra={"round": name, "lab": lab}, exc_info=error)
 
 
 def end(parts: Mapping[str, Callable[[], object]], seconds: float) -> None:

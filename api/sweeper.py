@@ -9,9 +9,9 @@ from dbos import DBOS
 
 from api import webhooks
 from api.logs import log
-from api.rounds import Rounds
+from api.rounds import Rounds, alone
 from api.submit import new_job_of_ours, submit
-from lab.errors import LabError
+from api.work import ENDS
 from lab.lifecycle import gc, snapshot
 from lab.state.records import LabRecord
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _AGAIN = 20.0
 """Seconds before what could not be removed is tried again."""
+_JUMP = 300.0
+"""Seconds by which the clock was set if it is further than time has passed; less is adjustment."""
 _PRUNE_EVERY = 3600.0
 _ROTATE_EVERY = 60.0
 
@@ -33,27 +35,51 @@ class Sweeper:
         self._pruned = 0.0
         self._rotated = 0.0
         self._tried: dict[str, float] = {}
+        self._wall, self._passed = time.time(), _passed()
 
     def sweep(self) -> None:
         """Look once."""
-        service, now = self._service, time.time()
+        service = self._service
+        self._follow_time()
+        now = time.time()
         service.jobs.look_after()
-        busy = {job.lab for job in service.store.jobs.open()}
-        making = {job.id for job in service.store.jobs.open() if job.kind in ("create", "fill")}
+        jobs = service.store.jobs.open()
+        going = {job.lab for job in jobs if job.kind in ENDS}
+        making = {job.id for job in jobs if job.kind in ("create", "fill")}
         for lab in service.store.labs.all():
-            if lab.expires_at is None or lab.name in busy or lab.job in making:
+            if lab.expires_at is None or lab.name in going or lab.job in making:
                 continue
-            if lab.expires_at <= now:
-                self._expire(lab)
-            elif lab.expires_at <= now + self._warning(lab):
-                webhooks.expiring(lab, lab.expires_at, "lease")
-        self._clear(making, busy)
+            with alone("sweeper", lab.name):
+                if lab.expires_at <= now:
+                    self._expire(lab)
+                elif lab.expires_at <= now + self._warning(lab):
+                    webhooks.expiring(lab, lab.expires_at, "lease")
+        self._clear(making, {job.lab for job in jobs})
         if now - self._rotated >= _ROTATE_EVERY:
             self._rotated = now
-            self._rotate(busy)
+            self._rotate()
         if now - self._pruned >= _PRUNE_EVERY:
             self._pruned = now
             self.prune(now - service.settings.serve.keep_jobs)
+
+    def _follow_time(self) -> None:
+        """Move the ends of leases with a clock that was set: they last as long as they were to."""
+        wall, passed = time.time(), _passed()
+        jump = (wall - self._wall) - (passed - self._passed)
+        self._wall, self._passed = wall, passed
+        if abs(jump) < _JUMP:
+            return
+        log.error("the clock was set: leases are moved with it", extra={"seconds": round(jump)})
+        store = self._service.store
+        with store.transaction():
+            for lab in store.labs.all():
+                moved = {
+                    field: at + jump
+                    for field in ("expires_at", "active_at")
+                    if (at := getattr(lab, field)) is not None
+                }
+                if moved:
+                    store.labs.update(lab.name, **moved)
 
     def _warning(self, lab: LabRecord) -> float:
         """How long before the end of its lease it is told, seconds: not between two heartbeats."""
@@ -61,15 +87,18 @@ class Sweeper:
         return before if lab.heartbeat is None else min(before, lab.heartbeat / 2)
 
     def _expire(self, lab: LabRecord) -> None:
-        now = time.monotonic()
-        if now - self._tried.get(lab.name, -_AGAIN) < _AGAIN:
+        if not self._is_time(f"lease {lab.name}"):
             return
-        self._tried = {name: at for name, at in self._tried.items() if now - at < _AGAIN}
-        self._tried[lab.name] = now
         log.info("lease over", extra={"lab": lab.name})
         asked = {"created_at": lab.created_at, "expires_at": lab.expires_at}
         job = new_job_of_ours("expire", asked, lab=lab.name, project=lab.project)
         submit(self._service, job)
+
+    def _is_time(self, what: str) -> bool:
+        """Whether ``what`` was not tried within the last ``_AGAIN`` seconds; now it is."""
+        now = time.monotonic()
+        self._tried = {name: at for name, at in self._tried.items() if now - at < _AGAIN}
+        return self._tried.setdefault(what, now) == now
 
     def _clear(self, making: set[str], busy: set[str]) -> None:
         """Remove what is left of labs whose maker was killed; jobs of ours see to theirs."""
@@ -83,19 +112,24 @@ class Sweeper:
             for line in gc.perform(ctx, found).removed if found else ():
                 log.info("cleared", extra={"what": line})
 
-    def _rotate(self, busy: set[str]) -> None:
-        """Take and remove the snapshots that schedules ask for; labs that are worked on: later."""
-        with self._service.contexts.use() as ctx:
+    def _rotate(self) -> None:
+        """Ask for the snapshots that schedules want; labs that are worked on: later.
+
+        A job of its own takes them: it talks to guests.
+        """
+        service = self._service
+        busy = {job.lab for job in service.store.jobs.open()}
+        with service.contexts.use() as ctx:
             for lab in ctx.store.labs.all():
                 if self.rounds.ending:
                     return
                 if not lab.snapshots or lab.name in busy:
                     continue
-                try:
-                    for line in snapshot.rotate(ctx, lab.name):
-                        log.info("snapshots", extra={"what": line})
-                except LabError as error:
-                    log.warning("no snapshot", extra={"lab": lab.name, "error": error.what})
+                with alone("sweeper", lab.name):
+                    if snapshot.is_due(ctx, lab) and self._is_time(f"snapshot {lab.name}"):
+                        asked = {"name": "", "scheduled": True, "created_at": lab.created_at}
+                        job = new_job_of_ours("snapshot", asked, lab=lab.name, project=lab.project)
+                        submit(service, job)
 
     def prune(self, before: float) -> None:
         """Forget what ended before then (epoch seconds): jobs, events, messages, the trail."""
@@ -107,3 +141,9 @@ class Sweeper:
         webhooks.prune(before - self._service.settings.serve.warn_before)
         store.events.prune(before)
         store.audit.prune(before)
+
+
+def _passed() -> float:
+    """Seconds that have passed since some moment, those in which the host slept among them."""
+    # Where the system has no such clock, leases last longer by the time that the host slept.
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,14 +12,18 @@ from lab.errors import Conflict, Interrupted, LabError, NotFound
 from lab.lifecycle import gc, image, look, power, snapshot, template
 from lab.lifecycle.context import Context, Origin
 from lab.lifecycle.down import down
+from lab.lifecycle.parallel import each
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
-from lab.locks import lock
+from lab.locks import held, lock
 from lab.names import Owner
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import JobKind, JobRecord, LabRecord
 from lab.state.store import Store
+from lab.wait import Deadline, until
 
+_PATIENCE = 5.0
+"""Seconds that what is done with a lab has to end when the lab is to go."""
 _REMAINS = "left by a job that was cut"
 
 
@@ -113,20 +118,48 @@ def delete(ctx: Context, task: Task) -> str:
     created_at = task.asked["created_at"]
     if there is not None and created_at is not None and there.created_at != created_at:
         return name
+    force = bool(task.asked["force"])
+    if there is not None and there.state != "creating" and (force or not there.protected):
+        _end_others(ctx, there)
     try:
-        down(ctx, name, force=bool(task.asked["force"]))
+        down(ctx, name, force=force)
     except NotFound:
-        if not task.again:
+        if there is None and not task.again:
             raise
     return name
 
 
 def expire(ctx: Context, task: Task) -> str:
     """Remove a lab if its lease is over still; raises Conflict if that cannot be done now."""
+    there = ctx.store.labs.find(task.job.lab)
+    if there is not None and there.expires_at is not None and there.expires_at <= time.time():
+        _end_others(ctx, there)
     report = gc.perform(ctx, [(Owner("lab", task.job.lab), "expired")])
     if report.left:
         raise Conflict(report.left[0])
     return task.job.lab
+
+
+def _end_others(ctx: Context, lab: LabRecord) -> None:
+    """End what else is done with a lab that is to go, whatever its guests do.
+
+    Jobs are cancelled; what does not end by that, or is a command, ends with the guests.
+    """
+    for other in ctx.store.jobs.open():
+        if other.lab == lab.name and other.kind not in ENDS:
+            ctx.store.jobs.update(other.id, cancel=True)
+    if not _until_free(ctx, lab.name):
+        owner = str(Owner("lab", lab.name))
+        there = ctx.hypervisor.guests().values()
+        ours = [guest.name for guest in there if guest.tags.get("owner") == owner]
+        each(lambda guest: ctx.hypervisor.stop(guest, force=True), ours)
+        _until_free(ctx, lab.name)
+
+
+def _until_free(ctx: Context, name: str) -> bool:
+    """Whether nobody works on a lab any more, soon."""
+    free = until(lambda: not held(ctx.home, "lab", name) or None, Deadline.after(_PATIENCE))
+    return free is not None
 
 
 def _same(ctx: Context, task: Task) -> None:
@@ -199,12 +232,15 @@ def _removed(task: Task, remove: Callable[[str], None]) -> str:
 
 
 def take_snapshot(ctx: Context, task: Task) -> str:
-    """Snapshot a lab; under which label."""
+    """Snapshot a lab; under which label. Or do what the lab's schedule says; what was done."""
     _same(ctx, task)
     name, what = task.job.lab, str(task.asked["name"])
     if task.again:
         with lock(ctx.home, "lab", name, wait=False):
             power.resume_paused(ctx, look.nodes_of(ctx, name))
+    if task.asked.get("scheduled"):
+        return f"snapshots:{', '.join(snapshot.rotate(ctx, name))}"
+    if task.again:
         # The first try may have taken it, and not have lived to say so. Labels have seconds.
         since = int(task.job.started_at or task.job.created_at)
         for found in snapshot.snapshots(ctx, name):
@@ -234,6 +270,9 @@ def roll_back(ctx: Context, task: Task) -> str:
     rollback(ctx, name, str(task.asked["to"]), node=node, timeout=ctx.settings.ready_timeout)
     return name
 
+
+ENDS: tuple[JobKind, ...] = ("delete", "expire")
+"""The kinds after which there is no lab any more."""
 
 WORK: Mapping[JobKind, Callable[[Context, Task], str]] = {
     "create": create,

@@ -22,6 +22,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+_LINE = 2048
+"""Characters that are kept of each detail, which may be what a guest sent."""
+
 
 class LabError(Exception):
     """What happened, in one line, and what to do about it, in another.
@@ -36,7 +39,7 @@ class LabError(Exception):
         super().__init__(what)
         self.what = what
         self.hint = hint
-        self.details = tuple(details)
+        self.details = tuple(line[:_LINE] for line in details)
 
 
 class InvalidSpec(LabError):

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import IO
 
 from lab.errors import CommandFailed, HostUnfit
+from lab.wait import Deadline
 
 _PIPE = 1 << 16
 _GRACE = 5.0
+LONGEST_LINE = 1 << 16
+"""Bytes of a line of a log that are kept together: a guest decides whether it ever ends."""
 
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 """Directories of programs that Debian leaves out of the PATH of ordinary users, such as sgdisk."""
@@ -83,8 +86,9 @@ def run(
 def lines(argv: Sequence[str], *, idle: float) -> Iterator[str | None]:
     """The lines that ``argv`` prints to stdout, as they come, until it ends or we close it.
 
-    None whenever nothing came for ``idle`` seconds: who reads them can end then. Raises HostUnfit
-    if the program is not installed, CommandFailed if it exits non-zero.
+    None whenever no line came to its end for ``idle`` seconds: who reads them can end then. Lines
+    are cut after ``LONGEST_LINE`` bytes. Raises HostUnfit if the program is not installed,
+    CommandFailed if it exits non-zero.
     """
     require(argv[0])
     process = subprocess.Popen(
@@ -99,20 +103,35 @@ def lines(argv: Sequence[str], *, idle: float) -> Iterator[str | None]:
         if process.stdout is None:
             raise AssertionError
         source, rest = process.stdout.fileno(), b""
+        silent = Deadline.after(idle)
         while True:
-            if not _ready(source, select.POLLIN, idle):
+            if silent.passed:
                 yield None
+                silent = Deadline.after(idle)
+            if not _ready(source, select.POLLIN, silent.left):
                 continue
             more = os.read(source, _PIPE)
-            *whole, rest = (rest + more).split(b"\n")
-            for line in whole if more else [rest] if rest else []:
+            whole, rest = _pieces(rest + more, last=not more)
+            for line in whole:
                 yield line.decode(errors="replace")
+                silent = Deadline.after(idle)
             if not more:
                 break
         if process.wait() != 0:
             raise CommandFailed(list(argv), process.returncode)
     finally:
         _kill_session(process)
+
+
+def _pieces(data: bytes, *, last: bool) -> tuple[list[bytes], bytes]:
+    """The lines of ``data``, cut where they are too long, and what has no end yet."""
+    *lines, rest = data.split(b"\n")
+    starts = [(line, at) for line in lines for at in range(0, max(1, len(line)), LONGEST_LINE)]
+    pieces = [line[at : at + LONGEST_LINE] for line, at in starts]
+    while len(rest) > LONGEST_LINE:
+        pieces.append(rest[:LONGEST_LINE])
+        rest = rest[LONGEST_LINE:]
+    return ([*pieces, rest], b"") if last and rest else (pieces, rest)
 
 
 def output(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from _pytest.junitxml import xml_key
 
 # Modules that hold tests or parts of them, but are not found as test files.
 pytest.register_assert_rewrite(
+    "e2e_fixtures",
     "e2e_site",
+    "guest",
     "killed_service",
     "page_browser",
     "pool_world",
@@ -84,6 +87,9 @@ class FromWorkers:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # One installation for all tests on real guests; a test runs a copy of this file without them.
+    if find_spec("e2e_fixtures") is not None:
+        config.pluginmanager.import_plugin("e2e_fixtures")
     if config.pluginmanager.hasplugin("xdist"):
         config.pluginmanager.register(FromWorkers())
 

@@ -145,7 +145,7 @@ def command(part: str, options: Options) -> list[str]:
         return [
             *argv,
             *options.marks("not e2e"),
-            *(others or ["tests/unit", "tests/contract"]),
+            *(others or ["tests/unit", "tests/contract", "tests/security"]),
             *rest,
         ]
     ignored = [f"--ignore={PLATFORM}"]

@@ -14,6 +14,7 @@ Source: the Galera documentation, "Recovering the Primary Component", "Restartin
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from lab.errors import NotReady
 
 _NOWHERE = "00000000-0000-0000-0000-000000000000"
 _ENDED = ("failed", "inactive")
+_SEQNO = re.compile("[0-9]{1,19}")
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class _Standing:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isdigit() else -1
+    return int(text) if _SEQNO.fullmatch(text) else -1
 
 
 def remedies(standings: Mapping[str, str], *, all_here: bool, waited: bool) -> list[Remedy]:

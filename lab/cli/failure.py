@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from lab.cli.table import harmless
 from lab.errors import HostUnfit, Interrupted, LabError
 from lab.paths import is_full, no_space
 from lab.suggest import did_you_mean
@@ -67,10 +68,10 @@ def report(error: BaseException, app: App) -> int:
 def describe(error: LabError, *, colour: bool = False) -> str:
     """The lines that tell of an error: what, details, hint."""
     begin, end = ("\x1b[1;31m", "\x1b[0m") if colour else ("", "")
-    lines = [f"lab: {begin}error:{end} {error.what}"]
-    lines += [f"  {line}" for detail in error.details for line in detail.splitlines()]
+    lines = [f"lab: {begin}error:{end} {harmless(error.what)}"]
+    lines += [f"  {harmless(line)}" for detail in error.details for line in detail.splitlines()]
     if error.hint:
-        lines.append(f"hint: {error.hint}")
+        lines.append(f"hint: {harmless(error.hint)}")
     return "\n".join(lines) + "\n"
 
 

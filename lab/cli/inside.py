@@ -10,6 +10,7 @@ import typer
 from lab.cli import complete, flags
 from lab.cli.app import app_of, pick
 from lab.cli.child import run_child
+from lab.cli.table import harmless
 from lab.cli.verbs import manual
 from lab.errors import CommandFailed, InvalidSpec
 from lab.suggest import did_you_mean
@@ -48,8 +49,12 @@ def execute(
     except CommandFailed as error:
         if error.argv[:1] != argv[:1]:
             raise  # a program of ours, not the user's
-        sys.stderr.write(error.stderr if error.stderr.endswith("\n") else f"{error.stderr}\n")
+        text = harmless(error.stderr) if sys.stderr.isatty() else error.stderr
+        sys.stderr.write(text if text.endswith("\n") else f"{text}\n")
         return error.status if 0 < error.status < 256 else 128 - error.status
+    if sys.stdout.isatty():
+        sys.stdout.write(harmless(printed.decode(errors="replace")))
+        return 0
     sys.stdout.flush()
     sys.stdout.buffer.write(printed)
     return 0
@@ -103,7 +108,9 @@ def logs(
         raise InvalidSpec(f"--lines: {count} lines cannot be printed")
     with app.open() as session:
         meant = pick(session, name)
-        for line in session.logs(meant, where, source, follow=follow, lines=count):
+        terminal = sys.stdout.isatty()
+        for found in session.logs(meant, where, source, follow=follow, lines=count):
+            line = harmless(found) if terminal else found
             sys.stdout.write(line if line.endswith("\n") else f"{line}\n")
             if follow:
                 sys.stdout.flush()

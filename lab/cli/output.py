@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Literal
 
+from lab.cli.table import harmless
 from lab.errors import InvalidSpec, LabError
 from lab.suggest import did_you_mean
 
@@ -38,6 +39,8 @@ def emit(
         text = "".join(f"{name}\n" for name in names())
     else:
         text = table()
+    if sys.stdout.isatty():
+        text = harmless(text)
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -208,7 +208,7 @@ class RemoteSession(Session):
 
         account, port = self._login(name, node)
         try:
-            return (self._ask or ask)(account, port, statement, timeout=_QUERY_SECONDS)
+            return (self._ask or ask)(account, port, statement, timeout=_QUERY_SECONDS, whole=True)
         except NotReady as error:
             if not error.hint and account.host in _LOOPBACK:
                 error.hint = (
@@ -294,11 +294,10 @@ class RemoteSession(Session):
         from lab.lifecycle.sql import Account
 
         lab = self._client.get(name)
-        ca = str(self.ca()) if lab.ssl_ca else ""
         if not lab.user or not lab.nodes:
             raise NotReady(f"the lab {name} is {lab.state}: it has no account for us (yet)")
         chosen = lab.node(node) if node else lab.nodes[0]
-        return Account(lab.user, lab.password, chosen.host, ca), chosen.sql_port
+        return Account(lab.user, lab.password, chosen.host, str(self.ca())), chosen.sql_port
 
 
 def _only_there(why: str) -> NoReturn:

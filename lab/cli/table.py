@@ -44,6 +44,16 @@ def _has_unicode(stream: TextIO) -> bool:
     return (stream.encoding or "").lower().startswith("utf")
 
 
+def harmless(text: str) -> str:
+    """``text`` with control characters but tabs and ends of lines as escapes.
+
+    What comes from guests is not to command a terminal.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "\n".join("\t".join(map(_printable, line.split("\t"))) for line in text.split("\n"))
+
+
 def _printable(cell: str) -> str:
     """Data must not move the cursor or break the line."""
     if cell.isprintable():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
 from lab.names import GuestName
+from lab.progress import go_on
 from lab.storage import Tags, VolumeFormat
 
 GuestState = Literal["running", "paused", "stopped"]
@@ -171,21 +172,31 @@ class GuestChannel(Protocol):
     def ping(self, timeout: float) -> bool:
         """True if the guest answers within ``timeout`` seconds; never raises for silence."""
 
-    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout: float) -> bytes:
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout: float,
+        halt: Callable[[], None] = go_on,
+    ) -> bytes:
         """Run a program in the guest as root and return its stdout.
 
-        Raises CommandFailed (non-zero exit; ``where`` names the guest) and NotReady (no
-        answer within ``timeout`` seconds).
+        Raises CommandFailed (non-zero exit; ``where`` names the guest), NotReady (no valid
+        answer within ``timeout`` seconds), and what ``halt`` raises, which is called meanwhile.
         """
 
     def clock(self, *, timeout: float) -> float:
         """The guest's time now, in seconds since the epoch; raises NotReady."""
 
-    def personalise(self, message: bytes, *, timeout: float) -> None:
+    def personalise(
+        self, message: bytes, *, timeout: float, halt: Callable[[], None] = go_on
+    ) -> None:
         """Hand ``message`` (see ``lab.guest.identity``) to the program that waits for it.
 
         That program runs in every guest from boot on, so this starts nothing. Raises
-        CommandFailed if it reports an error, NotReady without an answer in ``timeout`` seconds.
+        CommandFailed if it reports an error, NotReady without a valid answer in ``timeout``
+        seconds, and what ``halt`` raises, which is called meanwhile.
         """
 
     def write(self, path: str, content: bytes, *, mode: int = 0o600) -> None:

@@ -7,12 +7,16 @@ bhyve's guests run the same agent.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
 
-from lab.errors import CommandFailed, NotReady
+from lab.errors import CommandFailed, LabError, NotReady
 from lab.names import GuestName
+from lab.progress import go_on
 from lab.wait import Deadline, attempts
+
+T = TypeVar("T")
 
 GUEST_AGENT = "org.qemu.guest_agent.0"
 PERSONALISE = "org.lab.personalise.0"
@@ -25,8 +29,10 @@ class Ports(Protocol):
     def ask(self, request: dict[str, Any], timeout: float) -> Any:
         """What the agent returns; raises NotReady without an answer in ``timeout`` seconds."""
 
-    def personalise(self, message: bytes, deadline: Deadline) -> str:
-        """The line that answers ``message``; raises NotReady."""
+    def personalise(
+        self, message: bytes, deadline: Deadline, halt: Callable[[], None] = go_on
+    ) -> str:
+        """The line that answers ``message``; raises NotReady, and what ``halt`` raises."""
 
 
 class AgentChannel:
@@ -39,12 +45,20 @@ class AgentChannel:
     def ping(self, timeout: float) -> bool:
         """See GuestChannel."""
         try:
-            self._ask("guest-ping", timeout=timeout)
+            with self._checked("guest-ping"):
+                self._ask("guest-ping", timeout=timeout)
         except NotReady:
             return False
         return True
 
-    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout: float) -> bytes:
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout: float,
+        halt: Callable[[], None] = go_on,
+    ) -> bytes:
         """See GuestChannel."""
         deadline = Deadline.after(timeout)
         arguments: dict[str, Any] = {
@@ -54,26 +68,36 @@ class AgentChannel:
         }
         if stdin:
             arguments["input-data"] = base64.b64encode(stdin).decode()
-        pid = self._ask("guest-exec", arguments, timeout=deadline.left)["pid"]
+        with self._checked("guest-exec"):
+            answer = self._ask("guest-exec", arguments, timeout=deadline.left)
+            pid = _of(int, answer["pid"])
         for _ in attempts(deadline, first=0.01, most=0.25):
-            answer = self._ask("guest-exec-status", {"pid": pid}, timeout=max(deadline.left, 5.0))
-            if answer["exited"]:
-                return self._output(argv, answer)
+            halt()
+            with self._checked("guest-exec-status"):
+                status = {"pid": pid}
+                left = max(deadline.left, 5.0)
+                answer = self._ask("guest-exec-status", status, timeout=left)
+                if _of(bool, answer["exited"]):
+                    return self._output(argv, answer)
         raise NotReady(f"{argv[0]} in {self._guest} did not end within {timeout:g} s")
 
     def clock(self, *, timeout: float) -> float:
         """See GuestChannel."""
-        nanoseconds: int = self._ask("guest-get-time", timeout=timeout)
-        return nanoseconds / 1e9
+        with self._checked("guest-get-time"):
+            return _of(int, self._ask("guest-get-time", timeout=timeout)) / 1e9
 
-    def personalise(self, message: bytes, *, timeout: float) -> None:
+    def personalise(
+        self, message: bytes, *, timeout: float, halt: Callable[[], None] = go_on
+    ) -> None:
         """See GuestChannel."""
         framed = b"begin\n" + message + b"end\n"
-        answer = self._ports.personalise(framed, Deadline.after(timeout))
+        answer = self._ports.personalise(framed, Deadline.after(timeout), halt)
         word, _, reason = answer.partition(" ")
-        if word != "ok":
+        if word == "ok":
+            return
+        with self._checked("personalise"):
             text = bytes.fromhex(reason).decode(errors="replace")
-            raise CommandFailed(["personalise"], 1, stderr=text, where=str(self._guest))
+        raise CommandFailed(["personalise"], 1, stderr=text, where=str(self._guest))
 
     def write(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
         """See GuestChannel."""
@@ -83,16 +107,40 @@ class AgentChannel:
         self.run(argv, stdin=content, timeout=30.0)
 
     def _output(self, argv: Sequence[str], answer: dict[str, Any]) -> bytes:
-        stdout = base64.b64decode(answer.get("out-data", ""))
-        if answer.get("signal") or answer.get("exitcode", 0) != 0:
-            status = -answer["signal"] if "signal" in answer else answer["exitcode"]
-            stderr = base64.b64decode(answer.get("err-data", "")).decode(errors="replace")
-            text = stderr or stdout.decode(errors="replace")
+        stdout = _decoded(answer, "out-data")
+        signal, code = (_of(int, answer.get(key, 0)) for key in ("signal", "exitcode"))
+        if signal or code:
+            text = (_decoded(answer, "err-data") or stdout).decode(errors="replace")
+            status = -signal if signal else code
             raise CommandFailed(argv, status, stderr=text, where=str(self._guest))
         return stdout
+
+    @contextmanager
+    def _checked(self, request: str) -> Iterator[None]:
+        """Raise NotReady for an answer that is not what the protocol says."""
+        try:
+            yield
+        except LabError:
+            raise
+        except Exception as error:  # noqa: BLE001  whoever is root in the guest decides what comes
+            raise NotReady(
+                f"{self._guest} sent an invalid answer to {request}",
+                details=[f"{type(error).__name__}: {error}"[:200]],
+            ) from None
 
     def _ask(self, command: str, arguments: dict[str, Any] | None = None, *, timeout: float) -> Any:
         request: dict[str, Any] = {"execute": command}
         if arguments:
             request["arguments"] = arguments
         return self._ports.ask(request, timeout)
+
+
+def _of(kind: type[T], value: object) -> T:
+    """``value``, which is to be of that type and no other; raises TypeError."""
+    if type(value) is not kind:
+        raise TypeError(f"{kind.__name__} expected, not {type(value).__name__}")
+    return value
+
+
+def _decoded(answer: dict[str, Any], key: str) -> bytes:
+    return base64.b64decode(_of(str, answer.get(key, "")), validate=True)

@@ -12,6 +12,7 @@ from lab.errors import CommandFailed, NotReady
 from lab.hypervisor.fake_inside import Inside
 from lab.hypervisor.fake_rejoin import rest
 from lab.names import GuestName
+from lab.progress import go_on
 
 if TYPE_CHECKING:
     from lab.hypervisor.fake import FakeHypervisor
@@ -32,8 +33,16 @@ class FakeChannel:
         self._before("ping")
         return self._hypervisor.awake(self._guest)
 
-    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout: float) -> bytes:  # noqa: ARG002
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout: float,  # noqa: ARG002  part of the protocol
+        halt: Callable[[], None] = go_on,
+    ) -> bytes:
         """See GuestChannel."""
+        halt()
         self._before("run")
         if not self._hypervisor.awake(self._guest):
             raise NotReady(f"the guest agent of {self._guest} does not answer")
@@ -58,8 +67,11 @@ class FakeChannel:
         self._before("clock")
         return self._hypervisor.clock(self._guest)
 
-    def personalise(self, message: bytes, *, timeout: float) -> None:
+    def personalise(
+        self, message: bytes, *, timeout: float, halt: Callable[[], None] = go_on
+    ) -> None:
         """See GuestChannel."""
+        halt()
         self._before("personalise")
         if not self._hypervisor.awake(self._guest) or timeout < self._hypervisor.own_seconds:
             raise NotReady(f"{self._guest} does not answer at its port")

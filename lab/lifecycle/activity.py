@@ -7,14 +7,20 @@ begins; so the list of processes is looked at as well.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lab.errors import NotReady
+from lab.hypervisor import Guest
 from lab.lifecycle.context import Context
 from lab.lifecycle.look import nodes_of
+from lab.lifecycle.nodes import Node
+from lab.lifecycle.parallel import each
 from lab.lifecycle.reach import account_of
 from lab.lifecycle.ready import account_at
 from lab.lifecycle.views import Rows
+from lab.names import GuestName
+from lab.wait import Deadline
 
 _COUNTERS = "SHOW GLOBAL STATUS LIKE 'Com%'"
 _PROCESSES = "SHOW PROCESSLIST"
@@ -23,6 +29,7 @@ _OURS = frozenset(
 )
 """What asking, and logging in to ask, adds to."""
 _SERVER = ("system user", "event_scheduler")
+_SHORTEST = 0.001
 _LONG = 1
 """Seconds from which a statement runs for long: those that end sooner are told by the counters.
 
@@ -39,26 +46,45 @@ class Activity:
     busy: bool
 
 
-def activity(ctx: Context, name: str, *, patience: float) -> Activity:
-    """Ask every node of a lab; ``patience``: seconds that each answer may take.
+def activity(
+    ctx: Context,
+    name: str,
+    *,
+    patience: float,
+    guests: Mapping[GuestName, Guest] | None = None,
+) -> Activity:
+    """Ask every node of a lab, all at the same time; ``patience``: seconds for all of it.
 
-    Raises NotFound, and NotReady or CommandFailed if a node does not answer.
+    ``guests``: those that exist now, if that is known. Raises NotFound, and NotReady or
+    CommandFailed if a node does not run, or does not answer.
     """
-    record = ctx.store.labs.get(name)
-    account = account_of(ctx, record)
-    counted, busy = [], False
-    for node in nodes_of(ctx, name):
-        there = account_at(account, node.own)
-        rows = ctx.sql(there, node.sql_port, _COUNTERS, timeout=patience)
-        counted.append(f"{node.name}:{_count(rows)}")
-        processes = ctx.sql(there, node.sql_port, _PROCESSES, timeout=patience)
-        busy = busy or _busy(processes)
-    if not counted:
+    account = account_of(ctx, ctx.store.labs.get(name))
+    there = ctx.hypervisor.guests() if guests is None else guests
+    deadline = Deadline.after(patience)
+
+    def one(node: Node) -> tuple[str, bool]:
+        if node.guest not in there:
+            raise NotReady(f"{node.name} of {name} does not run")
+        asked = account_at(account, node.own)
+        counters, processes = (
+            ctx.sql(asked, node.sql_port, question, timeout=max(deadline.left, _SHORTEST))
+            for question in (_COUNTERS, _PROCESSES)
+        )
+        try:
+            return f"{node.name}:{_count(counters)}", _busy(processes)
+        except (ValueError, KeyError) as error:
+            raise NotReady(
+                f"{node.name} of {name} sent an invalid answer", details=[str(error)[:200]]
+            ) from None
+
+    found = each(one, nodes_of(ctx, name))
+    if not found:
         raise NotReady(f"the lab {name} has no nodes yet")
-    return Activity(" ".join(counted), busy)
+    return Activity(" ".join(counted for counted, _ in found), any(busy for _, busy in found))
 
 
 def _count(rows: Rows) -> int:
+    """How many statements were counted; raises ValueError for what is no count."""
     return sum(
         int(str(value))
         for name, value in rows.rows
@@ -67,7 +93,10 @@ def _count(rows: Rows) -> int:
 
 
 def _busy(rows: Rows) -> bool:
-    """Whether a statement runs for long that is not our own question."""
+    """Whether a statement runs for long that is not our own question.
+
+    Raises ValueError or KeyError for what is no list of processes.
+    """
     found = [dict(zip(rows.columns, row, strict=True)) for row in rows.rows]
     return any(
         one["Info"] is not None

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 class Sql(Protocol):
     """Runs one statement as ``account`` through a port of this host; see ``sql.ask``."""
 
-    def __call__(self, account: Account, port: int, statement: str, *, timeout: float) -> Rows:
+    def __call__(
+        self, account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
+    ) -> Rows:
         """Rows; raises NotReady or CommandFailed."""
 
 
@@ -134,10 +136,12 @@ def _bhyve(settings: Settings, store: Store, progress: Progress) -> Iterator[Con
     yield Context(settings, store, storage, hypervisor, progress, _ask, build)
 
 
-def _ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
+def _ask(
+    account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
+) -> Rows:
     from lab.lifecycle.sql import ask
 
-    return ask(account, port, statement, timeout=timeout)
+    return ask(account, port, statement, timeout=timeout, whole=whole)
 
 
 def _build(settings: Settings, hypervisor: Hypervisor) -> Build:
@@ -166,8 +170,10 @@ def _fake(settings: Settings, store: Store, progress: Progress) -> Iterator[Cont
     fake = FakeHypervisor(settings.home.root / "fake-guests", settings.home.id)
     storage = _fake_storage(settings, None)
 
-    def ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
-        del timeout  # the fake answers at once
+    def ask(
+        account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
+    ) -> Rows:
+        del timeout, whole  # the fake answers at once, and little
         result = fake.sql(
             port,
             account.user,

@@ -100,7 +100,7 @@ def _rotate(ctx: Context, left: list[str]) -> list[str]:
         if lab.snapshots:
             try:
                 done += snapshot.rotate(ctx, lab.name)
-            except LabError as error:
+            except Exception as error:  # noqa: BLE001  of one lab; the others have their turn
                 left.append(f"snapshots of {lab.name}: {error}")
     return done
 

@@ -15,7 +15,7 @@ from lab.guest.identity import make_password
 from lab.lifecycle.authority import authority as authority_of
 from lab.lifecycle.context import Context
 from lab.lifecycle.nodes import Node
-from lab.lifecycle.parallel import each
+from lab.lifecycle.parallel import each, each_until
 from lab.lifecycle.shell import known_as
 from lab.names import EVERYWHERE, LOOPBACK, Owner
 from lab.paths import writing
@@ -117,7 +117,7 @@ def personalise(
     """
     login, own = prepared
 
-    def one(node: Node) -> None:
+    def one(node: Node, halt: Callable[[], None]) -> None:
         member = Member(node.name, node.index, network.inner_address(node.index))
         statements = blueprint.own(member, engine, USER, password, tls=node.published)
 
@@ -131,24 +131,31 @@ def personalise(
                 statements=statements,
             )
 
-        _send(ctx, node, message, Deadline.after(timeout))
+        _send(ctx, node, message, Deadline.after(timeout), halt)
 
-    each(one, nodes)
+    each_until(one, nodes, ctx.progress.halt)
 
 
-def _send(ctx: Context, node: Node, message: Callable[[], bytes], deadline: Deadline) -> None:
+def _send(
+    ctx: Context,
+    node: Node,
+    message: Callable[[], bytes],
+    deadline: Deadline,
+    halt: Callable[[], None],
+) -> None:
     """Send ``message`` to a node; retry while its cluster has no primary component.
 
     The guest's program retries by itself for ten seconds; on a busy host a cluster may take
     longer. All items may be repeated. Raises NotReady or CommandFailed.
     """
     refused: CommandFailed | None = None
+    channel = ctx.hypervisor.channel(node.guest)
     for _ in attempts(deadline, first=_AGAIN):
-        ctx.progress.halt()
+        halt()
         if refused is not None and deadline.passed:
             break  # no time for an answer is left, and that would hide the reason
         try:
-            ctx.hypervisor.channel(node.guest).personalise(message(), timeout=deadline.left)
+            channel.personalise(message(), timeout=deadline.left, halt=halt)
         except CommandFailed as error:
             if not _PASSES.search(error.stderr):
                 raise
@@ -175,7 +182,7 @@ def renew(
         return
     login, own = prepare(ctx, nodes[0].owner, nodes)
 
-    def one(node: Node) -> None:
+    def one(node: Node, halt: Callable[[], None]) -> None:
         message = identity.renewal(
             own[node.name],
             engine=(engine.uid, engine.gid),
@@ -183,9 +190,9 @@ def renew(
             authorized=login.public,
             statement=blueprint.renew(engine),
         )
-        _send(ctx, node, lambda: message, Deadline.after(timeout))
+        _send(ctx, node, lambda: message, Deadline.after(timeout), halt)
 
-    each(one, nodes)
+    each_until(one, nodes, ctx.progress.halt)
 
 
 def _names(node: Node) -> list[str]:
@@ -202,11 +209,11 @@ def set_clocks(ctx: Context, nodes: Sequence[Node], *, timeout: float = _SECONDS
     ``timeout``: seconds that it may take.
     """
 
-    def one(node: Node) -> None:
+    def one(node: Node, halt: Callable[[], None]) -> None:
         line = identity.item("clock", f"{time.time():.6f}").encode() + b"\n"
-        ctx.hypervisor.channel(node.guest).personalise(line, timeout=timeout)
+        ctx.hypervisor.channel(node.guest).personalise(line, timeout=timeout, halt=halt)
 
-    each(one, nodes)
+    each_until(one, nodes, ctx.progress.halt)
 
 
 def wrong_clocks(ctx: Context, nodes: Sequence[Node]) -> list[Node]:
@@ -243,11 +250,11 @@ def rehearse(ctx: Context, nodes: Sequence[Node], *, timeout: float) -> None:
     ``timeout``: seconds that it may take. Raises NotReady or CommandFailed.
     """
 
-    def one(node: Node) -> None:
+    def one(node: Node, halt: Callable[[], None]) -> None:
         line = identity.item("sql", "DO 1").encode() + b"\n"
-        ctx.hypervisor.channel(node.guest).personalise(line, timeout=timeout)
+        ctx.hypervisor.channel(node.guest).personalise(line, timeout=timeout, halt=halt)
 
-    each(one, nodes)
+    each_until(one, nodes, ctx.progress.halt)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -14,6 +14,7 @@ from lab.lifecycle.context import Context
 from lab.lifecycle.look import node_of, record_of
 from lab.lifecycle.shell import SshLogin, known_as, ssh_command
 from lab.names import GuestName, Owner
+from lab.run import LONGEST_LINE
 from lab.run import lines as lines_of
 from lab.suggest import did_you_mean
 from lab.wait import Deadline
@@ -73,7 +74,7 @@ def logs(ctx: Context, name: str, node: str, source: str, *, lines: int) -> Iter
     """
     if source == "console":
         with _console(ctx, name, node) as file:
-            return iter([line.rstrip("\r\n") for line in deque(file, maxlen=lines)])
+            return iter([line.rstrip("\r\n") for line in deque(_cut(file), maxlen=lines)])
     argv = _journal(source, lines)
     text = execute(ctx, name, node, argv, timeout=_LOG_SECONDS)
     return iter(text.decode(errors="replace").splitlines())
@@ -125,15 +126,20 @@ def _console(ctx: Context, name: str, node: str) -> TextIO:
 
 def _growing(file: TextIO, path: Path, lines: int, idle: float) -> Iterator[str | None]:
     with file:
-        for line in deque(file, maxlen=lines):
+        for line in deque(_cut(file), maxlen=lines):
             yield line.rstrip("\r\n")
         while True:
             deadline = Deadline.after(idle)
-            while not (line := file.readline()) and not deadline.passed:
+            while not (line := file.readline(LONGEST_LINE)) and not deadline.passed:
                 time.sleep(min(0.2, idle))
             if not line and not _is_at(file, path):
                 return  # the lab is gone, or has another
             yield line.rstrip("\r\n") if line else None
+
+
+def _cut(file: TextIO) -> Iterator[str]:
+    """The lines of a file; what a guest writes need not have any."""
+    return iter(lambda: file.readline(LONGEST_LINE), "")
 
 
 def _is_at(file: TextIO, path: Path) -> bool:

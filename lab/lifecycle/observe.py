@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _THREADS = 256
 _UNANSWERED = 64
 """Questions to one node that may wait for an answer at the same time, more than a service has
-callers: a node that answers byte by byte keeps each for as long as it likes."""
+callers: whoever is root in a node decides whether each takes all of its time."""
 _SERVING = ("ready", "degraded", "not-synced")
 """States of nodes that are in a primary component."""
 
@@ -154,8 +154,8 @@ def _answers(
 ) -> dict[Key, Observed]:
     """The answers that came before ``deadline``.
 
-    The threads are daemons: one whose node does not answer outlives us by its socket's timeout,
-    and keeps neither the command nor the service from ending. A node to which ``_UNANSWERED``
+    The threads are daemons: one whose node does not answer may outlive us by a moment, and keeps
+    neither the command nor the service from ending. A node to which ``_UNANSWERED``
     questions wait for an answer is not asked again.
     """
     if not questions:

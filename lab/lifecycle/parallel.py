@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
+
+from lab.errors import Interrupted
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -26,9 +29,29 @@ def each(
         return [step(item) for item in todo]
     with ThreadPoolExecutor(min(_THREADS, len(todo))) as pool:
         futures = [pool.submit(step, item) for item in todo]
+        first: set[Future[R]] = set()
         try:
-            wait(futures, return_when=FIRST_EXCEPTION)
+            first, _ = wait(futures, return_when=FIRST_EXCEPTION)
         finally:
             over()
         wait(futures)
+    for future in (*first, *futures):
+        future.result()  # who only ended with the others does not hide why
     return [future.result() for future in futures]
+
+
+def each_until(
+    step: Callable[[T, Callable[[], None]], R], items: Iterable[T], halt: Callable[[], None]
+) -> list[R]:
+    """As ``each``, of steps that wait: each calls what it is given, meanwhile.
+
+    That calls ``halt``, and raises Interrupted once another step failed.
+    """
+    over = threading.Event()
+
+    def still() -> None:
+        if over.is_set():
+            raise Interrupted("another node failed")
+        halt()
+
+    return each(lambda item: step(item, still), items, over=over.set)

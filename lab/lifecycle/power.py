@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lab import host
@@ -92,10 +92,10 @@ def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float, pace
         record = record_of(ctx, name)
         _check_made(record)
         unfinished.check(ctx, name)
-        with turn(ctx):
+        with turn(ctx) as give_back:
             began, whole = time.time(), len(wanted) == record.node_count
             boots = whole and not running(ctx, name)
-            bring_back(ctx, record, wanted, timeout, pace)
+            bring_back(ctx, record, wanted, timeout, pace, booted=give_back)
         how = how_started(began, "`lab start` boots the nodes") if boots else {}
         ctx.store.labs.update(name, state="ready", **how)
     return lab(ctx, name, proved=True)
@@ -116,12 +116,15 @@ def bring_back(
     wanted: Sequence[Node],
     timeout: float,
     pace: Pace = USUAL,
+    *,
+    booted: Callable[[], None],
 ) -> None:
     """Boot those of ``wanted`` that do not run, and wait until all that run are a cluster.
 
     Nodes that cannot rejoin by themselves are helped; those of ``wanted`` are given new keys and
     certificates. ``timeout`` in seconds, from when they were started. The lab's lock and a start
-    slot are held; raises as ``start`` does.
+    slot are held; ``booted`` is called, once or more, when the slot is needed no longer. Raises as
+    ``start`` does.
     """
     boot(ctx, record, wanted)
     deadline = Deadline.after(timeout)
@@ -133,7 +136,10 @@ def bring_back(
     started = {node.name for node in wanted}
     engine = image_of(ctx, record).engine
     with ctx.progress.step("ready", "waiting until every node can be used"):
-        until_back(ctx, there, plan, ask, deadline, all_here=whole, pause=_LOOK_EVERY, pace=pace)
+        until_back(
+            ctx, there, plan, ask, deadline, all_here=whole, pause=_LOOK_EVERY, pace=pace,
+            booted=booted,
+        )  # fmt: skip
         again = [node for node in there if node.name in started]
         renew(ctx, again, plan, engine, timeout=deadline.left)
         correct_clocks(ctx, there)

@@ -15,7 +15,7 @@ from lab.lifecycle.reach import account_of
 from lab.lifecycle.ready import account_at
 from lab.lifecycle.sql import Account
 from lab.lifecycle.views import SSL_MODE, Rows
-from lab.names import Owner
+from lab.names import GuestName, Owner
 from lab.paths import writing
 
 _QUERY_SECONDS = 600.0
@@ -29,7 +29,7 @@ def query(ctx: Context, name: str, node: str | None, statement: str) -> Rows:
     Raises NotFound, NotReady or CommandFailed.
     """
     account, port = _login(ctx, name, node)
-    return ctx.sql(account, port, statement, timeout=_QUERY_SECONDS)
+    return ctx.sql(account, port, statement, timeout=_QUERY_SECONDS, whole=True)
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,10 @@ def program(account: Account, port: int, options: Path) -> Client:
     content = (
         f"[client]\nhost={account.host}\nport={port}\nprotocol=tcp\n"
         f"user={account.user}\npassword={account.password}\n"
+        # A server that is asked to LOAD DATA LOCAL may ask for any other file of ours.
+        f"local-infile=0\n"
+        f"ssl-ca={account.ca}\n{_CHECKS[Path(found).name]}\n"
     )
-    if account.ca:
-        content += f"ssl-ca={account.ca}\n{_CHECKS[Path(found).name]}\n"
     return Client([found, f"--defaults-extra-file={options}"], options, content)
 
 
@@ -84,4 +85,9 @@ def _login(ctx: Context, name: str, node: str | None) -> tuple[Account, int]:
     if not nodes or not record.user:
         raise NotReady(f"the lab {name} is {record.state}: it has no account yet")
     chosen = nodes[0] if node is None else ctx.store.nodes.get(name, node)
+    if GuestName(chosen.guest) not in ctx.hypervisor.guests():  # another may listen at its port
+        raise NotReady(
+            f"{chosen.name} of {name} does not run",
+            hint=f"`lab start {name} --node {chosen.name}` starts it",
+        )
     return account_at(account_of(ctx, record), chosen.own), chosen.sql_port

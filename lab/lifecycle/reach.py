@@ -22,14 +22,14 @@ def beyond(record: LabRecord) -> bool:
 def account_of(ctx: Context, record: LabRecord, *, verify: bool = True) -> Account:
     """The account of a lab's user, as it is used on this host.
 
-    ``verify``: with the server's certificate checked, where TLS is used at all. Not by the name
-    that others are told: that may lead here only from where they are.
+    ``verify``: with the server's certificate checked: while a node does not run, other users of
+    this host can listen at its port. Not by the published name, which may not resolve to this
+    host here.
     """
     from lab.lifecycle.sql import Account
 
     host = LOOPBACK if record.address == EVERYWHERE else record.address
-    ca = str(certificate(ctx.home)) if beyond(record) else ""
-    return Account(record.user, record.password, host, ca, verify)
+    return Account(record.user, record.password, host, str(certificate(ctx.home)), verify)
 
 
 def dsn_of(record: LabRecord, node: NodeRecord) -> str:

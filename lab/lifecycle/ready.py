@@ -33,6 +33,8 @@ _PATIENCE = 5.0
 _INSIDE = 3
 """Seconds that a question waits in a guest for a server that is starting: less work for a guest
 that is busy with just that than to be asked again and again."""
+_VALUE = 1024
+"""Characters that are kept of a status variable: what it is goes into messages."""
 _LOG = (
     "/usr/bin/journalctl", "--no-pager", "-b", "-o", "cat", "-n", "500",
     "-u", "mariadb.service", "-u", "mysql.service",
@@ -52,7 +54,9 @@ def through_port(
     def answer(node: Node) -> Mapping[str, str]:
         there = account_at(account, node.own)
         rows = sql(there, node.sql_port, blueprint.question(), timeout=patience)
-        return {str(row[0]): str(row[1]) for row in rows.rows}
+        if len(rows.columns) != 2:
+            raise NotReady(f"{node.name} sent an invalid answer: {len(rows.columns)} columns")
+        return {str(name): str(value)[:_VALUE] for name, value in rows.rows}
 
     return answer
 
@@ -70,9 +74,8 @@ def through_agent(blueprint: Blueprint, hypervisor: Hypervisor) -> Ask:
         if not channel.ping(0.0):
             raise NotReady(f"the guest agent of {node.name} does not answer")
         question = blueprint.question().encode() + b"\n"
-        lines = channel.run(
-            ["/usr/lib/lab/sql", str(_INSIDE)], stdin=question, timeout=30.0
-        ).decode()
+        said = channel.run(["/usr/lib/lab/sql", str(_INSIDE)], stdin=question, timeout=30.0)
+        lines = said.decode(errors="replace")
         pairs = (line.split("\t", 1) for line in lines.splitlines() if "\t" in line)
         return {pair[0]: pair[1] for pair in pairs}
 

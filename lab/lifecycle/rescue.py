@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lab.blueprints import Blueprint, Remedy
@@ -31,10 +32,12 @@ class Pace:
     """How often to look at how nodes stand, in seconds.
 
     ``patience``: after this long without any change, what should happen by itself will not.
+    ``boot``: this long after all guests answer, a node that is not ready does not boot any more.
     """
 
     look: float = 10.0
     patience: float = 90.0
+    boot: float = 30.0
 
 
 USUAL = Pace()
@@ -50,10 +53,12 @@ def until_back(
     all_here: bool,
     pause: float,
     pace: Pace,
+    booted: Callable[[], None],
 ) -> None:
     """``until_ready`` for nodes that booted; who needs help to rejoin its cluster is helped.
 
-    ``all_here``: ``nodes`` are all of the lab's. Raises as ``until_ready`` does.
+    ``all_here``: ``nodes`` are all of the lab's. ``booted`` is called when they have booted,
+    ready or not. Raises as ``until_ready`` does.
     """
     rescue = _Rescue(ctx, nodes, blueprint, pace, all_here=all_here)
     while True:
@@ -64,11 +69,16 @@ def until_back(
         if deadline.passed:
             raise not_ready(ctx, nodes, missing)
         rescue.look()
+        if time.monotonic() - rescue.answering >= pace.boot:
+            booted()
 
 
 @dataclass
 class _Rescue:
-    """What was seen of the nodes and done to them so far."""
+    """What was seen of the nodes and done to them so far.
+
+    ``answering``: since when all of their guests answer, on the monotonic clock.
+    """
 
     ctx: Context
     nodes: Sequence[Node]
@@ -77,6 +87,7 @@ class _Rescue:
     all_here: bool = field(kw_only=True)
     seen: Mapping[str, str] = field(default_factory=dict)
     since: float = field(default_factory=time.monotonic)
+    answering: float = math.inf
     given: Counter[tuple[str, str]] = field(default_factory=Counter)
     told: set[str] = field(default_factory=set)
 
@@ -85,6 +96,8 @@ class _Rescue:
         standings = dict(
             zip((n.name for n in self.nodes), each(self._ask, self.nodes), strict=True)
         )
+        if all(standings.values()):
+            self.answering = min(self.answering, time.monotonic())
         self._tell(standings)
         before, self.seen = self.seen, {n: _still(text) for n, text in standings.items()}
         if self.seen != before:

@@ -59,13 +59,13 @@ def rollback(
         image = power.image_of(ctx, record)
         origin = _template(ctx, record, image) if label == ORIGIN else nullcontext()
         # Lock order: a command that makes the template again holds it while it waits for a slot.
-        with origin as manifest, turn(ctx, warm=_warm(record, manifest, nodes)):
+        with origin as manifest, turn(ctx, warm=_warm(record, manifest, nodes)) as give_back:
             began = time.time()
             why_cold = f"rolled back to {label}: a snapshot has no RAM"
             if label == ORIGIN:
                 why_cold = _from_origin(ctx, record, image, manifest, nodes, timeout)
             else:
-                power.bring_back(ctx, record, nodes, timeout)
+                power.bring_back(ctx, record, nodes, timeout, booted=give_back)
         unfinished.end(ctx, name)
         how = power.how_started(began, why_cold) if len(nodes) == record.node_count else {}
         ctx.store.labs.update(name, state="ready", **how)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 
-from lab.errors import LabError, NotReady
+from lab.errors import Interrupted, LabError, NotReady
 from lab.lifecycle.context import Context
-from lab.lifecycle.parallel import each
+from lab.lifecycle.parallel import each, each_until
 from lab.names import GuestName
 
 _SECONDS = 30.0
@@ -29,14 +28,17 @@ def write_out(ctx: Context, guests: Sequence[GuestName]) -> None:
     A guest that does not answer is passed over: it is as if its power failed.
     """
 
-    def one(guest: GuestName) -> None:
-        with suppress(LabError):
-            channel = ctx.hypervisor.channel(guest)
-            with suppress(LabError):
-                channel.run(["/usr/lib/lab/sql"], stdin=_FLUSH, timeout=_SECONDS)
-            channel.run(["/bin/sync"], timeout=_SECONDS)
+    def one(guest: GuestName, halt: Callable[[], None]) -> None:
+        for argv, stdin in ((["/usr/lib/lab/sql"], _FLUSH), (["/bin/sync"], b"")):
+            try:
+                channel = ctx.hypervisor.channel(guest)
+                channel.run(argv, stdin=stdin, timeout=_SECONDS, halt=halt)
+            except Interrupted:
+                raise
+            except LabError:
+                continue
 
-    each(one, guests)
+    each_until(one, guests, ctx.progress.halt)
 
 
 def bring_to_rest(ctx: Context, guests: Sequence[GuestName]) -> None:
@@ -49,7 +51,8 @@ def bring_to_rest(ctx: Context, guests: Sequence[GuestName]) -> None:
 
     def rest(guest: GuestName, *words: str) -> str:
         argv = [_REST, *words]
-        return ctx.hypervisor.channel(guest).run(argv, timeout=_STOP_SECONDS).decode()
+        said = ctx.hypervisor.channel(guest).run(argv, timeout=_STOP_SECONDS)
+        return said.decode(errors="replace")
 
     each(lambda guest: rest(guest, "view"), guests)
     last = str(last_of(each(lambda guest: rest(guest, "stop"), guests)))

@@ -33,7 +33,8 @@ def ssh_command(private: Path, host: str, port: int, *more: str) -> list[str]:
         "LogLevel=ERROR",
         *more,
     ]
-    argv = ["ssh", "-i", str(private / "id_ed25519"), "-p", str(port)]
+    # No files of options: an agent or ports that they forward are not for who is root in a node.
+    argv = ["ssh", "-F", "none", "-i", str(private / "id_ed25519"), "-p", str(port)]
     for option in options:
         argv += ["-o", option]
     return [*argv, f"root@{host}"]

@@ -22,6 +22,7 @@ from lab.lifecycle.views import SnapshotView
 from lab.locks import lock
 from lab.names import GuestName, Owner, VolumeName
 from lab.schedule import Taken
+from lab.state.records import LabRecord
 from lab.storage import VolumeSnapshot
 from lab.suggest import did_you_mean
 
@@ -70,15 +71,32 @@ def rotate(ctx: Context, name: str, *, take_due: bool = True) -> list[str]:
         record = ctx.store.labs.find(name)
         if record is None or record.state not in ("ready", "stopped"):
             return []
-        wanted = schedule.parse(record.snapshots)
-        # A lab that does not run does not change.
-        now = take_due and record.state == "ready" and not unfinished.exists(ctx, name)
-        due = schedule.due(wanted, there(ctx, name), time.time()) if now else []
+        due = _due(ctx, record) if take_due else []
         taken = [_take(ctx, name, kind).label for kind in due]
-        too_many = [*schedule.excess(wanted, there(ctx, name)), *_torn(ctx, name)]
+        too_many = _too_many(ctx, record)
         for label in too_many:
             _drop(ctx, name, label)
         return [f"took {name}@{t}" for t in taken] + [f"removed {name}@{t}" for t in too_many]
+
+
+def is_due(ctx: Context, record: LabRecord) -> bool:
+    """Whether ``rotate`` has anything to do for a lab; asks the storage only."""
+    if record.state not in ("ready", "stopped"):
+        return False
+    return bool(_due(ctx, record) or _too_many(ctx, record))
+
+
+def _due(ctx: Context, record: LabRecord) -> list[str]:
+    """The kinds of which a snapshot is to be taken; a lab that does not run does not change."""
+    if record.state != "ready" or unfinished.exists(ctx, record.name):
+        return []
+    return schedule.due(schedule.parse(record.snapshots), there(ctx, record.name), time.time())
+
+
+def _too_many(ctx: Context, record: LabRecord) -> list[str]:
+    """The labels of those that are not kept."""
+    wanted, found = schedule.parse(record.snapshots), there(ctx, record.name)
+    return [*schedule.excess(wanted, found), *_torn(ctx, record.name)]
 
 
 def find(ctx: Context, name: str, wanted: str) -> Taken:

@@ -295,7 +295,7 @@ def _make(
         )
         # A time that the user chose may be too short for any engine.
         late = (NotReady,) if timeout >= ctx.settings.ready_timeout else ()
-        with turn(ctx):
+        with turn(ctx, longest=None):  # nobody but us is in its nodes
             with _engines_failure(ctx, image, spec, *late):
                 form(ctx, formation, timeout)
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):

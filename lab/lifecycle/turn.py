@@ -13,7 +13,7 @@ processors are then shared by one of each at most.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from lab import host
@@ -26,16 +26,24 @@ from lab.wait import Deadline, attempts
 PATIENCE = 1800.0
 """Seconds that the first in a queue waits for a slot: another may have to form its cluster."""
 
+LONGEST = 180.0
+"""Seconds after which a lab that is not ready gives its slot back: to boot takes less. Whoever is
+root in a node decides whether it ever gets ready, and others are not to wait for that."""
+
 REPORT_AFTER = 3.0
 """Seconds of waiting after which it is reported in a line of its own."""
 
 
 @contextmanager
-def turn(ctx: Context, *, warm: bool = False) -> Iterator[None]:
-    """Hold one of the host's start slots for the block; raises NotReady if none becomes free.
+def turn(
+    ctx: Context, *, warm: bool = False, longest: float | None = LONGEST
+) -> Iterator[Callable[[], None]]:
+    """Hold one of the host's start slots; raises NotReady if none becomes free.
 
-    ``warm``: one of those for restores. Slots are given in the order in which they were asked for.
-    They are kernel-held locks, taken last of all locks: whoever holds one waits for no other.
+    It is given back when the block ends, when it calls what it is given, or after ``longest``
+    seconds (None: not before the end). ``warm``: one of those for restores. Slots are given in
+    the order in which they were asked for. They are kernel-held locks, taken last of all locks:
+    whoever holds one waits for no other.
     """
     kind: LockKind = "restore" if warm else "boot"
     slots = slots_here()
@@ -44,7 +52,21 @@ def turn(ctx: Context, *, warm: bool = False) -> Iterator[None]:
             first = is_first(ctx.home, kind, place)
             if not first or not take_free(ctx.home, kind, slots, held):
                 _wait(ctx, kind, slots, place, held)
-        yield
+        guard = threading.Lock()
+
+        def give_back() -> None:
+            with guard:
+                held.close()
+
+        over = threading.Timer(longest or 0.0, give_back)
+        over.daemon = True
+        if longest is not None:
+            over.start()
+        try:
+            yield give_back
+        finally:
+            over.cancel()
+            give_back()
 
 
 def slots_here() -> int:

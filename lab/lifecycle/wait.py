@@ -28,8 +28,12 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
         # In this order: who finishes in between has left another state.
         working = held(ctx.home, "lab", name)
         found = lab(ctx, name)
-        if found.state != "creating" and not (working and found.state == "stopped"):
-            break  # a command that works on a stopped lab may start it, and wait for a slot
+        down = [node.name for node in found.nodes if node.state == "stopped"]
+        # A command that works on a stopped lab may start it, and wait for a slot. Its nodes may be
+        # used before it is done with them: it gives them new keys, and records the lab as ready.
+        starts = working and (down or found.state in ("stopped", "starting"))
+        if found.state != "creating" and not starts:
+            break
         if not working:
             raise NotReady(
                 f"the lab {name} will not get ready: the command that was making it has ended",
@@ -50,6 +54,11 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
         )
     if not found.nodes:
         raise NotFound(f"the lab {name} has no nodes")
+    if down:  # somebody else may listen at its port
+        raise NotReady(
+            f"{', '.join(down)} of {name} does not run",
+            hint=f"`lab start {name}` starts what does not run",
+        )
     plan = blueprint(found.blueprint)
     ask = through_port(plan, account_of(ctx, record_of(ctx, name)), ctx.sql)
     until_ready(ctx, nodes_of(ctx, name), plan, ask, deadline, pause=_LOOK_EVERY)

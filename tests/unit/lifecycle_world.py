@@ -115,8 +115,10 @@ class World:
             home.storage, home.id, before=lambda s: hook(f"storage.{s}"), capacity=self.capacity
         )
 
-        def ask(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
-            del timeout
+        def ask(
+            account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
+        ) -> Rows:
+            del timeout, whole
             result = fake.sql(
                 port, account.user, account.password, statement,
                 host=account.host, tls=bool(account.ca),

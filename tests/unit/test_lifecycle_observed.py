@@ -55,7 +55,10 @@ def shown(ctx: Context) -> tuple[str, list[str]]:
 def silent(ctx: Context, *ports: int, over: threading.Event) -> Context:
     """``ctx`` with servers that accept a connection and then answer nothing."""
 
-    def sql(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
+    def sql(
+        account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
+    ) -> Rows:
+        del whole
         if port in ports:
             over.wait(30)
             raise NotReady("the test is over")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +26,7 @@ from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
 from lab.names import GuestName, Owner
+from lab.progress import go_on
 from lab.wait import Deadline
 
 N1, N2 = GuestName("lab-shop-n1"), GuestName("lab-shop-n2")
@@ -95,8 +97,8 @@ def test_a_cluster_that_stays_not_primary_is_given_up_in_time(world: World) -> N
 class Refusing:
     """A node's channel whose cluster is not primary; like a real one, it takes time to answer."""
 
-    def personalise(self, message: bytes, *, timeout: float) -> None:
-        del message
+    def personalise(self, message: bytes, *, timeout: float, halt: Callable[[], None]) -> None:
+        del message, halt
         if timeout < 0.1:
             raise NotReady("no answer in time")
         time.sleep(0.1)
@@ -113,7 +115,7 @@ def test_an_attempt_without_time_does_not_hide_the_servers_reason(world: World) 
 
     node, refusing = Node(Owner("lab", "shop"), "n1", 1, "member"), cast("Any", Hypervisor())
     with world.open() as ctx, pytest.raises(CommandFailed, match="personalise"):
-        _send(replace(ctx, hypervisor=refusing), node, lambda: b"", Deadline.after(0.3))
+        _send(replace(ctx, hypervisor=refusing), node, lambda: b"", Deadline.after(0.3), go_on)
 
 
 def known(ctx: Context) -> list[str]:

@@ -51,7 +51,15 @@ def test_a_lab_that_is_being_made_is_waited_for(world: World) -> None:
 
 
 def test_a_start_that_waits_for_a_slot_is_waited_for(world: World) -> None:
-    """Minutes may pass before the first node boots: the lab is stopped, and about to be started."""
+    """Minutes may pass before the first node boots: the lab is stopped, and about to be started.
+
+    And after its nodes can be used, before the command that starts it is done with them.
+    """
+
+    def slow(step: str) -> None:
+        if step == "ready.end":
+            time.sleep(1.0)
+
     with world.open() as ctx:
         make_lab(ctx)
         power.stop(ctx, "shop")
@@ -60,7 +68,7 @@ def test_a_start_that_waits_for_a_slot_is_waited_for(world: World) -> None:
         with ExitStack() as slots:
             for number in range(slots_here()):
                 slots.enter_context(lock(ctx.home, "boot", str(number)))
-            starter = in_process(world, lambda own: power.start(own, "shop", timeout=20))
+            starter = in_process(world, lambda own: power.start(own, "shop", timeout=20), slow)
             assert until(lambda: held(ctx.home, "lab", "shop") or None, Deadline.after(10))
             with pytest.raises(NotReady, match="still stopped after"):
                 wait(ctx, "shop", timeout=0.5)

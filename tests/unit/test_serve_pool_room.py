@@ -193,7 +193,10 @@ def test_a_lab_that_is_claimed_while_labs_are_listed(tmp_path: Path) -> None:
     def opener(settings: Settings) -> Iterator[Context]:
         with open_context(settings) as ctx:
 
-            def sql(account: Account, port: int, statement: str, *, timeout: float) -> Rows:
+            def sql(
+                account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
+            ) -> Rows:
+                del whole
                 waits = not answer.is_set() and not asked.is_set()
                 asked.set()
                 if waits:

@@ -20,6 +20,7 @@ from api.service import Service
 from api.submit import new_job_of_ours, submit
 from lab.errors import HostUnfit
 from lab.lifecycle.context import Context
+from lab.names import Owner
 from lab.settings import Settings
 
 SOON = 10.0
@@ -140,6 +141,8 @@ def test_a_busy_service_ends_in_time(tmp_path: Path) -> None:
     def act() -> None:
         gate = Gate()
         with stuck(tmp_path, gate) as service:
+            # What the sweeper does itself, besides asking for jobs.
+            service.store.resources.intend(Owner("lab", "left"), "guest", "lab-left-n1")
             gate.shut = True
             for rounds in (service.sweeper.rounds, service.keeper.rounds, service.idle.rounds):
                 rounds.wake()

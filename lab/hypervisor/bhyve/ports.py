@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,13 @@ from typing import Any
 from lab.errors import NotReady
 from lab.hypervisor.agent import GUEST_AGENT, PERSONALISE
 from lab.hypervisor.bhyve.place import Place
+from lab.hypervisor.lines import next_line
 from lab.names import GuestName
+from lab.progress import go_on
 from lab.wait import Deadline, attempts
 
+_OUTPUT = 1 << 25
+"""Bytes of an answer of the agent: 16 MiB of a program's output, as base64."""
 _SYNC_SECONDS = 1.0
 """How long a sign may take to come back before it is sent again."""
 
@@ -35,16 +39,19 @@ class SocketPorts:
         self._personalise = place.socket(guest, PERSONALISE)
         self._guest = guest
 
-    def personalise(self, message: bytes, deadline: Deadline) -> str:
+    def personalise(
+        self, message: bytes, deadline: Deadline, halt: Callable[[], None] = go_on
+    ) -> str:
         """See Ports."""
         try:
             with self._turn(self._personalise, deadline), socket.socket(socket.AF_UNIX) as port:
                 port.settimeout(max(deadline.left, 0.05))
                 port.connect(str(self._personalise))
-                _until_awake(port, deadline)
+                _until_awake(port, deadline, halt)
                 port.settimeout(max(deadline.left, 0.05))
                 port.sendall(message)
-                return _line(port, deadline).decode(errors="replace").strip()
+                answer = next_line(port, deadline, halt=halt)
+                return answer.decode(errors="replace").strip()
         except OSError as error:
             raise NotReady(
                 f"{self._guest} does not answer at its port", details=[str(error)]
@@ -70,7 +77,8 @@ class SocketPorts:
     def _answer(self, port: socket.socket, request: dict[str, Any], deadline: Deadline) -> Any:
         try:
             port.sendall(json.dumps(request).encode() + b"\n")
-            line = _line(port, deadline)
+            left = Deadline.after(max(deadline.left, 0.05))
+            line = next_line(port, left, most=_OUTPUT)
         except OSError as error:
             raise self._silent(str(error)) from None
         try:
@@ -81,9 +89,9 @@ class SocketPorts:
                     details=[str(answer["error"].get("desc", answer["error"]))],
                 )
             return answer["return"]
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise NotReady(
-                f"the guest agent of {self._guest} does not make sense",
+                f"the guest agent of {self._guest} sent an invalid answer",
                 details=[line[:200].decode(errors="replace")],
             ) from None
 
@@ -125,39 +133,28 @@ def _in_step(port: socket.socket, path: Path, deadline: Deadline) -> bool:
     sync = {"execute": "guest-sync-delimited", "arguments": {"id": sign}}
     port.sendall(b"\xff" + json.dumps(sync).encode() + b"\n")
     while not soon.passed:
-        line = _line(port, soon).rpartition(b"\xff")[2]
+        line = next_line(port, soon, most=_OUTPUT).rpartition(b"\xff")[2]
         try:
             if json.loads(line).get("return") == sign:
                 return True
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             continue  # the rest of an answer that somebody did not wait for
     return False
 
 
-def _until_awake(port: socket.socket, deadline: Deadline) -> None:
-    """Wait until the program behind the port answers; raises OSError.
+def _until_awake(port: socket.socket, deadline: Deadline, halt: Callable[[], None]) -> None:
+    """Wait until the program behind the port answers; raises OSError, and what ``halt`` raises.
 
     It knows no item of a name by chance, and answers with that name. What it answers before
     that is for somebody who did not wait.
     """
     for _ in attempts(deadline, first=0.01, most=0.05):
+        halt()
         name = secrets.token_hex(8)
         port.sendall(f"begin\n{name}\nend\n".encode())
         soon = Deadline.after(min(_SYNC_SECONDS, max(deadline.left, 0.05)))
         with suppress(TimeoutError):
-            while name.encode().hex().encode() not in _line(port, soon):
+            while name.encode().hex().encode() not in next_line(port, soon):
                 continue
             return
     raise TimeoutError("nothing came back")
-
-
-def _line(port: socket.socket, deadline: Deadline) -> bytes:
-    """The next line; raises OSError if none comes in time or the port is closed."""
-    line = b""
-    while not line.endswith(b"\n"):
-        port.settimeout(max(deadline.left, 0.05))
-        chunk = port.recv(65536)
-        if not chunk:
-            raise ConnectionResetError("the port was closed: another program uses it")
-        line += chunk
-    return line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import socket
+from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -13,7 +13,9 @@ import libvirt_qemu
 
 from lab.errors import NotReady
 from lab.hypervisor.agent import PERSONALISE
+from lab.hypervisor.lines import exchange
 from lab.names import GuestName
+from lab.progress import go_on
 from lab.wait import Deadline, attempts
 
 
@@ -24,7 +26,9 @@ class DomainPorts:
         self._domain = domain
         self._guest = guest
 
-    def personalise(self, message: bytes, deadline: Deadline) -> str:
+    def personalise(
+        self, message: bytes, deadline: Deadline, halt: Callable[[], None] = go_on
+    ) -> str:
         """See Ports."""
         try:
             xml = ET.fromstring(self._domain.XMLDesc())  # noqa: S314  libvirt's own XML
@@ -32,7 +36,7 @@ class DomainPorts:
             raise NotReady(f"{self._guest} does not run", details=[str(error)]) from None
         element = xml.find(f"devices/channel/target[@name='{PERSONALISE}']/../source")
         path = element.get("path", "") if element is not None else ""
-        return _exchange(path, message, deadline, self._guest)
+        return exchange(path, message, deadline, self._guest, halt)
 
     def ask(self, request: dict[str, Any], timeout: float) -> Any:
         """See Ports."""
@@ -52,22 +56,3 @@ class DomainPorts:
                 ) from None
             return json.loads(answer)["return"]
         raise NotReady(f"the guest agent of {self._guest} did not connect in {timeout:g} s")
-
-
-def _exchange(path: str, message: bytes, deadline: Deadline, guest: GuestName) -> str:
-    """Send ``message`` into a guest's port and return the line that comes back."""
-    answer = b""
-    with socket.socket(socket.AF_UNIX) as port:
-        try:
-            port.settimeout(max(deadline.left, 0.1))
-            port.connect(path)
-            port.sendall(message)
-            while not answer.endswith(b"\n"):
-                port.settimeout(max(deadline.left, 0.1))
-                chunk = port.recv(65536)
-                if not chunk:
-                    raise NotReady(f"{guest} ended while it was made itself")
-                answer += chunk
-        except OSError as error:
-            raise NotReady(f"{guest} does not answer at its port", details=[str(error)]) from None
-    return answer.decode(errors="replace").strip()

@@ -1,0 +1,100 @@
+"""Who is root in a guest decides what its ports say: nothing of that is more than an error."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from guest import behaving, channel
+
+from lab.blueprints.rejoin import remedies
+from lab.errors import CommandFailed, Interrupted, NotReady
+from lab.hypervisor import GuestChannel
+from lab.lifecycle.parallel import each_until
+
+LIMIT = 0.6
+"""Seconds that each exchange may take here."""
+
+ASKED: dict[str, Callable[[GuestChannel], object]] = {
+    "personalise": lambda way: way.personalise(b"clock 00\n", timeout=LIMIT),
+    "run": lambda way: way.run(["/bin/true"], timeout=LIMIT),
+    "clock": lambda way: way.clock(timeout=LIMIT),
+}
+
+
+@pytest.mark.parametrize("behaviour", ["silent", "endless", "drip", "http"])
+@pytest.mark.parametrize("what", ASKED)
+def test_every_answer_has_an_end(short: Path, behaviour: str, what: str) -> None:
+    """Protects all labs: whoever waits for a guest for ever holds locks, slots and threads."""
+    with behaving(behaviour, f"unix:{short}/port"):
+        tracemalloc.start()
+        began = time.monotonic()
+        try:
+            with pytest.raises(NotReady):
+                ASKED[what](channel(short / "port"))
+            assert time.monotonic() - began < LIMIT + 5.0
+            assert tracemalloc.get_traced_memory()[1] < 4_000_000
+        finally:
+            tracemalloc.stop()
+
+
+def test_wrong_types_are_no_answers(short: Path) -> None:
+    """Protects rounds over all labs from errors that nobody expects."""
+    with behaving("wrong", f"unix:{short}/port"):
+        way = channel(short / "port")
+        for _ in range(18):
+            for act in ASKED.values():
+                with pytest.raises((NotReady, CommandFailed)):
+                    act(way)
+        assert way.ping(LIMIT) in (True, False)
+
+
+def test_who_waits_for_a_guest_can_be_stopped(short: Path) -> None:
+    """Protects who cancels: a job ends though its guest keeps sending."""
+    began = time.monotonic()
+
+    def halt() -> None:
+        if time.monotonic() - began > 0.3:
+            raise Interrupted("the job was cancelled")
+
+    with behaving("drip", f"unix:{short}/port"):
+        way = channel(short / "port")
+        with pytest.raises(Interrupted):
+            way.personalise(b"clock 00\n", timeout=30, halt=halt)
+    assert time.monotonic() - began < 10
+
+
+def test_one_node_that_failed_ends_the_wait_for_the_others(short: Path) -> None:
+    """Protects who cancels a job that waits for several nodes: the halt is raised in one."""
+    pending = [Interrupted("the job was cancelled")]
+
+    def halt() -> None:
+        if pending and time.monotonic() - began > 0.3:
+            raise pending.pop()
+
+    began = time.monotonic()
+    with behaving("drip", f"unix:{short}/port"):
+        way = channel(short / "port")
+        with pytest.raises(Interrupted, match="cancelled"):
+            each_until(
+                lambda _, still: way.personalise(b"clock 00\n", timeout=30, halt=still),
+                [1, 2, 3],
+                halt,
+            )
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("seqno", ["²", "٣", "9" * 5000, "-1", "1e3", ""])
+def test_a_position_that_is_no_number(seqno: str) -> None:
+    """Protects a start from digits that are none to int()."""
+    view = f"position\tabc:{seqno}\nserver\tinactive\nwsrep_last_committed\t{seqno}\n"
+    found = remedies({"n1": view, "n2": view}, all_here=True, waited=True)
+    assert {one.node for one in found} == {"n1", "n2"}
+
+
+def test_a_long_line_of_a_program_is_cut() -> None:
+    """Protects the record, which keeps errors, from what a guest's programs print."""
+    assert len(CommandFailed(["x"], 1, stderr="y" * 9_000_000).details[0]) == 2048

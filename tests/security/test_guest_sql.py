@@ -1,0 +1,104 @@
+"""A server in a guest, or another user's program at its port: what we ask has an end and a size."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from guest import SQL, THIEVES, behaving, over_tls, signed
+
+from lab.errors import CommandFailed, LabError, NotReady
+from lab.lifecycle.sql import Account, ask
+
+ACCOUNT = Account("lab", "the-password-of-a-lab")
+LIMIT = 1.0
+
+
+@pytest.mark.parametrize("behaviour", [*SQL, "silent", "drip", "endless", "http"])
+def test_no_answer_takes_the_service_s_time_or_memory(behaviour: str) -> None:
+    """Protects the service: it asks every 15 s, and lives on a host with other work."""
+    with behaving(behaviour, "tcp:0") as port:
+        tracemalloc.start()
+        began = time.monotonic()
+        try:
+            if behaviour == "sql-columns":
+                assert ask(ACCOUNT, port, "SELECT 1", timeout=LIMIT).rows == (("NaN",),)
+            else:
+                with pytest.raises(NotReady):
+                    ask(ACCOUNT, port, "SELECT 1", timeout=LIMIT)
+            assert time.monotonic() - began < LIMIT + 8.0  # memory is traced, which takes time
+            assert tracemalloc.get_traced_memory()[1] < 40_000_000
+        finally:
+            tracemalloc.stop()
+
+
+def test_what_the_user_asks_for_has_any_size_but_an_end() -> None:
+    """Protects `lab sql`: a large result is the user's own wish."""
+    with behaving("sql-large", "tcp:0") as port:
+        tracemalloc.start()
+        try:
+            with pytest.raises(NotReady):
+                ask(ACCOUNT, port, "SELECT 1", timeout=LIMIT, whole=True)
+            assert tracemalloc.get_traced_memory()[1] > 16_000_000
+        finally:
+            tracemalloc.stop()
+
+
+def test_what_a_server_refuses_is_cut() -> None:
+    """Protects the record and the terminal from an error's text."""
+    with behaving("sql-error", "tcp:0") as port, pytest.raises(CommandFailed) as failed:
+        ask(ACCOUNT, port, "SELECT 1", timeout=5)
+    assert failed.value.status == 1064
+    assert len(failed.value.stderr) <= 1024
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("behaviour", THIEVES)
+def test_no_server_is_given_the_password(behaviour: str, tls: bool, tmp_path: Path) -> None:
+    """Protects the password from who listens at a port, even with the key of another lab's node."""
+    leak = tmp_path / "leak"
+    made = signed(tmp_path)
+    with behaving(behaviour, "tcp:0", leak) as plain, over_tls(plain, made.chain) as secured:
+        account = Account(ACCOUNT.user, ACCOUNT.password, ca=str(made.ca)) if tls else ACCOUNT
+        with pytest.raises(LabError):
+            ask(account, secured if tls else plain, "SELECT 1", timeout=5)
+        end = time.monotonic() + 5
+        while not leak.exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        got = leak.read_bytes()
+    assert b"lab\0" in got, "it did not come to a login"
+    assert ACCOUNT.password.encode() not in got
+    assert got.endswith(b"answer:"), "it was given what it asked for"
+
+
+@pytest.mark.parametrize("behaviour", ["sql-clear", "sql-columns", "silent", "http"])
+def test_nobody_without_our_certificate_sees_a_login(behaviour: str, tmp_path: Path) -> None:
+    """Protects the password of a lab from other users of the host: its ports are free for them."""
+    leak = tmp_path / "leak"
+    made = signed(tmp_path)
+    (tmp_path / "other").mkdir()
+    other = signed(tmp_path / "other")
+    account = Account(ACCOUNT.user, ACCOUNT.password, ca=str(made.ca))
+    with behaving(behaviour, "tcp:0", leak) as plain, over_tls(plain, other.chain) as forged:
+        for port in (plain, forged):
+            with pytest.raises(NotReady):
+                ask(account, port, "SELECT 1", timeout=1.0)
+    assert not leak.exists() or b"lab\0" not in leak.read_bytes()
+
+
+def test_a_server_with_our_certificate_is_asked(tmp_path: Path) -> None:
+    """The same way as above leads to an answer, where the server is the one that it should be."""
+    made = signed(tmp_path)
+    account = Account(ACCOUNT.user, ACCOUNT.password, ca=str(made.ca))
+    with behaving("sql-columns", "tcp:0") as plain, over_tls(plain, made.chain) as port:
+        assert ask(account, port, "SELECT 1", timeout=5).rows == (("NaN",),)
+        (tmp_path / "wrong").mkdir()
+    wrong = signed(tmp_path / "wrong", name="192.0.2.1")
+    elsewhere = Account(ACCOUNT.user, ACCOUNT.password, ca=str(wrong.ca))
+    with behaving("sql-columns", "tcp:0") as plain, over_tls(plain, wrong.chain) as port:
+        with pytest.raises(NotReady):
+            ask(elsewhere, port, "SELECT 1", timeout=5)
+        loose = Account(ACCOUNT.user, ACCOUNT.password, ca=str(wrong.ca), verify=False)
+        assert ask(loose, port, "SELECT 1", timeout=5).rows
