@@ -13,6 +13,7 @@
         idle       labs that nobody uses: their leases end
           rounds   what these three have in common: a thread that goes round
         trace      spans of all this, as an option; spans knows OpenTelemetry
+        connections, guard, seats   limits: of who connects, of a request, of what a token takes
         gate       who may open a WebSocket; tunnel: into nodes, transfer: archives
         eventlog   every step, stored; bell: who waits is woken
 

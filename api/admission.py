@@ -1,4 +1,4 @@
-"""Room on the host: who does not fit waits in order, up to a limit."""
+"""Room on the host: who does not fit waits, in order but for what fits meanwhile."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from lab.state.store import Store
 _LOOK_EVERY = 0.5
 """Seconds between two looks: labs also go without our doing."""
 _RETRY = 30.0
+_TURNS = 4
+"""While one is first in the queue: others may pass in the first and third part of its time."""
 TAKE_ROOM: tuple[JobKind, ...] = ("create", "build-template")
 """The jobs that start guests of their own."""
 WAKE: tuple[JobKind, ...] = ("start", "restart", "rollback")
@@ -72,7 +74,7 @@ def need_to_wake(lab: LabRecord, running: int) -> Need:
 
 
 class Admission:
-    """Lets jobs in, the oldest first, while there is room. Safe for use by several threads.
+    """Lets jobs in while there is room, the oldest first that fits. For use by several threads.
 
     Memory: all labs that run have at most the budget together, and what is let in but not yet
     made fits into what the host has available now. ``pressed`` is called while somebody waits.
@@ -87,7 +89,7 @@ class Admission:
         self._change = threading.Condition()
         self._waiting: dict[tuple[float, str], Need] = {}
         self._inside: dict[str, Need] = {}
-        self._stopped = False
+        self._first: tuple[tuple[float, str], float] = ((0.0, ""), 0.0)
 
     @property
     def waiting(self) -> int:
@@ -145,7 +147,7 @@ class Admission:
     def spare(self, job: str, need: Need) -> Iterator[None]:
         """Have room for the block, if nobody else wants it; raises Interrupted if there is none."""
         with self._change:
-            lacks = "requests wait" if self._waiting else self._short(need, Need())
+            lacks = "requests wait" if self._waiting else self._short(need, self._used())
             if lacks:
                 raise Interrupted(f"there is no room for the pool: {lacks}")
             self._inside[job] = need
@@ -166,12 +168,12 @@ class Admission:
         """What the job takes that is next and has no room; None if there is none."""
         with self._change:
             need = self._waiting[min(self._waiting)] if self._waiting else None
-            return need if need is not None and self._short(need, Need()) else None
+            return need if need is not None and self._short(need, self._used()) else None
 
     def short(self, need: Need, spare: Need = Need()) -> str:
         """What ``need`` lacks, with figures, if ``spare`` were free as well; empty for nothing."""
         with self._change:
-            return self._short(need, spare)
+            return self._short(need, self._used(), spare)
 
     def changed(self) -> None:
         """Tell those who wait that a lab has gone."""
@@ -209,13 +211,26 @@ class Admission:
         return total
 
     def _lacks(self, ticket: tuple[float, str], need: Need) -> str:
-        """What ``need`` lacks, with figures; empty if there is room and it is its turn."""
-        if ticket != min(self._waiting):
-            return "others came first"
-        return self._short(need, Need())
+        """What ``need`` lacks, with figures; empty if there is room and it is its turn.
 
-    def _short(self, need: Need, spare: Need) -> str:
-        used = self._used() - spare
+        The first keeps what becomes free for itself, but only half of the time: else one that
+        does not fit for long would have all others wait as long.
+        """
+        first, now = min(self._waiting), time.monotonic()
+        if self._first[0] != first:
+            self._first = (first, now)
+        used = self._used()
+        if ticket != first:
+            turn = self._settings.serve.queue_timeout / _TURNS
+            before = [one for at, one in self._waiting.items() if at < ticket]
+            if int((now - self._first[1]) / turn) % 2 or not all(
+                self._short(one, used) for one in before
+            ):
+                return "others came first"
+        return self._short(need, used)
+
+    def _short(self, need: Need, used: Need, spare: Need = Need()) -> str:
+        used = used - spare
         for word, has, wants in self._limits(need + used):
             if wants > has:
                 free = _figure(word, max(0, has - (wants - _of(word, need))))

@@ -2,51 +2,115 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
 import time
 from collections.abc import Callable
-from typing import Annotated
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, TypeVar
 
-from fastapi import Depends, Header, Query
+from fastapi import Depends, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from api import problems
+from api.auth import Caller
+from api.bell import Ear
 from api.eventlog import topic
 from api.models import Job
 from api.problems import Changed
 from api.service import Service
+from api.units import IN_SECONDS, Seconds
+from lab.errors import LimitReached
 from lab.state.jobs import OPEN
 from lab.state.records import JobRecord, LabRecord
+
+T = TypeVar("T")
 
 LONGEST_WAIT = 600
 ID_LIMIT = (1 << 63) - 1
 """The largest id that a database counts to."""
-WAIT_TEXT = "Answer once the job has ended, or after so many seconds."
+WAIT_TEXT = f"Answer once it is done, or after so long, {IN_SECONDS}."
 _LOOK_EVERY = 2.0
 _WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,4})(?:$|[,;\s])")
 
 
-def _wait(
-    wait: Annotated[
-        int | None,
-        Query(
-            ge=0,
-            le=LONGEST_WAIT,
-            description=WAIT_TEXT,
-        ),
-    ] = None,
+_Wanted = Annotated[Seconds, Field(ge=0, le=LONGEST_WAIT)]
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """Who sent ``request``, and waits for its answer for at most ``seconds``.
+
+    A token has so many waits at a time; more requests are answered at once.
+    """
+
+    request: Request
+    seconds: float
+
+    async def until(
+        self,
+        service: Service,
+        topic: str,
+        look: Callable[[], T],
+        over: Callable[[T], bool],
+        every: float = _LOOK_EVERY,
+    ) -> T:
+        """What ``look`` gives, in a thread, when ``topic`` rings or ``every`` so many seconds.
+
+        Until that is ``over``, or the time is, or the client has gone.
+        """
+        caller: Caller = self.request.state.caller
+        deadline = time.monotonic() + self.seconds
+        with ExitStack() as stack:
+            ear = stack.enter_context(service.bell.listen(topic))
+            gone = asyncio.ensure_future(_gone(self.request, ear)) if self.seconds else None
+            try:
+                if self.seconds:
+                    stack.enter_context(service.waits.seat(caller.token.id))
+            except LimitReached:
+                deadline = 0.0
+            if gone is not None:
+                stack.callback(gone.cancel)
+            while True:
+                found = await run_in_threadpool(look)
+                left = deadline - time.monotonic()
+                if over(found) or left <= 0 or service.stopping.is_set():
+                    return found
+                if gone is not None and gone.done():
+                    return found
+                await ear.wait(min(left, every))
+
+    async def ended(self, service: Service, job: str) -> JobRecord:
+        """The job once it has ended, or as it is when the wait is over."""
+        get = partial(service.store.jobs.get, job)
+        return await self.until(service, topic(job), get, lambda found: found.state not in OPEN)
+
+
+async def _gone(request: Request, ear: Ear) -> None:
+    """Wake ``ear`` when the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    ear.wake()
+
+
+async def _waiter(
+    request: Request,
+    wait: Annotated[_Wanted | None, Query(description=WAIT_TEXT)] = None,
     prefer: Annotated[str | None, Header(description="RFC 7240.", examples=["wait=30"])] = None,
-) -> float:
+) -> Waiter:
     if wait is not None:
-        return wait
+        return Waiter(request, wait)
     match = _WAIT.search(prefer or "")
-    return min(float(match[1]), LONGEST_WAIT) if match else 0.0
+    return Waiter(request, min(float(match[1]), LONGEST_WAIT) if match else 0.0)
 
 
-Wait = Annotated[float, Depends(_wait)]
+Wait = Annotated[Waiter, Depends(_waiter)]
 Key = Annotated[
     str | None,
     Header(
@@ -89,26 +153,14 @@ def check_tag(what: str, tag: str, given: str | None) -> None:
 async def outcome(
     service: Service,
     job: JobRecord,
-    seconds: float,
+    waiter: Waiter,
     done: Callable[[JobRecord], Response],
 ) -> Response:
-    """202 with the job, or what ``done`` makes of it if it succeeds within ``seconds``."""
-    job = await ended(service, job.id, seconds)
+    """202 with the job, or what ``done`` makes of it if it succeeds while ``waiter`` waits."""
+    job = await waiter.ended(service, job.id)
     location = {"Location": f"/v1/jobs/{job.id}"}
     if job.state in OPEN:
-        return JSONResponse(Job.of(job).model_dump(), status_code=202, headers=location)
+        return JSONResponse(Job.of(job).model_dump(mode="json"), status_code=202, headers=location)
     if job.error is not None:
         return problems.respond(job.error, location, job=job.id)
     return await run_in_threadpool(done, job)
-
-
-async def ended(service: Service, identity: str, seconds: float) -> JobRecord:
-    """The job once it has ended, or as it is after ``seconds``."""
-    deadline = time.monotonic() + seconds
-    with service.bell.listen(topic(identity)) as ear:
-        while True:
-            job = await run_in_threadpool(service.store.jobs.get, identity)
-            left = deadline - time.monotonic()
-            if job.state not in OPEN or left <= 0 or service.stopping.is_set():
-                return job
-            await ear.wait(min(left, _LOOK_EVERY))

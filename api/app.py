@@ -86,10 +86,10 @@ def create_app(service: Service) -> FastAPI:
     app.state.failures = FailedLogins(service.settings.serve.failed_auth)
     for router in _ROUTERS:
         app.include_router(router)
-    if service.settings.serve.page:
-        web.install(app)
-    problems.install(app)
     app.add_middleware(Guard, service=service)
+    if service.settings.serve.page:
+        web.install(app)  # outside of the guard: its log and audit trail know no places
+    problems.install(app)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]  # the documented way
     return app
 

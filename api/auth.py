@@ -13,14 +13,17 @@ from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import HTTPConnection
 
+from api.logs import REQUEST, log
 from api.service import Service
-from lab.errors import Forbidden, LimitReached, NotFound, Unauthorized
+from lab.errors import Forbidden, LabError, LimitReached, NotFound, Unauthorized
 from lab.lifecycle import token as tokens
 from lab.lifecycle.token import SCOPES
 from lab.state.records import JobRecord, LabRecord, Scope, TokenRecord
+from lab.state.store import Store
 
 _WINDOW = 60.0
 _ADDRESSES = 10_000
+_NOTED = 60
 
 _bearer = HTTPBearer(auto_error=False, description="A token from `lab token create`.")
 
@@ -70,38 +73,38 @@ class Caller:
 
 
 class FailedLogins:
-    """Counts wrong tokens by address, and refuses an address that has too many."""
+    """Counts wrong tokens by address: after ``limit`` within a minute more are refused as such.
+
+    Right ones are never refused: tokens are far too long to be guessed.
+    """
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
         self._clock = clock
         self._guard = threading.Lock()
         self._failed: dict[str, deque[float]] = {}
+        self._noted: deque[float] = deque(maxlen=_NOTED)
 
-    def check(self, address: str) -> None:
-        """Raise LimitReached if that address failed too often within a minute."""
-        with self._guard:
-            times = self._recent(address)
-            if len(times) >= self._limit:
-                raise LimitReached(
-                    "too many wrong tokens came from this address",
-                    retry_after=times[0] + _WINDOW - self._clock(),
-                )
+    def failed(self, address: str) -> bool:
+        """A wrong token came from there; whether it is to be noted: so many are, in a minute.
 
-    def failed(self, address: str) -> None:
-        """A wrong token came from there."""
+        Raises LimitReached if that address failed too often.
+        """
+        now = self._clock()
         with self._guard:
             if len(self._failed) >= _ADDRESSES:
                 self._failed.clear()  # so that many addresses do not take our memory
-            self._failed.setdefault(address, deque(maxlen=self._limit)).append(self._clock())
-
-    def _recent(self, address: str) -> deque[float]:
-        times = self._failed.get(address, deque())
-        while times and times[0] + _WINDOW <= self._clock():
-            times.popleft()
-        if not times:
-            self._failed.pop(address, None)
-        return times
+            times = self._failed.setdefault(address, deque(maxlen=self._limit))
+            if len(times) == self._limit and times[0] + _WINDOW > now:
+                raise LimitReached(
+                    "too many wrong tokens came from this address",
+                    retry_after=times[0] + _WINDOW - now,
+                )
+            times.append(now)
+            if len(self._noted) == _NOTED and self._noted[0] + _WINDOW > now:
+                return False
+            self._noted.append(now)
+            return True
 
 
 def service_of(request: HTTPConnection) -> Service:
@@ -111,46 +114,70 @@ def service_of(request: HTTPConnection) -> Service:
     return service
 
 
-def identified(request: HTTPConnection, text: str | None) -> Caller:
-    """Whose token ``text`` is; also told to the log and the audit trail.
+def bearer(request: HTTPConnection) -> str | None:
+    """The token that a request came with."""
+    scheme, _, text = request.headers.get("authorization", "").partition(" ")
+    return text.strip() if scheme.lower() == "bearer" else None
 
-    Raises Unauthorized, and LimitReached after too many failures from that address.
+
+def identified(request: HTTPConnection, text: str | None) -> Caller:
+    """Whose token ``text`` is; also told to the log and the audit trail, as wrong ones are.
+
+    Raises Unauthorized, and LimitReached for wrong tokens after too many from that address.
     """
-    failures = request.app.state.failures
-    address = request.client.host if request.client else ""
-    failures.check(address)
     if text is None:
         raise Unauthorized("a token is needed", hint="send it as: Authorization: Bearer TOKEN")
+    store = service_of(request).store
     try:
-        caller = Caller(tokens.check(service_of(request).store, text))
+        caller = Caller(tokens.check(store, text))
     except Unauthorized:
-        failures.failed(address)
+        address = request.client.host if request.client else ""
+        if request.app.state.failures.failed(address):
+            note(
+                store,
+                action="wrongToken",
+                target=request.scope["path"][:200],
+                status=Unauthorized.http_status,
+                address=address,
+            )
         raise
     request.state.caller = caller
     return caller
 
 
-class Needs:
-    """A dependency: the caller, who has at least ``scope``.
+def note(store: Store, *, token: str = "", project: str = "", **fields: object) -> None:
+    """Add to the audit trail; that it cannot be written stops nobody, and is logged."""
+    try:
+        store.audit.add(token=token, project=project, request=REQUEST.get(), **fields)
+    except LabError as error:
+        log.error("the audit trail cannot be written", extra={"error": error.what})
 
-    Raises Unauthorized, Forbidden, and LimitReached after too many failures.
+
+class Needs:
+    """A dependency: the caller, who has at least ``scope``; the guard has checked the token.
+
+    Raises Forbidden.
     """
 
     def __init__(self, scope: Scope) -> None:
         self.scope: Scope = scope
 
-    def __call__(
+    async def __call__(
         self,
         request: Request,
-        given: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
+        _: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
     ) -> Caller:
         """See the class."""
-        caller = identified(request, given.credentials if given else None)
+        caller: Caller = request.state.caller
         caller.needs(self.scope)
         return caller
 
 
-ServiceOf = Annotated[Service, Depends(service_of)]
+async def _service(request: Request) -> Service:
+    return service_of(request)
+
+
+ServiceOf = Annotated[Service, Depends(_service)]
 Reader = Annotated[Caller, Depends(Needs("read"))]
 User = Annotated[Caller, Depends(Needs("use"))]
 Admin = Annotated[Caller, Depends(Needs("admin"))]

@@ -71,6 +71,10 @@ class Ear:
     def __exit__(self, *_: object) -> None:
         self._bell.remove(self._topic, self._one)
 
+    def wake(self) -> None:
+        """End the wait, or the next one; for use in its loop."""
+        self._event.set()
+
     async def wait(self, seconds: float) -> bool:
         """Wait until it rings, at most ``seconds``; whether it did."""
         try:

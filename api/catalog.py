@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from api.models import WORD, Asked, Cluster
+from api.units import Time
 
 
 class ImageRequest(Asked):
@@ -28,12 +29,12 @@ class Image(BaseModel):
     engine: str
     engine_version: str
     state: str
-    size: int
-    created_at: float
+    size: Annotated[int, Field(description="In bytes.")]
+    created_at: Time
     build_seconds: float
     used_by: Annotated[list[str], Field(description="Templates and labs; for admins.")]
     use: str
-    used_at: float
+    used_at: Time
 
 
 class Template(BaseModel):
@@ -43,14 +44,14 @@ class Template(BaseModel):
     blueprint: str
     image: str
     nodes: int
-    memory: int
+    memory: Annotated[int, Field(description="Of a node, in bytes.")]
     cpus: int
-    disk: int
+    disk: Annotated[int, Field(description="Of a node, in bytes; 0: the image's.")]
     state: str
     warm: bool
-    size: int
-    created_at: float
-    used_at: float
+    size: Annotated[int, Field(description="In bytes.")]
+    created_at: Time
+    used_at: Time
     form_seconds: float
     profile: str
     use: str

@@ -36,6 +36,7 @@ class Contexts:
         halt: Callable[[], None] = go_on,
         origin: Origin = UNKNOWN,
         owner: str = "",
+        templates: int | None = None,
     ) -> Iterator[Context]:
         """A context for the block; ``owner``: whom labs made in it belong to.
 
@@ -47,7 +48,9 @@ class Contexts:
         sound = False
         try:
             progress = Progress(listener, halt)
-            yield replace(context, settings=settings, progress=progress, origin=origin)
+            yield replace(
+                context, settings=settings, progress=progress, origin=origin, templates=templates
+            )
             sound = True
         except LabError as error:
             sound = not isinstance(error, HostUnfit)
@@ -68,7 +71,9 @@ class Contexts:
             if self._idle:
                 return self._idle.pop()
         stack = ExitStack()
-        return stack, stack.enter_context(self._opener(self._settings))
+        context = stack.enter_context(self._opener(self._settings))
+        context.store.labs.suggests = False  # a token does not see other projects' labs
+        return stack, context
 
     def _give_back(self, stack: ExitStack, context: Context, *, sound: bool) -> None:
         with self._guard:

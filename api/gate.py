@@ -7,13 +7,14 @@ import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastapi import WebSocket
 from starlette.concurrency import run_in_threadpool
 
 from api import problems
-from api.auth import Caller, identified, service_of
+from api.auth import Caller, bearer, identified, service_of
+from api.auth import note as audit
 from api.logs import REQUEST, log
 from api.seats import Seats
 from api.service import Service
@@ -35,12 +36,12 @@ async def through(
 ) -> None:
     """Let in who has a token of ``scope``, and ``run`` what was asked for; else refuse it."""
     service, request = service_of(websocket), uuid.uuid4().hex
-    note = partial(_note, service, websocket, action, request)
+    note = partial(_note, service, websocket, action)
     told, held = REQUEST.set(request), ExitStack()
     with ExitStack() as seat:
         try:
             caller = await run_in_threadpool(_caller, websocket, scope)
-            seat.enter_context(seats.seat())
+            seat.enter_context(seats.seat(caller.token.id))
             found = await run_in_threadpool(held.enter_context, reach(service, caller))
             await note(_SWITCHED)
             await websocket.accept()
@@ -61,25 +62,18 @@ async def through(
 
 def _caller(websocket: WebSocket, scope: Scope) -> Caller:
     """Who asks; raises as ``Needs``."""
-    scheme, _, text = websocket.headers.get("authorization", "").partition(" ")
-    caller = identified(websocket, text.strip() if scheme.lower() == "bearer" else None)
+    caller = identified(websocket, bearer(websocket))
     caller.needs(scope)
     return caller
 
 
-async def _note(
-    service: Service, websocket: WebSocket, action: str, request: str, status: int
-) -> None:
+async def _note(service: Service, websocket: WebSocket, action: str, status: int) -> None:
     """Note in log and audit trail who opened, or was refused, what."""
     caller = getattr(websocket.state, "caller", None)
     path, address = websocket.url.path, websocket.client.host if websocket.client else ""
     token = caller.token.id if caller else ""
-    who = {"token": token, "action": action, "status": status, "address": address}
+    who: dict[str, Any] = {"token": token, "action": action, "status": status, "address": address}
     log.info("tunnel", extra={**who, "path": path})
-    if caller is None:
-        return
-    try:
-        add = partial(service.store.audit.add, target=path[:200], request=request, **who)
-        await run_in_threadpool(add, project=caller.token.project)
-    except LabError as error:
-        log.error("the audit trail cannot be written", extra={"error": error.what})
+    if caller is not None:
+        add = partial(audit, service.store, project=caller.token.project, target=path[:200], **who)
+        await run_in_threadpool(add)

@@ -6,16 +6,19 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import problems
+from api.auth import Caller, bearer, identified, note
 from api.logs import REQUEST, log
-from lab.errors import LabError
+from lab.errors import HostUnfit, LabError
 
 if TYPE_CHECKING:
     from api.service import Service
@@ -27,6 +30,19 @@ _HEADERS = (
     (b"referrer-policy", b"no-referrer"),
 )
 """What answers say unless a route says otherwise."""
+_TLS = ((b"strict-transport-security", b"max-age=2592000"),)
+"""What answers say where they are encrypted."""
+_FOR_TOKENS = ("/v1/", "/openapi.json")
+"""The paths of which nothing is read or answered without a valid token."""
+_FORM = 16 << 10
+"""Bytes that a request has at most which came without a token: the forms of the page."""
+_MOST = 1000
+"""Requests that are answered at a time, /healthz apart."""
+_SECRET = ("getSsh", "getLab", "listLabs", "labPage")
+"""The operations that read keys or passwords."""
+_AGAIN = 3600.0
+"""Seconds after which a token that reads the same again is noted again."""
+_NOTED = 10_000
 _NOT_TRACED = ("/healthz", "/readyz", "/metrics")
 _READS = ("GET", "HEAD", "OPTIONS")
 
@@ -43,12 +59,18 @@ class TooSlow(LabError):
     http_status = 408
 
 
+class Overloaded(HostUnfit):
+    """The service answers as many requests as it can."""
+
+
 class Guard:
     """Wraps the application."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
         self._service = service
+        self._answering = 0
+        self._noted: dict[tuple[str, str], float] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -60,7 +82,7 @@ class Guard:
         request = given if _ID.fullmatch(given) else uuid.uuid4().hex
         token = REQUEST.set(request)
         began = time.monotonic()
-        answer = _Answer(send, request, partial(self._note, scope, request))
+        answer = _Answer(send, request, partial(self._note, scope), scope["scheme"])
         try:
             await self._traced(scope, receive, answer, request)
         finally:
@@ -82,20 +104,33 @@ class Guard:
                 told(getattr(scope.get("route"), "path_format", ""), answer.status)
 
     async def _answer(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
-        try:
-            body = await self._body(scope, receive)
-        except (TooLarge, TooSlow) as error:
-            response = problems.respond(problems.problem(error), {"Connection": "close"})
-            await response(scope, receive, answer)
-            return
-        await self._app(scope, _Replay(body, receive), answer)
+        with ExitStack() as held:
+            try:
+                if scope["path"].startswith(_FOR_TOKENS):
+                    caller = await run_in_threadpool(_identified, scope)
+                    held.enter_context(self._service.requests.seat(caller.token.id))
+                body = await self._body(scope, receive)
+                if self._answering >= _MOST and scope["path"] != "/healthz":
+                    raise Overloaded("too many requests are being answered", hint="try again later")
+            except LabError as error:
+                headers = problems.headers_of(error) | (
+                    {"Connection": "close"} if _has_body(scope) else {}
+                )
+                await problems.respond(problems.problem(error), headers)(scope, receive, answer)
+                return
+            self._answering += 1
+            try:
+                await self._app(scope, _Replay(body, receive), answer)
+            finally:
+                self._answering -= 1
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         """The body, read within limits of size and time; raises TooLarge, TooSlow."""
         serve = self._service.settings.serve
-        too_large = TooLarge(f"a request has at most {serve.body_limit} bytes here")
+        most = serve.body_limit if "caller" in scope["state"] else min(_FORM, serve.body_limit)
+        too_large = TooLarge(f"a request has at most {most} bytes here")
         length = _header(scope, b"content-length")
-        if length.isdecimal() and int(length) > serve.body_limit:
+        if length.isdecimal() and int(length) > most:
             raise too_large
         parts, size, deadline = [], 0, time.monotonic() + serve.request_timeout
         while True:
@@ -104,38 +139,59 @@ class Guard:
                 message = await asyncio.wait_for(receive(), left)
             except asyncio.TimeoutError:
                 raise TooSlow(f"the request took more than {serve.request_timeout:g} s") from None
+            if message["type"] == "http.disconnect":
+                raise TooSlow("the connection was closed before the request was complete")
             part = message.get("body", b"")
             size += len(part)
-            if size > serve.body_limit:
+            if size > most:
                 raise too_large
             parts.append(part)
             if not message.get("more_body"):
                 return b"".join(parts)
 
-    async def _note(self, scope: Scope, request: str, status: int) -> None:
-        """Note in the audit trail what was to change something, before it is answered."""
+    async def _note(self, scope: Scope, status: int) -> None:
+        """Note in the audit trail, before it is answered, what changes something or has secrets."""
         caller = scope["state"].get("caller")
-        if scope["method"] in _READS or caller is None:
+        if caller is None:
             return
-        try:
-            await run_in_threadpool(
-                self._service.store.audit.add,
-                target=scope["path"][:200],
-                project=caller.token.project,
-                request=request,
-                **_told(scope, status),
-            )
-        except LabError as error:
-            log.error("the audit trail cannot be written", extra={"error": error.what})
+        told = _told(scope, status)
+        target, project = scope["path"][:200], caller.token.project
+        if scope["method"] in _READS and not self._tells(told, target, caller):
+            return
+        await run_in_threadpool(note, self._service.store, target=target, project=project, **told)
+
+    def _tells(self, told: Mapping[str, Any], target: str, caller: Caller) -> bool:
+        """Whether an answer has keys or passwords, which that token did not read lately."""
+        if told["action"] not in _SECRET or told["status"] >= 400 or not caller.may("use"):
+            return False
+        key, now = (caller.token.id, target), time.monotonic()
+        if len(self._noted) >= _NOTED:
+            self._noted.clear()
+        if self._noted.get(key, -_AGAIN) + _AGAIN > now:
+            return False
+        self._noted[key] = now
+        return True
+
+
+def _identified(scope: Scope) -> Caller:
+    request = HTTPConnection(scope)
+    return identified(request, bearer(request))
+
+
+def _has_body(scope: Scope) -> bool:
+    length = _header(scope, b"content-length") or "0"
+    return length != "0" or _header(scope, b"transfer-encoding") != ""
 
 
 class _Answer:
     """Sends an answer on, with our headers; ``before`` is told its status first."""
 
-    def __init__(self, send: Send, request: str, before: Callable[[int], Awaitable[None]]) -> None:
+    def __init__(
+        self, send: Send, request: str, before: Callable[[int], Awaitable[None]], scheme: str
+    ) -> None:
         self._send = send
         self._before = before
-        self._request = request.encode()
+        self._more = [(b"x-request-id", request.encode()), *(_TLS if scheme == "https" else ())]
         self.status = 0
 
     async def __call__(self, message: Message) -> None:
@@ -145,8 +201,7 @@ class _Answer:
             headers = list(message.get("headers", ()))
             said = {name.lower() for name, _ in headers}
             headers += [header for header in _HEADERS if header[0] not in said]
-            headers.append((b"x-request-id", self._request))
-            message = {**message, "headers": headers}
+            message = {**message, "headers": headers + self._more}
         await self._send(message)
 
 

@@ -19,6 +19,7 @@ from api import problems, webhooks
 from api.admission import TAKE_ROOM, WAKE, Need, need_of, need_to_wake
 from api.eventlog import topic
 from api.logs import JOB, log
+from api.quota import max_templates
 from api.work import ABOUT_OTHERS, WORK, Task, lab_of, origin_of, spec_of
 from lab.errors import Conflict, HostUnfit, Interrupted, LabError
 from lab.lifecycle import power
@@ -285,8 +286,13 @@ class Jobs:
         self._store.jobs.update(job.id, state="running", started_at=job.started_at or time.time())
         service.events.add(job.id, Event("job", "begin", job.kind))
         owner = str(job.request.get("owner", ""))
-        origin = origin_of(job)
-        with service.contexts.use(hear, halt=halt.soon, origin=origin, owner=owner) as ctx:
+        with service.contexts.use(
+            hear,
+            halt=halt.soon,
+            origin=origin_of(job),
+            owner=owner,
+            templates=max_templates(service, job),
+        ) as ctx:
             return WORK[job.kind](ctx, Task(job, again))
 
     def _stop(self, job: JobRecord, *, waiting: bool = False) -> None:

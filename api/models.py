@@ -1,4 +1,4 @@
-"""What requests and responses hold. Times are epoch seconds, durations seconds, sizes bytes."""
+"""What requests and responses hold; units are those of ``api.units``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.pool import PoolView
+from api.units import IN_BYTES, IN_SECONDS, Bytes, Seconds, Time
 from lab.lifecycle.views import LabView, NodeState, NodeView
 from lab.names import LAB_NAME_LIMIT
 from lab.spec import MIB, NODES_LIMIT
@@ -23,8 +24,8 @@ _LABEL = r"^[A-Za-z0-9]([A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?$"
 _LEAST_TTL, _MOST_TTL = 10.0, 366 * 86400.0
 _TERABYTE = 1 << 40
 
-Ttl = Annotated[float, Field(ge=_LEAST_TTL, le=_MOST_TTL, description="A lease.", examples=[3600])]
-Idle = Annotated[float, Field(ge=60, le=_MOST_TTL, description="Seconds.", examples=[1800])]
+Ttl = Annotated[Seconds, Field(ge=_LEAST_TTL, le=_MOST_TTL, examples=["1h"])]
+Idle = Annotated[Seconds, Field(ge=60, le=_MOST_TTL, examples=["30m"])]
 State = Literal[
     "ready", "degraded", "not-primary", "unreachable", "starting", "stopped",
     "creating", "failed", "removing", "unrecorded",
@@ -47,11 +48,18 @@ class Cluster(Asked):
     image: Annotated[str | None, Field(pattern=WORD, description="Its key.")] = None
     profile: Annotated[str | None, Field(pattern=WORD, examples=["balanced"])] = None
     memory: Annotated[
-        int, Field(ge=384 * MIB, le=_TERABYTE, multiple_of=MIB, description="Of a node, in bytes.")
+        Bytes,
+        Field(ge=384 * MIB, le=_TERABYTE, multiple_of=MIB, description=f"Of a node, {IN_BYTES}."),
     ] = 768 * MIB
     cpus: Annotated[int, Field(ge=1, le=64, description="Of a node.")] = 1
     disk: Annotated[
-        int, Field(ge=0, le=_TERABYTE, multiple_of=MIB, description="Of a node; 0: the image's.")
+        Bytes,
+        Field(
+            ge=0,
+            le=_TERABYTE,
+            multiple_of=MIB,
+            description=f"Of a node, {IN_BYTES}; 0: the image's.",
+        ),
     ] = 0
 
 
@@ -66,14 +74,14 @@ class LabRequest(Cluster):
         str | None, Field(max_length=100, description="A schedule.", examples=["hourly:24"])
     ] = None
     cold: Annotated[bool, Field(description="Boot, even if RAM could be restored.")] = False
-    ttl: Ttl | None = None
+    ttl: Annotated[Ttl | None, Field(description=f"A lease, {IN_SECONDS}.")] = None
     heartbeat: Annotated[
-        float | None,
-        Field(ge=_LEAST_TTL, le=3600, description="Seconds that each sign of life gives the lab."),
+        Annotated[Seconds, Field(ge=_LEAST_TTL, le=3600)] | None,
+        Field(description=f"What each sign of life gives the lab, {IN_SECONDS}."),
     ] = None
-    idle: Annotated[Idle | None, Field(description="The lease ends after so long without use.")] = (
-        None
-    )
+    idle: Annotated[
+        Idle | None, Field(description=f"The lease ends after so long without use, {IN_SECONDS}.")
+    ] = None
     protected: Annotated[bool, Field(description="Not to be removed without force.")] = False
     keep_failed: Annotated[
         bool, Field(description="If it fails, the lab stays as it is until its lease ends.")
@@ -83,8 +91,11 @@ class LabRequest(Cluster):
 class LabPatch(Asked):
     """What can be changed of a lab; what is left out stays."""
 
-    ttl: Annotated[Ttl | None, Field(description="A new lease, from now on.")] = None
-    idle: Annotated[Idle | Literal[0] | None, Field(description="0: it may be idle.")] = None
+    ttl: Annotated[Ttl | None, Field(description=f"A new lease, from now on, {IN_SECONDS}.")] = None
+    idle: Annotated[
+        Idle | Literal[0] | None,
+        Field(description=f"The lease ends after so long without use, {IN_SECONDS}; 0: never."),
+    ] = None
     protected: bool | None = None
 
 
@@ -136,16 +147,16 @@ class Lab(BaseModel):
     profile: str
     started: Annotated[str, Field(description="warm or cold")]
     why_cold: str
-    memory: int
-    cpus: int
-    disk: int
+    memory: Annotated[int, Field(description="Of a node, in bytes.")]
+    cpus: Annotated[int, Field(description="Of a node.")]
+    disk: Annotated[int, Field(description="Of a node, in bytes; 0: the image's.")]
     snapshots: str
-    created_at: float
-    expires_at: float | None
-    heartbeat: float | None
-    idle: float | None
+    created_at: Time
+    expires_at: Time | None
+    heartbeat: Annotated[float | None, Field(description="In seconds.")]
+    idle: Annotated[float | None, Field(description="In seconds.")]
     protected: bool
-    ready_seconds: float
+    ready_seconds: Annotated[float, Field(description="How long its last start took.")]
     job: Annotated[str, Field(description="The job that made it.")]
     connection: Connection | None
 
@@ -189,9 +200,9 @@ class Job(BaseModel):
         ),
     ]
     project: str
-    created_at: float
-    started_at: float | None
-    ended_at: float | None
+    created_at: Time
+    started_at: Time | None
+    ended_at: Time | None
     error: dict[str, Any] | None
 
     @staticmethod
@@ -211,7 +222,7 @@ class Event(BaseModel):
     """A step of a job. A job's last one is of the step `job`, and its text is the job's state."""
 
     id: int
-    at: float
+    at: Time
     job: str
     step: Annotated[str, Field(examples=["clone"])]
     state: Annotated[str, Field(description="begin, end, fail or note", examples=["end"])]
@@ -233,7 +244,9 @@ class Command(Asked):
         Field(min_length=1, max_length=1000, examples=[["uptime"]]),
     ]
     stdin: Annotated[str, Field(max_length=1 << 20)] = ""
-    timeout: Annotated[float, Field(gt=0, le=600)] = 60.0
+    timeout: Annotated[
+        Seconds, Field(gt=0, le=600, description=f"How long it may run, {IN_SECONDS}.")
+    ] = 60.0
 
 
 class Output(BaseModel):
@@ -249,7 +262,7 @@ class LogLines(BaseModel):
 
 
 class Capacity(BaseModel):
-    """How much of something labs may have together, and what they have."""
+    """How much of something labs may have together, and what they have; memory in bytes."""
 
     total: int
     used: int
@@ -264,11 +277,11 @@ class Host(BaseModel):
     why_cold: str
     storage: str
     memory: Capacity
-    memory_available: int
+    memory_available: Annotated[int, Field(description="In bytes.")]
     ports: Capacity
     processors: int
-    space_free: int
-    space_total: int
+    space_free: Annotated[int, Field(description="In bytes.")]
+    space_total: Annotated[int, Field(description="In bytes.")]
     labs: int
     waiting: Annotated[int, Field(description="Jobs that wait for room.")]
     pools: list[PoolView]
@@ -280,27 +293,47 @@ class TokenRequest(Asked):
     name: Annotated[str, Field(pattern=_LABEL, examples=["ci"])]
     project: Annotated[str, Field(pattern=_LABEL, examples=["shop"])]
     scope: Scope = "use"
-    ttl: Annotated[float | None, Field(gt=0, le=10 * 366 * 86400)] = None
+    ttl: Annotated[
+        Annotated[Seconds, Field(gt=0, le=10 * 366 * 86400)] | None,
+        Field(description=f"How long it is valid, {IN_SECONDS}; null: until it is revoked."),
+    ] = None
     max_labs: Annotated[int | None, Field(ge=0, le=10000)] = None
     max_nodes: Annotated[int | None, Field(ge=0, le=100000)] = None
-    max_memory: Annotated[int | None, Field(ge=0, le=1 << 50)] = None
-    max_ttl: Annotated[float | None, Field(ge=10, le=_MOST_TTL)] = None
+    max_memory: Annotated[
+        Annotated[Bytes, Field(ge=0, le=1 << 50)] | None,
+        Field(description=f"Of all nodes together, {IN_BYTES}."),
+    ] = None
+    max_cpus: Annotated[int | None, Field(ge=0, le=1000000)] = None
+    max_disk: Annotated[
+        Annotated[Bytes, Field(ge=0, le=1 << 60)] | None,
+        Field(description=f"Of all nodes and their snapshots together, {IN_BYTES}."),
+    ] = None
+    max_snapshots: Annotated[int | None, Field(ge=0, le=100000)] = None
+    max_templates: Annotated[int | None, Field(ge=0, le=10000)] = None
+    max_ttl: Annotated[
+        Annotated[Seconds, Field(ge=10, le=_MOST_TTL)] | None,
+        Field(description=f"The longest lease, {IN_SECONDS}."),
+    ] = None
 
 
 class Token(BaseModel):
-    """A token, without its text."""
+    """A token, without its text. What a null limits is not limited, but by the service."""
 
     id: str
     name: str
     project: str
     scope: Scope
-    created_at: float
-    expires_at: float | None
-    revoked_at: float | None
+    created_at: Time
+    expires_at: Time | None
+    revoked_at: Time | None
     max_labs: int | None
     max_nodes: int | None
-    max_memory: int | None
-    max_ttl: float | None
+    max_memory: Annotated[int | None, Field(description="In bytes.")]
+    max_cpus: int | None
+    max_disk: Annotated[int | None, Field(description="In bytes.")]
+    max_snapshots: int | None
+    max_templates: int | None
+    max_ttl: Annotated[float | None, Field(description="In seconds.")]
 
     @staticmethod
     def of(record: TokenRecord) -> Token:
@@ -319,7 +352,7 @@ class AuditEntry(BaseModel):
     """Who did what: a request that was to change something, and how it was answered."""
 
     id: int
-    at: float
+    at: Time
     token: str
     project: str
     action: Annotated[str, Field(examples=["createLab"])]

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from api.logs import REQUEST, log
+from api.units import OURS
 from lab.errors import CommandFailed, Conflict, HostUnfit, LabError, LimitReached, Unauthorized
 
 MEDIA_TYPE = "application/problem+json"
@@ -101,7 +102,10 @@ def _lab_error(_: Request, error: Exception) -> Response:
 def _invalid(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101  # for the type checker
     # What was sent is not told again: it may be a secret in the wrong place.
-    details = [f"{'.'.join(str(p) for p in e['loc'])}: {e['msg']}" for e in error.errors()]
+    details = [
+        f"{'.'.join(str(p) for p in e['loc'])}: {e['msg'].removeprefix(OURS)}"
+        for e in error.errors()
+    ]
     told = {
         "type": "urn:lab:error:invalid-spec",
         "title": "Invalid spec",

@@ -1,4 +1,4 @@
-"""Calls that may take long: so many at a time, each in a thread of its own.
+"""What may take long: so many at a time, and calls each in a thread of its own.
 
 Requests share a few dozen threads. Those that wait for a guest, for minutes perhaps, are not to
 keep them from all others.
@@ -7,6 +7,7 @@ keep them from all others.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -21,67 +22,54 @@ _RETRY = 10.0
 
 
 class Seats:
-    """``most`` seats; ``what`` is done on them. For use in the service's loop only."""
+    """``most`` seats for each token, ``in_all`` for all; ``what`` is done on them. For any thread.
 
-    def __init__(self, most: int, what: str) -> None:
+    So one token does not take what is there for all.
+    """
+
+    def __init__(self, most: int, what: str, in_all: int) -> None:
         self.most = most
-        self.taken = 0
-        self._what = what
-
-    def take(self) -> None:
-        """Take a seat; raises LimitReached if there is none. Who took it gives it back."""
-        if self.taken >= self.most:
-            raise LimitReached(
-                f"{self.taken} {self._what} already", hint="try again", retry_after=_RETRY
-            )
-        self.taken += 1
-
-    def give_back(self) -> None:
-        """Undo ``take``."""
-        self.taken -= 1
-
-    @contextmanager
-    def seat(self) -> Iterator[None]:
-        """A seat for the block."""
-        self.take()
-        try:
-            yield
-        finally:
-            self.give_back()
-
-    async def run(self, function: Callable[[], T]) -> T:
-        """What ``function`` gives, run in a thread that no other request waits for.
-
-        Nor does the service, when it ends.
-        """
-        with self.seat():
-            return await anyio.to_thread.run_sync(
-                function, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
-            )
-
-
-class Shares:
-    """``most`` seats for each who takes some; ``what`` is done on them. For use by any thread."""
-
-    def __init__(self, most: int, what: str) -> None:
-        self.most = most
+        self.in_all = in_all
         self._what = what
         self._guard = threading.Lock()
-        self._seats: dict[str, Seats] = {}
+        self._taken: Counter[str] = Counter()
 
-    def taken(self, who: str) -> int:
-        """How many seats ``who`` has."""
+    def taken(self, who: str | None = None) -> int:
+        """How many seats the token of the id ``who`` has, or all have."""
         with self._guard:
-            return self._seats[who].taken if who in self._seats else 0
+            return self._taken.total() if who is None else self._taken[who]
 
     def take(self, who: str) -> None:
-        """Take one of the seats of ``who``; raises LimitReached if all are taken."""
+        """Take a seat for ``who``, which they give back; raises LimitReached if there is none."""
         with self._guard:
-            self._seats.setdefault(who, Seats(self.most, self._what)).take()
+            own, all_ = self._taken[who], self._taken.total()
+            if own < self.most and all_ < self.in_all:
+                self._taken[who] += 1
+                return
+        taken = f"{own} {self._what} for this token" if own >= self.most else f"{all_} {self._what}"
+        raise LimitReached(f"{taken} already", hint="try again", retry_after=_RETRY)
 
     def give_back(self, who: str) -> None:
         """Undo ``take``."""
         with self._guard:
-            self._seats[who].give_back()
-            if not self._seats[who].taken:
-                del self._seats[who]
+            self._taken[who] -= 1
+            self._taken += Counter()  # forgets who has none
+
+    @contextmanager
+    def seat(self, who: str) -> Iterator[None]:
+        """A seat of ``who`` for the block; raises LimitReached."""
+        self.take(who)
+        try:
+            yield
+        finally:
+            self.give_back(who)
+
+    async def run(self, who: str, function: Callable[[], T]) -> T:
+        """What ``function`` gives, run in a thread that no other request waits for.
+
+        Nor does the service, when it ends.
+        """
+        with self.seat(who):
+            return await anyio.to_thread.run_sync(
+                function, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -11,9 +12,9 @@ from types import FrameType
 import uvicorn
 
 from api.app import create_app
+from api.connections import Connections, Listening, protocol
 from api.logs import log, set_up
 from api.service import Service
-from api.slow import protocol
 from lab.errors import HostUnfit
 from lab.lifecycle import token as tokens
 from lab.lifecycle.ports import check_published
@@ -26,7 +27,8 @@ HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _KEEP_ALIVE = 30
 _BACKLOG = 512
 _GRACE = 5
-_CONNECTIONS = 1000
+_FILES = 4096
+"""Open files that we allow ourselves, if the host does: a connection is one."""
 _MESSAGE = 1 << 20
 """The largest message of a WebSocket, in bytes."""
 
@@ -67,6 +69,7 @@ def serve(
     HostUnfit if the host cannot run labs, or the address is taken.
     """
     set_up(quiet=quiet)
+    _allow_files()
     check_published(settings.publish)
     listening = listen(settings.serve)
     service = Service(settings)
@@ -76,7 +79,7 @@ def serve(
         if made is not None:
             first(made)
         warn(settings)
-        server = _loaded(service)
+        server = _loaded(service, listening.connections)
         started(_url(settings.serve, listening))
         server.run(sockets=[listening])
     finally:
@@ -84,12 +87,13 @@ def serve(
         listening.close()
 
 
-def config(service: Service) -> uvicorn.Config:
-    """How uvicorn serves a service that is open."""
+def config(service: Service, connections: Connections) -> uvicorn.Config:
+    """How uvicorn serves a service that is open; ``connections``: those of its socket."""
     serve = service.settings.serve
     return uvicorn.Config(
         create_app(service),
-        http=protocol(serve.request_timeout),
+        loop="asyncio",  # another might not accept connections by our socket's method
+        http=protocol(serve.request_timeout, connections),
         ws="websockets-sansio",
         ws_max_size=_MESSAGE,
         ws_per_message_deflate=False,  # SSH is encrypted, and consoles say little
@@ -101,14 +105,13 @@ def config(service: Service) -> uvicorn.Config:
         forwarded_allow_ips=serve.proxy or None,
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=_GRACE,
-        limit_concurrency=_CONNECTIONS,
         ssl_certfile=serve.tls_cert or None,
         ssl_keyfile=serve.tls_key or None,
     )
 
 
-def _loaded(service: Service) -> _Server:
-    found = config(service)
+def _loaded(service: Service, connections: Connections) -> _Server:
+    found = config(service, connections)
     try:
         found.load()
     except OSError as error:
@@ -116,12 +119,13 @@ def _loaded(service: Service) -> _Server:
     return _Server(found, service)
 
 
-def listen(serve: Serve) -> socket.socket:
+def listen(serve: Serve) -> Listening:
     """A socket at the service's address; raises HostUnfit."""
     family = socket.AF_INET6 if ":" in serve.address else socket.AF_INET
     # The protocol is named: asyncio sends small packets at once on such sockets only, and the
     # second part of an answer would wait 40 ms for the first to be acknowledged.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening = Listening(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.connections = Connections()
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((serve.address, serve.port))
@@ -133,6 +137,13 @@ def listen(serve: Serve) -> socket.socket:
             hint="another --port, or another address in [serve]",
         ) from error
     return listening
+
+
+def _allow_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _url(serve: Serve, listening: socket.socket) -> str:

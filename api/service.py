@@ -20,7 +20,7 @@ from api.metrics import Metrics
 from api.pool import Pool
 from api.poolkeeper import PoolKeeper
 from api.rounds import end
-from api.seats import Seats, Shares
+from api.seats import Seats
 from api.sweeper import Sweeper
 from api.trace import open_trace
 from lab.errors import LabError
@@ -47,6 +47,7 @@ class Service:
         self.settings = settings
         settings.home.create()
         self.store = open_store(settings.home)
+        self.store.labs.suggests = False  # as in contexts
         self.bell = Bell()
         self.contexts = Contexts(settings, opener)
         self.events = EventLog(self.store, self.bell)
@@ -63,12 +64,14 @@ class Service:
         self.ready = False
         self._looking = threading.Lock()
         self._space: tuple[float, Space | None] = (-SPACE_SECONDS, None)
-        self.programs = Seats(32, "programs run in nodes")
-        self.followers = Seats(32, "logs are followed")
-        self.streams = Shares(64, "streams of events are open for this token")
-        self.sweeps = Seats(1, "clearing up goes on")
-        self.transfers = Seats(4, "archives are on their way")
-        self.tunnels = Seats(32, "tunnels lead into nodes")
+        self.requests = Seats(192, "requests are being answered", 2000)
+        self.programs = Seats(16, "programs run in nodes", 64)
+        self.followers = Seats(16, "logs are followed", 64)
+        self.streams = Seats(64, "streams of events are open", 400)
+        self.waits = Seats(64, "requests wait", 400)
+        self.sweeps = Seats(1, "clearing up goes on", 1)
+        self.transfers = Seats(4, "archives are on their way", 4)
+        self.tunnels = Seats(16, "tunnels lead into nodes", 64)
         self._alone = ExitStack()
 
     def open(self) -> None:

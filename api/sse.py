@@ -94,6 +94,6 @@ async def _lines(
 
 
 def _event(record: EventRecord, *, named: bool) -> str:
-    data = json.dumps(Event.of(record).model_dump())
+    data = json.dumps(Event.of(record).model_dump(mode="json"))
     name = f"event: {record.step}\n" if named else ""
     return f"id: {record.id}\n{name}data: {data}\n\n"

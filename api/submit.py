@@ -6,12 +6,12 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from api.trace import TRACEPARENT
-from lab.errors import InvalidSpec
+from lab.errors import Busy, InvalidSpec, LimitReached
 from lab.state.records import JobKind, JobRecord
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from api.service import Service
 
 
+_RETRY = 10.0
 _ONCE: tuple[JobKind, ...] = (
     "delete",
     "delete-image",
@@ -27,6 +28,10 @@ _ONCE: tuple[JobKind, ...] = (
     "prune-snapshots",
 )
 """What need not be done twice."""
+
+
+_ALONE: tuple[JobKind, ...] = ("start", "stop", "restart", "snapshot", "rollback")
+"""Of these a lab has one at a time that was asked for."""
 
 
 class KeyReused(InvalidSpec):
@@ -81,7 +86,8 @@ def new_job_of_ours(
 def submit(service: Service, job: JobRecord, check: Callable[[], None] = lambda: None) -> JobRecord:
     """Record a job and begin it; or the one that came with the same key before.
 
-    ``check`` may refuse a new job; no other is recorded meanwhile. Raises KeyReused.
+    ``check`` may refuse a new job; no other is recorded meanwhile. Raises KeyReused, Busy while
+    another job works on the same lab, LimitReached if the token has too many jobs.
     """
     with service.store.transaction():
         before = service.store.jobs.by_key(job.token, job.key) if job.key else None
@@ -92,12 +98,36 @@ def submit(service: Service, job: JobRecord, check: Callable[[], None] = lambda:
                     hint="a new request takes a new key",
                 )
             return before
-        for other in service.store.jobs.open(job.project):
-            if job.kind in _ONCE and (other.kind, other.digest) == (job.kind, job.digest):
+        open_ = service.store.jobs.open()
+        for other in open_:
+            if job.kind in _ONCE and other.project == job.project and _same(other, job):
                 return other  # what was asked for is being done
+        if job.token:
+            _check(job, open_, service.settings.serve.token_jobs)
         check()
         if parent := TRACEPARENT.get():  # not in the digest: a retry has another
             job = replace(job, request={**job.request, "traceparent": parent})
         service.store.jobs.add(job)
     service.jobs.start(job.id)
     return job
+
+
+def _same(one: JobRecord, other: JobRecord) -> bool:
+    return (one.kind, one.digest) == (other.kind, other.digest)
+
+
+def _check(job: JobRecord, open_: Sequence[JobRecord], most: int) -> None:
+    """Raise Busy or LimitReached if ``job`` is one too many beside those that are ``open_``."""
+    for other in open_:
+        if job.kind in _ALONE and other.kind in _ALONE and other.lab == job.lab and other.token:
+            raise Busy(
+                f"the lab {job.lab} is busy: the job {other.id} ({other.kind}) has not ended",
+                hint=f"GET /v1/jobs/{other.id}?wait=60 waits for it, POST .../cancel ends it",
+            )
+    own = sum(other.token == job.token for other in open_)
+    if job.kind not in _ONCE and own >= most:
+        raise LimitReached(
+            f"this token has {own} jobs that have not ended, it may have {most}",
+            hint="wait for them (GET /v1/jobs?state=queued), or cancel some",
+            retry_after=_RETRY,
+        )

@@ -20,6 +20,7 @@ from dbos import DBOS, SetWorkflowID
 
 from api.logs import log
 from lab.errors import HostUnfit
+from lab.spec import format_time
 
 if TYPE_CHECKING:
     from lab.servefile import Serve
@@ -124,7 +125,8 @@ def ended(job: JobRecord) -> None:
     else:
         return
     error = (job.error or {}).get("detail", "")
-    told = {"lab": job.lab, "project": job.project, "at": job.ended_at, "kind": job.kind}
+    at = format_time(job.ended_at or job.created_at)
+    told = {"lab": job.lab, "project": job.project, "at": at, "kind": job.kind}
     _begin(f"webhook-{job.id}", {"event": word, "job": job.id, "error": error, **told})
 
 
@@ -133,8 +135,9 @@ def expiring(lab: LabRecord, at: float | None, why: Literal["lease", "idle"]) ->
 
     ``why``: its lease is over, or nobody uses it.
     """
-    told = {"lab": lab.name, "project": lab.project, "job": lab.job, "expires_at": at}
-    message = {"event": "expiring", "why": why, **told}
+    told = {"lab": lab.name, "project": lab.project, "job": lab.job}
+    moment = None if at is None else format_time(at)
+    message = {"event": "expiring", "why": why, **told, "expires_at": moment}
     _begin(f"webhook-{lab.name}-{lab.created_at}-{at}", message)
 
 

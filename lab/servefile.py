@@ -32,11 +32,13 @@ class Serve:
     programs may be run in nodes. ``default_ttl``, ``max_ttl``: leases. ``sweep``: how often expired
     labs are looked for. ``memory``, ``cpus``: what all labs may have together; 0: what the host has
     available, and no limit. ``queue``, ``queue_timeout``: how many requests may wait for room, and
-    how long. ``webhook``: what is told of labs, signed with the content of ``webhook_secret``, a
-    file; ``warn_before``: that long before a lease ends. ``failed_auth``: wrong tokens from one
-    address within a minute, before it is refused for a while. ``keep_jobs``: how long those that
-    ended, their events and the audit trail are kept. ``pool``: labs that are kept ready.
-    ``trace``: a collector of OpenTelemetry; empty: where its own variables say, if they do.
+    how long. ``token_jobs``: how many jobs of a token may be open. ``project_snapshots``,
+    ``project_templates``: the quotas of projects whose tokens have none; 0: no limit.
+    ``webhook``: what is told of labs, signed with the content of ``webhook_secret``, a file;
+    ``warn_before``: that long before a lease ends. ``failed_auth``: wrong tokens from one address
+    within a minute, before more are refused for a while. ``keep_jobs``: how long those that ended,
+    their events and the audit trail are kept. ``pool``: labs that are kept ready. ``trace``: a
+    collector of OpenTelemetry; empty: where its own variables say, if they do.
     ``page``: there is a web page at /.
     """
 
@@ -56,6 +58,9 @@ class Serve:
     cpus: int = 0
     queue: int = 100
     queue_timeout: float = 300.0
+    token_jobs: int = 100
+    project_snapshots: int = 200
+    project_templates: int = 8
     webhook: str = ""
     webhook_secret: str = ""
     warn_before: float = 300.0
@@ -149,6 +154,9 @@ KEYS: Keys = {
     "cpus": _NUMBER,
     "queue": _POSITIVE,
     "queue_timeout": _DURATION,
+    "token_jobs": _POSITIVE,
+    "project_snapshots": _NUMBER,
+    "project_templates": _NUMBER,
     "webhook": Key("an http or https URL", _url),
     "webhook_secret": _FILE,
     "warn_before": _DURATION,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from lab.errors import InvalidSpec
 from lab.names import check_lab_name
@@ -58,6 +59,23 @@ def format_duration(seconds: float) -> str:
             parts.append(f"{left // factor}{unit}")
             left %= factor
     return "".join(parts[:2]) or "0s"
+
+
+def format_time(at: float) -> str:
+    """``at`` (epoch seconds) as RFC 3339 has it, in UTC: ``2026-11-22T16:35:59.250000Z``."""
+    moment = datetime.fromtimestamp(at, timezone.utc)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def parse_time(text: str) -> float:
+    """Epoch seconds from a time of RFC 3339; raises InvalidSpec."""
+    try:
+        moment = datetime.fromisoformat(text.upper().replace("Z", "+00:00"))
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise InvalidSpec(f"{text!r} is not a time", hint="such as 2026-11-22T16:35:59Z")
+    return moment.timestamp()
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,9 @@ def _image_made(service: Service, caller: Caller, job: JobRecord) -> Response:
     with service.contexts.use() as ctx:
         view = catalog.image(ctx, Owner.parse(job.about).name)
     headers = {"ETag": _tag(view), "Location": f"/v1/images/{view.key}"}
-    return JSONResponse(_image(view, caller).model_dump(), status_code=201, headers=headers)
+    return JSONResponse(
+        _image(view, caller).model_dump(mode="json"), status_code=201, headers=headers
+    )
 
 
 def submit_delete_image(
@@ -162,7 +164,7 @@ def _build_template(
 def _template_made(service: Service, job: JobRecord) -> Response:
     view = _template(service, Owner.parse(job.about).name)
     headers = {"ETag": _tag(view), "Location": f"/v1/templates/{view.key}"}
-    body = Template(**vars(view)).model_dump()
+    body = Template(**vars(view)).model_dump(mode="json")
     return JSONResponse(body, status_code=201, headers=headers)
 
 

@@ -13,6 +13,7 @@ from api.answers import ID_LIMIT
 from api.auth import Admin, Reader, ServiceOf
 from api.models import Asked, AuditEntry, Capacity, Host, Page
 from api.service import Service
+from api.units import IN_SECONDS, Seconds
 from lab import host as machine
 from lab.lifecycle import authority
 from lab.lifecycle.gc import gc
@@ -70,7 +71,10 @@ class GcRequest(Asked):
         bool, Field(description="Also images and templates of which nothing is made now.")
     ] = False
     age: Annotated[
-        float, Field(ge=0, le=10 * 366 * 86400, description="Of those: not used for so long.")
+        Seconds,
+        Field(
+            ge=0, le=10 * 366 * 86400, description=f"Of those: not used for so long, {IN_SECONDS}."
+        ),
     ] = 0.0
 
 
@@ -83,9 +87,9 @@ class GcReport(BaseModel):
 
 
 @router.post("/host/gc", operation_id="collectGarbage")
-async def collect(service: ServiceOf, _: Admin, asked: GcRequest) -> GcReport:
+async def collect(service: ServiceOf, caller: Admin, asked: GcRequest) -> GcReport:
     """Clear away what is left over; what expires and what its own jobs leave the service clears."""
-    return await service.sweeps.run(partial(_collect, service, asked))
+    return await service.sweeps.run(caller.token.id, partial(_collect, service, asked))
 
 
 def _collect(service: Service, asked: GcRequest) -> GcReport:

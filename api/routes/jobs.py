@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from starlette.concurrency import run_in_threadpool
 
-from api.answers import LONGEST_WAIT, WAIT_TEXT, ended
+from api.answers import Wait
 from api.auth import Reader, ServiceOf, User
 from api.models import Job, Page
 from lab.state.records import JobKind, JobState
@@ -44,14 +44,11 @@ async def get(
     service: ServiceOf,
     caller: Reader,
     job: Id,
-    wait: Annotated[
-        int,
-        Query(ge=0, le=LONGEST_WAIT, description=WAIT_TEXT),
-    ] = 0,
+    wait: Wait,
 ) -> Job:
     """A job."""
     await run_in_threadpool(caller.job, service, job)
-    return Job.of(await ended(service, job, wait))
+    return Job.of(await wait.ended(service, job))
 
 
 @router.post("/{job}/cancel", operation_id="cancelJob", status_code=202)

@@ -11,17 +11,18 @@ from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from api.admission import need_of
-from api.answers import LONGEST_WAIT, IfMatch, Key, Wait, check_match, etag, outcome
+from api.answers import IfMatch, Key, Wait, check_match, etag, outcome
 from api.auth import Caller, Reader, ServiceOf, User
 from api.bell import HOST
 from api.models import NAME, Job, Lab, LabPatch, LabRequest, Page, State
-from api.quota import check_quota
+from api.quota import Snapshots, check_quota, snapshots_of
 from api.service import Service
 from api.submit import new_job, submit
 from api.work import spec_of
 from lab.blueprints import blueprint
 from lab.errors import Conflict, Forbidden
 from lab.lifecycle import look
+from lab.spec import LabSpec
 from lab.state.records import JobRecord, LabRecord
 
 router = APIRouter(prefix="/v1/labs", tags=["labs"])
@@ -76,22 +77,11 @@ def list_labs(
 
 
 @router.get("/{name}", operation_id="getLab", response_model=Lab)
-async def get(
-    service: ServiceOf,
-    caller: Reader,
-    name: Name,
-    wait: Annotated[
-        int, Query(ge=0, le=LONGEST_WAIT, description="Answer once it is made, or after so long.")
-    ] = 0,
-) -> Response:
-    """A lab; its ETag changes with what can be changed of it."""
-    deadline = time.monotonic() + wait
-    with service.bell.listen(HOST) as ear:
-        while (left := deadline - time.monotonic()) > 0 and not service.stopping.is_set():
-            record = await run_in_threadpool(caller.lab, service, name)
-            if record.state != "creating":
-                break
-            await ear.wait(min(left, 1.0))
+async def get(service: ServiceOf, caller: Reader, name: Name, wait: Wait) -> Response:
+    """A lab; its ETag changes with what can be changed of it. ``wait``: until it is made."""
+    if wait.seconds:
+        find = partial(caller.lab, service, name)
+        await wait.until(service, HOST, find, lambda found: found.state != "creating", every=1.0)
     return await run_in_threadpool(_respond, service, caller, name)
 
 
@@ -172,6 +162,12 @@ def requested(service: Service, caller: Caller, asked: LabRequest) -> dict[str, 
     return request
 
 
+def counted(service: Service, caller: Caller, spec: LabSpec) -> Snapshots:
+    """The snapshots that count for the caller's quotas, if ``spec`` is limited by them."""
+    limited = caller.token.max_disk is not None or spec.snapshots.keep
+    return snapshots_of(service, caller.token.project) if limited else {}
+
+
 def submit_create(
     service: Service, caller: Caller, asked: LabRequest, key: str | None
 ) -> JobRecord:
@@ -179,10 +175,11 @@ def submit_create(
     request = requested(service, caller, asked)
     spec = spec_of(request)
     job = new_job(caller, "create", request, lab=spec.name, key=key)
+    taken = counted(service, caller, spec)
 
     def check() -> None:
         service.admission.check(need_of(spec))
-        check_quota(service.store, caller, spec)
+        check_quota(service, caller, spec, taken)
         if spec.name and service.store.labs.find(spec.name):
             raise Conflict(f"lab {spec.name} exists already", hint="another name, or DELETE it")
 
@@ -228,4 +225,4 @@ def _respond(service: Service, caller: Caller, name: str, *, status: int = 200) 
     headers = {} if record is None else {"ETag": etag(record)}
     if status == 201:
         headers["Location"] = f"/v1/labs/{name}"
-    return JSONResponse(lab.model_dump(), status_code=status, headers=headers)
+    return JSONResponse(lab.model_dump(mode="json"), status_code=status, headers=headers)

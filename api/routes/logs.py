@@ -58,20 +58,20 @@ async def logs(
     """The last lines of a node's log; as a stream also what comes after, until the node ends."""
     if sse.MEDIA_TYPE not in accept:
         return await service.programs.run(
-            partial(last_lines, service, caller, name, node, source, lines)
+            caller.token.id, partial(last_lines, service, caller, name, node, source, lines)
         )
     await run_in_threadpool(caller.lab, service, name)
-    service.followers.take()
+    service.followers.take(caller.token.id)
     try:
         found = await run_in_threadpool(_follow, service, name, node, source, lines)
     except BaseException:
-        service.followers.give_back()
+        service.followers.give_back(caller.token.id)
         raise
 
     def over() -> None:
         # Nobody is in it now: who is cancelled waits for the thread.
         found.close()  # type: ignore[attr-defined]
-        service.followers.give_back()
+        service.followers.give_back(caller.token.id)
 
     return sse.Streamed(_stream(service, found, partial(caller.valid, service)), over)
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from api.answers import Wait, outcome
+from api.answers import Wait, Waiter, outcome
 from api.auth import Caller, Reader, ServiceOf, User
 from api.models import NODE, Command, Job, Node, Output
 from api.routes.labs import Name
@@ -57,7 +57,8 @@ async def execute(
 ) -> Output:
     """Run a program in a node as root, if the service's settings allow it."""
     check_execute(service)
-    return await service.programs.run(partial(_execute, service, caller, name, node, asked))
+    run = partial(_execute, service, caller, name, node, asked)
+    return await service.programs.run(caller.token.id, run)
 
 
 @router.post(
@@ -89,7 +90,7 @@ def _execute(service: Service, caller: Caller, name: str, node: str, asked: Comm
 
 
 async def _power(
-    service: Service, caller: Caller, name: str, node: str, action: Action, wait: float
+    service: Service, caller: Caller, name: str, node: str, action: Action, wait: Waiter
 ) -> Response:
     job = await run_in_threadpool(submit_power, service, caller, name, node, action)
     return await outcome(service, job, wait, _done)
@@ -110,7 +111,7 @@ def submit_power(
 
 def _done(job: JobRecord) -> Response:
     headers = {"Location": f"/v1/labs/{job.lab}"}
-    return JSONResponse(Job.of(job).model_dump(), status_code=200, headers=headers)
+    return JSONResponse(Job.of(job).model_dump(mode="json"), status_code=200, headers=headers)
 
 
 def _nodes(service: Service, caller: Caller, name: str) -> list[Node]:

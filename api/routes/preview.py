@@ -11,7 +11,7 @@ from api.admission import need_of
 from api.auth import ServiceOf, User
 from api.models import LabRequest
 from api.quota import check_quota
-from api.routes.labs import requested
+from api.routes.labs import counted, requested
 from api.work import spec_of
 from lab.errors import HostUnfit
 from lab.lifecycle.preview import preview
@@ -26,9 +26,9 @@ class Preview(BaseModel):
     blueprint: Annotated[str, Field(examples=["pxc"])]
     engine: str
     nodes: int
-    memory: int
+    memory: Annotated[int, Field(description="Of a node, in bytes.")]
     cpus: int
-    disk: int
+    disk: Annotated[int, Field(description="Of a node, in bytes; 0: the image's.")]
     profile: str
     image: str
     image_there: Annotated[bool, Field(description="It need not be built.")]
@@ -45,7 +45,7 @@ def preview_lab(service: ServiceOf, caller: User, asked: LabRequest) -> Preview:
     spec = spec_of(requested(service, caller, asked))
     need = need_of(spec)
     service.admission.check(need)
-    check_quota(service.store, caller, spec)
+    check_quota(service, caller, spec, counted(service, caller, spec))
     with service.contexts.use() as ctx:
         found = preview(ctx, spec, cold=asked.cold)
     if lacks := service.admission.short(need):

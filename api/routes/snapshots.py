@@ -12,9 +12,11 @@ from starlette.concurrency import run_in_threadpool
 from api.answers import Key, Wait, outcome
 from api.auth import Caller, Reader, ServiceOf, User
 from api.models import NODE, Asked, Job
+from api.quota import check_snapshot, max_snapshots, snapshots_of
 from api.routes.labs import Name
 from api.service import Service
 from api.submit import new_job, submit
+from api.units import Time
 from lab import schedule
 from lab.lifecycle import look, snapshot
 from lab.lifecycle.views import SnapshotView
@@ -33,7 +35,7 @@ class Snapshot(BaseModel):
 
     label: Annotated[str, Field(examples=["before-upgrade.20261121t110000"])]
     name: Annotated[str, Field(examples=["before-upgrade"])]
-    at: float | None
+    at: Time | None
 
     @staticmethod
     def of(view: SnapshotView) -> Snapshot:
@@ -136,19 +138,21 @@ async def roll_back(
 def submit_take(
     service: Service, caller: Caller, name: str, asked: SnapshotRequest, key: str | None
 ) -> JobRecord:
-    """Have a snapshot taken; raises NotFound, InvalidSpec."""
+    """Have a snapshot taken; raises NotFound, InvalidSpec, LimitReached."""
     record = caller.lab(service, name)
     schedule.check_name(asked.name)
     request = {**asked.model_dump(), "created_at": record.created_at}
     job = new_job(caller, "snapshot", request, lab=name, project=record.project, key=key)
-    return submit(service, job)
+    limited = max_snapshots(service, caller) is not None or caller.token.max_disk is not None
+    taken = snapshots_of(service, record.project) if limited else {}
+    return submit(service, job, lambda: check_snapshot(service, caller, record, taken))
 
 
 def _taken(job: JobRecord) -> Response:
     taken = schedule.read(job.about.partition(":")[2])
     body = Snapshot(label=taken.label, name=taken.name, at=taken.at)
     headers = {"Location": f"/v1/labs/{job.lab}/snapshots"}
-    return JSONResponse(body.model_dump(), status_code=201, headers=headers)
+    return JSONResponse(body.model_dump(mode="json"), status_code=201, headers=headers)
 
 
 def submit_delete(service: Service, caller: Caller, name: str, label: str) -> JobRecord:
@@ -189,4 +193,4 @@ def submit_rollback(
 
 def _rolled_back(job: JobRecord) -> Response:
     headers = {"Location": f"/v1/labs/{job.lab}"}
-    return JSONResponse(Job.of(job).model_dump(), status_code=200, headers=headers)
+    return JSONResponse(Job.of(job).model_dump(mode="json"), status_code=200, headers=headers)

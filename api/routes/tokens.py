@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Response
 from api.auth import Admin, ServiceOf
 from api.models import MadeToken, Page, Token, TokenRequest
 from lab.lifecycle import token as tokens
-from lab.lifecycle.token import Quota
+from lab.lifecycle.token import UNLIMITED, Quota
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
 
@@ -19,7 +19,7 @@ Id = Annotated[str, Path(pattern=r"^[0-9a-f]{12}$")]
 @router.post("", operation_id="createToken", status_code=201)
 def create(service: ServiceOf, _: Admin, asked: TokenRequest, response: Response) -> MadeToken:
     """Make a token; its text is told here and never again."""
-    quota = Quota(asked.max_labs, asked.max_nodes, asked.max_memory, asked.max_ttl)
+    quota = Quota(**{name: getattr(asked, f"max_{name}") for name in vars(UNLIMITED)})
     made = tokens.create(
         service.store,
         asked.name,

@@ -9,7 +9,7 @@
     catalog    images and templates
     jobs       jobs, and the stream that keeps pages live
       visit    who asks, by session; what came from elsewhere is refused; errors as pages
-      sessions what a cookie stands for
+      sessions what a cookie stands for, at its place
       forms    what was typed, as the API's models
       steps    a job's events, as lines
       pages    templates into answers
@@ -24,6 +24,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from api.web import catalog, door, jobs, labs, nodes, snapshots
+from api.web.place import Placed
 from api.web.sessions import Sessions
 
 ROUTERS = (
@@ -39,5 +40,6 @@ ROUTERS = (
 def install(app: FastAPI) -> None:
     """Let ``app`` serve the page as well."""
     app.state.sessions = Sessions()
+    app.add_middleware(Placed)
     for router in ROUTERS:
         app.include_router(router)

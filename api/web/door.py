@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from api import problems
 from api.auth import identified
 from api.web import pages
+from api.web.place import new_place, place_of
 from api.web.sessions import LASTS
 from api.web.visit import COOKIE, Fields, PageRoute, same_origin, visitor
 from lab.errors import LabError
@@ -42,11 +43,13 @@ def sign_in(request: Request, fields: Fields) -> Response:
             request, "sign-in.html", status=told["status"], headers=headers, to=to, problem=told
         )
     sessions = request.app.state.sessions
-    sessions.end(request.cookies.get(COOKIE, ""))
-    response = pages.go(to)
+    sessions.end(place_of(request), request.cookies.get(COOKIE, ""))
+    place = new_place()
+    response = pages.go(place + to)
     response.set_cookie(
         COOKIE,
-        sessions.begin(caller.token.id),
+        sessions.begin(caller.token.id, place),
+        path=place,
         max_age=int(LASTS),
         httponly=True,
         samesite="strict",
@@ -60,9 +63,10 @@ def sign_out(request: Request) -> Response:
     """End the session; fine if there is none."""
     same_origin(request)
     request.state.caller = visitor(request)
-    request.app.state.sessions.end(request.cookies.get(COOKIE, ""))
+    place = place_of(request)
+    request.app.state.sessions.end(place, request.cookies.get(COOKIE, ""))
     response = pages.go("/sign-in")
-    response.delete_cookie(COOKIE)
+    response.delete_cookie(COOKIE, path=place or "/")
     return response
 
 

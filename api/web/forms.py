@@ -11,16 +11,12 @@ from pydantic import ValidationError
 from api.catalog import ImageRequest
 from api.models import Asked, LabPatch, LabRequest
 from api.routes.snapshots import RollbackRequest, SnapshotRequest
+from api.units import OURS
 from lab.errors import InvalidSpec
-from lab.spec import parse_duration, parse_size
 
 M = TypeVar("M", bound=Asked)
 
 _READ: Mapping[str, Callable[[str], Any]] = {
-    "memory": parse_size,
-    "disk": parse_size,
-    "ttl": parse_duration,
-    "idle": parse_duration,
     "protected": lambda text: text == "yes",
     "rebuild": lambda text: text == "yes",
 }
@@ -82,19 +78,11 @@ def lab_patch(fields: Mapping[str, str]) -> LabPatch:
 
 
 def _read(model: type[M], said: Mapping[str, str]) -> M:
-    asked: dict[str, Any] = {}
-    wrong: dict[str, str] = {}
-    for field, text in said.items():
-        try:
-            asked[field] = _READ.get(field, str)(text.strip())
-        except InvalidSpec as error:
-            wrong[field] = f"{error.what}; {error.hint}" if error.hint else error.what
+    asked = {field: _READ.get(field, str)(text.strip()) for field, text in said.items()}
     try:
-        made = model.model_validate(asked)
+        return model.model_validate(asked)
     except ValidationError as error:
+        wrong: dict[str, str] = {}
         for one in error.errors():
-            wrong.setdefault(str(one["loc"][0]), one["msg"])
+            wrong.setdefault(str(one["loc"][0]), one["msg"].removeprefix(OURS))
         raise Mistyped(wrong) from None
-    if wrong:
-        raise Mistyped(wrong)
-    return made

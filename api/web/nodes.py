@@ -57,7 +57,7 @@ async def logs(
     told, found = None, []
     try:
         wanted = partial(last_lines, service, caller, name, node, source, lines)
-        found = (await service.programs.run(wanted)).lines
+        found = (await service.programs.run(caller.token.id, wanted)).lines
     except NotFound:
         raise
     except LabError as error:  # such as: it does not run

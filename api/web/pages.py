@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from api import problems
+from api.web.place import place_of
 from lab.errors import LabError, NotFound
 from lab.spec import format_duration, format_size
 from lab.state.jobs import OPEN
@@ -88,6 +89,7 @@ def page(
     query = f"?{request.url.query}" if request.url.query else ""
     data.setdefault("at", request.url.path + query)
     text = _TEMPLATES.get_template(template).render(
+        base=place_of(request),
         caller=caller,
         may=caller is not None and caller.may("use"),
         admin=caller is not None and caller.may("admin"),

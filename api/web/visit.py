@@ -16,6 +16,7 @@ from api import problems
 from api.auth import Caller, service_of
 from api.logs import log
 from api.web import pages
+from api.web.place import place_of
 from lab.errors import Forbidden, InvalidSpec, LabError, NotFound, Unauthorized
 from lab.lifecycle.token import valid
 from lab.state.records import Scope
@@ -49,7 +50,8 @@ def same_origin(request: Request) -> None:
 
 def visitor(request: Request) -> Caller | None:
     """Whom the session of a request belongs to, as long as their token is valid."""
-    token = request.app.state.sessions.token_of(request.cookies.get(COOKIE, ""))
+    cookie = request.cookies.get(COOKIE, "")
+    token = request.app.state.sessions.token_of(place_of(request), cookie)
     record = service_of(request).store.tokens.find(token) if token else None
     return Caller(record) if record is not None and valid(record) else None
 

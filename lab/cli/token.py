@@ -32,6 +32,10 @@ class TokenView:
     max_labs: int | None
     max_nodes: int | None
     max_memory: int | None
+    max_cpus: int | None
+    max_disk: int | None
+    max_snapshots: int | None
+    max_templates: int | None
     max_ttl: float | None
 
 
@@ -69,6 +73,22 @@ def create(
         str,
         typer.Option("--max-memory", metavar="SIZE", show_default=False, help="Memory of these."),
     ] = "",
+    max_cpus: Annotated[str, _number("--max-cpus", "Processors of these.")] = "",
+    max_disk: Annotated[
+        str,
+        typer.Option(
+            "--max-disk",
+            metavar="SIZE",
+            show_default=False,
+            help="Disk that these and their snapshots may grow to.",
+        ),
+    ] = "",
+    max_snapshots: Annotated[
+        str, _number("--max-snapshots", "Snapshots of the project's labs.")
+    ] = "",
+    max_templates: Annotated[
+        str, _number("--max-templates", "Templates made for the project's labs.")
+    ] = "",
     max_ttl: Annotated[
         str,
         typer.Option("--max-ttl", metavar="TIME", show_default=False, help="The longest lease."),
@@ -85,6 +105,10 @@ def create(
         nodes=flags.whole("--max-nodes", max_nodes) if max_nodes else None,
         memory=flags.size("--max-memory", max_memory) if max_memory else None,
         ttl=flags.duration("--max-ttl", max_ttl) if max_ttl else None,
+        cpus=flags.whole("--max-cpus", max_cpus) if max_cpus else None,
+        disk=flags.size("--max-disk", max_disk) if max_disk else None,
+        snapshots=flags.whole("--max-snapshots", max_snapshots) if max_snapshots else None,
+        templates=flags.whole("--max-templates", max_templates) if max_templates else None,
     )
     lasts = flags.duration("--ttl", ttl) if ttl else None
     with app.tokens() as found:

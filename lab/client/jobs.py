@@ -15,6 +15,8 @@ from lab.wait import Deadline
 
 AT_ONCE = 30.0
 """Seconds that one request waits for a job before we ask again."""
+_LIMITED = 1.0
+"""Seconds between two questions while the service does not let us wait."""
 _LONG = 366 * 86400.0
 
 
@@ -57,7 +59,8 @@ class Jobs:
             pause = AT_ONCE
             if listener is not None:
                 pause = self._hear(job, so_far, listener, deadline)
-            found = self.get(job, wait=min(pause, deadline.left))
+            wait, asked = min(pause, deadline.left), time.monotonic()
+            found = self.get(job, wait=wait)
             if found.over:
                 if listener is not None and not so_far.ended:  # the stream broke before its end
                     self._hear(job, so_far, listener, deadline)
@@ -68,7 +71,9 @@ class Jobs:
                     f" {round(timeout or 0.0, 1):g} s",
                     details=[so_far.doing] if so_far.doing else [],
                 )
-            time.sleep(0.1)  # a stream that breaks at once, a service about to end
+            # A stream that breaks at once, a service about to end; or our token has too many waits.
+            limited = wait >= 1 and time.monotonic() - asked < 1
+            time.sleep(_LIMITED if limited else 0.1)
 
     def done(
         self,

@@ -31,16 +31,9 @@ class Tokens:
         quota: Quota = UNLIMITED,
     ) -> NewToken:
         """Make one that works at once, for ``ttl`` seconds or without end; raises InvalidSpec."""
-        body = {
-            "name": name,
-            "scope": scope,
-            "project": project,
-            "ttl": ttl,
-            "max_labs": quota.labs,
-            "max_nodes": quota.nodes,
-            "max_memory": quota.memory,
-            "max_ttl": quota.ttl,
-        }
+        # What is not limited is not said: an older service does not know all quotas.
+        limits = {name: value for name, value in quota.columns.items() if value is not None}
+        body = {"name": name, "scope": scope, "project": project, "ttl": ttl, **limits}
         made = read(self._wire.ask("POST", path_of("tokens"), body=body).body, _Made)
         return NewToken(_record(made.token), made.text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,7 +16,8 @@ import httpx
 
 from lab.client.answers import Told, read
 from lab.client.problem import MEDIA_TYPE, error_of
-from lab.errors import HostUnfit, LabError
+from lab.errors import HostUnfit, InvalidSpec, LabError
+from lab.spec import parse_time
 from lab.wait import Deadline, attempts
 
 _CONNECT = 10.0
@@ -222,9 +224,18 @@ def _refused(response: httpx.Response) -> LabError:
     return error_of(told, status=status, retry_after=seconds)
 
 
+def _timed(found: dict[str, Any]) -> dict[str, Any]:
+    """An object of JSON with its times (RFC 3339) as epoch seconds."""
+    for name, value in found.items():
+        if isinstance(value, str) and (name == "at" or name.endswith("_at")):
+            with contextlib.suppress(InvalidSpec):
+                found[name] = parse_time(value)
+    return found
+
+
 def _parsed(text: str | bytes) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_hook=_timed)
     except ValueError:
         raise LabError(
             "the answer is no JSON", hint="is there a service of ours at this URL?"

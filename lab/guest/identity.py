@@ -63,7 +63,7 @@ def make_ssh_key(comment: str = "lab") -> SshKey:
 
 
 def read_ssh_key(private: bytes, comment: str) -> SshKey:
-    """The key that was written as ``private``, in OpenSSH's format."""
+    """The key that was written as ``private``, in OpenSSH's format; raises ValueError."""
     key = load_ssh_private_key(private, password=None)
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
     return SshKey(private, f"{public} {comment}")

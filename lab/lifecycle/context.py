@@ -75,6 +75,7 @@ class Context:
     """The record, the seams, and whom to tell. Built by ``open_context``.
 
     ``sql`` asks a server through a published port, ``build`` makes an image from a recipe.
+    ``templates``: how many there may be that were made for the origin's project; None: no limit.
     """
 
     settings: Settings
@@ -85,6 +86,7 @@ class Context:
     sql: Sql
     build: Build
     origin: Origin = UNKNOWN
+    templates: int | None = None
 
     @property
     def home(self) -> Home:

@@ -26,7 +26,8 @@ def down(ctx: Context, name: str, *, force: bool = False) -> None:
         with ctx.progress.step("down", f"removing the lab {name}"):
             removed = forget(ctx, owner) if known or name in names(ctx) else []
         if not known and not removed:
-            hint = did_you_mean(name, names(ctx), otherwise="`lab ls` lists the labs")
+            others = names(ctx) if ctx.store.labs.suggests else []
+            hint = did_you_mean(name, others, otherwise="`lab ls` lists the labs")
             raise NotFound(f"there is no lab {name!r}", hint=hint)
 
 

@@ -55,7 +55,7 @@ _HOST = re.compile(r"^(\[127\.0\.0\.1\]:)(\d+)", re.MULTILINE)
 def prepare(ctx: Context, owner: Owner, nodes: Sequence[Node]) -> Prepared:
     """Fresh identities; the user's key and the hosts' public keys are written for ssh.
 
-    The user's key stays if the lab has one, and so do the keys of other hosts.
+    The user's key stays if the lab has one that can be read, and so do the keys of other hosts.
     """
     directory = ctx.home.private(owner)
     key, known = directory / "id_ed25519", directory / "known_hosts"
@@ -64,13 +64,20 @@ def prepare(ctx: Context, owner: Owner, nodes: Sequence[Node]) -> Prepared:
         node.name: identity.make_node_identity(authority.issue(signer, node.name, _names(node)))
         for node in nodes
     }
-    if key.exists():
-        login = identity.read_ssh_key(key.read_bytes(), f"lab {owner.name}")
-    else:
+    login = _kept_key(key, f"lab {owner.name}")
+    if login is None:
         login = identity.make_ssh_key(f"lab {owner.name}")
         _write(key, login.private)
     _write_hosts(known, {node: own[node.name].ssh_host.public for node in nodes})
     return login, own
+
+
+def _kept_key(path: Path, comment: str) -> identity.SshKey | None:
+    """The user's key, if it is there and was not lost with the host's power."""
+    try:
+        return identity.read_ssh_key(path.read_bytes(), comment) if path.exists() else None
+    except ValueError:
+        return None
 
 
 def _write_hosts(known: Path, keys: Mapping[Node, str]) -> None:
@@ -251,7 +258,9 @@ def rehearse(ctx: Context, nodes: Sequence[Node], *, timeout: float) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
+    new = path.with_name(f"{path.name}.new")
     with writing(path):
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.write(content)
+        new.replace(path)

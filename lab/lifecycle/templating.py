@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from lab.errors import Conflict, LabError
+from lab.errors import Conflict, LabError, LimitReached
 from lab.lifecycle import captured
 from lab.lifecycle.captured import Manifest
 from lab.lifecycle.context import Context
@@ -28,14 +28,37 @@ def base(name: str) -> str:
 def making(ctx: Context, name: str, image: Image, spec: LabSpec, *, warm: bool) -> Iterator[None]:
     """A template is made in the block, its lock held; nothing is left of it if that fails.
 
-    Before, those used least recently are removed if there are ``max_templates`` (``_evict``).
+    Before, those used least recently are removed if there are as many as may be (``_evict``).
+    Raises LimitReached.
     """
-    _evict(ctx)
-    ctx.store.templates.add(record_for(ctx, name, image, spec, warm=warm, began=time.time()))
+    if ctx.templates is not None:
+        _evict(ctx, _own(ctx), ctx.templates, f"those of the project {ctx.origin.project}")
+    _evict(ctx, ctx.store.templates.all(), ctx.settings.max_templates, "max_templates")
+    with ctx.store.transaction():
+        _check_quota(ctx)
+        ctx.store.templates.add(record_for(ctx, name, image, spec, warm=warm, began=time.time()))
     with Undo() as undo:
         undo.push(f"template {name}", lambda: discard(ctx, name))
         yield
         undo.keep()
+
+
+def _own(ctx: Context) -> list[TemplateRecord]:
+    """The templates that were made for the project that asks."""
+    there = ctx.store.templates.all()
+    return [one for one in there if one.project == ctx.origin.project and one.state != "broken"]
+
+
+def _check_quota(ctx: Context) -> None:
+    """Raise LimitReached if as many templates as may be were made for the project that asks."""
+    project, most = ctx.origin.project, ctx.templates
+    if most is not None and len(_own(ctx)) >= most:
+        raise LimitReached(
+            f"this lab needs a new template: {most} may be made for the project {project},"
+            " and labs use them all",
+            hint="ask for nodes, memory, CPUs, disk and profile as one of these labs has them,"
+            " or remove a lab",
+        )
 
 
 def finish(ctx: Context, manifest: Manifest, form_seconds: float) -> None:
@@ -72,20 +95,19 @@ def locked(ctx: Context, name: str) -> Iterator[None]:
         yield
 
 
-def _evict(ctx: Context) -> None:
-    """Remove templates, the least recently used first, until there may be one more.
+def _evict(ctx: Context, records: Sequence[TemplateRecord], most: int, which: str) -> None:
+    """Remove some of ``records``, the least recently used first, until less than ``most`` are left.
 
     Those that labs are clones of, or commands work with, stay: there may be more then.
     """
-    records = sorted(ctx.store.templates.all(), key=lambda record: record.used_at)
-    too_many = len(records) + 1 - ctx.settings.max_templates
-    for record in records:
+    too_many = len(records) + 1 - most
+    for record in sorted(records, key=lambda record: record.used_at):
         if too_many > 0:
             with suppress(LabError), locked(ctx, record.key):
                 if not labs_of(ctx, record.key):
                     discard(ctx, record.key)
                     text = f"removed the least recently used template {record.key}"
-                    ctx.progress.note("template", f"{text}: max_templates is reached")
+                    ctx.progress.note("template", f"{text}: the limit is {most} ({which})")
                     too_many -= 1
 
 
@@ -122,6 +144,7 @@ def record_for(
         profile=ctx.settings.profile_of(spec.profile).name,
         created_at=began,
         used_at=began,
+        project=ctx.origin.project,
     )
 
 

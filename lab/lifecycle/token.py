@@ -31,13 +31,22 @@ _NOBODY = hashlib.sha256(b"nobody's").hexdigest()
 class Quota:
     """What a project may have when a token asks for more; None: no limit.
 
-    ``memory`` in bytes, ``ttl`` in seconds.
+    ``memory`` and ``disk`` in bytes, ``ttl`` in seconds; ``templates``: those made for its labs.
     """
 
     labs: int | None = None
     nodes: int | None = None
     memory: int | None = None
     ttl: float | None = None
+    cpus: int | None = None
+    disk: int | None = None
+    snapshots: int | None = None
+    templates: int | None = None
+
+    @property
+    def columns(self) -> dict[str, float | None]:
+        """As the record and the API have it: ``max_labs`` and so on."""
+        return {f"max_{name}": value for name, value in vars(self).items()}
 
 
 UNLIMITED = Quota()
@@ -78,10 +87,7 @@ def create(
         project=project,
         created_at=now,
         expires_at=None if ttl is None else now + ttl,
-        max_labs=quota.labs,
-        max_nodes=quota.nodes,
-        max_memory=quota.memory,
-        max_ttl=quota.ttl,
+        **quota.columns,  # type: ignore[arg-type]
     )
     store.tokens.add(record)
     return NewToken(record, f"lab_{identity}_{secret}")
@@ -117,6 +123,7 @@ def revoke(store: Store, which: str) -> TokenRecord:
     record = chosen(store.tokens.all(), which)
     if record.revoked_at is None:
         store.tokens.update(record.id, revoked_at=time.time())
+        store.sync()
     return store.tokens.get(record.id)
 
 

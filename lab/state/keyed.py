@@ -30,6 +30,8 @@ class Keyed(Generic[R]):
         self._table = table
         self._record = record
         self._noun = noun
+        self.suggests = True
+        """Whether errors name what has a similar name: not to those who may not see all."""
         self._key: Column[str] = next(iter(table.primary_key.columns))
 
     def add(self, record: R) -> None:
@@ -86,6 +88,8 @@ class Keyed(Generic[R]):
         return connection.execute(select(self._key).where(self._key == name)).first() is not None
 
     def _unknown(self, connection: Connection, name: str) -> NotFound:
+        if not self.suggests:
+            return NotFound(f"there is no {self._noun} {name}")
         known: Sequence[str] = connection.execute(select(self._key)).scalars().all()
         otherwise = ""
         if self._noun == "lab":

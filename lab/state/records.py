@@ -145,7 +145,8 @@ class TemplateRecord:
 
     ``fingerprint``: of the hypervisor, for the RAM image; ``warm``: it has one that can be
     restored. ``why``: why it is broken, or why its RAM is no longer restored; else empty.
-    ``form_seconds`` and ``size`` are 0 until it is ready.
+    ``form_seconds`` and ``size`` are 0 until it is ready. ``project``: of the service,
+    for whose lab it was made; empty for others.
     """
 
     key: str
@@ -164,6 +165,7 @@ class TemplateRecord:
     form_seconds: float = 0.0
     profile: str = "balanced"
     why: str = ""
+    project: str = ""
 
 
 @dataclass(frozen=True)
@@ -200,8 +202,8 @@ class TokenRecord:
     """Who may use the service. ``hash``: SHA-256 of the secret, in hex.
 
     ``scope``: read, use or admin; each includes those before it, admin all projects. ``max_*``:
-    what the project may have when this token asks for more (labs, nodes, bytes of memory, seconds
-    of lease); None: no limit.
+    what the project may have when this token asks for more (labs, nodes, bytes of memory and disk,
+    processors, snapshots, templates made for it, seconds of lease); None: no limit.
     """
 
     id: str
@@ -216,6 +218,10 @@ class TokenRecord:
     max_nodes: int | None = None
     max_memory: int | None = None
     max_ttl: float | None = None
+    max_cpus: int | None = None
+    max_snapshots: int | None = None
+    max_templates: int | None = None
+    max_disk: int | None = None
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,7 @@ templates = Table(
     _seconds("form_seconds"),
     Column("profile", String, nullable=False, server_default="balanced"),
     Column("why", String, nullable=False, server_default=text("''")),
+    Column("project", String, nullable=False, server_default=text("''")),
     CheckConstraint("state IN ('building', 'ready', 'broken')", "state"),
 )
 
@@ -180,6 +181,10 @@ tokens = Table(
     Column("max_nodes", Integer),
     Column("max_memory", BigInteger),
     _seconds("max_ttl", nullable=True),
+    Column("max_cpus", Integer),
+    Column("max_snapshots", Integer),
+    Column("max_templates", Integer),
+    Column("max_disk", BigInteger),
     CheckConstraint("scope IN ('read', 'use', 'admin')", "scope"),
 )
 

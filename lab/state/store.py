@@ -54,6 +54,10 @@ class Store:
         """Close the connections; the next use opens new ones."""
         self._database.close()
 
+    def sync(self) -> None:
+        """Make what was stored survive a power loss, which may undo the last few changes else."""
+        self._database.sync()
+
     def __enter__(self) -> Store:
         return self
 

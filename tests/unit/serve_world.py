@@ -15,6 +15,7 @@ import uvicorn
 from httpx import Client, Response
 from lifecycle_world import World
 
+from api.connections import Connections
 from api.contexts import Opener
 from api.server import config, listen
 from api.service import Service
@@ -46,6 +47,7 @@ class Site:
     service: Service
     client: Client
     admin: str
+    connections: Connections
 
     def token(
         self,
@@ -98,22 +100,25 @@ def site(root: Path, opener: Opener = open_context, **changes: Any) -> Iterator[
     try:
         service.open()
         admin = tokens.create(service.store, "root", scope="admin", project="admin").text
-        with _listening(service) as url, Client(base_url=url, timeout=90.0) as client:
-            yield Site(service, client, admin)
+        with (
+            _listening(service) as (url, connections),
+            Client(base_url=url, timeout=90.0) as client,
+        ):
+            yield Site(service, client, admin, connections)
     finally:
         service.close()
 
 
 @contextmanager
-def _listening(service: Service) -> Iterator[str]:
-    """uvicorn in a thread, as the process has it; its URL."""
+def _listening(service: Service) -> Iterator[tuple[str, Connections]]:
+    """uvicorn in a thread, as the process has it; its URL, and who is connected."""
     socket = listen(service.settings.serve)
-    server = uvicorn.Server(config(service))
+    server = uvicorn.Server(config(service, socket.connections))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
     thread.start()
     try:
         scheme = "https" if service.settings.serve.tls_cert else "http"
-        yield f"{scheme}://127.0.0.1:{socket.getsockname()[1]}"
+        yield f"{scheme}://127.0.0.1:{socket.getsockname()[1]}", socket.connections
     finally:
         service.stop()
         server.should_exit = True

@@ -166,3 +166,21 @@ def test_keys_that_a_power_failure_took_are_replaced(world: World) -> None:
         assert known(ctx) == held_by_nodes(ctx)
         inside = ctx.hypervisor.inside(N2)
         assert all(inside.file(path) for path in lost)
+
+
+@pytest.mark.parametrize("left", [b"", b"-----BEGIN OPENSSH"])
+def test_a_login_key_that_the_host_lost_is_replaced(world: World, left: bytes) -> None:
+    """Protects a lab from a host whose power failed: its user's key may be an empty file."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        key = ctx.home.private(Owner("lab", "shop")) / "id_ed25519"
+        power.stop(ctx, "shop")
+        key.write_bytes(left)
+        assert power.start(ctx, "shop", timeout=20.0).state == "ready"
+        login = identity.read_ssh_key(key.read_bytes(), "lab shop")
+        assert isinstance(ctx.hypervisor, FakeHypervisor)
+        for guest in (N1, N2):
+            known_keys = ctx.hypervisor.inside(guest).file("/root/.ssh/authorized_keys").decode()
+            assert login.public.rsplit(" ", 2)[0] in known_keys
+        assert key.stat().st_mode & 0o777 == 0o600
+        assert not [path for path in key.parent.iterdir() if path.suffix == ".new"]

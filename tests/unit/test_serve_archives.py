@@ -56,7 +56,7 @@ def forget(here: Site) -> None:
 
 def until_free(here: Site) -> None:
     end = time.monotonic() + 10
-    while here.service.transfers.taken:
+    while here.service.transfers.taken():
         assert time.monotonic() < end, "a seat is not given back"
         time.sleep(0.02)
 

@@ -139,15 +139,22 @@ def test_guessing_is_slowed_down() -> None:
     """Protects from those who try tokens: an address that fails too often has to wait."""
     now = [0.0]
     logins = FailedLogins(3, clock=lambda: now[0])
-    for _ in range(3):
-        logins.check("a")
-        logins.failed("a")
+    assert [logins.failed("a") for _ in range(3)] == [True] * 3
     with pytest.raises(LimitReached) as caught:
-        logins.check("a")
+        logins.failed("a")
     assert caught.value.retry_after == 60.0
-    logins.check("b")
+    logins.failed("b")
     now[0] = 60.0
-    logins.check("a")
+    logins.failed("a")
+
+
+def test_wrong_tokens_are_noted_and_not_without_end() -> None:
+    """Protects the audit trail: many addresses do not fill it."""
+    now = [0.0]
+    logins = FailedLogins(3, clock=lambda: now[0])
+    assert sum(logins.failed(str(number)) for number in range(1000)) == 60
+    now[0] = 60.0
+    assert logins.failed("late")
 
 
 def test_metrics_count_what_happened(here: Site, theirs: dict[str, str]) -> None:

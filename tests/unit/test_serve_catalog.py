@@ -18,7 +18,7 @@ from lab.client import Client
 from lab.errors import Conflict, NotFound
 from lab.names import Owner
 from lab.progress import Event
-from lab.spec import LabSpec, NodeSize
+from lab.spec import LabSpec, NodeSize, parse_time
 from lab.state.records import JobRecord
 
 SHAPE = {"blueprint": "galera", "nodes": 2, "memory": MEMORY}
@@ -204,4 +204,6 @@ def test_a_rebuild_is_not_done_twice(tmp_path: Path) -> None:
         [record] = here.service.store.jobs.latest()
         with here.service.contexts.use() as ctx:
             assert build_image(ctx, Task(record, again=True)) == f"image:{first['key']}"
-            assert ctx.store.images.get(first["key"]).created_at == first["created_at"]
+            assert ctx.store.images.get(first["key"]).created_at == pytest.approx(
+                parse_time(first["created_at"]), abs=1e-6
+            )

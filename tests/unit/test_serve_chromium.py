@@ -159,7 +159,7 @@ def test_marked_text_stays_marked(browser: Browser, here: Serving) -> None:
         )
         marked = page.evaluate("() => getSelection().toString()")
         assert marked.startswith("127.0.0.1:")
-        with page.expect_response(lambda one: one.url == f"{here.url}/", timeout=LIVE):
+        with page.expect_response(lambda one: one.url == page.url, timeout=LIVE):
             make(here, "waits")
         expect(page.locator("#jobs")).to_contain_text("create waits", timeout=LIVE)
         assert page.evaluate("() => getSelection().toString()") == marked
@@ -216,7 +216,8 @@ def test_wrong_tokens_and_reading_ones(browser: Browser, here: Serving) -> None:
         expect(buttons).to_have_text(["Sign out"])
         expect(page.get_by_text("connection strings")).to_have_count(0)
         refused = page.evaluate(
-            "async () => (await fetch('/labs/seen/delete', {method: 'POST'})).status"
+            "async () => (await fetch(document.querySelector('main').dataset.base"
+            " + '/labs/seen/delete', {method: 'POST'})).status"
         )
         assert refused == 403
     here.ask("DELETE", "/v1/labs/seen?wait=20")

@@ -19,6 +19,7 @@ from serve_world import BODY, Site, site
 from api.service import Service
 from lab.cli import main
 from lab.errors import NotReady
+from lab.spec import parse_time
 from lab.state.records import JobRecord
 
 KEPT = {**BODY, "name": "shop", "ttl": 3600, "keep_failed": True}
@@ -74,7 +75,7 @@ def test_it_can_be_looked_at_and_removed(
     found = here.ask("GET", "/v1/labs/galera").json()
     assert (found["state"], found["project"]) == ("failed", "shop")
     assert [node["state"] for node in found["nodes"]] == ["running", "running"]
-    assert found["expires_at"] == pytest.approx(time.time() + 3600, abs=30)
+    assert parse_time(found["expires_at"]) == pytest.approx(time.time() + 3600, abs=30)
     [job, *_] = here.ask("GET", "/v1/jobs").json()["items"]
     assert (job["state"], job["lab"], job["id"]) == ("failed", "galera", found["job"])
     assert main(("logs", "galera", "--source", "console")) == 0

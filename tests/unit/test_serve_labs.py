@@ -12,6 +12,7 @@ from serve_world import BODY, MEMORY, Site, settings_of, site
 
 from api.service import Service
 from lab.errors import Busy
+from lab.spec import parse_time
 from lab.wait import Deadline, until
 
 
@@ -33,7 +34,7 @@ def test_a_lab_is_made_shown_and_removed(here: Site) -> None:
     lab = here.ask("GET", "/v1/labs/line").json()
     assert lab["state"] == "ready"
     assert lab["connection"]["dsn"].startswith("mysql://lab:")
-    assert 3500 < lab["expires_at"] - time.time() <= 3600  # the default lease
+    assert 3500 < parse_time(lab["expires_at"]) - time.time() <= 3600  # the default lease
     assert "line" in [one["name"] for one in here.ask("GET", "/v1/labs").json()["items"]]
 
     assert here.ask("DELETE", "/v1/labs/line?wait=30").status_code == 204
@@ -137,7 +138,7 @@ def test_a_change_tells_of_what_it_changes(here: Site) -> None:
     tag = here.ask("GET", "/v1/labs/change").headers["etag"]
     changed = here.ask("PATCH", "/v1/labs/change", {"protected": True, "ttl": 7200}, If_Match=tag)
     assert (changed.status_code, changed.json()["protected"]) == (200, True)
-    assert changed.json()["expires_at"] > time.time() + 7000
+    assert parse_time(changed.json()["expires_at"]) > time.time() + 7000
     late = here.ask("PATCH", "/v1/labs/change", {"protected": False}, If_Match=tag)
     assert late.status_code == 412
     assert here.ask("DELETE", "/v1/labs/change", If_Match=tag).status_code == 412
@@ -154,7 +155,8 @@ def test_leases_end(here: Site) -> None:
     here.make("alive", heartbeat=10)
     store = here.service.store
     store.labs.update("alive", expires_at=time.time() + 0.3)
-    assert here.ask("POST", "/v1/labs/alive/heartbeat").json()["expires_at"] > time.time() + 9
+    beat = here.ask("POST", "/v1/labs/alive/heartbeat").json()
+    assert parse_time(beat["expires_at"]) > time.time() + 9
     store.labs.update("short", expires_at=time.time() - 1)
     here.until_gone("short")
     for name in ("long", "alive"):

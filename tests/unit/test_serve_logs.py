@@ -58,8 +58,8 @@ def test_each_line_comes_when_it_is_written(here: Site, client: Client) -> None:
             with console(here).open("a") as file:
                 file.write(f"{text}\n")
             assert next(found) == text
-        assert here.service.followers.taken == 1
-    until(lambda: here.service.followers.taken == 0)
+        assert here.service.followers.taken() == 1
+    until(lambda: here.service.followers.taken() == 0)
 
 
 def test_who_leaves_ends_what_runs_for_him(
@@ -73,7 +73,7 @@ def test_who_leaves_ends_what_runs_for_him(
         process = int(pid.read_text())
         os.kill(process, 0)
     until(lambda: not Path(f"/proc/{process}").exists())
-    assert here.service.followers.taken == 0
+    assert here.service.followers.taken() == 0
 
 
 def test_what_ends_it_is_told(
@@ -110,7 +110,7 @@ def test_a_console_ends_with_its_lab(here: Site, client: Client) -> None:
     next(found)
     here.ask("DELETE", "/v1/labs/shop?wait=20")
     list(found)  # it ends
-    until(lambda: here.service.followers.taken == 0)
+    until(lambda: here.service.followers.taken() == 0)
 
 
 def test_not_too_many_at_once(here: Site, client: Client) -> None:
@@ -138,4 +138,4 @@ def test_the_command_line(here: Site) -> None:
         assert process.stdout.readline() == "later\n"
         process.terminate()
     assert process.returncode == 130
-    until(lambda: here.service.followers.taken == 0)
+    until(lambda: here.service.followers.taken() == 0)

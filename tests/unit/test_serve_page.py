@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fastapi.routing import APIRoute
 from httpx import Response
-from page_visit import OURS, visit
+from page_visit import OURS, PLACE, place_of, visit
 from serve_world import Site, site
 
 from api import web
@@ -52,14 +52,17 @@ def scope_of(route: APIRoute) -> str:
 def test_no_page_is_shown_without_a_session(here: Site, theirs: dict[str, str]) -> None:
     """Protects everything: no, wrong, ended, expired and revoked sessions open nothing."""
     with visit(here, here.token("revoked", scope="admin")) as client:
-        revoked = client.cookies[COOKIE]
+        revoked = place_of(client), client.cookies[COOKIE]
         tokens.revoke(here.service.store, "revoked")
     with visit(here) as client:
-        ended = client.cookies[COOKIE]
+        ended = place_of(client), client.cookies[COOKIE]
         assert client.post("/sign-out").headers["location"] == "/sign-in"
     with visit(here, here.token("brief", scope="admin", lasts=1.0)) as client:
-        expired = client.cookies[COOKIE]
+        expired = place_of(client), client.cookies[COOKIE]
         time.sleep(1.0)
+    with visit(here) as client:
+        place, valid = place_of(client), client.cookies[COOKIE]
+    elsewhere = f"/~{'x' * 22}"
     assert len(routes()) > 12
     for method, route in routes():
         assert not route.include_in_schema
@@ -68,12 +71,17 @@ def test_no_page_is_shown_without_a_session(here: Site, theirs: dict[str, str]) 
             assert here.client.request(method, where, headers=OURS).status_code < 404
             continue
         assert scope_of(route) in ("read", "use", "admin"), where
-        for cookie in ("", "x", revoked, ended, expired, here.admin):
+        for at, cookie in (
+            *(("", one) for one in ("", "x", valid, here.admin)),
+            *((place, one) for one in ("", "x", revoked[1])),
+            (elsewhere, valid),
+            *(revoked, ended, expired),
+        ):
             headers = {**OURS, "Cookie": f"{COOKIE}={cookie}"}
-            answer = here.client.request(method, where, headers=headers)
+            answer = here.client.request(method, at + where, headers=headers)
             if method == "GET":
                 assert answer.status_code == 303, where
-                assert answer.headers["location"].startswith("/sign-in")
+                assert answer.headers["location"].startswith(f"{at}/sign-in")
             else:
                 assert answer.status_code == 401, where
 
@@ -91,7 +99,9 @@ def test_a_token_that_may_look_can_only_look(here: Site, theirs: dict[str, str])
             page = client.get(path).text
             assert "theirs" in page
             assert password not in page
-            assert "/labs" not in [part.split('"')[0] for part in page.split('action="')[1:]]
+            assert f"{place_of(client)}/labs" not in [
+                part.split('"')[0] for part in page.split('action="')[1:]
+            ]
             assert "/delete" not in page
     with visit(here) as client:
         assert password in client.get("/labs/theirs").text
@@ -147,9 +157,11 @@ def test_a_session_is_not_its_token(here: Site) -> None:
         assert cookie not in here.admin
         assert here.admin.split("_", 2)[2] not in cookie
     answer = here.client.post("/sign-in", data={"token": here.admin}, headers=OURS)
-    said = {part.strip().lower() for part in answer.headers["set-cookie"].split(";")}
-    assert {"httponly", "samesite=strict", "path=/", f"max-age={LASTS:.0f}"} <= said
-    assert "secure" not in said  # it came without TLS
+    place = answer.headers["location"].removesuffix("/")
+    assert PLACE.fullmatch(place)
+    said = {part.strip() for part in answer.headers["set-cookie"].split(";")}
+    assert {"HttpOnly", "SameSite=strict", f"Path={place}", f"Max-Age={LASTS:.0f}"} <= said
+    assert "Secure" not in said  # it came without TLS
     assert here.client.get("/v1/labs", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code == 401
     here.client.cookies.clear()
 
@@ -158,13 +170,25 @@ def test_sessions_end() -> None:
     """Protects who left a browser open: sessions end by time and by signing out."""
     now = [0.0]
     sessions = Sessions(clock=lambda: now[0])
-    first, second = sessions.begin("t1"), sessions.begin("t1")
+    first, second = sessions.begin("t1", "/~a"), sessions.begin("t1", "/~b")
     assert first != second
-    sessions.end(first)
-    assert (sessions.token_of(first), sessions.token_of(second)) == (None, "t1")
-    assert sessions.token_of("") is None
+    sessions.end("/~a", first)
+    assert (sessions.token_of("/~a", first), sessions.token_of("/~b", second)) == (None, "t1")
+    assert sessions.token_of("/~b", "") is None
+    assert sessions.token_of("", second) is None
+    assert sessions.token_of("/~a", second) is None
     now[0] = LASTS
-    assert sessions.token_of(second) is None
+    assert sessions.token_of("/~b", second) is None
+
+
+def test_a_token_has_so_many_sessions() -> None:
+    """Protects who is signed in from a token that signs in again and again: it ends its own."""
+    sessions = Sessions()
+    other = sessions.begin("other", "/~o")
+    own = [sessions.begin("t1", "/~p") for _ in range(101)]
+    assert sessions.token_of("/~o", other) == "other"
+    assert sessions.token_of("/~p", own[0]) is None
+    assert [sessions.token_of("/~p", one) for one in own[1:]] == ["t1"] * 100
 
 
 @pytest.mark.parametrize("path", ["/live", "/v1/events"])
@@ -205,22 +229,24 @@ def test_signing_in_leads_on_and_only_here(here: Site) -> None:
         data = {"token": here.admin, "to": to}
         return here.client.post("/sign-in", data=data, headers=OURS)
 
-    assert lead("/jobs?after=x").headers["location"] == "/jobs?after=x"
+    assert PLACE.sub("", lead("/jobs?after=x").headers["location"], count=1) == "/jobs?after=x"
     for to in ("//evil.example", "https://evil.example/", "/\\evil.example", "evil", "/\n/x", ""):
-        assert lead(to).headers["location"] == "/", to
+        at = lead(to).headers["location"]
+        assert (at[:2], PLACE.sub("", at, count=1)) == ("/~", "/"), to
     here.client.cookies.clear()
 
 
 def test_links_from_elsewhere_work(here: Site) -> None:
     """Protects who follows a link in a chat: the browser asks again, as if from here."""
     with visit(here) as client:
-        cookie = client.cookies[COOKIE]
+        place, cookie = place_of(client), client.cookies[COOKIE]
     elsewhere = {"Sec-Fetch-Site": "cross-site"}
     first = here.client.get("/jobs?after=", headers=elsewhere)  # Strict: without the cookie
     assert first.status_code == 200
     assert '<meta http-equiv="refresh" content="0">' in first.text
     assert "Latest" not in first.text
-    again = here.client.get("/jobs?after=", headers={**OURS, "Cookie": f"{COOKIE}={cookie}"})
+    sent = {**OURS, "Cookie": f"{COOKIE}={cookie}"}
+    again = here.client.get(f"{place}/jobs?after=", headers=sent)
     assert "<h1>Jobs</h1>" in again.text
     assert here.client.get("/jobs", headers=OURS).status_code == 303
 
@@ -235,9 +261,11 @@ def test_guessing_is_slowed_down_on_the_page_too(tmp_path: Path) -> None:
             assert "www-authenticate" not in answer.headers
             assert "lab_x" not in answer.text
         assert here.client.get("/v1/labs", headers={"Authorization": "Bearer x"}).status_code == 401
-        refused = here.client.post("/sign-in", data={"token": here.admin}, headers=OURS)
+        refused = here.client.post("/sign-in", data={"token": "lab_x"}, headers=OURS)
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) > 0
+        right = here.client.post("/sign-in", data={"token": here.admin}, headers=OURS)
+        assert right.status_code == 303
 
 
 def test_the_page_can_be_turned_off(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from page_visit import OURS, visit
+from page_visit import OURS, place_of, visit
 from serve_world import Site, site
 
 from api.models import Event
@@ -19,6 +19,7 @@ from api.web.steps import lines
 from lab.names import EVERYWHERE
 from lab.run import run
 from lab.servefile import Serve
+from lab.spec import parse_time
 
 ROOT = Path(__file__).parents[2]
 WEB = ROOT / "api" / "web"
@@ -44,14 +45,15 @@ def test_the_way_of_a_lab(here: Site) -> None:
         assert again.headers["location"] == job
         assert here.ask("GET", f"/v1{job}?wait=30").json()["state"] == "succeeded"
         page = client.get(job).text
-        assert 'href="/labs/shop"' in page
+        assert f'href="{place_of(client)}/labs/shop"' in page
         assert "personalise" in page
         lab = here.ask("GET", "/v1/labs/shop").json()
         page = unescape(client.get("/labs/shop").text)
         for text in (lab["connection"]["dsn"], lab["connection"]["password"], "127.0.0.1:"):
             assert text in page
         assert client.post("/labs/shop/change", data={"ttl": "3h"}).status_code == 303
-        assert here.ask("GET", "/v1/labs/shop").json()["expires_at"] > lab["expires_at"] + 9000
+        later = parse_time(here.ask("GET", "/v1/labs/shop").json()["expires_at"])
+        assert later > parse_time(lab["expires_at"]) + 9000
         assert client.post("/labs/shop/change", data={"protected": "yes"}).status_code == 303
         refused = client.post("/labs/shop/delete")
         assert refused.status_code == 409
@@ -80,7 +82,7 @@ def test_errors_stand_beside_what_was_typed(here: Site) -> None:
         assert page.count('aria-invalid="true"') == 3
         assert "ttl: 'soon' is not a duration; write durations like 30m" in page
         assert "Hint: change what is marked" in page
-        assert 'data-at="/"' in page  # where it goes on from
+        assert f'data-at="{place_of(client)}/"' in page  # where it goes on from
         long = client.post("/labs", data={**FORM, "ttl": "30d"})
         assert (long.status_code, "a lease has at most" in long.text) == (403, True)
         here.make("taken")

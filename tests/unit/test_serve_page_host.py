@@ -7,7 +7,7 @@ from html import unescape
 
 import pytest
 from httpx import Client
-from page_visit import visit
+from page_visit import place_of, visit
 from serve_world import Site, site
 
 from lab.lifecycle.snapshot import snapshots
@@ -39,16 +39,16 @@ def test_the_way_of_an_image(here: Site) -> None:
         assert "There are no images." in client.get("/images").text
         page = done(here, client, "/images", recipe="mariadb", key="k1")
         assert "build-image mariadb-" in page
-        assert 'href="/images"' in page
+        assert f'href="{place_of(client)}/images"' in page
         # Sent twice, as by a second click: the same job.
         client.post("/images", data={"recipe": "mariadb", "key": "k1"})
         assert len(here.ask("GET", "/v1/jobs?kind=build-image").json()["items"]) == 1
         key = here.ask("GET", "/v1/images").json()[0]["key"]
         page = client.get("/images").text
-        assert f'action="/images/{key}/delete"' in page
+        assert f'action="{place_of(client)}/images/{key}/delete"' in page
         here.make("uses", nodes=1)
         page = unescape(client.get("/images").text)
-        assert f'action="/images/{key}/delete"' not in page
+        assert f'action="{place_of(client)}/images/{key}/delete"' not in page
         assert "these go first" in page
         refused = client.post(f"/images/{key}/delete")
         assert refused.status_code == 409
@@ -78,9 +78,9 @@ def test_the_way_of_a_snapshot(here: Site) -> None:
     with visit(here, here.token("ci", project="shop")) as client:
         assert client.get("/labs/shop/snapshots").status_code == 404  # another project's
     with visit(here) as client:
-        assert 'href="/labs/shop/snapshots"' in client.get("/labs/shop").text
+        assert f'href="{place_of(client)}/labs/shop/snapshots"' in client.get("/labs/shop").text
         page = done(here, client, "/labs/shop/snapshots", name="before-upgrade", key="k2")
-        assert 'href="/labs/shop/snapshots"' in page
+        assert f'href="{place_of(client)}/labs/shop/snapshots"' in page
         client.post("/labs/shop/snapshots", data={"name": "before-upgrade", "key": "k2"})
         label = labels(here, "shop")[-1]
         assert sum(one.startswith("before-upgrade.") for one in labels(here, "shop")) == 1
@@ -106,7 +106,9 @@ def test_who_may_only_look_sees_no_forms(here: Site) -> None:
         with visit(here, token) as client:
             for path in ("/images", "/templates", "/labs/seen/snapshots"):
                 page = client.get(path).text
-                actions = {part.split('"')[0] for part in page.split('action="')[1:]}
+                found = {part.split('"')[0] for part in page.split('action="')[1:]}
+                actions = {one.removeprefix(place_of(client)) for one in found}
+                assert "/sign-out" in actions
                 shown = {one for one in actions - {"/sign-out"} if one.startswith(path)}
                 assert bool(shown) == (path in forms), (scope, path)
                 assert "looks-" in page

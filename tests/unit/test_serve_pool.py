@@ -22,6 +22,7 @@ from lab.lifecycle.down import down
 from lab.lifecycle.look import labs as look_at_labs
 from lab.lifecycle.sql import Account
 from lab.lifecycle.up import up
+from lab.spec import parse_time
 
 CLAIMS = 24
 
@@ -77,8 +78,8 @@ def test_a_claimed_lab_is_whole_and_ones_own(here: Site) -> None:
     old = before[lab["name"]]
     assert (lab["state"], lab["project"], lab["owner"]) == ("ready", "shop", "claimer")
     assert (lab["protected"], lab["heartbeat"], lab["snapshots"]) == (True, 60, "hourly:2")
-    assert 590 < lab["expires_at"] - time.time() <= 600
-    assert lab["created_at"] > old.created_at
+    assert 590 < parse_time(lab["expires_at"]) - time.time() <= 600
+    assert parse_time(lab["created_at"]) > old.created_at
     # Nobody has seen the password: it is in no event, and no answer had the lab.
     password = lab["connection"]["password"]
     assert password == old.password

@@ -83,14 +83,16 @@ def test_requests_have_limits(env: dict[str, str]) -> None:
         assert (large.status_code, large.json()["type"]) == (413, "urn:lab:error:too-large")
         url = urlsplit(found.url)
         with socket.create_connection((url.hostname, url.port or 0), timeout=10) as slow:
-            slow.sendall(b"POST /v1/labs HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+            head = f"POST /v1/labs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {found.token}\r\n"
+            slow.sendall(f"{head}Content-Length: 9\r\n\r\n{{".encode())
             assert b" 408 " in slow.recv(200)
+        wrong = {"Authorization": "Bearer x"}
         for _ in range(3):
-            assert httpx.get(f"{found.url}/v1/labs", headers={"Authorization": "Bearer x"},
-                             timeout=10).status_code == 401  # fmt: skip
-        late = found.ask("GET", "/v1/labs")
+            assert httpx.get(f"{found.url}/v1/labs", headers=wrong, timeout=10).status_code == 401
+        late = httpx.get(f"{found.url}/v1/labs", headers=wrong, timeout=10)
         assert late.status_code == 429
         assert 0 < int(late.headers["retry-after"]) <= 60
+        assert found.ask("GET", "/v1/labs").status_code == 200
         assert httpx.get(f"{found.url}/readyz", timeout=10).status_code == 200
 
 

@@ -11,7 +11,7 @@ from httpx import Client as Http
 from page_visit import visit
 from serve_world import MEMORY, Site, site
 
-from api.seats import Shares
+from api.seats import Seats
 from lab.client import Client
 from lab.errors import LimitReached
 from lab.progress import Event
@@ -94,16 +94,18 @@ def test_the_client_goes_on_without_a_stream(here: Site) -> None:
     until_taken(here, token, 0)
 
 
-def test_shares_are_for_each() -> None:
-    """Protects the count: what is given back can be taken again, and is nobody else's."""
-    shares = Shares(2, "streams are open")
-    shares.take("one")
-    shares.take("one")
-    shares.take("other")
-    with pytest.raises(LimitReached, match="2 streams are open already"):
-        shares.take("one")
-    shares.give_back("one")
-    shares.take("one")
+def test_seats_are_for_each_and_for_all() -> None:
+    """Protects the count: what is given back can be taken again, and one cannot take all."""
+    seats = Seats(2, "streams are open", 3)
+    seats.take("one")
+    seats.take("one")
+    with pytest.raises(LimitReached, match="2 streams are open for this token already"):
+        seats.take("one")
+    seats.take("other")
+    with pytest.raises(LimitReached, match="3 streams are open already"):
+        seats.take("other")
+    seats.give_back("one")
+    seats.take("one")
     for who in ("one", "one", "other"):
-        shares.give_back(who)
-    assert (shares.taken("one"), shares.taken("other")) == (0, 0)
+        seats.give_back(who)
+    assert (seats.taken("one"), seats.taken("other"), seats.taken()) == (0, 0, 0)

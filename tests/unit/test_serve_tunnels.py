@@ -62,7 +62,7 @@ def tunnel(here: Site, token: str = "", kind: str = "ssh", node: str = "n1") -> 
 
 def until_free(here: Site) -> None:
     end = time.monotonic() + 10
-    while here.service.tunnels.taken:
+    while here.service.tunnels.taken():
         assert time.monotonic() < end, "a seat is not given back"
         time.sleep(0.02)
 
@@ -202,7 +202,7 @@ def test_a_silent_tunnel_ends(here: Site, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_there_are_so_many_seats(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects the service from one who opens tunnels without end."""
-    monkeypatch.setattr(here.service.tunnels, "most", 1)
+    monkeypatch.setattr(here.service.tunnels, "in_all", 1)
     with tunnel(here, kind="console"), pytest.raises(LimitReached) as refused:
         tunnel(here, kind="console")
     assert refused.value.retry_after == 10.0

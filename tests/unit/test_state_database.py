@@ -43,6 +43,18 @@ def test_it_is_in_wal_mode_and_keeps_foreign_keys(home: Home) -> None:
         assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
 
 
+def test_what_is_synced_is_there_whether_or_not_there_is_a_journal(home: Home) -> None:
+    """Protects the revoking of tokens from an error of its own, also just after a checkpoint."""
+    with Store(home) as store:
+        store.resources.intend(PXC, "guest", "h")
+        assert Path(f"{home.root}/state.db-wal").exists()
+        store.sync()
+    assert not Path(f"{home.root}/state.db-wal").exists()
+    with Store(home) as store:
+        store.sync()
+        assert len(store.resources.of(PXC)) == 2
+
+
 def test_an_existing_state_opens_without_alembic(home: Home) -> None:
     """Every command pays for what is imported here."""
     code = (

@@ -101,7 +101,7 @@ function soon() {
 // Only pages that are seen hold a connection: a browser has few of them for a service.
 function listen() {
   if (document.hidden || stream || over) return;
-  stream = new EventSource("/live");
+  stream = new EventSource(`${main.dataset.base}/live`);
   stream.onopen = soon; // what happened meanwhile
   stream.onmessage = soon;
   stream.onerror = () => {
@@ -138,6 +138,7 @@ for (const part of document.querySelectorAll("[data-live]")) {
   if (part.matches("pre")) part.scrollTop = part.scrollHeight;
 }
 enable(document);
+localStorage.setItem("place", main.dataset.base); // for enter.js
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-copy]");
   if (button) copy(button);

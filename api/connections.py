@@ -1,0 +1,184 @@
+"""Connections on which nothing is being answered: there are so many, and none waits for ever.
+
+Who has too many loses the oldest; nobody is refused. So those behind one address, as a proxy, a NAT
+or the loopback, do not shut each other out: a request that arrives in one piece is answered before
+its connection is the oldest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+_STRANGERS = 256
+_KNOWN = 512
+
+Peer = tuple[str, int]
+"""Address and port of the other end."""
+
+
+class Quiet:
+    """At most ``most`` connections; one more closes the oldest of the address that has the most.
+
+    Those that are closed by others may stay in it: they are the oldest soon. For use in the
+    service's loop only.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._by: dict[str, dict[Peer, Callable[[], object]]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by.values()))
+
+    def __contains__(self, peer: Peer) -> bool:
+        return peer in self._by.get(_network(peer[0]), {})
+
+    def add(self, peer: Peer, close: Callable[[], object]) -> None:
+        """Nothing is being answered there from now on."""
+        self.remove(peer)
+        self._by.setdefault(_network(peer[0]), {})[peer] = close
+        if len(self) > self.most:
+            most = max(self._by.values(), key=len)
+            oldest = next(iter(most))
+            shut = most[oldest]
+            self.remove(oldest)
+            shut()
+
+    def close_by(self, peer: Peer, close: Callable[[], object]) -> bool:
+        """Have a connection closed by something else; False if it was closed already."""
+        if peer not in self:
+            return False
+        self._by[_network(peer[0])][peer] = close
+        return True
+
+    def remove(self, peer: Peer) -> None:
+        """Something is being answered there, or it is closed; fine if it is not known."""
+        network = _network(peer[0])
+        found = self._by.get(network, {})
+        found.pop(peer, None)
+        if not found:
+            self._by.pop(network, None)
+
+
+def _network(address: str) -> str:
+    """``address``, or all that one who has this one of IPv6 usually has."""
+    if ":" not in address:
+        return address
+    return str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False))
+
+
+class Connections:
+    """All quiet connections: of strangers, and of those whose last request had a valid token."""
+
+    def __init__(self) -> None:
+        self.strangers = Quiet(_STRANGERS)
+        self.known = Quiet(_KNOWN)
+
+
+class Listening(socket.socket):
+    """A socket that listens. Each connection is quiet from the first, also before TLS is agreed."""
+
+    connections: Connections
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """See ``socket.accept``."""
+        connection, peer = super().accept()
+        self.connections.strangers.add(peer[:2], partial(_shut, connection))
+        return connection, peer
+
+
+def _shut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # closed already
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Patient(H11Protocol):
+    """HTTP/1.1 whose connections are counted, and on which the head of a request has a time limit.
+
+    uvicorn has one between two requests, but none for the head of one. ``patience``: its seconds;
+    ``all``: where it counts.
+    """
+
+    patience: float
+    all: Connections
+    _late: asyncio.TimerHandle | None = None
+    _quiet: Quiet | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._quiet = self.all.strangers
+        if self.client is None or not self._quiet.close_by(self.client, transport.abort):
+            transport.abort()
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+        self._settle()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._settle()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._settle()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._settle()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._move(None)
+        super().handle_websocket_upgrade(event)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        self._move(None)
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._unwatch()  # all of the head is here
+        elif self._late is None:
+            self._late = self.loop.call_later(self.patience, self.transport.close)
+
+    def _unwatch(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _settle(self) -> None:
+        """Say whether something is being answered: for strangers, if they send and read all."""
+        if self.transport.is_closing() or self not in self.connections:
+            return  # a WebSocket has it now
+        known = self.cycle is not None and self.scope["state"].get("caller") is not None
+        asked = self.cycle is not None and not self.cycle.response_complete
+        stalls = self.conn.their_state is h11.SEND_BODY or self.flow.write_paused
+        if asked and (known or not stalls):
+            self._move(None)
+        else:
+            self._move(self.all.known if known else self.all.strangers)
+
+    def _move(self, quiet: Quiet | None) -> None:
+        if quiet is self._quiet or self.client is None:
+            return
+        if self._quiet is not None:
+            self._quiet.remove(self.client)
+        if quiet is not None:
+            quiet.add(self.client, self.transport.abort)
+        self._quiet = quiet
+
+
+def protocol(patience: float, connections: Connections) -> type[H11Protocol]:
+    """``_Patient`` with these settings, as uvicorn makes protocols."""
+    return type("Protocol", (_Patient,), {"patience": patience, "all": connections})

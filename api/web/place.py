@@ -1,0 +1,57 @@
+"""The place of a session: the part of its addresses that only its pages know.
+
+Browsers send a cookie to every port of a host, and what answers at a node's port is up to who has
+root in it. So the cookie of a session has a path that nobody can guess (RFC 6265, 5.1.4): another
+port gets it only with a request below that path, which no page elsewhere knows: ours send other
+origins no Referer.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_PLACED = re.compile(r"(/~[A-Za-z0-9_-]{22})(/.*)", re.DOTALL)
+
+
+def new_place() -> str:
+    """A place that nobody knows, as the start of a path."""
+    return f"/~{secrets.token_urlsafe(16)}"
+
+
+def place_of(request: HTTPConnection) -> str:
+    """Where the browser is: the place of its session, empty if it is at none."""
+    return str(getattr(request.state, "place", ""))
+
+
+class Placed:
+    """Wraps the application, which knows its paths without places; redirects keep the place."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        match = _PLACED.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        if match is None:
+            await self._app(scope, receive, send)
+            return
+        place = match[1]
+
+        async def kept(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [_kept(place.encode(), *header) for header in message["headers"]]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        raw = scope["raw_path"][len(place) :]
+        scope["state"]["place"] = place
+        await self._app({**scope, "path": match[2], "raw_path": raw}, receive, kept)
+
+
+def _kept(place: bytes, name: bytes, value: bytes) -> tuple[bytes, bytes]:
+    inside = name == b"location" and value.startswith(b"/") and not value.startswith(b"/~")
+    return name, place + value if inside else value
