@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dbos import DBOS
@@ -36,6 +37,7 @@ class Sweeper:
         self._rotated = 0.0
         self._tried: dict[str, float] = {}
         self._wall, self._passed = time.time(), _passed()
+        self._known: dict[str, Mapping[str, float | None]] = {}
 
     def sweep(self) -> None:
         """Look once."""
@@ -46,7 +48,9 @@ class Sweeper:
         jobs = service.store.jobs.open()
         going = {job.lab for job in jobs if job.kind in ENDS}
         making = {job.id for job in jobs if job.kind in ("create", "fill")}
-        for lab in service.store.labs.all():
+        labs = service.store.labs.all()
+        self._known = {lab.name: _times(lab) for lab in labs}
+        for lab in labs:
             if lab.expires_at is None or lab.name in going or lab.job in making:
                 continue
             with alone("sweeper", lab.name):
@@ -63,23 +67,32 @@ class Sweeper:
             self.prune(now - service.settings.serve.keep_jobs)
 
     def _follow_time(self) -> None:
-        """Move the ends of leases with a clock that was set: they last as long as they were to."""
+        """Move the ends of leases with a clock that was set: they last as long as they were to.
+
+        Not what was written since then, nor the leases of labs that are not ready: they begin then.
+        """
         wall, passed = time.time(), _passed()
         jump = (wall - self._wall) - (passed - self._passed)
+        if abs(jump) >= _JUMP:
+            log.error("the clock was set: leases are moved with it", extra={"seconds": round(jump)})
+            store = self._service.store
+            with store.transaction():
+                for lab in store.labs.all():
+                    if lab.state != "creating" and (moved := self._moved(lab, jump, wall)):
+                        store.labs.update(lab.name, **moved)
         self._wall, self._passed = wall, passed
-        if abs(jump) < _JUMP:
-            return
-        log.error("the clock was set: leases are moved with it", extra={"seconds": round(jump)})
-        store = self._service.store
-        with store.transaction():
-            for lab in store.labs.all():
-                moved = {
-                    field: at + jump
-                    for field in ("expires_at", "active_at")
-                    if (at := getattr(lab, field)) is not None
-                }
-                if moved:
-                    store.labs.update(lab.name, **moved)
+
+    def _moved(self, lab: LabRecord, jump: float, now: float) -> dict[str, float]:
+        """The times of a lab that were written before the clock was set, as it tells them now.
+
+        These are what the last look found, and after a step forward, what lies in the past.
+        """
+        known = self._known.get(lab.name, {})
+        return {
+            field: at + jump
+            for field, at in _times(lab).items()
+            if at is not None and (at == known.get(field) or (jump > 0 and at <= now))
+        }
 
     def _warning(self, lab: LabRecord) -> float:
         """How long before the end of its lease it is told, seconds: not between two heartbeats."""
@@ -141,6 +154,11 @@ class Sweeper:
         webhooks.prune(before - self._service.settings.serve.warn_before)
         store.events.prune(before)
         store.audit.prune(before)
+
+
+def _times(lab: LabRecord) -> Mapping[str, float | None]:
+    """The times of a lab on which the end of its leases depends."""
+    return {"expires_at": lab.expires_at, "active_at": lab.active_at}
 
 
 def _passed() -> float:

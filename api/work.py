@@ -24,6 +24,8 @@ from lab.wait import Deadline, until
 
 _PATIENCE = 5.0
 """Seconds that what is done with a lab has to end when the lab is to go."""
+_COPYING = 60.0
+"""Seconds that it has after its guests were ended: it may be copying a disk."""
 _REMAINS = "left by a job that was cut"
 
 
@@ -120,7 +122,7 @@ def delete(ctx: Context, task: Task) -> str:
         return name
     force = bool(task.asked["force"])
     if there is not None and there.state != "creating" and (force or not there.protected):
-        _end_others(ctx, there)
+        _end_others(ctx, there, lambda: True)
     try:
         down(ctx, name, force=force)
     except NotFound:
@@ -131,34 +133,43 @@ def delete(ctx: Context, task: Task) -> str:
 
 def expire(ctx: Context, task: Task) -> str:
     """Remove a lab if its lease is over still; raises Conflict if that cannot be done now."""
-    there = ctx.store.labs.find(task.job.lab)
-    if there is not None and there.expires_at is not None and there.expires_at <= time.time():
-        _end_others(ctx, there)
+    name = task.job.lab
+    there = ctx.store.labs.find(name)
+    if there is not None and _is_over(there):
+        _end_others(ctx, there, lambda: _is_over(ctx.store.labs.find(name)))
     report = gc.perform(ctx, [(Owner("lab", task.job.lab), "expired")])
     if report.left:
         raise Conflict(report.left[0])
     return task.job.lab
 
 
-def _end_others(ctx: Context, lab: LabRecord) -> None:
+def _is_over(lab: LabRecord | None) -> bool:
+    """Whether a lease has ended. That of a lab that is being made begins anew when it is ready."""
+    if lab is None or lab.expires_at is None or lab.state == "creating":
+        return False
+    return lab.expires_at <= time.time()
+
+
+def _end_others(ctx: Context, lab: LabRecord, wanted: Callable[[], bool]) -> None:
     """End what else is done with a lab that is to go, whatever its guests do.
 
-    Jobs are cancelled; what does not end by that, or is a command, ends with the guests.
+    Jobs are cancelled; what does not end by that, or is a command, ends with the guests. These
+    are ended only if that is ``wanted`` still: a lease may have been extended meanwhile.
     """
     for other in ctx.store.jobs.open():
         if other.lab == lab.name and other.kind not in ENDS:
             ctx.store.jobs.update(other.id, cancel=True)
-    if not _until_free(ctx, lab.name):
+    if not _until_free(ctx, lab.name, _PATIENCE) and wanted():
         owner = str(Owner("lab", lab.name))
         there = ctx.hypervisor.guests().values()
         ours = [guest.name for guest in there if guest.tags.get("owner") == owner]
         each(lambda guest: ctx.hypervisor.stop(guest, force=True), ours)
-        _until_free(ctx, lab.name)
+        _until_free(ctx, lab.name, _COPYING)
 
 
-def _until_free(ctx: Context, name: str) -> bool:
+def _until_free(ctx: Context, name: str, seconds: float) -> bool:
     """Whether nobody works on a lab any more, soon."""
-    free = until(lambda: not held(ctx.home, "lab", name) or None, Deadline.after(_PATIENCE))
+    free = until(lambda: not held(ctx.home, "lab", name) or None, Deadline.after(seconds))
     return free is not None
 
 

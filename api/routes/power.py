@@ -9,13 +9,14 @@ from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
+from api import problems
 from api.answers import Wait, Waiter, outcome
 from api.auth import Caller, Reader, ServiceOf, User
 from api.models import NODE, Command, Job, Node, Output
 from api.routes.labs import Name
 from api.service import Service
 from api.submit import new_job, submit
-from lab.errors import Forbidden, NotFound
+from lab.errors import CommandFailed, Forbidden, NotFound
 from lab.lifecycle import inside, look
 from lab.state.records import JobRecord
 
@@ -51,14 +52,20 @@ def get_node(service: ServiceOf, caller: Reader, name: Name, node: NodeName) -> 
     raise NotFound(f"the lab {name} has no node {node}")
 
 
-@router.post("/nodes/{node}/exec", operation_id="execute")
+@router.post("/nodes/{node}/exec", operation_id="execute", response_model=Output)
 async def execute(
     service: ServiceOf, caller: User, name: Name, node: NodeName, asked: Command
-) -> Output:
-    """Run a program in a node as root, if the service's settings allow it."""
+) -> Output | Response:
+    """Run a program in a node as root, if the service's settings allow it.
+
+    A program that fails is told as the problem command-failed, with the status 422.
+    """
     check_execute(service)
     run = partial(_execute, service, caller, name, node, asked)
-    return await service.programs.run(caller.token.id, run)
+    try:
+        return await service.programs.run(caller.token.id, run)
+    except CommandFailed as error:
+        return problems.respond({**problems.problem(error), "status": 422})  # no fault of ours
 
 
 @router.post(

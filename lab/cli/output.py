@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import Literal
@@ -39,7 +40,7 @@ def emit(
         text = "".join(f"{name}\n" for name in names())
     else:
         text = table()
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() and how != "json":  # which escapes them
         text = harmless(text)
     try:
         sys.stdout.write(text)
@@ -55,7 +56,9 @@ def as_json(data: object) -> str:
     import msgspec
 
     plain = msgspec.json.encode(data, enc_hook=str)
-    return msgspec.json.format(plain, indent=2).decode() + "\n"
+    text = msgspec.json.format(plain, indent=2).decode() + "\n"
+    # As JSON escapes the other control characters: some command a terminal (ECMA-48, 8-bit C1).
+    return re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def as_yaml(data: object) -> str:

@@ -69,7 +69,7 @@ def until_back(
         if deadline.passed:
             raise not_ready(ctx, nodes, missing)
         rescue.look()
-        if time.monotonic() - rescue.answering >= pace.boot:
+        if time.monotonic() - max(rescue.answering, rescue.since) >= pace.boot:
             booted()
 
 

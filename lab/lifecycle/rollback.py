@@ -47,7 +47,8 @@ def rollback(
             raise Conflict(f"the lab {name} is {record.state}")
         nodes = nodes_of(ctx, name) if node is None else (node_of(ctx, name, node),)
         label = find(ctx, name, to).label
-        if label != ORIGIN:  # going back to that frees space
+        # Going back to the origin frees space; what was begun must come to its end.
+        if label != ORIGIN and not unfinished.exists(ctx, name):
             space, floor = ctx.storage.space(), ctx.settings.space_floor
             host.check_space(space.free, floor, ctx.home.root, what="a rollback")
         unfinished.begin(ctx, name, label, node)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 
 from lab import host, schedule
-from lab.errors import Conflict, LabError, NotFound
+from lab.errors import Conflict, Interrupted, LabError, NotFound
 from lab.lifecycle import unfinished
 from lab.lifecycle.context import Context
 from lab.lifecycle.identify import set_clocks
@@ -73,10 +72,9 @@ def rotate(ctx: Context, name: str, *, take_due: bool = True) -> list[str]:
         if record is None or record.state not in ("ready", "stopped"):
             return []
         due = _due(ctx, record) if take_due else []
+        too_many = _drop_excess(ctx, record)  # first: there may be too little space for another
         taken = [_take(ctx, name, kind).label for kind in due]
-        too_many = _too_many(ctx, record)
-        for label in too_many:
-            _drop(ctx, name, label)
+        too_many += _drop_excess(ctx, record)
         return [f"took {name}@{t}" for t in taken] + [f"removed {name}@{t}" for t in too_many]
 
 
@@ -98,6 +96,13 @@ def _too_many(ctx: Context, record: LabRecord) -> list[str]:
     """The labels of those that are not kept."""
     wanted, found = schedule.parse(record.snapshots), there(ctx, record.name)
     return [*schedule.excess(wanted, found), *_torn(ctx, record.name)]
+
+
+def _drop_excess(ctx: Context, record: LabRecord) -> list[str]:
+    labels = _too_many(ctx, record)
+    for label in labels:
+        _drop(ctx, record.name, label)
+    return labels
 
 
 def find(ctx: Context, name: str, wanted: str) -> Taken:
@@ -160,8 +165,12 @@ def _still(
         there_ = ctx.hypervisor.guests()
         ctx.hypervisor.resume([guest for guest in running if guest in there_])
     # Their clocks stood still meanwhile, each time a little.
-    with suppress(LabError):
+    try:
         set_clocks(ctx, [node for node in nodes_of(ctx, name) if node.guest in running])
+    except Interrupted:
+        raise
+    except LabError as error:
+        ctx.progress.note("clock", f"the clocks of {name} were not corrected: {error.what}")
     return made
 
 

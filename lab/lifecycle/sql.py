@@ -34,6 +34,8 @@ it that it can be found; a server could ask for these instead."""
 _MOST = 1 << 20
 """Bytes of all that a server sends, unless the user asked: the answers to our questions are less
 than a hundredth of that."""
+_REASON = 1024
+"""Characters of a reason that are kept."""
 _READ = 64
 """Bytes that each part of a packet counts as, beside its own: what keeping it takes."""
 
@@ -160,7 +162,10 @@ def _context(ca: str, changed: int, *, verify: bool) -> ssl.SSLContext:
 
 
 def _text(error: Exception) -> str:
-    return str(error.args[1] if len(error.args) > 1 else error)[:1024]
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return f"{error}"[:_REASON] + "; `lab stop` and `lab start` give nodes new certificates"
+    told = isinstance(error, pymysql.err.MySQLError) and len(error.args) > 1
+    return str(error.args[1] if told else error)[:_REASON]
 
 
 def _code(error: Exception) -> int:

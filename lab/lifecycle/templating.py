@@ -28,12 +28,8 @@ def base(name: str) -> str:
 def making(ctx: Context, name: str, image: Image, spec: LabSpec, *, warm: bool) -> Iterator[None]:
     """A template is made in the block, its lock held; nothing is left of it if that fails.
 
-    Before, those used least recently are removed if there are as many as may be (``_evict``).
-    Raises LimitReached.
+    Raises LimitReached if labs use as many as may be made for the project that asks.
     """
-    if ctx.templates is not None:
-        _evict(ctx, _own(ctx), ctx.templates, f"those of the project {ctx.origin.project}")
-    _evict(ctx, ctx.store.templates.all(), ctx.settings.max_templates, "max_templates")
     with ctx.store.transaction():
         _check_quota(ctx)
         ctx.store.templates.add(record_for(ctx, name, image, spec, warm=warm, began=time.time()))
@@ -50,9 +46,13 @@ def _own(ctx: Context) -> list[TemplateRecord]:
 
 
 def _check_quota(ctx: Context) -> None:
-    """Raise LimitReached if as many templates as may be were made for the project that asks."""
+    """Raise LimitReached if the project that asks uses as many templates as it may have.
+
+    Those that no lab uses make room when another is there (``finish``).
+    """
     project, most = ctx.origin.project, ctx.templates
-    if most is not None and len(_own(ctx)) >= most:
+    own = [one for one in _own(ctx) if one.state == "building" or labs_of(ctx, one.key)]
+    if most is not None and len(own) >= most:
         raise LimitReached(
             f"this lab needs a new template: {most} may be made for the project {project},"
             " and labs use them all",
@@ -62,13 +62,21 @@ def _check_quota(ctx: Context) -> None:
 
 
 def finish(ctx: Context, manifest: Manifest, form_seconds: float) -> None:
-    """All is in place: the manifest comes last, and makes it a template."""
+    """All is in place: the manifest comes last, and makes it a template.
+
+    Others, used least recently, are removed if there are more than may be (``_evict``).
+    """
     name = manifest.key
     captured.write(ctx.home.manifest(name), manifest)
     _only_files_are_left(ctx, Owner("template", name))
     ctx.store.templates.update(
         name, state="ready", form_seconds=form_seconds, size=size_of(ctx, name)
     )
+    if ctx.templates is not None:
+        own = [one for one in _own(ctx) if one.key != name]
+        _evict(ctx, own, ctx.templates - 1, f"those of the project {ctx.origin.project}")
+    others = [one for one in ctx.store.templates.all() if one.key != name]
+    _evict(ctx, others, ctx.settings.max_templates - 1, "max_templates")
 
 
 def discard(ctx: Context, name: str) -> None:
@@ -96,19 +104,23 @@ def locked(ctx: Context, name: str) -> Iterator[None]:
 
 
 def _evict(ctx: Context, records: Sequence[TemplateRecord], most: int, which: str) -> None:
-    """Remove some of ``records``, the least recently used first, until less than ``most`` are left.
+    """Remove some of ``records``, the least recently used first, until ``most`` are left.
 
     Those that labs are clones of, or commands work with, stay: there may be more then.
     """
-    too_many = len(records) + 1 - most
+    too_many = len(records) - most
     for record in sorted(records, key=lambda record: record.used_at):
-        if too_many > 0:
-            with suppress(LabError), locked(ctx, record.key):
-                if not labs_of(ctx, record.key):
-                    discard(ctx, record.key)
-                    text = f"removed the least recently used template {record.key}"
-                    ctx.progress.note("template", f"{text}: the limit is {most} ({which})")
-                    too_many -= 1
+        if too_many <= 0:
+            return
+        with suppress(LabError), locked(ctx, record.key):
+            now = ctx.store.templates.find(record.key)
+            if now is None:
+                too_many -= 1  # another command removed it
+            elif now.used_at == record.used_at and not labs_of(ctx, record.key):
+                discard(ctx, record.key)
+                text = f"removed the least recently used template {record.key}"
+                ctx.progress.note("template", f"{text}: the limit is {most + 1} ({which})")
+                too_many -= 1
 
 
 def vacant(ctx: Context, key: str) -> str:

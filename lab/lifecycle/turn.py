@@ -26,8 +26,9 @@ from lab.wait import Deadline, attempts
 PATIENCE = 1800.0
 """Seconds that the first in a queue waits for a slot: another may have to form its cluster."""
 
-LONGEST = 180.0
-"""Seconds after which a lab that is not ready gives its slot back: to boot takes less. Whoever is
+LONGEST = 300.0
+"""Seconds after which a lab that is not ready gives its slot back: to boot takes less, also where
+guests are emulated. Whoever is
 root in a node decides whether it ever gets ready, and others are not to wait for that."""
 
 REPORT_AFTER = 3.0

@@ -144,7 +144,7 @@ def _lease(spec: LabSpec, record: LabRecord) -> dict[str, float]:
 
 def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
     if cold:
-        with made_of(ctx, job.plan, job.spec, nullcontext) as (image, _), turn(ctx):
+        with made_of(ctx, job.plan, job.spec, nullcontext) as (image, _), turn(ctx, longest=None):
             _retried(ctx, job, lambda: _cold(ctx, job, image))
         return
     # A new template is formed once, then its disks boot: a third would fail like the second.
@@ -160,7 +160,7 @@ def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
 def _from_template(ctx: Context, job: _Job, refused: Callable[[Context, str, str], None]) -> bool:
     """Clone the lab from its template; False if RAM was not restored: ``refused`` records why."""
     source = template.source(ctx, job.plan, job.spec, job.timeout)
-    with source as (image, manifest), turn(ctx, warm=manifest.warm):
+    with source as (image, manifest), turn(ctx, warm=manifest.warm, longest=None):
         try:
             made = _retried(ctx, job, lambda: _clone(ctx, job, image, manifest))
         except RestoreFailed as error:

@@ -43,10 +43,12 @@ def read(handle: int, parts: list[tuple[int, int]], chunk: int) -> Iterator[tupl
 def copy(source: Path, target: Path, *, floor: int = 0) -> None:
     """Copy ``source`` to the new file ``target``, sharing blocks where the file system can.
 
-    Raises FileExistsError; OSError with ENOSPC before anything is written if it can't fit with
-    ``floor`` bytes left, so that a copy does not take the last bytes from running guests.
+    Its owner alone may read and write it. Raises FileExistsError; OSError with ENOSPC before
+    anything is written if it can't fit with ``floor`` bytes left, so that a copy does not take the
+    last bytes from running guests.
     """
-    with source.open("rb") as reader, target.open("xb") as writer:
+    handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as writer, source.open("rb") as reader:
         if _reflink(reader.fileno(), writer.fileno()):
             return
         status = os.fstatvfs(writer.fileno())

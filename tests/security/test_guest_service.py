@@ -23,6 +23,7 @@ from lab.lifecycle.context import Context, open_context
 from lab.lifecycle.rescue import Pace
 from lab.lifecycle.up import up
 from lab.lifecycle.wait import wait
+from lab.locks import lock
 from lab.progress import Progress
 from lab.settings import Settings
 from lab.wait import Deadline, until
@@ -163,6 +164,34 @@ def test_leases_do_not_end_because_the_clock_was_set(short: Path) -> None:
         sweeper._wall -= 60  # a correction
         sweeper.sweep()
         assert labs.get("long").expires_at == pytest.approx(before, abs=5)
+        sweeper._wall += 86400  # as if it had been set back by a day, and a sign of life came since
+        labs.update("long", expires_at=time.time() + 600)
+        sweeper.sweep()
+        assert labs.get("long").expires_at == pytest.approx(time.time() + 600, abs=5)
+
+
+@pytest.mark.parametrize("why", ["extended", "made"])
+def test_guests_of_a_lab_whose_lease_goes_on_are_not_ended(short: Path, why: str) -> None:
+    """Protects who extends a lease at the last moment, and a long `lab up` with a short lease."""
+    with site(short) as here:
+        here.make("mine", ttl=3600)
+        store = here.service.store
+
+        def job() -> str:
+            there = here.ask("GET", "/v1/jobs?kind=expire&lab=mine").json()["items"]
+            return str(there[0]["id"]) if there else ""
+
+        with here.service.contexts.use() as ctx, lock(ctx.home, "lab", "mine"):
+            state = "creating" if why == "made" else "ready"
+            store.labs.update("mine", state=state, expires_at=time.time())
+            found = until(lambda: job() or None, Deadline.after(10))
+            if why == "extended":
+                store.labs.update("mine", expires_at=time.time() + 600)
+            ended = here.ask("GET", f"/v1/jobs/{found}?wait=20").json()
+            assert ended["state"] in ("failed", "succeeded"), ended
+            store.labs.update("mine", state="ready", expires_at=time.time() + 600)
+            assert ctx.hypervisor.guests()
+        assert here.ask("GET", "/v1/labs/mine").json()["state"] == "ready"
 
 
 def free_slot(ctx: Context) -> bool | None:

@@ -204,6 +204,20 @@ def test_gc_takes_what_is_due_and_rotates(world: World) -> None:
         down(ctx, "shop")
 
 
+def test_what_is_too_many_goes_though_nothing_more_can_be_taken(world: World) -> None:
+    """Protects a full disk: schedules free space there."""
+    with world.open() as opened:
+        up(opened, replace(named("shop"), snapshots=schedule.parse("hourly:2")))
+        volumes = snapshot.volumes_of(opened, "shop")
+        for hours in (5, 4, 3):
+            opened.storage.snapshot(volumes, schedule.label("hourly", time.time() - hours * 3600))
+        floor = opened.storage.space().free + (1 << 30)
+        ctx = replace(opened, settings=replace(opened.settings, space_floor=floor))
+        with pytest.raises(HostUnfit):
+            snapshot.rotate(ctx, "shop")
+        assert labels(ctx).count("hourly") == 2
+
+
 def test_what_a_cut_removal_left_goes(ctx: Context) -> None:
     taken = snapshot.take(ctx, "shop", "mine")
     first, *_ = snapshot.volumes_of(ctx, "shop")

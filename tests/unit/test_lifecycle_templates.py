@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from lifecycle_world import SPEC, World, make_template, named
 
-from lab.errors import Conflict, HostUnfit, NotFound
+from lab.errors import Conflict, HostUnfit, LimitReached, NotFound
 from lab.hypervisor import Capabilities
 from lab.hypervisor.fake import FakeHypervisor
 from lab.lifecycle import captured, image, power, template
-from lab.lifecycle.context import Context
+from lab.lifecycle.context import Context, Origin
 from lab.lifecycle.down import down
 from lab.lifecycle.gc import gc
 from lab.lifecycle.look import lab
@@ -292,6 +292,24 @@ def test_the_least_recently_used_template_makes_room(world: World) -> None:
         assert not ctx.home.template(second).exists()
         assert not [v for v in ctx.storage.volumes() if v.name.owner.name == second]
     assert any(f"least recently used template {second}" in note for note in world.notes)
+
+
+def test_a_project_at_its_limit_takes_no_template_of_others(world: World) -> None:
+    """Protects others: what is refused removes nothing. Its own unused one makes room."""
+    with world.open() as opened:
+        others = _of(opened, 1)
+        limited = replace(opened.settings, max_templates=2)
+        ctx = replace(opened, settings=limited, origin=Origin(project="p"), templates=1)
+        up(ctx, named("shop2", nodes=2))
+        with pytest.raises(LimitReached, match="labs use them all"):
+            up(ctx, named("shop3", nodes=3))
+        assert {view.nodes for view in template.templates(ctx)} == {1, 2}
+        up(ctx, named("again2", nodes=2))
+        for name in ("shop2", "again2"):
+            down(ctx, name)
+        up(ctx, named("shop3", nodes=3))
+        assert {view.nodes for view in template.templates(ctx)} == {1, 3}
+        assert others in {view.key for view in template.templates(ctx)}
 
 
 def test_templates_of_labs_stay_however_many_there_are(world: World) -> None:
