@@ -100,6 +100,16 @@ def scope_of(route: APIRoute) -> str:
     return found[0].scope if found else ""
 
 
+_LIMITS = {
+    "ge": "minimum",
+    "le": "maximum",
+    "gt": "exclusiveMinimum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
+"""Limits of pydantic, and what JSON Schema calls them."""
+
+
 def document(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI document: with the scope of each operation, and its errors as they are."""
     if app.openapi_schema:
@@ -115,8 +125,30 @@ def document(app: FastAPI) -> dict[str, Any]:
         if isinstance(route, APIRoute) and route.include_in_schema:
             for method in route.methods or ():
                 _describe(found["paths"][route.path_format][method.lower()], scope_of(route))
+    _limit(found)
     app.openapi_schema = found
     return found
+
+
+def _limit(part: object) -> None:
+    """Move limits that pydantic puts beside alternatives to the number among these.
+
+    With the words of JSON Schema; it ignores others.
+    """
+    if isinstance(part, list):
+        for one in part:
+            _limit(one)
+    if not isinstance(part, dict):
+        return
+    if isinstance(part.get("anyOf"), list):
+        for word, keyword in _LIMITS.items():
+            if word in part:
+                limit = part.pop(word)
+                for one in part["anyOf"]:
+                    if one.get("type") in ("integer", "number"):
+                        one[keyword] = limit
+    for one in part.values():
+        _limit(one)
 
 
 def _describe(operation: dict[str, Any], scope: str) -> None:

@@ -20,6 +20,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _STRANGERS = 256
 _KNOWN = 512
+BACKLOG = 512
+"""Connections that wait to be accepted."""
+AT_ONCE = 32
+"""Connections that are accepted before what came by those before is read: far less than may be
+quiet, so that none is closed whose request has arrived."""
 
 Peer = tuple[str, int]
 """Address and port of the other end."""
@@ -73,6 +78,8 @@ def _network(address: str) -> str:
     """``address``, or all that one who has this one of IPv6 usually has."""
     if ":" not in address:
         return address
+    if mapped := ipaddress.IPv6Address(address.partition("%")[0]).ipv4_mapped:
+        return str(mapped)
     return str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False))
 
 
@@ -88,6 +95,10 @@ class Listening(socket.socket):
     """A socket that listens. Each connection is quiet from the first, also before TLS is agreed."""
 
     connections: Connections
+
+    def listen(self, backlog: int = BACKLOG) -> None:
+        """See ``socket.listen``; the server asks for less, as it accepts so many at once."""
+        super().listen(max(backlog, BACKLOG))
 
     def accept(self) -> tuple[socket.socket, Any]:
         """See ``socket.accept``."""
@@ -111,6 +122,7 @@ class _Patient(H11Protocol):
     patience: float
     all: Connections
     _late: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
     _quiet: Quiet | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -131,10 +143,13 @@ class _Patient(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self._abort_later()
         self._settle()
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        if not self.transport.is_closing():
+            self._read_again()
         self._settle()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
@@ -143,6 +158,7 @@ class _Patient(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
+        self._read_again()
         self._move(None)
         super().connection_lost(exc)
 
@@ -157,10 +173,24 @@ class _Patient(H11Protocol):
             self._late.cancel()
             self._late = None
 
+    def _abort_later(self) -> None:
+        """End the connection unless its other end reads on soon, whoever that is."""
+        if self._unread is None:
+            self._unread = self.loop.call_later(self.patience, self.transport.abort)
+
+    def _read_again(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
     def _settle(self) -> None:
         """Say whether something is being answered: for strangers, if they send and read all."""
-        if self.transport.is_closing() or self not in self.connections:
-            return  # a WebSocket has it now
+        if self not in self.connections:
+            return  # a WebSocket has it now, or it is closed
+        if self.transport.is_closing():  # once all is read that was sent
+            self._abort_later()
+            self._move(self.all.strangers)
+            return
         known = self.cycle is not None and self.scope["state"].get("caller") is not None
         asked = self.cycle is not None and not self.cycle.response_complete
         stalls = self.conn.their_state is h11.SEND_BODY or self.flow.write_paused

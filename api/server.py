@@ -12,7 +12,7 @@ from types import FrameType
 import uvicorn
 
 from api.app import create_app
-from api.connections import Connections, Listening, protocol
+from api.connections import AT_ONCE, Connections, Listening, protocol
 from api.logs import log, set_up
 from api.service import Service
 from lab.errors import HostUnfit
@@ -25,7 +25,6 @@ from lab.settings import Settings
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _KEEP_ALIVE = 30
-_BACKLOG = 512
 _GRACE = 5
 _FILES = 4096
 """Open files that we allow ourselves, if the host does: a connection is one."""
@@ -94,6 +93,7 @@ def config(service: Service, connections: Connections) -> uvicorn.Config:
         create_app(service),
         loop="asyncio",  # another might not accept connections by our socket's method
         http=protocol(serve.request_timeout, connections),
+        backlog=AT_ONCE,
         ws="websockets-sansio",
         ws_max_size=_MESSAGE,
         ws_per_message_deflate=False,  # SSH is encrypted, and consoles say little
@@ -129,7 +129,7 @@ def listen(serve: Serve) -> Listening:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((serve.address, serve.port))
-        listening.listen(_BACKLOG)  # so that who is told of the address gets an answer
+        listening.listen()  # so that who is told of the address gets an answer
     except OSError as error:
         listening.close()
         raise HostUnfit(

@@ -124,7 +124,7 @@ def _check(job: JobRecord, open_: Sequence[JobRecord], most: int) -> None:
                 f"the lab {job.lab} is busy: the job {other.id} ({other.kind}) has not ended",
                 hint=f"GET /v1/jobs/{other.id}?wait=60 waits for it, POST .../cancel ends it",
             )
-    own = sum(other.token == job.token for other in open_)
+    own = sum(other.token == job.token and other.kind not in _ONCE for other in open_)
     if job.kind not in _ONCE and own >= most:
         raise LimitReached(
             f"this token has {own} jobs that have not ended, it may have {most}",

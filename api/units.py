@@ -28,7 +28,7 @@ def _bytes(value: object) -> object:
         raise ValueError(f"{error.what}; {error.hint}") from None
 
 
-_DURATION = Annotated[str, Field(pattern=r"^(\d{1,4}d)?(\d{1,5}h)?(\d{1,6}m)?(\d{1,7}s)?$")]
+_DURATION = Annotated[str, Field(pattern=r"^(?=\d)(\d{1,4}d)?(\d{1,5}h)?(\d{1,6}m)?(\d{1,7}s)?$")]
 _SIZE = Annotated[str, Field(pattern=r"^\d{1,12}[KMGT]?$")]
 
 Seconds = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=float | _DURATION)]

@@ -157,7 +157,7 @@ def _end_others(ctx: Context, lab: LabRecord, wanted: Callable[[], bool]) -> Non
     are ended only if that is ``wanted`` still: a lease may have been extended meanwhile.
     """
     for other in ctx.store.jobs.open():
-        if other.lab == lab.name and other.kind not in ENDS:
+        if other.lab == lab.name and _is_about(other, lab):
             ctx.store.jobs.update(other.id, cancel=True)
     if not _until_free(ctx, lab.name, _PATIENCE) and wanted():
         owner = str(Owner("lab", lab.name))
@@ -165,6 +165,13 @@ def _end_others(ctx: Context, lab: LabRecord, wanted: Callable[[], bool]) -> Non
         ours = [guest.name for guest in there if guest.tags.get("owner") == owner]
         each(lambda guest: ctx.hypervisor.stop(guest, force=True), ours)
         _until_free(ctx, lab.name, _COPYING)
+
+
+def _is_about(job: JobRecord, lab: LabRecord) -> bool:
+    """Whether a job works on that lab, and not on another of its name, and does not end it."""
+    if job.kind in ("create", "fill"):
+        return job.id == lab.job
+    return job.kind not in ENDS and job.request.get("created_at", lab.created_at) == lab.created_at
 
 
 def _until_free(ctx: Context, name: str, seconds: float) -> bool:

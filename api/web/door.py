@@ -14,7 +14,7 @@ from api.auth import identified
 from api.web import pages
 from api.web.place import new_place, place_of
 from api.web.sessions import LASTS
-from api.web.visit import COOKIE, Fields, PageRoute, same_origin, visitor
+from api.web.visit import COOKIE, Fields, PageRoute, cookies, same_origin, visitor
 from lab.errors import LabError
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -43,7 +43,8 @@ def sign_in(request: Request, fields: Fields) -> Response:
             request, "sign-in.html", status=told["status"], headers=headers, to=to, problem=told
         )
     sessions = request.app.state.sessions
-    sessions.end(place_of(request), request.cookies.get(COOKIE, ""))
+    for text in cookies(request):
+        sessions.end(place_of(request), text)
     place = new_place()
     response = pages.go(place + to)
     response.set_cookie(
@@ -64,7 +65,8 @@ def sign_out(request: Request) -> Response:
     same_origin(request)
     request.state.caller = visitor(request)
     place = place_of(request)
-    request.app.state.sessions.end(place, request.cookies.get(COOKIE, ""))
+    for text in cookies(request):
+        request.app.state.sessions.end(place, text)
     response = pages.go("/sign-in")
     response.delete_cookie(COOKIE, path=place or "/")
     return response

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import re
 import secrets
+from urllib.parse import quote
 
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_PLACED = re.compile(r"(/~[A-Za-z0-9_-]{22})(/.*)", re.DOTALL)
+_PLACED = re.compile(
+    r"(/~[A-Za-z0-9_-]{22})(?!/(?:v1|metrics|healthz|readyz|openapi\.json)(?:/|$))(/.*)", re.DOTALL
+)
+"""A place, and a path of the page; others have one address each."""
 
 
 def new_place() -> str:
@@ -47,7 +51,7 @@ class Placed:
                 message = {**message, "headers": headers}
             await send(message)
 
-        raw = scope["raw_path"][len(place) :]
+        raw = quote(match[2]).encode()
         scope["state"]["place"] = place
         await self._app({**scope, "path": match[2], "raw_path": raw}, receive, kept)
 

@@ -48,10 +48,18 @@ def same_origin(request: Request) -> None:
         )
 
 
+def cookies(request: Request) -> list[str]:
+    """All cookies of a session: a lab's port can set one as well, for all ports of the host."""
+    parts = [p for line in request.headers.getlist("cookie") for p in line.split(";")]
+    pairs = [part.strip().partition("=") for part in parts]
+    return [value for name, _, value in pairs if name == COOKIE]
+
+
 def visitor(request: Request) -> Caller | None:
     """Whom the session of a request belongs to, as long as their token is valid."""
-    cookie = request.cookies.get(COOKIE, "")
-    token = request.app.state.sessions.token_of(place_of(request), cookie)
+    sessions, place = request.app.state.sessions, place_of(request)
+    found = (sessions.token_of(place, text) for text in cookies(request))
+    token = next(filter(None, found), None)
     record = service_of(request).store.tokens.find(token) if token else None
     return Caller(record) if record is not None and valid(record) else None
 

@@ -60,7 +60,13 @@ class Jobs:
             if listener is not None:
                 pause = self._hear(job, so_far, listener, deadline)
             wait, asked = min(pause, deadline.left), time.monotonic()
-            found = self.get(job, wait=wait)
+            try:
+                found = self.get(job, wait=wait)
+            except LimitReached as error:  # our token has too many requests: the job goes on
+                if deadline.passed:
+                    raise
+                time.sleep(min(error.retry_after or AT_ONCE, deadline.left))
+                continue
             if found.over:
                 if listener is not None and not so_far.ended:  # the stream broke before its end
                     self._hear(job, so_far, listener, deadline)

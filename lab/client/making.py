@@ -9,10 +9,13 @@ from typing import Any
 from lab.client.answers import Job, Lab, lab_of, read
 from lab.client.jobs import AT_ONCE, Jobs, deadline_of
 from lab.client.wire import Wire, path_of
-from lab.errors import HostUnfit, LabError, NotFound
+from lab.errors import HostUnfit, LabError, LimitReached, NotFound
 from lab.progress import Listener
 from lab.undo import Undo
+from lab.wait import Deadline, attempts
 
+_LIMITED = 10.0
+"""Seconds for which we ask what became of a request while our token has too many requests."""
 _UNDO = 120.0
 
 
@@ -47,8 +50,14 @@ def make(
 
 def _call_off(wire: Wire, jobs: Jobs, body: dict[str, Any], key: str) -> None:
     """Undo what a request began, whether or not its answer came; the key finds its job."""
+    deadline = Deadline.after(_LIMITED)
     try:
-        answer = wire.ask("POST", "/v1/labs", body=body, key=key)
+        for _ in attempts(deadline, first=0.5, most=5.0):
+            with suppress(LimitReached):  # it cannot be told meanwhile what became of it
+                answer = wire.ask("POST", "/v1/labs", body=body, key=key)
+                break
+        else:
+            answer = wire.ask("POST", "/v1/labs", body=body, key=key)
     except HostUnfit:
         raise  # the service is away: what was begun may go on
     except LabError:

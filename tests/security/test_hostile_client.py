@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 from answering import answering
-from page_visit import OURS
+from page_visit import OURS, visit
 from serve_world import BODY, MEMORY, Site, site
 
 from api import guard
@@ -130,6 +130,16 @@ def test_who_does_not_read_answers_is_closed_too(here: Site) -> None:
             connected(here, stack=stack)
         until(lambda: peer not in strangers)
         served(here)
+
+
+def test_who_has_asked_is_answered_however_many_ask_at_once(here: Site) -> None:
+    """Protects those behind one proxy: no connection is closed whose request has arrived."""
+    asked = head("GET", "/v1/jobs", here.admin) + b"\r\n"
+    with ExitStack() as stack:
+        many = [connected(here, asked, stack=stack) for _ in range(CONNECTIONS)]
+        for one in many:
+            one.settimeout(30)
+            assert one.recv(12) in (b"HTTP/1.1 200", b"HTTP/1.1 429")
 
 
 def test_who_has_most_connections_loses_them() -> None:
@@ -318,6 +328,43 @@ def test_the_session_goes_to_no_other_port(here: Site) -> None:
         assert page.headers["referrer-policy"] == "same-origin"
         log = here.ask("GET", "/v1/audit?limit=500").text
         assert place not in log
+
+
+def test_cookies_of_others_end_no_session(here: Site) -> None:
+    """Protects who is signed in from a lab's port, which can set cookies for all ports."""
+    with visit(here) as client:
+        own = client.cookies[COOKIE]
+        for sent in (f"{COOKIE}=x; {COOKIE}={own}", f"{COOKIE}={own}; {COOKIE}=x"):
+            with httpx.Client(base_url=client.base_url, headers={"Cookie": sent}) as other:
+                assert other.get("/jobs").status_code == 200
+
+
+def test_only_pages_have_places(here: Site) -> None:
+    """Protects what a proxy in front refuses: other paths have one address each."""
+    place = "/~" + "A" * 22
+    for path in ("/healthz", "/readyz", "/metrics", "/v1/jobs", "/openapi.json"):
+        assert here.ask("GET", place + path).status_code == 404
+
+
+def test_jobs_of_others_stay_when_a_lab_goes(here: Site) -> None:
+    """Protects a project whose request waits from one that removes a lab of the same name."""
+    settings, used = here.service.settings.serve, here.service.admission.used().memory
+    object.__setattr__(settings, "memory", used + 2 * MEMORY)
+    ours, theirs = (here.token(f"same-{n}", project=f"same-{n}") for n in (1, 2))
+    body = {**BODY, "name": "same", "nodes": 1}
+    try:
+        here.make("blocker", nodes=1)
+        waiting = here.ask("POST", "/v1/labs", {**body, "nodes": 2}, token=theirs)
+        assert waiting.status_code == 202, waiting.text
+        assert here.ask("POST", "/v1/labs?wait=20", body, token=ours).status_code == 201
+        assert here.ask("DELETE", "/v1/labs/same?wait=20", token=ours).status_code == 204
+        job = f"/v1/jobs/{waiting.json()['id']}"
+        assert here.ask("GET", job, token=theirs).json()["state"] == "queued"
+        here.ask("DELETE", "/v1/labs/blocker?wait=20")
+        assert here.ask("GET", f"{job}?wait=20", token=theirs).json()["state"] == "succeeded"
+        here.ask("DELETE", "/v1/labs/same?wait=20", token=theirs)
+    finally:
+        object.__setattr__(settings, "memory", 0)
 
 
 def test_quotas_count_all_that_a_project_takes(here: Site) -> None:

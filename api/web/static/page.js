@@ -138,7 +138,11 @@ for (const part of document.querySelectorAll("[data-live]")) {
   if (part.matches("pre")) part.scrollTop = part.scrollHeight;
 }
 enable(document);
-localStorage.setItem("place", main.dataset.base); // for enter.js
+try {
+  localStorage.setItem("place", main.dataset.base); // for enter.js
+} catch {
+  // the browser keeps nothing: one signs in again
+}
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-copy]");
   if (button) copy(button);
