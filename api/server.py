@@ -129,7 +129,7 @@ def listen(serve: Serve) -> Listening:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((serve.address, serve.port))
-        listening.listen()  # so that who is told of the address gets an answer
+        listening.listen()  # so that clients get an answer as soon as the address is known
     except OSError as error:
         listening.close()
         raise HostUnfit(

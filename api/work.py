@@ -144,7 +144,7 @@ def expire(ctx: Context, task: Task) -> str:
 
 
 def _is_over(lab: LabRecord | None) -> bool:
-    """Whether a lease has ended. That of a lab that is being made begins anew when it is ready."""
+    """Whether a lease has ended. That of a lab that is being made starts again when it is ready."""
     if lab is None or lab.expires_at is None or lab.state == "creating":
         return False
     return lab.expires_at <= time.time()

@@ -58,7 +58,7 @@ async def execute(
 ) -> Output | Response:
     """Run a program in a node as root, if the service's settings allow it.
 
-    A program that fails is told as the problem command-failed, with the status 422.
+    If the program fails, the answer is the problem command-failed with the status 422.
     """
     check_execute(service)
     run = partial(_execute, service, caller, name, node, asked)
