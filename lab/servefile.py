@@ -34,7 +34,8 @@ class Serve:
     available, and no limit. ``queue``, ``queue_timeout``: how many requests may wait for room, and
     how long. ``token_jobs``: how many jobs of a token may be open. ``project_snapshots``,
     ``project_templates``: the quotas of projects whose tokens have none; 0: no limit.
-    ``webhook``: where events of labs are sent, signed with the content of ``webhook_secret``, a file;
+    ``webhook``: where events of labs are sent, signed with the content of the file
+    ``webhook_secret``;
     ``warn_before``: that long before a lease ends. ``failed_auth``: wrong tokens from one address
     within a minute, before more are refused for a while. ``keep_jobs``: how long those that ended,
     their events and the audit trail are kept. ``pool``: labs that are kept ready. ``trace``: a
