@@ -17,7 +17,7 @@ ALL ?=
 
 python := .venv/bin/python
 suite = $(python) tests/suite.py --timeout $(TEST_TIMEOUT) --releases "$(ZFS_RELEASES)" $(if $(ALL),--all)
-scripts = $(shell grep -rslE '^\#! ?(/usr)?/bin/(env )?(ba)?sh' .ci scripts images testvm packaging)
+scripts = $(shell grep -rslE '^\#! ?(/usr)?/bin/(env )?(ba)?sh' .ci scripts images lab testvm packaging)
 
 .PHONY: help up setup setup-tests venv venv-serve venv-dev lint format test test-all test-unit test-e2e test-zfs test-zfs-keep bench lock clean
 

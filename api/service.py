@@ -8,32 +8,32 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from api import webhooks
-from api.admission import Admission
-from api.bell import Bell
-from api.contexts import Contexts, Opener
-from api.eventlog import EventLog, topic
-from api.idle import IdleWatch
-from api.jobs import Jobs
-from api.logs import log
-from api.metrics import Metrics
-from api.pool import Pool
-from api.poolkeeper import PoolKeeper
-from api.rounds import end
-from api.seats import Seats
-from api.sweeper import Sweeper
-from api.trace import open_trace
+from lab.api.background import webhooks
+from lab.api.background.idle import IdleWatch
+from lab.api.background.periodic import end
+from lab.api.background.pool import Pool
+from lab.api.background.poolkeeper import PoolKeeper
+from lab.api.background.sweeper import Sweeper
+from lab.api.events.eventlog import EventLog, topic
+from lab.api.events.notifier import Bell
+from lab.api.http.limits import Seats
+from lab.api.jobs.admission import Admission
+from lab.api.jobs.contexts import Contexts, Opener
+from lab.api.jobs.jobs import Jobs
+from lab.api.telemetry.logs import log
+from lab.api.telemetry.metrics import Metrics
+from lab.api.telemetry.trace import open_trace
+from lab.config.settings import Settings
 from lab.errors import LabError
-from lab.lifecycle.context import open_context
-from lab.locks import lock
+from lab.lifecycle.core.context import open_context
+from lab.locks.named import lock
 from lab.progress import Event
-from lab.settings import Settings
 from lab.state.opening import open_store
 from lab.state.records import JobRecord
 from lab.storage import Space
 
 if TYPE_CHECKING:
-    from api.spans import Trace
+    from lab.api.telemetry.spans import Trace
 
 SPACE_SECONDS = 10.0
 _PATIENCE = 3.0

@@ -16,8 +16,8 @@ from bench.labs import ROOT, Failed, Home, one_line
 from bench.measure import UP, Log
 
 if TYPE_CHECKING:
-    from bhyve_site import Host
-    from e2e_site import Done, Site
+    from tests.e2e.bhyve_site import Host
+    from tests.e2e.e2e_site import Done, Site
 
 _SERVERS = ("mariadb.service", "mysql.service")
 _START = "InactiveExitTimestampMonotonic"
@@ -37,7 +37,7 @@ def cold_clones(home: Home, runs: int, log: Log) -> tuple[Figure, dict[str, list
     )
     for part in ("e2e", "contract"):
         sys.path.insert(0, str(ROOT / "tests" / part))
-    from bhyve_site import NotHere
+    from tests.e2e.bhyve_site import NotHere
 
     try:
         with _host(home) as host:
@@ -56,7 +56,7 @@ def cold_clones(home: Home, runs: int, log: Log) -> tuple[Figure, dict[str, list
 @contextmanager
 def _host(home: Home) -> Iterator[Host]:
     """A host for bhyve with image and template."""
-    from bhyve_site import bhyve_host
+    from tests.e2e.bhyve_site import bhyve_host
 
     with bhyve_host(home.token) as host:
         archive = host.directory / "image.lab"

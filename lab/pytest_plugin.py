@@ -25,9 +25,9 @@ import pytest
 
 if TYPE_CHECKING:
     from lab.cli.app import App
+    from lab.config.labfile import LabValues
     from lab.errors import LabError
-    from lab.labfile import LabValues
-    from lab.lifecycle.views import LabView
+    from lab.lifecycle.core.views import LabView
     from lab.spec import LabSpec
 
 _LEASE = 3600.0
@@ -118,9 +118,9 @@ def _remove(name: str) -> None:
 
 def _spec(config: pytest.Config) -> LabSpec:
     """The lab that flags and lab.toml ask for; raises InvalidSpec."""
-    from lab import labfile
     from lab.blueprints import blueprint
     from lab.cli import flags
+    from lab.config import labfile
 
     settings = _app().settings()
     given: dict[str, Any] = {"blueprint": config.getoption("lab")}
@@ -137,7 +137,7 @@ def _spec(config: pytest.Config) -> LabSpec:
 
 def _app() -> App:
     from lab.cli.app import App
-    from lab.cli.session import Lifecycle
+    from lab.cli.backend.session import Lifecycle
 
     return App(Lifecycle(), quiet=True)
 
@@ -154,6 +154,6 @@ def _failing() -> Iterator[None]:
 
 
 def _told(error: LabError) -> str:
-    from lab.cli.failure import describe
+    from lab.cli.terminal.failure import describe
 
     return describe(error).rstrip()

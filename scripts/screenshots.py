@@ -11,8 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "unit"))
 
-from page_browser import chromium, make, window  # noqa: E402
-from serve_process import environment, serving  # noqa: E402
+from tests.support.page_browser import chromium, make, window  # noqa: E402
+from tests.support.serve_process import environment, serving  # noqa: E402
 
 PICTURES = ROOT / "docs" / "img"
 WIDE = {"width": 900, "height": 760}

@@ -18,30 +18,7 @@ import pytest
 from _pytest.junitxml import xml_key
 
 # Modules that hold tests or parts of them, but are not found as test files.
-pytest.register_assert_rewrite(
-    "e2e_fixtures",
-    "e2e_site",
-    "guest",
-    "killed_service",
-    "page_browser",
-    "pool_world",
-    "serve_world",
-    "lifecycle_world",
-    "hypervisor_basics",
-    "hypervisor_cold",
-    "hypervisor_contract",
-    "hypervisor_memory",
-    "hypervisor_redirects",
-    "hypervisor_site",
-    "storage_basics",
-    "storage_contract",
-    "storage_crashes",
-    "storage_imports",
-    "storage_place",
-    "storage_streams",
-    "user_site",
-    "zfs_site",
-)
+pytest.register_assert_rewrite("tests.contract", "tests.e2e", "tests.security", "tests.support")
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -88,8 +65,8 @@ class FromWorkers:
 
 def pytest_configure(config: pytest.Config) -> None:
     # One installation for all tests on real guests; a test runs a copy of this file without them.
-    if find_spec("e2e_fixtures") is not None:
-        config.pluginmanager.import_plugin("e2e_fixtures")
+    if find_spec("tests.e2e") is not None:
+        config.pluginmanager.import_plugin("tests.e2e.e2e_fixtures")
     if config.pluginmanager.hasplugin("xdist"):
         config.pluginmanager.register(FromWorkers())
 

@@ -36,6 +36,9 @@ RESULTS = ROOT / "build" / "test"
 """Where the parts' reports stay: ``unit.xml`` and ``e2e.xml`` (JUnit), ``zfs.log``."""
 PARTS = ("unit", "zfs", "e2e")
 PLATFORM = "tests/platform"
+_UNIT = ("unit", "contract", "service", "browser", "project", "security")
+UNIT = [f"tests/{name}" for name in _UNIT]
+"""The tests that need no guest."""
 NO_TESTS = 5
 """pytest's exit status if no test was selected."""
 INTERRUPTED = 2
@@ -145,7 +148,7 @@ def command(part: str, options: Options) -> list[str]:
         return [
             *argv,
             *options.marks("not e2e"),
-            *(others or ["tests/unit", "tests/contract", "tests/security"]),
+            *(others or UNIT),
             *rest,
         ]
     ignored = [f"--ignore={PLATFORM}"]

@@ -14,10 +14,10 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from images import bootstrap, isolate, kernel
-from images.recipe import RECIPES
-from images.tree import files
 from lab.errors import CommandFailed, HostUnfit
+from lab.imagebuild import bootstrap, isolate, kernel
+from lab.imagebuild.recipe import RECIPES
+from lab.imagebuild.tree import files
 from lab.progress import Progress
 from lab.run import require, run
 from lab.spec import GIB, format_size

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from images.isolate import remove_tree
+from lab.imagebuild.isolate import remove_tree
 from lab.undo import Undo
 
 Build = Callable[[Path], None]

@@ -9,14 +9,14 @@ from io import FileIO
 
 from fastapi import APIRouter, WebSocket
 
-from api.auth import Caller, service_of
-from api.gate import through
-from api.service import Service
-from api.transfer import Transfer, Work
+from lab.api.http.auth import Caller, service_of
+from lab.api.http.transfer import Transfer, Work
+from lab.api.http.websockets import through
+from lab.api.service import Service
 from lab.exchange.header import Kind
-from lab.lifecycle.export import export
-from lab.lifecycle.import_ import import_
-from lab.lifecycle.views import ExportView, ImportView
+from lab.lifecycle.archives.export import export
+from lab.lifecycle.archives.import_ import import_
+from lab.lifecycle.core.views import ExportView, ImportView
 from lab.progress import Listener
 
 router = APIRouter(prefix="/v1", tags=["host"])

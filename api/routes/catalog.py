@@ -10,19 +10,20 @@ from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from api.admission import need_of
-from api.answers import IfMatch, Key, Wait, check_tag, outcome, tag_of
-from api.auth import Admin, Caller, Reader, ServiceOf
-from api.catalog import Image, ImageRequest, Template, TemplateRequest
-from api.models import Job
-from api.service import Service
-from api.submit import new_job, submit
-from api.work import spec_of
-from images.recipe import load
+from lab.api.http.answers import IfMatch, Key, Wait, check_tag, outcome, tag_of
+from lab.api.http.auth import Admin, Caller, Reader, ServiceOf
+from lab.api.http.catalog import Image, ImageRequest, Template, TemplateRequest
+from lab.api.http.models import Job
+from lab.api.jobs.admission import need_of
+from lab.api.jobs.submit import new_job, submit
+from lab.api.jobs.work import spec_of
+from lab.api.service import Service
 from lab.blueprints import blueprint
 from lab.errors import Conflict
-from lab.lifecycle import catalog, template
-from lab.lifecycle.views import ImageView, TemplateView
+from lab.imagebuild.recipe import load
+from lab.lifecycle import catalog
+from lab.lifecycle.captures import template
+from lab.lifecycle.core.views import ImageView, TemplateView
 from lab.names import Owner
 from lab.state.records import JobKind, JobRecord
 

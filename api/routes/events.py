@@ -8,13 +8,13 @@ from fastapi import APIRouter, Header, Query
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
-from api import sse
-from api.answers import ID_LIMIT
-from api.auth import Caller, Reader, ServiceOf
-from api.eventlog import topic
-from api.models import Event, Page
-from api.routes.jobs import Id
-from api.service import Service
+from lab.api.events.eventlog import topic
+from lab.api.http import sse
+from lab.api.http.answers import ID_LIMIT
+from lab.api.http.auth import Caller, Reader, ServiceOf
+from lab.api.http.models import Event, Page
+from lab.api.routes.jobs import Id
+from lab.api.service import Service
 
 router = APIRouter(prefix="/v1", tags=["events"])
 

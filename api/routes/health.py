@@ -8,8 +8,8 @@ from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
-from api.auth import ServiceOf
-from api.metrics import Now
+from lab.api.http.auth import ServiceOf
+from lab.api.telemetry.metrics import Now
 from lab.errors import HostUnfit
 
 router = APIRouter(tags=["health"])

@@ -9,14 +9,14 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
-from api.answers import ID_LIMIT
-from api.auth import Admin, Reader, ServiceOf
-from api.models import Asked, AuditEntry, Capacity, Host, Page
-from api.service import Service
-from api.units import IN_SECONDS, Seconds
 from lab import host as machine
-from lab.lifecycle import authority
+from lab.api.http.answers import ID_LIMIT
+from lab.api.http.auth import Admin, Reader, ServiceOf
+from lab.api.http.models import Asked, AuditEntry, Capacity, Host, Page
+from lab.api.http.units import IN_SECONDS, Seconds
+from lab.api.service import Service
 from lab.lifecycle.gc import gc
+from lab.lifecycle.nodes import home_ca
 
 router = APIRouter(prefix="/v1", tags=["host"])
 
@@ -57,7 +57,7 @@ class Pem(Response):
 @router.get("/host/ca", operation_id="getAuthority", response_class=Pem)
 def ca(service: ServiceOf, _: Reader) -> Pem:
     """The certificate that clients check database servers with, as PEM."""
-    return Pem(authority.certificate(service.settings.home).read_bytes())
+    return Pem(home_ca.certificate(service.settings.home).read_bytes())
 
 
 class GcRequest(Asked):

@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from starlette.concurrency import run_in_threadpool
 
-from api.answers import Wait
-from api.auth import Reader, ServiceOf, User
-from api.models import Job, Page
+from lab.api.http.answers import Wait
+from lab.api.http.auth import Reader, ServiceOf, User
+from lab.api.http.models import Job, Page
 from lab.state.records import JobKind, JobState
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])

@@ -10,18 +10,18 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from api.admission import need_of
-from api.answers import IfMatch, Key, Wait, check_match, etag, outcome
-from api.auth import Caller, Reader, ServiceOf, User
-from api.bell import HOST
-from api.models import NAME, Job, Lab, LabPatch, LabRequest, Page, State
-from api.quota import Snapshots, check_quota, snapshots_of
-from api.service import Service
-from api.submit import new_job, submit
-from api.work import spec_of
+from lab.api.events.notifier import HOST
+from lab.api.http.answers import IfMatch, Key, Wait, check_match, etag, outcome
+from lab.api.http.auth import Caller, Reader, ServiceOf, User
+from lab.api.http.models import NAME, Job, Lab, LabPatch, LabRequest, Page, State
+from lab.api.http.quota import Snapshots, check_quota, snapshots_of
+from lab.api.jobs.admission import need_of
+from lab.api.jobs.submit import new_job, submit
+from lab.api.jobs.work import spec_of
+from lab.api.service import Service
 from lab.blueprints import blueprint
 from lab.errors import Conflict, Forbidden
-from lab.lifecycle import look
+from lab.lifecycle.nodes import inspect
 from lab.spec import LabSpec
 from lab.state.records import JobRecord, LabRecord
 
@@ -57,7 +57,7 @@ def list_labs(
 ) -> Page[Lab]:
     """Labs, by name."""
     with service.contexts.use() as ctx:
-        views = look.labs(ctx)
+        views = inspect.labs(ctx)
         records = {record.name: record for record in ctx.store.labs.all()}
     found = []
     for view in views:
@@ -204,7 +204,7 @@ def submit_delete(
             raise Conflict(f"the lab {name} is protected", hint="?force=true removes it")
     else:  # one that only tags tell of: for admins
         with service.contexts.use() as ctx:
-            look.lab(ctx, name)
+            inspect.lab(ctx, name)
     request = {"force": force, "created_at": created_at}
     return submit(service, new_job(caller, "delete", request, lab=name, project=project))
 
@@ -215,7 +215,7 @@ def seen(service: Service, caller: Caller, name: str) -> tuple[Lab, LabRecord | 
         record = ctx.store.labs.find(name)
         if record is not None or caller.project is not None:
             record = caller.lab(service, name)
-        view = look.lab(ctx, name)
+        view = inspect.lab(ctx, name)
     return Lab.of(view, record, login=caller.may("use")), record
 
 

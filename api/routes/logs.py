@@ -14,15 +14,15 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
-from api import problems, sse
-from api.auth import Caller, ServiceOf, User
-from api.models import LogLines
-from api.routes.events import Accept
-from api.routes.labs import Name
-from api.routes.power import NodeName
-from api.service import Service
+from lab.api.http import problems, sse
+from lab.api.http.auth import Caller, ServiceOf, User
+from lab.api.http.models import LogLines
+from lab.api.routes.events import Accept
+from lab.api.routes.labs import Name
+from lab.api.routes.power import NodeName
+from lab.api.service import Service
 from lab.errors import LabError
-from lab.lifecycle import inside
+from lab.lifecycle import node_access
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"])
 
@@ -82,7 +82,7 @@ def last_lines(
     """The last ``lines`` of a log; raises NotFound, NotReady, CommandFailed."""
     caller.lab(service, name)
     with service.contexts.use() as ctx:
-        found = inside.logs(ctx, name, node, source, lines=lines)
+        found = node_access.logs(ctx, name, node, source, lines=lines)
         return LogLines(lines=list(islice(found, lines)))
 
 
@@ -90,7 +90,7 @@ def _follow(
     service: Service, name: str, node: str, source: str, lines: int
 ) -> Iterator[str | None]:
     with service.contexts.use() as ctx:
-        return inside.follow(ctx, name, node, source, lines=lines, idle=_IDLE)
+        return node_access.follow(ctx, name, node, source, lines=lines, idle=_IDLE)
 
 
 async def _stream(

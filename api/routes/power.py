@@ -9,15 +9,16 @@ from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from api import problems
-from api.answers import Wait, Waiter, outcome
-from api.auth import Caller, Reader, ServiceOf, User
-from api.models import NODE, Command, Job, Node, Output
-from api.routes.labs import Name
-from api.service import Service
-from api.submit import new_job, submit
+from lab.api.http import problems
+from lab.api.http.answers import Wait, Waiter, outcome
+from lab.api.http.auth import Caller, Reader, ServiceOf, User
+from lab.api.http.models import NODE, Command, Job, Node, Output
+from lab.api.jobs.submit import new_job, submit
+from lab.api.routes.labs import Name
+from lab.api.service import Service
 from lab.errors import CommandFailed, Forbidden, NotFound
-from lab.lifecycle import inside, look
+from lab.lifecycle import node_access
+from lab.lifecycle.nodes import inspect
 from lab.state.records import JobRecord
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"])
@@ -92,7 +93,9 @@ def _execute(service: Service, caller: Caller, name: str, node: str, asked: Comm
     caller.lab(service, name)
     with service.contexts.use() as ctx:
         stdin = asked.stdin.encode(errors="replace")
-        printed = inside.execute(ctx, name, node, asked.argv, stdin=stdin, timeout=asked.timeout)
+        printed = node_access.execute(
+            ctx, name, node, asked.argv, stdin=stdin, timeout=asked.timeout
+        )
     return Output(stdout=printed.decode(errors="replace"))
 
 
@@ -110,7 +113,7 @@ def submit_power(
     record = caller.lab(service, name)
     with service.contexts.use() as ctx:
         if node:
-            look.node_of(ctx, name, node)
+            inspect.node_of(ctx, name, node)
     request = {"node": node, "force": action == "kill", "created_at": record.created_at}
     kind = "stop" if action == "kill" else action
     return submit(service, new_job(caller, kind, request, lab=name, project=record.project))
@@ -124,4 +127,4 @@ def _done(job: JobRecord) -> Response:
 def _nodes(service: Service, caller: Caller, name: str) -> list[Node]:
     caller.lab(service, name)
     with service.contexts.use() as ctx:
-        return [Node.of(view) for view in look.lab(ctx, name).nodes]
+        return [Node.of(view) for view in inspect.lab(ctx, name).nodes]

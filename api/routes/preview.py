@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from api.admission import need_of
-from api.auth import ServiceOf, User
-from api.models import LabRequest
-from api.quota import check_quota
-from api.routes.labs import counted, requested
-from api.work import spec_of
+from lab.api.http.auth import ServiceOf, User
+from lab.api.http.models import LabRequest
+from lab.api.http.quota import check_quota
+from lab.api.jobs.admission import need_of
+from lab.api.jobs.work import spec_of
+from lab.api.routes.labs import counted, requested
 from lab.errors import HostUnfit
 from lab.lifecycle.preview import preview
 

@@ -9,17 +9,18 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
-from api.answers import Key, Wait, outcome
-from api.auth import Caller, Reader, ServiceOf, User
-from api.models import NODE, Asked, Job
-from api.quota import check_snapshot, max_snapshots, snapshots_of
-from api.routes.labs import Name
-from api.service import Service
-from api.submit import new_job, submit
-from api.units import Time
 from lab import schedule
-from lab.lifecycle import look, snapshot
-from lab.lifecycle.views import SnapshotView
+from lab.api.http.answers import Key, Wait, outcome
+from lab.api.http.auth import Caller, Reader, ServiceOf, User
+from lab.api.http.models import NODE, Asked, Job
+from lab.api.http.quota import check_snapshot, max_snapshots, snapshots_of
+from lab.api.http.units import Time
+from lab.api.jobs.submit import new_job, submit
+from lab.api.routes.labs import Name
+from lab.api.service import Service
+from lab.lifecycle import snapshot
+from lab.lifecycle.core.views import SnapshotView
+from lab.lifecycle.nodes import inspect
 from lab.schedule import ORIGIN
 from lab.state.records import JobRecord
 
@@ -185,7 +186,7 @@ def submit_rollback(
     record = caller.lab(service, name)
     with service.contexts.use() as ctx:
         if asked.node:
-            look.node_of(ctx, name, asked.node)
+            inspect.node_of(ctx, name, asked.node)
         label = snapshot.find(ctx, name, asked.to).label
     request = {"to": label, "node": asked.node or "", "created_at": record.created_at}
     return submit(service, new_job(caller, "rollback", request, lab=name, project=record.project))

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from api.auth import Admin, ServiceOf
-from api.models import MadeToken, Page, Token, TokenRequest
-from lab.lifecycle import token as tokens
-from lab.lifecycle.token import UNLIMITED, Quota
+from lab.api.http.auth import Admin, ServiceOf
+from lab.api.http.models import MadeToken, Page, Token, TokenRequest
+from lab.lifecycle.service import token as tokens
+from lab.lifecycle.service.token import UNLIMITED, Quota
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
 

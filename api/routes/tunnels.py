@@ -10,14 +10,14 @@ from functools import partial
 from fastapi import APIRouter, WebSocket
 from pydantic import BaseModel, Field
 
-from api.auth import Caller, ServiceOf, User, service_of
-from api.gate import Reach, through
-from api.routes.labs import Name
-from api.routes.power import NodeName, check_execute
-from api.service import Service
-from api.tunnel import Tunnel
+from lab.api.http.auth import Caller, ServiceOf, User, service_of
+from lab.api.http.tunnel import Tunnel
+from lab.api.http.websockets import Reach, through
+from lab.api.routes.labs import Name
+from lab.api.routes.power import NodeName, check_execute
+from lab.api.service import Service
 from lab.errors import NotReady
-from lab.lifecycle import inside
+from lab.lifecycle import node_access
 from lab.run import on_terminal
 
 router = APIRouter(prefix="/v1/labs/{name}/nodes/{node}", tags=["nodes"])
@@ -41,7 +41,7 @@ def ssh_login(service: ServiceOf, caller: User, name: Name, node: NodeName) -> S
     """What SSH needs for a node. The same address as a WebSocket leads to the node's SSH server."""
     _check(service, caller, name)
     with service.contexts.use() as ctx:
-        return SshLogin(**vars(inside.ssh_login(ctx, name, node)))
+        return SshLogin(**vars(node_access.ssh_login(ctx, name, node)))
 
 
 @router.websocket("/ssh")
@@ -69,7 +69,7 @@ async def _serve(websocket: WebSocket, action: str, reach: Reach[int]) -> None:
 def _ssh(name: str, node: str, service: Service, caller: Caller) -> Iterator[int]:
     _check(service, caller, name)
     with service.contexts.use() as ctx:
-        login = inside.ssh_login(ctx, name, node)
+        login = node_access.ssh_login(ctx, name, node)
     try:
         connection = socket.create_connection((login.host, login.port), _CONNECT)
     except OSError as error:
@@ -86,7 +86,7 @@ def _ssh(name: str, node: str, service: Service, caller: Caller) -> Iterator[int
 def _console(name: str, node: str, service: Service, caller: Caller) -> Iterator[int]:
     _check(service, caller, name)
     with service.contexts.use() as ctx:
-        argv = inside.console_argv(ctx, name, node)
+        argv = node_access.console_argv(ctx, name, node)
     with on_terminal(argv) as file:
         yield file
 

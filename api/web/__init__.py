@@ -23,12 +23,12 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from api.web import catalog, door, jobs, labs, nodes, snapshots
-from api.web.place import Placed
-from api.web.sessions import Sessions
+from lab.api.web import catalog, jobs, labs, login, nodes, snapshots
+from lab.api.web.place import Placed
+from lab.api.web.sessions import Sessions
 
 ROUTERS = (
-    door.router,
+    login.router,
     labs.router,
     nodes.router,
     snapshots.router,

@@ -8,14 +8,14 @@ from functools import partial
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from api.auth import Caller, ServiceOf
-from api.routes import catalog
-from api.routes.catalog import Which
-from api.service import Service
-from api.web import forms, pages
-from api.web.visit import Administering, Fields, Looking, PageRoute
-from images.recipe import recipes
+from lab.api.http.auth import Caller, ServiceOf
+from lab.api.routes import catalog
+from lab.api.routes.catalog import Which
+from lab.api.service import Service
+from lab.api.web import forms, pages
+from lab.api.web.request import Administering, Fields, Looking, PageRoute
 from lab.errors import LabError
+from lab.imagebuild.recipe import recipes
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 

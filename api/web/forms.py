@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from api.catalog import ImageRequest
-from api.models import Asked, LabPatch, LabRequest
-from api.routes.snapshots import RollbackRequest, SnapshotRequest
-from api.units import OURS
+from lab.api.http.catalog import ImageRequest
+from lab.api.http.models import Asked, LabPatch, LabRequest
+from lab.api.http.units import OURS
+from lab.api.routes.snapshots import RollbackRequest, SnapshotRequest
 from lab.errors import InvalidSpec
 
 M = TypeVar("M", bound=Asked)

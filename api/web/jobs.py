@@ -7,14 +7,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from api import sse
-from api.auth import ServiceOf
-from api.models import Job
-from api.routes import jobs
-from api.routes.jobs import Id
-from api.web import pages
-from api.web.steps import shown
-from api.web.visit import Looking, PageRoute, Using, visitor
+from lab.api.http import sse
+from lab.api.http.auth import ServiceOf
+from lab.api.http.models import Job
+from lab.api.routes import jobs
+from lab.api.routes.jobs import Id
+from lab.api.web import pages
+from lab.api.web.events import shown
+from lab.api.web.request import Looking, PageRoute, Using, visitor
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 

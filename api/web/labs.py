@@ -10,14 +10,14 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from api.auth import Caller, ServiceOf
-from api.models import Lab
-from api.routes import host, jobs, labs
-from api.routes.labs import Name
-from api.service import Service
-from api.web import forms, pages
-from api.web.steps import shown
-from api.web.visit import Fields, Looking, PageRoute, Using
+from lab.api.http.auth import Caller, ServiceOf
+from lab.api.http.models import Lab
+from lab.api.routes import host, jobs, labs
+from lab.api.routes.labs import Name
+from lab.api.service import Service
+from lab.api.web import forms, pages
+from lab.api.web.events import shown
+from lab.api.web.request import Fields, Looking, PageRoute, Using
 from lab.blueprints import BLUEPRINTS
 from lab.errors import LabError
 from lab.spec import format_duration

@@ -8,15 +8,15 @@ from typing import get_args
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from api import problems
-from api.auth import Caller, ServiceOf
-from api.routes.labs import Name
-from api.routes.logs import Lines, Source, last_lines
-from api.routes.power import Action, NodeName, submit_power
-from api.service import Service
-from api.web import pages
-from api.web.labs import lab_page
-from api.web.visit import PageRoute, Using
+from lab.api.http import problems
+from lab.api.http.auth import Caller, ServiceOf
+from lab.api.routes.labs import Name
+from lab.api.routes.logs import Lines, Source, last_lines
+from lab.api.routes.power import Action, NodeName, submit_power
+from lab.api.service import Service
+from lab.api.web import pages
+from lab.api.web.labs import lab_page
+from lab.api.web.request import PageRoute, Using
 from lab.errors import LabError, NotFound
 
 router = APIRouter(prefix="/labs/{name}", route_class=PageRoute, include_in_schema=False)

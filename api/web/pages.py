@@ -13,8 +13,8 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from api import problems
-from api.web.place import place_of
+from lab.api.http import problems
+from lab.api.web.place import place_of
 from lab.errors import LabError, NotFound
 from lab.spec import format_duration, format_size
 from lab.state.jobs import OPEN

@@ -8,13 +8,13 @@ from functools import partial
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from api.auth import Caller, ServiceOf
-from api.routes import snapshots
-from api.routes.labs import Name
-from api.routes.snapshots import Label
-from api.service import Service
-from api.web import forms, pages
-from api.web.visit import Fields, Looking, PageRoute, Using
+from lab.api.http.auth import Caller, ServiceOf
+from lab.api.routes import snapshots
+from lab.api.routes.labs import Name
+from lab.api.routes.snapshots import Label
+from lab.api.service import Service
+from lab.api.web import forms, pages
+from lab.api.web.request import Fields, Looking, PageRoute, Using
 from lab.errors import LabError
 
 router = APIRouter(prefix="/labs/{name}/snapshots", route_class=PageRoute, include_in_schema=False)

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
-from lab.profile import EngineProfile
 from lab.suggest import did_you_mean
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from string import Template
 
 from lab.blueprints import Check, Engine, Member, Remedy, Unmet, rejoin
+from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
-from lab.profile import EngineProfile
 from lab.spec import MIB
 
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")

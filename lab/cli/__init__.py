@@ -19,11 +19,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from lab.cli.signals import Interrupts
+from lab.cli.terminal.signals import Interrupts
 
 if TYPE_CHECKING:
     from lab.cli.app import App
-    from lab.cli.session import Lifecycle
+    from lab.cli.backend.session import Lifecycle
 
 BROKEN_PIPE = 141
 """What a shell reports for a program that SIGPIPE ended."""
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None, *, lifecycle: Lifecycle | None = Non
     with Interrupts() as interrupts:
         try:
             from lab.cli.app import App
-            from lab.cli.session import Lifecycle
+            from lab.cli.backend.session import Lifecycle
 
             return _guarded(args, App(lifecycle or Lifecycle(), interrupts))
         except KeyboardInterrupt:
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None, *, lifecycle: Lifecycle | None = Non
 
 
 def _guarded(args: list[str], app: App) -> int:
-    from lab.cli.failure import broken_stdout, report
+    from lab.cli.terminal.failure import broken_stdout, report
 
     try:
         code = _dispatch(args, app)
@@ -89,7 +89,7 @@ def _guarded(args: list[str], app: App) -> int:
 
 
 def _dispatch(args: list[str], app: App) -> int:
-    from lab.cli.verbs import root_command
+    from lab.cli.commands import root_command
 
     command = root_command()
     if "_LAB_COMPLETE" in os.environ:

@@ -11,13 +11,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from lab.cli.signals import Interrupts, write_stderr
+from lab.cli.terminal.signals import Interrupts, write_stderr
 
 if TYPE_CHECKING:
-    from lab.cli.session import Lifecycle, Session
-    from lab.cli.tokens import Tokens
+    from lab.cli.backend.session import Lifecycle, Session
+    from lab.cli.backend.tokens import Tokens
+    from lab.config.settings import Settings
     from lab.progress import Listener
-    from lab.settings import Settings
 
 REMOVING = "removing what was made"
 """What an interrupt leads to where a verb makes things."""
@@ -54,7 +54,7 @@ class App:
     @contextmanager
     def open(self, *, doing: str = "") -> Iterator[Session]:
         """The lifecycle, with progress shown; ``doing``: what an interrupt leads to."""
-        from lab.cli.progress import CLEAR, listener
+        from lab.cli.terminal.progress import CLEAR, listener
 
         settings = self.settings()
         with listener(quiet=self.quiet) as hear:
@@ -72,7 +72,7 @@ class App:
     @contextmanager
     def tokens(self) -> Iterator[Tokens]:
         """The tokens of this host's service, or of one elsewhere."""
-        from lab.cli.progress import listener
+        from lab.cli.terminal.progress import listener
 
         settings = self.settings()
         with listener(quiet=self.quiet) as hear:
@@ -116,7 +116,7 @@ def pick(session: Session, name: str) -> str:
 
     Raises InvalidSpec (not a name, several labs), NotFound (no lab).
     """
-    from lab import labfile
+    from lab.config import labfile
     from lab.errors import InvalidSpec, NotFound
     from lab.names import check_lab_name
 
@@ -138,7 +138,7 @@ def _remote() -> ModuleType:
     from lab.errors import HostUnfit
 
     try:
-        from lab.cli import remote
+        from lab.cli.backend import remote
     except ModuleNotFoundError as error:
         raise HostUnfit(
             "what talks to a service is not installed", hint="run `scripts/venv client`"

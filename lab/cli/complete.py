@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from lab.cli.output import FORMATS
+from lab.cli.terminal.output import FORMATS
 
 if TYPE_CHECKING:
     from lab.cli.app import App
-    from lab.cli.session import Recorded
+    from lab.cli.backend.session import Recorded
 
 ENGINES = ("percona", "mariadb")
 SOURCES = ("engine", "journal", "console")
@@ -51,7 +51,7 @@ def templates(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def recipes(incomplete: str) -> list[str]:
     """The recipes of images."""
-    from images.recipe import recipes as known
+    from lab.imagebuild.recipe import recipes as known
 
     return [name for name in known() if name.startswith(incomplete)]
 
@@ -70,7 +70,7 @@ def blueprints(incomplete: str) -> list[str]:
 
 def profiles(incomplete: str) -> list[str]:
     """The profiles that are always there."""
-    from lab.profile import PROFILES
+    from lab.config.profile import PROFILES
 
     return [name for name in PROFILES if name.startswith(incomplete)]
 
@@ -93,6 +93,6 @@ def _recorded(ctx: typer.Context) -> Recorded:
         # Not of a service elsewhere: nobody waits for a network at each Tab.
         return app.here().recorded(app.settings())
     except Exception:  # noqa: BLE001  # see above
-        from lab.cli.session import Recorded
+        from lab.cli.backend.session import Recorded
 
         return Recorded()

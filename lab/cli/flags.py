@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from lab.cli import complete
-from lab.cli.output import FORMATS
+from lab.cli.terminal.output import FORMATS
 from lab.errors import InvalidSpec
 from lab.spec import parse_duration, parse_size
 
 if TYPE_CHECKING:
-    from lab.labfile import LabValues
+    from lab.config.labfile import LabValues
+    from lab.config.settings import Settings
     from lab.schedule import Schedule
-    from lab.settings import Settings
     from lab.spec import LabSpec
 
 Name = Annotated[
@@ -177,7 +177,7 @@ def wanted(
 
     ``name``: None if the verb has no such flag.
     """
-    from lab import labfile
+    from lab.config import labfile
 
     said: list[tuple[str, str, Callable[[str], object]]] = [
         ("blueprint", blueprint, str),

@@ -22,6 +22,6 @@ that cannot be reached is HostUnfit. Times are epoch seconds, durations seconds,
       access    where it is, and with which token
 """
 
-from lab.client.answers import Job as Job  # these are what it offers
-from lab.client.answers import Lab as Lab
 from lab.client.client import Client as Client
+from lab.client.models import Job as Job  # these are what it offers
+from lab.client.models import Lab as Lab

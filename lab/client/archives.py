@@ -13,13 +13,13 @@ from urllib.parse import urlencode
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.connection import Connection
 
-from lab.client.answers import read
+from lab.client.models import read
 from lab.client.problem import error_of
 from lab.client.tunnel import open_socket
 from lab.errors import HostUnfit
 from lab.exchange.frames import Sink
 from lab.exchange.header import Kind
-from lab.lifecycle.views import ExportView, ImportView
+from lab.lifecycle.core.views import ExportView, ImportView
 from lab.progress import Event, Listener, ignore
 
 T = TypeVar("T")

@@ -6,9 +6,9 @@ import uuid
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from lab.client.answers import Job, read
 from lab.client.jobs import Jobs, deadline_of
-from lab.client.wire import Answer, Wire, path_of
+from lab.client.models import Job, read
+from lab.client.transport import Answer, Wire, path_of
 from lab.errors import HostUnfit, LabError
 from lab.progress import Listener
 from lab.undo import Undo

@@ -7,21 +7,21 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from lab.client import access, asked
-from lab.client.answers import Lab, lab_of, read
+from lab.client import credentials, requests
 from lab.client.builds import build
+from lab.client.ca import check_pem
+from lab.client.create import make
 from lab.client.heartbeat import alive
 from lab.client.jobs import AT_ONCE, Jobs
-from lab.client.making import make
+from lab.client.models import Lab, lab_of, read
 from lab.client.pages import items
 from lab.client.snapshots import Snapshots
 from lab.client.tokens import Tokens
-from lab.client.trust import check_pem
-from lab.client.wire import Wire, path_of
+from lab.client.transport import Wire, path_of
+from lab.config.labfile import LabValues
 from lab.errors import NotFound, NotReady
-from lab.labfile import LabValues
-from lab.lifecycle.shell import SshLogin
-from lab.lifecycle.views import GcReport, ImageView, Preview, TemplateView
+from lab.lifecycle.core.views import GcReport, ImageView, Preview, TemplateView
+from lab.lifecycle.nodes.ssh import SshLogin
 from lab.progress import Listener
 from lab.spec import LabSpec
 from lab.wait import Deadline, attempts
@@ -48,8 +48,8 @@ class Client:
     """
 
     def __init__(self, url: str = "", token: str = "", *, patience: float = 60.0) -> None:
-        self.url = access.check_url(url) if url else access.find_url()
-        found = access.check_token(token) if token else access.find_token()
+        self.url = credentials.check_url(url) if url else credentials.find_url()
+        found = credentials.check_token(token) if token else credentials.find_token()
         self._wire = Wire(self.url, found, patience=patience)
         self.jobs = Jobs(self._wire)
         self.snapshots = Snapshots(self._wire, self.jobs)
@@ -118,8 +118,8 @@ class Client:
 
         Raises what ``lab up`` does, also Forbidden and LimitReached; NotReady after ``timeout``.
         """
-        spec = asked.spec_of(wanted, values)
-        body = asked.lab(
+        spec = requests.spec_of(wanted, values)
+        body = requests.lab(
             spec,
             cold=cold,
             protected=protected,
@@ -133,8 +133,8 @@ class Client:
         self, wanted: str | LabSpec, *, cold: bool = False, **values: Unpack[LabValues]
     ) -> Preview:
         """What ``create`` would make of the same now; nothing is made. Raises as it does."""
-        spec = asked.spec_of(wanted, values)
-        body = asked.lab(spec, cold=cold)
+        spec = requests.spec_of(wanted, values)
+        body = requests.lab(spec, cold=cold)
         return read(self._wire.ask("POST", "/v1/preview", body=body, twice=True).body, Preview)
 
     def get(self, name: str) -> Lab:
@@ -324,7 +324,7 @@ class Client:
         **values: Unpack[LabValues],
     ) -> TemplateView:
         """Make the template for such labs unless it is there, for admins; as ``create``."""
-        body = asked.cluster(asked.spec_of(wanted, values))
+        body = requests.cluster(requests.spec_of(wanted, values))
         return build(
             self._wire, self.jobs, "templates", body, TemplateView,
             timeout=timeout, listener=listener,

@@ -7,8 +7,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from lab.client.answers import Job, read
-from lab.client.wire import Wire, path_of
+from lab.client.models import Job, read
+from lab.client.transport import Wire, path_of
 from lab.errors import LimitReached, NotReady
 from lab.progress import Event, Listener
 from lab.wait import Deadline

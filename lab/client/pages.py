@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lab.client.answers import Page, read
-from lab.client.wire import Wire
+from lab.client.models import Page, read
+from lab.client.transport import Wire
 
 
 def items(wire: Wire, path: str, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

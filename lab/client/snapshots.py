@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from lab.client.answers import Job, read
 from lab.client.jobs import Jobs
-from lab.client.wire import Wire, path_of
-from lab.lifecycle.views import SnapshotView
+from lab.client.models import Job, read
+from lab.client.transport import Wire, path_of
+from lab.lifecycle.core.views import SnapshotView
 from lab.progress import Listener
 from lab.schedule import read as read_label
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab.client.answers import read
+from lab.client.models import read
 from lab.client.pages import items
-from lab.client.wire import Wire, path_of
-from lab.lifecycle.token import UNLIMITED, NewToken, Quota, chosen
+from lab.client.transport import Wire, path_of
+from lab.lifecycle.service.token import UNLIMITED, NewToken, Quota, chosen
 from lab.state.records import Scope, TokenRecord
 
 

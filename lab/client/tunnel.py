@@ -14,7 +14,7 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.sync.connection import Connection
 
 from lab.client.problem import error_of
-from lab.client.wire import path_of, trusted
+from lab.client.transport import path_of, trusted
 from lab.errors import HostUnfit, LabError, NotReady
 
 PIECE = 1 << 16

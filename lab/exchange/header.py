@@ -29,7 +29,7 @@ class Content:
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """An image: what ``images.manifest`` says of it, without any paths.
+    """An image: what ``lab.imagebuild.manifest`` says of it, without any paths.
 
     ``option_file``: the text of the engine's option file template. ``disks``: by the names of
     a node's volumes, os first.

@@ -24,7 +24,7 @@ from lab.errors import Conflict
 from lab.exchange.arrival import Arrival, chunks
 from lab.exchange.content import Chunk
 from lab.exchange.header import Header, Part
-from lab.storage import hold, rules
+from lab.storage import clone_lock, rules
 
 KEPT = 24 * 3600.0
 """Seconds that what arrived is kept after a transfer was cut off, if it is kept at all."""
@@ -79,7 +79,10 @@ class Stage:
 def drop(parent: Path, header: Header) -> None:
     """Remove what an earlier transfer of the same left, unless another process is at it."""
     directory = parent / f"{header.kind}.{header.key}"
-    with contextlib.suppress(BlockingIOError, FileNotFoundError), hold.hold(directory, wait=False):
+    with (
+        contextlib.suppress(BlockingIOError, FileNotFoundError),
+        clone_lock.hold(directory, wait=False),
+    ):
         shutil.rmtree(directory)
 
 
@@ -110,7 +113,7 @@ def stage(parent: Path, header: Header, *, keep: bool, floor: int) -> Iterator[S
 def remove_abandoned(parent: Path, now: float | None = None) -> tuple[list[str], list[str]]:
     """Remove what killed and cut transfers left; what was removed, and what is still kept."""
     removed, left = [], []
-    for directory in hold.abandoned(parent):
+    for directory in clone_lock.abandoned(parent):
         over = _last_write(directory) + KEPT
         if (directory / "keep").exists() and over > (time.time() if now is None else now):
             left.append(f"{directory.name}: an import that was cut off; --resume goes on with it")
@@ -126,7 +129,7 @@ def _held(directory: Path) -> Iterator[None]:
         while True:
             directory.mkdir(mode=0o700, exist_ok=True)
             try:
-                stack.enter_context(hold.hold(directory, wait=False))
+                stack.enter_context(clone_lock.hold(directory, wait=False))
             except FileNotFoundError:
                 continue  # another process has just removed it
             except BlockingIOError:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from images.recipe import Recipe, load, recipes
 from lab.blueprints import blueprint
 from lab.errors import HostUnfit, LabError
-from lab.lifecycle import image as images_
-from lab.lifecycle import template as templates_
-from lab.lifecycle.context import Context
-from lab.lifecycle.views import ImageView, TemplateView, Use
+from lab.imagebuild.recipe import Recipe, load, recipes
+from lab.lifecycle.captures import template as templates_
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import ImageView, TemplateView, Use
+from lab.lifecycle.images import image as images_
 from lab.names import Owner
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import TemplateRecord

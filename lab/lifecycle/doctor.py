@@ -9,24 +9,24 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from images import isolate
-from images.build import SPACE_NEEDED, TOOLS
-from images.recipe import load
 from lab import host
+from lab.config.settings import Settings
 from lab.errors import LabError
 from lab.host import system, zfs
 from lab.hypervisor import Capabilities
-from lab.lifecycle import failures
-from lab.lifecycle.context import Context, hypervisor_of, open_context
-from lab.lifecycle.engine import OUT_OF_REACH, TITLES
-from lab.lifecycle.ports import check_published
-from lab.lifecycle.reach import warning
-from lab.lifecycle.views import Finding
-from lab.memory import recall
+from lab.imagebuild import isolate
+from lab.imagebuild.build import SPACE_NEEDED, TOOLS
+from lab.imagebuild.recipe import load
+from lab.lifecycle.core.context import Context, hypervisor_of, open_context
+from lab.lifecycle.core.views import Finding
+from lab.lifecycle.images import failures
+from lab.lifecycle.images.engine import OUT_OF_REACH, TITLES
+from lab.lifecycle.nodes.connection import warning
+from lab.lifecycle.nodes.ports import check_published
 from lab.names import is_loopback
 from lab.paths import RESERVE, mount_point
+from lab.remembered import recall
 from lab.run import find
-from lab.settings import Settings
 from lab.spec import format_size
 from lab.state.opening import open_store
 from lab.storage import Storage
@@ -244,7 +244,7 @@ def _storage(settings: Settings, storage: Storage) -> Iterator[Finding]:
     if settings.storage != "zfs":
         yield Finding("storage", "ok", f"{storage.name} at {settings.home.root}")
         return
-    from lab.lifecycle.hostinit import look
+    from lab.lifecycle.host_init import look
 
     yield from look(settings, storage)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from lab.errors import Conflict, NotFound
-from lab.lifecycle.context import Context
-from lab.lifecycle.look import tagged
-from lab.lifecycle.remove import forget
-from lab.locks import lock
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.release import forget
+from lab.lifecycle.nodes.inspect import tagged
+from lab.locks.named import lock
 from lab.names import Owner, check_lab_name
 from lab.suggest import did_you_mean
 

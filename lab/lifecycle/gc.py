@@ -12,17 +12,19 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 
-from images import isolate
-from lab import locks
 from lab.errors import Conflict, InvalidSpec, LabError
 from lab.exchange.stage import remove_abandoned
-from lab.lifecycle import catalog, image, snapshot, templating
-from lab.lifecycle.context import Context
-from lab.lifecycle.remove import forget, lost_logs
-from lab.lifecycle.views import GcReport
-from lab.locks import lock
+from lab.imagebuild import isolate
+from lab.lifecycle import catalog, snapshot
+from lab.lifecycle.captures import template_record
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.release import forget, lost_logs
+from lab.lifecycle.core.views import GcReport
+from lab.lifecycle.images import image
+from lab.locks import named
+from lab.locks.named import lock
 from lab.names import Owner, OwnerKind
-from lab.storage import hold
+from lab.storage import clone_lock
 
 _UNRECORDED = "not recorded"
 _UNUSED = "unused, as its recipe, QEMU or a setting has changed"
@@ -67,7 +69,7 @@ def gc(
     left += kept
     swept += [*ctx.storage.sweep(), *_scratch(ctx)]
     ctx.hypervisor.forget([])  # also what leads to guests that others than we ended
-    locks.sweep(ctx.home)
+    named.sweep(ctx.home)
     rotated = _rotate(ctx, left)
     return GcReport((*report.removed, *swept), (*report.left, *left), tuple(rotated))
 
@@ -125,7 +127,7 @@ def _remove(ctx: Context, owner: Owner) -> None:
     if owner.kind == "lab":
         forget(ctx, owner)
     elif owner.kind == "template":
-        templating.discard(ctx, owner.name)
+        template_record.discard(ctx, owner.name)
     else:
         image.discard(ctx, owner.name)
 
@@ -133,7 +135,7 @@ def _remove(ctx: Context, owner: Owner) -> None:
 def _locked(ctx: Context, owner: Owner) -> AbstractContextManager[object]:
     """The locks of all who may work on ``owner``; raises Conflict."""
     if owner.kind == "template":
-        return templating.locked(ctx, owner.name)
+        return template_record.locked(ctx, owner.name)
     return lock(ctx.home, owner.kind, owner.name, wait=False)
 
 
@@ -199,7 +201,7 @@ def _scratch(ctx: Context) -> list[str]:
         except Conflict:
             continue
         removed.append(f"build files {directory}")
-    for directory in hold.abandoned(ctx.home.sockets):
+    for directory in clone_lock.abandoned(ctx.home.sockets):
         shutil.rmtree(directory, ignore_errors=True)
         removed.append(f"socket {directory}")
     for log in lost_logs(ctx):

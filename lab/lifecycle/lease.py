@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from lab.lifecycle.context import Context
-from lab.lifecycle.look import lab, record_of
-from lab.lifecycle.views import LabView
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import LabView
+from lab.lifecycle.nodes.inspect import lab, record_of
 
 
 def extend(ctx: Context, name: str, ttl: float | None) -> LabView:

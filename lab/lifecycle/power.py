@@ -10,22 +10,23 @@ from lab import host
 from lab.blueprints import blueprint
 from lab.errors import Conflict, NotReady, PortTaken
 from lab.hypervisor import GuestSpec
-from lab.lifecycle import image as images
-from lab.lifecycle import unfinished
-from lab.lifecycle.context import Context
-from lab.lifecycle.form import seed_of
-from lab.lifecycle.identify import correct_clocks, renew, set_clocks
-from lab.lifecycle.look import lab, node_of, nodes_of, record_of
-from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec
-from lab.lifecycle.parallel import each
-from lab.lifecycle.ports import TRIES, move_taken
-from lab.lifecycle.reach import account_of
-from lab.lifecycle.ready import through_port, until_ready
-from lab.lifecycle.rescue import USUAL, Pace, until_back
-from lab.lifecycle.settle import write_out
-from lab.lifecycle.turn import turn
-from lab.lifecycle.views import LabView
-from lab.locks import lock
+from lab.lifecycle.captures import interrupted
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.parallel import each
+from lab.lifecycle.core.views import LabView
+from lab.lifecycle.images import image as images
+from lab.lifecycle.images.ready import Image
+from lab.lifecycle.nodes.connection import account_of
+from lab.lifecycle.nodes.form import seed_of
+from lab.lifecycle.nodes.inspect import lab, node_of, nodes_of, record_of
+from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec
+from lab.lifecycle.nodes.personalise import correct_clocks, renew, set_clocks
+from lab.lifecycle.nodes.ports import TRIES, move_taken
+from lab.lifecycle.nodes.quiesce import write_out
+from lab.lifecycle.nodes.readiness import through_port, until_ready
+from lab.lifecycle.nodes.recovery import USUAL, Pace, until_back
+from lab.lifecycle.nodes.start_slots import turn
+from lab.locks.named import lock
 from lab.names import Owner
 from lab.spec import NodeSize
 from lab.state.records import LabRecord
@@ -91,7 +92,7 @@ def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float, pace
     with lock(ctx.home, "lab", name, wait=False):
         record = record_of(ctx, name)
         _check_made(record)
-        unfinished.check(ctx, name)
+        interrupted.check(ctx, name)
         with turn(ctx) as give_back:
             began, whole = time.time(), len(wanted) == record.node_count
             boots = whole and not running(ctx, name)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from images.recipe import load
 from lab.blueprints import Blueprint, blueprint
 from lab.errors import Conflict
-from lab.lifecycle import image as images
-from lab.lifecycle import template
-from lab.lifecycle.context import Context
-from lab.lifecycle.engine import choose, key_for
-from lab.lifecycle.preflight import preflight
-from lab.lifecycle.views import Preview
+from lab.imagebuild.recipe import load
+from lab.lifecycle.captures import template
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import Preview
+from lab.lifecycle.images import image as images
+from lab.lifecycle.images.engine import choose, key_for
+from lab.lifecycle.nodes.preflight import preflight
 from lab.spec import LabSpec
 from lab.state.records import TemplateRecord
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.errors import HostUnfit, NotReady
-from lab.lifecycle.context import Context
-from lab.lifecycle.look import record_of
-from lab.lifecycle.reach import account_of
-from lab.lifecycle.ready import account_at
-from lab.lifecycle.sql import Account
-from lab.lifecycle.views import SSL_MODE, Rows
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.sql import Account
+from lab.lifecycle.core.views import SSL_MODE, Rows
+from lab.lifecycle.nodes.connection import account_of
+from lab.lifecycle.nodes.inspect import record_of
+from lab.lifecycle.nodes.readiness import account_at
 from lab.names import GuestName, Owner
 from lab.paths import writing
 

@@ -9,22 +9,24 @@ from contextlib import AbstractContextManager, nullcontext
 from lab import host
 from lab.blueprints import blueprint
 from lab.errors import Conflict, RestoreFailed
-from lab.lifecycle import power, template, unfinished
-from lab.lifecycle.captured import Manifest
-from lab.lifecycle.clone import unrestored, wake
-from lab.lifecycle.context import Context
-from lab.lifecycle.form import until_formed
-from lab.lifecycle.handover import hand_over
-from lab.lifecycle.identify import prepare
-from lab.lifecycle.look import lab, node_of, nodes_of, record_of
-from lab.lifecycle.nodes import Image, Node
-from lab.lifecycle.parallel import each
-from lab.lifecycle.ports import move_taken
-from lab.lifecycle.reach import account_of
+from lab.lifecycle import power
+from lab.lifecycle.captures import interrupted, template
+from lab.lifecycle.captures.clone import unrestored, wake
+from lab.lifecycle.captures.manifests import Manifest
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.parallel import each
+from lab.lifecycle.core.views import LabView
+from lab.lifecycle.images.ready import Image
+from lab.lifecycle.nodes.connection import account_of
+from lab.lifecycle.nodes.form import until_formed
+from lab.lifecycle.nodes.hand_over import hand_over
+from lab.lifecycle.nodes.inspect import lab, node_of, nodes_of, record_of
+from lab.lifecycle.nodes.nodes import Node
+from lab.lifecycle.nodes.personalise import prepare
+from lab.lifecycle.nodes.ports import move_taken
+from lab.lifecycle.nodes.start_slots import turn
 from lab.lifecycle.snapshot import find, volumes_of
-from lab.lifecycle.turn import turn
-from lab.lifecycle.views import LabView
-from lab.locks import lock
+from lab.locks.named import lock
 from lab.schedule import ORIGIN
 from lab.spec import NodeSize
 from lab.state.records import LabRecord
@@ -48,10 +50,10 @@ def rollback(
         nodes = nodes_of(ctx, name) if node is None else (node_of(ctx, name, node),)
         label = find(ctx, name, to).label
         # Going back to the origin frees space; what was begun must come to its end.
-        if label != ORIGIN and not unfinished.exists(ctx, name):
+        if label != ORIGIN and not interrupted.exists(ctx, name):
             space, floor = ctx.storage.space(), ctx.settings.space_floor
             host.check_space(space.free, floor, ctx.home.root, what="a rollback")
-        unfinished.begin(ctx, name, label, node)
+        interrupted.begin(ctx, name, label, node)
         with ctx.progress.step("rollback", f"putting {node or name} back to {label}"):
             each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)
             # Until it runs again: a command that is killed now leaves a lab that can be started.
@@ -59,7 +61,7 @@ def rollback(
                 ctx.store.labs.update(name, **power.STOPPED)
             each(lambda v: ctx.storage.rollback(v, label), volumes_of(ctx, name, node))
         if label != ORIGIN:
-            unfinished.end(ctx, name)
+            interrupted.end(ctx, name)
         nodes = move_taken(ctx, nodes)
         image = power.image_of(ctx, record)
         origin = _template(ctx, record, image) if label == ORIGIN else nullcontext()
@@ -71,7 +73,7 @@ def rollback(
                 why_cold = _from_origin(ctx, record, image, manifest, nodes, timeout)
             else:
                 power.bring_back(ctx, record, nodes, timeout, booted=give_back)
-        unfinished.end(ctx, name)
+        interrupted.end(ctx, name)
         how = power.how_started(began, why_cold) if len(nodes) == record.node_count else {}
         ctx.store.labs.update(name, state="ready", **how)
     return lab(ctx, name, proved=True)

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 from lab import host, schedule
 from lab.errors import Conflict, Interrupted, LabError, NotFound
-from lab.lifecycle import unfinished
-from lab.lifecycle.context import Context
-from lab.lifecycle.identify import set_clocks
-from lab.lifecycle.look import nodes_of, record_of
-from lab.lifecycle.parallel import each
-from lab.lifecycle.settle import write_out
-from lab.lifecycle.views import SnapshotView
-from lab.locks import lock
+from lab.lifecycle.captures import interrupted
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.parallel import each
+from lab.lifecycle.core.views import SnapshotView
+from lab.lifecycle.nodes.inspect import nodes_of, record_of
+from lab.lifecycle.nodes.personalise import set_clocks
+from lab.lifecycle.nodes.quiesce import write_out
+from lab.locks.named import lock
 from lab.names import GuestName, Owner, VolumeName
 from lab.schedule import Taken
 from lab.state.records import LabRecord
@@ -38,7 +38,7 @@ def take(ctx: Context, name: str, what: str = "manual") -> SnapshotView:
         record = record_of(ctx, name)
         if record.state not in ("ready", "stopped"):
             raise Conflict(f"the lab {name} is {record.state}")
-        unfinished.check(ctx, name)
+        interrupted.check(ctx, name)
         return _view(_take(ctx, name, what))
 
 
@@ -87,7 +87,7 @@ def is_due(ctx: Context, record: LabRecord) -> bool:
 
 def _due(ctx: Context, record: LabRecord) -> list[str]:
     """The kinds of which a snapshot is to be taken; a lab that does not run does not change."""
-    if record.state != "ready" or unfinished.exists(ctx, record.name):
+    if record.state != "ready" or interrupted.exists(ctx, record.name):
         return []
     return schedule.due(schedule.parse(record.snapshots), there(ctx, record.name), time.time())
 

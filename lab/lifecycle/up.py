@@ -19,24 +19,25 @@ from lab.errors import (
     PortTaken,
     RestoreFailed,
 )
-from lab.lifecycle import template
-from lab.lifecycle.captured import Manifest
-from lab.lifecycle.claim import claimed, existing, pin
-from lab.lifecycle.clone import clone, unrestored
-from lab.lifecycle.context import Context
-from lab.lifecycle.engine import made_of
-from lab.lifecycle.form import Formation, form, until_formed
-from lab.lifecycle.handover import hand_over
-from lab.lifecycle.identify import USER, Prepared, make_password, prepare
-from lab.lifecycle.look import lab as look_at
-from lab.lifecycle.nodes import Image, Node
-from lab.lifecycle.ports import TRIES, allot
-from lab.lifecycle.preflight import preflight
-from lab.lifecycle.reach import account_of, warning
-from lab.lifecycle.remove import forget, release
-from lab.lifecycle.sql import Account
-from lab.lifecycle.turn import turn
-from lab.lifecycle.views import FIRST_USE, LabView
+from lab.lifecycle.captures import template
+from lab.lifecycle.captures.clone import clone, unrestored
+from lab.lifecycle.captures.manifests import Manifest
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.release import forget, release
+from lab.lifecycle.core.sql import Account
+from lab.lifecycle.core.views import FIRST_USE, LabView
+from lab.lifecycle.images.engine import made_of
+from lab.lifecycle.images.ready import Image
+from lab.lifecycle.nodes.connection import account_of, warning
+from lab.lifecycle.nodes.form import Formation, form, until_formed
+from lab.lifecycle.nodes.hand_over import hand_over
+from lab.lifecycle.nodes.inspect import lab as look_at
+from lab.lifecycle.nodes.nodes import Node
+from lab.lifecycle.nodes.personalise import USER, Prepared, make_password, prepare
+from lab.lifecycle.nodes.ports import TRIES, allot
+from lab.lifecycle.nodes.preflight import preflight
+from lab.lifecycle.nodes.start_slots import turn
+from lab.lifecycle.reserve import claimed, existing, pin
 from lab.names import Owner
 from lab.spec import LabSpec
 from lab.state.records import LabRecord, NodeRecord
@@ -116,7 +117,7 @@ def up(
 def _all_or_nothing(ctx: Context, job: _Job, *, keep: bool) -> Iterator[None]:
     """If the block fails, remove the lab; or with ``keep`` keep its guests for inspection.
 
-    Interrupts do not end the removal: see ``lab.cli.signals``.
+    Interrupts do not end the removal: see ``lab.cli.terminal.signals``.
     """
     with Undo() as undo:
         undo.push(f"lab {job.owner.name}", partial(_remove, ctx, job.owner))

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from sqlalchemy.pool import NullPool
 
 from lab.errors import Conflict, HostUnfit, LabError
-from lab.locks import lock
+from lab.locks.named import lock
 from lab.paths import Home, no_space, unwritable
 from lab.state import migrate
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol
 
+from lab.config.profile import VolumeProfile
 from lab.names import VolumeName
-from lab.profile import VolumeProfile
 
 Tags = Mapping[str, str]
 """Small texts kept with a volume or guest by its driver; keys ``[a-z][a-z_]*``."""

@@ -19,10 +19,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
+from lab.config.profile import VolumeProfile
 from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.names import VolumeName
-from lab.profile import VolumeProfile
-from lab.storage import PLAIN, Space, Tags, Volume, VolumeSnapshot, batch, hold, rules, sparse
+from lab.storage import PLAIN, Space, Tags, Volume, VolumeSnapshot, batch, clone_lock, rules, sparse
 from lab.storage.flatten import open_parts, read_parts, seal
 from lab.storage.qcow2_format import Backing, read_header, write_empty
 from lab.storage.shelf import (
@@ -255,7 +255,7 @@ class Qcow2Storage:
     def sweep(self) -> list[str]:
         """Undo unfinished snapshots, remove the work of processes that died."""
         removed = []
-        for work in hold.abandoned(self._shelf.scratches):
+        for work in clone_lock.abandoned(self._shelf.scratches):
             removed += batch.undo(self._shelf, work)
             shutil.rmtree(work, ignore_errors=True)
             removed.append(f"unfinished work {work.name}")

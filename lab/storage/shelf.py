@@ -29,7 +29,7 @@ from typing import Any
 
 from lab.errors import HostUnfit, InvalidSpec
 from lab.names import VolumeName
-from lab.storage import Space, hold, rules, sparse
+from lab.storage import Space, clone_lock, rules, sparse
 
 DISK, BASE, RECORD, SNAPSHOTS = "disk.qcow2", "base.raw", "volume.json", "snapshots"
 _KINDS = ("images", "labs", "templates")
@@ -106,7 +106,7 @@ class Shelf:
         """
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(hold.hold(self.place(volume), shared=shared))
+                stack.enter_context(clone_lock.hold(self.place(volume), shared=shared))
             except FileNotFoundError:
                 raise rules.absent(volume) from None
             yield
@@ -115,7 +115,7 @@ class Shelf:
     def scratch(self) -> Iterator[Path]:
         """A directory to prepare things in; see ``hold.scratch``."""
         self._make_folders(self.scratches)
-        with hold.scratch(self.scratches) as work:
+        with clone_lock.scratch(self.scratches) as work:
             yield work
 
     def publish(

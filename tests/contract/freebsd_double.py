@@ -36,7 +36,7 @@ checkyesno() { [ "${!1}" = YES ]; }
 
 def install(directory: Path, root: Path, checkout: Path) -> None:
     """Lay out the scripts of ``checkout`` and all that they call in ``directory``."""
-    import vm_double
+    from tests.contract import vm_double
 
     vm_double.install(directory, root)
     (root / "rc.subr").write_text(_RC.replace("ROOT", str(root)))
@@ -148,7 +148,7 @@ def sysrc(root: Path, arguments: list[str]) -> int:
 
 
 def _processes(root: Path) -> Iterator[tuple[int, str]]:
-    from vm_double import alive
+    from tests.contract.vm_double import alive
 
     for path in sorted((root / "proc").iterdir()):
         if alive(int(path.name)):
@@ -180,8 +180,8 @@ def bhyvectl(root: Path, arguments: list[str]) -> int:
 
 
 def bhyve(root: Path, arguments: list[str]) -> int:
-    from vm_double import Machine
-    from vm_double_run import Bhyve
+    from tests.contract.vm_double import Machine
+    from tests.contract.vm_double_run import Bhyve
 
     with (root / "argv").open("a") as argv:
         argv.write(shlex.join(["bhyve", *arguments]) + "\n")
@@ -221,5 +221,5 @@ PROGRAMS: dict[str, Callable[[Path, list[str]], int]] = {
 }
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     sys.exit(PROGRAMS[sys.argv[2]](Path(sys.argv[1]), sys.argv[3:]))

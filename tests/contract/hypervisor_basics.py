@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypervisor_site import MIB, ClosableHypervisor, Opener, Site, states
 
 from lab.errors import Conflict, HostUnfit, NotFound, NotReady, PortTaken
 from lab.hypervisor import DirectBoot, Disk, Forward, GuestShape, GuestSpec, Hypervisor
 from lab.names import GuestName
+from tests.contract.hypervisor_site import MIB, ClosableHypervisor, Opener, Site, states
 
 _SPAWN = mp.get_context("spawn")
 _NOWHERE = Path("/nowhere/at-all")

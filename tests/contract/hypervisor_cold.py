@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypervisor_site import MEMORY, Site, states
 
 from lab.errors import HostUnfit
 from lab.hypervisor import Forward, Hypervisor, MemoryImage
+from tests.contract.hypervisor_site import MEMORY, Site, states
 
 
 class Refusing:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypervisor_basics import (
+
+from tests.contract.hypervisor_basics import (
     Forwarding,
     KernelBooting,
     Owning,
@@ -19,9 +20,9 @@ from hypervisor_basics import (
     Starting,
     Stopping,
 )
-from hypervisor_cold import Refusing
-from hypervisor_memory import Capturing, Restoring
-from hypervisor_site import ClosableHypervisor, Site
+from tests.contract.hypervisor_cold import Refusing
+from tests.contract.hypervisor_memory import Capturing, Restoring
+from tests.contract.hypervisor_site import ClosableHypervisor, Site
 
 __all__ = ["ColdContract", "HypervisorContract", "Site", "WarmContract"]
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypervisor_site import MEMORY, MIB, Site, states
 
 from lab.errors import Conflict, HostUnfit, NotFound, RestoreFailed
 from lab.hypervisor import Disk, GuestSpec, Hypervisor, MemoryImage
 from lab.names import GuestName
+from tests.contract.hypervisor_site import MEMORY, MIB, Site, states
 
 Spoil = Callable[[GuestSpec, MemoryImage], tuple[GuestSpec, MemoryImage]]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypervisor_site import Site, free_port, states
 
 from lab.errors import PortTaken
 from lab.guest.network import own_address
 from lab.hypervisor import Forward, GuestSpec, Hypervisor
 from lab.names import EVERYWHERE
+from tests.contract.hypervisor_site import Site, free_port, states
 
 
 def leading(site: Site, node: str, port: int, home: str = "") -> GuestSpec:

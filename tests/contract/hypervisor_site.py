@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from hypervisor_kernel import kernel
-
 from lab.hypervisor import (
     DirectBoot,
     Disk,
@@ -22,6 +20,7 @@ from lab.hypervisor import (
     Network,
 )
 from lab.names import GuestName
+from tests.contract.hypervisor_kernel import kernel
 
 MIB = 1 << 20
 MEMORY = 16 * MIB

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from storage_place import MIB, SIZE, TAGS, Place, labels, names, origin, vol
 
 from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.storage import Storage, VolumeSnapshot
+from tests.contract.storage_place import MIB, SIZE, TAGS, Place, labels, names, origin, vol
 
 
 class Basics:

@@ -7,15 +7,15 @@ one with room for about ``SMALL_ROOM`` bytes.
 from __future__ import annotations
 
 import pytest
-from storage_basics import Basics
-from storage_crashes import Crashes
-from storage_imports import Imports
-from storage_overwrite import Overwrites
-from storage_place import Place
-from storage_returns import Returns
-from storage_streams import SMALL_ROOM, FullDisks, Streams
 
 from lab.storage import Storage
+from tests.contract.storage_basics import Basics
+from tests.contract.storage_crashes import Crashes
+from tests.contract.storage_imports import Imports
+from tests.contract.storage_overwrite import Overwrites
+from tests.contract.storage_place import Place
+from tests.contract.storage_returns import Returns
+from tests.contract.storage_streams import SMALL_ROOM, FullDisks, Streams
 
 __all__ = ["SMALL_ROOM", "CrashContract", "LivingContract", "Place", "StorageContract"]
 

@@ -15,11 +15,21 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
-from forked import FORKED
-from storage_place import MIB, SIZE, TAGS, Place, destroy_all, labels, names, origin, vol
 
 from lab.errors import Conflict, LabError, NotFound
 from lab.storage import Storage
+from tests.contract.forked import FORKED
+from tests.contract.storage_place import (
+    MIB,
+    SIZE,
+    TAGS,
+    Place,
+    destroy_all,
+    labels,
+    names,
+    origin,
+    vol,
+)
 
 Opener = Callable[[str], Storage]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from storage_place import MIB, SIZE, TAGS, Place, names, vol
 
 from lab.errors import Conflict, InvalidSpec
 from lab.storage import Storage
+from tests.contract.storage_place import MIB, SIZE, TAGS, Place, names, vol
 
 
 class Imports:

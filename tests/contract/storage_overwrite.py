@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 import pytest
-from storage_place import MIB, SIZE, Place, vol
 
 from lab.errors import InvalidSpec
 from lab.names import VolumeName
 from lab.storage import Storage
 from lab.storage.overwrite import GRAIN, overwrite
+from tests.contract.storage_place import MIB, SIZE, Place, vol
 
 
 class Overwrites:

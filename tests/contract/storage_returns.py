@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from storage_place import MIB, SIZE, TAGS, Place, labels, origin, vol
 
 from lab.errors import Conflict, NotFound
 from lab.storage import Storage, VolumeSnapshot
+from tests.contract.storage_place import MIB, SIZE, TAGS, Place, labels, origin, vol
 
 
 class Returns:

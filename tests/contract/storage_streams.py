@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from storage_place import MIB, SIZE, TAGS, Place, labels, names, origin, vol
 
 from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.storage import Storage, VolumeSnapshot
+from tests.contract.storage_place import MIB, SIZE, TAGS, Place, labels, names, origin, vol
 
 SMALL_ROOM = 16 * MIB
 """About what fits into the place that the fixture ``small_place`` gives."""

@@ -8,18 +8,17 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-import pf_double
 import pytest
-import vm_double
-from hypervisor_redirects import leading
-from hypervisor_site import Site, free_port, states
-from test_hypervisor_bhyve import root, site, there
 
 from lab.errors import HostUnfit, PortTaken
 from lab.hypervisor import Forward, Hypervisor
 from lab.hypervisor.bhyve import redirects
 from lab.names import EVERYWHERE, GuestName
 from lab.run import run
+from tests.contract import pf_double, vm_double
+from tests.contract.hypervisor_redirects import leading
+from tests.contract.hypervisor_site import Site, free_port, states
+from tests.contract.test_hypervisor_bhyve import root, site, there
 
 __all__ = ["root", "site"]
 

@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypervisor_site import SECONDS, Site, states
-from test_hypervisor_bhyve import bridges, change, root, site, there
 
 from lab.errors import CommandFailed, Conflict, HostUnfit, LabError
 from lab.hypervisor import GuestSpec, Hypervisor, Network
 from lab.run import run
 from lab.wait import Deadline, until
+from tests.contract.hypervisor_site import SECONDS, Site, states
+from tests.contract.test_hypervisor_bhyve import bridges, change, root, site, there
 
 __all__ = ["root", "site"]
 

@@ -15,12 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import pf_double
 import pytest
-import vm_double
-from hypervisor_contract import ColdContract, Site
-from hypervisor_redirects import Redirecting
-from hypervisor_site import SECONDS, ClosableHypervisor, states
 
 from lab.errors import CommandFailed, Conflict, HostUnfit, NotReady
 from lab.guest.network import own_address
@@ -29,6 +24,10 @@ from lab.hypervisor.bhyve.driver import BhyveHypervisor
 from lab.hypervisor.bhyve.text import Switch, switches
 from lab.run import run
 from lab.wait import Deadline, until
+from tests.contract import pf_double, vm_double
+from tests.contract.hypervisor_contract import ColdContract, Site
+from tests.contract.hypervisor_redirects import Redirecting
+from tests.contract.hypervisor_site import SECONDS, ClosableHypervisor, states
 
 Golden = Callable[[str, str], None]
 

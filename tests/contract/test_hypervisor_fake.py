@@ -6,14 +6,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypervisor_contract import ColdContract, Site, WarmContract
-from hypervisor_redirects import Redirecting
-from hypervisor_site import states
 
 from lab.errors import HostUnfit
+from lab.fake.hypervisor import FakeHypervisor
 from lab.hypervisor import Capabilities
-from lab.hypervisor.fake import FakeHypervisor
-from lab.storage.faults import FailAt
+from tests.contract.hypervisor_contract import ColdContract, Site, WarmContract
+from tests.contract.hypervisor_redirects import Redirecting
+from tests.contract.hypervisor_site import states
+from tests.support.storage_faults import FailAt
 
 
 class TestFake(WarmContract):

@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypervisor_contract import Site, WarmContract
-from hypervisor_site import MEMORY, SECONDS, ClosableHypervisor, states
 
 from lab.errors import HostUnfit, RestoreFailed
 from lab.hypervisor import Disk, FirmwareBoot, GuestSpec, Hypervisor
 from lab.paths import Home
 from lab.wait import Deadline, until
+from tests.contract.hypervisor_contract import Site, WarmContract
+from tests.contract.hypervisor_site import MEMORY, SECONDS, ClosableHypervisor, states
 
 pytestmark = pytest.mark.e2e
 

@@ -18,11 +18,18 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import freebsd_double
 import pytest
-from hypervisor_contract import ColdContract
-from hypervisor_site import SECONDS, ClosableHypervisor, Site, states
-from test_bhyve_rough import (
+
+from lab.errors import Conflict, NotFound
+from lab.hypervisor import GuestSpec
+from lab.hypervisor.bhyve import text
+from lab.hypervisor.bhyve.command import vm
+from lab.hypervisor.bhyve.config import guest_uuid
+from lab.hypervisor.bhyve.driver import BhyveHypervisor
+from tests.contract import freebsd_double
+from tests.contract.hypervisor_contract import ColdContract
+from tests.contract.hypervisor_site import SECONDS, ClosableHypervisor, Site, states
+from tests.contract.test_bhyve_rough import (
     crashed,
     ours,
     test_a_bridge_of_the_host_s_own_leads_out,
@@ -35,13 +42,6 @@ from test_bhyve_rough import (
     test_after_a_crash_of_the_host_a_guest_is_started,
     test_what_a_killed_start_left_in_the_kernel_goes,
 )
-
-from lab.errors import Conflict, NotFound
-from lab.hypervisor import GuestSpec
-from lab.hypervisor.bhyve import text
-from lab.hypervisor.bhyve.command import vm
-from lab.hypervisor.bhyve.config import guest_uuid
-from lab.hypervisor.bhyve.driver import BhyveHypervisor
 
 __all__ = [
     "crashed",

@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from storage_contract import SMALL_ROOM, Place, StorageContract
-from storage_place import SIZE, labels, vol
 
 from lab.errors import HostUnfit
+from lab.fake.storage import FakeStorage
 from lab.storage import Storage, Volume
-from lab.storage.fake import FakeStorage
-from lab.storage.faults import FailAt
+from tests.contract.storage_contract import SMALL_ROOM, Place, StorageContract
+from tests.contract.storage_place import SIZE, labels, vol
+from tests.support.storage_faults import FailAt
 
 
 def open_fake(root: Path, capacity: int, home: str) -> Storage:

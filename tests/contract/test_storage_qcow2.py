@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from storage_contract import SMALL_ROOM, Place, StorageContract
-from storage_place import MIB, SIZE, labels, names, origin, vol
 
 from lab.errors import CommandFailed, Conflict, HostUnfit, LabError
 from lab.names import VolumeName
@@ -23,6 +21,8 @@ from lab.run import run
 from lab.storage import Storage, Volume, batch
 from lab.storage.qcow2 import Qcow2Storage
 from lab.storage.shelf import SnapshotRecord
+from tests.contract.storage_contract import SMALL_ROOM, Place, StorageContract
+from tests.contract.storage_place import MIB, SIZE, labels, names, origin, vol
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("qemu-img") and shutil.which("qemu-io")), reason="needs qemu-utils"

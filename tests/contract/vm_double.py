@@ -313,8 +313,8 @@ def main(root: str, *arguments: str) -> int:
         return 0
     checks(m)
     if command in ("switch", "init"):
-        sys.path.insert(0, str(Path(__file__).parent))
-        import vm_double_switch
+        sys.path.insert(0, str(Path(__file__).parents[2]))
+        from tests.contract import vm_double_switch
 
         return vm_double_switch.main(m, rest if command == "switch" else ["init"])
     if command in ("start", "poweroff"):

@@ -21,8 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from vm_double import Machine
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.contract.vm_double import Machine
 
 REBOOTED, POWERED_OFF, FAILED = 0, 1, 4
 

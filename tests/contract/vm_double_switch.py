@@ -9,7 +9,7 @@ from hashlib import md5
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vm_double import Machine
+    from tests.contract.vm_double import Machine
 
 
 def main(m: Machine, arguments: list[str]) -> int:
@@ -34,7 +34,7 @@ def _names(m: Machine) -> list[str]:
 
 
 def _create(m: Machine, arguments: list[str]) -> None:
-    from vm_double import CIDR, NAME, err
+    from tests.contract.vm_double import CIDR, NAME, err
 
     options, (name,) = getopt.getopt(arguments, "t:i:n:b:a:m:p")
     given = dict(options)
@@ -106,7 +106,7 @@ def _ip(*arguments: str) -> None:
 
 def _list(m: Machine) -> None:
     """switch::list, switch::standard::show, switch::manual::show"""
-    from vm_double import column
+    from tests.contract.vm_double import column
 
     conf = m.config(m.system)
     rows = [["NAME", "TYPE", "IFACE", "ADDRESS", "PRIVATE", "MTU", "VLAN", "PORTS"]]
@@ -124,7 +124,7 @@ def _list(m: Machine) -> None:
 
 def _destroy(m: Machine, name: str) -> None:
     """switch::remove"""
-    from vm_double import err
+    from tests.contract.vm_double import err
 
     values = m.config(m.system)
     if f"type_{name}" not in values:

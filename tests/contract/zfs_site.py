@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
 
-from storage_contract import Place
-from storage_place import MIB
-
 from lab.errors import CommandFailed, HostUnfit
 from lab.run import run
 from lab.storage import Volume
 from lab.storage.zfs.driver import ZfsStorage
+from tests.contract.storage_contract import Place
+from tests.contract.storage_place import MIB
 
 GIB = 1 << 30
 

@@ -16,12 +16,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import vm_double
-import vm_qemu
-from e2e_site import Site
-
 from lab.state.store import Store
 from lab.wait import Deadline, until
+from tests.contract import vm_double
+from tests.e2e import vm_qemu
+from tests.e2e.e2e_site import Site
 
 OVMF = Path("/usr/share/ovmf/OVMF.fd")
 

@@ -10,9 +10,9 @@ import shlex
 import sys
 from pathlib import Path
 
-from images import bootstrap, disk, isolate
-from images.recipe import load
-from images.trust import keyrings
+from lab.imagebuild import bootstrap, disk, isolate
+from lab.imagebuild.recipe import load
+from lab.imagebuild.trust import keyrings
 from lab.progress import Progress
 from lab.run import run
 from lab.spec import GIB

@@ -17,15 +17,15 @@ import threading
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from e2e_site import CRASH_NAME, PXC_SPEC
-
-from images import fake
-from lab.lifecycle import image, template
-from lab.lifecycle.context import Context, open_context
+from lab.config.settings import load
+from lab.fake import images
+from lab.lifecycle.captures import template
+from lab.lifecycle.core.context import Context, open_context
+from lab.lifecycle.images import image
 from lab.lifecycle.up import up
 from lab.progress import Event
-from lab.settings import load
 from lab.wait import Deadline, attempts
+from tests.e2e.e2e_site import CRASH_NAME, PXC_SPEC
 
 
 def die() -> NoReturn:
@@ -91,7 +91,7 @@ def main(verb: str, moment: str, count: int) -> None:
             image.build(ctx, "mariadb", rebuild=False)
         else:
             # What is built does not matter for its publication: the storage is the real one.
-            image.build(replace(ctx, build=fake.build), "percona-xtradb-cluster")
+            image.build(replace(ctx, build=images.build), "percona-xtradb-cluster")
 
 
 if __name__ == "__main__":

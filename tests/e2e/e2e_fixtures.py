@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_site import PXC, Site, kept_place
 
 from lab.errors import HostUnfit
+from tests.e2e.e2e_site import PXC, Site, kept_place
 
 
 def _unfit() -> str:

@@ -21,12 +21,12 @@ from typing import Any
 from lab.paths import REACHABLE, Home, make_directory
 from lab.spec import LabSpec
 from lab.wait import Deadline, until
+from tests import ROOT
 
 _BLOCKS = range(29200, 32700, 100)
 """Where an installation gets 100 ports of its own: apart from the default range, and from
 other runs of these tests on this machine."""
 
-ROOT = Path(__file__).parents[2]
 
 PXC = ("pxc", "--engine", "mariadb")
 """The blueprint of these tests, on the engine that can be had without Percona's repository."""

@@ -14,8 +14,9 @@ from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
-from bhyve_site import Host, NotHere, bhyve_host
-from e2e_site import PXC, Site
+
+from tests.e2e.bhyve_site import Host, NotHere, bhyve_host
+from tests.e2e.e2e_site import PXC, Site
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 

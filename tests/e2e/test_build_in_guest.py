@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import cloud_disk
 import pytest
-from e2e_site import PXC, Site
 
-from images import manifest
-from images.recipe import load
+from lab.imagebuild import manifest
+from lab.imagebuild.recipe import load
+from tests.e2e import cloud_disk
+from tests.e2e.e2e_site import PXC, Site
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 

@@ -15,7 +15,8 @@ import pymysql
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from e2e_site import PXC, Done, Site, listening
+
+from tests.e2e.e2e_site import PXC, Done, Site, listening
 
 pytestmark = pytest.mark.e2e
 

@@ -1,6 +1,6 @@
 """Bad luck on real guests: killed commands, dying QEMUs, damaged files, and many repetitions.
 
-The kill sweep at each step is ``tests/unit/test_lifecycle_killed.py``; here are the moments
+The kill sweep at each step is ``tests/unit/lifecycle/test_killed.py``; here are the moments
 that fakes cannot vouch for.
 """
 
@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
-from e2e_site import PXC, Site
 
 from lab.wait import Deadline, until
+from tests.e2e.e2e_site import PXC, Site
 
 pytestmark = pytest.mark.e2e
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from e2e_site import PXC, Site
+
+from tests.e2e.e2e_site import PXC, Site
 
 pytestmark = pytest.mark.e2e
 

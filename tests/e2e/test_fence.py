@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from e2e_site import PXC, ROOT, Site
+
+from tests import ROOT
+from tests.e2e.e2e_site import PXC, Site
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 

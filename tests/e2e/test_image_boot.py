@@ -22,14 +22,14 @@ from string import Template
 from typing import Any
 
 import pytest
-from e2e_site import Site
 
-from images import manifest
-from images.manifest import BuiltImage
-from images.recipe import load
 from lab.guest.seed import SeedFile, pack
+from lab.imagebuild import manifest
+from lab.imagebuild.manifest import BuiltImage
+from lab.imagebuild.recipe import load
 from lab.spec import GIB
 from lab.wait import Deadline, attempts
+from tests.e2e.e2e_site import Site
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from images import bootstrap, isolate
-from images.recipe import load
-from images.trust import keyrings
 from lab.errors import CommandFailed, HostUnfit
+from lab.imagebuild import bootstrap, isolate
+from lab.imagebuild.recipe import load
+from lab.imagebuild.trust import keyrings
 from lab.run import run
 
 pytestmark = [

@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
-from e2e_site import PXC, Site
-from other_user import NOBODY, tried
+
+from tests.e2e.e2e_site import PXC, Site
+from tests.support.other_user import NOBODY, tried
 
 pytestmark = [
     pytest.mark.e2e,

@@ -12,9 +12,9 @@ from typing import Any
 
 import pymysql
 import pytest
-from e2e_site import PXC, Site
 
 from lab.guest import authority
+from tests.e2e.e2e_site import PXC, Site
 
 pytestmark = pytest.mark.e2e
 

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_site import PXC, Site
 
+from lab.config.settings import load
 from lab.hypervisor import Disk, GuestSpec, MemoryImage
-from lab.lifecycle import captured, template
-from lab.lifecycle.context import Context, open_context
+from lab.lifecycle.captures import manifests, template
+from lab.lifecycle.core.context import Context, open_context
 from lab.lifecycle.down import down
 from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
-from lab.settings import load
 from lab.spec import LabSpec
+from tests.e2e.e2e_site import PXC, Site
 
 pytestmark = pytest.mark.e2e
 
@@ -67,12 +67,12 @@ def spoil(site: Site, key: str) -> None:
     content = path.read_bytes()
     path.chmod(0o600)
     path.write_bytes(content[: len(content) // 2])
-    manifest = captured.read(site.home.manifest(key))
+    manifest = manifests.read(site.home.manifest(key))
     nodes = tuple(
-        replace(node, state=captured.facts(path)) if node.name == "n2" else node
+        replace(node, state=manifests.facts(path)) if node.name == "n2" else node
         for node in manifest.nodes
     )
-    captured.write(site.home.manifest(key), replace(manifest, nodes=nodes))
+    manifests.write(site.home.manifest(key), replace(manifest, nodes=nodes))
 
 
 def of_two(site: Site) -> dict[str, Any]:

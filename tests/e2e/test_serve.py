@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from e2e_site import PXC, Site
 
 from lab.wait import Deadline, until
+from tests.e2e.e2e_site import PXC, Site
 
 pytestmark = pytest.mark.e2e
 

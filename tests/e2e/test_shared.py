@@ -6,7 +6,8 @@ import time
 import uuid
 
 import pytest
-from e2e_site import PXC, Site
+
+from tests.e2e.e2e_site import PXC, Site
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 import pytest
-from user_site import User, account, another_machine, command, give_checkout, login_name
 
 from lab.wait import Deadline, until
+from tests.e2e.user_site import User, account, another_machine, command, give_checkout, login_name
 
 pytestmark = [
     pytest.mark.e2e,

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from e2e_site import Site
 
+from tests.e2e.e2e_site import Site
 from testvm import host
 from testvm.release import RELEASES, ROOT
 

@@ -17,13 +17,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from images import bootstrap
-from images.trust import keyrings
+from lab.imagebuild import bootstrap
+from lab.imagebuild.trust import keyrings
 from lab.progress import Progress
 from lab.wait import Deadline, until
+from tests import ROOT
 from testvm.checkout import archive
 
-ROOT = Path(__file__).parents[2]
 PASSED_ON = ("PIP_", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "no_proxy")
 """How packages are reached is the machine's matter: these variables survive the login."""
 

@@ -20,12 +20,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "contract"))
 sys.path.insert(0, str(Path(__file__).parents[2]))
-import vm_double_run
-from vm_double import Machine
-
 from lab.hypervisor.libvirt.probe import tsc_khz
+from tests.contract import vm_double_run
+from tests.contract.vm_double import Machine
 
 FIRMWARE = "/usr/local/share/uefi-firmware/BHYVE_UEFI.fd"
 _PR_SET_PDEATHSIG = 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import zfs_site
+
+from tests.contract import zfs_site
 
 
 @pytest.fixture(scope="session")

@@ -8,12 +8,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import zfs_site
 
 from lab.errors import HostUnfit
 from lab.hypervisor.libvirt.access import let_open
 from lab.run import run
 from lab.storage.zfs import links
+from tests.contract import zfs_site
 
 USER, OTHER = 64055, 64056
 SIZE = 16 << 20

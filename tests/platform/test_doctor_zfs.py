@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from lab.config.profile import PROFILES
 from lab.host import zfs
 from lab.host.system import system
 from lab.host.zfs.facts import Facts, Needs, Pool, Status, Unknown, Versions
 from lab.host.zfs.read import read
 from lab.host.zfs.source import Source
-from lab.profile import PROFILES
 from lab.run import run
 from lab.spec import MIB
 

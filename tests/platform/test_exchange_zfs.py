@@ -8,19 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import zfs_site
-from exchange_world import Side
-from lifecycle_world import named
-from zfs_site import open_zfs, zfs
 
+from lab.config.profile import PROFILES
 from lab.errors import InvalidSpec
 from lab.exchange.frames import FrameReader
 from lab.exchange.receiving import begin
-from lab.lifecycle.look import lab
+from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.up import up
 from lab.names import Owner
-from lab.profile import PROFILES
 from lab.spec import MIB
+from tests.contract import zfs_site
+from tests.contract.zfs_site import open_zfs, zfs
+from tests.support.exchange_world import Side
+from tests.support.lifecycle_world import named
 
 pytestmark = [pytest.mark.oldest, pytest.mark.rare]
 

@@ -16,21 +16,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import zfs_site
-from e2e_site import Site
-from hypervisor_site import free_port
 
-from lab import settings
+from lab.config import settings
 from lab.hypervisor import DirectBoot
 from lab.hypervisor.libvirt.connection import default_uri
-from lab.lifecycle import image as images
-from lab.lifecycle.context import Context, open_context
-from lab.lifecycle.nodes import Image, Node, Wiring, guest_spec
+from lab.lifecycle.core.context import Context, open_context
+from lab.lifecycle.images import image as images
+from lab.lifecycle.images.ready import Image
+from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec
 from lab.names import Owner
 from lab.run import run
 from lab.spec import GIB, MIB, NodeSize
 from lab.storage import Volume
 from lab.wait import Deadline, until
+from tests.contract import zfs_site
+from tests.contract.hypervisor_site import free_port
+from tests.e2e.e2e_site import Site
 from testvm.overlay import cpio
 
 GIVEN = os.environ.get("LAB_TEST_GIVEN", "")

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import zfs_site
-from storage_contract import SMALL_ROOM, CrashContract, LivingContract, Place
+
+from tests.contract import zfs_site
+from tests.contract.storage_contract import SMALL_ROOM, CrashContract, LivingContract, Place
 
 
 class _OnZfs:

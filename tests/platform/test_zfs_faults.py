@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import zfs_site
-from storage_contract import Place
-from storage_place import MIB, SIZE, TAGS, labels, names, origin, vol
-from zfs_site import below, open_zfs, zfs, zpool
 
 from lab.errors import HostUnfit
 from lab.storage.zfs.driver import ZfsStorage
+from tests.contract import zfs_site
+from tests.contract.storage_contract import Place
+from tests.contract.storage_place import MIB, SIZE, TAGS, labels, names, origin, vol
+from tests.contract.zfs_site import below, open_zfs, zfs, zpool
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-import zfs_site
-from forked import FORKED
-from storage_contract import Place
-from storage_place import MIB, SIZE, TAGS, destroy_all, labels, vol
 
 from lab.run import Completed, run
 from lab.storage import VolumeSnapshot
 from lab.storage.zfs.driver import ZfsStorage
+from tests.contract import zfs_site
+from tests.contract.forked import FORKED
+from tests.contract.storage_contract import Place
+from tests.contract.storage_place import MIB, SIZE, TAGS, destroy_all, labels, vol
 
 pytestmark = [pytest.mark.newest, pytest.mark.rare]
 

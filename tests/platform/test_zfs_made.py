@@ -10,18 +10,18 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
-import zfs_site
-from forked import FORKED
-from storage_contract import Place
-from storage_place import MIB, SIZE, TAGS, labels, names, origin, vol
-from zfs_site import below, open_zfs, zfs
 
+from lab.config.profile import VolumeProfile
 from lab.errors import Conflict, HostUnfit, InvalidSpec
 from lab.names import Owner, VolumeName
-from lab.profile import VolumeProfile
 from lab.storage import VolumeSnapshot
 from lab.storage.zfs import links
 from lab.storage.zfs.driver import ZfsStorage
+from tests.contract import zfs_site
+from tests.contract.forked import FORKED
+from tests.contract.storage_contract import Place
+from tests.contract.storage_place import MIB, SIZE, TAGS, labels, names, origin, vol
+from tests.contract.zfs_site import below, open_zfs, zfs
 
 
 @pytest.fixture

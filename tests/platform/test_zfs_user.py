@@ -13,14 +13,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-import zfs_site
-from storage_place import MIB, SIZE, TAGS, labels, names, vol
 
 from lab.errors import HostUnfit, LabError
 from lab.run import run
 from lab.storage.zfs.allow import User
 from lab.storage.zfs.commands import Commands
 from lab.storage.zfs.setup import Parent, owner, prepare, this_user
+from tests.contract import zfs_site
+from tests.contract.storage_place import MIB, SIZE, TAGS, labels, names, vol
 
 NOBODY = "nobody"
 

@@ -18,9 +18,9 @@ from lab.guest import authority
 from lab.hypervisor import GuestChannel, Hypervisor
 from lab.hypervisor.agent import AgentChannel
 from lab.hypervisor.lines import exchange, next_line
-from lab.lifecycle.context import Context, Sql
-from lab.lifecycle.sql import Account, ask
-from lab.lifecycle.views import Rows
+from lab.lifecycle.core.context import Context, Sql
+from lab.lifecycle.core.sql import Account, ask
+from lab.lifecycle.core.views import Rows
 from lab.names import LOOPBACK, GuestName
 from lab.progress import go_on
 from lab.wait import Deadline

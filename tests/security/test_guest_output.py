@@ -15,20 +15,20 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from lifecycle_world import World, named
-from serve_world import Site, site
 
-from lab.cli.failure import describe
-from lab.cli.output import emit
+from lab.cli.terminal.failure import describe
+from lab.cli.terminal.output import emit
 from lab.errors import LabError
-from lab.lifecycle import inside
+from lab.lifecycle import node_access
+from lab.lifecycle.core.sql import Account
+from lab.lifecycle.nodes.ssh import ssh_command
 from lab.lifecycle.query import program
-from lab.lifecycle.shell import ssh_command
-from lab.lifecycle.sql import Account
 from lab.lifecycle.up import up
 from lab.names import GuestName
 from lab.run import LONGEST_LINE, lines
 from lab.wait import Deadline, until
+from tests.support.lifecycle_world import World, named
+from tests.support.serve_world import Site, site
 
 ENDLESS = ["sh", "-c", "exec tr '\\0' x </dev/zero"]
 DRIPPING = ["sh", "-c", "while printf x; do sleep 0.02; done"]
@@ -70,10 +70,10 @@ def test_a_console_without_lines(tmp_path: Path) -> None:
         up(ctx, named("shop", nodes=1))
         path = ctx.home.console_log(GuestName("lab-shop-n1"))
         path.write_bytes(b"x" * 3_000_000)
-        found = list(inside.logs(ctx, "shop", "n1", "console", lines=2))
+        found = list(node_access.logs(ctx, "shop", "n1", "console", lines=2))
         assert len(found) == 2
         assert max(map(len, found)) <= LONGEST_LINE
-        with closing(inside.follow(ctx, "shop", "n1", "console", lines=2, idle=0.1)) as grows:  # type: ignore[type-var]
+        with closing(node_access.follow(ctx, "shop", "n1", "console", lines=2, idle=0.1)) as grows:  # type: ignore[type-var]
             assert max(len(line or "") for line in islice(grows, 3)) <= LONGEST_LINE
 
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from guest import behaving, channel
 
 from lab.blueprints.rejoin import remedies
 from lab.errors import CommandFailed, Interrupted, NotReady
 from lab.hypervisor import GuestChannel
-from lab.lifecycle.parallel import each_until
+from lab.lifecycle.core.parallel import each_until
+from tests.security.guest import behaving, channel
 
 LIMIT = 0.6
 """Seconds that each exchange may take here."""

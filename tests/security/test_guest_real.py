@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from e2e_site import PXC, Site
-from guest import PROGRAM
 
 from lab.errors import NotReady
+from tests.e2e.e2e_site import PXC, Site
+from tests.security.guest import PROGRAM
 
 pytestmark = pytest.mark.e2e
 

@@ -11,22 +11,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from guest import EVIL, behaving, infested
-from lifecycle_world import World, named
-from serve_world import Site, site
 
-from api.rounds import alone
+from lab.api.background.periodic import alone
+from lab.config.settings import Settings
 from lab.errors import Interrupted, NotReady
-from lab.fair import take_free
-from lab.lifecycle import power, snapshot, turn
-from lab.lifecycle.context import Context, open_context
-from lab.lifecycle.rescue import Pace
+from lab.lifecycle import power, snapshot
+from lab.lifecycle.core.context import Context, open_context
+from lab.lifecycle.nodes import start_slots
+from lab.lifecycle.nodes.recovery import Pace
 from lab.lifecycle.up import up
 from lab.lifecycle.wait import wait
-from lab.locks import lock
+from lab.locks.named import lock
+from lab.locks.queue import take_free
 from lab.progress import Progress
-from lab.settings import Settings
 from lab.wait import Deadline, until
+from tests.security.guest import EVIL, behaving, infested
+from tests.support.lifecycle_world import World, named
+from tests.support.serve_world import Site, site
 
 
 @dataclass
@@ -196,7 +197,7 @@ def test_guests_of_a_lab_whose_lease_goes_on_are_not_ended(short: Path, why: str
 
 def free_slot(ctx: Context) -> bool | None:
     with ExitStack() as held:
-        taken = [take_free(ctx.home, "boot", 1, held) for _ in range(turn.slots_here())]
+        taken = [take_free(ctx.home, "boot", 1, held) for _ in range(start_slots.slots_here())]
         return all(taken[:1]) or None
 
 
@@ -230,10 +231,10 @@ def test_a_broken_lab_keeps_no_start_slot(short: Path, sql: str) -> None:
 def test_a_slot_has_an_end(short: Path) -> None:
     """Protects from guests that say nothing at all: a slot is not theirs for ever."""
     with World(short).open() as ctx:
-        with turn.turn(ctx, longest=0.3):
-            assert not free_slot(ctx) or turn.slots_here() > 1
+        with start_slots.turn(ctx, longest=0.3):
+            assert not free_slot(ctx) or start_slots.slots_here() > 1
             assert until(lambda: free_slot(ctx), Deadline.after(10), first=0.05)
-        with turn.turn(ctx) as give_back:
+        with start_slots.turn(ctx) as give_back:
             give_back()
             assert free_slot(ctx)
             give_back()
@@ -253,10 +254,10 @@ def test_a_snapshot_of_a_hostile_lab_has_an_end(short: Path) -> None:
 def test_a_port_of_a_node_that_does_not_run_is_not_asked(short: Path) -> None:
     """Protects the password: another user of the host may listen there."""
     from lab.errors import LabError
-    from lab.lifecycle.activity import activity
-    from lab.lifecycle.look import lab, labs, status
+    from lab.lifecycle.core.views import Rows
+    from lab.lifecycle.nodes.inspect import lab, labs, status
     from lab.lifecycle.query import query
-    from lab.lifecycle.views import Rows
+    from lab.lifecycle.service.activity import activity
 
     asked: list[int] = []
 

@@ -7,10 +7,10 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from guest import SQL, THIEVES, behaving, over_tls, signed
 
 from lab.errors import CommandFailed, LabError, NotReady
-from lab.lifecycle.sql import Account, ask
+from lab.lifecycle.core.sql import Account, ask
+from tests.security.guest import SQL, THIEVES, behaving, over_tls, signed
 
 ACCOUNT = Account("lab", "the-password-of-a-lab")
 LIMIT = 1.0

@@ -18,14 +18,14 @@ from typing import Any
 
 import httpx
 import pytest
-from answering import answering
-from page_visit import OURS, visit
-from serve_world import BODY, MEMORY, Site, site
 
-from api import guard
-from api.connections import Quiet
-from api.web.visit import COOKIE
+from lab.api.http import middleware
+from lab.api.http.connections import Quiet
+from lab.api.web.request import COOKIE
 from lab.run import run
+from tests.support.answering import answering
+from tests.support.page_visit import OURS, visit
+from tests.support.serve_world import BODY, MEMORY, Site, site
 
 CONNECTIONS = 400
 LATE = 5.0
@@ -230,7 +230,7 @@ def test_health_is_told_when_all_is_taken(
     here: Site, stuck: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Protects from a watcher that restarts a busy service; other requests get Retry-After."""
-    monkeypatch.setattr(guard, "_MOST", 2)
+    monkeypatch.setattr(middleware, "_MOST", 2)
     with ExitStack() as stack:
         for _ in range(2):
             sent = head("GET", f"/v1/jobs/{stuck['id']}?wait=600", here.admin)

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lifecycle_world import World, named
-from other_user import NOBODY, Found, tried
 
 from lab.hypervisor import Capabilities
-from lab.lifecycle import token
 from lab.lifecycle.down import down
+from lab.lifecycle.service import token
 from lab.lifecycle.up import up
 from lab.names import Owner, VolumeName
 from lab.spec import MIB
 from lab.storage.qcow2 import Qcow2Storage
+from tests.support.lifecycle_world import World, named
+from tests.support.other_user import NOBODY, Found, tried
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.fair import is_first, take_free, ticket, until_first
-from lab.locks import lock, sweep
+from lab.locks.named import lock, sweep
+from lab.locks.queue import is_first, take_free, ticket, until_first
 from lab.paths import Home
 from lab.wait import Deadline, until
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from lab.errors import Busy, Conflict
-from lab.locks import held, lock, sweep
+from lab.locks.named import held, lock, sweep
 from lab.paths import Home
 from lab.wait import Deadline, until
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+from lab.config.settings import load
 from lab.guest.network import segment_group
 from lab.hypervisor.libvirt import segments
-from lab.lifecycle.context import open_context
-from lab.lifecycle.ports import reserve_ports
+from lab.lifecycle.core.context import open_context
+from lab.lifecycle.nodes.ports import reserve_ports
 from lab.names import Owner
-from lab.settings import load
 
 PXC = Owner("lab", "pxc")
 

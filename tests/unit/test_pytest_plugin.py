@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from serve_process import environment, serving
+
+from tests.support.serve_process import environment, serving
 
 pytest_plugins = ["pytester"]
 

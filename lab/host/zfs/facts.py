@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from lab.config.profile import Profile
 from lab.host.finding import Level
-from lab.profile import Profile
 
 System = Literal["linux", "freebsd"]
 Role = Literal["data", "special", "dedup", "logs", "cache", "spare"]

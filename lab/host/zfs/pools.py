@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lab.config.profile import Profile
 from lab.host.finding import Finding, Level
 from lab.host.zfs.facts import Facts, Needs, Pool, Status, Unknown
-from lab.profile import Profile
 from lab.spec import format_size
 
 _DAY = 86400.0

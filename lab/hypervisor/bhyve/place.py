@@ -25,7 +25,7 @@ from lab.errors import Conflict, HostUnfit
 from lab.hypervisor import GuestSpec
 from lab.hypervisor.bhyve import config
 from lab.names import GuestName
-from lab.storage import hold
+from lab.storage import clone_lock
 
 _TAGS = "lab.json"
 _SOCKET_LIMIT = 103
@@ -60,7 +60,7 @@ class Place:
             self.own.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise _unwritable(self.own, error) from error
-        with hold.hold(self.own):
+        with clone_lock.hold(self.own):
             yield
 
     def directory(self, guest: str) -> Path:

@@ -18,7 +18,7 @@ from typing import Any
 
 from lab.errors import HostUnfit, NotReady
 from lab.paths import REACHABLE, unwritable
-from lab.storage import hold
+from lab.storage import clone_lock
 from lab.wait import Deadline, attempts
 
 Monitor = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -91,7 +91,7 @@ def _socket(sockets: Path, owner: tuple[int, int] | None) -> Iterator[Path]:
     It is short, since the limit for the whole path is 107 bytes. The directory is held: what
     a killed process left is told from what is in use.
     """
-    with hold.scratch(sockets) as directory:
+    with clone_lock.scratch(sockets) as directory:
         if owner is not None:
             os.chown(directory, *owner)
         yield directory / "s"

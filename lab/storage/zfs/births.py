@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 
+from lab.config.profile import VolumeProfile
 from lab.errors import LabError
 from lab.names import VolumeName
-from lab.profile import VolumeProfile
 from lab.storage import Tags, Volume, rules
 from lab.storage.zfs import links
 from lab.storage.zfs.commands import telling

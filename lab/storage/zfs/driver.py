@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from lab.config.profile import VolumeProfile
 from lab.errors import CommandFailed, InvalidSpec
 from lab.names import VolumeName
-from lab.profile import VolumeProfile
 from lab.run import run
 from lab.storage import PLAIN, Space, Tags, Volume, VolumeSnapshot, rules, sparse
 from lab.storage.zfs import device, links

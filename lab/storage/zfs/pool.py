@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
+from lab.config.profile import VolumeProfile
 from lab.errors import CommandFailed, HostUnfit
 from lab.names import VolumeName
-from lab.profile import VolumeProfile
 from lab.storage import Space, Tags, rules
 from lab.storage.zfs.commands import Commands
 from lab.storage.zfs.faults import Fault, fault_of, no_pool

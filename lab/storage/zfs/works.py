@@ -21,7 +21,7 @@ from pathlib import Path
 from lab.errors import HostUnfit
 from lab.names import VolumeName
 from lab.paths import PRIVATE, make_directory
-from lab.storage import hold
+from lab.storage import clone_lock
 from lab.wait import Deadline, attempts
 
 _NOTE = "call"
@@ -48,7 +48,7 @@ class Works:
     def begin(self, what: str) -> Iterator[Work]:
         """A call that does ``what``."""
         make_directory(self._works, PRIVATE)
-        with hold.scratch(self._works) as path:
+        with clone_lock.scratch(self._works) as path:
             handle = os.open(path / _NOTE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX)
@@ -65,7 +65,7 @@ class Works:
         """
         place = self._gates / f"{zlib.crc32(str(volume).encode()) % _GATES:02d}"
         make_directory(place, PRIVATE)
-        with hold.hold(place, shared=shared):
+        with clone_lock.hold(place, shared=shared):
             self.settle()
             yield
 
@@ -74,14 +74,14 @@ class Works:
         for path in self._entries():
             with (
                 contextlib.suppress(BlockingIOError, FileNotFoundError),
-                hold.hold(path, shared=True, wait=False),
+                clone_lock.hold(path, shared=True, wait=False),
             ):
                 _wait_for_commands(path)
 
     def alive(self, token: str) -> bool:
         """True if the process of that call still works on it."""
         try:
-            with hold.hold(self._works / token, shared=True, wait=False):
+            with clone_lock.hold(self._works / token, shared=True, wait=False):
                 return False
         except FileNotFoundError:
             return False
@@ -91,7 +91,7 @@ class Works:
     def bury(self) -> list[str]:
         """Forget the calls of processes that are gone; says what they did."""
         done = []
-        for path in hold.abandoned(self._works):
+        for path in clone_lock.abandoned(self._works):
             _wait_for_commands(path)
             with contextlib.suppress(FileNotFoundError):
                 done.append((path / _NOTE).read_text(errors="replace"))

@@ -1,0 +1,158 @@
+"""Telling others of labs: signed, and again until it is heard.
+
+A message is a workflow of DBOS with an id made from what it tells of, so it is sent once whoever
+asks for it, and goes on after the service was cut.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import json
+import time
+import urllib.parse
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dbos import DBOS, SetWorkflowID
+
+from lab.api.telemetry.logs import log
+from lab.errors import HostUnfit
+from lab.spec import format_time
+
+if TYPE_CHECKING:
+    from lab.config.servefile import Serve
+    from lab.state.records import JobRecord, LabRecord
+
+Word = Literal["ready", "failed", "removed", "expiring"]
+
+_NAME = "webhook"
+_AT_ONCE = 200
+_TIMEOUT = 10.0
+_TRIES = 10
+_FIRST_PAUSE = 1.0
+"""Seconds; each pause is twice the one before, so that the last try is 8 minutes later."""
+
+_hook: Webhook | None = None
+
+
+class NotHeard(Exception):
+    """The other side did not answer with success."""
+
+
+@DBOS.workflow(name=_NAME)
+def _tell(message: dict[str, Any]) -> None:
+    _send(message)
+
+
+@DBOS.step(
+    name="send",
+    retries_allowed=True,
+    max_attempts=_TRIES,
+    interval_seconds=_FIRST_PAUSE,
+    backoff_rate=2.0,
+)
+def _send(message: dict[str, Any]) -> None:
+    if _hook is not None:
+        _hook.send(message)
+
+
+class Webhook:
+    """Where messages go. ``secret`` signs them."""
+
+    def __init__(self, url: str, secret: bytes) -> None:
+        self._url = url
+        self._secret = secret
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one message once; raises NotHeard."""
+        body = json.dumps(message, sort_keys=True).encode()
+        headers = {
+            "Content-Type": "application/json",
+            "Lab-Event": str(message["event"]),
+            "Lab-Signature": sign(self._secret, body, int(time.time())),
+        }
+        url = urllib.parse.urlsplit(self._url)
+        secure = url.scheme == "https"
+        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        connection = kind(url.hostname or "", url.port, timeout=_TIMEOUT)
+        path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        try:
+            connection.request("POST", path, body, headers)
+            status = connection.getresponse().status
+        except (OSError, http.client.HTTPException) as error:
+            raise NotHeard(f"the webhook cannot be reached: {error}") from None
+        finally:
+            connection.close()
+        if not 200 <= status < 300:
+            raise NotHeard(f"the webhook answered {status}")
+
+
+def sign(secret: bytes, body: bytes, at: int) -> str:
+    """The signature of a message that is sent ``at`` then (epoch seconds)."""
+    found = hmac.new(secret, b"%d." % at + body, hashlib.sha256)
+    return f"t={at},v1={found.hexdigest()}"
+
+
+def open_webhook(serve: Serve) -> None:
+    """Tell the webhook of ``serve`` from now on, if there is one; raises HostUnfit."""
+    global _hook  # noqa: PLW0603  # the workflow is told no secrets: it finds them here
+    _hook = None
+    if not serve.webhook:
+        return
+    try:
+        secret = Path(serve.webhook_secret).read_bytes().strip()
+    except OSError as error:
+        raise HostUnfit(
+            f"webhook_secret {serve.webhook_secret} cannot be read: {error.strerror}",
+            hint="name a file that the service's user can read",
+        ) from error
+    if len(secret) < 16:
+        raise HostUnfit("webhook_secret is too short", hint="16 characters at least")
+    _hook = Webhook(serve.webhook, secret)
+
+
+def ended(job: JobRecord) -> None:
+    """Tell how a job ended, where that is of interest."""
+    succeeded = job.state == "succeeded"
+    word: Word
+    if job.kind == "create":
+        word = "ready" if succeeded else "failed"
+    elif job.kind in ("delete", "expire") and succeeded:
+        word = "removed"
+    else:
+        return
+    error = (job.error or {}).get("detail", "")
+    at = format_time(job.ended_at or job.created_at)
+    told = {"lab": job.lab, "project": job.project, "at": at, "kind": job.kind}
+    _begin(f"webhook-{job.id}", {"event": word, "job": job.id, "error": error, **told})
+
+
+def expiring(lab: LabRecord, at: float | None, why: Literal["lease", "idle"]) -> None:
+    """Tell that a lab is to be removed soon, ``at`` then; once for each such moment.
+
+    ``why``: its lease is over, or nobody uses it.
+    """
+    told = {"lab": lab.name, "project": lab.project, "job": lab.job}
+    moment = None if at is None else format_time(at)
+    message = {"event": "expiring", "why": why, **told, "expires_at": moment}
+    _begin(f"webhook-{lab.name}-{lab.created_at}-{at}", message)
+
+
+def prune(before: float) -> None:
+    """Forget messages that were sent, or given up, before then (epoch seconds)."""
+    moment = datetime.fromtimestamp(before, timezone.utc).isoformat()
+    while old := DBOS.list_workflows(
+        name=_NAME, completed_before=moment, limit=_AT_ONCE, load_input=False, load_output=False
+    ):
+        DBOS.delete_workflows([one.workflow_id for one in old])
+
+
+def _begin(identity: str, message: dict[str, Any]) -> None:
+    if _hook is None:
+        return
+    log.info("webhook", extra={"event": message["event"], "lab": message["lab"]})
+    with SetWorkflowID(identity):
+        DBOS.start_workflow(_tell, message)

@@ -1,0 +1,1 @@
+"""Requests: authenticated, limited, answered."""

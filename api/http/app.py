@@ -1,0 +1,167 @@
+"""The application: routes, errors, and the document that describes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+
+from lab.api import web
+from lab.api.http import problems
+from lab.api.http.auth import FailedLogins, Needs, Reader
+from lab.api.http.middleware import Guard
+from lab.api.routes import (
+    archives,
+    catalog,
+    events,
+    health,
+    host,
+    jobs,
+    labs,
+    logs,
+    power,
+    preview,
+    snapshots,
+    tokens,
+    tunnels,
+)
+from lab.api.service import Service
+
+own = APIRouter(tags=["host"])
+
+
+@own.get("/openapi.json", operation_id="getOpenApi")
+def described(request: Request, _: Reader) -> dict[str, Any]:
+    """The document that describes this API."""
+    found: dict[str, Any] = request.app.openapi()
+    return found
+
+
+_ROUTERS = (
+    own,
+    health.router,
+    labs.router,
+    preview.router,
+    snapshots.router,
+    power.router,
+    logs.router,
+    tunnels.router,
+    jobs.router,
+    events.router,
+    host.router,
+    archives.router,
+    catalog.router,
+    tokens.router,
+)
+_ERRORS = {
+    "401": "No valid token.",
+    "403": "The token does not allow this.",
+    "404": "There is no such thing, or it is another project's.",
+    "408": "The request did not arrive in time.",
+    "409": "It exists, is busy or protected, or others depend on it.",
+    "412": "It was changed since the ETag in If-Match.",
+    "413": "The request is too large.",
+    "422": "What was asked for makes no sense.",
+    "429": "A quota, a rate or the queue leaves no room now.",
+    "499": "The job was cancelled.",
+    "500": "A command failed, or the service has a mistake.",
+    "503": "The host cannot do it now.",
+    "504": "Something did not get ready in time.",
+}
+
+
+def create_app(service: Service) -> FastAPI:
+    """The application around a service that is open."""
+    app = FastAPI(
+        title="lab",
+        version="1",
+        summary="Disposable VM labs of MySQL-family clusters.",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    app.state.service = service
+    app.state.failures = FailedLogins(service.settings.serve.failed_auth)
+    for router in _ROUTERS:
+        app.include_router(router)
+    app.add_middleware(Guard, service=service)
+    if service.settings.serve.page:
+        web.install(app)  # outside of the guard: its log and audit trail know no places
+    problems.install(app)
+    app.openapi = lambda: document(app)  # type: ignore[method-assign]  # the documented way
+    return app
+
+
+def scope_of(route: APIRoute) -> str:
+    """The scope that a route takes; empty if it answers without a token."""
+    found = [d.call for d in route.dependant.dependencies if isinstance(d.call, Needs)]
+    return found[0].scope if found else ""
+
+
+_LIMITS = {
+    "ge": "minimum",
+    "le": "maximum",
+    "gt": "exclusiveMinimum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
+"""Limits of pydantic, and what JSON Schema calls them."""
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document: with the scope of each operation, and its errors as they are."""
+    if app.openapi_schema:
+        return app.openapi_schema
+    found = get_openapi(
+        title=app.title, version=app.version, summary=app.summary, routes=app.routes
+    )
+    schemas = found.setdefault("components", {}).setdefault("schemas", {})
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    schemas["Problem"] = problems.Problem.model_json_schema()
+    for route in (route for router in _ROUTERS for route in router.routes):
+        if isinstance(route, APIRoute) and route.include_in_schema:
+            for method in route.methods or ():
+                _describe(found["paths"][route.path_format][method.lower()], scope_of(route))
+    _limit(found)
+    app.openapi_schema = found
+    return found
+
+
+def _limit(part: object) -> None:
+    """Move limits that pydantic puts beside alternatives to the number among these.
+
+    With the words of JSON Schema; it ignores others.
+    """
+    if isinstance(part, list):
+        for one in part:
+            _limit(one)
+    if not isinstance(part, dict):
+        return
+    if isinstance(part.get("anyOf"), list):
+        for word, keyword in _LIMITS.items():
+            if word in part:
+                limit = part.pop(word)
+                for one in part["anyOf"]:
+                    if one.get("type") in ("integer", "number"):
+                        one[keyword] = limit
+    for one in part.values():
+        _limit(one)
+
+
+def _describe(operation: dict[str, Any], scope: str) -> None:
+    if scope:
+        operation["x-scope"] = scope
+        operation["description"] += f"\n\nScope: {scope}."
+    for status, text in _ERRORS.items():
+        if not scope and status not in ("500", "503", "404"):
+            operation["responses"].pop(status, None)
+            continue
+        schema = {"schema": {"$ref": "#/components/schemas/Problem"}}
+        operation["responses"][status] = {
+            "description": text,
+            "content": {problems.MEDIA_TYPE: schema},
+        }

@@ -1,0 +1,99 @@
+"""Server-sent events: what happens, as it happens, and from where one left off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive, Scope, Send
+
+from lab.api.events.eventlog import topic
+from lab.api.events.notifier import HOST
+from lab.api.http.auth import Caller
+from lab.api.http.models import Event
+from lab.api.service import Service
+from lab.state.jobs import OPEN
+from lab.state.records import EventRecord
+
+MEDIA_TYPE = "text/event-stream"
+_ALIVE_EVERY = 15.0
+_AT_ONCE = 200
+
+
+class Streamed(StreamingResponse):
+    """``lines``, as they come; ``over`` is called at the end, whatever became of who listens."""
+
+    def __init__(self, lines: AsyncIterator[str], over: Callable[[], object]) -> None:
+        super().__init__(lines, media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no"})
+        self._over = over
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._over()
+
+
+def stream(
+    service: Service,
+    caller: Caller,
+    *,
+    last: int,
+    job: str | None = None,
+    named: bool = True,
+    allowed: Callable[[], bool] | None = None,
+) -> StreamingResponse:
+    """The events with a larger id than ``last`` that the caller may see, or those of a job.
+
+    A job's stream ends, and so does one that is not ``allowed`` any more: as long as the token is
+    valid, if nothing else is said. ``named``: each by its step, so that who listens can choose;
+    others are all heard as messages. Raises LimitReached if the token has too many.
+    """
+    allowed = allowed or partial(caller.valid, service)
+    project, token = None if job else caller.project, caller.token.id
+    service.streams.take(token)
+    lines = _lines(service, last, project, job, allowed, named=named)
+    return Streamed(lines, partial(service.streams.give_back, token))
+
+
+async def _lines(
+    service: Service,
+    last: int,
+    project: str | None,
+    job: str | None,
+    allowed: Callable[[], bool],
+    *,
+    named: bool,
+) -> AsyncIterator[str]:
+    owner = topic(job) if job else None
+
+    def look() -> tuple[list[EventRecord], bool]:
+        if not allowed():
+            return [], True
+        record = service.store.jobs.find(job) if job else None
+        # In this order: its last event is stored together with its end.
+        over = job is not None and (record is None or record.state not in OPEN)
+        found = service.store.events.after(last, owner=owner, project=project, limit=_AT_ONCE)
+        return found, over and len(found) < _AT_ONCE
+
+    with service.bell.listen(owner or HOST) as ear:
+        yield "retry: 1000\n\n"
+        while True:
+            found, over = await run_in_threadpool(look)
+            for record in found:
+                last = record.id
+                yield _event(record, named=named)
+            if over or service.stopping.is_set():
+                return
+            if not found and not await ear.wait(_ALIVE_EVERY):
+                yield ": alive\n\n"
+
+
+def _event(record: EventRecord, *, named: bool) -> str:
+    data = json.dumps(Event.of(record).model_dump(mode="json"))
+    name = f"event: {record.step}\n" if named else ""
+    return f"id: {record.id}\n{name}data: {data}\n\n"

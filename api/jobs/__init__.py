@@ -1,0 +1,1 @@
+"""Jobs: submitted, admitted, done."""

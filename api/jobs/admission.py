@@ -1,0 +1,254 @@
+"""Room on the host: who does not fit waits, in order but for what fits meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from lab import host
+from lab.config.settings import Settings
+from lab.errors import HostUnfit, Interrupted, LimitReached
+from lab.spec import LabSpec, format_size
+from lab.state.records import JobKind, LabRecord
+from lab.state.store import Store
+
+_LOOK_EVERY = 0.5
+"""Seconds between two looks: labs also go without our doing."""
+_RETRY = 30.0
+_TURNS = 4
+"""While one is first in the queue: others may pass in the first and third part of its time."""
+TAKE_ROOM: tuple[JobKind, ...] = ("create", "build-template")
+"""The jobs that start guests of their own."""
+WAKE: tuple[JobKind, ...] = ("start", "restart", "rollback")
+"""The jobs that may start guests of a lab that is stopped."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a lab takes of the host: bytes of memory and disk, processors, ports."""
+
+    memory: int = 0
+    disk: int = 0
+    cpus: int = 0
+    ports: int = 0
+
+    def __add__(self, other: Need) -> Need:
+        return Need(
+            self.memory + other.memory,
+            self.disk + other.disk,
+            self.cpus + other.cpus,
+            self.ports + other.ports,
+        )
+
+    def __sub__(self, other: Need) -> Need:
+        return Need(
+            self.memory - other.memory,
+            self.disk - other.disk,
+            self.cpus - other.cpus,
+            self.ports - other.ports,
+        )
+
+
+def need_of(spec: LabSpec) -> Need:
+    """What ``spec`` takes."""
+    size, nodes = spec.size, spec.nodes
+    return Need(nodes * size.memory, nodes * size.disk, nodes * size.cpus, 2 * nodes)
+
+
+def need_of_lab(lab: LabRecord) -> Need:
+    """What a lab takes as it is; disk space apart."""
+    running = lab.node_count if lab.state != "stopped" else 0
+    return Need(running * lab.memory, 0, running * lab.cpus, 2 * lab.node_count)
+
+
+def need_to_wake(lab: LabRecord, running: int) -> Need:
+    """What a lab that is stopped takes beyond what it has, once it runs; nothing for others.
+
+    ``running``: nodes that run already, as a start that was killed leaves them.
+    """
+    stopped = lab.node_count - running if lab.state == "stopped" else 0
+    return Need(memory=stopped * lab.memory, cpus=stopped * lab.cpus)
+
+
+class Admission:
+    """Lets jobs in while there is room, the oldest first that fits. For use by several threads.
+
+    Memory: all labs that run have at most the budget together, and what is let in but not yet
+    made fits into what the host has available now. ``pressed`` is called while somebody waits.
+    """
+
+    def __init__(
+        self, settings: Settings, store: Store, pressed: Callable[[], object] = lambda: None
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._pressed = pressed
+        self._change = threading.Condition()
+        self._waiting: dict[tuple[float, str], Need] = {}
+        self._inside: dict[str, Need] = {}
+        self._first: tuple[tuple[float, str], float] = ((0.0, ""), 0.0)
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs wait for room."""
+        with self._change:
+            return len(self._waiting)
+
+    def check(self, need: Need) -> None:
+        """Raise HostUnfit if ``need`` never fits, LimitReached if too many wait already."""
+        for word, has, wants in self._limits(need):
+            if wants > has:
+                raise HostUnfit(
+                    f"the lab needs {_figure(word, wants)} of {word},"
+                    f" all labs together may have {_figure(word, has)}",
+                    hint="ask for fewer nodes or smaller ones",
+                )
+        jobs = self._store.jobs.open()
+        queued = sum(job.kind in TAKE_ROOM and job.state == "queued" for job in jobs)
+        if queued >= self._settings.serve.queue:
+            raise LimitReached(
+                f"{queued} requests wait for room on the host already",
+                hint="try again later, or remove a lab",
+                retry_after=_RETRY,
+            )
+
+    @contextmanager
+    def enter(
+        self, job: str, since: float, need: Need, *, stop: Callable[[], None]
+    ) -> Iterator[None]:
+        """Wait for room, and have it for the block.
+
+        ``since``: the job's place in the queue; ``stop`` is called now and then and may raise.
+        Raises HostUnfit, with figures, when ``queue_timeout`` is over.
+        """
+        ticket = (since, job)
+        deadline = time.monotonic() + self._settings.serve.queue_timeout
+        with self._change:
+            self._waiting[ticket] = need
+            try:
+                while (lacks := self._lacks(ticket, need)) != "":
+                    stop()
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        raise HostUnfit(f"there is no room on the host: {lacks}")
+                    self._pressed()
+                    self._change.wait(min(_LOOK_EVERY, left))
+                self._inside[job] = need
+            finally:
+                del self._waiting[ticket]
+                self._change.notify_all()
+        with self._leaving(job):
+            yield
+
+    @contextmanager
+    def spare(self, job: str, need: Need) -> Iterator[None]:
+        """Have room for the block, if nobody else wants it; raises Interrupted if there is none."""
+        with self._change:
+            lacks = "requests wait" if self._waiting else self._short(need, self._used())
+            if lacks:
+                raise Interrupted(f"there is no room for the pool: {lacks}")
+            self._inside[job] = need
+        with self._leaving(job):
+            yield
+
+    @contextmanager
+    def _leaving(self, job: str) -> Iterator[None]:
+        """Free the room of ``job``, which is inside, after the block."""
+        try:
+            yield
+        finally:
+            with self._change:
+                del self._inside[job]
+                self._change.notify_all()
+
+    def lacking(self) -> Need | None:
+        """What the job takes that is next and has no room; None if there is none."""
+        with self._change:
+            need = self._waiting[min(self._waiting)] if self._waiting else None
+            return need if need is not None and self._short(need, self._used()) else None
+
+    def short(self, need: Need, spare: Need = Need()) -> str:
+        """What ``need`` lacks, with figures, if ``spare`` were free as well; empty for nothing."""
+        with self._change:
+            return self._short(need, self._used(), spare)
+
+    def changed(self) -> None:
+        """Tell those who wait that a lab has gone."""
+        with self._change:
+            self._change.notify_all()
+
+    def _limits(self, need: Need) -> list[tuple[str, int, int]]:
+        """The budget: its name, how much there is, what ``need`` takes of it."""
+        settings = self._settings
+        first, last = settings.port_range
+        found = [
+            ("memory", self.memory_budget, need.memory),
+            ("ports", last - first + 1, need.ports),
+        ]
+        if settings.serve.cpus:
+            found.append(("processors", settings.serve.cpus, need.cpus))
+        return found
+
+    @property
+    def memory_budget(self) -> int:
+        """Bytes of memory that all labs may have together."""
+        return self._settings.serve.memory or host.memory().total - self._settings.memory_floor
+
+    def used(self) -> Need:
+        """What labs have that run, and jobs that were let in."""
+        with self._change:
+            return self._used()
+
+    def _used(self) -> Need:
+        total = sum(self._inside.values(), Need())
+        for lab in self._store.labs.all():
+            if lab.job in self._inside:
+                continue
+            total += need_of_lab(lab)
+        return total
+
+    def _lacks(self, ticket: tuple[float, str], need: Need) -> str:
+        """What ``need`` lacks, with figures; empty if there is room and it is its turn.
+
+        The first keeps what becomes free for itself, but only half of the time: else one that
+        does not fit for long would have all others wait as long.
+        """
+        first, now = min(self._waiting), time.monotonic()
+        if self._first[0] != first:
+            self._first = (first, now)
+        used = self._used()
+        if ticket != first:
+            turn = self._settings.serve.queue_timeout / _TURNS
+            before = [one for at, one in self._waiting.items() if at < ticket]
+            if int((now - self._first[1]) / turn) % 2 or not all(
+                self._short(one, used) for one in before
+            ):
+                return "others came first"
+        return self._short(need, used)
+
+    def _short(self, need: Need, used: Need, spare: Need = Need()) -> str:
+        used = used - spare
+        for word, has, wants in self._limits(need + used):
+            if wants > has:
+                free = _figure(word, max(0, has - (wants - _of(word, need))))
+                asked = _figure(word, _of(word, need))
+                return f"{asked} of {word} is needed, {free} of {_figure(word, has)} is free"
+        promised = sum(self._inside.values(), Need()).memory
+        have = host.memory().available - self._settings.memory_floor - promised + spare.memory
+        if self._settings.hypervisor != "fake" and need.memory > have:
+            return (
+                f"{format_size(need.memory)} of memory is needed,"
+                f" {format_size(max(0, have))} is available and not promised to others"
+            )
+        return ""
+
+
+def _of(word: str, need: Need) -> int:
+    return {"memory": need.memory, "ports": need.ports, "processors": need.cpus}[word]
+
+
+def _figure(word: str, number: int) -> str:
+    return format_size(number) if word == "memory" else str(number)

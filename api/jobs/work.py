@@ -1,0 +1,340 @@
+"""What jobs do, one kind a function: the same lifecycle that commands use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lab import schedule
+from lab.errors import Conflict, Interrupted, LabError, NotFound
+from lab.lifecycle import gc, power, snapshot
+from lab.lifecycle.captures import template
+from lab.lifecycle.core.context import Context, Origin
+from lab.lifecycle.core.parallel import each
+from lab.lifecycle.down import down
+from lab.lifecycle.images import image
+from lab.lifecycle.nodes import inspect
+from lab.lifecycle.rollback import rollback
+from lab.lifecycle.up import up
+from lab.locks.named import held, lock
+from lab.names import Owner
+from lab.spec import LabSpec, NodeSize
+from lab.state.records import JobKind, JobRecord, LabRecord
+from lab.state.store import Store
+from lab.wait import Deadline, until
+
+_PATIENCE = 5.0
+"""Seconds that what is done with a lab has to end when the lab is to go."""
+_COPYING = 60.0
+"""Seconds that it has after its guests were ended: it may be copying a disk."""
+_REMAINS = "left by a job that was cut"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job to be done; ``again``: an earlier try was cut, and may have done any part of it."""
+
+    job: JobRecord
+    again: bool
+
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        """What was asked for."""
+        return self.job.request
+
+
+def spec_of(asked: Mapping[str, Any]) -> LabSpec:
+    """The lab that a request asks for; raises InvalidSpec.
+
+    Missing keys have their defaults: an older version of the service may have queued the request.
+    """
+    size = {key: asked[key] for key in ("memory", "cpus", "disk") if key in asked}
+    texts = {key: asked.get(key) or "" for key in ("name", "engine", "profile", "image")}
+    snapshots = asked.get("snapshots")
+    return LabSpec(
+        blueprint=asked["blueprint"],
+        any_name=bool(asked.get("any_name")),
+        nodes=asked.get("nodes", 3),
+        size=NodeSize(**size),
+        ttl=asked.get("ttl"),
+        snapshots=schedule.parse(snapshots) if snapshots else schedule.NONE,
+        **texts,
+    )
+
+
+def asked_of(spec: LabSpec) -> dict[str, Any]:
+    """The reverse of ``spec_of``, as a job's request."""
+    return {
+        "blueprint": spec.blueprint,
+        "name": spec.name,
+        "nodes": spec.nodes,
+        "engine": spec.engine,
+        **vars(spec.size),
+        "ttl": spec.ttl,
+        "profile": spec.profile,
+        "snapshots": str(spec.snapshots),
+        "image": spec.image,
+        "cold": False,
+    }
+
+
+def origin_of(job: JobRecord) -> Origin:
+    """Where the lab comes from that ``job`` asks for."""
+    asked = job.request
+    return Origin(
+        job.project,
+        job.id,
+        bool(asked.get("protected")),
+        asked.get("heartbeat"),
+        str(asked.get("pool", "")),
+        asked.get("idle"),
+    )
+
+
+def create(ctx: Context, task: Task) -> str:
+    """Make a lab; the name it got."""
+    made = lab_of(ctx.store, task.job.id) if task.again else None
+    if made is not None:
+        ctx.progress.note("undo", f"removing what was made of {made.name}: the service was cut")
+        _clear(ctx, made.name)
+    keep = bool(task.asked.get("keep_failed"))
+    try:
+        return up(ctx, spec_of(task.asked), cold=bool(task.asked["cold"]), keep_failed=keep).name
+    except LabError as error:
+        if keep and (kept := lab_of(ctx.store, task.job.id)) is not None:
+            _keep(ctx, kept.name, error)
+        raise
+
+
+def _keep(ctx: Context, name: str, error: LabError) -> None:
+    """Say in ``error`` that the lab stays; of a job that was cancelled it does not."""
+    if isinstance(error, Interrupted):
+        down(ctx, name, force=True)
+    else:
+        error.details += (f"the lab {name} is kept as it is until its lease ends",)
+
+
+def delete(ctx: Context, task: Task) -> str:
+    """Remove a lab, unless it is another of that name by now."""
+    name = task.job.lab
+    there = ctx.store.labs.find(name)
+    created_at = task.asked["created_at"]
+    if there is not None and created_at is not None and there.created_at != created_at:
+        return name
+    force = bool(task.asked["force"])
+    if there is not None and there.state != "creating" and (force or not there.protected):
+        _end_others(ctx, there, lambda: True)
+    try:
+        down(ctx, name, force=force)
+    except NotFound:
+        if there is None and not task.again:
+            raise
+    return name
+
+
+def expire(ctx: Context, task: Task) -> str:
+    """Remove a lab if its lease is over still; raises Conflict if that cannot be done now."""
+    name = task.job.lab
+    there = ctx.store.labs.find(name)
+    if there is not None and _is_over(there):
+        _end_others(ctx, there, lambda: _is_over(ctx.store.labs.find(name)))
+    report = gc.perform(ctx, [(Owner("lab", task.job.lab), "expired")])
+    if report.left:
+        raise Conflict(report.left[0])
+    return task.job.lab
+
+
+def _is_over(lab: LabRecord | None) -> bool:
+    """Whether a lease has ended. That of a lab that is being made starts again when it is ready."""
+    if lab is None or lab.expires_at is None or lab.state == "creating":
+        return False
+    return lab.expires_at <= time.time()
+
+
+def _end_others(ctx: Context, lab: LabRecord, wanted: Callable[[], bool]) -> None:
+    """End what else is done with a lab that is to go, whatever its guests do.
+
+    Jobs are cancelled; what does not end by that, or is a command, ends with the guests. These
+    are ended only if that is ``wanted`` still: a lease may have been extended meanwhile.
+    """
+    for other in ctx.store.jobs.open():
+        if other.lab == lab.name and _is_about(other, lab):
+            ctx.store.jobs.update(other.id, cancel=True)
+    if not _until_free(ctx, lab.name, _PATIENCE) and wanted():
+        owner = str(Owner("lab", lab.name))
+        there = ctx.hypervisor.guests().values()
+        ours = [guest.name for guest in there if guest.tags.get("owner") == owner]
+        each(lambda guest: ctx.hypervisor.stop(guest, force=True), ours)
+        _until_free(ctx, lab.name, _COPYING)
+
+
+def _is_about(job: JobRecord, lab: LabRecord) -> bool:
+    """Whether a job works on that lab, and not on another of its name, and does not end it."""
+    if job.kind in ("create", "fill"):
+        return job.id == lab.job
+    return job.kind not in ENDS and job.request.get("created_at", lab.created_at) == lab.created_at
+
+
+def _until_free(ctx: Context, name: str, seconds: float) -> bool:
+    """Whether nobody works on a lab any more, soon."""
+    free = until(lambda: not held(ctx.home, "lab", name) or None, Deadline.after(seconds))
+    return free is not None
+
+
+def _same(ctx: Context, task: Task) -> None:
+    """Raise NotFound if there is another lab of that name by now."""
+    lab = ctx.store.labs.get(task.job.lab)
+    if lab.created_at != task.asked.get("created_at", lab.created_at):
+        raise NotFound(f"the lab {lab.name} that was meant is gone", hint="there is another now")
+
+
+def start(ctx: Context, task: Task) -> str:
+    """Start a lab or a node, and wait until it is ready."""
+    _same(ctx, task)
+    name, node = task.job.lab, str(task.asked["node"])
+    timeout = ctx.settings.ready_timeout
+    if node:
+        power.start_node(ctx, name, node, timeout=timeout)
+    else:
+        power.start(ctx, name, timeout=timeout)
+    return name
+
+
+def stop(ctx: Context, task: Task) -> str:
+    """Stop a lab or a node; with ``force`` its plug is pulled."""
+    _same(ctx, task)
+    node = str(task.asked["node"]) or None
+    with ctx.progress.step("stop", f"stopping {task.job.lab}{f', {node}' if node else ''}"):
+        power.stop(ctx, task.job.lab, node=node, force=bool(task.asked["force"]))
+    return task.job.lab
+
+
+def restart(ctx: Context, task: Task) -> str:
+    """``stop``, then ``start``."""
+    stop(ctx, task)
+    return start(ctx, task)
+
+
+def build_image(ctx: Context, task: Task) -> str:
+    """Build an image; which."""
+    recipe, rebuild = str(task.asked["recipe"]), bool(task.asked["rebuild"])
+    if task.again and rebuild:
+        # The first try may have built it, and not have lived to say so.
+        since = task.job.started_at or task.job.created_at
+        done = [r for r in ctx.store.images.all() if r.recipe == recipe and r.created_at >= since]
+        rebuild = not any(record.state == "ready" for record in done)
+    return str(Owner("image", image.build(ctx, recipe, rebuild=rebuild).key))
+
+
+def delete_image(ctx: Context, task: Task) -> str:
+    """Remove an image; which."""
+    return _removed(task, lambda key: image.remove(ctx, key))
+
+
+def build_template(ctx: Context, task: Task) -> str:
+    """Make a template; which."""
+    return str(Owner("template", template.build(ctx, spec_of(task.asked)).key))
+
+
+def delete_template(ctx: Context, task: Task) -> str:
+    """Remove a template; which."""
+    return _removed(task, lambda key: template.remove(ctx, key))
+
+
+def _removed(task: Task, remove: Callable[[str], None]) -> str:
+    try:
+        remove(task.job.about.partition(":")[2])
+    except NotFound:
+        if not task.again:
+            raise
+    return task.job.about
+
+
+def take_snapshot(ctx: Context, task: Task) -> str:
+    """Snapshot a lab; under which label. Or do what the lab's schedule says; what was done."""
+    _same(ctx, task)
+    name, what = task.job.lab, str(task.asked["name"])
+    if task.again:
+        with lock(ctx.home, "lab", name, wait=False):
+            power.resume_paused(ctx, inspect.nodes_of(ctx, name))
+    if task.asked.get("scheduled"):
+        return f"snapshots:{', '.join(snapshot.rotate(ctx, name))}"
+    if task.again:
+        # The first try may have taken it, and not have lived to say so. Labels have seconds.
+        since = int(task.job.started_at or task.job.created_at)
+        for found in snapshot.snapshots(ctx, name):
+            if found.name == what and (found.at or 0.0) >= since:
+                snapshot.persist(ctx, name, found.label)
+                return f"snapshot:{found.label}"
+    return f"snapshot:{snapshot.take(ctx, name, what).label}"
+
+
+def delete_snapshot(ctx: Context, task: Task) -> str:
+    """Remove a snapshot; which."""
+    _same(ctx, task)
+    return _removed(task, lambda label: snapshot.remove(ctx, task.job.lab, [label]))
+
+
+def prune_snapshots(ctx: Context, task: Task) -> str:
+    """Remove the snapshots that a lab's schedule does not keep; which, by this try."""
+    _same(ctx, task)
+    done = snapshot.rotate(ctx, task.job.lab, take_due=False)
+    return f"snapshots:{','.join(line.partition('@')[2] for line in done)}"
+
+
+def roll_back(ctx: Context, task: Task) -> str:
+    """Put a lab or a node back to a snapshot, and wait until it is ready."""
+    _same(ctx, task)
+    name, node = task.job.lab, str(task.asked["node"]) or None
+    rollback(ctx, name, str(task.asked["to"]), node=node, timeout=ctx.settings.ready_timeout)
+    return name
+
+
+ENDS: tuple[JobKind, ...] = ("delete", "expire")
+"""The kinds after which there is no lab any more."""
+
+WORK: Mapping[JobKind, Callable[[Context, Task], str]] = {
+    "create": create,
+    "delete": delete,
+    "expire": expire,
+    "fill": create,
+    "start": start,
+    "stop": stop,
+    "restart": restart,
+    "build-image": build_image,
+    "delete-image": delete_image,
+    "build-template": build_template,
+    "delete-template": delete_template,
+    "snapshot": take_snapshot,
+    "delete-snapshot": delete_snapshot,
+    "prune-snapshots": prune_snapshots,
+    "rollback": roll_back,
+}
+"""Each kind of job. It gives the name of the lab, or what else it is about.
+
+A function may be called once more after it was cut anywhere.
+"""
+
+ABOUT_OTHERS: tuple[JobKind, ...] = (
+    "snapshot",
+    "delete-snapshot",
+    "prune-snapshots",
+    "build-image",
+    "delete-image",
+    "build-template",
+    "delete-template",
+)
+"""The kinds that are about something else than a lab, or besides it."""
+
+
+def lab_of(store: Store, job: str) -> LabRecord | None:
+    """The lab that a job made or is making."""
+    return next((lab for lab in store.labs.all() if lab.job == job), None)
+
+
+def _clear(ctx: Context, name: str) -> None:
+    report = gc.perform(ctx, [(Owner("lab", name), _REMAINS)])
+    if report.left:
+        raise Conflict(report.left[0])

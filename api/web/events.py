@@ -1,0 +1,47 @@
+"""A job's events, as lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lab.api.http.auth import Caller
+from lab.api.http.models import Event
+from lab.api.routes import events
+from lab.api.service import Service
+
+_MOST = 500
+
+
+@dataclass
+class Line:
+    """A step. ``state``: running, done, failed or note; ``seconds``: once it has ended."""
+
+    step: str
+    text: str
+    state: str
+    seconds: float | None = None
+
+
+_ENDS = {"end": "done", "fail": "failed"}
+
+
+def lines(events: Iterable[Event]) -> list[Line]:
+    """One line for each step, in the order in which they began; without the job's own."""
+    found: list[Line] = []
+    for event in events:
+        if event.step == "job":
+            continue
+        if event.state in _ENDS:
+            begun = [one for one in found if one.step == event.step and one.state == "running"]
+            if begun:
+                begun[-1].state, begun[-1].seconds = _ENDS[event.state], event.seconds
+        else:
+            state = "running" if event.state == "begin" else "note"
+            found.append(Line(event.step, event.text, state))
+    return found
+
+
+def shown(service: Service, caller: Caller, job: str) -> list[Line]:
+    """The steps of a job that the caller may see."""
+    return lines(events.listed(service, caller, 0, _MOST, job).items)

@@ -1,0 +1,89 @@
+"""Signing in and out, and the files that pages load."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from lab.api.http import problems
+from lab.api.http.auth import identified
+from lab.api.web import pages
+from lab.api.web.place import new_place, place_of
+from lab.api.web.request import COOKIE, Fields, PageRoute, cookies, same_origin, visitor
+from lab.api.web.sessions import LASTS
+from lab.errors import LabError
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+_YEAR = 365 * 86400
+
+
+@router.get("/sign-in", operation_id="signInPage")
+def sign_in_page(request: Request, to: Annotated[str, Query(max_length=500)] = "/") -> Response:
+    """The form for a token."""
+    return pages.page(request, "sign-in.html", to=_inside(to), problem=None)
+
+
+@router.post("/sign-in", operation_id="signIn")
+def sign_in(request: Request, fields: Fields) -> Response:
+    """Begin a session, with the same check of the token as everywhere."""
+    same_origin(request)
+    to = _inside(fields.get("to", "/"))
+    try:
+        caller = identified(request, fields.get("token", "").strip())
+    except LabError as error:
+        told = problems.problem(error)
+        # Not WWW-Authenticate: the browser would ask for a password.
+        headers = {k: v for k, v in problems.headers_of(error).items() if k == "Retry-After"}
+        return pages.page(
+            request, "sign-in.html", status=told["status"], headers=headers, to=to, problem=told
+        )
+    sessions = request.app.state.sessions
+    for text in cookies(request):
+        sessions.end(place_of(request), text)
+    place = new_place()
+    response = pages.go(place + to)
+    response.set_cookie(
+        COOKIE,
+        sessions.begin(caller.token.id, place),
+        path=place,
+        max_age=int(LASTS),
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+    return response
+
+
+@router.post("/sign-out", operation_id="signOut")
+def sign_out(request: Request) -> Response:
+    """End the session; fine if there is none."""
+    same_origin(request)
+    request.state.caller = visitor(request)
+    place = place_of(request)
+    for text in cookies(request):
+        request.app.state.sessions.end(place, text)
+    response = pages.go("/sign-in")
+    response.delete_cookie(COOKIE, path=place or "/")
+    return response
+
+
+@router.get("/page/{file}", operation_id="pageFile")
+def file(file: str) -> Response:
+    """A stylesheet, a script, an icon; their addresses change with them."""
+    if file not in pages.FILES:
+        raise HTTPException(404)
+    content, kind = pages.FILES[file]
+    headers = {"Cache-Control": f"public, max-age={_YEAR}, immutable"}
+    return Response(content, media_type=kind, headers=headers)
+
+
+def _inside(to: str) -> str:
+    """``to`` if it is an address of ours, else the first page."""
+    parts = urlsplit(to)
+    ours = not parts.scheme and not parts.netloc and to.isascii() and to.isprintable()
+    return to if ours and to.startswith("/") and not to.startswith("//") and "\\" not in to else "/"

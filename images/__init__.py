@@ -1,1 +1,0 @@
-"""Recipes (data) and the builder that makes guest images of them."""

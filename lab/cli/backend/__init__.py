@@ -1,0 +1,1 @@
+"""Where commands run: on this host, or on a service."""

@@ -1,0 +1,165 @@
+"""Errors as people see them, and the exit code of each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from lab.cli.terminal.table import harmless
+from lab.errors import HostUnfit, Interrupted, LabError
+from lab.paths import is_full, no_space
+from lab.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from lab.cli.app import App
+
+# Versions of the library differ in whether Click is a package or a part of it; both know
+# this class, and by it the one that all errors of usage are.
+_USAGE_ERROR: type[BaseException] = typer.BadParameter.__mro__[1]
+_PARSER_ERROR: type[BaseException] = typer.BadParameter.__mro__[2]
+
+
+_DEV_FULL = os.makedev(1, 7)
+_OF_VERBS = ("-o", "--output")
+_EXTRA = re.compile(r"unexpected extra arguments?(?:\(s\))? \((.*)\)")
+
+
+def report(error: BaseException, app: App) -> int:
+    """Tell what went wrong on stderr, and return the exit code.
+
+    SystemExit and typer's ``Exit`` are no failures: they are passed on as their code.
+    """
+    if isinstance(error, typer.Exit):
+        return int(error.exit_code)
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+    if isinstance(error, KeyboardInterrupt | Interrupted | typer.Abort):
+        return _interrupted(error, app)
+    app.interrupts.finish(failed=True)
+    if app.debug:
+        import traceback
+
+        _write("".join(traceback.format_exception(error)))
+    if isinstance(error, _USAGE_ERROR):
+        shown = _usage(error)
+    elif isinstance(error, _PARSER_ERROR):
+        shown = LabError(str(error))
+    elif isinstance(error, LabError):
+        shown = error
+    elif isinstance(error, OSError) and is_full(error):
+        shown = _full(error)
+    else:
+        shown = LabError(
+            f"internal error: {type(error).__name__}: {error}",
+            hint="please report it, with the output of the same command with --debug",
+        )
+    _write(describe(shown, colour=_colour()))
+    return 2 if isinstance(error, _USAGE_ERROR) else shown.exit_code
+
+
+def describe(error: LabError, *, colour: bool = False) -> str:
+    """The lines that tell of an error: what, details, hint."""
+    begin, end = ("\x1b[1;31m", "\x1b[0m") if colour else ("", "")
+    lines = [f"lab: {begin}error:{end} {harmless(error.what)}"]
+    lines += [f"  {harmless(line)}" for detail in error.details for line in detail.splitlines()]
+    if error.hint:
+        lines.append(f"hint: {harmless(error.hint)}")
+    return "\n".join(lines) + "\n"
+
+
+def broken_stdout() -> bool:
+    """Whether nobody reads stdout any more; if so, nothing is written to it from now on.
+
+    Asked of the system: a BrokenPipeError may as well come from a guest's socket.
+    """
+    number = sys.stdout.fileno()
+    poll = select.poll()
+    poll.register(number, select.POLLOUT)
+    if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
+        return False
+    # What is still in the buffer would make the interpreter complain when it ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    return True
+
+
+def _meant(path: str, extra: str, hint: str) -> str:
+    """A hint for a label that was given as an argument, not as a flag's value; else ``hint``."""
+    flag = {"lab snapshot take": "--label", "lab rollback": "--to"}.get(path)
+    return f"did you mean `{flag} {extra}`?" if flag and " " not in extra else hint
+
+
+def _full(error: OSError) -> LabError:
+    """The error for a write that found no space left: to our output, or to a file."""
+    if error.filename is None and _stdout_full():
+        return LabError(f"the output cannot be written: {error.strerror}")
+    if error.filename is not None:
+        return no_space(Path(os.fsdecode(error.filename)))
+    return HostUnfit(
+        "a file cannot be written: no space is left on its file system",
+        hint="`lab doctor` shows what is free; `lab gc` removes leftovers, `lab down` a lab",
+    )
+
+
+def _stdout_full() -> bool:
+    try:
+        sys.stdout.flush()  # what could not be written is still in its buffer
+        number = sys.stdout.fileno()
+        there, space = os.fstat(number), os.fstatvfs(number)
+    except (OSError, ValueError):
+        return True
+    if stat.S_ISCHR(there.st_mode):
+        return there.st_rdev == _DEV_FULL
+    return stat.S_ISREG(there.st_mode) and not space.f_bavail
+
+
+def _interrupted(error: BaseException, app: App) -> int:
+    details = error.details if isinstance(error, LabError) else ()
+    app.interrupts.finish(failed=bool(details))
+    if details and isinstance(error, LabError):
+        _write(describe(error))
+    return Interrupted.exit_code
+
+
+def _usage(error: BaseException) -> LabError:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "lab"
+    hint = f"`{path} --help`"
+    unknown = getattr(error, "option_name", "")
+    if unknown in _OF_VERBS and path == "lab":
+        return LabError(f"{unknown} is a flag of verbs", hint="it goes behind: `lab ls -o json`")
+    if unknown and hasattr(error, "possibilities"):
+        known = [flag for param in context.command.params for flag in param.opts] if context else []
+        return LabError(
+            f"{path} has no flag {unknown!r}",
+            hint=did_you_mean(unknown, [*known, "--help"], otherwise=f"{hint} lists them"),
+        )
+    message = str(getattr(error, "format_message", lambda: error)()).rstrip(".")
+    if extra := _EXTRA.search(message):
+        if getattr(context and context.command, "takes_command", False):
+            hint = f"a command goes behind two dashes: `{path} ... -- CMD`"
+        return LabError(
+            f"{path}: unexpected argument {extra[1]!r}", hint=_meant(path, extra[1], hint)
+        )
+    return LabError(message[:1].lower() + message[1:], hint=hint)
+
+
+def _colour() -> bool:
+    # https://no-color.org: present and not empty
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stderr.isatty() and not plain
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()  # what went wrong with it is not what is told here
+    with contextlib.suppress(OSError):  # nobody is left to be told
+        sys.stderr.write(text)
+        sys.stderr.flush()

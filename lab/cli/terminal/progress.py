@@ -1,0 +1,149 @@
+"""Progress for people: a spinner on a terminal, notes only anywhere else.
+
+Drawn by hand on one line: a library that draws would cost more start-up time than a warm
+``lab up`` can spare.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import TextIO
+
+from lab.cli.terminal.table import tick
+from lab.progress import Event
+
+CLEAR = "\r\x1b[K"
+_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_PLAIN_FRAMES = "|/-\\"
+_WORTH_KEEPING = 1.0
+"""Seconds that a step must take for its duration to stay on the screen."""
+
+
+class Notes:
+    """A listener that prints notes, one a line, and hears nothing else."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._silent = False
+
+    def __enter__(self) -> Notes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.silence()
+
+    def __call__(self, event: Event) -> None:
+        """Hear an event; from any thread."""
+        if event.state == "note" and not self._silent:
+            with self._lock:
+                self._stream.write(f"{event.text}\n")
+                self._stream.flush()
+
+    def silence(self) -> None:
+        """Print nothing more; safe in a signal handler, so it takes no lock."""
+        self._silent = True
+
+
+class Spinner:
+    """A listener that shows the step under way, and keeps a line of each that took long."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._under_way: list[tuple[str, str, float]] = []
+        self._stop = threading.Event()
+        self._silent = False
+        self._thread: threading.Thread | None = None
+        self._tick = tick(stream)
+        self._frames = _FRAMES if self._tick == "✓" else _PLAIN_FRAMES
+
+    def __enter__(self) -> Spinner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            with self._lock:
+                if not self._silent:
+                    self._write(CLEAR)
+
+    def __call__(self, event: Event) -> None:
+        """Hear an event; from any thread."""
+        with self._lock:
+            if self._silent:
+                return
+            if event.state == "note":
+                self._write(f"{CLEAR}{event.text}\n")
+            elif event.state == "begin":
+                self._under_way.append((event.step, event.text, time.monotonic()))
+                self._start()
+            else:
+                self._end(event)
+
+    def silence(self) -> None:
+        """Draw nothing more; safe in a signal handler, so it takes no lock."""
+        self._silent = True
+
+    def _end(self, event: Event) -> None:
+        for place in range(len(self._under_way) - 1, -1, -1):
+            if self._under_way[place][0] == event.step:
+                del self._under_way[place]
+                break
+        if event.state == "end" and event.seconds >= _WORTH_KEEPING:
+            text = event.text or event.step
+            self._write(f"{CLEAR}{self._tick} {text}  {event.seconds:.1f} s\n")
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._spin, name="progress", daemon=True)
+            self._thread.start()
+
+    def _spin(self) -> None:
+        turn = 0
+        while not self._stop.wait(0.1):
+            with self._lock:
+                if self._silent:
+                    return
+                if self._under_way:
+                    self._draw(self._frames[turn % len(self._frames)])
+            turn += 1
+
+    def _draw(self, frame: str) -> None:
+        step, text, since = self._under_way[-1]
+        line = f"{frame} {text or step}  {time.monotonic() - since:.0f} s"
+        self._write(CLEAR + line[: self._width() - 1])
+
+    def _width(self) -> int:
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or 80
+        except (OSError, ValueError):
+            return 80
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            self._silent = True  # the terminal is gone; the work goes on
+
+
+def listener(*, quiet: bool) -> Notes | Spinner:
+    """What suits stderr."""
+    stream = sys.stderr
+    if quiet:
+        silent = Notes(stream)
+        silent.silence()
+        return silent
+    if stream.isatty() and os.environ.get("TERM") != "dumb":
+        return Spinner(stream)
+    return Notes(stream)

@@ -1,0 +1,160 @@
+"""Views as text: the tables and lines that several verbs print."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lab.cli.terminal.table import cross, facts, table, tick
+from lab.lifecycle.core.views import FIRST_USE
+from lab.spec import format_duration, format_size
+
+if TYPE_CHECKING:
+    from lab.lifecycle.core.views import LabStatus, LabView, NodeView, Preview
+
+
+def lab_text(view: LabView, now: float) -> str:
+    """A lab: a table of its nodes, then what one needs to use it."""
+    nodes = table(
+        ("NODE", "ROLE", "STATE", "SQL", "SSH"),
+        [
+            (node.name, node.role, node.state, node.address, str(node.ssh_port or "-"))
+            for node in view.nodes
+        ],
+    )
+    lines = facts(
+        [
+            ("lab", f"{view.name} ({view.blueprint}, {view.state})"),
+            *(("halted", _halted(view, node)) for node in view.nodes if node.why),
+            ("engine", f"{view.engine} {view.engine_version}".strip()),
+            ("profile", view.profile),
+            *(("risk", risk) for risk in view.risks),
+            ("snapshots", view.snapshots),
+            ("user", view.user),
+            ("password", view.password),
+            ("dsn", view.dsn),
+            ("ca", view.ssl_ca),
+            ("expires", expiry(view.expires_at, now)),
+            ("started", how_started(view)),
+        ]
+    )
+    return f"{nodes}\n{lines}"
+
+
+def _halted(view: LabView, node: NodeView) -> str:
+    return f"{node.name}: {node.why}; free some (`lab doctor`), then `lab start {view.name}`"
+
+
+def preview_text(found: Preview) -> str:
+    """What `lab up` would make: as lines, what is there already told from what is not."""
+    made = "" if found.template is None else "none yet: it would be formed and captured first"
+    cold = f" ({found.why_cold})" if found.why_cold else ""
+    return facts(
+        [
+            ("lab", f"{found.name} ({found.blueprint})"),
+            ("nodes", f"{found.nodes}, {format_size(found.memory)} of memory each"),
+            ("engine", found.engine),
+            ("profile", found.profile),
+            ("image", found.image + ("" if found.image_there else ", would be built first")),
+            ("template", found.template or made),
+            ("start", found.start + cold),
+        ]
+    )
+
+
+def labs_text(views: Sequence[LabView], now: float) -> str:
+    """One line a lab."""
+    return table(
+        ("NAME", "BLUEPRINT", "ENGINE", "NODES", "STATE", "SQL", "AGE", "EXPIRES"),
+        [
+            (
+                view.name,
+                view.blueprint or "-",
+                f"{view.engine} {view.engine_version}".strip() or "-",
+                str(len(view.nodes)),
+                view.state,
+                view.nodes[0].address if view.nodes else "-",
+                age(view.created_at, now),
+                left(view.expires_at, now),
+            )
+            for view in views
+        ],
+        right={3},
+    )
+
+
+def status_text(status: LabStatus, now: float) -> str:
+    """A lab, and below it what must hold for its nodes to be ready: a row each, a tick each.
+
+    What does not hold is told in full below that.
+    """
+    text = lab_text(status.lab, now)
+    if not status.requirements:
+        return text
+    marks: dict[bool | None, str] = {True: tick(sys.stdout), False: cross(sys.stdout), None: "-"}
+    names = list(dict.fromkeys(one.name for one in status.requirements))
+    met = {(one.node, one.name): marks[one.met] for one in status.requirements}
+    rows = [
+        (node.name, *(met.get((node.name, name), "-") for name in names))
+        for node in status.lab.nodes
+    ]
+    text += "\n" + table(("NODE", *(name.upper() for name in names)), rows)
+    amiss = [one for one in status.requirements if one.met is False]
+    if amiss:
+        text += "\n"
+    return text + "".join(
+        f"{one.node}: required: {one.what}; found: {one.found}\n" for one in amiss
+    )
+
+
+def how_started(view: LabView) -> str:
+    """``ready in 1.9 s (warm)``, why not warm, and what came before on a first use."""
+    if not view.started:
+        return ""
+    why = f": {view.why_cold}" if view.started == "cold" and view.why_cold else ""
+    how = f"{view.started}{why}"
+    if not view.seconds:
+        return how
+    made = " and ".join(step.step for step in view.steps if step.step in FIRST_USE)
+    took = view.first_use_seconds
+    before = f", after {took:.0f} s for {made}, made on first use" if took >= 0.5 else ""
+    return f"ready in {view.seconds:.1f} s ({how}){before}"
+
+
+def age(since: float, now: float) -> str:
+    """How long ago."""
+    return format_duration(max(0.0, now - since)) if since else "-"
+
+
+def left(until: float | None, now: float) -> str:
+    """How long to go; from an hour on in minutes, so that 2h is 2h for a while."""
+    if until is None:
+        return "never"
+    if until <= now:
+        return "expired"
+    unit = 60 if until - now >= 3600 else 1
+    return format_duration(max(1, round((until - now) / unit)) * unit)
+
+
+def expiry(until: float | None, now: float) -> str:
+    """How long to go, and when that is; empty if there is no end."""
+    if until is None:
+        return ""
+    return f"{left(until, now)} ({moment(until)})" if until > now else f"expired {moment(until)}"
+
+
+def moment(at: float) -> str:
+    """A time, in UTC."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
+
+
+def size_or_dash(size: int) -> str:
+    """A size, ``-`` for one that is not known."""
+    return format_size(size) if size else "-"
+
+
+def seconds_or_dash(seconds: float) -> str:
+    """A duration to the tenth, ``-`` for one that is not known."""
+    return f"{seconds:.1f} s" if seconds else "-"

@@ -1,0 +1,206 @@
+"""``lab image export|import`` and ``lab template export|import``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lab.cli import complete, flags
+from lab.cli.app import app_of
+from lab.cli.commands import manual
+from lab.cli.terminal.output import emit, parse_format
+from lab.cli.verbs import image, template
+from lab.errors import InvalidSpec
+
+if TYPE_CHECKING:
+    from lab.cli.app import App
+    from lab.lifecycle.core.views import ExportView, ImportView
+
+Where = Annotated[
+    str, typer.Argument(metavar="FILE", show_default=False, help="A file, or - for stdout.")
+]
+From = Annotated[
+    str,
+    typer.Argument(metavar="FILE", show_default=False, help="A file, a URL, or - for stdin."),
+]
+Key = Annotated[
+    str,
+    typer.Argument(
+        metavar="KEY",
+        show_default=False,
+        autocompletion=complete.templates,
+        help="As `lab template ls` says.",
+    ),
+]
+To = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="HOST",
+        show_default=False,
+        help="Let another host import it, over SSH: [USER@]HOST. An earlier try is gone on with.",
+    ),
+]
+RemoteLab = Annotated[
+    str,
+    typer.Option("--remote-lab", metavar="COMMAND", help="With --to: how lab is called there."),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with the file that an earlier try left.")
+]
+ResumeImport = Annotated[
+    bool,
+    typer.Option("--resume", help="Keep what arrived for a day if it is cut off, and use that."),
+]
+Native = Annotated[
+    bool, typer.Option("--native", help="The image as a stream of this storage, for the same one.")
+]
+NoImage = Annotated[bool, typer.Option("--no-image", help="Without the image that it needs.")]
+Cold = Annotated[bool, typer.Option("--cold", help="Disks only, without RAM.")]
+WarmOnly = Annotated[
+    bool, typer.Option("--warm-only", help="Refuse it if its RAM cannot be restored here.")
+]
+Talk = Annotated[bool, typer.Option("--talk", hidden=True)]
+
+_DOING = "leaving what was written for --resume"
+
+
+@manual(
+    "lab image export mariadb mariadb.lab",
+    "lab image export mariadb --to admin@db2",
+    "lab image export mariadb - | ssh db2 lab image import -",
+)
+def export_image(
+    ctx: typer.Context,
+    which: image.Which,
+    where: Where = "",
+    *,
+    to: To = "",
+    remote_lab: RemoteLab = "lab",
+    resume: Resume = False,
+    native: Native = False,
+) -> None:
+    """Write an image to a file or a pipe, or to another host."""
+    app = app_of(ctx)
+    _check(where, to, resume=resume, native=native)
+    with app.open(doing=_DOING) as session:
+        view = session.export(
+            "image", which, where=where, host=to, command=remote_lab, resume=resume, native=native
+        )
+    _tell(app, view)
+
+
+@manual("lab image import mariadb.lab", "ssh db1 lab image export mariadb - | lab image import -")
+def import_image(
+    ctx: typer.Context,
+    where: From,
+    *,
+    resume: ResumeImport = False,
+    talk: Talk = False,
+    output: flags.Output = "table",
+) -> None:
+    """Import an image that was exported; it is verified first."""
+    app = app_of(ctx)
+    how = parse_format(output)
+    with app.open(doing="removing what arrived") as session:
+        done = session.import_("image", where, resume=resume, warm_only=False, talk=talk)
+        if talk:
+            return
+        view = session.image(done.key)
+    _tell_import(app, done)
+    emit(view, how, table=lambda: image.shown(view, app.now()), names=lambda: [view.key])
+
+
+@manual(
+    "lab template export 3f9a0c1d2e4b pxc.lab",
+    "lab template export 3f9a --to db2",
+    "lab template export 3f9a - --no-image | ssh db2 lab template import -",
+)
+def export_template(
+    ctx: typer.Context,
+    key: Key,
+    where: Where = "",
+    *,
+    to: To = "",
+    remote_lab: RemoteLab = "lab",
+    resume: Resume = False,
+    native: Native = False,
+    no_image: NoImage = False,
+    cold: Cold = False,
+) -> None:
+    """Write a template to a file or a pipe, or to another host.
+
+    The image that it needs goes with it.
+    """
+    app = app_of(ctx)
+    _check(where, to, resume=resume, native=native)
+    with app.open(doing=_DOING) as session:
+        view = session.export(
+            "template",
+            key,
+            where=where,
+            host=to,
+            command=remote_lab,
+            resume=resume,
+            native=native,
+            image=not no_image,
+            ram=not cold,
+        )
+    _tell(app, view)
+
+
+@manual("lab template import pxc.lab", "lab template import pxc.lab --warm-only")
+def import_template(
+    ctx: typer.Context,
+    where: From,
+    *,
+    resume: ResumeImport = False,
+    warm_only: WarmOnly = False,
+    talk: Talk = False,
+    output: flags.Output = "table",
+) -> None:
+    """Import a template that was exported; it is verified first.
+
+    Where its RAM does not fit this host's hypervisor, only its disks are imported: labs boot.
+    """
+    app = app_of(ctx)
+    how = parse_format(output)
+    with app.open(doing="removing what arrived") as session:
+        done = session.import_("template", where, resume=resume, warm_only=warm_only, talk=talk)
+        if talk:
+            return
+        (view,) = [found for found in session.templates() if found.key == done.key]
+    _tell_import(app, done)
+    emit(view, how, table=lambda: template.shown([view], app.now()), names=lambda: [view.key])
+
+
+def _check(where: str, to: str, *, resume: bool, native: bool) -> None:
+    if bool(where) == bool(to):
+        raise InvalidSpec("where to?", hint="a FILE, - for stdout, or --to HOST")
+    if to and (resume or native):
+        flag = "--resume" if resume else "--native"
+        raise InvalidSpec(
+            f"{flag} is for files and pipes",
+            hint="with --to, the hosts find that out by themselves",
+        )
+    if where == "-" and resume:
+        raise InvalidSpec("a pipe cannot be gone on with", hint="use a file, or --to HOST")
+
+
+def _tell(app: App, view: ExportView) -> None:
+    from lab.spec import format_size
+
+    what = f"{view.kind} {view.key}"
+    size = f"{format_size(view.size)} in {view.seconds:.1f} s"
+    if view.outcome == "exists":
+        app.say(f"{view.to} has the {what} already")
+    elif view.outcome == "imported":
+        app.say(f"{view.to} imported the {what}: {size}")
+    elif view.to != "-":
+        app.say(f"exported the {what} to {view.to}: {size}")
+
+
+def _tell_import(app: App, view: ImportView) -> None:
+    what = f"{view.kind} {view.key}"
+    app.say(f"the {what} is here already" if view.outcome == "exists" else f"imported the {what}")

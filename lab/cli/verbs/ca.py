@@ -1,0 +1,26 @@
+"""``lab ca``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from lab.cli.app import app_of
+from lab.cli.commands import manual
+
+
+@manual("lab ca > ca.pem", 'mariadb --ssl-ca="$(lab ca --path)" --ssl-verify-server-cert')
+def ca(
+    ctx: typer.Context,
+    *,
+    path: Annotated[
+        bool, typer.Option("--path", help="Print where it is on this machine.")
+    ] = False,
+) -> None:
+    """Print the certificate that database servers are checked with."""
+    app = app_of(ctx)
+    with app.open() as session:
+        file = session.ca()
+    sys.stdout.write(f"{file}\n" if path else file.read_text(encoding="utf-8"))

@@ -1,0 +1,126 @@
+"""``lab exec``, ``lab ssh``, ``lab logs``, ``lab console``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from lab.cli import complete, flags
+from lab.cli.app import app_of, pick
+from lab.cli.commands import manual
+from lab.cli.terminal.child import run_child
+from lab.cli.terminal.table import harmless
+from lab.errors import CommandFailed, InvalidSpec
+from lab.suggest import did_you_mean
+
+HOUR = 3600.0
+
+
+@manual(
+    "lab exec shop -- uname -a",
+    "lab exec shop --node n2 -- systemctl restart mariadb",
+    "lab exec --stdin -- mariadb < dump.sql",
+    takes_command=True,
+)
+def execute(
+    ctx: typer.Context,
+    *,
+    name: flags.Name = "",
+    node: flags.Node = "",
+    stdin: Annotated[
+        bool, typer.Option("--stdin", "-i", help="Send it what comes from our stdin.")
+    ] = False,
+    timeout: flags.Timeout = "",
+) -> int:
+    """Run a program in a node as root, its exit code is ours.
+
+    It needs no network in the node. What it prints is shown when it has ended.
+    """
+    app = app_of(ctx)
+    argv = app.command("lab exec shop -- uname -a")
+    where = flags.node(node)
+    limit = flags.timeout(timeout, HOUR)
+    sent = sys.stdin.buffer.read() if stdin else b""
+    try:
+        with app.open() as session:
+            printed = session.execute(pick(session, name), where, argv, stdin=sent, timeout=limit)
+    except CommandFailed as error:
+        if error.argv[:1] != argv[:1]:
+            raise  # a program of ours, not the user's
+        text = harmless(error.stderr) if sys.stderr.isatty() else error.stderr
+        sys.stderr.write(text if text.endswith("\n") else f"{text}\n")
+        return error.status if 0 < error.status < 256 else 128 - error.status
+    if sys.stdout.isatty():
+        sys.stdout.write(harmless(printed.decode(errors="replace")))
+        return 0
+    sys.stdout.flush()
+    sys.stdout.buffer.write(printed)
+    return 0
+
+
+@manual("lab ssh shop", "lab ssh shop --node n3 -- journalctl -n 20", takes_command=True)
+def ssh(ctx: typer.Context, name: flags.Name = "", node: flags.Node = "") -> int:
+    """Open a shell in a node, or run a command there over SSH."""
+    app = app_of(ctx)
+    where = flags.node(node)
+    with app.open() as session:
+        opened = session.ssh(pick(session, name), where)
+    with opened as found:
+        argv = [*found.argv, *(app.after_dashes or ())]
+        return run_child(argv, app.interrupts, env=found.env)
+
+
+@manual(
+    "lab logs shop",
+    "lab logs shop --node n2 -f",
+    "lab logs shop --source console -n 500",
+)
+def logs(
+    ctx: typer.Context,
+    *,
+    name: flags.Name = "",
+    node: flags.Node = "",
+    source: Annotated[
+        str,
+        typer.Option(
+            "--source",
+            metavar="SOURCE",
+            autocompletion=complete.sources,
+            help="engine (its error log), journal or console.",
+        ),
+    ] = "engine",
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as it grows.")] = False,
+    lines: Annotated[
+        str, typer.Option("-n", "--lines", metavar="N", help="How many of the last lines.")
+    ] = "100",
+) -> None:
+    """Print the last lines of a node's log."""
+    app = app_of(ctx)
+    where = flags.node(node)
+    if source not in complete.SOURCES:
+        known = ", ".join(complete.SOURCES)
+        hint = did_you_mean(source, complete.SOURCES, otherwise=f"one of {known}")
+        raise InvalidSpec(f"--source: there is no log {source!r}", hint=hint)
+    count = flags.whole("--lines", lines)
+    if count < 0:
+        raise InvalidSpec(f"--lines: {count} lines cannot be printed")
+    with app.open() as session:
+        meant = pick(session, name)
+        terminal = sys.stdout.isatty()
+        for found in session.logs(meant, where, source, follow=follow, lines=count):
+            line = harmless(found) if terminal else found
+            sys.stdout.write(line if line.endswith("\n") else f"{line}\n")
+            if follow:
+                sys.stdout.flush()
+
+
+@manual("lab console shop --node n2")
+def console(ctx: typer.Context, name: flags.Name = "", node: flags.Node = "") -> int:
+    """Connect the terminal to a node's console; Ctrl-] leaves it."""
+    app = app_of(ctx)
+    where = flags.node(node)
+    with app.open() as session:
+        found = session.console(pick(session, name), where)
+    return run_child(found.argv, app.interrupts, env=found.env)

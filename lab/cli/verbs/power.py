@@ -1,0 +1,80 @@
+"""``lab start``, ``lab stop``, ``lab extend``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lab.cli import flags
+from lab.cli.app import app_of, pick
+from lab.cli.commands import manual
+from lab.cli.complete import labs
+from lab.cli.terminal.output import emit, parse_format
+from lab.cli.terminal.show import expiry, lab_text
+from lab.errors import InvalidSpec
+
+
+@manual("lab start shop", "lab start shop --node n2")
+def start(
+    ctx: typer.Context,
+    *,
+    name: flags.Name = "",
+    node: flags.Node = "",
+    timeout: flags.ReadyTimeout = "",
+    output: flags.Output = "table",
+) -> None:
+    """Start a stopped lab, or one node, and wait for it."""
+    app = app_of(ctx)
+    how = parse_format(output)
+    one = flags.maybe_node(node)
+    limit = flags.timeout(timeout, app.settings().ready_timeout)
+    with app.open(doing="stopping what was started") as session:
+        view = session.start(pick(session, name), one, timeout=limit)
+    emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
+
+
+@manual("lab stop shop", "lab stop shop --node n2 --force    # as if its power failed")
+def stop(
+    ctx: typer.Context,
+    *,
+    name: flags.Name = "",
+    node: flags.Node = "",
+    force: Annotated[bool, typer.Option("--force", help="At once, without a shutdown.")] = False,
+    output: flags.Output = "table",
+) -> None:
+    """Stop a lab, or one node of it; its disks stay."""
+    app = app_of(ctx)
+    how = parse_format(output)
+    one = flags.maybe_node(node)
+    with app.open() as session:
+        view = session.stop(pick(session, name), node=one, force=force)
+    emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
+
+
+@manual("lab extend shop 2h", "lab extend 1d", "lab extend shop none    # no end")
+def extend(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME] TTL",
+            show_default=False,
+            autocompletion=labs,
+            help="The lab (as everywhere, not always needed), and the time from now, or none.",
+        ),
+    ],
+    output: flags.Output = "table",
+) -> None:
+    """Give a lab a new lease, from now on."""
+    app = app_of(ctx)
+    how = parse_format(output)
+    if len(words) > 2:
+        raise InvalidSpec(
+            f"one lab and one time, not {len(words)} words", hint="lab extend shop 2h"
+        )
+    ttl = flags.lease("TTL", words[-1])
+    with app.open() as session:
+        view = session.extend(pick(session, words[0] if len(words) == 2 else ""), ttl)
+    lease = expiry(view.expires_at, app.now()) or "never"
+    emit(view, how, table=lambda: f"{view.name} expires: {lease}\n", names=lambda: [view.name])

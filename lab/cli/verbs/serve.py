@@ -1,0 +1,57 @@
+"""``lab serve``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lab.cli import flags
+from lab.cli.app import app_of
+from lab.cli.commands import manual
+from lab.errors import HostUnfit, InvalidSpec
+
+if TYPE_CHECKING:
+    from lab.lifecycle.service.token import NewToken
+
+
+@manual("lab serve", "lab serve --port 8443")
+def serve(
+    ctx: typer.Context,
+    *,
+    address: Annotated[
+        str,
+        typer.Option(
+            "--address", metavar="ADDRESS", show_default=False, help="Default: 127.0.0.1."
+        ),
+    ] = "",
+    port: Annotated[
+        str,
+        typer.Option("--port", metavar="PORT", show_default=False, help="Default: 8080; 0: any."),
+    ] = "",
+) -> None:
+    """Serve labs over HTTP, until interrupted.
+
+    The first start makes a token for its administrator and prints it, once.
+    """
+    app = app_of(ctx)
+    settings = app.settings()
+    changes: dict[str, object] = {"address": address} if address else {}
+    if port:
+        changes["port"] = flags.whole("--port", port)
+        if not 0 <= flags.whole("--port", port) <= 65535:
+            raise InvalidSpec(f"--port: {port} is not a port")
+    settings = replace(settings, serve=replace(settings.serve, **changes))  # type: ignore[arg-type]
+    try:
+        from lab.api.http.server import serve as run
+    except ModuleNotFoundError as error:
+        raise HostUnfit(
+            "the service's packages are not installed", hint="run `make venv-serve`"
+        ) from error
+
+    def first(made: NewToken) -> None:
+        typer.echo(made.text)
+        app.say(f"this is the administrator's token; it is kept in {settings.home.admin_token}")
+
+    run(settings, first=first, started=lambda url: app.say(f"serving at {url}"), quiet=app.quiet)

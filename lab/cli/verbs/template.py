@@ -1,0 +1,119 @@
+"""``lab template ...``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lab.cli import complete, flags
+from lab.cli.app import app_of
+from lab.cli.commands import manual
+from lab.cli.terminal.output import emit, parse_format
+from lab.cli.terminal.show import age, seconds_or_dash, size_or_dash
+from lab.cli.terminal.table import table
+
+if TYPE_CHECKING:
+    from lab.lifecycle.core.views import TemplateView
+
+
+@manual("lab template build pxc --nodes 3", "lab template build galera --memory 1G")
+def build(
+    ctx: typer.Context,
+    *,
+    blueprint: flags.Blueprint = "",
+    nodes: flags.Nodes = "",
+    memory: flags.Memory = "",
+    cpus: flags.Cpus = "",
+    disk: flags.Disk = "",
+    engine: flags.Engine = "",
+    image: flags.Image = "",
+    profile: flags.Profile = "",
+    output: flags.Output = "table",
+) -> None:
+    """Form a cluster and capture it, for `lab up` to clone."""
+    app = app_of(ctx)
+    how = parse_format(output)
+    spec = flags.wanted(
+        app.settings(),
+        blueprint=blueprint,
+        nodes=nodes,
+        memory=memory,
+        cpus=cpus,
+        disk=disk,
+        engine=engine,
+        image=image,
+        profile=profile,
+    )
+    with app.open(doing="removing the unfinished template") as session:
+        view = session.build_template(spec)
+    emit(view, how, table=lambda: shown([view], app.now()), names=lambda: [view.key])
+
+
+@manual("lab template ls", "lab template ls -o name")
+def ls(ctx: typer.Context, output: flags.Output = "table") -> None:
+    """List the templates."""
+    app = app_of(ctx)
+    how = parse_format(output)
+    with app.open() as session:
+        views = session.templates()
+    if not views and how == "table":
+        app.say("no templates; `lab up` makes the one it needs")
+        return
+    emit(
+        views,
+        how,
+        table=lambda: shown(views, app.now()),
+        names=lambda: [view.key for view in views],
+    )
+
+
+@manual("lab template rm 3f9a0c1d2e4b", "lab template ls -o name | xargs -n1 lab template rm")
+def rm(
+    ctx: typer.Context,
+    key: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY",
+            show_default=False,
+            autocompletion=complete.templates,
+            help="As `lab template ls` says.",
+        ),
+    ],
+) -> None:
+    """Remove a template that no lab was cloned from."""
+    app = app_of(ctx)
+    with app.open() as session:
+        session.remove_template(key)
+    app.say(f"removed template {key}")
+
+
+def shown(views: Sequence[TemplateView], now: float) -> str:
+    """Templates, a line each."""
+    return table(
+        (
+            "KEY", "BLUEPRINT", "NODES", "MEMORY", "CPUS", "DISK", "IMAGE", "STATE", "START",
+            "SIZE", "FORMED IN", "USE", "LAST USE", "WHY",
+        ),
+        [
+            (
+                view.key,
+                view.blueprint,
+                str(view.nodes),
+                size_or_dash(view.memory),
+                str(view.cpus),
+                size_or_dash(view.disk),
+                view.image,
+                view.state,
+                "warm" if view.warm else "cold",
+                size_or_dash(view.size),
+                seconds_or_dash(view.form_seconds),
+                view.use,
+                f"{age(view.used_at, now)} ago" if view.used_at else "never",
+                view.why,
+            )
+            for view in views
+        ],
+        right={2, 3, 4, 5, 9, 10},
+    )  # fmt: skip

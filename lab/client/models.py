@@ -1,0 +1,121 @@
+"""What the service answers, as the views that the program has anyway.
+
+What an answer holds beyond that is passed over, so that a newer service can say more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+
+from lab.client.problem import error_of
+from lab.config.profile import PROFILES, risks
+from lab.errors import Interrupted, LabError, NotFound
+from lab.lifecycle.core.views import LabView, NodeView
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Lab(LabView):
+    """A lab of a service.
+
+    ``job``: that made it. ``heartbeat``: seconds that each sign of life gives it, None if it needs
+    none. ``protected``: not to be removed without force. ``idle``: seconds without use after which
+    it is removed, None if it may be idle.
+    """
+
+    project: str = ""
+    job: str = ""
+    protected: bool = False
+    heartbeat: float | None = None
+    idle: float | None = None
+
+    def node(self, name: str) -> NodeView:
+        """The node of that name; raises NotFound."""
+        for found in self.nodes:
+            if found.name == name:
+                return found
+        names = ", ".join(node.name for node in self.nodes)
+        raise NotFound(f"the lab {self.name} has no node {name}", hint=f"its nodes: {names}")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something that takes time. ``lab``: its name, empty until it is known.
+
+    ``about``: what it is about besides or instead of that, as ``image:KEY``, once known.
+    """
+
+    id: str
+    kind: str
+    state: str
+    lab: str
+    project: str
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    error: Mapping[str, Any] | None = None
+    about: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, one way or another."""
+        return self.state not in ("queued", "running")
+
+    def check(self) -> Job:
+        """The job itself; raises what went wrong if it failed, Interrupted if it was cancelled."""
+        if self.state == "cancelled":
+            raise Interrupted(
+                f"the job {self.id} was cancelled", details=["by a request to the service"]
+            )
+        if self.state == "failed":
+            raise error_of(self.error or {"detail": f"the job {self.id} failed"})
+        return self
+
+
+@dataclass(frozen=True)
+class Told:
+    """An event as the service tells it; ``id`` grows, over all jobs."""
+
+    id: int
+    step: str
+    state: str
+    text: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Page:
+    """A part of a list; ``next``: what gets the part behind it."""
+
+    items: list[dict[str, Any]] = field(default_factory=list)
+    next: str | None = None
+
+
+def read(data: object, kind: type[T]) -> T:
+    """``data`` as a ``kind``; raises LabError if it is something else."""
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        raise LabError(
+            f"the service's answer is no {kind.__name__.lower()}",
+            hint="is it another version, or no service of ours?",
+            details=[str(error)],
+        ) from None
+
+
+def lab_of(data: object) -> Lab:
+    """A lab; raises LabError if it is none."""
+    if not isinstance(data, dict):
+        return read(data, Lab)
+    login = data.get("connection") or {"user": "", "password": "", "dsn": "", "ssl_ca": ""}
+    profile = PROFILES.get(str(data.get("profile")))
+    more = {
+        "seconds": data.get("ready_seconds", 0.0),
+        "risks": risks(profile) if profile else [],
+    }
+    return read({**data, **login, **more}, Lab)

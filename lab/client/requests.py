@@ -1,0 +1,59 @@
+"""What the service is asked for, as the bodies of requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lab.config.labfile import LabValues, merge
+from lab.errors import InvalidSpec
+from lab.spec import LabSpec
+
+
+def spec_of(wanted: str | LabSpec, values: LabValues) -> LabSpec:
+    """The lab that is asked for; raises InvalidSpec."""
+    if isinstance(wanted, str):
+        return merge({}, {**values, "blueprint": wanted})
+    if values:
+        raise InvalidSpec(f"a LabSpec says it all, beside {', '.join(values)}")
+    return wanted
+
+
+def cluster(spec: LabSpec) -> dict[str, Any]:
+    """The request for a template; what is left open is left out."""
+    return _said(
+        blueprint=spec.blueprint,
+        nodes=spec.nodes,
+        memory=spec.size.memory,
+        cpus=spec.size.cpus,
+        disk=spec.size.disk,
+        engine=spec.engine,
+        image=spec.image,
+        profile=spec.profile,
+    )
+
+
+def lab(
+    spec: LabSpec,
+    *,
+    cold: bool,
+    protected: bool = False,
+    heartbeat: float | None = None,
+    idle: float | None = None,
+    keep_failed: bool = False,
+) -> dict[str, Any]:
+    """The request for a lab; what is left open is left out."""
+    return cluster(spec) | _said(
+        name=spec.name,
+        any_name=spec.any_name or None,
+        snapshots=str(spec.snapshots),
+        ttl=spec.ttl,
+        heartbeat=heartbeat,
+        idle=idle,
+        cold=cold,
+        protected=protected,
+        keep_failed=keep_failed or None,
+    )
+
+
+def _said(**asked: object) -> dict[str, Any]:
+    return {name: value for name, value in asked.items() if value not in ("", None)}

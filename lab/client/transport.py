@@ -1,0 +1,242 @@
+"""Requests to the service: what is asked, tried again where that is safe, and the answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import ssl
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from lab.client.models import Told, read
+from lab.client.problem import MEDIA_TYPE, error_of
+from lab.errors import HostUnfit, InvalidSpec, LabError
+from lab.spec import parse_time
+from lab.wait import Deadline, attempts
+
+_CONNECT = 10.0
+_ANSWER = 60.0
+"""Seconds for an answer, beside what the request itself asks the service to wait."""
+_SILENCE = 45.0
+"""Seconds of silence after which a stream is taken for dead: the service says more often that it
+is alive."""
+_FIRST_PATIENCE = 3.0
+"""Seconds for which a service is tried that has never answered: a wrong URL is told soon."""
+_GATEWAYS = (502, 503, 504)
+_STREAM = "text/event-stream"
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A status below 400, and the body, None if there is none."""
+
+    status: int
+    body: Any = None
+
+
+class Wire:
+    """The connection to a service. ``patience``: seconds for which one that went away is tried."""
+
+    def __init__(self, url: str, token: str, *, patience: float = 60.0) -> None:
+        self.url = url
+        self._patience = patience
+        self._answered = False
+        self._http = httpx.Client(
+            base_url=url,
+            headers={
+                "Authorization": f"Bearer {token}",
+                "User-Agent": "lab",
+                **_traced(os.environ),
+            },
+            timeout=httpx.Timeout(_ANSWER, connect=_CONNECT),
+            verify=trusted(url),
+        )
+
+    def __repr__(self) -> str:
+        return f"Wire({self.url!r})"
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        query: Mapping[str, Any] | None = None,
+        key: str = "",
+        wait: float = 0.0,
+        allow: float = 0.0,
+        twice: bool = False,
+        plain: bool = False,
+    ) -> Answer:
+        """Send a request and return its answer.
+
+        ``key``: an Idempotency-Key; with one, or if ``twice`` does no harm, a POST is sent again as
+        others are. ``wait``: seconds that the service may take for the job that the request begins
+        (``Prefer: wait``). ``allow``: seconds more for the answer than usual. ``plain``: the body
+        is text. Raises what the service refuses it with, and HostUnfit if there is no answer.
+        """
+        headers = {"Idempotency-Key": key} if key else {}
+        if wait >= 1:
+            headers["Prefer"] = f"wait={int(wait)}"
+        request = self._http.build_request(
+            method, path, json=body, params=dict(query or {}), headers=headers,
+            timeout=httpx.Timeout(_ANSWER + wait + allow, connect=_CONNECT),
+        )  # fmt: skip
+        answer = self._send(request, twice=twice or method != "POST" or bool(key))
+        return _answer(answer, plain=plain)
+
+    def stream(
+        self, path: str, *, after: int, silence: float = _SILENCE
+    ) -> Generator[Told, None, None]:
+        """Events behind the id ``after``, as they happen, until the stream ends or breaks.
+
+        ``silence``: seconds without a word after which it is given up. Raises what the service
+        refuses it with.
+        """
+        try:
+            for data in self._told(path, {"Last-Event-ID": str(after)}, {}, silence):
+                yield read(data, Told)
+        except httpx.TransportError:
+            return  # who reads it looks at the job, and comes again
+
+    def lines(self, path: str, query: Mapping[str, Any]) -> Generator[str, None, None]:
+        """The lines of a log, as they come; raises what ends it, and what it is refused with."""
+        try:
+            for data in self._told(path, {}, query, _SILENCE):
+                if "problem" in data:
+                    raise error_of(data["problem"])
+                yield str(data.get("line", ""))
+        except httpx.TransportError as error:
+            raise HostUnfit(
+                "the connection to the service broke", details=[str(error) or type(error).__name__]
+            ) from None
+
+    def _told(
+        self, path: str, headers: Mapping[str, str], query: Mapping[str, Any], silence: float
+    ) -> Generator[dict[str, Any], None, None]:
+        """The data of a stream of events; ends at once if only a gateway answers."""
+        headers = {"Accept": _STREAM, **headers}
+        timeout = httpx.Timeout(_ANSWER, connect=_CONNECT, read=max(0.05, min(silence, _SILENCE)))
+        with self._http.stream(
+            "GET", path, params=dict(query), headers=headers, timeout=timeout
+        ) as response:
+            if response.status_code >= 400:
+                response.read()
+                if response.status_code in _GATEWAYS and not _is_problem(response):
+                    return
+                raise _refused(response)
+            self._answered = True
+            for line in response.iter_lines():
+                if line.startswith("data:"):
+                    yield read(_parsed(line[5:]), dict[str, Any])
+
+    def _send(self, request: httpx.Request, *, twice: bool) -> httpx.Response:
+        """Send until there is an answer; ``twice``: even if the service may have got it already."""
+        first = min(self._patience, _FIRST_PATIENCE)
+        deadline = Deadline.after(self._patience if self._answered else first)
+        failed = ""
+        for _ in attempts(deadline, first=0.1, factor=1.5, most=2.0):
+            try:
+                response = self._http.send(request)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                failed = str(error)
+                if _hopeless(failed):
+                    break
+            except httpx.TransportError as error:
+                failed = str(error) or type(error).__name__
+                if not twice:
+                    break
+            else:
+                if response.status_code not in _GATEWAYS or _is_problem(response) or not twice:
+                    self._answered = True
+                    return response
+                failed = f"the answer is {response.status_code}, not the service's own"
+        raise HostUnfit(
+            f"the service at {self.url} cannot be reached",
+            hint="is LAB_URL right, and does `lab serve` run there?",
+            details=[failed],
+        )
+
+
+def path_of(*parts: str) -> str:
+    """The path of a resource, whatever characters its name has."""
+    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def _traced(env: Mapping[str, str]) -> dict[str, str]:
+    """The trace that we are a part of, as OpenTelemetry hands it to programs: TRACEPARENT."""
+    parent = env.get("TRACEPARENT", "")
+    return {"traceparent": parent} if _TRACEPARENT.fullmatch(parent) else {}
+
+
+def trusted(url: str) -> ssl.SSLContext:
+    """Whom we believe to be the service: nobody where there is no TLS.
+
+    Reading the authorities takes longer than all else that `lab ls` does.
+    """
+    if url.startswith("https:"):
+        return httpx.create_ssl_context()
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _hopeless(failed: str) -> bool:
+    """Whether trying again is of no use: the other side is not who it should be."""
+    return "certificate" in failed.lower()
+
+
+def _is_problem(response: httpx.Response) -> bool:
+    return str(response.headers.get("content-type", "")).startswith(MEDIA_TYPE)
+
+
+def _answer(response: httpx.Response, *, plain: bool) -> Answer:
+    if response.status_code >= 400:
+        raise _refused(response)
+    if response.status_code >= 300:
+        raise LabError(
+            f"the service sends us elsewhere ({response.status_code})",
+            hint="give the URL that it sends to: a token does not follow",
+        )
+    if not response.content:
+        return Answer(response.status_code)
+    body = response.text if plain else _parsed(response.content)
+    return Answer(response.status_code, body)
+
+
+def _refused(response: httpx.Response) -> LabError:
+    status, after = response.status_code, response.headers.get("retry-after", "")
+    seconds = float(after) if after.isdecimal() and len(after) < 10 else None
+    if _is_problem(response):
+        problem = _parsed(response.content)
+        if isinstance(problem, dict):
+            return error_of(problem, status=status, retry_after=seconds)
+    told = {"detail": f"the answer is {status} {response.reason_phrase}, not the service's own"}
+    return error_of(told, status=status, retry_after=seconds)
+
+
+def _timed(found: dict[str, Any]) -> dict[str, Any]:
+    """An object of JSON with its times (RFC 3339) as epoch seconds."""
+    for name, value in found.items():
+        if isinstance(value, str) and (name == "at" or name.endswith("_at")):
+            with contextlib.suppress(InvalidSpec):
+                found[name] = parse_time(value)
+    return found
+
+
+def _parsed(text: str | bytes) -> Any:
+    try:
+        return json.loads(text, object_hook=_timed)
+    except ValueError:
+        raise LabError(
+            "the answer is no JSON", hint="is there a service of ours at this URL?"
+        ) from None

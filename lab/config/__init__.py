@@ -1,0 +1,1 @@
+"""Everything that users write down."""

@@ -1,0 +1,1 @@
+"""A hypervisor, storage and images that only behave like real ones."""

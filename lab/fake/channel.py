@@ -1,0 +1,127 @@
+"""The way into a guest of the fake hypervisor: what the lifecycle runs there, nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lab.errors import CommandFailed, NotReady
+from lab.fake.inside import Inside
+from lab.fake.rejoin import rest
+from lab.names import GuestName
+from lab.progress import go_on
+
+if TYPE_CHECKING:
+    from lab.fake.hypervisor import FakeHypervisor
+
+
+class FakeChannel:
+    """A ``GuestChannel``; never waits, as a fake guest that is silent stays so."""
+
+    def __init__(
+        self, hypervisor: FakeHypervisor, guest: GuestName, before: Callable[[str], None]
+    ) -> None:
+        self._hypervisor = hypervisor
+        self._guest = guest
+        self._before = before
+
+    def ping(self, timeout: float) -> bool:  # noqa: ARG002  part of the protocol
+        """See GuestChannel."""
+        self._before("ping")
+        return self._hypervisor.awake(self._guest)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout: float,  # noqa: ARG002  part of the protocol
+        halt: Callable[[], None] = go_on,
+    ) -> bytes:
+        """See GuestChannel."""
+        halt()
+        self._before("run")
+        if not self._hypervisor.awake(self._guest):
+            raise NotReady(f"the guest agent of {self._guest} does not answer")
+        if list(argv) == ["/bin/sync"]:
+            return b""  # what a fake guest writes is on its disk at once
+        if argv[0] == "/usr/lib/lab/rejoin":
+            return self._hypervisor.rejoin(self._guest, argv[1]).encode()
+        if argv[0] == "/usr/lib/lab/rest":
+            said: list[str] = []
+            self._hypervisor.alter(self._guest, lambda inside: said.append(rest(inside, argv[1:])))
+            return said[0].encode()
+        if argv[0] != "/usr/lib/lab/sql":
+            raise CommandFailed(argv, 127, stderr=f"{argv[0]}: not found", where=self._guest)
+        try:
+            return "".join(map(self._rows, stdin.decode().splitlines())).encode()
+        except CommandFailed as failed:
+            # What the server refuses ends the program: a Perl script that dies exits with 255.
+            raise CommandFailed(argv, 255, stderr=failed.stderr, where=self._guest) from None
+
+    def clock(self, *, timeout: float) -> float:  # noqa: ARG002  part of the protocol
+        """See GuestChannel."""
+        self._before("clock")
+        return self._hypervisor.clock(self._guest)
+
+    def personalise(
+        self, message: bytes, *, timeout: float, halt: Callable[[], None] = go_on
+    ) -> None:
+        """See GuestChannel."""
+        halt()
+        self._before("personalise")
+        if not self._hypervisor.awake(self._guest) or timeout < self._hypervisor.own_seconds:
+            raise NotReady(f"{self._guest} does not answer at its port")
+        for line in message.decode().splitlines():
+            word, *values = line.split()
+            try:
+                self._item(word, [bytes.fromhex(value) for value in values])
+            except CommandFailed as failed:
+                text = f"{word}: {failed.stderr}"
+                raise CommandFailed(["personalise"], 1, stderr=text, where=self._guest) from None
+
+    def write(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
+        """See GuestChannel."""
+        self._before("write")
+        self._hypervisor.alter(self._guest, lambda inside: inside.put(path, content, f"{mode:o}"))
+
+    def _rows(self, statement: str) -> str:
+        rows = self._hypervisor.execute(self._guest, statement).rows if statement else ()
+        return "".join("\t".join(map(_text, row)) + "\n" for row in rows)
+
+    def _item(self, word: str, values: list[bytes]) -> None:
+        if word == "sql":
+            self._hypervisor.execute(self._guest, values[0].decode())
+        elif word in _CHANGES:
+            if word == "clock":
+                self._hypervisor.put_clock(self._guest, float(values[0]) - time.time())
+            self._hypervisor.alter(self._guest, partial(_CHANGES[word], values))
+        else:
+            raise CommandFailed(["personalise"], 1, stderr="unknown item")
+
+
+def _entropy(values: list[bytes], inside: Inside) -> None:
+    inside.entropy = hashlib.sha256(inside.entropy.encode() + values[0]).hexdigest()
+
+
+def _clock(values: list[bytes], inside: Inside) -> None:
+    inside.clock = float(values[0])
+
+
+def _file(values: list[bytes], inside: Inside) -> None:
+    path, mode, _user, content = values
+    inside.put(path.decode(), content, mode.decode())
+
+
+_CHANGES: dict[str, Callable[[list[bytes], Inside], None]] = {
+    "entropy": _entropy,
+    "clock": _clock,
+    "file": _file,
+}
+
+
+def _text(value: object) -> str:
+    return "NULL" if value is None else str(value)

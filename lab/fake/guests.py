@@ -1,0 +1,198 @@
+"""The guests of the fake hypervisor, kept in a directory that several processes share."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lab.errors import Conflict, HostUnfit, NotFound, PortTaken
+from lab.fake.inside import own_address
+from lab.hypervisor import Disk, GuestShape, GuestSpec, GuestState
+from lab.names import EVERYWHERE, GuestName
+from lab.storage import clone_lock
+
+
+@dataclass
+class Record:
+    """A guest as it exists. ``since``: when it began to run, seconds since the epoch.
+
+    ``saved``: its RAM was captured, so that it may only be stopped. ``why``: see Guest.
+    ``addresses``: of the host, where ``ports`` are open; ``own``: the address that its seed
+    gives it.
+    ``clock_offset``: seconds that its clock is ahead of ours.
+    ``commands``: how often its server was asked what, as its counters ``Com_*`` have it.
+    """
+
+    name: GuestName
+    state: GuestState
+    tags: dict[str, str]
+    shape: GuestShape
+    disks: tuple[Disk, ...]
+    ports: dict[int, int]
+    segment: int
+    console_log: Path
+    memory_file: Path | None
+    since: float
+    saved: bool = False
+    why: str = ""
+    addresses: dict[int, str] = field(default_factory=dict)
+    own: str = ""
+    commands: dict[str, int] = field(default_factory=dict)
+    clock_offset: float = 0.0
+
+    def listens(self, host: str, port: int, guest_port: int, *, own: bool) -> bool:
+        """Whether ``port`` leads to ``guest_port`` for who asks at ``host``.
+
+        ``own``: guests are reached at their own addresses, not through the host's.
+        """
+        if own:
+            return (host, port) == (self.own, guest_port)
+        there = self.addresses.get(port) in (host, EVERYWHERE)
+        return there and self.ports.get(port) == guest_port
+
+    @property
+    def home(self) -> str:
+        """Whose it is."""
+        return self.tags.get("home", "")
+
+    @staticmethod
+    def of(guest: GuestSpec, state: GuestState, since: float) -> Record:
+        """The record of a new guest."""
+        ports = {forward.host_port: forward.guest_port for forward in guest.network.forwards}
+        return Record(
+            guest.name,
+            state,
+            dict(guest.tags),
+            guest.shape,
+            guest.disks,
+            ports,
+            guest.network.segment,
+            guest.console_log,
+            guest.memory_file,
+            since,
+            addresses={f.host_port: f.address for f in guest.network.forwards},
+            own=own_address(guest.disks),
+            clock_offset=guest.clock_offset,
+        )
+
+
+class Guests:
+    """All guests of all installations; to be used within ``hold`` only."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory.absolute()
+        self._directory.mkdir(parents=True, exist_ok=True)
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keep all other threads and processes out."""
+        with clone_lock.hold(self._directory):
+            yield
+
+    def all(self) -> list[Record]:
+        """Every guest, sorted by name."""
+        return [_load(path.read_text()) for path in sorted(self._directory.glob("*.json"))]
+
+    def find(self, name: GuestName, home: str) -> Record:
+        """The guest of that name; raises NotFound, and Conflict if it is not ours."""
+        try:
+            record = _load(self._path(name).read_text())
+        except FileNotFoundError:
+            raise NotFound(f"looking for {name}: no such guest") from None
+        if record.home != home:
+            raise Conflict(f"the guest {name} is not ours", hint="another LAB_HOME may own it")
+        return record
+
+    def put(self, record: Record) -> None:
+        """Keep ``record``, all of it or nothing."""
+        path = self._path(record.name)
+        draft = path.with_suffix(".draft")
+        draft.write_text(json.dumps(asdict(record), default=str))
+        draft.replace(path)
+
+    def count(self, record: Record, command: str) -> Record:
+        """The guest once its server has counted a statement as ``command``."""
+        commands = {**record.commands, command: record.commands.get(command, 0) + 1}
+        counted = replace(record, commands=commands)
+        self.put(counted)
+        return counted
+
+    def remove(self, name: GuestName) -> None:
+        """The guest is no more."""
+        self._path(name).unlink()
+
+    def refuse(self, guest: GuestSpec) -> None:
+        """Raise what a real hypervisor would if it were to make ``guest`` now."""
+        if self._path(guest.name).exists():
+            raise Conflict(f"starting {guest.name}: a guest of that name exists already")
+        missing = [str(path) for path in _opened(guest) if not path.exists()]
+        if not guest.console_log.parent.is_dir():
+            missing.append(str(guest.console_log))
+        if missing:
+            raise _unfit(guest, f"could not open {missing[0]}: No such file or directory")
+        if any(disk.format == "qcow2" for disk in guest.disks):
+            raise _unfit(guest, "the fake cannot look into qcow2 files")
+        own = own_address(guest.disks)
+        astray = [f.to for f in guest.network.forwards if f.to and own and f.to != own]
+        if astray:
+            raise _unfit(guest, f"a port leads to {astray[0]}, and its address is {own}")
+        others = self.all()
+        taken = {port for other in others for port in other.ports}
+        wanted = [forward.host_port for forward in guest.network.forwards]
+        for number, port in enumerate(wanted):
+            if port in taken or port in wanted[:number]:
+                raise PortTaken(
+                    f"starting {guest.name}: the fake reports an error",
+                    details=[f"could not set up host forwarding rule for port {port}"],
+                )
+        written = {d.path for other in others for d in other.disks if not d.readonly}
+        read = {d.path for other in others for d in other.disks}
+        for disk in guest.disks:
+            if disk.path in written or (disk.path in read and not disk.readonly):
+                raise _unfit(guest, f"failed to get lock on {disk.path}")
+
+    def _path(self, name: GuestName) -> Path:
+        return self._directory / f"{name}.json"
+
+
+def segment_of(record: Record, records: Sequence[Record]) -> list[Record]:
+    """The guests that run on the segment of ``record`` and belong to the same owner."""
+    owner = (record.home, record.tags.get("owner"))
+    return [
+        other
+        for other in records
+        if other.state == "running"
+        and other.segment == record.segment
+        and (other.home, other.tags.get("owner")) == owner
+    ]
+
+
+def _opened(guest: GuestSpec) -> list[Path]:
+    files = [disk.path for disk in guest.disks]
+    if guest.shape.boot == "direct":
+        files += [guest.boot.kernel, guest.boot.initrd]  # type: ignore[union-attr]
+    if guest.memory_file is not None:
+        files.append(guest.memory_file)
+    return files
+
+
+def _unfit(guest: GuestSpec, why: str) -> HostUnfit:
+    return HostUnfit(f"starting {guest.name}: the fake reports an error", details=[why])
+
+
+def _load(text: str) -> Record:
+    fields: dict[str, Any] = json.loads(text)
+    fields["shape"] = GuestShape(**fields["shape"])
+    fields["disks"] = tuple(
+        Disk(**{**disk, "path": Path(disk["path"])}) for disk in fields["disks"]
+    )
+    for name in ("ports", "addresses"):
+        fields[name] = {int(port): other for port, other in fields[name].items()}
+    fields["console_log"] = Path(fields["console_log"])
+    memory_file = fields["memory_file"]
+    fields["memory_file"] = None if memory_file is None else Path(memory_file)
+    return Record(**fields)

@@ -1,0 +1,361 @@
+"""A hypervisor for tests that behaves: guests are JSON files, and they answer.
+
+It keeps the whole contract, between processes too, and refuses what the real one refuses.
+Its guests pretend to be nodes of a Galera cluster: through ``channel`` and, in the place of
+published ports, through ``sql``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, replace
+from pathlib import Path
+
+from lab.errors import CommandFailed, Conflict, HostUnfit, NotFound, NotReady
+from lab.fake import inside as guest_side
+from lab.fake import memory as fake_memory
+from lab.fake import rejoin as fake_rejoin
+from lab.fake.channel import FakeChannel
+from lab.fake.guests import Guests, Record, segment_of
+from lab.fake.inside import Inside, Result
+from lab.hypervisor import (  # fmt: skip
+    Capabilities,
+    DirectBoot,
+    Guest,
+    GuestShape,
+    GuestSpec,
+    GuestState,
+    MemoryImage,
+)
+from lab.names import LOOPBACK, GuestName
+
+_SQL_PORT = 3306
+
+
+class FakeHypervisor:
+    """Guests in ``directory``; ``home`` marks those of this installation.
+
+    ``before`` is called with the name of each step about to happen and may raise: a method's
+    name when it starts (``ping``, ``run``, ``write``, ``personalise`` and ``sql`` for what is
+    asked of a guest), ``commit`` before a change appears. ``version`` is part of the fingerprint.
+    ``boot_seconds``: how long after a cold start a guest begins to answer; ``own_seconds``: how
+    long it would take one to become itself. Nothing waits: what has less time fails at once.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        home: str = "home",
+        *,
+        before: Callable[[str], None] = lambda _: None,
+        capabilities: Capabilities | None = None,
+        version: str = "1",
+        boot_seconds: float = 0.0,
+        own_seconds: float = 0.0,
+    ) -> None:
+        self._guests = Guests(directory)
+        self._home = home
+        self._before = before
+        facts = {"fake": f"version {version}"}
+        self._capabilities = capabilities or Capabilities("fake", "fake", warm=True, facts=facts)
+        self._version = version
+        self._boot_seconds = boot_seconds
+        self.own_seconds = own_seconds
+
+    @property
+    def run_as(self) -> None:
+        """See Hypervisor; guests are files of ours."""
+
+    def close(self) -> None:
+        """There is nothing to give back; guests go on."""
+
+    def capabilities(self) -> Capabilities:
+        """See Hypervisor."""
+        return self._capabilities
+
+    def fingerprint(self, shape: GuestShape) -> str:
+        """See Hypervisor."""
+        facts = [self._version, self._capabilities.accelerator, *astuple(shape)]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+    def start(self, guest: GuestSpec) -> None:
+        """See Hypervisor."""
+        self._before("start")
+        can = self._capabilities
+        if not can.forwards and not all(can.redirects and f.to for f in guest.network.forwards):
+            raise HostUnfit(f"starting {guest.name}: ports are not forwarded here")
+        if isinstance(guest.boot, DirectBoot) and not self._capabilities.direct:
+            raise HostUnfit(f"starting {guest.name}: guests boot by firmware only here")
+        with self._guests.hold():
+            self._guests.refuse(guest)
+            if guest.memory_file is not None:
+                fake_memory.size_ram(guest, guest.memory_file)
+            self._make(guest, "running", time.time() + self._boot_seconds, "boots")
+
+    def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
+        """See Hypervisor."""
+        self._before("restore")
+        if not self._capabilities.warm:
+            raise fake_memory.no_restore(guest, self._capabilities.why_cold)
+        guest = replace(guest, memory_file=memory.ram)
+        with self._guests.hold():
+            self._guests.refuse(guest)
+            state = fake_memory.read_state(guest, memory)
+            if memory.ram.stat().st_size != guest.memory or memory.size != guest.memory:
+                raise fake_memory.no_restore(guest, "the RAM image is not of the guest's size")
+            if state.get("fingerprint") != self.fingerprint(guest.shape):
+                raise fake_memory.not_loaded(guest, "the device state is of another machine")
+            # A real one would not notice at once, but the guest would destroy its data.
+            if state.get("disk") != guest_side.read_inside(guest.disks).digest():
+                raise fake_memory.not_loaded(guest, "the disk is not of the same moment as the RAM")
+            self._make(guest, "paused", time.time(), "is restored")
+            # The clock of a real guest is behind by the time since the capture as well.
+            record = self._guests.find(guest.name, guest.tags.get("home", ""))
+            self._guests.put(replace(record, clock_offset=float(state["clock_offset"])))
+
+    def pause(self, guests: Sequence[GuestName]) -> None:
+        """See Hypervisor."""
+        self._before("pause")
+        self._check_pauses()
+        self._all(guests, "paused")
+
+    def resume(self, guests: Sequence[GuestName]) -> None:
+        """See Hypervisor."""
+        self._before("resume")
+        self._check_pauses()
+        self._all(guests, "running")
+
+    def save_memory(self, guest: GuestName, ram: Path, state: Path) -> MemoryImage:
+        """See Hypervisor."""
+        self._before("save_memory")
+        if not self._capabilities.warm:
+            raise HostUnfit(f"the memory of {guest} cannot be saved here")
+        with self._guests.hold():
+            record = self._guests.find(guest, self._home)
+            if record.state != "paused":
+                raise Conflict(f"{guest} is {record.state}: pause it before its memory is saved")
+            if record.memory_file != ram:
+                raise Conflict(f"the memory of {guest} is not in {ram}")
+            if state.exists():
+                raise Conflict(f"{state} exists already")
+            content = {
+                "clock_offset": str(record.clock_offset),
+                "fingerprint": self.fingerprint(record.shape),
+                "disk": guest_side.read_inside(record.disks).digest(),
+            }
+            self._before("commit")
+            fake_memory.write_state(state, content)
+            self._guests.put(replace(record, saved=True))
+        return MemoryImage(ram=ram, state=state, size=ram.stat().st_size)
+
+    def stop(self, guest: GuestName, *, force: bool, timeout: float = 60.0) -> None:
+        """See Hypervisor; never waits, as what does not shut down at once never will."""
+        self._before("stop")
+        with self._guests.hold():
+            try:
+                record = self._guests.find(guest, self._home)
+            except NotFound:
+                return
+            if not force and record.state != "running":
+                raise NotReady(f"{guest} did not shut down within {timeout:g} s", hint="force it")
+            self._before("commit")
+            self._guests.remove(guest)
+
+    def guests(self) -> dict[GuestName, Guest]:
+        """See Hypervisor."""
+        self._before("guests")
+        with self._guests.hold():
+            ours = [record for record in self._guests.all() if record.home == self._home]
+        return {one.name: Guest(one.name, one.state, one.tags, one.why) for one in ours}
+
+    def names(self) -> set[GuestName]:
+        """See Hypervisor."""
+        with self._guests.hold():
+            return {record.name for record in self._guests.all()}
+
+    def forget(self, guests: Sequence[GuestName]) -> None:  # noqa: ARG002  part of the protocol
+        """See Hypervisor; nothing is kept of a fake guest."""
+        self._before("forget")
+
+    def redirected(self) -> dict[int, GuestName]:
+        """See Hypervisor."""
+        self._before("redirected")
+        with self._guests.hold():
+            there = self._guests.all() if self._capabilities.redirects else []
+            return {port: record.name for record in there for port in record.ports}
+
+    def segment_free(self, segment: int) -> bool:
+        """See Hypervisor."""
+        with self._guests.hold():
+            return all(
+                (record.home, record.segment) != (self._home, segment)
+                for record in self._guests.all()
+            )
+
+    def channel(self, guest: GuestName) -> FakeChannel:
+        """See Hypervisor."""
+        self._before("channel")
+        with self._guests.hold():
+            self._guests.find(guest, self._home)
+        return FakeChannel(self, guest, self._before)
+
+    def console_argv(self, guest: GuestName) -> list[str]:
+        """See Hypervisor."""
+        with self._guests.hold():
+            return ["tail", "-f", str(self._guests.find(guest, self._home).console_log)]
+
+    def halt(self, guest: GuestName, why: str) -> None:
+        """Pause a guest as QEMU does when a disk cannot be written; raises NotFound."""
+        with self._guests.hold():
+            record = self._guests.find(guest, self._home)
+            self._guests.put(replace(record, state="paused", why=why))
+
+    def clock(self, guest: GuestName) -> float:
+        """A guest's clock, in seconds since the epoch; raises NotReady if it does not answer."""
+        with self._guests.hold():
+            return time.time() + self._awake(guest).clock_offset
+
+    def put_clock(self, guest: GuestName, offset: float) -> None:
+        """Set a guest's clock so many seconds ahead of ours; raises NotReady."""
+        with self._guests.hold():
+            self._guests.put(replace(self._awake(guest), clock_offset=offset))
+
+    def sql(
+        self,
+        port: int,
+        user: str,
+        password: str,
+        statement: str,
+        *,
+        host: str = LOOPBACK,
+        tls: bool = False,
+    ) -> Result:
+        """What a client gets that runs ``statement`` through ``port`` of ``host``.
+
+        Raises NotReady if nothing answers there or the login is refused, CommandFailed if
+        the statement is.
+        """
+        self._before("sql")
+        with self._guests.hold():
+            own = not self._capabilities.forwards
+            listening = [r for r in self._guests.all() if r.listens(host, port, _SQL_PORT, own=own)]
+            if not listening or not self._answers(listening[0]):
+                raise NotReady(f"no SQL at port {port}", details=["Connection refused"])
+            there = self._caught_up(listening[0])
+            known = there.accounts.get(user) == guest_side.native_hash(password)
+            if not known or (user in there.tls_only and not tls):
+                denied = f"Access denied for user '{user}'@'%'"
+                raise NotReady(f"no SQL at port {port}", details=[denied])
+            record = self._guests.count(listening[0], guest_side.counter(statement))
+            return guest_side.processes(user, statement) or self._execute(record, statement)
+
+    def inside(self, guest: GuestName) -> Inside:
+        """What a guest has on its disk, for tests to look at; raises NotFound."""
+        with self._guests.hold():
+            return guest_side.read_inside(self._guests.find(guest, self._home).disks)
+
+    def alter(self, guest: GuestName, change: Callable[[Inside], None]) -> None:
+        """Let the guest itself change what is on its disk; raises NotReady if it cannot."""
+        with self._guests.hold():
+            record = self._awake(guest)
+            inside = guest_side.read_inside(record.disks)
+            change(inside)
+            guest_side.write_inside(record.disks, inside)
+
+    def execute(self, guest: GuestName, statement: str) -> Result:
+        """Run a statement as the guest's own root; raises NotReady and CommandFailed."""
+        with self._guests.hold():
+            return self._execute(self._awake(guest), statement)
+
+    def awake(self, guest: GuestName) -> bool:
+        """True if the guest runs and has booted."""
+        with self._guests.hold():
+            try:
+                return self._answers(self._guests.find(guest, self._home))
+            except (NotFound, Conflict):
+                return False
+
+    def _awake(self, guest: GuestName) -> Record:
+        try:
+            record = self._guests.find(guest, self._home)
+        except NotFound:
+            record = None
+        if record is None or not self._answers(record):
+            raise NotReady(f"the guest agent of {guest} does not answer")
+        return record
+
+    def _answers(self, record: Record) -> bool:
+        return record.state == "running" and time.time() >= record.since
+
+    def rejoin(self, guest: GuestName, word: str) -> str:
+        """What the guest's program of that name does; raises NotReady."""
+        with self._guests.hold():
+            record = self._awake(guest)
+            peers = [p for p in segment_of(record, self._guests.all()) if self._answers(p)]
+            return fake_rejoin.rejoin(record, peers, word)
+
+    def _execute(self, record: Record, statement: str) -> Result:
+        everyone = self._guests.all()
+        apart = guest_side.read_inside(record.disks).apart
+        if apart not in ("", "inconsistent"):
+            raise NotReady(f"no SQL in {record.name}", details=["Connection refused"])
+        peers = [
+            peer
+            for peer in segment_of(record, everyone)
+            if self._answers(peer) and not guest_side.read_inside(peer.disks).apart
+        ]
+        known = guest_side.members(record.disks)
+        if not known:
+            owner = record.tags.get("owner")
+            near = [r for r in everyone if r.segment == record.segment]
+            known = sum(r.tags.get("owner") == owner for r in near)
+        variables = guest_side.status(len(peers), known, apart)
+        variables |= {name: str(number) for name, number in record.commands.items()}
+        shown = guest_side.show_status(statement, variables)
+        if shown is not None:
+            return shown
+        if statement in guest_side.NO_DATA:
+            return Result()
+        if variables["wsrep_ready"] != "ON":
+            text = "WSREP has not yet prepared node for application use"
+            raise CommandFailed(["SQL"], 1047, stderr=text)
+        nodes = [(peer, guest_side.read_inside(peer.disks)) for peer in peers]
+        # A node that was away has caught up by the time that anyone asks.
+        newest = max((inside for _, inside in nodes), key=lambda inside: len(inside.statements))
+        result = guest_side.execute(newest, statement)
+        for peer, inside in nodes:
+            if inside.statements != newest.statements or inside is newest:
+                guest_side.write_inside(
+                    peer.disks, replace(inside, statements=list(newest.statements))
+                )
+        return result
+
+    def _caught_up(self, record: Record) -> Inside:
+        """What a node has by the time that anyone asks: what its cluster has."""
+        peers = [p for p in segment_of(record, self._guests.all()) if self._answers(p)]
+        found = [guest_side.read_inside(peer.disks) for peer in peers]
+        return max(found, key=lambda inside: len(inside.statements))
+
+    def _make(self, guest: GuestSpec, state: GuestState, since: float, what: str) -> None:
+        self._before("commit")
+        with guest.console_log.open("a") as log:
+            log.write(f"{guest.name} {what}\n")
+        self._guests.put(Record.of(guest, state, since))
+
+    def _check_pauses(self) -> None:
+        if not self._capabilities.pauses:
+            raise HostUnfit("guests cannot stand still here")
+
+    def _all(self, guests: Sequence[GuestName], state: GuestState) -> None:
+        with self._guests.hold():
+            found = [self._guests.find(guest, self._home) for guest in guests]
+            for record in found:
+                if record.saved and state == "running":
+                    raise HostUnfit(f"{record.name} can only be stopped: its memory was saved")
+            self._before("commit")
+            for record in found:
+                why = record.why if state == "paused" else ""
+                self._guests.put(replace(record, state=state, why=why))

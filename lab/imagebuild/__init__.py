@@ -1,0 +1,1 @@
+"""Builds guest images from recipes (``images/``)."""

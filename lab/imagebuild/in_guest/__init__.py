@@ -1,0 +1,1 @@
+"""Building an image in a guest, for hosts that cannot do it themselves."""

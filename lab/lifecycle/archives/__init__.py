@@ -1,0 +1,1 @@
+"""Captures and images as archives: exported, imported."""

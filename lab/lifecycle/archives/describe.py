@@ -1,0 +1,132 @@
+"""Images and templates as archives describe them, and the way back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lab.blueprints import blueprint
+from lab.errors import Conflict
+from lab.exchange.header import Content, ImageFacts, NodeFacts, TemplateFacts, strings
+from lab.imagebuild.manifest import BuiltImage
+from lab.lifecycle.captures import template as templates
+from lab.lifecycle.captures.manifests import FileFacts, Manifest
+from lab.lifecycle.captures.template_record import base
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.images import image as images
+from lab.lifecycle.images.ready import Image
+from lab.spec import LabSpec, NodeSize
+from lab.state.records import TemplateRecord
+
+
+def image_facts(ctx: Context, image: Image) -> ImageFacts:
+    """All that an archive says of an image; raises NotFound, and Conflict if it is too old."""
+    built = images.built(ctx, image.key)
+    snapshots = images.snapshots(ctx, image)
+    files = {name: disk.name for name, disk in built.disks.items()}
+    names = [*files.values(), built.kernel.name, built.initrd.name]
+    if any(name not in built.digests for name in names):
+        raise Conflict(
+            f"the image {image.key} was built when digests of its files were not kept",
+            hint=f"`lab image build {built.recipe} --rebuild`",
+        )
+    return ImageFacts(
+        key=image.key,
+        recipe=built.recipe,
+        engine=built.engine,
+        engine_version=built.engine_version,
+        cmdline=built.cmdline,
+        user=built.user,
+        uid=built.uid,
+        gid=built.gid,
+        service=built.service,
+        config=built.config,
+        option_file=images.option_file(built),
+        packages=built.packages,
+        disks={
+            name: Content(snapshots[name].size, built.digests[file]) for name, file in files.items()
+        },
+        kernel=Content(built.kernel.stat().st_size, built.digests[built.kernel.name]),
+        initrd=Content(built.initrd.stat().st_size, built.digests[built.initrd.name]),
+        build_seconds=ctx.store.images.get(image.key).build_seconds,
+    )
+
+
+def built_image(facts: ImageFacts, directory: Path) -> BuiltImage:
+    """The image whose files are in ``directory``, as a build leaves them."""
+    kernel, initrd = directory / "kernel", directory / "initrd"
+    disks = {name: directory / f"{name}.raw" for name in facts.disks}
+    digests = {disks[name].name: content.digest for name, content in facts.disks.items()}
+    digests |= {kernel.name: facts.kernel.digest, initrd.name: facts.initrd.digest}
+    return BuiltImage(
+        recipe=facts.recipe,
+        disks=disks,
+        kernel=kernel,
+        initrd=initrd,
+        cmdline=facts.cmdline,
+        engine=facts.engine,
+        engine_version=facts.engine_version,
+        size=facts.disks["os"].size,
+        user=facts.user,
+        uid=facts.uid,
+        gid=facts.gid,
+        service=facts.service,
+        config=facts.config,
+        packages=facts.packages,
+        digests=digests,
+        option_file=facts.option_file,
+    )
+
+
+def template_facts(
+    ctx: Context, record: TemplateRecord, manifest: Manifest, image: Image, *, ram: bool
+) -> TemplateFacts:
+    """All that an archive says of a template; ``ram``: with its RAM, if it has some.
+
+    Raises Conflict for one that `lab up` would not use either: what its RAM fits is not known.
+    """
+    spec, plan = spec_of(record), blueprint(record.blueprint)
+    profile = ctx.settings.profile_of(record.profile)
+    if templates.key_of(ctx, image, plan, spec) != base(record.key):
+        raise Conflict(
+            f"the template {record.key} was made under other circumstances: QEMU, the profile"
+            f" {record.profile} or the rules of {record.blueprint} have changed since",
+            hint="`lab up` does not use it either: make a new one with `lab template build`",
+        )
+    warm = ram and manifest.warm
+    nodes = []
+    for node in manifest.nodes:
+        origins = templates.origins(ctx, manifest, node.name, image.volumes)
+        nodes.append(
+            NodeFacts(
+                name=node.name,
+                role=node.role,
+                seed=_content(node.seed),
+                disks={origin.volume.volume: origin.size for origin in origins},
+                ram=_content(node.ram) if warm and node.ram else None,
+                state=_content(node.state) if warm and node.state else None,
+            )
+        )
+    return TemplateFacts(
+        key=record.key,
+        blueprint=record.blueprint,
+        version=plan.version,
+        memory=record.memory,
+        cpus=record.cpus,
+        disk=record.disk,
+        profile=profile.name,
+        settings=profile.content(),
+        nodes=nodes,
+        fingerprint=ctx.hypervisor.fingerprint(templates.shape_of(image, spec)),
+        host=strings(ctx.hypervisor.capabilities().facts),
+        form_seconds=record.form_seconds,
+    )
+
+
+def spec_of(record: TemplateRecord) -> LabSpec:
+    """The lab that a template is made for."""
+    size = NodeSize(record.memory, record.cpus, record.disk)
+    return LabSpec(record.blueprint, nodes=record.node_count, size=size, profile=record.profile)
+
+
+def _content(facts: FileFacts) -> Content:
+    return Content(facts.size, facts.digest)

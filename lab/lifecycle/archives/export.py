@@ -1,0 +1,213 @@
+"""``lab image export`` and ``lab template export``: to a file, a pipe, or another host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from lab.errors import CommandFailed, Conflict
+from lab.exchange import content, files, sending, talk
+from lab.exchange.frames import FrameWriter, Sink
+from lab.exchange.header import Header, ImageFacts, Kind, Part, TemplateFacts
+from lab.exchange.sending import Outgoing
+from lab.lifecycle.archives import describe
+from lab.lifecycle.captures import template as templates
+from lab.lifecycle.captures.manifests import Manifest
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import ExportView
+from lab.lifecycle.images import image as images
+from lab.lifecycle.images.ready import Image
+from lab.names import Owner
+from lab.spec import MIB
+from lab.storage import VolumeSnapshot, sparse
+
+NATIVE = ("zfs",)
+"""Storages whose own streams are better than plain ones: compressed, and in whole blocks."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is to be exported; it stays as it is while it is."""
+
+    image: ImageFacts
+    template: TemplateFacts | None
+    image_parts: Callable[[bool], list[Outgoing]]
+    node_parts: Callable[[], list[Outgoing]]
+    with_image: bool = True
+
+    def archive(self, storage: str) -> tuple[Header, list[Outgoing]]:
+        """The archive; ``storage``: whose own streams may be in it, empty for plain ones."""
+        parts = self.image_parts(bool(storage)) if self.with_image else []
+        parts += self.node_parts()
+        header = Header(self.image, [out.part for out in parts], self.template, storage)
+        return header, parts
+
+
+@contextmanager
+def _image_contents(ctx: Context, which: str) -> Iterator[Contents]:
+    """An image, by key or recipe, kept from removal in the block; raises NotFound."""
+    with images.using_key(ctx, images.named(ctx, which).key) as image:
+        yield Contents(
+            describe.image_facts(ctx, image), None, partial(_image_parts, ctx, image), list
+        )
+
+
+@contextmanager
+def _template_contents(
+    ctx: Context, key: str, *, with_image: bool, ram: bool
+) -> Iterator[Contents]:
+    """A template, kept from removal in the block, as its image is.
+
+    Raises NotFound, and Conflict for a template that is not whole or that nobody would use.
+    """
+    record = templates.named(ctx, key)
+    with (
+        images.using_key(ctx, record.image) as image,
+        templates.kept(ctx, record.key, image) as manifest,
+    ):
+        if manifest is None:
+            raise Conflict(
+                f"the template {record.key} is not whole", hint="`lab template ls` shows its state"
+            )
+        yield Contents(
+            describe.image_facts(ctx, image),
+            describe.template_facts(ctx, record, manifest, image, ram=ram),
+            partial(_image_parts, ctx, image),
+            partial(_node_parts, ctx, manifest, image, ram=ram),
+            with_image,
+        )
+
+
+def export(
+    ctx: Context,
+    kind: Kind,
+    which: str,
+    *,
+    where: str = "",
+    to: Sink | None = None,
+    host: str = "",
+    command: str = "lab",
+    resume: bool = False,
+    native: bool = False,
+    image: bool = True,
+    ram: bool = True,
+) -> ExportView:
+    """Write an image or a template to ``where`` or ``to``, or let ``host`` import it over SSH.
+
+    ``where``: a file or ``-``, see ``files.target`` for that and for ``resume``. ``command``:
+    how lab is called on the host; what it has is not sent again. ``native``: disks of the image
+    as streams of this storage, which only the same storage reads; two hosts decide that by
+    themselves. ``image``, ``ram``: they go with a template.
+
+    Raises NotFound, Conflict, InvalidSpec, HostUnfit; what goes wrong on the host as what it is.
+    """
+    began = time.time()
+    if kind == "image":
+        opened = _image_contents(ctx, which)
+    else:
+        opened = _template_contents(ctx, which, with_image=image, ram=ram)
+    with opened as contents:
+        if host:
+            header, outcome, size = _send(ctx, contents, kind, host, command)
+        else:
+            target = nullcontext(to) if to else files.target(where, resume=resume)
+            header, outcome, size = _write(ctx, contents, target, native=native)
+    return ExportView(kind, header.key, host or where, outcome, size, time.time() - began)
+
+
+_Sent = tuple[Header, str, int]
+"""What was sent, what became of it, and how many bytes it took."""
+
+
+def _write(
+    ctx: Context, contents: Contents, target: AbstractContextManager[Sink], *, native: bool
+) -> _Sent:
+    header, parts = contents.archive(ctx.storage.name if native else "")
+    with target as to:
+        writer = FrameWriter(to)
+        sending.begin(writer, header)
+        sending.send(writer, parts, {out.part.name: 0 for out in parts}, ctx.progress)
+    return header, "written", writer.written
+
+
+def _send(ctx: Context, contents: Contents, kind: Kind, host: str, command: str) -> _Sent:
+    verb = ["-q", kind, "import", "-", "--talk", "--resume"]
+    argv = talk.ssh_argv(host, verb, command=command)
+    with talk.conversation(argv) as conversation:
+        remote = talk.Remote(conversation, host, ctx.progress)
+        try:
+            return _converse(ctx, contents, remote)
+        except CommandFailed as error:
+            if error.argv != tuple(argv):
+                raise  # a command of this host
+            raise talk.failure(host, error, begun=remote.begun) from None
+
+
+def _converse(ctx: Context, contents: Contents, remote: talk.Remote) -> _Sent:
+    hello = remote.greet()
+    same = hello.get("storage") == ctx.storage.name and ctx.storage.name in NATIVE
+    header, parts = contents.archive(ctx.storage.name if same else "")
+    writer = FrameWriter(remote.to)
+    sending.begin(writer, header)
+    word, what = remote.hear("wanted", "done")
+    if word == "wanted":
+        sending.send(writer, parts, remote.wanted(what, header), ctx.progress)
+        remote.to.close()
+        word, what = remote.hear("done")
+    return header, remote.outcome(what), writer.written
+
+
+def _image_parts(ctx: Context, image: Image, native: bool) -> list[Outgoing]:
+    built = images.built(ctx, image.key)
+    found = []
+    for disk, snapshot in images.snapshots(ctx, image).items():
+        name, data = f"image/{disk}", _used(ctx, snapshot)
+        if native:
+            part = Part(name, "stream", 0, data)
+            send_ = partial(ctx.storage.send, snapshot)
+            found.append(Outgoing(part, partial(content.of_stream, send_)))
+        else:
+            part = Part(name, "sparse", snapshot.size, data)
+            found.append(Outgoing(part, partial(content.of_volume, _plain(ctx, snapshot))))
+    files_ = (("image/kernel", built.kernel), ("image/initrd", built.initrd))
+    return [*found, *(_file(name, path) for name, path in files_)]
+
+
+def _node_parts(ctx: Context, manifest: Manifest, image: Image, *, ram: bool) -> list[Outgoing]:
+    bases = images.snapshots(ctx, image)
+    key, found = manifest.key, []
+    for node in manifest.nodes:
+        found.append(_file(f"{node.name}/seed", ctx.home.seed(Owner("template", key), node.name)))
+        for origin in templates.origins(ctx, manifest, node.name, image.volumes):
+            disk = origin.volume.volume
+            part = Part(f"{node.name}/{disk}", "changes", origin.size, _used(ctx, origin))
+            below, above = _plain(ctx, bases[disk]), _plain(ctx, origin)
+            found.append(Outgoing(part, partial(content.of_changes, below, above)))
+        if ram and manifest.warm:
+            found += _memory(
+                (f"{node.name}/state", ctx.home.device_state(key, node.name)),
+                (f"{node.name}/ram", ctx.home.ram(key, node.name)),
+            )
+    return found
+
+
+def _memory(*named: tuple[str, Path]) -> Sequence[Outgoing]:
+    return [_file(name, path) for name, path in named]
+
+
+def _file(name: str, path: Path) -> Outgoing:
+    part = Part(name, "sparse", path.stat().st_size, sparse.allocated(path))
+    return Outgoing(part, partial(content.of_file, path))
+
+
+def _plain(ctx: Context, snapshot: VolumeSnapshot) -> content.Writer:
+    return partial(ctx.storage.send, snapshot, plain=True)
+
+
+def _used(ctx: Context, snapshot: VolumeSnapshot) -> int:
+    """About the bytes that it takes, in whole MiB: a pool's own count varies a little."""
+    return -(-ctx.storage.used(snapshot.volume) // MIB) * MIB

@@ -1,0 +1,158 @@
+"""``lab image import`` and ``lab template import``: from a file, a pipe, or another host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import BinaryIO
+
+from lab.errors import InvalidSpec, NotFound
+from lab.exchange import receiving, talk
+from lab.exchange.frames import FrameReader
+from lab.exchange.header import Header, Kind, TemplateFacts
+from lab.exchange.stage import Stage, drop, stage
+from lab.lifecycle.archives import import_image, import_template
+from lab.lifecycle.captures import template as templates
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import ImportView
+from lab.lifecycle.images import image as images
+from lab.progress import Progress
+
+
+def import_(
+    ctx: Context,
+    kind: Kind,
+    source: BinaryIO,
+    *,
+    resume: bool = False,
+    warm_only: bool = False,
+    speaker: talk.Speaker | None = None,
+) -> ImportView:
+    """Make what an archive brings one of ours; all of it is verified before any of it is used.
+
+    ``resume``: what arrived is kept for a while when the transfer is cut off, and what an
+    earlier one left is used. ``warm_only``: raise HostUnfit if a template's RAM does not fit.
+    ``speaker``: tells the exporting side what is wanted, and how it goes.
+
+    Nothing is left when it fails, but for what is kept. Raises InvalidSpec for whatever is
+    wrong with the archive, Conflict, NotFound, HostUnfit.
+    """
+    if speaker:
+        progress = Progress(speaker.retell(ctx.progress.listener))
+        ctx = replace(ctx, progress=progress)
+        speaker.say("hello", {"archive": talk.PROTOCOL, "storage": ctx.storage.name})
+    reader = FrameReader(source)
+    header = receiving.begin(reader)
+    if header.kind != kind:
+        raise InvalidSpec(
+            f"this is the archive of {_a(header.kind)}, not of {_a(kind)}",
+            hint=f"`lab {header.kind} import`",
+        )
+    _check_storage(ctx, header)
+
+    def gather(names: Collection[str], publish: Callable[[Stage], ImportView]) -> ImportView:
+        floor = ctx.settings.space_floor
+        with stage(ctx.home.imports, header, keep=resume, floor=floor) as there:
+            receiving.check_space(there, header, names)
+            _check_storage_space(ctx, header, names)
+            if speaker:
+                speaker.say("wanted", receiving.missing(there, header, names))
+            receiving.receive(reader, there, header, names, ctx.progress)
+            return publish(there)
+
+    if header.template:
+        view = _template(ctx, header, header.template, gather, warm_only=warm_only)
+    else:
+        view = _image(ctx, header, gather)
+    if view.outcome == "exists":
+        drop(ctx.home.imports, header)
+    for note in view.notes:
+        ctx.progress.note("import", note)
+    if speaker:
+        speaker.say("done", {"key": view.key, "outcome": view.outcome})
+    return view
+
+
+Gather = Callable[[Collection[str], Callable[[Stage], ImportView]], ImportView]
+
+
+def _image(ctx: Context, header: Header, gather: Gather) -> ImportView:
+    facts = header.image
+    if images.ready(ctx, facts.key):
+        notes = []
+        if not import_image.same(ctx, facts):
+            notes.append(
+                f"the image {facts.key} here was built apart: templates from there do not fit it"
+            )
+        return ImportView("image", facts.key, "exists", tuple(notes))
+
+    def publish(there: Stage) -> ImportView:
+        import_image.publish(ctx, header, there)
+        notes = []
+        if import_image.profile_of(ctx, facts) is None:
+            notes.append(
+                f"`lab up` makes labs of the image {facts.key} only with --image: here, another"
+                f" one would be built from {facts.recipe}"
+            )
+        return ImportView("image", facts.key, "imported", tuple(notes))
+
+    return gather([part.name for part in header.parts], publish)
+
+
+def _template(
+    ctx: Context, header: Header, template: TemplateFacts, gather: Gather, *, warm_only: bool
+) -> ImportView:
+    fit = import_template.fit(ctx, header, template, warm_only=warm_only)
+    name = templates.current(ctx, fit.key)
+    if name is not None:
+        return ImportView("template", name, "exists")
+    names = fit.wanted(template)
+    if not import_image.here(ctx, header.image):
+        brought = [part.name for part in header.parts if part.name.startswith("image/")]
+        if not brought:
+            raise NotFound(
+                f"the archive has a template of the image {header.image.key}, which is not here",
+                hint="import the image first, or export the template without --no-image",
+            )
+        names += brought
+
+    def publish(there: Stage) -> ImportView:
+        if f"image/{next(iter(header.image.disks))}" in names:
+            import_image.publish(ctx, header, there)
+        name = import_template.publish(ctx, header, template, there, fit)
+        notes = []
+        if not fit.warm:
+            notes.append(f"labs of the template {name} will boot: {fit.why_cold}")
+        if import_image.profile_of(ctx, header.image) is None:
+            notes.append(f"it is used by `lab up --image {header.image.key}`")
+        return ImportView("template", name, "imported", tuple(notes))
+
+    return gather(names, publish)
+
+
+def _check_storage(ctx: Context, header: Header) -> None:
+    streams = any(part.form == "stream" for part in header.parts)
+    if streams and header.storage != ctx.storage.name:
+        raise InvalidSpec(
+            f"the archive has streams of the storage {header.storage}, and here it is"
+            f" {ctx.storage.name}",
+            hint="export it without --native",
+        )
+
+
+def _check_storage_space(ctx: Context, header: Header, names: Collection[str]) -> None:
+    """Raise HostUnfit unless the disks fit where volumes are kept, which may be a pool."""
+    from lab.host import check_space
+
+    needed = sum(p.data for p in header.parts if p.name in names and not _is_file(p.name))
+    free, floor = ctx.storage.space().free, ctx.settings.space_floor
+    what = f"the {header.kind} {header.key}"
+    check_space(free, floor, ctx.home.root, needed=needed, what=what)
+
+
+def _is_file(name: str) -> bool:
+    return name.rpartition("/")[2] in ("kernel", "initrd", "seed", "state", "ram")
+
+
+def _a(kind: Kind) -> str:
+    return "an image" if kind == "image" else "a template"

@@ -1,0 +1,108 @@
+"""An image that arrived: whether it is here already, and making it one of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lab.config.profile import VOLUMES, Profile
+from lab.errors import Conflict, InvalidSpec, NotFound
+from lab.exchange.header import Header, ImageFacts
+from lab.exchange.stage import Stage
+from lab.imagebuild import isolate, manifest
+from lab.imagebuild.recipe import load
+from lab.lifecycle.archives import describe
+from lab.lifecycle.core.build_lock import hold
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.images import image as images
+from lab.undo import Undo
+
+
+def here(ctx: Context, facts: ImageFacts) -> bool:
+    """Whether an image of that key is here; raises Conflict if it is not the same.
+
+    Two builds of one recipe have the same key, as the same went in. What came out may differ:
+    a template only fits the very image that it was made of.
+    """
+    if not images.ready(ctx, facts.key):
+        return False
+    if not same(ctx, facts):
+        raise Conflict(
+            f"there is an image {facts.key} here that was built apart: another content",
+            hint=f"`lab image rm {facts.key}`, then import again",
+        )
+    return True
+
+
+def same(ctx: Context, facts: ImageFacts) -> bool:
+    """Whether the image of that key here has the content that ``facts`` tell of."""
+    ours = images.built(ctx, facts.key)
+    brought = describe.built_image(facts, Path("/"))
+    return ours.digests == brought.digests and ours.cmdline == brought.cmdline
+
+
+def publish(ctx: Context, header: Header, stage: Stage) -> None:
+    """Make an image of its parts on the stage, unless it is here by now.
+
+    Raises InvalidSpec if they are not what the header says, Conflict as ``here`` does.
+    """
+    facts = header.image
+    with hold(ctx, "image", facts.key):
+        if images.there(ctx, facts.key) and here(ctx, facts):
+            return
+        told = f"importing the image {facts.key}"
+        with ctx.progress.step("image", told), _directory(ctx, facts.key) as directory:
+            built = describe.built_image(facts, directory)
+            streams = _collect(header, stage, built)
+            profile = profile_of(ctx, facts) or ctx.settings.profile_of("")
+            seconds = facts.build_seconds
+            images.adopt(ctx, facts.key, built, profile, streams, build_seconds=seconds)
+
+
+def profile_of(ctx: Context, facts: ImageFacts) -> Profile | None:
+    """A profile with which `lab up` here would use the image; None if there is none.
+
+    There is none for an image of another version of the recipe, of another layout, or with
+    block sizes that no profile here has.
+    """
+    try:
+        recipe = load(facts.recipe)
+    except (NotFound, InvalidSpec):
+        return None
+    layout = ctx.settings.layout
+    if tuple(facts.disks) != VOLUMES[layout]:
+        return None
+    for profile in (ctx.settings.profile_of(""), *ctx.settings.all_profiles().values()):
+        if images.key_of(recipe, layout, profile) == facts.key:
+            return profile
+    return None
+
+
+def _collect(header: Header, stage: Stage, built: manifest.BuiltImage) -> dict[str, Path]:
+    """Give the files on the stage the names they have in a build; the others are streams."""
+    streams = {}
+    files = {f"image/{name}": path for name, path in built.disks.items()}
+    files |= {"image/kernel": built.kernel, "image/initrd": built.initrd}
+    for name, path in files.items():
+        part = header.part(name)
+        if part is not None and part.form == "stream":
+            streams[name.removeprefix("image/")] = stage.path(name)
+            continue
+        if manifest.digest(stage.path(name)) != built.digests[path.name]:
+            raise InvalidSpec(
+                f"{name} in the archive is not what its header says: another digest",
+                hint="export it again",
+            )
+        stage.path(name).rename(path)
+    return streams
+
+
+@contextmanager
+def _directory(ctx: Context, key: str) -> Iterator[Path]:
+    out = ctx.home.build(key)
+    isolate.remove_tree(out)
+    out.mkdir(mode=0o711, parents=True)
+    with Undo() as undo:
+        undo.push(f"build files {out}", lambda: isolate.remove_tree(out))
+        yield out

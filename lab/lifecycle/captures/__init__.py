@@ -1,0 +1,1 @@
+"""Captures: taken, checked, cloned."""

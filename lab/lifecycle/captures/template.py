@@ -1,0 +1,363 @@
+"""Templates: captures of freshly formed clusters, made on first use, cloned ever after."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Literal
+
+from lab.blueprints import Blueprint, blueprint
+from lab.errors import CommandFailed, Conflict, HostUnfit, LabError, NotFound, NotReady
+from lab.hypervisor import DirectBoot, GuestShape
+from lab.imagebuild.recipe import load
+from lab.lifecycle.captures import manifests
+from lab.lifecycle.captures.capture import capture, memory_file
+from lab.lifecycle.captures.manifests import Damaged, Manifest
+from lab.lifecycle.captures.template_record import (
+    base,
+    discard,
+    finish,
+    labs_of,
+    locked,
+    making,
+    record_for,
+    size_of,
+    vacant,
+)
+from lab.lifecycle.core.build_lock import hold
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import TemplateView
+from lab.lifecycle.images import failures
+from lab.lifecycle.images.engine import made_of
+from lab.lifecycle.images.ready import Image
+from lab.lifecycle.nodes.form import Formation, form
+from lab.lifecycle.nodes.nodes import Node, plan
+from lab.lifecycle.nodes.personalise import rehearse
+from lab.lifecycle.nodes.ports import reserve_segment
+from lab.lifecycle.nodes.preflight import preflight
+from lab.lifecycle.nodes.start_slots import turn
+from lab.locks.named import lock
+from lab.names import Owner
+from lab.spec import LabSpec
+from lab.state.records import TemplateRecord
+from lab.storage import VolumeSnapshot
+
+CLOCK_OFFSET = -7_200
+"""Seconds. A template lives two hours in the past, so that setting a clone's clock is always a
+leap forward of more than the hour after which OpenSSL's generators ask for new seeds."""
+
+
+@contextmanager
+def using(
+    ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec, timeout: float
+) -> Iterator[Manifest]:
+    """The template for ``spec``, made first if need be; it is kept from removal in the block.
+
+    ``timeout``: seconds that its nodes may take to get ready.
+    """
+    key = key_of(ctx, image, plan_, spec)
+    while True:
+        name = current(ctx, key)
+        if name is not None:
+            with lock(ctx.home, "template", name, shared=True):
+                manifest = _sound(ctx, name, image)
+                if manifest is not None:
+                    ctx.store.templates.update(name, used_at=time.time())
+                    yield manifest
+                    return
+        _ensure(ctx, key, image, plan_, spec, timeout)
+
+
+@contextmanager
+def source(
+    ctx: Context, plan_: Blueprint, spec: LabSpec, timeout: float
+) -> Iterator[tuple[Image, Manifest]]:
+    """Image and template for ``spec``, made on first use, of the first engine that can be used.
+
+    Raises as ``engine.made_of`` and ``using`` do.
+    """
+
+    def then(image: Image) -> AbstractContextManager[Manifest]:
+        return using(ctx, image, plan_, spec, timeout)
+
+    def lacks(image: Image) -> str:
+        key = key_of(ctx, image, plan_, spec)
+        return key if current(ctx, key) is None else ""
+
+    with made_of(ctx, plan_, spec, then, lacks) as found:
+        yield found
+
+
+@contextmanager
+def kept(ctx: Context, name: str, image: Image) -> Iterator[Manifest | None]:
+    """The template ``name``, kept from removal in the block; None if it is not sound."""
+    with lock(ctx.home, "template", name, shared=True):
+        yield _sound(ctx, name, image)
+
+
+def key_of(ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec) -> str:
+    """What a template for ``spec`` is known by: all that decides whether it fits."""
+    parts = [
+        manifests.FORMAT,
+        ctx.home.id,
+        image.key,
+        plan_.name,
+        plan_.version,
+        spec.nodes,
+        spec.size.memory,
+        spec.size.cpus,
+        spec.size.disk,
+        ctx.settings.profile_of(spec.profile).content(),
+        ctx.hypervisor.fingerprint(shape_of(image, spec)),
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:14]
+
+
+def shape_of(image: Image, spec: LabSpec) -> GuestShape:
+    """What of a template's guests decides whether their RAM fits."""
+    boot: Literal["direct", "firmware"] = (
+        "direct" if isinstance(image.boot, DirectBoot) else "firmware"
+    )
+    return GuestShape(spec.size.memory, spec.size.cpus, len(image.volumes) + 1, boot)
+
+
+def is_for(name: str, key: str) -> bool:
+    """Whether the template ``name`` is what ``key`` asks for."""
+    return base(name) == key
+
+
+def build(ctx: Context, spec: LabSpec) -> TemplateView:
+    """Make the template for ``spec`` now, if it does not exist."""
+    preflight(ctx, spec)
+    with source(ctx, blueprint(spec.blueprint), spec, ctx.settings.ready_timeout) as (_, manifest):
+        return view(ctx.store.templates.get(manifest.key))
+
+
+def templates(ctx: Context) -> list[TemplateView]:
+    """All templates, also those being made and broken ones."""
+    return [view(record) for record in ctx.store.templates.all()]
+
+
+def remove(ctx: Context, key: str) -> None:
+    """Remove a template; raises NotFound, and Conflict while labs are clones of it."""
+    name = named(ctx, key).key
+    with locked(ctx, name):
+        if users := labs_of(ctx, name):
+            raise Conflict(
+                f"the template {name} is used by {', '.join(users)}",
+                hint=f"`lab down {' '.join(users)}` first",
+            )
+        discard(ctx, name)
+
+
+def named(ctx: Context, key: str) -> TemplateRecord:
+    """The record of a template, by its key or the start of it; raises NotFound."""
+    records = ctx.store.templates.all()
+    exact = [r for r in records if r.key == key]
+    found = exact or [r for r in records if key and r.key.startswith(key)]
+    if len(found) != 1:
+        what = "no template" if not found else "more than one template"
+        raise NotFound(f"there is {what} {key!r}", hint="`lab template ls` lists them")
+    return found[0]
+
+
+def origins(
+    ctx: Context, manifest: Manifest, node: str, disks: tuple[str, ...]
+) -> list[VolumeSnapshot]:
+    """The snapshots from which the volumes of ``node`` are cloned; raises NotFound."""
+    owner = Owner("template", manifest.key)
+    found = []
+    for disk in disks:
+        volume = Node(owner, node, 0, "").volume(disk)
+        snapshots = [s for s in ctx.storage.snapshots(volume) if s.label == manifest.label]
+        if not snapshots:
+            raise NotFound(f"the template {manifest.key} has lost {volume}")
+        found += snapshots
+    return found
+
+
+def current(ctx: Context, key: str) -> str | None:
+    """The ready template of this key: a broken one may be followed by ``<key>.2`` and so on."""
+    ready = [r for r in ctx.store.templates.all() if base(r.key) == key and r.state == "ready"]
+    return ready[-1].key if ready else None
+
+
+def _sound(ctx: Context, name: str, image: Image) -> Manifest | None:
+    """The manifest of a template that is whole, else None, and the template is marked broken."""
+    record = ctx.store.templates.find(name)
+    if record is None or record.state != "ready":
+        return None
+    try:
+        manifest = manifests.read(ctx.home.manifest(name))
+        if manifest.warm and not record.warm:
+            manifest = manifest.without_ram(record.why)
+        for node in manifest.nodes:
+            manifests.unharmed(ctx.home.seed(Owner("template", name), node.name), node.seed)
+            if node.ram is not None and node.state is not None:
+                manifests.unharmed(ctx.home.ram(name, node.name), node.ram)
+                manifests.unharmed(ctx.home.device_state(name, node.name), node.state, read=True)
+            snapshots = origins(ctx, manifest, node.name, image.volumes)
+            if node.seals != tuple(map(ctx.storage.seal, snapshots)):
+                raise Damaged(f"a disk of {node.name} has changed")
+    except (Damaged, NotFound) as error:
+        mark_broken(ctx, name, str(error))
+        return None
+    return manifest
+
+
+def mark_broken(ctx: Context, name: str, why: str) -> None:
+    """Clone no more labs from a template; the caller holds its lock, shared or not.
+
+    Labs that were cloned from it are not affected. ``lab gc`` removes it once there are none.
+    """
+    ctx.progress.note("template", f"the template {name} is broken and is not used: {why}")
+    ctx.store.templates.update(name, state="broken", why=why)
+
+
+def give_up_ram(ctx: Context, name: str, why: str) -> None:
+    """Have labs boot from a template's disks from now on; the caller holds its lock, shared or not.
+
+    Its RAM files stay until it is removed: others may be mapping them now.
+    """
+    ctx.progress.note(
+        "template",
+        f"labs of the template {name} boot from its disks from now on: {why};"
+        f" after `lab template rm {name}` the next `lab up` forms a new template",
+    )
+    ctx.store.templates.update(name, warm=False, why=why)
+
+
+def _ensure(
+    ctx: Context, key: str, image: Image, plan_: Blueprint, spec: LabSpec, timeout: float
+) -> None:
+    with hold(ctx, "template", key, unless=lambda: current(ctx, key) is not None) as held:
+        if held and there(ctx, key, image, spec) is None:
+            former = any(base(record.key) == key for record in ctx.store.templates.all())
+            name = vacant(ctx, key)
+            why = "the previous template is broken" if former else "first use"
+            ctx.progress.note("template", f"{why}: forming a cluster to clone from{_time(ctx)}")
+            with ctx.progress.step("template", f"making the template {name} ({why})"):
+                _make(ctx, name, image, plan_, spec, timeout)
+
+
+def _time(ctx: Context) -> str:
+    """How long forming takes, where that was measured: minutes without output look like a hang."""
+    emulated = ctx.hypervisor.capabilities().accelerator == "tcg"
+    return ", usually 1 to 3 minutes without KVM" if emulated else ""
+
+
+def there(ctx: Context, key: str, image: Image, spec: LabSpec) -> str | None:
+    """As ``current``, its makers' lock being held: then lost records are made anew as well."""
+    return current(ctx, key) or (current(ctx, key) if _adopt(ctx, key, image, spec) else None)
+
+
+def _adopt(ctx: Context, key: str, image: Image, spec: LabSpec) -> bool:
+    """Record a template again whose record was lost: its manifest says that it was finished."""
+    for directory in sorted(ctx.home.templates.iterdir()):
+        name = directory.name
+        if base(name) != key or ctx.store.templates.find(name) is not None:
+            continue
+        try:
+            warm = manifests.read(ctx.home.manifest(name)).warm
+        except Damaged:
+            continue
+        made = ctx.home.manifest(name).stat().st_mtime
+        record = record_for(ctx, name, image, spec, warm=warm, began=made)
+        ctx.store.templates.add(replace(record, state="ready", size=size_of(ctx, name)))
+        ctx.progress.note("template", f"the template {name} was not recorded; it is again")
+        return True
+    return False
+
+
+def _make(
+    ctx: Context, name: str, image: Image, plan_: Blueprint, spec: LabSpec, timeout: float
+) -> None:
+    owner, began = Owner("template", name), time.time()
+    profile = ctx.settings.profile_of(spec.profile)
+    warm = ctx.hypervisor.capabilities().warm
+    with making(ctx, name, image, spec, warm=warm):
+        nodes = tuple(plan(owner, plan_.roles(spec.nodes)))
+        formation = Formation(
+            owner,
+            image,
+            plan_,
+            spec.size,
+            profile,
+            nodes,
+            reserve_segment(ctx, owner),
+            CLOCK_OFFSET,
+            (lambda node: memory_file(ctx, node, spec.size.memory)) if warm else None,
+        )
+        # A time that the user chose may be too short for any engine.
+        late = (NotReady,) if timeout >= ctx.settings.ready_timeout else ()
+        with turn(ctx, longest=None):  # nobody but us is in its nodes
+            with _engines_failure(ctx, image, spec, *late):
+                form(ctx, formation, timeout)
+            with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
+                with _engines_failure(ctx, image, spec, *late, CommandFailed):
+                    rehearse(ctx, nodes, timeout=timeout)
+                if warm:
+                    _check_clocks(ctx, nodes)
+                manifest = capture(ctx, name, nodes, image, warm=warm)
+        finish(ctx, manifest, time.time() - began)
+    if not spec.image:
+        failures.withdraw(ctx, image.recipe)
+
+
+def _engines_failure(
+    ctx: Context, image: Image, spec: LabSpec, *kinds: type[LabError]
+) -> AbstractContextManager[None]:
+    """Record what fails in the block as the engine's failure (failures.py).
+
+    Not if the user chose the image, and not if it has formed a cluster before: the same image
+    works here then.
+    """
+    if spec.image or any(
+        r.image == image.key and r.state != "building" for r in ctx.store.templates.all()
+    ):
+        return nullcontext()
+    log = ctx.home.image_log(image.key)
+    return failures.recorded(ctx, load(image.recipe), "could not form a cluster", log, *kinds)
+
+
+def _check_clocks(ctx: Context, nodes: tuple[Node, ...]) -> None:
+    """Raise HostUnfit unless the clocks of all nodes are set back by ``CLOCK_OFFSET``.
+
+    A Linux guest of KVM takes the time from the host (kvm-clock), and only then from the
+    hardware clock that we set back, where its kernel has CONFIG_RTC_HCTOSYS and the driver built
+    in (RTC_DRV_CMOS=y). With another kernel clones would share what OpenSSL calls random.
+    """
+    for node in nodes:
+        behind = time.time() - ctx.hypervisor.channel(node.guest).clock(timeout=30.0)
+        if behind < -CLOCK_OFFSET / 2:
+            raise HostUnfit(
+                f"the clock of {node.name} is {behind:.0f} s behind, and not two hours: its kernel"
+                " did not read the hardware clock at boot",
+                hint="use the recipe's kernel, or one with CONFIG_RTC_HCTOSYS=y and"
+                " CONFIG_RTC_DRV_CMOS=y",
+            )
+
+
+def view(record: TemplateRecord) -> TemplateView:
+    """A template, as others are told of it."""
+    return TemplateView(
+        key=record.key,
+        blueprint=record.blueprint,
+        image=record.image,
+        nodes=record.node_count,
+        memory=record.memory,
+        cpus=record.cpus,
+        disk=record.disk,
+        state=record.state,
+        warm=record.warm,
+        profile=record.profile,
+        size=record.size,
+        created_at=record.created_at,
+        used_at=record.used_at,
+        form_seconds=record.form_seconds,
+        why=record.why,
+    )

@@ -1,0 +1,177 @@
+"""Making a template, whatever it is made of: its name, its record, and the end of both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+
+from lab.errors import Conflict, LabError, LimitReached
+from lab.lifecycle.captures import manifests
+from lab.lifecycle.captures.manifests import Manifest
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.release import forget_guests, release
+from lab.lifecycle.images.ready import Image
+from lab.locks.named import held, lock
+from lab.names import GuestName, Owner
+from lab.spec import LabSpec
+from lab.state.records import TemplateRecord
+from lab.undo import Undo
+
+
+def base(name: str) -> str:
+    """The key that is in a template's name: a broken one may be followed by ``<key>.2``."""
+    return name.partition(".")[0]
+
+
+@contextmanager
+def making(ctx: Context, name: str, image: Image, spec: LabSpec, *, warm: bool) -> Iterator[None]:
+    """A template is made in the block, its lock held; nothing is left of it if that fails.
+
+    Raises LimitReached if labs use as many as may be made for the project that asks.
+    """
+    with ctx.store.transaction():
+        _check_quota(ctx)
+        ctx.store.templates.add(record_for(ctx, name, image, spec, warm=warm, began=time.time()))
+    with Undo() as undo:
+        undo.push(f"template {name}", lambda: discard(ctx, name))
+        yield
+        undo.keep()
+
+
+def _own(ctx: Context) -> list[TemplateRecord]:
+    """The templates that were made for the project that asks."""
+    there = ctx.store.templates.all()
+    return [one for one in there if one.project == ctx.origin.project and one.state != "broken"]
+
+
+def _check_quota(ctx: Context) -> None:
+    """Raise LimitReached if the project that asks uses as many templates as it may have.
+
+    Those that no lab uses make room when another is there (``finish``).
+    """
+    project, most = ctx.origin.project, ctx.templates
+    own = [one for one in _own(ctx) if one.state == "building" or labs_of(ctx, one.key)]
+    if most is not None and len(own) >= most:
+        raise LimitReached(
+            f"this lab needs a new template: {most} may be made for the project {project},"
+            " and labs use them all",
+            hint="ask for nodes, memory, CPUs, disk and profile as one of these labs has them,"
+            " or remove a lab",
+        )
+
+
+def finish(ctx: Context, manifest: Manifest, form_seconds: float) -> None:
+    """All is in place: the manifest comes last, and makes it a template.
+
+    Others, used least recently, are removed if there are more than may be (``_evict``).
+    """
+    name = manifest.key
+    manifests.write(ctx.home.manifest(name), manifest)
+    _only_files_are_left(ctx, Owner("template", name))
+    ctx.store.templates.update(
+        name, state="ready", form_seconds=form_seconds, size=size_of(ctx, name)
+    )
+    if ctx.templates is not None:
+        own = [one for one in _own(ctx) if one.key != name]
+        _evict(ctx, own, ctx.templates - 1, f"those of the project {ctx.origin.project}")
+    others = [one for one in ctx.store.templates.all() if one.key != name]
+    _evict(ctx, others, ctx.settings.max_templates - 1, "max_templates")
+
+
+def discard(ctx: Context, name: str) -> None:
+    """Remove a template and its record; its lock is held. Raises Conflict if it has clones."""
+    release(ctx, Owner("template", name))
+    if ctx.store.templates.find(name) is not None:
+        ctx.store.templates.remove(name)
+
+
+def labs_of(ctx: Context, name: str) -> list[str]:
+    """The labs that are clones of a template."""
+    return [lab.name for lab in ctx.store.labs.all() if lab.template == name]
+
+
+@contextmanager
+def locked(ctx: Context, name: str) -> Iterator[None]:
+    """Keep all others from a template: its users lock its name, its makers the key in it.
+
+    Raises Conflict.
+    """
+    with ExitStack() as stack:
+        for part in dict.fromkeys((base(name), name)):
+            stack.enter_context(lock(ctx.home, "template", part, wait=False))
+        yield
+
+
+def _evict(ctx: Context, records: Sequence[TemplateRecord], most: int, which: str) -> None:
+    """Remove some of ``records``, the least recently used first, until ``most`` are left.
+
+    Those that labs are clones of, or commands work with, stay: there may be more then.
+    """
+    too_many = len(records) - most
+    for record in sorted(records, key=lambda record: record.used_at):
+        if too_many <= 0:
+            return
+        with suppress(LabError), locked(ctx, record.key):
+            now = ctx.store.templates.find(record.key)
+            if now is None:
+                too_many -= 1  # another command removed it
+            elif now.used_at == record.used_at and not labs_of(ctx, record.key):
+                discard(ctx, record.key)
+                text = f"removed the least recently used template {record.key}"
+                ctx.progress.note("template", f"{text}: the limit is {most + 1} ({which})")
+                too_many -= 1
+
+
+def vacant(ctx: Context, key: str) -> str:
+    """A name for a new template: leftovers are removed, those with clones are passed over."""
+    name, number = key, 1
+    while True:
+        if name == key or not held(ctx.home, "template", name):
+            try:
+                discard(ctx, name)
+            except Conflict:
+                pass
+            else:
+                return name
+        number += 1
+        name = f"{key}.{number}"
+
+
+def record_for(
+    ctx: Context, name: str, image: Image, spec: LabSpec, *, warm: bool, began: float
+) -> TemplateRecord:
+    """The record of a template that is being made."""
+    return TemplateRecord(
+        key=name,
+        image=image.key,
+        blueprint=spec.blueprint,
+        node_count=spec.nodes,
+        memory=spec.size.memory,
+        cpus=spec.size.cpus,
+        disk=spec.size.disk,
+        fingerprint=base(name),
+        state="building",
+        warm=warm,
+        profile=ctx.settings.profile_of(spec.profile).name,
+        created_at=began,
+        used_at=began,
+        project=ctx.origin.project,
+    )
+
+
+def _only_files_are_left(ctx: Context, owner: Owner) -> None:
+    """The guests are gone, and with them their console logs and the segment."""
+    resources = ctx.store.resources.of(owner)
+    forget_guests(ctx, [GuestName(r.ref) for r in resources if r.kind == "guest"])
+    for resource in resources:
+        if resource.kind in ("guest", "segment"):
+            ctx.store.resources.gone(owner, resource.kind, resource.ref)
+
+
+def size_of(ctx: Context, name: str) -> int:
+    """Bytes on disk that a template takes, beyond its image."""
+    files = sum(f.stat().st_blocks * 512 for f in ctx.home.template(name).rglob("*") if f.is_file())
+    owner = Owner("template", name)
+    volumes = [v.name for v in ctx.storage.volumes() if v.name.owner == owner]
+    return files + sum(ctx.storage.used(volume) for volume in volumes)

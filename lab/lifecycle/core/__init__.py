@@ -1,0 +1,1 @@
+"""What every verb works with."""

@@ -1,0 +1,53 @@
+"""Holding an image or a template, and waiting for who is making it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Literal
+
+from lab.lifecycle.core.context import Context
+from lab.locks.named import lock
+from lab.wait import Deadline
+
+PATIENCE = 3600.0
+"""Seconds to wait for who is making it: on a slow line a build takes half an hour."""
+
+
+@contextmanager
+def hold(
+    ctx: Context,
+    kind: Literal["image", "template"],
+    name: str,
+    *,
+    shared: bool = False,
+    unless: Callable[[], bool] | None = None,
+) -> Iterator[bool]:
+    """Hold its lock for the block; waiting for it is told of, and is a step called ``kind``.
+
+    Gives True; or False without the lock once ``unless`` is True, as it need not be made.
+    Raises Conflict if it does not come free.
+    """
+    with ExitStack() as waiting:
+
+        def wait_for(pid: int | None) -> None:
+            text = f"waiting for process {pid or '?'} to make the {kind} {name}"
+            ctx.progress.note(kind, text)
+            waiting.enter_context(ctx.progress.step(kind, text))
+
+        def needless() -> bool:
+            ctx.progress.halt()
+            return unless is not None and unless()
+
+        deadline = Deadline.after(PATIENCE)
+        with lock(
+            ctx.home,
+            kind,
+            name,
+            shared=shared,
+            deadline=deadline,
+            on_wait=wait_for,
+            unless=needless,
+        ) as held:
+            waiting.close()
+            yield held

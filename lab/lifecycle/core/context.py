@@ -1,0 +1,250 @@
+"""What every verb works with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from lab.config.profile import Layout
+from lab.config.settings import Settings
+from lab.errors import HostUnfit
+from lab.host import system
+from lab.hypervisor import Hypervisor
+from lab.lifecycle.core.views import Rows
+from lab.paths import Home
+from lab.progress import Listener, Progress, ignore
+from lab.state.opening import open_store
+from lab.storage import Storage
+
+if TYPE_CHECKING:
+    from lab.hypervisor.libvirt.driver import LibvirtHypervisor
+    from lab.imagebuild.manifest import BuiltImage
+    from lab.imagebuild.recipe import Recipe
+    from lab.lifecycle.core.sql import Account
+    from lab.state.store import Store
+
+
+class Sql(Protocol):
+    """Runs one statement as ``account`` through a port of this host; see ``sql.ask``."""
+
+    def __call__(
+        self, account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
+    ) -> Rows:
+        """Rows; raises NotReady or CommandFailed."""
+
+
+class Build(Protocol):
+    """Makes an image in an empty directory; see ``lab.imagebuild.build.build``."""
+
+    def __call__(
+        self, recipe: Recipe, out: Path, *, layout: Layout, progress: Progress, log: Path
+    ) -> BuiltImage:
+        """What was built."""
+
+
+RunAs = tuple[int, int] | None
+"""User and group (ids) that QEMU runs as; None if that is us."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Who has a lab made, as its record keeps it; empty where that is not the service.
+
+    ``heartbeat``: seconds that each sign of life gives the lab; None: it needs none. ``pool``: the
+    warm pool that it is made for. ``idle``: seconds without use after which its lease ends.
+    """
+
+    project: str = ""
+    job: str = ""
+    protected: bool = False
+    heartbeat: float | None = None
+    pool: str = ""
+    idle: float | None = None
+
+
+UNKNOWN = Origin()
+"""Where labs come from that the service does not make."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """The record, the seams, and whom to tell. Built by ``open_context``.
+
+    ``sql`` asks a server through a published port, ``build`` makes an image from a recipe.
+    ``templates``: how many there may be that were made for the origin's project; None: no limit.
+    """
+
+    settings: Settings
+    store: Store
+    storage: Storage
+    hypervisor: Hypervisor
+    progress: Progress
+    sql: Sql
+    build: Build
+    origin: Origin = UNKNOWN
+    templates: int | None = None
+
+    @property
+    def home(self) -> Home:
+        """Where everything is kept."""
+        return self.settings.home
+
+
+def hypervisor_of(settings: Settings) -> str:
+    """What guests run under, by name: what ``settings`` ask for, or the usual one here."""
+    if settings.hypervisor == "auto":
+        return system.hypervisor(system.system())
+    return settings.hypervisor
+
+
+@contextmanager
+def open_context(settings: Settings, listener: Listener = ignore) -> Iterator[Context]:
+    """The context that ``settings`` ask for; raises HostUnfit if the host cannot do it."""
+    settings.home.create()
+    opened = _HYPERVISORS[hypervisor_of(settings)]
+    with open_store(settings.home) as store, opened(settings, store, Progress(listener)) as context:
+        yield context
+
+
+@contextmanager
+def _libvirt(settings: Settings, store: Store, progress: Progress) -> Iterator[Context]:
+    hypervisor = open_libvirt(settings)
+    try:
+        storage = open_storage(settings, hypervisor.run_as)
+        build = _build(settings, hypervisor)
+        yield Context(settings, store, storage, hypervisor, progress, _ask, build)
+    finally:
+        hypervisor.close()
+
+
+@contextmanager
+def _bhyve(settings: Settings, store: Store, progress: Progress) -> Iterator[Context]:
+    from lab.hypervisor.bhyve.driver import BhyveHypervisor
+
+    if settings.storage == "qcow2":
+        raise HostUnfit(
+            "bhyve reads no qcow2 files: volumes must be on ZFS",
+            hint="`lab host init --pool zroot/lab`, with a dataset of yours",
+        )
+    hypervisor = BhyveHypervisor(home=settings.home.id)
+    storage = open_storage(settings, hypervisor.run_as)
+    build = _build(settings, hypervisor)
+    yield Context(settings, store, storage, hypervisor, progress, _ask, build)
+
+
+def _ask(
+    account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
+) -> Rows:
+    from lab.lifecycle.core.sql import ask
+
+    return ask(account, port, statement, timeout=timeout, whole=whole)
+
+
+def _build(settings: Settings, hypervisor: Hypervisor) -> Build:
+    """How images are made: on this host, or in a guest."""
+
+    def build(
+        recipe: Recipe, out: Path, *, layout: Layout, progress: Progress, log: Path
+    ) -> BuiltImage:
+        from lab.imagebuild.build import build as build_here
+        from lab.imagebuild.in_guest.builder import Builder
+
+        make: Build = build_here
+        if settings.builder is not None:
+            make = Builder(settings.builder, settings.home, hypervisor).build
+        return make(recipe, out, layout=layout, progress=progress, log=log)
+
+    return build
+
+
+@contextmanager
+def _fake(settings: Settings, store: Store, progress: Progress) -> Iterator[Context]:
+    """No guests, only what behaves like some: to try the program, and to test it."""
+    from lab.fake.hypervisor import FakeHypervisor
+    from lab.fake.images import build
+
+    fake = FakeHypervisor(settings.home.root / "fake-guests", settings.home.id)
+    storage = _fake_storage(settings, None)
+
+    def ask(
+        account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
+    ) -> Rows:
+        del timeout, whole  # the fake answers at once, and little
+        result = fake.sql(
+            port,
+            account.user,
+            account.password,
+            statement,
+            host=account.host,
+            tls=bool(account.ca),
+        )
+        return Rows(result.columns, result.rows, result.affected)
+
+    yield Context(settings, store, storage, fake, progress, ask, build)
+
+
+_HYPERVISORS: Mapping[str, Callable[..., AbstractContextManager[Context]]] = {
+    "libvirt": _libvirt,
+    "bhyve": _bhyve,
+    "fake": _fake,
+}
+
+
+def open_storage(settings: Settings, run_as: RunAs) -> Storage:
+    """The storage that ``settings`` name."""
+    return _STORAGES[settings.storage](settings, run_as)
+
+
+def _qcow2(settings: Settings, run_as: RunAs) -> Storage:
+    from lab.storage.qcow2 import Qcow2Storage
+
+    home = settings.home
+    return Qcow2Storage(home.storage, home.id, run_as, floor=settings.space_floor)
+
+
+def _zfs(settings: Settings, run_as: RunAs) -> Storage:
+    from lab.storage.zfs.driver import ZfsStorage
+
+    del run_as  # the hypervisor lets QEMU's user to the devices when it starts a guest
+    return ZfsStorage(settings.pool, settings.home.id, settings.home.storage / "zfs")
+
+
+def _fake_storage(settings: Settings, run_as: RunAs) -> Storage:
+    from lab.fake.storage import FakeStorage
+
+    del run_as  # nobody else opens its files
+    return FakeStorage(settings.home.storage, settings.home.id)
+
+
+_STORAGES: Mapping[str, Callable[[Settings, RunAs], Storage]] = {
+    "qcow2": _qcow2,
+    "zfs": _zfs,
+    "fake": _fake_storage,
+}
+
+
+def open_libvirt(settings: Settings, *, uid: int | None = None) -> LibvirtHypervisor:
+    """The hypervisor of Linux hosts, for the user ``uid`` (default: the effective user).
+
+    Raises HostUnfit.
+    """
+    try:
+        from lab.hypervisor.libvirt import connection
+        from lab.hypervisor.libvirt.driver import LibvirtHypervisor
+    except ImportError as error:
+        raise HostUnfit(
+            "libvirt's Python binding is not installed", hint="run `make setup`"
+        ) from error
+    if (os.geteuid() if uid is None else uid) != 0 and settings.libvirt_uri.endswith("/system"):
+        # Connecting may work, but files for QEMU's user and sockets of guests would be refused.
+        raise HostUnfit(f"only root can use {settings.libvirt_uri}", hint=connection.USE_SESSION)
+    return LibvirtHypervisor(
+        home=settings.home.id,
+        sockets=settings.home.sockets,
+        uri=settings.libvirt_uri,
+        accelerator=settings.accelerator,
+    )

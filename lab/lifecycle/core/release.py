@@ -1,0 +1,100 @@
+"""Removing all that an owner (a lab, a template, an image) has, whatever became of it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from lab.errors import HostUnfit, LabError
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.parallel import each
+from lab.names import GuestName, Owner
+from lab.paths import writing
+from lab.storage import Volume
+
+
+def release(ctx: Context, owner: Owner) -> list[str]:
+    """Remove the guests, volumes, files and ports of ``owner``, recorded or only tagged.
+
+    The caller holds the owner's lock. Returns what was removed, a line each. What cannot
+    be removed stays recorded: raises the first error after everything was tried. Raises
+    Conflict if volumes of other owners are clones of this one's; its guests are gone then.
+    """
+    guests = _guests(ctx, owner)
+    each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
+    volumes = [volume for volume in ctx.storage.volumes() if volume.name.owner == owner]
+    removed = [f"guest {guest}" for guest in guests]
+    removed += _destroy(ctx, volumes)
+    removed += _files(ctx, owner, guests)
+    ctx.store.resources.all_gone(owner)
+    return removed
+
+
+def forget(ctx: Context, owner: Owner) -> list[str]:
+    """``release`` a lab and remove its record, last of all; its lock is held."""
+    if ctx.store.labs.find(owner.name) is not None:
+        try:
+            ctx.store.labs.update(owner.name, state="removing")
+        except HostUnfit:
+            # The removal of its volumes frees the space that the record needs.
+            if not ctx.home.full:
+                raise
+    removed = release(ctx, owner)
+    if ctx.store.labs.find(owner.name) is not None:
+        ctx.store.labs.remove(owner.name)
+    return removed
+
+
+def _guests(ctx: Context, owner: Owner) -> list[GuestName]:
+    return sorted(
+        name
+        for name, guest in ctx.hypervisor.guests().items()
+        if guest.tags.get("owner") == str(owner)
+    )
+
+
+def _destroy(ctx: Context, volumes: list[Volume]) -> list[str]:
+    failures: list[LabError] = []
+    removed = []
+    for volume in volumes:
+        try:
+            ctx.storage.destroy(volume.name)
+            removed.append(f"volume {volume.name}")
+        except LabError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    return removed
+
+
+def forget_guests(ctx: Context, guests: Iterable[GuestName]) -> None:
+    """Remove the logs of guests that ended."""
+    ended = list(guests)
+    for guest in ended:
+        for log in ctx.home.console_logs(guest):
+            with writing(log):
+                log.unlink(missing_ok=True)
+    ctx.hypervisor.forget(ended)
+
+
+def lost_logs(ctx: Context) -> list[Path]:
+    """Logs of guests' consoles that belong to no guest that is there or recorded."""
+    logs = sorted(ctx.home.console_log("x").parent.iterdir())
+    # Listed before: a guest is recorded before it writes.
+    guests = {r.ref for r in ctx.store.resources.all() if r.kind == "guest"}
+    guests.update(ctx.hypervisor.guests())
+    kept = {log for guest in guests for log in ctx.home.console_logs(guest)}
+    return [log for log in logs if log not in kept]
+
+
+def _files(ctx: Context, owner: Owner, guests: list[GuestName]) -> list[str]:
+    recorded = {GuestName(r.ref) for r in ctx.store.resources.of(owner) if r.kind == "guest"}
+    forget_guests(ctx, sorted(recorded.union(guests)))
+    directory = ctx.home.directory(owner)
+    if not directory.exists():
+        return []
+    with writing(directory), contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(directory)
+    return [f"files {directory}"]

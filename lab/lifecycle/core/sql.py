@@ -1,0 +1,174 @@
+"""SQL from the host, through the published ports.
+
+Whoever is root in a node may have put another program in the place of its server, and while a
+node does not run, other users of the host can listen at its port. So an answer has a limit of
+bytes and one of time for all of it, and a server is given a proof of the password, not the
+password: by one plugin, and over TLS.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.constants import CLIENT
+
+from lab.errors import CommandFailed, NotReady
+from lab.lifecycle.core.views import Rows
+from lab.names import LOOPBACK
+from lab.wait import Deadline
+
+_PLUGIN = "mysql_native_password"
+"""How the accounts of labs authenticate. Others give the server the password itself, or so much of
+it that it can be found; a server could ask for these instead."""
+_MOST = 1 << 20
+"""Bytes of all that a server sends, unless the user asked: the answers to our questions are less
+than a hundredth of that."""
+_REASON = 1024
+"""Characters of a reason that are kept."""
+_READ = 64
+"""Bytes that each part of a packet counts as, beside its own: what keeping it takes."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """Who logs in, and where.
+
+    ``ca``: a file with the certificate of the authority that the server's is to be signed by;
+    empty: no TLS. ``verify``: check that certificate, and that it is for ``host``.
+    """
+
+    user: str
+    password: str = field(repr=False)
+    host: str = LOOPBACK
+    ca: str = ""
+    verify: bool = True
+
+
+def ask(
+    account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
+) -> Rows:
+    """Run one statement; ``timeout``: seconds for all of it, from connecting to the last row.
+
+    ``whole``: the answer may have any size. Raises NotReady if no server answers, or not as one,
+    CommandFailed if it refuses the statement.
+    """
+    deadline = Deadline.after(timeout)
+    connected = False
+    try:
+        with _connected(account, port, deadline, math.inf if whole else _MOST) as connection:
+            connected = True
+            with connection.cursor(pymysql.cursors.Cursor) as cursor:
+                affected = cursor.execute(statement)
+                columns = tuple(column[0] for column in cursor.description or ())
+                return Rows(columns, tuple(cursor.fetchall()), affected)
+    except Exception as error:  # noqa: BLE001  what comes need not be what a server sends
+        if connected and (code := _code(error)):
+            raise CommandFailed(["SQL"], code, stderr=_text(error)) from None
+        what = "no answer to a statement" if connected else "no SQL"
+        text = f"no answer within {timeout:g} s" if deadline.passed else _text(error)
+        raise NotReady(f"{what} at {account.host}:{port}", details=[text]) from None
+
+
+class _Refused(Exception):
+    """The server sends or wants what it is not to be given."""
+
+
+class _Bounded(Connection):
+    """A connection that reads so many bytes, and authenticates by ``_PLUGIN`` only."""
+
+    left: float = _MOST
+
+    def _read_bytes(self, num_bytes: int) -> bytes:
+        self.left -= num_bytes + _READ
+        if self.left < 0:
+            raise _Refused(f"the answer is longer than {_MOST} bytes")
+        data: bytes = super()._read_bytes(num_bytes)  # type: ignore[misc]  # not in its types
+        return data
+
+    def _request_authentication(self) -> None:
+        if self.ssl and not self.server_capabilities & CLIENT.SSL:  # type: ignore[attr-defined]
+            raise _Refused("the server offers no TLS")
+        # Not what the greeting names: it may be one to which the password is sent at once.
+        self._auth_plugin_name = _PLUGIN
+        super()._request_authentication()  # type: ignore[misc]
+
+    def _process_auth(self, plugin_name: bytes, auth_packet: Any, *more: Any) -> Any:
+        if plugin_name != _PLUGIN.encode():
+            raise _Refused(f"the server wants authentication by {plugin_name!r}, not {_PLUGIN}")
+        return super()._process_auth(plugin_name, auth_packet, *more)  # type: ignore[misc]
+
+
+@contextmanager
+def _connected(account: Account, port: int, deadline: Deadline, most: float) -> Iterator[_Bounded]:
+    """A connection for the block, which ends at ``deadline`` whatever is being read then."""
+    connection = _Bounded(
+        user=account.user,
+        password=account.password,
+        host=account.host,
+        port=port,
+        autocommit=True,
+        ssl=_tls(account) if account.ca else None,
+        ssl_disabled=not account.ca,
+        defer_connect=True,
+    )
+    connection.left = most
+    with socket.create_connection((account.host, port), max(deadline.left, 0.001)) as plain:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with plain.dup() as same:  # TLS takes the first
+            # A timeout of the socket would be for each of its parts.
+            end = threading.Timer(deadline.left, _shut, [same])
+            end.daemon = True
+            end.start()
+            try:
+                connection.connect(plain)
+                yield connection
+            finally:
+                with suppress(pymysql.err.MySQLError, OSError):
+                    connection.close()
+                end.cancel()
+                end.join()
+
+
+def _shut(connected: socket.socket) -> None:
+    with suppress(OSError):  # the server did
+        connected.shutdown(socket.SHUT_RDWR)
+
+
+def _tls(account: Account) -> ssl.SSLContext:
+    """What checks the server; raises OSError if there is no authority in the file."""
+    return _context(account.ca, Path(account.ca).stat().st_mtime_ns, verify=account.verify)
+
+
+@lru_cache(maxsize=8)
+def _context(ca: str, changed: int, *, verify: bool) -> ssl.SSLContext:
+    """The context for a certificate that was written then: reading it takes a millisecond."""
+    del changed
+    context = ssl.create_default_context(cafile=ca)
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _text(error: Exception) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return f"{error}"[:_REASON] + "; `lab stop` and `lab start` give nodes new certificates"
+    told = isinstance(error, pymysql.err.MySQLError) and len(error.args) > 1
+    return str(error.args[1] if told else error)[:_REASON]
+
+
+def _code(error: Exception) -> int:
+    """The error of a server that refuses a statement; 0 for what the client found."""
+    code = error.args[0] if isinstance(error, pymysql.err.MySQLError) and error.args else 0
+    return code if isinstance(code, int) and not 2000 <= code < 3000 else 0

@@ -1,0 +1,1 @@
+"""Images: built once, published whole, chosen by engine."""

@@ -1,0 +1,352 @@
+"""Images: built once from a recipe, published in one step, cloned by everything else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from lab.blueprints import Engine
+from lab.config.profile import VOLUMES, Layout, Profile
+from lab.errors import (
+    CommandFailed,
+    Conflict,
+    HostUnfit,
+    InvalidSpec,
+    LabError,
+    NotFound,
+    RecipeFailed,
+)
+from lab.hypervisor import DirectBoot, FirmwareBoot
+from lab.imagebuild import isolate, manifest
+from lab.imagebuild.key import image_key
+from lab.imagebuild.recipe import Recipe, load
+from lab.lifecycle.core.build_lock import hold
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.release import release
+from lab.lifecycle.core.views import ImageView
+from lab.lifecycle.images import failures, publish
+from lab.lifecycle.images.publish import BASE
+from lab.lifecycle.images.ready import Image
+from lab.locks.named import lock
+from lab.names import Owner, VolumeName
+from lab.paths import REACHABLE, make_directory
+from lab.state.records import ImageRecord
+from lab.storage import VolumeSnapshot
+from lab.undo import Undo
+
+_DATA_DIRECTORY = "/var/lib/mysql"
+_LOG_VOLUME = "/var/lib/mysqllog"
+"""Where guests mount their data and log volumes (images/guest/usr/lib/lab/boot)."""
+
+
+def key_of(recipe: Recipe, layout: Layout, profile: Profile) -> str:
+    """The key of the image that ``recipe`` makes here: its name and content key.
+
+    Of the profile it depends on the block sizes, which are fixed when it is imported.
+    """
+    volumes = {name: profile.volume(name).block_size for name in VOLUMES[layout]}
+    return f"{recipe.name}-{image_key(recipe, volumes=volumes)}"
+
+
+def ensure(ctx: Context, recipe_name: str, profile: Profile) -> Image:
+    """The image of a recipe, built first if need be; another process's build is waited for.
+
+    Raises InvalidSpec for an unknown recipe, HostUnfit or CommandFailed if the build fails.
+    """
+    recipe = load(recipe_name)
+    key = key_of(recipe, ctx.settings.layout, profile)
+    _ensure(ctx, recipe, key, profile)
+    return find(ctx, key)
+
+
+def _ensure(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
+    if not ready(ctx, key):
+        with hold(ctx, "image", key, unless=lambda: ready(ctx, key)) as held:
+            if held and not there(ctx, key):
+                _build(ctx, recipe, key, profile)
+
+
+@contextmanager
+def using(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> Iterator[Image]:
+    """The image of a recipe, as ``ensure`` gives it; it is kept from removal in the block.
+
+    ``key``: the key of the image, from ``key_of``.
+    """
+    while True:
+        with hold(ctx, "image", key, shared=True):
+            if ready(ctx, key):
+                yield find(ctx, key)
+                return
+        _ensure(ctx, recipe, key, profile)
+
+
+@contextmanager
+def using_key(ctx: Context, key: str) -> Iterator[Image]:
+    """The image of that key, kept from removal in the block; raises NotFound."""
+    with hold(ctx, "image", key, shared=True):
+        if not ready(ctx, key):
+            raise NotFound(f"there is no image {key!r}", hint="`lab image ls` lists them")
+        yield find(ctx, key)
+
+
+def built(ctx: Context, key: str) -> manifest.BuiltImage:
+    """What the manifest of an image says, whose kernel is intact; raises NotFound and HostUnfit."""
+    try:
+        found = manifest.read(ctx.home.image(key))
+    except InvalidSpec as error:
+        raise NotFound(f"the image {key} has lost its files", hint="`lab image rm` it") from error
+    try:
+        damaged = manifest.damaged(found)
+    except OSError as error:
+        raise HostUnfit(f"the image {key} cannot be read: {error}") from error
+    if damaged is not None:
+        raise _damaged(key, f"{damaged} is not what was built")
+    return found
+
+
+def check_disks(ctx: Context, image: Image) -> None:
+    """Raise HostUnfit if a disk of an image is not what was built."""
+    try:
+        publish.check_disks(ctx, snapshots(ctx, image), built(ctx, image.key))
+    except InvalidSpec as error:
+        raise _damaged(image.key, str(error)) from error
+
+
+def _damaged(key: str, why: str) -> HostUnfit:
+    return HostUnfit(
+        f"the image {key} is damaged: {why}",
+        hint=f"`lab image rm {key}`: it is built again when it is needed, or import it again",
+    )
+
+
+def find(ctx: Context, key: str) -> Image:
+    """A ready image, as others need it; raises NotFound."""
+    return described(ctx, key, built(ctx, key))
+
+
+def described(ctx: Context, key: str, facts: manifest.BuiltImage) -> Image:
+    """The image of that key and manifest, as others need it.
+
+    Guests boot from their disk only where they must: firmware takes its seconds.
+    """
+    boot: DirectBoot | FirmwareBoot = FirmwareBoot()
+    if ctx.hypervisor.capabilities().direct:
+        boot = DirectBoot(facts.kernel, facts.initrd, facts.cmdline)
+    return Image(key, facts.recipe, boot, engine(facts), tuple(facts.disks))
+
+
+def engine(facts: manifest.BuiltImage) -> Engine:
+    """The engine in an image."""
+    return Engine(
+        name=facts.engine,
+        version=facts.engine_version,
+        config=option_file(facts),
+        config_path=facts.config,
+        user=facts.user,
+        uid=facts.uid,
+        gid=facts.gid,
+        log_directory=_LOG_VOLUME if "log" in facts.disks else _DATA_DIRECTORY,
+    )
+
+
+def option_file(facts: manifest.BuiltImage) -> str:
+    """The text of the engine's option file template."""
+    if facts.option_file:
+        return facts.option_file
+    # built when manifests did not have it
+    return (load(facts.recipe).directory / "my.cnf").read_text(encoding="utf-8")
+
+
+def snapshots(ctx: Context, image: Image) -> dict[str, VolumeSnapshot]:
+    """What a node's volumes are cloned from, by the volume's name; raises NotFound."""
+    found = {}
+    for disk in image.volumes:
+        volume = VolumeName(image.owner, BASE, disk)
+        base = [s for s in ctx.storage.snapshots(volume) if s.label == BASE]
+        if not base:
+            raise NotFound(f"the image {image.key} has lost {volume}", hint="`lab image rm` it")
+        found[disk] = base[0]
+    return found
+
+
+def build(ctx: Context, recipe_name: str, *, rebuild: bool = False) -> ImageView:
+    """Build an image now. ``rebuild``: again, with what the mirror offers today.
+
+    Removes the recorded failure of its engine, so that it is used again where none is required.
+    Raises Conflict when the image to be rebuilt is in use.
+    """
+    recipe, profile = load(recipe_name), ctx.settings.profile_of("")
+    key = key_of(recipe, ctx.settings.layout, profile)
+    if rebuild:
+        with hold(ctx, "image", key):
+            discard(ctx, key)
+            _build(ctx, recipe, key, profile)
+    else:
+        ensure(ctx, recipe_name, profile)
+    failures.withdraw(ctx, recipe_name)
+    return image(ctx, key)
+
+
+def images(ctx: Context) -> list[ImageView]:
+    """All images, also those being built."""
+    return [_view(ctx, record) for record in ctx.store.images.all()]
+
+
+def image(ctx: Context, key_or_recipe: str) -> ImageView:
+    """One image, by key or by the recipe it was built from; raises NotFound."""
+    return _view(ctx, named(ctx, key_or_recipe))
+
+
+def remove(ctx: Context, key_or_recipe: str) -> None:
+    """Remove an image; raises NotFound, and Conflict while templates or labs use it."""
+    record = named(ctx, key_or_recipe)
+    with lock(ctx.home, "image", record.key, wait=False):
+        discard(ctx, record.key)
+
+
+def named(ctx: Context, key_or_recipe: str) -> ImageRecord:
+    """The record of an image, by its key, or the latest of a recipe; raises NotFound."""
+    records = ctx.store.images.all()
+    exact = [r for r in records if r.key == key_or_recipe]
+    of_recipe = [r for r in records if r.recipe == key_or_recipe]
+    found = exact or sorted(of_recipe, key=lambda r: r.created_at)[-1:]
+    if not found:
+        raise NotFound(f"there is no image {key_or_recipe!r}", hint="`lab image ls` lists them")
+    return found[0]
+
+
+def ready(ctx: Context, key: str) -> bool:
+    """True if there is a whole image of that key."""
+    record = ctx.store.images.find(key)
+    if record is None or record.state != "ready":
+        return False
+    volume = VolumeName(Owner("image", key), BASE, "os")
+    there = any(s.label == BASE for s in ctx.storage.snapshots(volume))  # of all, or of none
+    return there and (ctx.home.image(key) / manifest.MANIFEST).exists()
+
+
+def there(ctx: Context, key: str) -> bool:
+    """As ``ready``, the image's lock being held: then a lost record is made anew as well."""
+    return ready(ctx, key) or _recorded_again(ctx, key)
+
+
+def _recorded_again(ctx: Context, key: str) -> bool:
+    """Record an image again whose record was lost: its manifest says that it was finished."""
+    if ctx.store.images.find(key) is not None:
+        return False
+    try:
+        facts, at = built(ctx, key), (ctx.home.image(key) / manifest.MANIFEST).stat().st_mtime
+        base = snapshots(ctx, find(ctx, key))
+        size = sum(ctx.storage.used(snapshot.volume) for snapshot in base.values())
+    except (LabError, OSError):
+        return False
+    record = ImageRecord(key, facts.recipe, facts.engine, facts.engine_version, "ready", at, at)
+    ctx.store.images.add(replace(record, size=size))
+    ctx.progress.note("image", f"the image {key} was not recorded; it is again")
+    return True
+
+
+def _build(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
+    """Build and publish; the image's lock is held. What a killed build left is removed first."""
+    began = time.time()
+    out = ctx.home.build(key)
+    with _making(ctx, key, recipe.name, recipe.engine), Undo() as undo:
+        undo.push(f"build files {out}", lambda: isolate.remove_tree(out))
+        ctx.progress.note(
+            "image", f"first use: building an image with {recipe.engine}, 1 to 3 minutes"
+        )
+        with ctx.progress.step("image", f"building the image {key}"):
+            isolate.remove_tree(out)
+            make_directory(out, REACHABLE)
+            log = ctx.home.image_log(key)
+            layout = ctx.settings.layout
+            kinds = (CommandFailed, RecipeFailed)
+            with failures.recorded(ctx, recipe, failures.UNBUILT, log, *kinds):
+                made = ctx.build(recipe, out, layout=layout, progress=ctx.progress, log=log)
+            publish.publish(ctx, key, made, profile, {})
+        _is_ready(ctx, key, made, time.time() - began)
+        failures.withdraw(ctx, recipe.name)
+
+
+def adopt(
+    ctx: Context,
+    key: str,
+    made: manifest.BuiltImage,
+    profile: Profile,
+    streams: Mapping[str, Path],
+    *,
+    build_seconds: float,
+) -> None:
+    """Make an image of what was built elsewhere; the image's lock is held.
+
+    ``streams``: files with a stream of this storage, by the name of the disk, for those of
+    which ``made`` has no file. Raises Conflict if there is one of this key and it is in use.
+    """
+    with _making(ctx, key, made.recipe, made.engine):
+        publish.publish(ctx, key, made, profile, streams)
+        _is_ready(ctx, key, made, build_seconds)
+
+
+@contextmanager
+def _making(ctx: Context, key: str, recipe: str, engine_: str) -> Iterator[None]:
+    """An image is made in the block, in place of what there was; nothing is left if it fails."""
+    discard(ctx, key)
+    now = time.time()
+    ctx.store.images.add(ImageRecord(key, recipe, engine_, "", "building", now, now))
+    with Undo() as undo:
+        undo.push(f"image {key}", lambda: discard(ctx, key))
+        yield
+        undo.keep()
+
+
+def _is_ready(ctx: Context, key: str, made: manifest.BuiltImage, seconds: float) -> None:
+    owner = Owner("image", key)
+    size = sum(ctx.storage.used(VolumeName(owner, BASE, disk)) for disk in made.disks)
+    ctx.store.images.update(
+        key,
+        state="ready",
+        engine_version=made.engine_version,
+        build_seconds=seconds,
+        size=size,
+    )
+
+
+def discard(ctx: Context, key: str) -> None:
+    """Remove an image and its record; its lock is held. Raises Conflict if it is in use."""
+    users = _users(ctx, key)
+    if users:
+        raise Conflict(
+            f"the image {key} is used by {', '.join(users)}",
+            hint="`lab down` the labs and `lab template rm` the templates first",
+        )
+    release(ctx, Owner("image", key))
+    if ctx.store.images.find(key) is not None:
+        ctx.store.images.remove(key)
+
+
+def _users(ctx: Context, key: str) -> list[str]:
+    labs = [f"lab {r.name}" for r in ctx.store.labs.all() if r.image == key]
+    return labs + [f"template {r.key}" for r in ctx.store.templates.all() if r.image == key]
+
+
+def _view(ctx: Context, record: ImageRecord) -> ImageView:
+    return ImageView(
+        key=record.key,
+        recipe=record.recipe,
+        engine=record.engine,
+        engine_version=record.engine_version,
+        state=record.state,
+        size=record.size,
+        created_at=record.created_at,
+        build_seconds=record.build_seconds,
+        used_by=tuple(_users(ctx, record.key)),
+        facts=_facts(ctx, record.key),
+    )
+
+
+def _facts(ctx: Context, key: str) -> dict[str, str]:
+    log = ctx.home.image_log(key)
+    return {"files": str(ctx.home.image(key)), "log": str(log) if log.exists() else ""}

@@ -1,0 +1,95 @@
+"""Making an image of what a build left, or of what an archive brought."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from lab.config.profile import Profile
+from lab.errors import InvalidSpec
+from lab.exchange.pipes import reading
+from lab.imagebuild import manifest
+from lab.lifecycle.core.context import Context
+from lab.names import Owner, VolumeName
+from lab.paths import writing
+from lab.state.records import ResourceKind
+from lab.storage import VolumeSnapshot, sparse
+from lab.storage.stream import StreamReader
+
+BASE = "base"
+"""The node and the snapshot label of an image's volumes."""
+
+
+def publish(
+    ctx: Context,
+    key: str,
+    built: manifest.BuiltImage,
+    profile: Profile,
+    streams: Mapping[str, Path],
+) -> None:
+    """Make volumes and files of ``built``, which is used up; the manifest comes last.
+
+    ``streams``: files with a stream of the storage, by the name of the disk, for those of
+    which ``built`` has no file. What was made stays if it fails: the caller releases it.
+    """
+    owner = Owner("image", key)
+    volumes = {name: VolumeName(owner, BASE, name) for name in built.disks}
+    things: list[tuple[ResourceKind, str]] = [("volume", str(v)) for v in volumes.values()]
+    intent = ctx.store.resources.intend_all(owner, things)
+    tags = {"owner": str(owner), "node": BASE}
+    received = []
+    for name, file in streams.items():
+        with file.open("rb") as source:
+            received.append(ctx.storage.receive(volumes[name], source, tags))
+        _check_content(ctx, received[-1], built.digests[built.disks[name].name])
+    raw = {name: disk for name, disk in built.disks.items() if name not in streams}
+    for name, disk in raw.items():
+        ctx.storage.import_raw(volumes[name], disk, tags, profile=profile.volume(name))
+    if raw:
+        received += ctx.storage.snapshot([volumes[name] for name in raw], BASE)
+    ctx.storage.persist(received)
+    ctx.store.resources.made(*intent)
+    directory = ctx.home.create_directory(owner)
+    seals = {snapshot.volume.volume: ctx.storage.seal(snapshot) for snapshot in received}
+    for what, file in (("kernel", built.kernel), ("initrd", built.initrd)):
+        seals[what] = manifest.seal(_move(file, directory / file.name))
+    # The manifest comes last: without it the image is not used. What it names survives a power
+    # loss from here on, so that only what somebody wrote to need ever be read again.
+    _move(manifest.write(replace(built, seals=seals)), directory / manifest.MANIFEST)
+    sparse.sync(directory.parent)
+
+
+def check_disks(
+    ctx: Context, snapshots: Mapping[str, VolumeSnapshot], built: manifest.BuiltImage
+) -> None:
+    """Raise InvalidSpec unless an image's disks are what was built.
+
+    ``snapshots``: by the names of the disks. One is read only if its seal differs.
+    """
+    for name, snapshot in snapshots.items():
+        digest = built.digests.get(built.disks[name].name)
+        if name in built.seals and digest and built.seals[name] != ctx.storage.seal(snapshot):
+            _check_content(ctx, snapshot, digest)
+
+
+def _check_content(ctx: Context, snapshot: VolumeSnapshot, digest: str) -> None:
+    """Raise InvalidSpec unless that is what ``snapshot`` holds; reads all of it."""
+    with reading(partial(ctx.storage.send, snapshot, plain=True)) as source:
+        stream = StreamReader(source)
+        found = manifest.digest_extents(stream.header.size, stream.extents())
+    if snapshot.label != BASE or found != digest:
+        raise InvalidSpec(
+            f"{snapshot.volume} is not what the image's manifest says", hint="export it again"
+        )
+
+
+def _move(source: Path, to: Path) -> Path:
+    """Move a file to where everybody may read it, on stable storage."""
+    with writing(to):
+        source.chmod(0o644)
+        shutil.move(source, to)
+        sparse.sync(to, to.parent)
+    return to

@@ -1,0 +1,149 @@
+"""Into a node: programs, shells, consoles, logs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from lab.errors import InvalidSpec, NotFound, NotReady
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.nodes.inspect import node_of, record_of
+from lab.lifecycle.nodes.ssh import SshLogin, known_as, ssh_command
+from lab.names import GuestName, Owner
+from lab.run import LONGEST_LINE
+from lab.run import lines as lines_of
+from lab.suggest import did_you_mean
+from lab.wait import Deadline
+
+_LOG_SECONDS = 30.0
+_IDLE = 1.0
+_SOURCES = ("engine", "journal", "console")
+
+
+def execute(
+    ctx: Context, name: str, node: str, argv: Sequence[str], *, stdin: bytes = b"", timeout: float
+) -> bytes:
+    """Run a program in a node, as root, through the guest agent; returns its stdout.
+
+    Raises NotFound, CommandFailed (non-zero exit) or NotReady (after ``timeout`` seconds).
+    """
+    guest = _running(ctx, name, node)
+    return ctx.hypervisor.channel(guest).run(argv, stdin=stdin, timeout=timeout)
+
+
+def ssh_argv(ctx: Context, name: str, node: str) -> list[str]:
+    """The command that opens a shell in a node; its host key is known, nothing is asked."""
+    return ssh_command(ctx.home.private(Owner("lab", name)), *_ssh_place(ctx, name, node))
+
+
+def ssh_login(ctx: Context, name: str, node: str) -> SshLogin:
+    """What ssh needs for a node elsewhere than here; raises NotFound, NotReady."""
+    host, port = _ssh_place(ctx, name, node)
+    private = ctx.home.private(Owner("lab", name))
+    try:
+        key = (private / "id_ed25519").read_text(encoding="utf-8")
+        known = (private / "known_hosts").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise NotReady(f"the lab {name} has no key for SSH (yet)") from None
+    lines = [line for line in known.splitlines() if line.split()[:1] == [known_as(host, port)]]
+    return SshLogin(host, port, key, "".join(f"{line}\n" for line in lines))
+
+
+def _ssh_place(ctx: Context, name: str, node: str) -> tuple[str, int]:
+    """The address and port, on the host of the labs, at which a node takes SSH."""
+    found = node_of(ctx, name, node)
+    if not found.ssh_port:
+        record_of(ctx, name)
+    return found.ssh_host, found.ssh_port
+
+
+def console_argv(ctx: Context, name: str, node: str) -> list[str]:
+    """The command that connects a terminal to a node's console."""
+    return ctx.hypervisor.console_argv(_running(ctx, name, node))
+
+
+def logs(ctx: Context, name: str, node: str, source: str, *, lines: int) -> Iterator[str]:
+    """The last ``lines`` lines of a log.
+
+    ``source``: ``engine`` (the server's own), ``journal`` (all of the guest's) or
+    ``console``. Raises InvalidSpec, NotFound, NotReady or CommandFailed.
+    """
+    if source == "console":
+        with _console(ctx, name, node) as file:
+            return iter([line.rstrip("\r\n") for line in deque(_cut(file), maxlen=lines)])
+    argv = _journal(source, lines)
+    text = execute(ctx, name, node, argv, timeout=_LOG_SECONDS)
+    return iter(text.decode(errors="replace").splitlines())
+
+
+def follow(
+    ctx: Context, name: str, node: str, source: str, *, lines: int, idle: float = _IDLE
+) -> Iterator[str | None]:
+    """As ``logs``, and then what comes after, until it is closed or the node ends.
+
+    None whenever nothing came for ``idle`` seconds. The context is not used once this returned.
+    """
+    if source == "console":
+        path = ctx.home.console_log(node_of(ctx, name, node).guest)
+        return _growing(_console(ctx, name, node), path, lines, idle)
+    argv = [*_journal(source, lines), "-f"]
+    return lines_of([*ssh_argv(ctx, name, node), " ".join(argv)], idle=idle)
+
+
+def _journal(source: str, lines: int) -> list[str]:
+    """The command that prints a log in the guest; raises InvalidSpec if there is none such."""
+    if source not in _SOURCES:
+        known = f"sources: {', '.join(_SOURCES)}"
+        hint = did_you_mean(source, _SOURCES, otherwise=known)
+        raise InvalidSpec(f"there is no log {source!r}", hint=hint)
+    argv = ["journalctl", "--no-pager", "-o", "short-iso", "-n", str(lines)]
+    if source == "engine":
+        argv += ["-u", "mariadb.service", "-u", "mysql.service", "-o", "cat"]
+    return argv
+
+
+def _running(ctx: Context, name: str, node: str) -> GuestName:
+    guest = node_of(ctx, name, node).guest
+    if guest not in ctx.hypervisor.guests():
+        raise NotFound(
+            f"{node} of {name} does not run", hint=f"`lab start {name} --node {node}` starts it"
+        )
+    return guest
+
+
+def _console(ctx: Context, name: str, node: str) -> TextIO:
+    """What a node wrote to its console; raises NotFound."""
+    path = ctx.home.console_log(node_of(ctx, name, node).guest)
+    try:
+        return path.open(encoding="utf-8", errors="replace", newline="\n")
+    except FileNotFoundError:
+        raise NotFound(f"there is no console log {path}") from None
+
+
+def _growing(file: TextIO, path: Path, lines: int, idle: float) -> Iterator[str | None]:
+    with file:
+        for line in deque(_cut(file), maxlen=lines):
+            yield line.rstrip("\r\n")
+        while True:
+            deadline = Deadline.after(idle)
+            while not (line := file.readline(LONGEST_LINE)) and not deadline.passed:
+                time.sleep(min(0.2, idle))
+            if not line and not _is_at(file, path):
+                return  # the lab is gone, or has another
+            yield line.rstrip("\r\n") if line else None
+
+
+def _cut(file: TextIO) -> Iterator[str]:
+    """The lines of a file; what a guest writes need not have any."""
+    return iter(lambda: file.readline(LONGEST_LINE), "")
+
+
+def _is_at(file: TextIO, path: Path) -> bool:
+    try:
+        return path.stat().st_ino == os.fstat(file.fileno()).st_ino
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,1 @@
+"""The nodes of a lab: made, personalised, ready, recovered."""

@@ -1,0 +1,94 @@
+"""Whether a lab matches a request: one rule for `--exist-ok`, here and remotely, and for pools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from lab.errors import Conflict
+from lab.lifecycle.images.engine import recipe_of
+from lab.spec import LabSpec, format_size
+
+if TYPE_CHECKING:
+    from lab.lifecycle.core.views import LabView
+    from lab.state.records import LabRecord
+
+_BYTES = ("memory", "disk")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The configuration of a lab, or a requested one. ``memory`` and ``disk`` of a node, in bytes.
+
+    In a request, an empty text or a ``disk`` of 0 matches anything. ``recipe``: of the image;
+    ``image``: its key; ``pool``: the warm pool that the lab is in.
+    """
+
+    blueprint: str
+    nodes: int
+    memory: int
+    cpus: int
+    disk: int = 0
+    profile: str = ""
+    recipe: str = ""
+    image: str = ""
+    pool: str = ""
+
+
+def asked(spec: LabSpec, *, profile: str, recipe: str = "", image: str = "") -> Configuration:
+    """What ``spec`` requests; ``profile``: the name of its profile, or of the default.
+
+    ``recipe``: if ``spec`` has none, that of the image that it gets; ``image``: a full key.
+    """
+    size = spec.size
+    recipe = recipe_of(spec.engine) if spec.engine else recipe
+    return Configuration(
+        spec.blueprint, spec.nodes, size.memory, size.cpus, size.disk, profile, recipe, image
+    )
+
+
+def of_record(record: LabRecord) -> Configuration:
+    """The configuration of a recorded lab."""
+    return Configuration(
+        record.blueprint, record.node_count, record.memory, record.cpus, record.disk,
+        record.profile, record.image.rpartition("-")[0], record.image, record.pool,
+    )  # fmt: skip
+
+
+def of_view(view: LabView) -> Configuration:
+    """The configuration of a lab as a service describes it."""
+    return Configuration(
+        view.blueprint, len(view.nodes), view.memory, view.cpus, view.disk,
+        view.profile, view.image.rpartition("-")[0], view.image,
+    )  # fmt: skip
+
+
+def differs(there: Configuration, wanted: Configuration, *, exact: bool = False) -> list[str]:
+    """The fields in which ``there`` does not match ``wanted``, as ``nodes: 3, asked 5``.
+
+    A field that is empty in ``wanted`` matches anything; with ``exact`` only an empty one.
+    """
+    found = []
+    for field in fields(Configuration):
+        have, want = getattr(there, field.name), getattr(wanted, field.name)
+        is_open = not want and field.name != "pool" and not exact
+        if have != want and not is_open:
+            found.append(
+                f"{field.name}: {_shown(field.name, have)}, asked {_shown(field.name, want)}"
+            )
+    return found
+
+
+def check(name: str, there: Configuration, wanted: Configuration) -> None:
+    """Raise Conflict, with the fields that differ, unless the lab ``name`` matches ``wanted``."""
+    if found := differs(there, wanted):
+        raise Conflict(
+            f"lab {name} exists with a different configuration ({'; '.join(found)})",
+            hint=f"`lab status {name}` shows it; `lab down {name}` removes it",
+        )
+
+
+def _shown(name: str, value: object) -> str:
+    if not value:
+        return {"disk": "the image's", "pool": "none"}.get(name, "any")
+    return format_size(value) if name in _BYTES and isinstance(value, int) else str(value)

@@ -1,0 +1,54 @@
+"""How labs are reached: their address and name, and with what trust."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import SSL_MODE
+from lab.lifecycle.nodes.home_ca import certificate
+from lab.names import EVERYWHERE, LOOPBACK, is_loopback
+from lab.state.records import LabRecord, NodeRecord
+
+if TYPE_CHECKING:
+    from lab.lifecycle.core.sql import Account
+
+
+def beyond(record: LabRecord) -> bool:
+    """Whether other hosts can reach the lab, which then takes TLS."""
+    return not is_loopback(record.address)
+
+
+def account_of(ctx: Context, record: LabRecord, *, verify: bool = True) -> Account:
+    """The account of a lab's user, as it is used on this host.
+
+    ``verify``: with the server's certificate checked: while a node does not run, other users of
+    this host can listen at its port. Not by the published name, which may not resolve to this
+    host here.
+    """
+    from lab.lifecycle.core.sql import Account
+
+    host = LOOPBACK if record.address == EVERYWHERE else record.address
+    return Account(record.user, record.password, host, str(certificate(ctx.home)), verify)
+
+
+def dsn_of(record: LabRecord, node: NodeRecord) -> str:
+    """``mysql://USER:PASSWORD@HOST:PORT/``, with how to check the server where that is needed."""
+    mode = f"?ssl-mode={SSL_MODE}" if beyond(record) else ""
+    host, port = told(record, node)
+    return f"mysql://{record.user}:{record.password}@{host}:{port}/{mode}"
+
+
+def told(record: LabRecord, node: NodeRecord) -> tuple[str, int]:
+    """The host and the port at which people are told that SQL answers."""
+    if node.redirect:
+        return record.host, node.redirect
+    return node.own or record.host, node.sql_port
+
+
+def warning(address: str) -> str:
+    """What to tell who publishes SQL ports at ``address``; empty for the loopback."""
+    if is_loopback(address):
+        return ""
+    where = "all addresses of this host" if address == EVERYWHERE else address
+    return f"others can reach SQL at {where}, with a lab's password and TLS"

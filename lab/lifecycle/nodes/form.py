@@ -1,0 +1,150 @@
+"""Cold: clone the image once per node, boot, and wait until they are a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.blueprints import Blueprint
+from lab.config.profile import Profile
+from lab.hypervisor import GuestSpec
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.parallel import each
+from lab.lifecycle.images import image as images
+from lab.lifecycle.images.ready import Image
+from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, own_seed, seed_disk
+from lab.lifecycle.nodes.readiness import FROM_INSIDE, through_agent, until_ready
+from lab.names import Owner, VolumeName
+from lab.paths import writing
+from lab.schedule import ORIGIN
+from lab.spec import NodeSize
+from lab.state.records import ResourceKind
+from lab.storage import Volume
+from lab.wait import Deadline
+
+_LOOK_EVERY = 0.4  # seconds; each look costs an emulated guest some of its processor
+
+
+@dataclass(frozen=True)
+class Formation:
+    """What is to be formed. ``memory_file`` gives a node's RAM file, None for ordinary RAM."""
+
+    owner: Owner
+    image: Image
+    blueprint: Blueprint
+    size: NodeSize
+    profile: Profile
+    nodes: tuple[Node, ...]
+    segment: int
+    clock_offset: int = 0
+    memory_file: Callable[[Node], Path] | None = None
+
+
+def form(ctx: Context, formation: Formation, timeout: float) -> Deadline:
+    """Create, boot and form; the owner's lock is held and its segment reserved.
+
+    Returns when the nodes must be ready: ``timeout`` seconds after they were started. Raises
+    NotReady if they are no cluster by then, and as storage and hypervisor do. What was made
+    stays: the caller releases the owner.
+    """
+    with ctx.progress.step("clone", f"cloning the image for {len(formation.nodes)} nodes"):
+        volumes = _volumes(ctx, formation)
+    with ctx.progress.step("boot", "booting the nodes"):
+        specs = [_prepare(ctx, formation, node, volumes[node.name]) for node in formation.nodes]
+        each(ctx.hypervisor.start, specs)
+    deadline = Deadline.after(timeout)
+    until_formed(ctx, formation.nodes, formation.blueprint, deadline)
+    return deadline
+
+
+def until_formed(
+    ctx: Context, nodes: Sequence[Node], blueprint: Blueprint, deadline: Deadline
+) -> None:
+    """Wait until ``nodes`` are a cluster, seen from inside; raises NotReady."""
+    with ctx.progress.step("form", "forming the cluster"):
+        ask = through_agent(blueprint, ctx.hypervisor)
+        until_ready(ctx, nodes, blueprint, ask, deadline, pause=_LOOK_EVERY, way=FROM_INSIDE)
+
+
+def intend(ctx: Context, nodes: Sequence[Node], disks: Sequence[str]) -> list[int]:
+    """Record that guests, volumes and console logs of ``nodes`` are about to be made."""
+    things: list[tuple[ResourceKind, str]] = [("guest", str(node.guest)) for node in nodes]
+    things += [("volume", str(node.volume(disk))) for node in nodes for disk in disks]
+    return ctx.store.resources.intend_all(nodes[0].owner, things)
+
+
+def mark_origin(ctx: Context, volumes: Sequence[VolumeName]) -> None:
+    """Note what a lab is now, before any of its nodes ran, as what it can be put back to."""
+    ctx.storage.snapshot(volumes, ORIGIN)
+
+
+def write_seed(ctx: Context, formation: Formation, node: Node) -> Path:
+    """Write the seed disk of ``node`` and return its path."""
+    path = ctx.home.seed(formation.owner, node.name)
+    content = seed_disk(
+        node,
+        formation.nodes,
+        formation.blueprint,
+        formation.image.engine,
+        formation.size,
+        formation.profile.engine,
+        formation.segment,
+    )
+    return _put_seed(path, content)
+
+
+def seed_of(ctx: Context, node: Node, template: Owner | None, segment: int) -> Path:
+    """The seed that ``node`` boots with once it was made; ``template``: what it is a clone of.
+
+    Where guests have addresses of their own, a clone has a seed of its own, which is written.
+    """
+    if template is None:
+        return ctx.home.seed(node.owner, node.name)
+    if not node.own:
+        return ctx.home.seed(template, node.name)
+    return _put_seed(ctx.home.seed(node.owner, node.name), own_seed(node, segment))
+
+
+def _put_seed(path: Path, content: bytes) -> Path:
+    with writing(path):
+        path.write_bytes(content)
+        path.chmod(0o644)
+    return path
+
+
+def _volumes(ctx: Context, formation: Formation) -> dict[str, list[Volume]]:
+    origins = images.snapshots(ctx, formation.image)
+    images.check_disks(ctx, formation.image)
+    grows = formation.image.grows
+    intent = intend(ctx, formation.nodes, formation.image.volumes)
+    ctx.home.create_directory(formation.owner)
+    made = {
+        node.name: [
+            ctx.storage.clone(
+                origin,
+                node.volume(disk),
+                {"owner": str(formation.owner), "node": node.name},
+                size=max(formation.size.disk, origin.size) if disk == grows else 0,
+                profile=formation.profile.volume(disk),
+            )
+            for disk, origin in origins.items()
+        ]
+        for node in formation.nodes
+    }
+    if formation.owner.kind == "lab":
+        mark_origin(ctx, [volume.name for found in made.values() for volume in found])
+    ctx.store.resources.made(*intent)
+    return made
+
+
+def _prepare(ctx: Context, formation: Formation, node: Node, volumes: list[Volume]) -> GuestSpec:
+    wiring = Wiring(
+        home=ctx.home.id,
+        segment=formation.segment,
+        seed=write_seed(ctx, formation, node),
+        console_log=ctx.home.console_log(node.guest),
+        memory_file=formation.memory_file(node) if formation.memory_file else None,
+        clock_offset=formation.clock_offset,
+    )
+    return guest_spec(node, volumes, formation.image, formation.size, wiring)

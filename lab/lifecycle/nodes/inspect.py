@@ -1,0 +1,222 @@
+"""Views of labs: what is recorded, what exists, and the states of nodes now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from lab.config.profile import risks
+from lab.errors import InvalidSpec, NotFound
+from lab.hypervisor import Guest
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import FIRST_USE, LabState, LabStatus, LabView, NodeState, NodeView
+from lab.lifecycle.nodes.connection import beyond, dsn_of, told
+from lab.lifecycle.nodes.observe import Key, Observed, lab_state, observe
+from lab.locks.named import held
+from lab.names import LOOPBACK, GuestName, Owner
+from lab.progress import Step
+from lab.state.records import LabRecord, LabWithNodes, NodeRecord
+
+if TYPE_CHECKING:
+    from lab.lifecycle.nodes.nodes import Node
+
+_ASKED = ("ready", "stopped")
+"""Recorded states of labs whose nodes are queried: those that may accept statements."""
+
+
+def labs(ctx: Context) -> list[LabView]:
+    """All labs, by name, also those of which only guests or volumes with our tags are left.
+
+    Their nodes are asked at the same time; see ``observe``.
+    """
+    guests = ctx.hypervisor.guests()
+    # Before the record is read: it is the first of a lab to come and the last to go.
+    there = tagged(ctx, guests)
+    recorded = ctx.store.labs_with_nodes()
+    names = {found.lab.name for found in recorded}
+    asked = [(found.lab, _nodes(found)) for found in recorded if found.lab.state in _ASKED]
+    observed = observe(ctx, asked, guests)
+    views = [_view(ctx, found, guests, observed) for found in recorded]
+    views += [_unrecorded(name, guests) for name in there - names]
+    return sorted(views, key=lambda view: view.name)
+
+
+def lab(ctx: Context, name: str, *, steps: Sequence[Step] = (), proved: bool = False) -> LabView:
+    """One lab; ``steps``: what was done to make it just now. Raises NotFound.
+
+    ``proved``: all nodes that run were found ready just now, so they are not asked again.
+    """
+    guests = ctx.hypervisor.guests()
+    unknown = ctx.store.labs.find(name) is None and name in tagged(ctx, guests)
+    if unknown and ctx.store.labs.find(name) is None:  # nor since then
+        return _unrecorded(name, guests)
+    found = ctx.store.lab_with_nodes(name)
+    if proved:
+        observed = _proved(found, guests)
+    else:
+        asked = [(found.lab, _nodes(found))] if found.lab.state in _ASKED else []
+        observed = observe(ctx, asked, guests)
+    return _view(ctx, found, guests, observed, steps=steps)
+
+
+def status(ctx: Context, name: str) -> LabStatus:
+    """One lab, and every requirement of every node, looked at now; raises NotFound."""
+    guests = ctx.hypervisor.guests()
+    if ctx.store.labs.find(name) is None:
+        return LabStatus(lab(ctx, name), ())
+    found = ctx.store.lab_with_nodes(name)
+    observed = observe(ctx, [(found.lab, _nodes(found))] if found.lab.user else [], guests)
+    requirements = [one for seen in observed.values() for one in seen.requirements]
+    order = {node.name: number for number, node in enumerate(found.nodes)}
+    return LabStatus(
+        _view(ctx, found, guests, observed),
+        tuple(sorted(requirements, key=lambda one: order[one.node])),
+    )
+
+
+def record_of(ctx: Context, name: str) -> LabRecord:
+    """The record of a lab; raises NotFound, which says so if only tags tell of the lab."""
+    found = ctx.store.labs.find(name)
+    if found is not None:
+        return found
+    if name in tagged(ctx, ctx.hypervisor.guests()) and ctx.store.labs.find(name) is None:
+        raise NotFound(
+            f"the lab {name} is not recorded (any more): only its guests and volumes tell of it",
+            hint=f"`lab status {name}` shows its guests, `lab exec`, `lab logs` and `lab console`"
+            f" work, `lab down {name}` removes it",
+        )
+    return ctx.store.labs.get(name)
+
+
+def nodes_of(ctx: Context, name: str) -> tuple[Node, ...]:
+    """The recorded nodes of a lab; raises NotFound."""
+    record_of(ctx, name)
+    return _nodes(ctx.store.lab_with_nodes(name))
+
+
+def _nodes(found: LabWithNodes) -> tuple[Node, ...]:
+    from lab.lifecycle.nodes.nodes import Node
+
+    owner, where = Owner("lab", found.lab.name), (found.lab.address, found.lab.host)
+    return tuple(
+        Node(
+            owner, n.name, n.idx, n.role, n.sql_port, n.ssh_port,
+            *((n.own, n.own) if n.own and not n.redirect else where), n.own, n.redirect,
+        )
+        for n in found.nodes
+    )  # fmt: skip
+
+
+def node_of(ctx: Context, name: str, node: str) -> Node:
+    """One node of a lab, without ports if only its guest's tags tell of it; raises NotFound."""
+    nodes = _tagged_nodes(ctx, name) if ctx.store.labs.find(name) is None else ()
+    nodes = nodes or nodes_of(ctx, name)
+    for found in nodes:
+        if found.name == node:
+            return found
+    raise NotFound(
+        f"the lab {name} has no node {node}",
+        hint=f"its nodes: {', '.join(n.name for n in nodes)}",
+    )
+
+
+def _tagged_nodes(ctx: Context, name: str) -> tuple[Node, ...]:
+    from lab.lifecycle.nodes.nodes import Node
+
+    owner = Owner("lab", name)
+    ours = [g for g in ctx.hypervisor.guests().values() if g.tags.get("owner") == str(owner)]
+    names = sorted(guest.tags.get("node", "") for guest in ours)
+    return tuple(Node(owner, node, number, "") for number, node in enumerate(names, 1))
+
+
+def tagged(ctx: Context, guests: Mapping[GuestName, Guest]) -> set[str]:
+    """The labs that the tags of ``guests`` and of our volumes, or directories tell of."""
+    owners = {guest.tags.get("owner", "") for guest in guests.values()}
+    owners |= {str(volume.name.owner) for volume in ctx.storage.volumes()}
+    owners |= {f"lab:{path.name}" for path in ctx.home.labs.iterdir()}
+    return {owner.removeprefix("lab:") for owner in owners if owner.startswith("lab:")}
+
+
+def _view(
+    ctx: Context,
+    found: LabWithNodes,
+    guests: Mapping[GuestName, Guest],
+    observed: Mapping[Key, Observed],
+    *,
+    steps: Sequence[Step] = (),
+) -> LabView:
+    record = found.lab
+    nodes = tuple(_node(record, node, guests, observed) for node in found.nodes)
+    dsn = dsn_of(record, found.nodes[0]) if nodes and record.user else ""
+    return LabView(
+        name=record.name,
+        blueprint=record.blueprint,
+        engine=record.engine,
+        engine_version=record.engine_version,
+        state=_state(ctx, record, [node.state for node in nodes]),
+        nodes=nodes,
+        user=record.user,
+        password=record.password,
+        dsn=dsn,
+        ssl_ca=str(ctx.home.ca) if beyond(record) else "",
+        image=record.image,
+        template=record.template or "",
+        owner=record.owner,
+        started=record.started or "",
+        why_cold=record.why_cold,
+        memory=record.memory,
+        cpus=record.cpus,
+        disk=record.disk,
+        profile=record.profile,
+        snapshots=record.snapshots,
+        risks=_risks(ctx, record.profile),
+        created_at=record.created_at,
+        expires_at=record.expires_at,
+        seconds=record.ready_seconds or 0.0,
+        first_use_seconds=sum((s.seconds for s in steps if s.step in FIRST_USE), 0.0),
+        steps=tuple(steps),
+    )
+
+
+def _risks(ctx: Context, profile: str) -> tuple[str, ...]:
+    try:
+        return tuple(risks(ctx.settings.profile_of(profile)))
+    except InvalidSpec:
+        return (f"the profile {profile} is no longer in the config file: not known",)
+
+
+def _node(
+    record: LabRecord,
+    node: NodeRecord,
+    guests: Mapping[GuestName, Guest],
+    observed: Mapping[Key, Observed],
+) -> NodeView:
+    guest = guests.get(GuestName(node.guest))
+    seen = observed.get((record.name, node.name))
+    state: NodeState = seen.state if seen else guest.state if guest else "stopped"
+    why = guest.why if guest else ""
+    host, port = told(record, node)
+    return NodeView(node.name, node.role, state, host, port, node.ssh_port, node.guest, why)
+
+
+def _state(ctx: Context, record: LabRecord, nodes: Sequence[str]) -> LabState:
+    """The observed state of a lab; its lock is checked only if the state depends on it."""
+    working = record.state == "stopped" and held(ctx.home, "lab", record.name)
+    return lab_state(record, nodes, working=working)
+
+
+def _proved(found: LabWithNodes, guests: Mapping[GuestName, Guest]) -> dict[Key, Observed]:
+    """The states of nodes that were found ready just now, without a query."""
+    there = [node.name for node in found.nodes if GuestName(node.guest) in guests]
+    whole: NodeState = "ready" if len(there) == len(found.nodes) else "degraded"
+    return {(found.lab.name, name): Observed(whole) for name in there}
+
+
+def _unrecorded(name: str, guests: Mapping[GuestName, Guest]) -> LabView:
+    """A lab that only tags tell of: the record was lost. It can be looked at and removed."""
+    ours = sorted(g.name for g in guests.values() if g.tags.get("owner") == f"lab:{name}")
+    nodes = tuple(
+        NodeView(found.tags.get("node", ""), "", found.state, LOOPBACK, 0, 0, found.name, found.why)
+        for found in (guests[name] for name in ours)
+    )
+    return LabView(name, "", "", "", "unrecorded", nodes, "", "", "")

@@ -1,0 +1,190 @@
+"""From a lab's figures to its guests: names, disks, seeds, domains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from lab.blueprints import Blueprint, Engine, Member
+from lab.config.profile import EngineProfile
+from lab.guest import network, seed
+from lab.hypervisor import Disk, Forward, GuestSpec, Network
+from lab.lifecycle.images.ready import Image
+from lab.names import (
+    LOOPBACK,
+    GuestName,
+    Owner,
+    VolumeName,
+    guest_name,
+    is_loopback,
+    node_name,
+)
+from lab.spec import NodeSize
+from lab.storage import Volume
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node to be made. Ports are the host's, 0 for none.
+
+    ``address``: at which its SQL port is published; ``host``: what others are told in its place.
+    ``own``: the guest's own address, where the hypervisor forwards no ports; ``address`` and
+    ``host`` are the same then, and the ports are the guest's. Unless ``redirect``: that port at
+    ``address`` leads other machines to its SQL port.
+    """
+
+    owner: Owner
+    name: str
+    index: int
+    role: str
+    sql_port: int = 0
+    ssh_port: int = 0
+    address: str = LOOPBACK
+    host: str = LOOPBACK
+    own: str = ""
+    redirect: int = 0
+
+    @property
+    def published(self) -> bool:
+        """Whether others than this host can reach it, which then takes TLS."""
+        return bool(self.redirect) or (not self.own and not is_loopback(self.address))
+
+    @property
+    def extra(self) -> dict[str, str | int]:
+        """What is recorded of how it is reached, where ports are not forwarded."""
+        found: dict[str, str | int] = {"address": self.own} if self.own else {}
+        return found | ({"redirect": self.redirect} if self.redirect else {})
+
+    @property
+    def ssh_host(self) -> str:
+        """The address at which its SSH port is."""
+        return self.own or LOOPBACK
+
+    @property
+    def guest(self) -> GuestName:
+        """What the hypervisor knows it as."""
+        return guest_name(self.owner, self.name)
+
+    def volume(self, disk: str) -> VolumeName:
+        """The name of one of its volumes."""
+        return VolumeName(self.owner, self.name, disk)
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What differs between a guest's uses: where its files are and which ports lead to it."""
+
+    home: str
+    segment: int
+    seed: Path
+    console_log: Path
+    memory_file: Path | None = None
+    clock_offset: int = 0
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan(
+    owner: Owner,
+    roles: Sequence[str],
+    ports: Sequence[int] = (),
+    *,
+    address: str = LOOPBACK,
+    host: str = LOOPBACK,
+) -> list[Node]:
+    """The nodes of ``owner``, one for each role. ``ports``: first all SQL, then all SSH ones.
+
+    ``address``, ``host``: as in Node.
+    """
+    count = len(roles)
+    sql, ssh = ports[:count] or [0] * count, ports[count:] or [0] * count
+    return [
+        Node(
+            owner, node_name(number), number, role, sql[number - 1], ssh[number - 1], address, host
+        )
+        for number, role in enumerate(roles, 1)
+    ]
+
+
+def plan_own(owner: Owner, roles: Sequence[str], segment: int) -> list[Node]:
+    """As ``plan``, where the host reaches guests at their own addresses."""
+    found = []
+    for node in plan(owner, roles):
+        own = network.own_address(segment, node.index)
+        found.append(
+            replace(
+                node,
+                sql_port=network.SQL_PORT,
+                ssh_port=network.SSH_PORT,
+                address=own,
+                host=own,
+                own=own,
+            )
+        )
+    return found
+
+
+def seed_disk(
+    node: Node,
+    nodes: Sequence[Node],
+    blueprint: Blueprint,
+    engine: Engine,
+    size: NodeSize,
+    profile: EngineProfile,
+    segment: int,
+) -> bytes:
+    """The seed that ``node`` boots with on ``segment``."""
+    members = [Member(n.name, n.index, network.inner_address(n.index)) for n in nodes]
+    own = segment if node.own else None
+    files = network.files(node.index, [n.name for n in nodes], own)
+    files |= blueprint.files(members[node.index - 1], members, engine, size.memory, profile)
+    return seed.pack(files)
+
+
+def own_seed(node: Node, segment: int) -> bytes:
+    """The seed of a clone whose address differs from that of the template's node.
+
+    It tells nothing else: what became of the node's other files stays.
+    """
+    return seed.pack(network.cards(node.index, segment))
+
+
+def _forwards(node: Node) -> list[Forward]:
+    if node.own:
+        lead = Forward(node.redirect, network.SQL_PORT, node.address, node.own)
+        return [lead] if node.redirect else []
+    wanted = (
+        (node.sql_port, network.SQL_PORT, node.address),
+        (node.ssh_port, network.SSH_PORT, LOOPBACK),
+    )
+    return [Forward(port, guest, address) for port, guest, address in wanted if port]
+
+
+def guest_spec(
+    node: Node, volumes: Sequence[Volume], image: Image, size: NodeSize, wiring: Wiring
+) -> GuestSpec:
+    """The guest of ``node``, with its ``volumes`` and its seed as disks."""
+    disks = [Disk(v.path, v.format, f"lab-{v.name.volume}") for v in volumes]
+    disks.append(Disk(wiring.seed, "raw", seed.SERIAL, readonly=True))
+    return GuestSpec(
+        name=node.guest,
+        tags={
+            "home": wiring.home,
+            "owner": str(node.owner),
+            "node": node.name,
+            **wiring.tags,
+        },
+        memory=size.memory,
+        cpus=size.cpus,
+        disks=tuple(disks),
+        network=Network(
+            network.outer_mac(node.index),
+            network.inner_mac(node.index),
+            tuple(_forwards(node)),
+            wiring.segment,
+        ),
+        boot=image.boot,
+        console_log=wiring.console_log,
+        memory_file=wiring.memory_file,
+        clock_offset=wiring.clock_offset,
+    )

@@ -1,0 +1,266 @@
+"""Making a clone itself: clock, random seeds, password and keys, before anyone can use it."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from lab.blueprints import Blueprint, Engine, Member
+from lab.errors import CommandFailed, NotFound, NotReady
+from lab.guest import authority, identity, network
+from lab.guest.identity import make_password
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.parallel import each, each_until
+from lab.lifecycle.nodes.home_ca import authority as authority_of
+from lab.lifecycle.nodes.nodes import Node
+from lab.lifecycle.nodes.ssh import known_as
+from lab.names import EVERYWHERE, LOOPBACK, Owner
+from lab.paths import writing
+from lab.wait import Deadline, attempts
+
+__all__ = [
+    "USER",
+    "Prepared",
+    "correct_clocks",
+    "make_password",
+    "personalise",
+    "prepare",
+    "rehearse",
+    "renew",
+    "set_clocks",
+    "wrong_clocks",
+]
+
+USER = "lab"
+"""The account that images have for a lab's user."""
+
+DRIFT = 2.0
+"""Seconds by which a node's clock may differ from ours before it is set."""
+
+Prepared = tuple[identity.SshKey, Mapping[str, identity.NodeIdentity]]
+"""The key with which the user logs in, and each node's own identity."""
+
+_TLS_DIRECTORY = "/etc/mysql/tls"
+_SECONDS = 60.0
+_AGAIN = 0.25
+"""Seconds before a message that the server refused is sent again."""
+_PASSES = re.compile(r"WSREP has not yet prepared|Lock wait timeout|Deadlock found")
+"""Transient errors of the server: 1047, 1205 and 1213."""
+_HOST = re.compile(r"^(\[127\.0\.0\.1\]:)(\d+)", re.MULTILINE)
+
+
+def prepare(ctx: Context, owner: Owner, nodes: Sequence[Node]) -> Prepared:
+    """Fresh identities; the user's key and the hosts' public keys are written for ssh.
+
+    The user's key stays if the lab has one that can be read, and so do the keys of other hosts.
+    """
+    directory = ctx.home.private(owner)
+    key, known = directory / "id_ed25519", directory / "known_hosts"
+    signer = authority_of(ctx.home)
+    own = {
+        node.name: identity.make_node_identity(authority.issue(signer, node.name, _names(node)))
+        for node in nodes
+    }
+    login = _kept_key(key, f"lab {owner.name}")
+    if login is None:
+        login = identity.make_ssh_key(f"lab {owner.name}")
+        _write(key, login.private)
+    _write_hosts(known, {node: own[node.name].ssh_host.public for node in nodes})
+    return login, own
+
+
+def _kept_key(path: Path, comment: str) -> identity.SshKey | None:
+    """The user's key, if it is there and was not lost with the host's power."""
+    try:
+        return identity.read_ssh_key(path.read_bytes(), comment) if path.exists() else None
+    except ValueError:
+        return None
+
+
+def _write_hosts(known: Path, keys: Mapping[Node, str]) -> None:
+    """Write ``keys`` (public, as one line) of these nodes to ``known``; other lines stay."""
+    hosts = {
+        known_as(node.ssh_host, node.ssh_port): " ".join(public.split()[:2])
+        for node, public in keys.items()
+    }
+    lines = known.read_text(encoding="utf-8").splitlines() if known.exists() else []
+    kept = [line for line in lines if line.partition(" ")[0] not in hosts]
+    fresh = [f"{host} {public}" for host, public in hosts.items()]
+    _write(known, "".join(f"{line}\n" for line in (*kept, *fresh)).encode())
+
+
+def move_hosts(ctx: Context, owner: Owner, ports: Mapping[int, int]) -> None:
+    """Let ssh know the hosts whose ports changed, from old to new."""
+    path = ctx.home.private(owner) / "known_hosts"
+    if not path.exists():
+        return  # its making failed before that
+    text = path.read_text(encoding="utf-8")
+    _write(path, _HOST.sub(lambda m: f"{m[1]}{ports.get(int(m[2]), m[2])}", text).encode())
+
+
+def personalise(
+    ctx: Context,
+    nodes: Sequence[Node],
+    blueprint: Blueprint,
+    engine: Engine,
+    password: str,
+    prepared: Prepared,
+    *,
+    timeout: float,
+) -> None:
+    """Give every node what it must not share; raises NotReady or CommandFailed.
+
+    ``timeout``: seconds that it may take.
+    """
+    login, own = prepared
+
+    def one(node: Node, halt: Callable[[], None]) -> None:
+        member = Member(node.name, node.index, network.inner_address(node.index))
+        statements = blueprint.own(member, engine, USER, password, tls=node.published)
+
+        def message() -> bytes:
+            return identity.message(
+                own[node.name],
+                now=time.time(),
+                engine=(engine.uid, engine.gid),
+                tls_directory=_TLS_DIRECTORY,
+                authorized=login.public,
+                statements=statements,
+            )
+
+        _send(ctx, node, message, Deadline.after(timeout), halt)
+
+    each_until(one, nodes, ctx.progress.halt)
+
+
+def _send(
+    ctx: Context,
+    node: Node,
+    message: Callable[[], bytes],
+    deadline: Deadline,
+    halt: Callable[[], None],
+) -> None:
+    """Send ``message`` to a node; retry while its cluster has no primary component.
+
+    The guest's program retries by itself for ten seconds; on a busy host a cluster may take
+    longer. All items may be repeated. Raises NotReady or CommandFailed.
+    """
+    refused: CommandFailed | None = None
+    channel = ctx.hypervisor.channel(node.guest)
+    for _ in attempts(deadline, first=_AGAIN):
+        halt()
+        if refused is not None and deadline.passed:
+            break  # no time for an answer is left, and that would hide the reason
+        try:
+            channel.personalise(message(), timeout=deadline.left, halt=halt)
+        except CommandFailed as error:
+            if not _PASSES.search(error.stderr):
+                raise
+            refused = error
+        else:
+            return
+    if refused is not None:
+        raise refused
+
+
+def renew(
+    ctx: Context,
+    nodes: Sequence[Node],
+    blueprint: Blueprint,
+    engine: Engine,
+    *,
+    timeout: float,
+) -> None:
+    """Give ``nodes``, which were started again, new keys and certificates.
+
+    ``timeout``: seconds that it may take. Raises NotReady or CommandFailed.
+    """
+    if not nodes:
+        return
+    login, own = prepare(ctx, nodes[0].owner, nodes)
+
+    def one(node: Node, halt: Callable[[], None]) -> None:
+        message = identity.renewal(
+            own[node.name],
+            engine=(engine.uid, engine.gid),
+            tls_directory=_TLS_DIRECTORY,
+            authorized=login.public,
+            statement=blueprint.renew(engine),
+        )
+        _send(ctx, node, lambda: message, Deadline.after(timeout), halt)
+
+    each_until(one, nodes, ctx.progress.halt)
+
+
+def _names(node: Node) -> list[str]:
+    """All under which the server of a node is reached, by others and by its peers."""
+    names = ["localhost", LOOPBACK, "::1", node.name, network.inner_address(node.index)]
+    if node.address != EVERYWHERE:
+        names.append(node.address)
+    return [*names, *dict.fromkeys(name for name in (node.host, node.own) if name)]
+
+
+def set_clocks(ctx: Context, nodes: Sequence[Node], *, timeout: float = _SECONDS) -> None:
+    """Give every node the time as it is now; raises NotReady or CommandFailed.
+
+    ``timeout``: seconds that it may take.
+    """
+
+    def one(node: Node, halt: Callable[[], None]) -> None:
+        line = identity.item("clock", f"{time.time():.6f}").encode() + b"\n"
+        ctx.hypervisor.channel(node.guest).personalise(line, timeout=timeout, halt=halt)
+
+    each_until(one, nodes, ctx.progress.halt)
+
+
+def wrong_clocks(ctx: Context, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes whose clocks are more than ``DRIFT`` seconds off.
+
+    A node that does not report its time is skipped.
+    """
+
+    def off(node: Node) -> bool:
+        try:
+            now = ctx.hypervisor.channel(node.guest).clock(timeout=5.0)
+        except (NotReady, NotFound):
+            return False
+        return abs(now - time.time()) > DRIFT
+
+    return [node for node, is_off in zip(nodes, each(off, nodes), strict=True) if is_off]
+
+
+def correct_clocks(ctx: Context, nodes: Sequence[Node]) -> None:
+    """Correct the clocks of nodes that are wrong, and report it.
+
+    Guests run no NTP client, and their clocks stop while the host is suspended or they are
+    paused. Raises as ``set_clocks`` does.
+    """
+    if wrong := wrong_clocks(ctx, nodes):
+        names = ", ".join(node.name for node in wrong)
+        ctx.progress.note("clock", f"the clock of {names} was wrong and has been corrected")
+        set_clocks(ctx, wrong)
+
+
+def rehearse(ctx: Context, nodes: Sequence[Node], *, timeout: float) -> None:
+    """Let the program run once without effect, so that it is connected in the template's RAM.
+
+    ``timeout``: seconds that it may take. Raises NotReady or CommandFailed.
+    """
+
+    def one(node: Node, halt: Callable[[], None]) -> None:
+        line = identity.item("sql", "DO 1").encode() + b"\n"
+        ctx.hypervisor.channel(node.guest).personalise(line, timeout=timeout, halt=halt)
+
+    each_until(one, nodes, ctx.progress.halt)
+
+
+def _write(path: Path, content: bytes) -> None:
+    new = path.with_name(f"{path.name}.new")
+    with writing(path):
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+        new.replace(path)

@@ -1,0 +1,149 @@
+"""Ports of this host: asked for, reserved in the record, so that no two labs get the same."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from lab.errors import HostUnfit
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.nodes import personalise
+from lab.lifecycle.nodes.nodes import Node, plan, plan_own
+from lab.names import LOOPBACK, GuestName, Owner, is_loopback
+
+TRIES = 3
+"""How often to start with other ports when some were taken since they were found free."""
+
+
+def check_published(address: str) -> None:
+    """Raise HostUnfit unless ``address`` is one of this host's."""
+    if not is_loopback(address) and not _tcp_free(address, 0):
+        raise HostUnfit(
+            f"SQL ports are to be published at {address}, which is no address of this host",
+            hint="set publish (LAB_PUBLISH) to one that it has, or to 0.0.0.0 for all of them",
+        )
+
+
+def reserve_ports(ctx: Context, owner: Owner, count: int, address: str = LOOPBACK) -> list[int]:
+    """``count`` TCP ports that nobody uses, on the loopback and at ``address``.
+
+    Raises HostUnfit.
+    """
+    check_published(address)
+    first, last = ctx.settings.port_range
+    addresses, led = dict.fromkeys((LOOPBACK, address)), _led(ctx, address)
+    leads = _leads(ctx, address)
+
+    def free(port: int) -> bool:
+        return port not in led and all(_tcp_free(one, port, led=leads) for one in addresses)
+
+    return ctx.store.resources.reserve_ports(owner, count, first, last, free)
+
+
+def move_taken(ctx: Context, nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """``nodes`` with other ports, in the record too, where another program has theirs by now.
+
+    None of ``nodes`` runs; their lab's lock is held. Raises HostUnfit.
+    """
+    for address in {node.address for node in nodes if not node.own or node.redirect}:
+        check_published(address)
+    taken = list(_taken(ctx, nodes))
+    if not taken:
+        return tuple(nodes)
+    owner, published = nodes[0].owner, nodes[0].address
+    with ctx.store.transaction():
+        new = dict(zip(taken, reserve_ports(ctx, owner, len(taken), published), strict=True))
+        moved = tuple(_moved(node, new) for node in nodes)
+        for node in moved:
+            ports = {"sql_port": node.sql_port, "ssh_port": node.ssh_port}
+            ctx.store.nodes.update(owner.name, node.name, **ports, extra=node.extra)
+        for port in taken:
+            ctx.store.resources.gone(owner, "port", str(port))
+    personalise.move_hosts(ctx, owner, new)
+    changes = ", ".join(f"{old} is {now} now" for old, now in new.items())
+    ctx.progress.note("ports", f"other programs use ports of {owner.name}: {changes}")
+    return moved
+
+
+def _moved(node: Node, new: Mapping[int, int]) -> Node:
+    if node.own:
+        return replace(node, redirect=new.get(node.redirect, node.redirect))
+    return replace(
+        node,
+        sql_port=new.get(node.sql_port, node.sql_port),
+        ssh_port=new.get(node.ssh_port, node.ssh_port),
+    )
+
+
+def allot(
+    ctx: Context, owner: Owner, roles: Sequence[str], address: str, host: str
+) -> tuple[tuple[Node, ...], int]:
+    """The nodes of a lab with what leads to them, and its segment; all of it reserved.
+
+    ``address``, ``host``: where ports are published, and what others are told. Raises HostUnfit.
+    """
+    if ctx.hypervisor.capabilities().forwards:
+        ports = reserve_ports(ctx, owner, 2 * len(roles), address)
+        segment = reserve_segment(ctx, owner)
+        return tuple(plan(owner, roles, ports, address=address, host=host)), segment
+    nodes: list[Node] = plan_own(owner, roles, segment := reserve_segment(ctx, owner))
+    if is_loopback(address):
+        return tuple(nodes), segment
+    if not ctx.hypervisor.capabilities().redirects:
+        raise HostUnfit(
+            f"SQL cannot be published at {address}: guests have addresses of their own here, and"
+            " no ports lead to them",
+            hint="set publish (LAB_PUBLISH) to 127.0.0.1, and let the host's firewall redirect",
+        )
+    ports = reserve_ports(ctx, owner, len(roles), address)
+    return tuple(
+        replace(node, address=address, host=host, redirect=port)
+        for node, port in zip(nodes, ports, strict=True)
+    ), segment
+
+
+def _taken(ctx: Context, nodes: Sequence[Node]) -> Iterator[int]:
+    """The ports of ``nodes`` that others have by now."""
+    for node in nodes:
+        if node.redirect:
+            if _led(ctx, node.address).get(node.redirect, node.guest) != node.guest or not (
+                _tcp_free(node.address, node.redirect, led=True)
+            ):
+                yield node.redirect
+        elif not node.own:
+            for port, address in ((node.sql_port, node.address), (node.ssh_port, LOOPBACK)):
+                if port and not _tcp_free(address, port):
+                    yield port
+
+
+def _led(ctx: Context, address: str) -> dict[int, GuestName]:
+    """The ports that are led to guests, where some at ``address`` would be."""
+    return ctx.hypervisor.redirected() if _leads(ctx, address) else {}
+
+
+def _leads(ctx: Context, address: str) -> bool:
+    """Whether ports at ``address`` would be led to guests, and no program has them."""
+    return not is_loopback(address) and ctx.hypervisor.capabilities().redirects
+
+
+def reserve_segment(ctx: Context, owner: Owner) -> int:
+    """A number for a private segment that nobody uses; raises HostUnfit."""
+    first, last = ctx.settings.port_range
+    return ctx.store.resources.reserve_ports(
+        owner, 1, first, last, ctx.hypervisor.segment_free, kind="segment"
+    )[0]
+
+
+def _tcp_free(address: str, port: int, *, led: bool = False) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        if not led:
+            # As QEMU will: a port whose last connection is still closing is free. Where ports are
+            # led on, none closes here, and the host may be a FreeBSD: there this would allow us a
+            # port that another listens at.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,24 @@
+"""Whether this host can do what was asked for, before anything is made."""
+
+from __future__ import annotations
+
+from lab import host
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.nodes.ports import check_published
+from lab.names import is_loopback
+from lab.spec import LabSpec
+
+
+def preflight(ctx: Context, spec: LabSpec) -> None:
+    """Raise HostUnfit unless this host can take the lab; nothing is made before this passes."""
+    check_published(ctx.settings.publish)
+    host.check_cpus(spec)
+    host.check_memory(spec.nodes, spec.size.memory, host.memory(), ctx.settings.memory_floor)
+    space = ctx.storage.space()
+    needed = spec.nodes * spec.size.disk
+    host.check_space(space.free, ctx.settings.space_floor, ctx.home.root, needed=needed)
+    capabilities = ctx.hypervisor.capabilities()
+    if capabilities.name == "libvirt":
+        host.check_aio(spec.nodes, host.aio_left())
+    if capabilities.redirects and not is_loopback(ctx.settings.publish):
+        ctx.hypervisor.redirected()

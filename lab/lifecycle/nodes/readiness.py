@@ -1,0 +1,193 @@
+"""Ready means usable: what must hold before a lab is handed out, and the wait for it."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lab.blueprints import Blueprint
+from lab.errors import CommandFailed, LabError, NotFound, NotReady
+from lab.hypervisor import Hypervisor
+from lab.lifecycle.core.context import Context, Sql
+from lab.lifecycle.core.parallel import each
+from lab.lifecycle.core.views import NodeState, Requirement
+from lab.lifecycle.nodes.nodes import Node
+from lab.wait import Deadline, attempts
+
+if TYPE_CHECKING:
+    from lab.lifecycle.core.sql import Account
+
+Ask = Callable[[Node], Mapping[str, str]]
+"""Puts the blueprint's question to a node; raises LabError while there is no answer."""
+
+THROUGH_PORT = "SQL answers through its port"
+WAIT_LONGER = "`--timeout` waits longer"
+FROM_INSIDE = "SQL answers inside"
+
+_PATIENCE = 5.0
+_INSIDE = 3
+"""Seconds that a question waits in a guest for a server that is starting: less work for a guest
+that is busy with just that than to be asked again and again."""
+_VALUE = 1024
+"""Characters that are kept of a status variable: what it is goes into messages."""
+_LOG = (
+    "/usr/bin/journalctl", "--no-pager", "-b", "-o", "cat", "-n", "500",
+    "-u", "mariadb.service", "-u", "mysql.service",
+)  # fmt: skip
+_ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])")
+"""What terminals are told: control sequences (ECMA-48) and titles."""
+
+
+def through_port(
+    blueprint: Blueprint, account: Account, sql: Sql, *, patience: float = _PATIENCE
+) -> Ask:
+    """Ask as a user would: with the lab's account, through the published port.
+
+    ``patience``: seconds that a node has to answer.
+    """
+
+    def answer(node: Node) -> Mapping[str, str]:
+        there = account_at(account, node.own)
+        rows = sql(there, node.sql_port, blueprint.question(), timeout=patience)
+        if len(rows.columns) != 2:
+            raise NotReady(f"{node.name} sent an invalid answer: {len(rows.columns)} columns")
+        return {str(name): str(value)[:_VALUE] for name, value in rows.rows}
+
+    return answer
+
+
+def account_at(account: Account, own: str) -> Account:
+    """``account`` for a node that may have an address of its own (``own``)."""
+    return replace(account, host=own) if own else account
+
+
+def through_agent(blueprint: Blueprint, hypervisor: Hypervisor) -> Ask:
+    """Ask from inside, where nothing is published yet."""
+
+    def answer(node: Node) -> Mapping[str, str]:
+        channel = hypervisor.channel(node.guest)
+        if not channel.ping(0.0):
+            raise NotReady(f"the guest agent of {node.name} does not answer")
+        question = blueprint.question().encode() + b"\n"
+        said = channel.run(["/usr/lib/lab/sql", str(_INSIDE)], stdin=question, timeout=30.0)
+        lines = said.decode(errors="replace")
+        pairs = (line.split("\t", 1) for line in lines.splitlines() if "\t" in line)
+        return {pair[0]: pair[1] for pair in pairs}
+
+    return answer
+
+
+def until_ready(
+    ctx: Context,
+    nodes: Sequence[Node],
+    blueprint: Blueprint,
+    answer: Ask,
+    deadline: Deadline,
+    *,
+    pause: float,
+    way: str = THROUGH_PORT,
+) -> None:
+    """Return once all requirements of all nodes are met.
+
+    ``pause``: the shortest time between two looks at a node, in seconds; ``way``: what it
+    means that there is an answer. Raises NotReady, naming node, requirement and the log lines
+    that may tell why, when the deadline passes or, at once, when a guest ends.
+    """
+    missing = first_missing(ctx, nodes, blueprint, answer, deadline, pause=pause, way=way)
+    if missing is not None:
+        raise not_ready(ctx, nodes, missing)
+
+
+def first_missing(
+    ctx: Context,
+    nodes: Sequence[Node],
+    blueprint: Blueprint,
+    answer: Ask,
+    deadline: Deadline,
+    *,
+    pause: float,
+    way: str = THROUGH_PORT,
+) -> Requirement | None:
+    """The first requirement that is not met when ``deadline`` passes; None once all are.
+
+    As ``until_ready`` otherwise.
+    """
+    over = threading.Event()
+
+    def one(node: Node) -> Requirement | None:
+        missing: Requirement | None = None
+        for number in attempts(deadline, first=pause, most=max(0.25, pause)):
+            if over.is_set():
+                break
+            ctx.progress.halt()
+            if number % 8 == 7 and node.guest not in ctx.hypervisor.guests():
+                raise NotReady(
+                    f"{node.name} ended while it was waited for",
+                    details=tail(ctx.home.console_log(node.guest)),
+                )
+            found = ask_node(node, len(nodes), blueprint, answer, way)
+            missing = next((r for r, _ in found if not r.met), None)
+            if missing is None:
+                return None
+        return missing
+
+    return next((found for found in each(one, nodes, over=over.set) if found is not None), None)
+
+
+def not_ready(ctx: Context, nodes: Sequence[Node], missing: Requirement) -> NotReady:
+    """What to raise when a node of ``nodes`` did not meet ``missing`` in time."""
+    (node,) = (node for node in nodes if node.name == missing.node)
+    return NotReady(
+        f"{node.name} is not ready: required: {missing.what}; found: {missing.found}",
+        details=_errors(ctx, node) or tail(ctx.home.console_log(node.guest)),
+        hint=WAIT_LONGER,
+    )
+
+
+def _errors(ctx: Context, node: Node) -> list[str]:
+    """The last errors that the server of a node logged, if the node can be asked."""
+    with suppress(LabError):
+        channel = ctx.hypervisor.channel(node.guest)
+        if channel.ping(1.0):
+            log = channel.run(_LOG, timeout=_PATIENCE).decode(errors="replace")
+            return [line for line in log.splitlines() if "[ERROR]" in line][-5:]
+    return []
+
+
+def tail(log: Path, lines: int = 5) -> list[str]:
+    """The last lines of a console log, without control characters; empty if unreadable."""
+    try:
+        text = log.read_bytes()[-8192:].decode(errors="replace")
+    except OSError:
+        return []
+    text = _ESCAPES.sub("", text)
+    clean = "".join(c for c in text if c.isprintable() or c == "\n")
+    return [line for line in clean.splitlines() if line.strip()][-lines:]
+
+
+def ask_node(
+    node: Node, nodes: int, blueprint: Blueprint, answer: Ask, way: str
+) -> list[tuple[Requirement, NodeState]]:
+    """Every requirement of ``node`` in a lab of ``nodes``, each with the node's state if unmet.
+
+    ``way``: the text of the requirement that SQL answers.
+    """
+    try:
+        found = answer(node)
+    except (CommandFailed, NotReady, NotFound) as error:
+        first = Requirement(node.name, "SQL", way, met=False, found=_reason(error))
+        checks = blueprint.checks({}, nodes)
+        rest = [(Requirement(node.name, c.name, c.what, met=None), c.unmet) for c in checks]
+        return [(first, "unreachable"), *rest]
+    checks = blueprint.checks(found, nodes)
+    met = [(Requirement(node.name, c.name, c.what, c.met, c.found), c.unmet) for c in checks]
+    return [(Requirement(node.name, "SQL", way, met=True), "unreachable"), *met]
+
+
+def _reason(error: LabError) -> str:
+    return error.details[-1] if error.details else error.what

@@ -1,0 +1,173 @@
+"""A lab's name: taken once, by who comes first; or the lab that has it already."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+from lab.blueprints import Blueprint
+from lab.errors import Busy, Conflict, NotFound, NotReady
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.release import forget
+from lab.lifecycle.core.views import LabView
+from lab.lifecycle.images.image import named
+from lab.lifecycle.nodes import configuration
+from lab.lifecycle.nodes.inspect import lab as look_at
+from lab.lifecycle.power import start
+from lab.locks.named import held, lock
+from lab.names import Owner, lab_of
+from lab.spec import LabSpec
+from lab.state.records import LabRecord
+from lab.wait import Deadline
+
+_MADE = ("ready", "stopped", "failed")
+_TRIES = 20
+"""How often another takes the free name that we found before we give up."""
+
+
+@contextmanager
+def claimed(ctx: Context, spec: LabSpec, plan: Blueprint) -> Iterator[Owner]:
+    """Take a name, in the record and by its lock, for the block.
+
+    Raises Conflict if it is taken: by a lab, by a command that works on it (Busy), or by guests
+    or files that no record of ours tells of.
+    """
+    refused: set[str] = set()  # another may hold a name's lock long before it records it
+    with ExitStack() as stack:
+        for left in reversed(range(_TRIES)):
+            name = spec.name or ctx.store.free_name(spec.blueprint, _traces(ctx) | refused)
+            owner = Owner("lab", name)
+            try:
+                stack.enter_context(lock(ctx.home, "lab", name, wait=False))
+                _clear_remains(ctx, owner)
+                if spec.name and not ctx.store.labs.find(name) and name in _traces(ctx):
+                    raise _taken(ctx, name)
+                _record(ctx, name, spec, plan)
+                break
+            except Conflict:
+                stack.pop_all().close()
+                refused.add(name)
+                if spec.name or not left:
+                    raise
+        yield owner
+
+
+def pin(ctx: Context, spec: LabSpec) -> LabSpec:
+    """``spec`` with the name that ``exist_ok`` means where it has none.
+
+    That is the blueprint's, or if another home has that, the first of ours that fits.
+    """
+    plain = spec.blueprint
+    if spec.name or ctx.store.labs.find(plain) is not None or plain not in _traces(ctx):
+        return replace(spec, name=spec.name or plain)
+    wanted, numbered = _asked(ctx, spec), f"{plain}-"
+    labs = (record for record in ctx.store.labs.all() if record.name.startswith(numbered))
+    fits = (r.name for r in labs if not configuration.differs(configuration.of_record(r), wanted))
+    return replace(spec, name=next(fits, ""))
+
+
+def existing(ctx: Context, spec: LabSpec, timeout: float) -> LabView | None:
+    """The lab that has the name already, once it is ready; None if there is none.
+
+    One that another command is making or starting is waited for. Raises Conflict if it is not
+    what ``spec`` asks for, NotReady if that takes more than ``timeout`` seconds.
+    """
+    name = spec.name
+    if not name:
+        return None
+    deadline = Deadline.after(timeout)
+    while True:
+        record = ctx.store.labs.find(name)
+        if record is not None and record.state in _MADE:
+            configuration.check(name, configuration.of_record(record), _asked(ctx, spec))
+            try:
+                found = look_at(ctx, name)
+                return found if found.state == "ready" else start(ctx, name, timeout=timeout)
+            except (Busy, NotFound):
+                pass
+        elif not held(ctx.home, "lab", name):
+            return None
+        _until_free(ctx, name, deadline)
+
+
+def _asked(ctx: Context, spec: LabSpec) -> configuration.Configuration:
+    profile = ctx.settings.profile_of(spec.profile).name
+    return configuration.asked(
+        spec, profile=profile, image=spec.image and named(ctx, spec.image).key
+    )
+
+
+def _until_free(ctx: Context, name: str, deadline: Deadline) -> None:
+    """Wait until nobody works on the lab; raises NotReady."""
+
+    def tell(pid: int | None) -> None:
+        ctx.progress.note("wait", f"waiting for process {pid or '?'}, which works on {name}")
+
+    try:
+        with lock(ctx.home, "lab", name, deadline=deadline, on_wait=tell):
+            pass
+    except Busy as error:
+        raise NotReady(
+            f"timed out: lab {name} is locked by another process",
+            details=[str(error)],
+            hint="`--timeout` waits longer",
+        ) from None
+
+
+def _traces(ctx: Context) -> set[str]:
+    """The labs that guests or files tell of, recorded or not, those of other homes too."""
+    names = {lab_of(guest) for guest in ctx.hypervisor.names()}
+    names |= {path.name for path in ctx.home.labs.iterdir()}
+    return {name for name in names if name}
+
+
+def _taken(ctx: Context, name: str) -> Conflict:
+    ours = any(lab_of(guest) == name for guest in ctx.hypervisor.guests())
+    if ours or ctx.home.lab(name).exists():
+        return Conflict(
+            f"a lab {name} exists that is not recorded",
+            hint=f"`lab down {name}` removes it",
+        )
+    return Conflict(
+        f"the name {name} is taken: guests of a lab of that name exist that are not ours",
+        hint="choose another --name; `virsh list` shows them, another LAB_HOME owns them",
+    )
+
+
+def _clear_remains(ctx: Context, owner: Owner) -> None:
+    """Remove what a killed command left of a lab; we hold its lock, so nobody works on it."""
+    record = ctx.store.labs.find(owner.name)
+    dead = record is not None and record.state in ("creating", "removing")
+    if dead or (record is None and ctx.store.resources.of(owner)):
+        ctx.progress.note("undo", f"removing what a killed command left of {owner.name}")
+        forget(ctx, owner)
+
+
+def _record(ctx: Context, name: str, spec: LabSpec, plan: Blueprint) -> None:
+    now = time.time()
+    ctx.store.labs.add(
+        LabRecord(
+            name=name,
+            blueprint=plan.name,
+            engine="",
+            engine_version="",
+            image="",
+            node_count=spec.nodes,
+            memory=spec.size.memory,
+            cpus=spec.size.cpus,
+            disk=spec.size.disk,
+            snapshots=str(spec.snapshots),
+            profile=ctx.settings.profile_of(spec.profile).name,
+            state="creating",
+            password="",
+            user="",
+            owner=ctx.settings.owner,
+            created_at=now,
+            expires_at=None if spec.ttl is None else now + spec.ttl,
+            address=ctx.settings.publish,
+            host=ctx.settings.published_as,
+            **vars(ctx.origin),
+        )
+    )

@@ -1,0 +1,1 @@
+"""What only the service needs: pools, activity, tokens."""

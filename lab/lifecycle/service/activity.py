@@ -1,0 +1,107 @@
+"""Whether anybody uses a lab's databases, by what its servers count.
+
+The statements that only look (ours, and those of `lab status`) are not counted as use: a server's
+``Com_*`` counters tell statements apart by kind. What runs for long is counted once, when it
+begins; so the list of processes is looked at as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lab.errors import NotReady
+from lab.hypervisor import Guest
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.parallel import each
+from lab.lifecycle.core.views import Rows
+from lab.lifecycle.nodes.connection import account_of
+from lab.lifecycle.nodes.inspect import nodes_of
+from lab.lifecycle.nodes.nodes import Node
+from lab.lifecycle.nodes.readiness import account_at
+from lab.names import GuestName
+from lab.wait import Deadline
+
+_COUNTERS = "SHOW GLOBAL STATUS LIKE 'Com%'"
+_PROCESSES = "SHOW PROCESSLIST"
+_OURS = frozenset(
+    {"Com_show_status", "Com_show_processlist", "Com_set_option", "Com_admin_commands"}
+)
+"""What asking, and logging in to ask, adds to."""
+_SERVER = ("system user", "event_scheduler")
+_SHORTEST = 0.001
+_LONG = 1
+"""Seconds from which a statement runs for long: those that end sooner are told by the counters.
+
+A connection is seen for some moments after its client closed it, ours of a moment ago as well:
+as Quit, Killed, Busy, or still with its question.
+"""
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What a lab's servers have been asked so far, for comparison; ``busy``: something runs."""
+
+    counters: str
+    busy: bool
+
+
+def activity(
+    ctx: Context,
+    name: str,
+    *,
+    patience: float,
+    guests: Mapping[GuestName, Guest] | None = None,
+) -> Activity:
+    """Ask every node of a lab, all at the same time; ``patience``: seconds for all of it.
+
+    ``guests``: those that exist now, if that is known. Raises NotFound, and NotReady or
+    CommandFailed if a node does not run, or does not answer.
+    """
+    account = account_of(ctx, ctx.store.labs.get(name))
+    there = ctx.hypervisor.guests() if guests is None else guests
+    deadline = Deadline.after(patience)
+
+    def one(node: Node) -> tuple[str, bool]:
+        if node.guest not in there:
+            raise NotReady(f"{node.name} of {name} does not run")
+        asked = account_at(account, node.own)
+        counters, processes = (
+            ctx.sql(asked, node.sql_port, question, timeout=max(deadline.left, _SHORTEST))
+            for question in (_COUNTERS, _PROCESSES)
+        )
+        try:
+            return f"{node.name}:{_count(counters)}", _busy(processes)
+        except (ValueError, KeyError) as error:
+            raise NotReady(
+                f"{node.name} of {name} sent an invalid answer", details=[str(error)[:200]]
+            ) from None
+
+    found = each(one, nodes_of(ctx, name))
+    if not found:
+        raise NotReady(f"the lab {name} has no nodes yet")
+    return Activity(" ".join(counted for counted, _ in found), any(busy for _, busy in found))
+
+
+def _count(rows: Rows) -> int:
+    """How many statements were counted; raises ValueError for what is no count."""
+    return sum(
+        int(str(value))
+        for name, value in rows.rows
+        if str(name).startswith("Com_") and str(name) not in _OURS
+    )
+
+
+def _busy(rows: Rows) -> bool:
+    """Whether a statement runs for long that is not our own question.
+
+    Raises ValueError or KeyError for what is no list of processes.
+    """
+    found = [dict(zip(rows.columns, row, strict=True)) for row in rows.rows]
+    return any(
+        one["Info"] is not None
+        and str(one["Info"]) not in (_COUNTERS, _PROCESSES)
+        and one["User"] not in _SERVER
+        and int(str(one["Time"] or 0)) >= _LONG
+        for one in found
+    )

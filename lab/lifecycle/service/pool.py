@@ -1,0 +1,183 @@
+"""The warm pool: labs that are ready before anybody asks for them.
+
+A member is a whole lab whose record names its pool; it belongs to nobody. It is known by its name
+from its making on, as guests, volumes and files are named after that; so who claims one gets the
+name too. Its password was told to nobody, and stays.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lab.blueprints import blueprint
+from lab.config.settings import Settings
+from lab.errors import Conflict, NotReady
+from lab.hypervisor import Guest
+from lab.lifecycle.captures import template
+from lab.lifecycle.core.context import Context, Origin
+from lab.lifecycle.core.release import forget
+from lab.lifecycle.images import image as images
+from lab.lifecycle.images.engine import key_for, recipe_of, required
+from lab.lifecycle.nodes import configuration
+from lab.lifecycle.nodes.inspect import nodes_of
+from lab.lifecycle.nodes.observe import observe
+from lab.locks.named import lock
+from lab.names import GuestName, Owner
+from lab.spec import LabSpec
+from lab.state.records import LabRecord
+from lab.state.store import Store
+
+_PATIENCE = 1.0
+"""Seconds that a node has to answer before its lab is given away."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What a member must be made of: the keys of its image and, of its template, the first part."""
+
+    image: str
+    template: str
+
+
+def new_name(blueprint: str) -> str:
+    """A name that nobody would ask for: the blueprint's own is for those who do not ask."""
+    return f"{blueprint}-{secrets.token_hex(3)}"
+
+
+def check(settings: Settings, spec: LabSpec) -> None:
+    """Raise InvalidSpec if there can be no lab as ``spec``: its blueprint, profile or engine."""
+    plan = blueprint(spec.blueprint)
+    settings.profile_of(spec.profile)
+    if spec.engine:
+        required(plan, spec.engine)
+
+
+def serves(settings: Settings, kept: LabSpec, asked: LabSpec) -> bool:
+    """Whether a lab as ``kept`` is what ``asked`` asks for; raises InvalidSpec.
+
+    A lab with a name of its choice, or of an image of its choice, is not in a pool.
+    """
+    chosen = asked.name and not asked.any_name
+    if chosen or asked.image or kept.blueprint != asked.blueprint:
+        return False
+    one, other = (
+        configuration.asked(s, profile=settings.profile_of(s.profile).name, recipe=_recipe(s))
+        for s in (kept, asked)
+    )
+    return not configuration.differs(one, other, exact=True)
+
+
+def keys(ctx: Context, spec: LabSpec) -> Keys:
+    """What a lab as ``spec`` is made of now; raises NotFound if the image is not there."""
+    plan = blueprint(spec.blueprint)
+    image = images.find(ctx, key_for(ctx, plan, spec))
+    return Keys(image.key, template.key_of(ctx, image, plan, spec))
+
+
+def fits(settings: Settings, record: LabRecord, spec: LabSpec, wanted: Keys) -> bool:
+    """Whether a member is what a lab as ``spec``, made now, would be."""
+    profile = settings.profile_of(spec.profile).name
+    there = replace(configuration.of_record(record), recipe="", pool="")
+    asked = configuration.asked(replace(spec, engine=""), profile=profile, image=wanted.image)
+    return (
+        not configuration.differs(there, asked, exact=True)
+        and (record.address, record.host) == (settings.publish, settings.published_as)
+        and template.is_for(record.template or "", wanted.template)
+    )
+
+
+def runs(ctx: Context, name: str, guests: dict[GuestName, Guest]) -> bool:
+    """Whether all guests of a lab run, by what the hypervisor said."""
+    found = [guests.get(GuestName(node.guest)) for node in ctx.store.nodes.of(name)]
+    return bool(found) and all(guest and guest.state == "running" for guest in found)
+
+
+def claim(
+    ctx: Context,
+    name: str,
+    pool: str,
+    fields: dict[str, Any],
+    also: Callable[[Store], None],
+) -> None:
+    """Give a member of ``pool`` to who wants it: its record gets ``fields``, all or nothing.
+
+    ``also`` is called in the same transaction, and may raise. Raises Conflict if it is no member
+    any more or somebody works on it, NotReady if not every node can be used at once.
+    """
+    with lock(ctx.home, "lab", name, wait=False):
+        _check(ctx, name)
+        with ctx.store.transaction():
+            record = ctx.store.labs.find(name)
+            if record is None or record.pool != pool or record.state != "ready":
+                raise Conflict(f"the lab {name} is not in the pool {pool} any more")
+            ctx.store.labs.update(name, pool="", **fields)
+            also(ctx.store)
+
+
+def given_to(
+    origin: Origin, owner: str, ttl: float, snapshots: str, since: float
+) -> dict[str, Any]:
+    """What the record of a lab says that was claimed now, having been asked for at ``since``."""
+    now = time.time()
+    return {
+        "project": origin.project,
+        "job": origin.job,
+        "protected": origin.protected,
+        "heartbeat": origin.heartbeat,
+        "idle": origin.idle,
+        "owner": owner,
+        "snapshots": snapshots,
+        "created_at": now,
+        "expires_at": now + ttl,
+        "ready_seconds": now - since,
+    }
+
+
+def drop(ctx: Context, name: str) -> bool:
+    """Remove a member; False if it was claimed meanwhile. Raises Conflict if somebody works on it.
+
+    From the first moment on nobody can claim it; what a killed process leaves, ``gc`` removes.
+    """
+    with lock(ctx.home, "lab", name, wait=False):
+        with ctx.store.transaction():
+            record = ctx.store.labs.find(name)
+            if record is None or not record.pool:
+                return False
+            ctx.store.labs.update(name, state="removing")
+        forget(ctx, Owner("lab", name))
+        return True
+
+
+def members(ctx: Context) -> list[LabRecord]:
+    """All labs of pools, also those that are being made, the oldest first."""
+    found = [record for record in ctx.store.labs.all() if record.pool]
+    return sorted(found, key=lambda record: record.created_at)
+
+
+def ready(records: Collection[LabRecord], pool: str) -> list[LabRecord]:
+    """The members of ``pool`` that are ready."""
+    return [record for record in records if (record.pool, record.state) == (pool, "ready")]
+
+
+def _check(ctx: Context, name: str) -> None:
+    """Raise NotReady unless each node answers now, as it must before a lab is handed out."""
+    guests = ctx.hypervisor.guests()
+    if not runs(ctx, name, guests):
+        raise NotReady(f"not all guests of {name} run")
+    record = ctx.store.labs.get(name)
+    observed = observe(ctx, [(record, nodes_of(ctx, name))], guests, within=_PATIENCE)
+    missing = [one for seen in observed.values() for one in seen.requirements if not one.met]
+    if missing:
+        raise NotReady(f"{missing[0].node} of {name} is not ready: {missing[0].found}")
+
+
+def _recipe(spec: LabSpec) -> str:
+    """The recipe of the image that a lab has; empty if that depends on what can be had."""
+    if spec.engine:
+        return recipe_of(spec.engine)
+    engines = blueprint(spec.blueprint).engines
+    return engines[0] if len(engines) == 1 else ""

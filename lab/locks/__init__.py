@@ -1,0 +1,1 @@
+"""Locks of the kernel: on files, by name, in a queue."""

@@ -1,0 +1,187 @@
+"""Labs that nobody uses: their leases end, and only theirs."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.lifecycle.core.sql import Account
+from lab.lifecycle.core.views import Rows
+from lab.lifecycle.nodes.inspect import status
+from lab.lifecycle.service.activity import _busy, activity
+from lab.spec import parse_time
+from lab.state.records import LabRecord
+from tests.support.serve_world import BODY, Site, site
+
+
+# The tests with services of their own come first: a process has one at a time.
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with site(tmp_path_factory.mktemp("idle")) as found:
+        yield found
+
+
+def record(here: Site, name: str) -> LabRecord:
+    return here.service.store.labs.get(name)
+
+
+def ask(here: Site, name: str, statement: str, node: int = 0) -> None:
+    """What a user of the lab does."""
+    with here.service.contexts.use() as ctx:
+        found = ctx.store.lab_with_nodes(name)
+        account = Account(found.lab.user, found.lab.password)
+        ctx.sql(account, found.nodes[node].sql_port, statement, timeout=5.0)
+
+
+def age(here: Site, name: str, seconds: float) -> None:
+    """Let it be so long since the lab was seen used."""
+    here.service.store.labs.update(name, active_at=time.time() - seconds)
+
+
+def test_a_lab_is_as_idle_after_a_restart(tmp_path: Path) -> None:
+    """Protects from services that are restarted often: what was counted is kept."""
+    root = tmp_path
+    with site(root) as before:
+        before.make("rests", idle=60)
+        before.service.idle.look()
+        age(before, "rests", 61)
+    with site(root) as after:
+        after.service.idle.look()
+        after.until_gone("rests")
+
+
+def test_the_webhook_is_told_before(tmp_path: Path) -> None:
+    """Protects those who would have gone on: they are told once, while there is time."""
+    heard: list[dict[str, object]] = []
+    start = time.time()
+
+    class Ear(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ear)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef")
+    url = f"http://127.0.0.1:{server.server_address[1]}/"
+    try:
+        with site(tmp_path / "home", webhook=url, webhook_secret=str(secret)) as here:
+            here.make("told", idle=600)
+            for ago in (0, 250, 310, 310):  # told after half of it at the earliest
+                here.service.idle.look()
+                if ago:
+                    here.service.store.labs.update("told", active_at=start - ago)
+            here.service.idle.look()
+            end = time.monotonic() + 10
+            while not (said := [one for one in heard if one["event"] == "expiring"]):
+                assert time.monotonic() < end
+                time.sleep(0.02)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert [(one["lab"], one["why"]) for one in said] == [("told", "idle")]
+    assert parse_time(str(said[0]["expires_at"])) == pytest.approx(start - 310 + 600, abs=1e-6)
+
+
+def test_an_idle_lab_ends_and_a_used_one_does_not(here: Site) -> None:
+    """Protects the host from labs that were forgotten, and labs from being taken for such."""
+    here.make("plain")
+    for name in ("unused", "used"):
+        here.make(name, idle=60)
+    watch = here.service.idle
+    watch.look()  # the first look only remembers
+    for name in ("unused", "used"):
+        assert time.time() - (record(here, name).active_at or 0) < 5
+        age(here, name, 61)
+    ask(here, "used", "SELECT 1", node=1)
+    watch.look()
+    here.until_gone("unused")
+    expired = here.ask("GET", "/v1/jobs?kind=expire").json()["items"]
+    assert [(job["lab"], job["state"]) for job in expired] == [("unused", "succeeded")]
+    assert record(here, "used").expires_at == pytest.approx(time.time() + 3600, abs=30)
+    assert record(here, "plain").active_at is None  # nobody asks those that may be idle
+
+
+def test_our_own_questions_are_no_use(here: Site) -> None:
+    """Protects from labs that live for ever because they are asked whether they live."""
+    here.make("asked", idle=60)
+    watch = here.service.idle
+    watch.look()
+    with here.service.contexts.use() as ctx:
+        before = activity(ctx, "asked", patience=5.0)
+        status(ctx, "asked")
+        assert activity(ctx, "asked", patience=5.0) == before
+    seen = record(here, "asked").active_at
+    watch.look()
+    assert record(here, "asked").active_at == seen
+
+
+def test_changes_and_signs_of_life_are_use(here: Site) -> None:
+    """Protects labs whose owner is there, though their databases have nothing to do."""
+    here.make("alive", idle=60, heartbeat=600)
+    for method, path, body in (("PATCH", "", {}), ("POST", "/heartbeat", None)):
+        age(here, "alive", 50)
+        assert here.ask(method, f"/v1/labs/alive{path}", body).status_code == 200
+        assert time.time() - (record(here, "alive").active_at or 0) < 5
+    tag = here.ask("GET", "/v1/labs/alive").headers["etag"]
+    assert here.ask("PATCH", "/v1/labs/alive", {"idle": 120}).json()["idle"] == 120
+    assert here.ask("GET", "/v1/labs/alive").headers["etag"] != tag
+    assert here.ask("PATCH", "/v1/labs/alive", {"idle": 0}).json()["idle"] is None
+    assert here.ask("PATCH", "/v1/labs/alive", {"idle": 5}).status_code == 422
+    assert here.ask("POST", "/v1/labs", {**BODY, "idle": 5}).status_code == 422
+
+
+def test_a_lab_that_cannot_be_asked_is_not_idle(here: Site) -> None:
+    """Protects labs that are stopped, or whose node is down, from being taken for forgotten."""
+    here.make("down", idle=60)
+    watch = here.service.idle
+    watch.look()
+    with here.service.contexts.use() as ctx:
+        for guest in ctx.hypervisor.guests():
+            if str(guest) == "lab-down-n2":
+                ctx.hypervisor.stop(guest, force=True)
+    age(here, "down", 61)
+    watch.look()
+    found = record(here, "down")
+    assert time.time() - (found.active_at or 0) < 5
+    assert (found.expires_at or 0) > time.time() + 3000
+
+
+def test_what_runs_for_long_is_use() -> None:
+    """Protects a long statement: it is counted once, when it begins."""
+    ours = process("Query", "SHOW PROCESSLIST")
+    server = process("Query", "wsrep aborter idle", user="system user")
+    assert not seen_busy(ours, process("Sleep", None), server)
+    assert seen_busy(ours, process("Query", "ALTER TABLE t ENGINE=InnoDB"))
+
+
+@pytest.mark.parametrize(
+    ("command", "info"),
+    [("Quit", None), ("Killed", None), ("Busy", None), ("Query", "SHOW GLOBAL STATUS LIKE 'Com%'")],
+)
+def test_who_left_is_no_use(command: str, info: str | None) -> None:
+    """Protects idle labs: as real servers show connections whose client has just closed them."""
+    assert not seen_busy(process("Query", "SHOW PROCESSLIST"), process(command, info, seconds=0))
+
+
+def process(
+    command: str, info: str | None, *, user: str = "lab", seconds: int = 900
+) -> tuple[object, ...]:
+    """A row of what a server is at."""
+    return (1, user, "10.0.2.2", None, command, seconds, "", info, 0.0)
+
+
+def seen_busy(*processes: tuple[object, ...]) -> bool:
+    columns = ("Id", "User", "Host", "db", "Command", "Time", "State", "Info", "Progress")
+    return _busy(Rows(columns, processes, len(processes)))

@@ -1,0 +1,172 @@
+"""What the service does in time, and what it makes room for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab.api.jobs.submit import new_job_of_ours, submit
+from lab.api.service import Service
+from lab.config.settings import Settings
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.service import token as tokens
+from lab.locks.named import lock
+from lab.locks.queue import take_free
+from lab.wait import Deadline, until
+from tests.support.lifecycle_world import World
+from tests.support.serve_world import BODY, MEMORY, Site, settings_of, site
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    root = tmp_path_factory.mktemp("leases")
+    with site(root, memory=5 * MEMORY, queue_timeout=60.0) as found:
+        yield found
+
+
+def test_a_stopped_lab_waits_for_its_room(here: Site) -> None:
+    """Protects the host from being overcommitted by labs that are started again."""
+    for name in ("one", "two"):
+        here.make(name, nodes=2)
+    assert here.ask("POST", "/v1/labs/one/stop?wait=20").status_code == 200
+    here.make("three", nodes=2)
+    for asked in ("start", "restart", "rollback"):
+        body = {"to": "origin"} if asked == "rollback" else None
+        answer = here.ask("POST", f"/v1/labs/one/{asked}?wait=1", body)
+        assert answer.status_code == 202, answer.text
+        job = answer.json()
+        assert job["state"] == "queued"
+        here.ask("POST", f"/v1/jobs/{job['id']}/cancel")
+        assert here.ask("GET", f"/v1/jobs/{job['id']}?wait=20").json()["state"] == "cancelled"
+    job = here.ask("POST", "/v1/labs/one/start").json()["id"]
+    here.ask("DELETE", "/v1/labs/two?wait=20")
+    assert here.ask("GET", f"/v1/jobs/{job}?wait=20").json()["state"] == "succeeded"
+    assert here.service.admission.used().memory == 4 * MEMORY
+    for name in ("one", "three"):
+        here.ask("DELETE", f"/v1/labs/{name}?wait=20")
+
+
+def test_what_runs_already_needs_no_room(here: Site) -> None:
+    """Protects a lab whose start was killed: it can be started, however full the host is."""
+    here.make("half", nodes=5)
+    here.service.store.labs.update("half", state="stopped")  # not recorded as started yet
+    here.make("beside", nodes=5)
+    assert here.ask("POST", "/v1/labs/half/start?wait=20").status_code == 200
+    for name in ("half", "beside"):
+        here.ask("DELETE", f"/v1/labs/{name}?wait=20")
+
+
+def test_signs_of_life_are_leases(here: Site) -> None:
+    """Protects the limits of tokens: no sign of life gives more than they allow."""
+    short = here.token("short", ttl=600.0)
+    body = {**BODY, "ttl": 60, "heartbeat": 3600}
+    assert here.ask("POST", "/v1/labs", body, token=short).status_code == 403
+
+
+def test_no_warning_comes_between_two_heartbeats(here: Site) -> None:
+    """Protects webhooks from a message for each sign of life."""
+    here.make("beating", heartbeat=60)
+    here.make("leased", ttl=3600)
+    labs, sweeper = here.service.store.labs, here.service.sweeper
+    assert sweeper._warning(labs.get("beating")) == 30
+    assert sweeper._warning(labs.get("leased")) == here.service.settings.serve.warn_before
+    for name in ("beating", "leased"):
+        here.ask("DELETE", f"/v1/labs/{name}?wait=20")
+
+
+def test_a_job_is_about_the_lab_that_was_meant(here: Site) -> None:
+    """Protects a lab from what was asked for another that had its name."""
+    here.make("same")
+    old = here.service.store.labs.get("same")
+    request = {"node": "", "force": True, "created_at": old.created_at - 1.0}
+    job = submit(here.service, new_job_of_ours("stop", request, lab="same", project=old.project))
+    ended = here.ask("GET", f"/v1/jobs/{job.id}?wait=20").json()
+    assert (ended["state"], ended["error"]["status"]) == ("failed", 404)
+    assert here.ask("GET", "/v1/labs/same").json()["state"] == "ready"
+
+
+def test_schedules_of_snapshots_are_kept(here: Site) -> None:
+    """Protects long-lived labs: no cron job is needed where a service runs."""
+    here.make("kept", snapshots="hourly:2")
+
+    def taken() -> bool | None:
+        here.service.sweeper._rotated = 0.0  # as if a minute had passed
+        found = here.ask("GET", "/v1/labs/kept/snapshots").json()
+        return any(one["name"] == "hourly" for one in found) or None
+
+    assert until(taken, Deadline.after(20), first=0.2)
+
+
+@contextmanager
+def slow(
+    root: Path, at: str, reached: threading.Event, go_on: threading.Event
+) -> Iterator[Service]:
+    """A service whose labs wait at a step until they may go on."""
+
+    def hook(step: str) -> None:
+        if step == at:
+            reached.set()
+            assert go_on.wait(20)
+
+    @contextmanager
+    def opener(settings: Settings) -> Iterator[Context]:
+        with World(root).open(hook) as ctx:
+            yield replace(ctx, settings=settings)
+
+    service = Service(settings_of(root), opener)
+    service.open()
+    try:
+        yield service
+    finally:
+        go_on.set()
+        service.close()
+
+
+def test_a_lease_that_was_changed_while_the_lab_was_made(tmp_path: Path) -> None:
+    """Protects who extends early: what was answered holds."""
+    reached, go_on = threading.Event(), threading.Event()
+    with slow(tmp_path, "hypervisor.restore", reached, go_on) as service:
+        tokens.create(service.store, "ci", scope="use", project="shop")
+        asked = {**BODY, "name": "early", "ttl": 600.0, "engine": "", "image": "", "profile": "",
+                 "snapshots": "", "cpus": 1, "disk": 0, "cold": False}  # fmt: skip
+        submit(service, new_job_of_ours("create", asked, lab="early", project="shop"))
+        assert reached.wait(20)
+        end = time.time() + 7200
+        service.store.labs.update("early", expires_at=end)
+        go_on.set()
+        assert until(lambda: service.store.labs.get("early").state == "ready" or None,
+                     Deadline.after(20))  # fmt: skip
+        assert service.store.labs.get("early").expires_at == end
+
+
+def test_who_goes_back_holds_no_turn_while_waiting(tmp_path: Path) -> None:
+    """Protects from a deadlock with who makes the template anew, and waits for a turn."""
+    from lab.lifecycle.rollback import rollback
+    from lab.lifecycle.up import up
+    from tests.support.lifecycle_world import named
+
+    world = World(tmp_path)
+    with world.open() as ctx, ThreadPoolExecutor(1) as pool:
+        up(ctx, named("shop"))
+        key = ctx.store.labs.get("shop").template
+        assert key
+
+        def back() -> str:
+            with world.open() as other:
+                return rollback(other, "shop", timeout=20.0).state
+
+        with lock(ctx.home, "template", key):
+            done = pool.submit(back)
+            assert until(lambda: ctx.store.labs.get("shop").state == "stopped" or None,
+                         Deadline.after(20))  # fmt: skip
+            time.sleep(0.3)
+            with ExitStack() as held:
+                assert take_free(ctx.home, "restore", 1, held)
+        assert done.result(30) == "ready"

@@ -1,0 +1,219 @@
+"""Warm pools beside everything else: room on the host, settings that change, mistakes in them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab.api.background.poolkeeper import PoolKeeper
+from lab.config.poolfile import WarmPool, parse
+from lab.config.settings import Settings
+from lab.errors import InvalidSpec
+from lab.lifecycle.core.context import Context, open_context
+from lab.lifecycle.core.sql import Account
+from lab.lifecycle.core.views import Rows
+from lab.names import EVERYWHERE
+from lab.spec import LabSpec, NodeSize
+from lab.state.records import LabRecord
+from tests.support.lifecycle_world import World
+from tests.support.pool_world import members, pool, until, until_full
+from tests.support.serve_world import BODY, MEMORY, site
+
+
+def test_members_make_room_for_requests(tmp_path: Path) -> None:
+    """Protects requests from a pool that has taken the host: the last made go first."""
+    with site(tmp_path, pool=(pool(3),), memory=8 * MEMORY) as here:
+        until_full(here, 3)
+        first = members(here)
+        oldest = min(first, key=lambda lab: lab.created_at).name
+        made = here.make("other", nodes=6)
+        assert made["state"] == "ready"
+        assert [lab.name for lab in members(here)] == [oldest]
+        # What would not fit even without the pool does not cost the pool anything.
+        job = here.ask("POST", "/v1/labs", {**BODY, "name": "late", "nodes": 3}).json()["id"]
+        assert here.ask("GET", f"/v1/jobs/{job}?wait=1").json()["state"] == "queued"
+        assert [lab.name for lab in members(here)] == [oldest]
+        here.ask("POST", f"/v1/jobs/{job}/cancel")
+        here.ask("DELETE", "/v1/labs/other?wait=20")
+        until_full(here, 3)  # there is room again
+        assert here.service.admission.used().memory <= 8 * MEMORY
+
+
+def test_a_member_that_boots_is_called_off_at_once(tmp_path: Path) -> None:
+    """Protects requests on a small host: nobody waits until the nodes of a pool have booted."""
+
+    @contextmanager
+    def slow(settings: Settings) -> Iterator[Context]:
+        with World(tmp_path, boot_seconds=20.0).open() as ctx:
+            yield replace(ctx, settings=settings)
+
+    with site(tmp_path, slow, pool=(pool(1),), memory=2 * MEMORY) as here:
+
+        def forms() -> bool:
+            return any(event.step == "form" for event in here.service.store.events.latest())
+
+        until(forms, "the pool does not fill")
+        asked = time.monotonic()
+        job = here.ask("POST", "/v1/labs", {**BODY, "name": "other", "nodes": 1}).json()["id"]
+        until(lambda: here.service.store.jobs.get(job).state == "running", "it waits", 10.0)
+        assert time.monotonic() - asked < 5.0
+        fill = here.ask("GET", "/v1/jobs?kind=fill").json()["items"][0]
+        assert fill["state"] == "cancelled"
+        assert members(here) == []
+        here.ask("POST", f"/v1/jobs/{job}/cancel")
+        until(lambda: here.service.store.jobs.get(job).state == "cancelled", "it boots", 5.0)
+
+
+def test_a_pool_stays_within_the_budget(tmp_path: Path) -> None:
+    """Protects the host: what does not fit is not made, and is no failure."""
+    with site(tmp_path, pool=(pool(3),), memory=5 * MEMORY) as here:
+        until_full(here, 2)
+        until(lambda: not here.service.store.jobs.open(), "jobs are open")
+        here.service.keeper.keep()
+        assert len(members(here)) == 2
+        assert {job.state for job in here.service.store.jobs.latest()} == {"succeeded"}
+
+
+def test_changed_settings_change_the_pool(tmp_path: Path) -> None:
+    """Protects from labs that nobody asks for any more: another size, fewer, other keys, none."""
+    with site(tmp_path, pool=(pool(2),)) as here:
+        until_full(here, 2)
+        old = {lab.name for lab in members(here)}
+    with site(tmp_path, pool=(pool(2),)) as here:
+        until_full(here, 2)
+        assert {lab.name for lab in members(here)} == old  # the next service goes on with them
+        # As if the image had been another when they were made.
+        here.service.store.labs.update(min(old), image="mariadb-0")
+        until(lambda: min(old) not in {lab.name for lab in members(here)}, "it is still there")
+        until_full(here, 2)
+        kept = {lab.name for lab in members(here)}
+    with site(tmp_path, pool=(pool(1),)) as here:
+        until_full(here, 1)
+        assert {lab.name for lab in members(here)} < kept
+    with site(tmp_path, pool=(pool(1, nodes=1),)) as here:
+        until_full(here, 1)
+        assert [lab.node_count for lab in members(here)] == [1]
+    with site(tmp_path, pool=(pool(1, nodes=1),), publish=EVERYWHERE) as here:
+        until_full(here, 1)
+        assert [lab.address for lab in members(here)] == [EVERYWHERE]
+    with site(tmp_path) as here:
+        until(lambda: not members(here), "the pool is still there")
+    left = [one for one in World(tmp_path).there() if one.startswith(("lab ", "guest ", "port "))]
+    assert left == []
+
+
+def test_a_pool_that_cannot_be_filled_is_left_alone_for_a_while(tmp_path: Path) -> None:
+    """Protects the host from trying again and again, and requests from mistakes in a pool."""
+    size = NodeSize(memory=MEMORY, disk=1 << 20)  # less than the image has
+    with site(tmp_path, pool=(pool(1, size=size), pool(1, "good", nodes=1))) as here:
+        until_full(here, 1, "good")
+        here.make("other")
+        until(lambda: not here.service.store.jobs.open(), "jobs are open")
+        here.service.keeper.keep()
+        jobs = here.ask("GET", "/v1/jobs?kind=fill").json()["items"]
+        assert sorted(job["state"] for job in jobs) == ["failed", "succeeded"]
+        token = here.token("ci")
+        assert here.ask("GET", "/v1/jobs", token=token).json()["items"] == []
+
+
+def test_a_pool_that_can_never_be_is_told_at_the_start(tmp_path: Path) -> None:
+    """Protects operators from finding a mistake in the log."""
+    for changes in ({"blueprint": "nope"}, {"profile": "nope"}, {"engine": "percona"}):
+        with (
+            pytest.raises(InvalidSpec, match=r"nope|cannot run on the engine"),
+            site(tmp_path, pool=(pool(1, **changes),)),
+        ):
+            pass
+
+
+def test_published_labs_are_claimed_too(tmp_path: Path) -> None:
+    """Protects pools whose labs are reached by TLS: the look before a claim goes the same way."""
+    with site(tmp_path, pool=(pool(1),), publish=EVERYWHERE) as here:
+        until_full(here, 1)
+        name = members(here)[0].name
+        answer = here.ask("POST", "/v1/labs?wait=30", BODY)
+        assert (answer.status_code, answer.json()["name"]) == (201, name)
+
+
+def test_pools_are_read_from_settings() -> None:
+    """Protects the settings: a mistake is told with its place."""
+    table = {"blueprint": "pxc", "nodes": 1, "memory": "1G", "cpus": 2, "count": 4}
+    assert parse([table]) == (
+        WarmPool("pxc", LabSpec("pxc", nodes=1, size=NodeSize(1 << 30, 2)), 4),
+    )
+    for wrong, told in (
+        ([{"nodes": 3}], "no blueprint"),
+        ([table, table], "two pools are called pxc"),
+        ([{**table, "count": 0}], "from 1 to 100"),
+        ([{**table, "nodez": 1}], "unknown key 'nodez'"),
+        ([{**table, "nodes": 10}], "1 to 9 nodes"),
+    ):
+        with pytest.raises(InvalidSpec, match=told):
+            parse(wrong)
+
+
+def test_a_member_that_comes_while_the_pool_is_looked_at(tmp_path: Path) -> None:
+    """Protects the host's memory: a pool never has one lab more than it should."""
+
+    class Late(PoolKeeper):
+        """Gets to filling only once the job that was at it is over."""
+
+        def _make_room(self, ctx: Context, ready: list[LabRecord]) -> list[LabRecord]:
+            del ctx
+            until(lambda: not self._service.store.jobs.open(), "the job does not end")
+            return ready
+
+    @contextmanager
+    def slow(settings: Settings) -> Iterator[Context]:
+        with World(tmp_path, boot_seconds=0.5).open() as ctx:
+            yield replace(ctx, settings=settings)
+
+    with site(tmp_path, slow, pool=(pool(1),)) as here:
+        jobs = here.service.store.jobs
+        until(lambda: any(job.kind == "fill" for job in jobs.open()), "the pool is not filled")
+        Late(here.service).keep()
+        until_full(here, 1)
+        assert len(members(here)) == 1
+        assert [job.kind for job in jobs.latest()] == ["fill"]
+
+
+def test_a_lab_that_is_claimed_while_labs_are_listed(tmp_path: Path) -> None:
+    """A list is made for as long as nodes may take to answer; what happens then breaks none."""
+    asked, answer = threading.Event(), threading.Event()
+    answer.set()
+
+    @contextmanager
+    def opener(settings: Settings) -> Iterator[Context]:
+        with open_context(settings) as ctx:
+
+            def sql(
+                account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
+            ) -> Rows:
+                del whole
+                waits = not answer.is_set() and not asked.is_set()
+                asked.set()
+                if waits:
+                    answer.wait(10)
+                return ctx.sql(account, port, statement, timeout=timeout)
+
+            yield replace(ctx, sql=sql)
+
+    with site(tmp_path, opener, pool=(pool(1),)) as here, ThreadPoolExecutor() as threads:
+        until_full(here, 1)
+        asked.clear()
+        answer.clear()
+        listed = threads.submit(here.ask, "GET", "/v1/labs")
+        assert asked.wait(10)
+        claimed = here.ask("POST", "/v1/labs?wait=30", BODY).json()
+        answer.set()
+        assert listed.result().status_code == 200, listed.result().text
+        assert [lab["name"] for lab in here.ask("GET", "/v1/labs").json()["items"]] == [
+            claimed["name"]
+        ]

@@ -1,0 +1,61 @@
+"""What the service keeps of messages that it sent."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dbos import DBOS
+
+from lab.wait import Deadline, until
+from tests.support.serve_world import site
+
+
+@pytest.fixture
+def hook() -> Iterator[tuple[str, list[str]]]:
+    """The URL of one who listens, and what they heard."""
+    heard: list[str] = []
+
+    class Ear(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            heard.append(self.headers["Lab-Event"])
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ear) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", heard
+        server.shutdown()
+
+
+def test_messages_that_were_sent_are_forgotten(tmp_path: Path, hook: tuple[str, list[str]]) -> None:
+    """Protects the disk of a service that runs for years."""
+    url, heard = hook
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef\n")
+    sending: dict[str, Any] = {"webhook": url, "webhook_secret": str(secret), "warn_before": 90}
+    # A sweep by itself, once the messages are forgotten, would send them again.
+    with site(tmp_path / "home", **sending, sweep=3600.0) as here:
+        here.make("told", ttl=60)
+        here.service.sweeper.sweep()
+
+        def sent() -> bool | None:
+            found = DBOS.list_workflows(name="webhook")
+            return (sorted(heard) == ["expiring", "ready"]
+                    and {one.status for one in found} == {"SUCCESS"}) or None  # fmt: skip
+
+        assert until(sent, Deadline.after(20)), heard
+        here.service.sweeper.prune(time.time() + 1)
+        assert DBOS.list_workflows(name="webhook"), "a message would be sent again"
+        here.service.sweeper.prune(time.time() + 91)
+        assert DBOS.list_workflows(name="webhook") == []
+        assert sorted(heard) == ["expiring", "ready"]

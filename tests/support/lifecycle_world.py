@@ -1,0 +1,291 @@
+"""The whole lifecycle on the fakes, with a hook before each of its steps.
+
+A step is anything that could fail or be the last thing that a killed process did: a call of
+storage or hypervisor, a commit of the record, the begin or end of what progress tells of.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sqlalchemy import Connection, event
+from sqlalchemy.engine import Engine
+
+from lab.config.settings import Settings
+from lab.errors import LabError
+from lab.fake.hypervisor import FakeHypervisor
+from lab.fake.images import build
+from lab.fake.storage import FakeStorage
+from lab.hypervisor import Capabilities
+from lab.imagebuild.manifest import BuiltImage
+from lab.lifecycle.captures import template
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.sql import Account
+from lab.lifecycle.core.views import Rows
+from lab.lifecycle.down import down
+from lab.lifecycle.images import image
+from lab.lifecycle.up import up
+from lab.names import LOOPBACK
+from lab.paths import Home
+from lab.progress import Event, Progress
+from lab.spec import MIB, LabSpec, NodeSize
+from lab.state.store import Store
+
+Hook = Callable[[str], None]
+Verb = Callable[[Context], object]
+
+SIZE = NodeSize(memory=384 * MIB)
+SPEC = LabSpec("galera", nodes=2, size=SIZE)
+
+_KEPT = ("images/", "templates/", "logs/images/")
+"""Files of images and templates, looked at through their records."""
+_IGNORED = (
+    "state.db",
+    "locks/",
+    "fake-guests/",
+    "ca.",
+    "reserve",
+    "failures.json",
+    "reachable.json",
+)
+
+
+def ignore(_: str) -> None:
+    """A hook that does nothing."""
+
+
+@dataclass
+class World:
+    """An installation in ``root``. ``capabilities``, ``boot_seconds``, ``own_seconds``,
+    ``capacity``: the fakes'.
+    """
+
+    root: Path
+    capabilities: Capabilities | None = None
+    version: str = "1"
+    boot_seconds: float = 0.0
+    own_seconds: float = 0.0
+    capacity: int = 1 << 40
+    ports: tuple[int, int] = (31000, 31999)
+    publish: str = LOOPBACK
+    publish_name: str = ""
+    answer_timeout: float = 10.0  # a busy machine is no reason for a test to fail
+    build: Callable[..., BuiltImage] = build
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def home(self) -> Home:
+        return Home(self.root)
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(
+            self.home, "tester", hypervisor="fake", storage="fake",
+            ready_timeout=20.0, answer_timeout=self.answer_timeout,
+            memory_floor=0, port_range=self.ports,
+            publish=self.publish, publish_name=self.publish_name,
+        )  # fmt: skip
+
+    @contextmanager
+    def open(self, hook: Hook = ignore) -> Iterator[Context]:
+        """A context whose every step calls ``hook`` first."""
+
+        def committing(connection: Connection) -> None:
+            if connection.get_execution_options().get("lab_mode") == "write":
+                hook("state.commit")
+
+        def hear(told: Event) -> None:
+            if told.state == "note":
+                self.notes.append(told.text)
+            hook(f"{told.step}.{told.state}")
+
+        home = self.home
+        home.create()
+        fake = FakeHypervisor(
+            home.root / "fake-guests", home.id, before=lambda s: hook(f"hypervisor.{s}"),
+            capabilities=self.capabilities, version=self.version, boot_seconds=self.boot_seconds,
+            own_seconds=self.own_seconds,
+        )  # fmt: skip
+        storage = FakeStorage(
+            home.storage, home.id, before=lambda s: hook(f"storage.{s}"), capacity=self.capacity
+        )
+
+        def ask(
+            account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
+        ) -> Rows:
+            del timeout, whole
+            result = fake.sql(
+                port, account.user, account.password, statement,
+                host=account.host, tls=bool(account.ca),
+            )  # fmt: skip
+            return Rows(result.columns, result.rows, result.affected)
+
+        event.listen(Engine, "commit", committing)
+        try:
+            with Store(home) as store:
+                yield Context(self.settings, store, storage, fake, Progress(hear), ask, self.build)
+        finally:
+            event.remove(Engine, "commit", committing)
+
+    def there(self) -> set[str]:
+        """All that exists: rows, guests, volumes, files; locks are free or they are listed."""
+        with self.open() as ctx:
+            found = {f"lab {r.name} {r.state}" for r in ctx.store.labs.all()}
+            found |= {f"template {r.key} {r.state}" for r in ctx.store.templates.all()}
+            found |= {f"image {r.key} {r.state}" for r in ctx.store.images.all()}
+            found |= {f"{r.kind} {r.ref} of {r.owner}" for r in ctx.store.resources.all()}
+            found |= {f"guest {name}" for name in ctx.hypervisor.guests()}
+            found |= {f"volume {volume.name}" for volume in ctx.storage.volumes()}
+        for path in self.root.rglob("*"):
+            name = path.relative_to(self.root).as_posix()
+            if not name.startswith(_IGNORED) and not path.is_dir():
+                # Contents of volumes have names of chance: they are counted.
+                found.add(name if "storage/contents/" not in name else "")
+        contents = list((self.root / "storage/contents").glob("*"))
+        found = {f"{len(contents)} files of volumes" if name == "" else name for name in found}
+        return found - {"storage/state.json"}
+
+    def killed(self, verb: Callable[[Context], object], step: int) -> str:
+        """Run ``verb`` in a process that kills itself before its ``step``-th step (from 0).
+
+        The name of that step; empty if the verb came to its end before that.
+        """
+        reading, writing = os.pipe()
+
+        def die() -> None:
+            os.write(writing, hook.done.encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        hook = Counter(step, die)
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                with self.open(hook) as ctx:
+                    verb(ctx)
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(writing)
+        with open(reading, "rb") as pipe:  # noqa: PTH123  a pipe
+            name = pipe.read().decode()
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status):
+            return name
+        assert os.WEXITSTATUS(status) == 0, "the verb failed before it was killed"
+        return ""
+
+
+@dataclass
+class Counter:
+    """A hook that does ``act`` at the ``step``-th step (from 0), once."""
+
+    step: int
+    act: Callable[[], object]
+    done: str = ""
+    _count: int = -1
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, step: str) -> None:
+        with self._lock:
+            self._count += 1
+            now = self._count == self.step
+            if now:
+                self.done = step
+        if now:
+            self.act()
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    """What raises ``error``."""
+
+    def act() -> None:
+        raise error
+
+    return act
+
+
+def at(step: str, act: Callable[[], object]) -> Hook:
+    """A hook that does ``act`` the first time that ``step`` is about to happen."""
+    waiting = [act]
+
+    def hook(now: str) -> None:
+        if now == step and waiting:
+            waiting.pop()()
+
+    return hook
+
+
+def in_process(world: World, verb: Callable[[Context], object], hook: Hook = ignore) -> int:
+    """Run ``verb`` in a process of its own; its pid. It exits with an error's exit code."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        with world.open(hook) as ctx:
+            verb(ctx)
+        code = 0
+    except LabError as error:
+        code = error.exit_code
+    finally:
+        os._exit(code)
+
+
+def codes(children: list[int]) -> list[int]:
+    return sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+
+
+def named(name: str, **changes: object) -> LabSpec:
+    """The usual lab with a name."""
+    return replace(SPEC, name=name, **changes)  # type: ignore[arg-type]
+
+
+def make_lab(ctx: Context) -> None:
+    up(ctx, named("shop"))
+
+
+def make_cold(ctx: Context) -> None:
+    up(ctx, named("shop"), cold=True)
+
+
+def make_image(ctx: Context) -> None:
+    image.build(ctx, "mariadb")
+
+
+def make_template(ctx: Context) -> None:
+    template.build(ctx, SPEC)
+
+
+def remove_lab(ctx: Context) -> None:
+    down(ctx, "shop")
+
+
+def nothing(ctx: Context) -> None:
+    """Start from an empty installation."""
+
+
+def remove_new(ctx: Context, baseline: set[str], *, labs: bool = True) -> set[str]:
+    """Remove what a verb finished beyond ``baseline``, all of it whole; the logs that stay."""
+    for made in ctx.store.templates.all():
+        if f"template {made.key} ready" not in baseline:
+            assert made.state == "ready"
+            template.remove(ctx, made.key)
+    for built in ctx.store.images.all():
+        if f"image {built.key} ready" not in baseline:
+            assert built.state == "ready"
+            image.remove(ctx, built.key)
+    for lab in ctx.store.labs.all() if labs else ():
+        if f"lab {lab.name} ready" not in baseline:
+            assert lab.state == "ready"
+            down(ctx, lab.name)
+    # The log of a build is kept for people.
+    return {f"logs/images/{path.name}" for path in (ctx.home.root / "logs/images").iterdir()} - (
+        baseline
+    )

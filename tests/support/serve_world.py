@@ -1,0 +1,126 @@
+"""The service on the fakes, in this process: the same code, from the request down to the guests."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from httpx import Client, Response
+
+from lab.api.http.connections import Connections
+from lab.api.http.server import config, listen
+from lab.api.jobs.contexts import Opener
+from lab.api.service import Service
+from lab.config.servefile import Serve
+from lab.config.settings import Settings
+from lab.lifecycle.core.context import open_context
+from lab.lifecycle.service import token as tokens
+from lab.lifecycle.service.token import Quota
+from lab.names import LOOPBACK
+from lab.spec import MIB
+from lab.state.records import Scope
+from tests.support.lifecycle_world import World
+
+MEMORY = 384 * MIB
+BODY = {"blueprint": "galera", "nodes": 2, "memory": MEMORY}
+
+
+def settings_of(root: Path, *, publish: str = LOOPBACK, **changes: Any) -> Settings:
+    """Settings of a service in ``root``; ``changes``: of its table."""
+    usual: dict[str, Any] = {"port": 0, "sweep": 0.1, "failed_auth": 10_000, "queue_timeout": 30.0}
+    told = "" if publish == LOOPBACK else "localhost"
+    world = World(root, publish=publish, publish_name=told)
+    return replace(world.settings, serve=Serve(**{**usual, **changes}))
+
+
+@dataclass
+class Site:
+    """A service that runs, and its administrator."""
+
+    service: Service
+    client: Client
+    admin: str
+    connections: Connections
+
+    def token(
+        self,
+        name: str = "ci",
+        *,
+        scope: Scope = "use",
+        project: str = "shop",
+        lasts: float | None = None,
+        **quota: Any,
+    ) -> str:
+        """A new token."""
+        return tokens.create(
+            self.service.store, name, scope=scope, project=project, ttl=lasts, quota=Quota(**quota)
+        ).text
+
+    def ask(
+        self, method: str, path: str, body: Any = None, *, token: str = "", **headers: str
+    ) -> Response:
+        """A request, the administrator's unless ``token`` says whose."""
+        sent = {"Authorization": f"Bearer {token or self.admin}"}
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.client.request(method, path, json=body, headers=sent)
+
+    def make(self, name: str, *, token: str = "", **asked: Any) -> dict[str, Any]:
+        """A lab that is ready."""
+        body = {**BODY, "name": name, **asked}
+        answer = self.ask("POST", "/v1/labs?wait=60", body, token=token)
+        assert answer.status_code == 201, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def until_gone(self, name: str, seconds: float = 20.0) -> None:
+        """Wait until there is no such lab."""
+        end = time.monotonic() + seconds
+        while self.ask("GET", f"/v1/labs/{name}").status_code != 404:
+            assert time.monotonic() < end, f"{name} is still there"
+            time.sleep(0.05)
+
+    def stream(self, path: str, **headers: str) -> list[dict[str, Any]]:
+        """All of a stream that ends: its events' data."""
+        text = self.ask("GET", path, Accept="text/event-stream", **headers).text
+        lines = text.splitlines()
+        return [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+
+
+@contextmanager
+def site(root: Path, opener: Opener = open_context, **changes: Any) -> Iterator[Site]:
+    """A service for the block; one at a time in a process, as DBOS is."""
+    service = Service(settings_of(root, **changes), opener)
+    try:
+        service.open()
+        admin = tokens.create(service.store, "root", scope="admin", project="admin").text
+        with (
+            _listening(service) as (url, connections),
+            Client(base_url=url, timeout=90.0) as client,
+        ):
+            yield Site(service, client, admin, connections)
+    finally:
+        service.close()
+
+
+@contextmanager
+def _listening(service: Service) -> Iterator[tuple[str, Connections]]:
+    """uvicorn in a thread, as the process has it; its URL, and who is connected."""
+    socket = listen(service.settings.serve)
+    server = uvicorn.Server(config(service, socket.connections))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
+    thread.start()
+    try:
+        scheme = "https" if service.settings.serve.tls_cert else "http"
+        yield f"{scheme}://127.0.0.1:{socket.getsockname()[1]}", socket.connections
+    finally:
+        service.stop()
+        server.should_exit = True
+        thread.join(20.0)
+        socket.close()

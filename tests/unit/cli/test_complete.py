@@ -1,0 +1,120 @@
+"""What Tab offers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lab.blueprints import BLUEPRINTS, blueprint
+from lab.cli import main
+from lab.cli.backend.session import Lifecycle, Recorded
+from lab.cli.complete import ENGINES
+from lab.config.settings import Settings
+from lab.errors import InvalidSpec
+from lab.lifecycle.images.engine import NAMES
+from lab.paths import Home
+from lab.state.records import LabRecord, NodeRecord
+from lab.state.store import Store
+from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
+
+
+def offered(
+    line: str, world: Lifecycle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> list[str]:
+    """What bash is told for a command line; the last word is the one being completed."""
+    words = line.split(" ")
+    monkeypatch.setenv("_LAB_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    assert main([], lifecycle=world) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("lab st", ["status", "start", "stop"]),
+        ("lab image ", ["build", "ls", "show", "export", "import", "rm"]),
+        ("lab status ", ["pxc", "pxc-2", "shop"]),
+        ("lab status p", ["pxc", "pxc-2"]),
+        ("lab down pxc p", ["pxc-2"]),
+        ("lab exec shop --node ", ["n1", "n2", "n3"]),
+        ("lab logs --source ", ["engine", "journal", "console"]),
+        ("lab ls -o y", ["yaml"]),
+        ("lab up ", ["pxc", "galera"]),
+        ("lab up g", ["galera"]),
+        ("lab up --engine ", ["percona", "mariadb"]),
+        ("lab up --profile d", ["durable", "disposable"]),
+        ("lab image build p", ["percona-xtradb-cluster"]),
+        ("lab image rm ", ["mariadb", "mariadb-0123456789abcdef"]),
+        ("lab template rm f", ["feedfacefeedface"]),
+        ("lab up --exist", ["--exist-ok"]),
+        ("lab ls --home /h -o n", ["name"]),
+    ],
+)
+def test_names_complete(
+    line: str,
+    names: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Protects Tab: verbs, labs, nodes and values; a lab already named is not offered again."""
+    world = FakeLifecycle("pxc", "pxc-2", "shop")
+    assert offered(line, world, monkeypatch, capsys) == names
+    assert not [call for call in world.calls if call[0] == "open"]
+
+
+def test_only_what_is_there_is_offered() -> None:
+    """Protects from offering what is then refused."""
+    assert tuple(NAMES) == ENGINES
+    assert [blueprint(name).name for name in BLUEPRINTS] == list(BLUEPRINTS)
+    with pytest.raises(InvalidSpec) as refused:
+        blueprint("zzz")
+    assert refused.value.hint == f"blueprints: {', '.join(BLUEPRINTS)}"
+
+
+def test_nothing_is_offered_when_something_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects the prompt from tracebacks."""
+
+    class Broken(FakeLifecycle):
+        def recorded(self, settings: Settings) -> Recorded:
+            raise RuntimeError(settings)
+
+    assert offered("lab status ", Broken(), monkeypatch, capsys) == []
+
+
+def test_names_come_from_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects the real way to the record, and a home that is not there from being made."""
+    home = Home(tmp_path / "home")
+    line = f"lab --home {home.root} status "
+    assert offered(line, Lifecycle(), monkeypatch, capsys) == []
+    assert not home.root.exists()
+    with Store(home) as store:
+        store.labs.add(
+            LabRecord(
+                name="shop", blueprint="pxc", engine="mariadb", engine_version="11.8",
+                image="key", node_count=1, memory=1, cpus=1, disk=0, state="ready",
+                password="x", user="lab", owner="me", created_at=0.0,
+            )
+        )  # fmt: skip
+        store.nodes.add([NodeRecord("shop", "n1", 1, "member", "lab-shop-n1")])
+    assert offered(line, Lifecycle(), monkeypatch, capsys) == ["shop"]
+    line = f"lab --home {home.root} stop shop --node "
+    assert offered(line, Lifecycle(), monkeypatch, capsys) == ["n1"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_can_be_shown(
+    shell: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects `lab --show-completion`, whatever shell (or none) runs this."""
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    assert main(["--show-completion", shell], lifecycle=FakeLifecycle()) == 0
+    assert "_LAB_COMPLETE" in capfd.readouterr().out

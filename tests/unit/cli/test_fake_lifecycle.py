@@ -1,0 +1,334 @@
+"""A lifecycle that remembers and runs nothing: what the CLI's tests put into its seam.
+
+As a program (``python test_cli_support.py VERB ...``) it is `lab` over that fake, for the
+tests that need a process: what the fake does slowly or wrongly is told by FAKE_* variables.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from lab.cli import program
+from lab.cli.backend.programs import Program
+from lab.cli.backend.session import Lifecycle, Recorded, Session
+from lab.cli.backend.tokens import Kept, Tokens
+from lab.config.settings import Settings
+from lab.errors import CommandFailed, HostUnfit, LabError, NotFound
+from lab.exchange.header import Kind
+from lab.lifecycle.core.views import (
+    ExportView,
+    Finding,
+    GcReport,
+    HostView,
+    ImageView,
+    ImportView,
+    LabStatus,
+    LabView,
+    Preview,
+    Requirement,
+    Rows,
+    SnapshotView,
+    TemplateView,
+)
+from lab.paths import Home
+from lab.progress import Event, Listener
+from lab.spec import LabSpec
+from lab.state.opening import open_store
+from lab.undo import Undo
+from tests.support.cli_views import image_view, lab_view, preview_view, template_view
+
+HERE = Path(__file__)
+
+
+class FakeClient:
+    """A client program that tells where it was started."""
+
+    def __init__(self, log: Callable[..., None]) -> None:
+        self._log = log
+        self.argv = (sys.executable, "-c", "import sys; sys.exit(4)")
+
+    def __enter__(self) -> FakeClient:
+        self._log("client file", "made")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._log("client file", "removed")
+
+
+class FakeSession(Session):
+    """Answers with fixed views; ``fails`` maps a method's name to what it raises."""
+
+    def __init__(self, world: FakeLifecycle, listener: Listener) -> None:
+        self._world = world
+        self._tell = listener
+
+    def _called(self, method: str, *args: object, **options: object) -> None:
+        self._world.log(method, *args, **options)
+        if error := self._world.fails.get(method):
+            raise error
+
+    def up(self, spec: LabSpec, **options: Any) -> LabView:
+        self._called("up", spec, **options)
+        self._tell(Event("image", "note", "percona cannot be reached: using mariadb"))
+        self._tell(Event("clone", "begin", "cloning"))
+        with Undo() as undo:
+            undo.push("lab", lambda: slowly_undo(self._world))
+            time.sleep(float(os.environ.get("FAKE_UP", "0")))
+            if os.environ.get("FAKE_UP_FAILS"):
+                raise HostUnfit("no memory", hint="free some")
+            undo.keep()
+        self._tell(Event("clone", "end", "cloning", 0.1))
+        name = spec.name or spec.blueprint
+        self._world.views[name] = lab_view(name, nodes=spec.nodes, blueprint=spec.blueprint)
+        return self._world.views[name]
+
+    def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
+        self._called("preview", spec, cold=cold)
+        return preview_view(template=None if cold else "feedfacefeedface")
+
+    def down(self, name: str, *, force: bool = False) -> None:
+        del force
+        self._called("down", name)
+        time.sleep(float(os.environ.get("FAKE_DOWN", "0")))
+        self._find(name)
+        del self._world.views[name]
+        self._world.log("is down", name)
+
+    def names(self) -> list[str]:
+        self._called("names")
+        return sorted(self._world.views)
+
+    def labs(self) -> list[LabView]:
+        self._called("labs")
+        return list(self._world.views.values())
+
+    def lab(self, name: str) -> LabView:
+        self._called("lab", name)
+        return self._find(name)
+
+    def status(self, name: str) -> LabStatus:
+        self._called("status", name)
+        return LabStatus(
+            self._find(name),
+            (
+                Requirement("n1", "SQL", "SQL answers", True),
+                Requirement("n1", "size 3", "wsrep_cluster_size is 3", True, "3"),
+                Requirement("n2", "SQL", "SQL answers", False, "refused"),
+                Requirement("n2", "size 3", "wsrep_cluster_size is 3", None),
+            ),
+        )
+
+    def wait(self, name: str, *, timeout: float) -> LabView:
+        self._called("wait", name, timeout=timeout)
+        return self._find(name)
+
+    def start(self, name: str, node: str | None, *, timeout: float) -> LabView:
+        self._called("start", name, node, timeout=timeout)
+        return self._find(name)
+
+    def stop(self, name: str, *, node: str | None, force: bool) -> LabView:
+        self._called("stop", name, node=node, force=force)
+        return self._find(name)
+
+    def extend(self, name: str, ttl: float | None) -> LabView:
+        self._called("extend", name, ttl)
+        return lab_view(name, expires_at=None if ttl is None else time.time() + ttl + 0.9)
+
+    def take_snapshot(self, name: str, what: str) -> SnapshotView:
+        self._called("take_snapshot", name, what)
+        return SnapshotView(f"{what}.20261121t110000", what, 1_795_258_800.0)
+
+    def snapshots(self, name: str) -> list[SnapshotView]:
+        self._called("snapshots", name)
+        return [SnapshotView("origin", "origin", None)]
+
+    def remove_snapshots(self, name: str, labels: Sequence[str]) -> None:
+        self._called("remove_snapshots", name, list(labels))
+
+    def prune_snapshots(self, name: str) -> list[str]:
+        self._called("prune_snapshots", name)
+        return [f"removed {name}@hourly.20261121t110000"]
+
+    def rollback(self, name: str, to: str, *, node: str | None, timeout: float) -> LabView:
+        self._called("rollback", name, to, node=node, timeout=timeout)
+        return lab_view(name)
+
+    def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
+        self._called("gc", dry_run=dry_run, orphans=orphans, unused=unused, age=age)
+        return self._world.gc_report
+
+    def execute(
+        self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float
+    ) -> bytes:
+        self._called("execute", name, node, list(argv), stdin=stdin, timeout=timeout)
+        if argv[0] == "false":
+            raise CommandFailed(["false"], 9, stderr="no luck", where=f"lab-{name}-{node}")
+        return b"said\xff\n"
+
+    def ssh(self, name: str, node: str) -> AbstractContextManager[Program]:
+        self._called("ssh", name, node)
+        code = "import sys; print(*sys.argv[1:]); sys.exit(5)"
+        return nullcontext(Program([sys.executable, "-c", code]))
+
+    def console(self, name: str, node: str) -> Program:
+        self._called("console", name, node)
+        return Program(["true"])
+
+    def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
+        self._called("logs", name, node, source, follow=follow, lines=lines)
+        yield from ("one", "two\n")
+        while follow:
+            time.sleep(0.01)
+            yield "more"
+
+    def ca(self) -> Path:
+        self._called("ca")
+        return HERE
+
+    def query(self, name: str, node: str | None, statement: str) -> Rows:
+        self._called("query", name, node, statement)
+        return self._world.rows
+
+    def client(self, name: str, node: str | None) -> FakeClient:
+        self._called("client", name, node)
+        return FakeClient(self._world.log)
+
+    def build_image(self, recipe: str, *, rebuild: bool) -> ImageView:
+        self._called("build_image", recipe, rebuild=rebuild)
+        return image_view(recipe=recipe)
+
+    def images(self) -> list[ImageView]:
+        self._called("images")
+        return [image_view()]
+
+    def image(self, which: str) -> ImageView:
+        self._called("image", which)
+        return image_view()
+
+    def remove_image(self, which: str) -> None:
+        self._called("remove_image", which)
+
+    def build_template(self, spec: LabSpec) -> TemplateView:
+        self._called("build_template", spec)
+        return template_view()
+
+    def templates(self) -> list[TemplateView]:
+        self._called("templates")
+        return [template_view()]
+
+    def remove_template(self, key: str) -> None:
+        self._called("remove_template", key)
+
+    def export(self, kind: Kind, which: str, **options: Any) -> ExportView:
+        self._called("export", kind, which, **options)
+        host = options["host"]
+        outcome = "imported" if host else "written"
+        return ExportView(kind, which, host or options["where"], outcome, 3 << 20, 1.25)
+
+    def import_(
+        self, kind: Kind, where: str, *, resume: bool, warm_only: bool, talk: bool
+    ) -> ImportView:
+        self._called("import_", kind, where, resume=resume, warm_only=warm_only, talk=talk)
+        key = image_view().key if kind == "image" else template_view().key
+        return ImportView(kind, key, self._world.import_outcome)
+
+    def _find(self, name: str) -> LabView:
+        if name not in self._world.views:
+            raise NotFound(f"there is no lab {name!r}", hint="`lab ls` lists them")
+        return self._world.views[name]
+
+
+class FakeLifecycle(Lifecycle):
+    """Labs in memory; ``calls`` is what was asked of it, also written to FAKE_LOG."""
+
+    def __init__(self, *names: str) -> None:
+        self.views = {name: lab_view(name) for name in names}
+        self.calls: list[tuple[Any, ...]] = []
+        self.fails: dict[str, BaseException] = {}
+        self.gc_report = GcReport(("lab old",), ("guest lab-x-n1: not recorded",))
+        self.rows = Rows(("a", "b"), ((1, None), (b"\xff", "x\ny")), 2)
+        self.findings = [Finding("kvm", "warn", "no", "TCG is used"), Finding("qemu", "ok", "7.2")]
+        self.default_ttl: float | None = None
+        self.pool = ""
+        self.import_outcome = "imported"
+        self.host = HostView("tank/lab", "2.3.9", 3 << 30, 4 << 30, ("zfs create x",), (), "/c")
+
+    def log(self, method: str, *args: object, **options: object) -> None:
+        """Remember a call."""
+        self.calls.append((method, *args, *([options] if options else [])))
+        if path := os.environ.get("FAKE_LOG"):
+            with Path(path).open("a") as file:
+                file.write(" ".join([method, *(a for a in args if isinstance(a, str))]) + "\n")
+
+    def called(self, method: str) -> list[Any]:
+        """What the method was called with, the last time."""
+        return list([call for call in self.calls if call[0] == method][-1][1:])
+
+    def settings(self, flags: Mapping[str, object]) -> Settings:
+        home = Home(Path(str(flags.get("home") or "/nonexistent")))
+        return Settings(
+            home=home,
+            owner="me",
+            default_ttl=self.default_ttl,
+            ready_timeout=77.0,
+            pool=self.pool,
+        )
+
+    @contextmanager
+    def open(self, settings: Settings, listener: Listener) -> Iterator[Session]:
+        self.log("open", home=settings.home.root)
+        yield FakeSession(self, listener)
+
+    def init_host(self, settings: Settings, pool: str) -> HostView:
+        self.log("init_host", pool, home=settings.home.root)
+        return self.host
+
+    def doctor(self, settings: Settings) -> list[Finding]:
+        self.log("doctor", home=settings.home.root)
+        return self.findings
+
+    @contextmanager
+    def tokens(self, settings: Settings) -> Iterator[Tokens]:
+        """Those of an empty record."""
+        self.log("tokens", home=settings.home.root)
+        with TemporaryDirectory() as root, open_store(Home(Path(root))) as store:
+            yield Kept(store)
+
+    def recorded(self, settings: Settings) -> Recorded:
+        self.log("recorded", home=settings.home.root)
+        labs = {name: [n.name for n in view.nodes] for name, view in self.views.items()}
+        return Recorded(labs, ["mariadb", "mariadb-0123456789abcdef"], ["feedfacefeedface"])
+
+
+def slowly_undo(world: FakeLifecycle) -> None:
+    """An undo step that takes FAKE_UNDO seconds."""
+    world.log("undoing")
+    time.sleep(float(os.environ.get("FAKE_UNDO", "0")))
+    if os.environ.get("FAKE_UNDO_FAILS"):
+        raise LabError("it does not go away")
+    world.log("undone")
+
+
+def test_the_fake_answers_to_every_call() -> None:
+    """Protects the other tests from reaching the real lifecycle by a method added later."""
+    for real, fake in ((Session, FakeSession), (Lifecycle, FakeLifecycle)):
+        public = {
+            name for name, _ in inspect.getmembers(real, inspect.isfunction) if name[0] != "_"
+        }
+        missing = {name for name in public if name not in vars(fake)}
+        assert not missing
+
+
+if __name__ == "__main__":
+    if os.environ.get("FAKE_IGNORES_HUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    program(lifecycle=FakeLifecycle(*os.environ.get("FAKE_LABS", "").split()))

@@ -1,0 +1,314 @@
+"""What each verb prints, in every format: the text here is the golden one."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+
+import pytest
+import yaml
+
+from lab.cli import main
+from lab.cli.terminal.show import preview_text
+from lab.cli.terminal.table import facts, table
+from lab.lifecycle.core.views import Finding, GcReport, HostView, LabView, Rows
+from lab.progress import Step
+from tests.support.cli_views import lab_view, preview_view
+from tests.unit.cli.test_fake_lifecycle import HERE, FakeLifecycle
+
+UP = """\
+NODE  ROLE    STATE  SQL              SSH
+n1    member  ready  127.0.0.1:23306  24306
+n2    member  ready  127.0.0.1:23307  24307
+n3    member  ready  127.0.0.1:23308  24308
+
+lab       pxc (pxc, ready)
+engine    mariadb 11.8.6
+user      lab
+password  s3cret
+dsn       mysql://lab:s3cret@127.0.0.1:23306/
+started   ready in 1.9 s (warm)
+"""
+
+ENV = """\
+export LAB_NAME=pxc
+export LAB_DSN=mysql://lab:s3cret@127.0.0.1:23306/
+export LAB_HOST=127.0.0.1
+export LAB_PORT=23306
+export LAB_USER=lab
+export LAB_PASSWORD='it'"'"'s $5'
+export LAB_HOSTS=127.0.0.1,127.0.0.1,127.0.0.1
+export LAB_PORTS=23306,23307,23308
+export MYSQL_HOST=127.0.0.1
+export MYSQL_TCP_PORT=23306
+export MYSQL_PWD='it'"'"'s $5'
+"""
+
+Capture = pytest.CaptureFixture[str]
+
+
+def out(capsys: Capture, *argv: str, world: FakeLifecycle | None = None, code: int = 0) -> str:
+    assert main(argv, lifecycle=world or FakeLifecycle("pxc")) == code
+    return capsys.readouterr().out
+
+
+def test_up_ends_with_what_one_needs(capsys: Capture) -> None:
+    """Protects the table of the issue: nodes, engine, password, DSN, time."""
+    assert main(["up", "pxc"], lifecycle=FakeLifecycle()) == 0
+    captured = capsys.readouterr()
+    assert captured.out == UP
+    assert captured.err == "percona cannot be reached: using mariadb\n"
+
+
+def test_a_dry_run_makes_nothing_and_says_what_it_would(capsys: Capture) -> None:
+    """Protects who wants to know how long it will take, and whether it would work at all."""
+    world = FakeLifecycle()
+    assert out(capsys, "up", "pxc", "--dry-run", world=world) == (
+        "lab       pxc (pxc)\n"
+        "nodes     3, 768M of memory each\n"
+        "engine    mariadb\n"
+        "profile   balanced\n"
+        "image     mariadb-0123456789abcdef\n"
+        "template  feedfacefeedface\n"
+        "start     warm\n"
+    )
+    assert not [call for call in world.calls if call[0] == "up"]
+    first = preview_view(image_there=False, template="")
+    assert "image     mariadb-0123456789abcdef, would be built first\n" in preview_text(first)
+    assert "template  none yet: it would be formed and captured first\n" in preview_text(first)
+    cold = preview_view(template=None, start="cold", why_cold="asked for")
+    assert "template" not in preview_text(cold)
+    assert "start    cold (asked for)\n" in preview_text(cold)
+
+
+def test_quiet_leaves_the_data(capsys: Capture) -> None:
+    """Protects scripts: --quiet, before or behind the verb, silences talk and nothing else."""
+    for argv in (["--quiet", "up", "pxc"], ["up", "pxc", "-q"]):
+        assert main(argv, lifecycle=FakeLifecycle()) == 0
+        assert capsys.readouterr() == (UP, "")
+
+
+def test_cold_says_why(capsys: Capture) -> None:
+    """Protects the reason: a slow start without one looks like a fault."""
+    world = FakeLifecycle()
+    world.views["pxc"] = lab_view(started="cold", why_cold="QEMU is another version", seconds=61.0)
+    told = "started   ready in 61.0 s (cold: QEMU is another version)\n"
+    assert told in out(capsys, "status", world=world)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (("image", "template"), "after 129 s for image and template, made on first use"),
+        (("template",), "after 89 s for template, made on first use"),
+        (("image",), "after 40 s for image, made on first use"),
+    ],
+)
+def test_a_first_use_is_told_apart(capsys: Capture, steps: tuple[str, ...], said: str) -> None:
+    """Protects the first impression: the wait was for what all further labs share."""
+    took = {"image": 40.0, "template": 89.0}
+    world = FakeLifecycle()
+    world.views["pxc"] = lab_view(
+        seconds=3.1,
+        first_use_seconds=sum(took[step] for step in steps),
+        steps=(*(Step(step, took[step]) for step in steps), Step("ready", 3.0)),
+    )
+    assert f"started   ready in 3.1 s (warm), {said}\n" in out(capsys, "status", world=world)
+
+
+def test_json_is_the_whole_view(capsys: Capture) -> None:
+    """Protects programs that read us: every field of the view, its names as they are."""
+    view = json.loads(out(capsys, "up", "pxc", "-o", "json"))
+    assert set(view) == set(LabView.__dataclass_fields__)
+    assert view["dsn"] == "mysql://lab:s3cret@127.0.0.1:23306/"
+    assert view["nodes"][2]["sql_port"] == 23308
+    assert json.loads(out(capsys, "ls", "-o", "json"))[0]["name"] == "pxc"
+
+
+def test_yaml_and_name(capsys: Capture) -> None:
+    """Protects the other two formats."""
+    assert yaml.safe_load(out(capsys, "status", "-o", "yaml"))["lab"]["nodes"][0]["name"] == "n1"
+    assert out(capsys, "ls", "-o", "name", world=FakeLifecycle("a", "b")) == "a\nb\n"
+    assert out(capsys, "up", "pxc", "--output", "name") == "pxc\n"
+
+
+def test_ls(capsys: Capture) -> None:
+    """Protects the columns, also of a lab that only tags tell of."""
+    now = time.time()
+    world = FakeLifecycle()
+    world.views = {
+        "pxc": lab_view(created_at=now - 90.5, expires_at=now + 7170.9),
+        "lost": lab_view(
+            "lost", nodes=0, blueprint="", engine="", engine_version="", state="failed"
+        ),
+    }
+    assert out(capsys, "ls", world=world) == (
+        "NAME  BLUEPRINT  ENGINE          NODES  STATE   SQL              AGE    EXPIRES\n"
+        "pxc   pxc        mariadb 11.8.6      3  ready   127.0.0.1:23306  1m30s  2h\n"
+        "lost  -          -                   0  failed  -                -      never\n"
+    )
+
+
+def test_nothing_to_list_is_said_on_stderr(capsys: Capture) -> None:
+    """Protects pipes: an empty list is no data, and JSON's is still a list."""
+    assert main(["ls"], lifecycle=FakeLifecycle()) == 0
+    assert capsys.readouterr() == ("", "no labs; `lab up pxc` makes one\n")
+    assert out(capsys, "ls", "-o", "json", world=FakeLifecycle()) == "[]\n"
+
+
+def test_status_shows_what_is_met_and_what_is_not(capsys: Capture) -> None:
+    """Protects the way from "degraded" to the reason, and the proof that all was looked at."""
+    text = out(capsys, "status", "pxc")
+    assert text.startswith(UP)
+    assert text.removeprefix(UP) == (
+        "\n"
+        "NODE  SQL  SIZE 3\n"
+        "n1    ✓    ✓\n"
+        "n2    ✗    -\n"
+        "n3    -    -\n"
+        "\n"
+        "n2: required: SQL answers; found: refused\n"
+    )
+    found = json.loads(out(capsys, "status", "pxc", "-o", "json"))["requirements"]
+    assert found[1] == {
+        "node": "n1", "name": "size 3", "what": "wsrep_cluster_size is 3", "met": True,
+        "found": "3",
+    }  # fmt: skip
+    assert found[3]["met"] is None
+
+
+def test_status_is_for_any_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects people whose terminal knows Latin-1 only from a traceback."""
+    printed = io.BytesIO()
+    with io.TextIOWrapper(printed, encoding="latin-1") as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        assert main(["status", "pxc"], lifecycle=FakeLifecycle("pxc")) == 0
+        stream.flush()
+        assert b"n1    +    +\nn2    x    -\n" in printed.getvalue()
+
+
+def test_ca(capsys: Capture) -> None:
+    """Protects `lab ca > ca.pem`: the certificate and nothing else."""
+    assert out(capsys, "ca") == HERE.read_text()
+    assert out(capsys, "ca", "--path") == f"{HERE}\n"
+
+
+def test_env_of_a_published_lab(capsys: Capture) -> None:
+    """Protects scripts from passwords in clear: they are told how to check the server."""
+    world = FakeLifecycle()
+    world.views["pxc"] = lab_view(ssl_ca="/srv/lab/ca.pem")
+    text = out(capsys, "env", world=world)
+    assert text.endswith("export LAB_SSL_CA=/srv/lab/ca.pem\nexport LAB_SSL_MODE=VERIFY_IDENTITY\n")
+    assert "ca        /srv/lab/ca.pem\n" in out(capsys, "status", world=world)
+
+
+def test_env(capsys: Capture) -> None:
+    """Protects `eval`: any password is quoted for the shell, and for .env readers."""
+    world = FakeLifecycle()
+    world.views["pxc"] = lab_view(password="it's $5")
+    assert out(capsys, "env", world=world) == ENV
+    text = out(capsys, "env", "--dotenv", world=world)
+    assert "LAB_DSN=mysql://lab:s3cret@127.0.0.1:23306/\n" in text
+    assert "LAB_PASSWORD='it\\'s $5'\n" in text
+    assert json.loads(out(capsys, "env", "-o", "json", world=world))["LAB_PORT"] == "23306"
+
+
+def test_sql(capsys: Capture) -> None:
+    """Protects results: NULL, binary data and line breaks do not break the table."""
+    world = FakeLifecycle("pxc")
+    assert out(capsys, "sql", "-e", "SELECT", world=world) == "a     b\n1     NULL\n0xff  x\\ny\n"
+    assert json.loads(out(capsys, "sql", "-e", "SELECT", "-o", "json", world=world)) == {
+        "columns": ["a", "b"],
+        "rows": [[1, None], ["0xff", "x\ny"]],
+        "affected": 2,
+    }
+    assert out(capsys, "sql", "-e", "SELECT", "-o", "name", world=world) == "1\n0xff\n"
+    world.rows = Rows((), (), 1)
+    assert main(["sql", "-e", "DELETE"], lifecycle=world) == 0
+    assert capsys.readouterr() == ("", "ok, 1 row affected\n")
+
+
+def test_host_init(capsys: Capture) -> None:
+    """Protects what a person runs as root: whole commands, and exit code 5 until they did."""
+    world = FakeLifecycle()
+    text = (
+        "did   zfs create x\n"
+        "did   write pool = tank/lab into /c\n"
+        "ok    volumes are below tank/lab: ZFS 2.3.9, 3G of 4G free\n"
+    )
+    assert out(capsys, "host", "init", "--pool", "tank/lab", world=world) == text
+    assert world.called("init_host")[0] == "tank/lab"
+    assert main(["host", "init"], lifecycle=world) == 2
+    assert "lab host init --pool tank/lab" in capsys.readouterr().err
+    world.pool = "tank/other"
+    world.host = HostView("tank/other", "2.3.9", 0, 0, (), ("zfs allow x", "echo y"), "")
+    assert out(capsys, "host", "init", world=world, code=5) == "run   zfs allow x\nrun   echo y\n"
+    assert world.called("init_host")[0] == "tank/other"
+
+
+def test_gc_and_doctor(capsys: Capture) -> None:
+    """Protects the reports, and doctor's exit code: 5 if something must change."""
+    world = FakeLifecycle()
+    assert out(capsys, "gc", world=world) == (
+        "removed  lab old\nleft     guest lab-x-n1: not recorded\n"
+    )
+    assert out(capsys, "gc", "--dry-run", world=world).startswith("would remove  lab old\n")
+    world.gc_report = GcReport((), ())
+    assert out(capsys, "gc", world=world) == ""
+    text = "LEVEL  TOPIC  FOUND\nwarn   kvm    no\n       -> TCG is used\nok     qemu   7.2\n"
+    assert out(capsys, "doctor", world=world) == text
+    world.findings.append(Finding("libvirt", "fail", "not installed", "apt install"))
+    assert out(capsys, "doctor", "-o", "name", world=world, code=5) == "libvirt\n"
+
+
+def test_images_and_templates(capsys: Capture) -> None:
+    """Protects the lists and the facts."""
+    assert out(capsys, "image", "ls") == (
+        "KEY               RECIPE   ENGINE          STATE  SIZE   BUILD  AGE  USED BY  USE"
+        "      LAST USE\n"
+        "0123456789abcdef  mariadb  mariadb 11.8.6  ready  700M  61.2 s  2h   2        current"
+        "  never\n"
+    )
+    text = "used by   template:feed, lab:pxc\nuse       current\nlast use  never\nkernel    6.12\n"
+    assert text in out(capsys, "image", "show", "mariadb")
+    assert out(capsys, "image", "build", "mariadb", "-o", "name") == "0123456789abcdef\n"
+    assert out(capsys, "template", "ls").splitlines()[1].split()[:5] == [
+        "feedfacefeedface", "pxc", "3", "768M", "1",
+    ]  # fmt: skip
+    assert out(capsys, "template", "build", "pxc", "-o", "name") == "feedfacefeedface\n"
+    assert out(capsys, "template", "ls").splitlines()[1].endswith("RAM was refused")
+
+
+def test_logs(capsys: Capture) -> None:
+    """Protects lines: each ends once, whether it came with a line break or not."""
+    assert out(capsys, "logs") == "one\ntwo\n"
+
+
+def test_extend(capsys: Capture) -> None:
+    """Protects the answer: how long, and until when."""
+    assert out(capsys, "extend", "2h").startswith("pxc expires: 2h (")
+    assert out(capsys, "extend", "none") == "pxc expires: never\n"
+
+
+def test_version(capsys: Capture) -> None:
+    """Protects both ways to ask."""
+    assert out(capsys, "version") == out(capsys, "--version")
+    assert set(json.loads(out(capsys, "version", "-o", "json"))) == {"lab", "python"}
+
+
+def test_table_aligns_by_what_is_seen() -> None:
+    """Protects alignment with wide and combining characters, and the terminal from data."""
+    assert table(("A", "B"), [("日本", "1"), ("é", "\x1b[2J")]) == (
+        "A     B\n日本  1\né     \\x1b[2J\n"
+    )
+    assert table(("N", "X"), [("1", ""), ("22", "")], right={0}) == " N  X\n 1\n22\n"
+    assert facts([("a", "1"), ("none", ""), ("long", "2")]) == "a     1\nlong  2\n"
+
+
+def test_snapshot(capsys: Capture) -> None:
+    """What was taken is named on stdout; a list is a table."""
+    assert out(capsys, "snapshot", "take", "--label", "mine") == "mine.20261121t110000\n"
+    assert out(capsys, "snapshot", "ls", "-o", "name") == "origin\n"
+    assert out(capsys, "snapshot", "ls").splitlines()[1].split() == ["origin", "origin", "-", "-"]
+    assert out(capsys, "rollback", "--to", "mine", "--node", "2", "-o", "name") == "pxc\n"

@@ -1,0 +1,338 @@
+"""From words to calls, and from mistakes to messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lab.cli import main
+from lab.cli.commands import HostVerbs, ImageVerbs, RootVerbs, TemplateVerbs
+from lab.errors import (
+    CommandFailed,
+    Conflict,
+    HostUnfit,
+    InvalidSpec,
+    LabError,
+    NotFound,
+    NotReady,
+)
+from lab.spec import GIB, LabSpec, NodeSize
+from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory without a lab.toml of somebody else's."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_up_passes_on_every_flag() -> None:
+    """Protects each flag from being parsed and forgotten."""
+    world = FakeLifecycle()
+    flags = (
+        "--nodes 5 --memory 1G --cpus 2 --disk 8G --engine mariadb --name shop --ttl 2h --image x "
+        "--cold --keep-failed --exist-ok --timeout 5m"
+    )
+    assert main(["up", "galera", *flags.split()], lifecycle=world) == 0
+    spec = LabSpec("galera", "shop", 5, "mariadb", NodeSize(GIB, 2, 8 * GIB), 7200.0, image="x")
+    options = {"cold": True, "keep_failed": True, "exist_ok": True, "timeout": 300.0}
+    assert world.called("up") == [spec, options]
+
+
+def test_up_has_defaults() -> None:
+    """Protects the defaults, the lease of the settings among them."""
+    world = FakeLifecycle()
+    world.default_ttl = 60.0
+    assert main(["up", "pxc"], lifecycle=world) == 0
+    options = {"cold": False, "keep_failed": False, "exist_ok": False, "timeout": None}
+    assert world.called("up") == [LabSpec("pxc", ttl=60.0), options]
+    assert main(["up", "pxc", "--ttl", "none"], lifecycle=world) == 0
+    assert world.called("up")[0].ttl is None
+
+
+def test_up_reads_lab_toml_and_flags_override(elsewhere: Path) -> None:
+    """Protects `lab up` alone."""
+    (elsewhere / "lab.toml").write_text('blueprint = "pxc"\nnodes = 5\nmemory = "1G"\n')
+    world = FakeLifecycle()
+    assert main(["up", "--nodes", "1"], lifecycle=world) == 0
+    assert world.called("up")[0] == LabSpec("pxc", nodes=1, size=NodeSize(memory=GIB))
+    assert main(["template", "build"], lifecycle=world) == 0
+    assert world.called("build_template")[0].nodes == 5
+
+
+@pytest.mark.parametrize(
+    ("line", "call"),
+    [
+        ("down a b a", ["b"]),
+        ("status a", ["a"]),
+        ("wait a --timeout 90", ["a", {"timeout": 90.0}]),
+        ("wait a", ["a", {"timeout": 77.0}]),
+        ("start a", ["a", None, {"timeout": 77.0}]),
+        ("start a --node 2", ["a", "n2", {"timeout": 77.0}]),
+        ("stop a --node n2 --force", ["a", {"node": "n2", "force": True}]),
+        ("extend a 1d12h", ["a", 129600.0]),
+        ("sql a", ["a", None]),
+        ("sql a --node 3", ["a", "n3"]),
+        ("console a --node 2", ["a", "n2"]),
+        ("logs a", ["a", "n1", "engine", {"follow": False, "lines": 100}]),
+        ("logs a --source console -n 5", ["a", "n1", "console", {"follow": False, "lines": 5}]),
+        ("gc", [{"dry_run": False, "orphans": False, "unused": False, "age": 0.0}]),
+        (
+            "gc --dry-run --orphans --unused --older-than 2h",
+            [{"dry_run": True, "orphans": True, "unused": True, "age": 7200.0}],
+        ),
+        ("image build mariadb --rebuild", ["mariadb", {"rebuild": True}]),
+        ("image show mariadb", ["mariadb"]),
+        ("image rm mariadb", ["mariadb"]),
+        ("template rm feed", ["feed"]),
+    ],
+)
+def test_flags_reach_the_lifecycle(line: str, call: list[object]) -> None:
+    """Protects each verb's arguments."""
+    world = FakeLifecycle("a", "b")
+    main(line.split(), lifecycle=world)
+    names = {"sql": "client"}
+    groups = {"image": "{}_image", "template": "{}_template"}
+    words = line.split()
+    method = names.get(words[0], words[0])
+    if words[0] in groups:
+        verb = {"rm": "remove", "show": ""}.get(words[1], words[1])
+        method = groups[words[0]].format(verb).lstrip("_")
+    calls = [list(called[1:]) for called in world.calls if called[0] == method]
+    assert calls[-1] == call
+
+
+def test_down_removes_each_once_and_goes_on_after_a_failure(capsys: Capture) -> None:
+    """Protects the rest of a list from the one that is missing."""
+    world = FakeLifecycle("a", "b")
+    assert main(["down", "a", "lost", "b", "a"], lifecycle=world) == 3
+    assert not world.views
+    captured = capsys.readouterr()
+    assert "lab: error: there is no lab 'lost'\nhint: `lab ls` lists them\n" in captured.err
+    assert captured.out == ""
+
+
+def test_down_all_wants_a_yes(capsys: Capture) -> None:
+    """Protects labs from a script that did not mean it."""
+    world = FakeLifecycle("a", "b")
+    assert main(["down", "--all"], lifecycle=world) == 2
+    assert capsys.readouterr().err == (
+        "lab: error: --all means 2 labs and nobody is there to ask\n  a\n  b\nhint: add --yes\n"
+    )
+    assert main(["down", "--all", "--yes"], lifecycle=world) == 0
+    assert not world.views
+    assert main(["down", "--all"], lifecycle=world) == 0
+
+
+def test_the_name_may_be_left_out(elsewhere: Path, capsys: Capture) -> None:
+    """Protects the choice: lab.toml's lab, else the only one, else no guess."""
+    world = FakeLifecycle("a")
+    assert main(["env"], lifecycle=world) == 0
+    assert world.called("lab") == ["a"]
+    world = FakeLifecycle("a", "b")
+    assert main(["env"], lifecycle=world) == 2
+    assert capsys.readouterr().err == "lab: error: which lab?\nhint: name one of a, b\n"
+    (elsewhere / "lab.toml").write_text('blueprint = "pxc"\nname = "b"\n')
+    assert main(["env"], lifecycle=world) == 0
+    assert world.called("lab") == ["b"]
+    (elsewhere / "lab.toml").unlink()
+    assert main(["env"], lifecycle=FakeLifecycle()) == 3
+    assert "hint: `lab up pxc` makes one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("upp", "there is no verb 'upp'\nhint: did you mean 'up'?"),
+        ("zzz", "there is no verb 'zzz'\nhint: `lab --help` lists them"),
+        ("image bild", "there is no verb 'bild'\nhint: did you mean 'build'?"),
+        ("up pxc --nodse 3", "lab up has no flag '--nodse'\nhint: did you mean '--nodes'?"),
+        ("--hime /x ls", "lab has no flag '--hime'\nhint: did you mean '--home'?"),
+        ("up pxc --nodes x", "--nodes: 'x' is not a whole number"),
+        ("up pxc --nodes ٣", "--nodes: '٣' is not a whole number"),
+        ("up pxc --nodes 3.5", "--nodes: '3.5' is not a whole number"),
+        ("up pxc --nodes 0", "a lab has 1 to 9 nodes, not 0"),
+        ("up pxc --nodes -1", "a lab has 1 to 9 nodes, not -1"),
+        ("up pxc --nodes 100", "a lab has 1 to 9 nodes, not 100"),
+        ("up pxc --memory 12qq", "--memory: '12qq' is not a size\nhint: write sizes like"),
+        ("up pxc --memory 1M", "1M of memory is too little"),
+        ("up pxc --disk lots", "--disk: 'lots' is not a size"),
+        ("up pxc --cpus 0", "a node has 1 to 64 CPUs, not 0"),
+        ("up pxc --ttl soon", "--ttl: 'soon' is not a duration\nhint: write durations like"),
+        ("up pxc --ttl 0", "--ttl: '0s' is no time at all"),
+        ("up pxc --timeout x", "--timeout: 'x' is not a duration"),
+        ("up pxc --name Ünï", "'Ünï' is not a valid name for a lab"),
+        ("up pxc --name ../x", "'../x' is not a valid name for a lab"),
+        ("up", "no blueprint is named"),
+        ("up pxc -o jsn", "'jsn' is not an output format\nhint: did you mean 'json'?"),
+        ("up pxc galera", "lab up: unexpected argument 'galera'\nhint: `lab up --help`"),
+        ("snapshot take shop s1", "unexpected argument 's1'\nhint: did you mean `--label s1`?"),
+        ("rollback shop s1", "unexpected argument 's1'\nhint: did you mean `--to s1`?"),
+        ("status ../x", "'../x' is not a valid name for a lab"),
+        ("down a ../x", "'../x' is not a valid name for a lab"),
+        ("down a --all", "names and --all contradict each other"),
+        ("stop a --node 0", "'0' is not a node\nhint: nodes are n1, n2"),
+        ("stop a --node zz", "'zz' is not a node\nhint: nodes are n1, n2"),
+        ("extend", "missing argument"),
+        ("extend a", "TTL: 'a' is not a duration"),
+        ("extend a 2h x", "one lab and one time, not 3 words"),
+        ("logs --source syslog", "--source: there is no log 'syslog'"),
+        ("logs --source journla", "--source: there is no log 'journla'\nhint: did you mean 'jour"),
+        ("logs -n -5", "--lines: -5 lines cannot be printed"),
+        ("exec a", "no command is given\nhint: after two dashes: `lab exec shop -- uname -a`"),
+        ("exec a --", "no command is given"),
+        ("run pxc", "no command is given"),
+        (
+            "run pxc make test",
+            "lab run: unexpected argument 'make test'\nhint: a command goes behind two",
+        ),
+        ("env --dotenv -o json", "--dotenv and --output contradict each other"),
+        ("image build", "missing argument"),
+        ("ls --home", "--home: no directory is given"),
+        ("ls --home ", "--home: it is given, but empty\nhint: leave it out, or fill it"),
+        ("--home= ls", "--home: it is given, but empty"),
+        ("up pxc --name ", "--name: it is given, but empty"),
+        ("up  --nodes 3", "BLUEPRINT: it is given, but empty"),
+        ("up pxc --ttl=", "--ttl: it is given, but empty"),
+        ("stop ", "NAME: it is given, but empty"),
+        ("exec  -- id", "NAME: it is given, but empty"),
+        ("down ", "'' is not a valid name for a lab"),
+        ("-o json ls", "-o is a flag of verbs\nhint: it goes behind: `lab ls -o json`"),
+    ],
+)
+def test_a_mistake_is_told_and_nothing_is_done(line: str, error: str, capsys: Capture) -> None:
+    """Protects: exit code 2, nothing on stdout, what is wrong and what would be right."""
+    world = FakeLifecycle("a")
+    assert main(line.split(" "), lifecycle=world) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    shown = captured.err.lower() if error[0].islower() else captured.err
+    wanted = error.lower() if error[0].islower() else error
+    assert wanted in shown.replace("lab: error: ", "")
+    assert captured.err.startswith("lab: error: ")
+    done = [call for call in world.calls if call[0] not in ("open", "names", "recorded")]
+    assert not done
+
+
+@pytest.mark.parametrize("name", ["", "x" * 300, "a\nb", "-a-", "\udcff"])
+def test_odd_names_are_refused(name: str, capsys: Capture) -> None:
+    """Protects against names that would be paths, flags or terminal commands."""
+    world = FakeLifecycle()
+    assert main(["up", "pxc", f"--name={name}"], lifecycle=world) == 2
+    assert "\n\n" not in capsys.readouterr().err
+
+
+def test_a_wrong_lab_toml_is_told(elsewhere: Path, capsys: Capture) -> None:
+    """Protects from a typo in the file that changes nothing."""
+    (elsewhere / "lab.toml").write_text("nodse = 3\n")
+    assert main(["up", "pxc"], lifecycle=FakeLifecycle()) == 2
+    assert "nodse" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidSpec("x"), 2),
+        (NotFound("x"), 3),
+        (Conflict("x"), 4),
+        (HostUnfit("x"), 5),
+        (CommandFailed(["x"], 1), 6),
+        (NotReady("x"), 7),
+        (LabError("x"), 1),
+        (KeyboardInterrupt(), 130),
+        (RuntimeError("x"), 1),
+    ],
+)
+def test_the_class_decides_the_exit_code(error: BaseException, code: int) -> None:
+    """Protects the table of docs/cli.md."""
+    world = FakeLifecycle("pxc")
+    world.fails["labs"] = error
+    assert main(["ls"], lifecycle=world) == code
+
+
+def test_errors_teach(capsys: Capture) -> None:
+    """Protects the form: what, details indented, hint; a traceback with --debug only."""
+    world = FakeLifecycle("pxc")
+    world.fails["labs"] = NotReady(
+        "n2 is not ready", hint="look", details=["log one", "two\nthree"]
+    )
+    main(["ls"], lifecycle=world)
+    told = "lab: error: n2 is not ready\n  log one\n  two\n  three\nhint: look\n"
+    assert capsys.readouterr().err == told
+    main(["ls", "--debug"], lifecycle=world)
+    debug = capsys.readouterr().err
+    assert debug.startswith("Traceback (most recent call last):")
+    assert debug.endswith(told)
+
+
+def test_the_unexpected_is_one_line_and_a_request(capsys: Capture) -> None:
+    """Protects users from tracebacks, and us from never hearing of a bug."""
+    world = FakeLifecycle()
+    world.fails["labs"] = ValueError("boom")
+    assert main(["ls"], lifecycle=world) == 1
+    assert capsys.readouterr().err == (
+        "lab: error: internal error: ValueError: boom\n"
+        "hint: please report it, with the output of the same command with --debug\n"
+    )
+
+
+def test_home_is_taken_anywhere() -> None:
+    """Protects the global flags behind a verb, and what follows two dashes from them."""
+    for line in ("--home /h ls", "ls --home /h", "ls --home=/h"):
+        world = FakeLifecycle("a")
+        assert main(line.split(), lifecycle=world) == 0
+        assert world.called("open") == [{"home": Path("/h")}]
+    world = FakeLifecycle("a")
+    assert main(["exec", "--", "x", "--home", "/h", "--debug"], lifecycle=world) == 0
+    assert world.called("execute")[2] == ["x", "--home", "/h", "--debug"]
+
+
+def test_exec_is_the_command(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """Protects bytes, stderr and the exit code of a program in a node."""
+    world = FakeLifecycle("a")
+    assert main(["exec", "a", "--node", "2", "--timeout", "1m", "--", "id"], lifecycle=world) == 0
+    assert world.called("execute") == ["a", "n2", ["id"], {"stdin": b"", "timeout": 60.0}]
+    assert capfdbinary.readouterr().out == b"said\xff\n"
+    assert main(["exec", "--", "false"], lifecycle=world) == 9
+    assert capfdbinary.readouterr() == (b"", b"no luck\n")
+    world.fails["execute"] = CommandFailed(["virsh"], 1)
+    assert main(["exec", "--", "false"], lifecycle=world) == 6
+
+
+def test_ssh_and_sql_run_their_program(capfd: Capture) -> None:
+    """Protects arguments and exit codes, and that the client's password file goes away."""
+    world = FakeLifecycle("a")
+    assert main(["ssh", "--", "ls", "-l"], lifecycle=world) == 5
+    assert capfd.readouterr().out == "ls -l\n"
+    assert main(["sql"], lifecycle=world) == 4
+    assert [call[1] for call in world.calls if call[0] == "client file"] == ["made", "removed"]
+
+
+def every_verb() -> list[list[str]]:
+    lines = [[], *([verb] for verb in RootVerbs.table)]
+    groups = {"image": ImageVerbs, "template": TemplateVerbs, "host": HostVerbs}
+    return lines + [[name, verb] for name, group in groups.items() for verb in group.table]
+
+
+@pytest.mark.parametrize("line", every_verb(), ids=" ".join)
+def test_every_verb_has_help(line: list[str], capsys: Capture) -> None:
+    """Protects --help: one line that fits the list, then examples of this very verb."""
+    assert main([*line, "--help"], lifecycle=FakeLifecycle()) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"Usage: {' '.join(['lab', *line])} ")
+    if line and line not in (["image"], ["template"], ["snapshot"], ["token"], ["host"]):
+        assert "\n  Examples:\n    " in text
+        assert f"lab {' '.join(line)}" in text.split("Examples:")[1]
+    assert "..." not in text.split("Commands:")[-1] if "Commands:" in text else True
+    assert main([*line, "-h"], lifecycle=FakeLifecycle()) == 0
+
+
+def test_groups_alone_show_their_help(capsys: Capture) -> None:
+    """Protects the curious."""
+    for line in ([], ["image"], ["template"], ["host"]):
+        assert main(line, lifecycle=FakeLifecycle()) == 0
+        assert "Commands:" in capsys.readouterr().out

@@ -1,0 +1,119 @@
+"""The examples of docs/client.md and docs/ci.md, run against a service on the fakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests import ROOT
+from tests.support.serve_world import Site, site
+
+DOCS = ROOT / "docs"
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+
+
+def blocks(page: str, heading: str, language: str) -> list[str]:
+    """The examples in a section of a page."""
+    section = (DOCS / page).read_text().split(f"\n## {heading}\n", 1)[1].split("\n## ")[0]
+    found = [text for kind, text in FENCE.findall(section) if kind == language]
+    assert found, f"{page} has no {language} below {heading}"
+    return found
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with site(tmp_path_factory.mktemp("docs")) as found:
+        yield found
+
+
+@pytest.fixture
+def env(here: Site, tmp_path: Path) -> dict[str, str]:
+    """A CI machine: the program on its PATH, a token, a test script that looks at its lab."""
+    script = tmp_path / "test.sh"
+    script.write_text('#!/bin/sh\necho "$LAB_DSN" >> dsn\nexit "${TEST_FAILS:-0}"\n')
+    script.chmod(0o755)
+    known = {"LAB_URL": str(here.client.base_url).rstrip("/"), "LAB_TOKEN": here.token(),
+             "LAB_HOME": str(tmp_path / "none"), "XDG_CONFIG_HOME": str(tmp_path / "config"),
+             "CI_JOB_ID": "71", "TMPDIR": str(tmp_path),
+             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # fmt: skip
+    return {**os.environ, **known}
+
+
+def run(
+    argv: list[str], env: Mapping[str, str], where: Path, code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        argv, env=env, cwd=where, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def nothing_is_left(here: Site) -> bool:
+    return not here.ask("GET", "/v1/labs").json()["items"]
+
+
+def test_python(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
+    """Protects who copies: each example does what it says and leaves nothing."""
+    printed = [run([sys.executable, "-c", text], env, tmp_path).stdout
+               for text in blocks("client.md", "Python", "python")]  # fmt: skip
+    assert re.match(r"mysql://lab:\w+@127.0.0.1:\d+/\nn1 127.0.0.1 \d+\nn2", printed[0])
+    assert "Event(step='clone', state='begin'" in printed[1]
+    assert printed[1].endswith("['orders']\n")
+    assert nothing_is_left(here)
+
+
+def test_shell(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
+    """Protects the page's claim that the command line works as it does here."""
+    [script] = blocks("client.md", "The command line", "sh")
+    printed = run(["sh", "-eu", "-c", script], env, tmp_path).stdout
+    assert len(re.findall(r"^lab +orders \(pxc, ", printed, re.M)) == 4  # up, status, stop, start
+    assert nothing_is_left(here)
+
+
+def test_pytest(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
+    """Protects the example of the plugin, as it stands on the page."""
+    [tests] = blocks("client.md", "pytest", "python")
+    (tmp_path / "test_page.py").write_text(tests)
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    told = run([*argv, "--lab", "pxc", "--lab-scope", "session"], env, tmp_path).stdout
+    assert "2 passed" in told
+    assert nothing_is_left(here)
+
+
+def test_ci_systems(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
+    """Protects pipelines: what the files have a runner do works, in that order."""
+    github, gitlab = (yaml.safe_load(text) for text in blocks("ci.md", "With a service", "yaml"))
+    steps = [step["run"] for step in github["jobs"]["integration"]["steps"] if "run" in step]
+    run(["sh", "-e", "-c", "\n".join(steps)], env, tmp_path)
+    job = gitlab["integration"]
+    run(["sh", "-e", "-c", "\n".join(job["script"])], env, tmp_path)
+    assert [one["name"] for one in here.ask("GET", "/v1/labs").json()["items"]] == ["ci-71"]
+    run(["sh", "-e", "-c", "\n".join(job["after_script"])], env, tmp_path)
+    assert len((tmp_path / "dsn").read_text().split()) == 2
+    assert nothing_is_left(here)
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl: `make setup-tests` installs it")
+def test_curl(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
+    """Protects the script without our program: it cleans up, and tells what was refused."""
+    script = tmp_path / "ci.sh"
+    script.write_text(next(t for t in blocks("ci.md", "With a service", "sh") if "#!/bin/sh" in t))
+    run(["sh", str(script)], {**env, "CI_JOB_ID": "first"}, tmp_path)
+    assert (tmp_path / "dsn").read_text().startswith("mysql://lab:")
+    run(["sh", str(script)], {**env, "CI_JOB_ID": "second", "TEST_FAILS": "3"}, tmp_path, code=3)
+    refused = run(["sh", str(script)], {**env, "LAB_TOKEN": "lab_nobody"}, tmp_path, code=1)
+    assert "token" in refused.stderr
+    assert nothing_is_left(here)
+    assert [path.name for path in tmp_path.glob("tmp.*")] == []
+    audit = here.ask("GET", "/v1/audit?limit=500").json()["items"]
+    assert env["LAB_TOKEN"] not in json.dumps(audit)

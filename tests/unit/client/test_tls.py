@@ -1,0 +1,63 @@
+"""The client and certificates."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from pathlib import Path
+
+import pytest
+
+from lab.client import Client
+from lab.client.tunnel import open_tunnel
+from lab.errors import HostUnfit, InvalidSpec
+from lab.run import run
+from tests.support.answering import answering
+from tests.support.serve_world import site
+
+REFUSED = (422, "application/problem+json", b'{"status": 422, "detail": "enough"}')
+
+
+def certified(directory: Path) -> tuple[Path, Path]:
+    """A certificate for the loopback, and its key."""
+    cert, key = directory / "tls.crt", directory / "tls.key"
+    run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+         "-nodes", "-keyout", str(key), "-out", str(cert), "-days", "2",
+         "-subj", "/CN=x", "-addext", "subjectAltName=IP:127.0.0.1"], timeout=30)  # fmt: skip
+    return cert, key
+
+
+def test_only_the_service_itself_gets_the_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects the token from who stands in between: no certificate, no request; told at once."""
+    cert, key = certified(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(cert, key)
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    with answering(REFUSED, tls=tls) as (url, heard):
+        began = time.monotonic()
+        with Client(url, "x") as stranger, pytest.raises(HostUnfit) as failed:
+            stranger.labs()
+        assert "certificate" in failed.value.details[0]
+        assert time.monotonic() - began < 2.5
+        assert heard == []
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+        with Client(url, "x") as known, pytest.raises(InvalidSpec, match="enough"):
+            known.labs()
+        assert [headers["Authorization"] for headers in heard] == ["Bearer x"]
+
+
+def test_tunnels_take_the_same_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects shells and archives, whose token would go to anybody else."""
+    cert, key = certified(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    with site(tmp_path / "home", tls_cert=str(cert), tls_key=str(key)) as here:
+        url = str(here.client.base_url)
+        here.make("shop")
+        with open_tunnel(url, here.admin, "shop", "n1", "console") as connection:
+            assert "lab-shop-n1" in str(connection.recv(timeout=10, decode=True))
+        monkeypatch.delenv("SSL_CERT_FILE")
+        with pytest.raises(HostUnfit, match="cannot be reached") as failed:
+            open_tunnel(url, here.admin, "shop", "n1", "console")
+    assert "certificate" in failed.value.details[0].lower()

@@ -1,0 +1,114 @@
+"""Recipes are read strictly, and those of this repository are sound."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from string import Template
+
+import pytest
+
+from lab.errors import InvalidSpec, NotFound
+from lab.imagebuild.recipe import GUEST, RECIPES, all_packages, load, load_guest, recipes
+from lab.spec import GIB
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A copy of the mariadb recipe to be spoilt."""
+    shutil.copytree(RECIPES / "mariadb", tmp_path / "mariadb")
+    return tmp_path
+
+
+def spoil(root: Path, old: str, new: str) -> None:
+    path = root / "mariadb" / "recipe.toml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_all_recipes_load() -> None:
+    assert recipes() == ["mariadb", "percona-xtradb-cluster"]
+    for name in recipes():
+        recipe = load(name)
+        assert recipe.version_package in all_packages(recipe, load_guest())
+    assert load("mariadb").disk == 8 * GIB
+
+
+def test_percona_key_is_pinned() -> None:
+    """The fingerprint is what Percona publishes; a slip here would trust somebody else."""
+    repository = load("percona-xtradb-cluster").repository
+    assert repository is not None
+    assert repository.key_fingerprint == "4D1BB29D63D98E422B2113B19334A25F8507EFA5"
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_my_cnf_takes_the_same_variables(name: str) -> None:
+    """Blueprints fill in one set of variables, whatever the engine."""
+    text = (load(name).directory / "my.cnf").read_text()
+    variables = dict.fromkeys(
+        [
+            "server_id",
+            "buffer_pool",
+            "node_name",
+            "node_address",
+            "cluster_name",
+            "cluster_address",
+            "log_directory",
+            "flush_method",
+            "flush_log",
+            "doublewrite",
+            "io_capacity",
+        ]
+    )
+    filled = Template(text).substitute({name: f"<{name}>" for name in variables})
+    assert all(f"<{name}>" in filled for name in variables)
+
+
+def test_unknown_recipe() -> None:
+    with pytest.raises(NotFound) as caught:
+        load("mariadbb")
+    assert "mariadb" in caught.value.hint
+    with pytest.raises(NotFound) as caught:
+        load("../../etc")
+    assert "percona-xtradb-cluster" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('suite = "trixie"', 'suit = "trixie"', "'suit'"),
+        ('suite = "trixie"', "", "suite is missing"),
+        ('suite = "trixie"', "suite = 13", "suite"),
+        ('disk = "8G"', 'disk = "8GG"', "disk"),
+        ('disk = "8G"', 'disk = "1G"', "disk"),
+        ('"galera-4"', '"galera 4; reboot"', "packages"),
+        ('config = "/etc', 'config = "etc', "config"),
+        ('engine = "mariadb"', 'engine = "mariadb', "TOML"),
+        ("# The package whose", "[repository]\nurl = 1\n#", "url"),
+    ],
+)
+def test_what_is_wrong_is_named(root: Path, old: str, new: str, said: str) -> None:
+    spoil(root, old, new)
+    with pytest.raises(InvalidSpec, match=said):
+        load("mariadb", root)
+
+
+def test_unknown_key_gets_a_hint(root: Path) -> None:
+    spoil(root, "suite =", "suiet =")
+    with pytest.raises(InvalidSpec) as caught:
+        load("mariadb", root)
+    assert "suite" in caught.value.hint
+
+
+def test_a_recipe_needs_its_files(root: Path) -> None:
+    (root / "mariadb" / "provision").unlink()
+    with pytest.raises(InvalidSpec, match="provision"):
+        load("mariadb", root)
+
+
+def test_scripts_are_executable() -> None:
+    """Git and wheels keep the mode; systemd needs it in the guest."""
+    for script in (GUEST / "usr/lib/lab").iterdir():
+        if script.is_file() and script.read_bytes().startswith(b"#!"):
+            assert script.stat().st_mode & 0o100, script

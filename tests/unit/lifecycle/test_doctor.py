@@ -1,0 +1,85 @@
+"""``lab doctor``: what it asks of the host, and how it says what it found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lab.cli import main
+from lab.config.settings import load
+from lab.host.finding import Finding
+from lab.hypervisor import Capabilities
+from lab.lifecycle import power
+from lab.lifecycle.doctor import committed_memory, doctor, of_hypervisor
+from lab.lifecycle.up import up
+from tests.support.lifecycle_world import World, make_template, named
+from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
+
+WHY = Finding(
+    "zfs txg timeout", "note", "30 s, 5 s is the default", "sysctl x=5", "a power loss takes them"
+)
+
+
+def test_zfs_is_looked_at(tmp_path: Path) -> None:
+    """Protects from a doctor that forgets ZFS, and from one that fails without it."""
+    settings = load({"home": tmp_path / "home", "hypervisor": "fake"}, env={}, files=[])
+    found = [one for one in doctor(settings) if one.topic.startswith("zfs")]
+    assert found
+    assert all(one.level != "fail" for one in found)
+    if not Path("/sys/module/zfs").exists() and len(found) == 1:
+        assert found == [Finding("zfs", "ok", "no ZFS here: volumes are qcow2 files")]
+
+
+def test_memory_of_running_labs(tmp_path: Path) -> None:
+    """Protects the ARC's figure: stopped labs take no memory, and without a record none does."""
+    world = World(tmp_path)
+    with world.open() as ctx:
+        make_template(ctx)
+        up(ctx, named("a"))
+        view = up(ctx, named("b"))
+        each = len(view.nodes) * view.memory
+        assert committed_memory(ctx.settings) == 2 * each
+        power.stop(ctx, "a")
+        assert committed_memory(ctx.settings) == each
+    other = load({"home": tmp_path / "other"}, env={}, files=[])
+    assert committed_memory(other) == 0
+    other.home.create()
+    other.home.database.write_bytes(b"no database" * 100)
+    assert committed_memory(other) is None
+
+
+def test_emulation_is_noted_with_its_reason() -> None:
+    """Protects who wonders why guests are slow."""
+    facts = {"qemu": "7.2", "accelerator": "TCG"}
+    found = of_hypervisor(Capabilities("x", "tcg", warm=True, why_emulated="no", facts=facts))
+    advice = "guests are emulated: many times slower than with KVM"
+    assert [*found] == [
+        Finding("qemu", "ok", "7.2"),
+        Finding("accelerator", "note", "TCG (no KVM: no)", advice),
+    ]
+    facts["accelerator"] = "KVM"
+    found = of_hypervisor(Capabilities("x", "kvm", warm=True, facts=facts))
+    assert {one.level for one in found} == {"ok"}
+
+
+def test_reasons_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Protects people from orders without a reason, and programs from having to parse."""
+    world = FakeLifecycle()
+    world.findings = [WHY]
+    assert main(["doctor"], lifecycle=world) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "note   zfs txg timeout  30 s, 5 s is the default",
+        "       -> sysctl x=5",
+        "          (a power loss takes them)",
+    ]
+    assert main(["doctor", "-o", "json"], lifecycle=world) == 0
+    (one,) = json.loads(capsys.readouterr().out)
+    assert one == {
+        "topic": "zfs txg timeout",
+        "level": "note",
+        "value": "30 s, 5 s is the default",
+        "advice": "sysctl x=5",
+        "why": "a power loss takes them",
+    }

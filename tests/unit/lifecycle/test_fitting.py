@@ -1,0 +1,64 @@
+"""Whether a lab matches a request: one rule, and a message with the fields that differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lab.errors import Conflict
+from lab.lifecycle.core.views import LabView, NodeView
+from lab.lifecycle.nodes.configuration import asked, check, differs, of_record, of_view
+from lab.spec import LabSpec, NodeSize
+from lab.state.records import LabRecord
+
+IMAGE = "percona-xtradb-cluster-0123456789abcdef"
+RECORD = LabRecord(
+    "shop", "pxc", "percona", "8.4", IMAGE, 3, 768 << 20, 1, 0, "ready", "secret", "lab", "me", 1.0
+)
+NODES = tuple(NodeView(f"n{i}", "member", "ready", "127.0.0.1", 1, 2, "g") for i in (1, 2, 3))
+VIEW = LabView(
+    "shop", "pxc", "percona", "8.4", "ready", NODES, "lab", "secret", "", image=IMAGE,
+    memory=768 << 20, profile="balanced",
+)  # fmt: skip
+SPEC = LabSpec("pxc")
+
+
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        (SPEC, []),
+        (replace(SPEC, engine="percona", image=IMAGE, profile="balanced"), []),
+        (replace(SPEC, nodes=5), ["nodes: 3, asked 5"]),
+        (replace(SPEC, engine="mariadb"), ["recipe: percona-xtradb-cluster, asked mariadb"]),
+        (replace(SPEC, profile="durable"), ["profile: balanced, asked durable"]),
+        (
+            replace(SPEC, size=NodeSize(1 << 30, 2, 8 << 30)),
+            ["memory: 768M, asked 1G", "cpus: 1, asked 2", "disk: the image's, asked 8G"],
+        ),
+    ],
+)
+def test_here_and_remotely_alike(spec: LabSpec, found: list[str]) -> None:
+    """The record of a lab and what a service says of it are judged by the same rule."""
+    wanted = asked(spec, profile=spec.profile or "balanced", image=spec.image)
+    assert differs(of_record(RECORD), wanted) == differs(of_view(VIEW), wanted) == found
+
+
+def test_a_member_of_a_pool_is_not_taken() -> None:
+    wanted = asked(SPEC, profile="balanced")
+    assert differs(of_record(replace(RECORD, pool="small")), wanted) == ["pool: small, asked none"]
+
+
+def test_exact_leaves_nothing_open() -> None:
+    """Pools: a lab of any engine is not one whose engine may be any."""
+    some, any_ = (asked(SPEC, profile="balanced", recipe=recipe) for recipe in ("mariadb", ""))
+    assert differs(some, any_) == []
+    assert differs(some, any_, exact=True) == ["recipe: mariadb, asked any"]
+
+
+def test_the_message_names_what_differs() -> None:
+    with pytest.raises(Conflict) as refused:
+        check("shop", of_record(RECORD), asked(replace(SPEC, nodes=5), profile="balanced"))
+    assert refused.value.what == (
+        "lab shop exists with a different configuration (nodes: 3, asked 5)"
+    )

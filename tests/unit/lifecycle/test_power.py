@@ -1,0 +1,208 @@
+"""Stopping and starting, also where the last stop or start did not come to its end."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab.cli.terminal.show import lab_text
+from lab.errors import HostUnfit, NotFound, NotReady
+from lab.fake.hypervisor import FakeHypervisor
+from lab.lifecycle import node_access, power, snapshot
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.down import down
+from lab.lifecycle.nodes.inspect import lab, labs, status
+from lab.lifecycle.query import query
+from lab.lifecycle.rollback import rollback
+from lab.lifecycle.up import up
+from lab.lifecycle.wait import wait
+from lab.names import GuestName
+from tests.support.lifecycle_world import World, make_template, named
+
+N1, N2 = GuestName("lab-shop-n1"), GuestName("lab-shop-n2")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def make(ctx: Context) -> None:
+    make_template(ctx)
+    up(ctx, named("shop"))
+    query(ctx, "shop", "n2", "CREATE TABLE t (a INT)")
+
+
+def stop(ctx: Context) -> None:
+    power.stop(ctx, "shop")
+
+
+def test_a_stop_that_was_killed(world: World) -> None:
+    """At each of its steps: what is shown is true, and every verb works from there."""
+    with world.open() as ctx:
+        make(ctx)
+    step, seen = 0, [""]
+    while step == 0 or seen[-1]:
+        seen.append(world.killed(stop, step))
+        with world.open() as ctx:
+            _is_told(ctx)
+            if step % 3 == 0:
+                down(ctx, "shop")
+                assert ctx.hypervisor.guests() == {}
+                up(ctx, named("shop"))
+                query(ctx, "shop", "n2", "CREATE TABLE t (a INT)")
+            elif step % 3 == 1:
+                assert power.stop(ctx, "shop").state == "stopped"
+            assert power.start(ctx, "shop", timeout=10).state == "ready"
+            assert query(ctx, "shop", "n1", "SELECT COUNT(*) FROM t").rows == ((0,),)
+        step += 1
+    assert {"hypervisor.stop", "state.commit"} <= set(seen)
+
+
+def _is_told(ctx: Context) -> None:
+    there = ctx.hypervisor.guests()
+    states: tuple[str, ...] = tuple(there[g].state if g in there else "stopped" for g in (N1, N2))
+    whole: dict[tuple[str, ...], str] = {
+        ("running", "running"): "ready",
+        ("stopped", "stopped"): "stopped",
+    }
+    view = lab(ctx, "shop")
+    assert view.state == whole.get(states, "degraded"), states
+    assert tuple(node.state for node in view.nodes) in (states, ("ready", "ready"))
+    assert labs(ctx)[0].state == status(ctx, "shop").lab.state == view.state
+
+
+def test_resumed_nodes_have_the_right_clock(world: World) -> None:
+    """Theirs stood still as long as they did."""
+    with world.open() as ctx:
+        make(ctx)
+        assert isinstance(ctx.hypervisor, FakeHypervisor)
+        ctx.hypervisor.pause([N1])
+        began = time.time()
+        assert power.start(ctx, "shop", timeout=10).state == "ready"
+        assert ctx.hypervisor.inside(N1).clock >= began > ctx.hypervisor.inside(N2).clock
+
+
+def test_a_paused_lab_does_not_pass_for_ready(world: World) -> None:
+    with world.open() as ctx:
+        make(ctx)
+        ctx.hypervisor.pause([N1, N2])
+        view = lab(ctx, "shop")
+        assert (view.state, [node.state for node in view.nodes]) == ("degraded", ["paused"] * 2)
+
+
+def test_a_node_that_cannot_write_is_told_and_goes_on(world: World) -> None:
+    """Protects labs on a full disk: the others go on, and this one where it stood."""
+    why = "a disk could not be written: no space is left for it"
+    with world.open() as ctx:
+        make(ctx)
+        up(ctx, named("other"))
+        assert isinstance(ctx.hypervisor, FakeHypervisor)
+        ctx.hypervisor.halt(N1, why)
+        view = lab(ctx, "shop")
+        assert (view.state, [node.why for node in view.nodes]) == ("not-primary", [why, ""])
+        halted = next(line for line in lab_text(view, 0).splitlines() if "halted" in line)
+        assert why in halted
+        assert "`lab start shop`" in halted
+        assert lab(ctx, "other").state == "ready"
+        view = power.start(ctx, "shop", timeout=10)
+        assert (view.state, [node.why for node in view.nodes]) == ("ready", ["", ""])
+        assert "halted" not in lab_text(view, 0)
+
+
+def test_a_start_that_failed_and_a_wait_that_succeeds(world: World) -> None:
+    """The nodes go on; who waited for them knows that the lab is ready, and so do all."""
+    with world.open() as ctx:
+        make(ctx)
+        power.stop(ctx, "shop")
+
+    def fail(step: str) -> None:
+        if step == "ready.begin":
+            raise NotReady("no")
+
+    with world.open(fail) as ctx, pytest.raises(NotReady):
+        power.start(ctx, "shop", timeout=10)
+    with world.open() as ctx:
+        assert lab(ctx, "shop").state == "degraded"
+        assert wait(ctx, "shop", timeout=10).state == "ready"
+        assert lab(ctx, "shop").state == "ready"
+        power.stop(ctx, "shop")
+    with world.open(fail) as ctx, pytest.raises(NotReady):
+        power.start(ctx, "shop", timeout=10)
+    with world.open() as ctx:
+        assert power.start(ctx, "shop", timeout=10).state == "ready"
+
+
+def test_a_node_that_does_not_run_is_not_entered(world: World) -> None:
+    """The error names the node and the remedy, not what libvirt calls it."""
+    with world.open() as ctx:
+        make(ctx)
+        power.stop(ctx, "shop", node="n2", force=True)
+        with pytest.raises(NotFound, match="n2 of shop does not run") as refused:
+            node_access.execute(ctx, "shop", "n2", ["/bin/sync"], timeout=1)
+        assert "lab start shop --node n2" in refused.value.hint
+        with pytest.raises(NotFound, match="n2 of shop does not run"):
+            node_access.console_argv(ctx, "shop", "n2")
+        assert power.start_node(ctx, "shop", "n2", timeout=10).state == "ready"
+
+
+def test_start_needs_memory(world: World) -> None:
+    """Before anything boots, with figures; what runs already is not counted again."""
+    with world.open() as ctx:
+        make(ctx)
+        poor = replace(ctx, settings=replace(ctx.settings, memory_floor=1 << 60))
+        assert power.start(poor, "shop", timeout=10).state == "ready"
+        power.stop(ctx, "shop")
+        with pytest.raises(HostUnfit, match=r"2 nodes of 384M need 768M of memory; .* available"):
+            power.start(poor, "shop", timeout=10)
+        assert ctx.hypervisor.guests() == {}
+        with pytest.raises(HostUnfit, match="a node needs 384M of memory"):
+            power.start_node(poor, "shop", "n2", timeout=10)
+        assert lab(ctx, "shop").state == "stopped"
+        assert power.start(ctx, "shop", timeout=10).state == "ready"
+
+
+@pytest.mark.parametrize("verb", ["start", "wait"])
+def test_clocks_that_stood_still_are_set(world: World, verb: str) -> None:
+    """Protects labs on a laptop: after its sleep all guests lag, and nothing else sets them."""
+    with world.open() as ctx:
+        make(ctx)
+        assert isinstance(ctx.hypervisor, FakeHypervisor)
+        ctx.hypervisor.put_clock(N1, -3600.0)
+        ctx.hypervisor.put_clock(N2, -1.0)
+        if verb == "start":
+            power.start(ctx, "shop", timeout=10)
+        else:
+            wait(ctx, "shop", timeout=10)
+        assert abs(ctx.hypervisor.clock(N1) - time.time()) < 0.5
+        # Smaller differences are not corrected.
+        assert ctx.hypervisor.clock(N2) - time.time() < -0.5
+    assert [note for note in world.notes if "clock" in note] == [
+        "the clock of n1 was wrong and has been corrected"
+    ]
+
+
+def test_what_is_said_of_the_start_is_of_the_last_one(world: World) -> None:
+    """`ready in 3.5 s (warm)` was printed after a cold start of a minute, and by `stop`."""
+    with world.open() as ctx:
+        make(ctx)
+        assert lab(ctx, "shop").started == "warm"
+        label = snapshot.take(ctx, "shop", "s1").label
+        view = power.stop(ctx, "shop")
+        assert (view.started, view.seconds, view.why_cold) == ("", 0.0, "")
+        assert "started" not in lab_text(view, 0)
+        view = power.start(ctx, "shop", timeout=10)
+        assert (view.started, view.why_cold) == ("cold", "`lab start` boots the nodes")
+        assert view.seconds > 0
+        again = power.start(ctx, "shop", timeout=10)
+        assert (again.started, again.seconds) == ("cold", view.seconds)  # it ran already
+        view = rollback(ctx, "shop", timeout=10)
+        assert (view.started, view.why_cold) == ("warm", "")
+        view = rollback(ctx, "shop", label, timeout=10)
+        assert view.started == "cold"
+        assert view.why_cold == f"rolled back to {label}: a snapshot has no RAM"
+        power.stop(ctx, "shop", node="n2", force=True)
+        assert power.start_node(ctx, "shop", "n2", timeout=10).seconds == view.seconds

@@ -1,0 +1,58 @@
+"""`lab up --dry-run`: it says what `lab up` then does, and leaves no trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lab.errors import Conflict, InvalidSpec
+from lab.hypervisor import Capabilities
+from lab.lifecycle.preview import preview
+from lab.lifecycle.up import up
+from lab.spec import LabSpec
+from tests.support.lifecycle_world import World, named
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "home")
+
+
+def test_a_first_use_is_foretold(world: World) -> None:
+    with world.open() as ctx:
+        before = world.there()
+        found = preview(ctx, named("shop"))
+        assert (found.image_there, found.template, found.start) == (False, "", "warm")
+        assert world.there() == before
+        view = up(ctx, named("shop"))
+        assert (found.name, found.image, found.profile) == (view.name, view.image, view.profile)
+
+
+def test_what_is_there_is_found(world: World) -> None:
+    with world.open() as ctx:
+        view = up(ctx, named("shop"))
+        found = preview(ctx, named(""))
+        assert found.name == "galera"
+        assert (found.image_there, found.template) == (True, view.template)
+        assert preview(ctx, named("", nodes=3)).template == ""
+
+
+def test_cold_says_why(world: World) -> None:
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        asked = preview(ctx, named(""), cold=True)
+        assert (asked.start, asked.why_cold, asked.template) == ("cold", "asked for", None)
+    world.capabilities = Capabilities("fake", "fake", warm=False, why_cold="it is cold")
+    with world.open() as ctx:
+        found = preview(ctx, named(""))
+        assert (found.start, found.why_cold) == ("cold", "it is cold")
+
+
+def test_it_fails_as_up_would(world: World) -> None:
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        with pytest.raises(Conflict, match="exists already"):
+            preview(ctx, named("shop"))
+        with pytest.raises(InvalidSpec):
+            preview(ctx, LabSpec("pcx"))

@@ -1,0 +1,57 @@
+"""RAM files are in the page cache before the guests that map them run."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+
+from lab.lifecycle.captures.clone import read_ahead
+from lab.spec import MIB
+from lab.wait import Deadline, until
+
+
+def resident(path: Path) -> list[bool]:
+    """Which pages of a file are in the page cache (mincore(2))."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    size = path.stat().st_size
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), size, mmap.MAP_SHARED) as mapped:
+        found = (ctypes.c_ubyte * (size // mmap.PAGESIZE))()
+        start = ctypes.c_char.from_buffer(mapped)
+        try:
+            if libc.mincore(ctypes.byref(start), ctypes.c_size_t(size), found):
+                pytest.skip(f"no mincore here: {os.strerror(ctypes.get_errno())}")
+        finally:
+            del start
+        return [bool(page & 1) for page in found]
+
+
+def test_data_is_read_and_holes_are_not(tmp_path: Path) -> None:
+    """Protects the first start after a reboot: page by page, a cluster would wait too long."""
+    path = tmp_path / "n1.ram"
+    with path.open("wb") as file:
+        file.truncate(48 * MIB)
+        for at in (0, 40 * MIB):
+            file.seek(at)
+            file.write(os.urandom(4 * MIB))
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    taken = path.stat().st_blocks
+    if any(resident(path)):
+        pytest.skip("this file system keeps its pages")
+    read_ahead(path)
+    pages = 4 * MIB // mmap.PAGESIZE
+    assert until(lambda: sum(resident(path)) >= 2 * pages or None, Deadline.after(20.0))
+    cached = resident(path)
+    assert all(cached[:pages])
+    assert not any(cached[2 * pages : 9 * pages]), "zeros would push others out of the cache"
+    assert path.stat().st_blocks == taken
+
+
+def test_a_file_that_is_not_there_is_no_failure(tmp_path: Path) -> None:
+    """Protects restores: the hypervisor says what is wrong with a file."""
+    read_ahead(tmp_path / "none")

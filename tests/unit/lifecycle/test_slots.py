@@ -1,0 +1,102 @@
+"""Start slots: a queue for boots, one for restores, and a line that reports the wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab.errors import Interrupted
+from lab.lifecycle import power
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.nodes import start_slots
+from lab.lifecycle.rollback import rollback
+from lab.lifecycle.up import up
+from lab.locks.named import LockKind, lock
+from lab.locks.queue import ahead, ticket
+from lab.progress import Progress
+from tests.support.lifecycle_world import World, make_template, named
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@contextmanager
+def all_taken(ctx: Context, kind: LockKind) -> Iterator[None]:
+    """Other labs have all slots of a kind."""
+    with ExitStack() as held:
+        for number in range(start_slots.slots_here()):
+            held.enter_context(lock(ctx.home, kind, str(number)))
+        yield
+
+
+def test_a_warm_start_does_not_wait_behind_cold_ones(world: World) -> None:
+    """`lab up` in seconds, though others boot for minutes; so is going back to the origin."""
+    with world.open() as ctx:
+        make_template(ctx)
+        with all_taken(ctx, "boot"), ticket(ctx.home, "boot"):
+            assert up(ctx, named("shop"), timeout=10).state == "ready"
+            assert rollback(ctx, "shop", timeout=10).state == "ready"
+    assert not [note for note in world.notes if "slot" in note]
+
+
+def test_a_wait_is_reported_in_a_line(world: World) -> None:
+    """Without a terminal there is no spinner: after some seconds a note says what is waited for."""
+    with world.open() as ctx:
+        make_template(ctx)
+        up(ctx, named("shop"))
+        power.stop(ctx, "shop")
+        reported = threading.Event()
+        expected = f"waiting for a start slot ({start_slots.slots_here() + 1} labs ahead)"
+
+        def until_reported() -> None:
+            reported.wait(20)
+            taken.close()
+
+        with ExitStack() as taken:
+            taken.enter_context(all_taken(ctx, "boot"))
+            place = taken.enter_context(ticket(ctx.home, "boot"))
+            assert (
+                ahead(ctx.home, "boot", start_slots.slots_here(), place + 1)
+                == start_slots.slots_here() + 1
+            )
+
+            def watch() -> None:
+                while expected not in world.notes and not reported.wait(0.05):
+                    pass
+                reported.set()
+
+            threads = [threading.Thread(target=watch), threading.Thread(target=until_reported)]
+            for thread in threads:
+                thread.start()
+            assert power.start(ctx, "shop", timeout=10).state == "ready"
+            for thread in threads:
+                thread.join(30)
+    assert world.notes.count(expected) == 1
+
+
+def test_a_cancelled_job_leaves_the_queue_at_once(world: World) -> None:
+    """Wherever it stands: the room that it has is for others, and a service that ends must end."""
+    began = time.monotonic()
+
+    def halt() -> None:
+        if time.monotonic() - began > 0.3:
+            raise Interrupted("the job was cancelled")
+
+    with world.open() as ctx, ThreadPoolExecutor() as threads, ExitStack() as held:
+        held.enter_context(all_taken(ctx, "boot"))
+        held.enter_context(ticket(ctx.home, "boot"))
+        cancelled = replace(ctx, progress=Progress(halt=halt))
+        waiting = threads.submit(ExitStack().enter_context, start_slots.turn(cancelled))
+        try:
+            assert isinstance(waiting.exception(5.0), Interrupted)
+        finally:
+            held.close()
