@@ -301,6 +301,7 @@ def test_two_commands_try_it_once(world: World, builder: Builder) -> None:
     assert sorted(builder.tries) == ["mariadb", PERCONA]
 
 
+@pytest.mark.rare
 def test_a_kill_at_any_step_leaves_nothing(world: World) -> None:
     """The kill sweep, through the failure of one engine and the making of the next."""
     baseline, step, killed = world.there(), 0, 0
