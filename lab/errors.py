@@ -43,7 +43,7 @@ class LabError(Exception):
 
 
 class InvalidSpec(LabError):
-    """What was asked for makes no sense, whatever the host."""
+    """The request is invalid, on any host."""
 
     exit_code = 2
     http_status = 422

@@ -75,7 +75,7 @@ class Home:
 
     @property
     def jobs_database(self) -> Path:
-        """Where the service keeps how far its jobs are, unless that is told otherwise."""
+        """The database of the service's jobs, unless the setting ``database`` names another."""
         return self.root / "jobs.db"
 
     @property

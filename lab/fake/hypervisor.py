@@ -70,7 +70,7 @@ class FakeHypervisor:
         """See Hypervisor; guests are files of ours."""
 
     def close(self) -> None:
-        """There is nothing to give back; guests go on."""
+        """There is nothing to give back; guests keep running."""
 
     def capabilities(self) -> Capabilities:
         """See Hypervisor."""

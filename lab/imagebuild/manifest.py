@@ -64,7 +64,7 @@ def write(image: BuiltImage) -> Path:
 
 
 def read(directory: Path) -> BuiltImage:
-    """The image in ``directory``; raises InvalidSpec if its manifest makes no sense."""
+    """The image in ``directory``; raises InvalidSpec if its manifest is invalid."""
     try:
         values: dict[str, Any] = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
         for name in ("kernel", "initrd"):

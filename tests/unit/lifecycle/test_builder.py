@@ -28,7 +28,7 @@ from lab.fake.hypervisor import FakeHypervisor
 from lab.guest import nocloud
 from lab.hypervisor import GuestSpec
 from lab.imagebuild import isolate, manifest
-from lab.imagebuild.__main__ import told
+from lab.imagebuild.__main__ import as_data
 from lab.imagebuild.in_guest.builder import Builder, check_cloud_image
 from lab.imagebuild.recipe import load
 from lab.paths import Home
@@ -230,12 +230,12 @@ def test_it_says_whether_another_recipe_could_be_built(
     tmp_path: Path, hypervisor: Watched, cloud: Path
 ) -> None:
     """Protects users who did not require this engine: the next one is used."""
-    failed = told(CommandFailed(["sh"], 1, stderr="mysqld ended"))
+    failed = as_data(CommandFailed(["sh"], 1, stderr="mysqld ended"))
     files = {"failure.json": json.dumps(failed).encode(), "status": b"6\n"}
     with pytest.raises(RecipeFailed, match="in the builder: sh") as failure:
         build(tmp_path, hypervisor, cloud, writes(archive(tmp_path / "none", **files)))
     assert failure.value.details == ("mysqld ended",)
-    assert told(HostUnfit("no space"))["recipe"] is False
+    assert as_data(HostUnfit("no space"))["recipe"] is False
 
 
 def test_one_that_is_paused_is_not_waited_for(
