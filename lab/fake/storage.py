@@ -166,6 +166,12 @@ class FakeStorage:
             (self._contents / new).replace(self._contents / entry.content)
         return self._volume(volume, entry)
 
+    def check_rollback(self, volumes: Sequence[VolumeName], label: str) -> None:
+        """See ``Storage.check_rollback``."""
+        with self._locked() as entries:
+            frozen = [self._frozen(entries, volume, label) for volume in volumes]
+            self._need(sum(sparse.allocated(path) for path in frozen))
+
     def drop(self, snapshot: VolumeSnapshot) -> None:
         """See ``Storage.drop``."""
         self._before("drop")

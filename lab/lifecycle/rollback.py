@@ -49,17 +49,20 @@ def rollback(
             raise Conflict(f"the lab {name} is {record.state}")
         nodes = nodes_of(ctx, name) if node is None else (node_of(ctx, name, node),)
         label = find(ctx, name, to).label
-        # Going back to the origin frees space; what was begun must come to its end.
-        if label != ORIGIN and not interrupted.exists(ctx, name):
-            space, floor = ctx.storage.space(), ctx.settings.space_floor
-            host.check_space(space.free, floor, ctx.home.root, what="a rollback")
+        volumes = volumes_of(ctx, name, node)
+        if not interrupted.exists(ctx, name):  # what was begun must come to its end
+            if label != ORIGIN:  # going back to the origin frees space
+                space, floor = ctx.storage.space(), ctx.settings.space_floor
+                host.check_space(space.free, floor, ctx.home.root, what="a rollback")
+            # Of all volumes, before any is changed: they must not end at different points in time.
+            ctx.storage.check_rollback(volumes, label)
         interrupted.begin(ctx, name, label, node)
         with ctx.progress.step("rollback", f"putting {node or name} back to {label}"):
             each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)
             # Until it runs again: a command that is killed now leaves a lab that can be started.
             if node is None:
                 ctx.store.labs.update(name, **power.STOPPED)
-            each(lambda v: ctx.storage.rollback(v, label), volumes_of(ctx, name, node))
+            each(lambda v: ctx.storage.rollback(v, label), volumes)
         if label != ORIGIN:
             interrupted.end(ctx, name)
         nodes = move_taken(ctx, nodes)

@@ -136,6 +136,12 @@ class Storage(Protocol):
         than before. Raises NotFound if there is no such snapshot or volume.
         """
 
+    def check_rollback(self, volumes: Sequence[VolumeName], label: str) -> None:
+        """Raise HostUnfit (with figures) unless ``rollback`` of all ``volumes`` fits as of now.
+
+        Guests may have them open. Raises NotFound as ``rollback`` does.
+        """
+
     def drop(self, snapshot: VolumeSnapshot) -> None:
         """Remove a snapshot; fine if it or its volume is absent. The volume stays as it is.
 

@@ -183,6 +183,11 @@ class ZfsStorage:
             self._sweep.trim(work, volume)
             return made
 
+    def check_rollback(self, volumes: Sequence[VolumeName], label: str) -> None:
+        """See ``Storage``; nothing is copied, so there is no space to check."""
+        for volume in volumes:
+            self._visible(VolumeSnapshot(volume, label, 0))
+
     def drop(self, snapshot: VolumeSnapshot) -> None:
         """See ``Storage``; what a rollback made from it keeps it, out of sight."""
         rules.check_label(snapshot.label)
