@@ -105,9 +105,10 @@ def check_aio(nodes: int, left: int | None) -> None:
     QEMU before version 8 does not start without it; later versions are slower.
     """
     if left is not None and nodes * AIO_OF_GUEST > left:
+        what = f"{nodes} nodes need" if nodes > 1 else "a node needs"
         raise HostUnfit(
-            f"{nodes} nodes need {nodes * AIO_OF_GUEST} requests of native AIO, and {left} are"
-            " left (fs.aio-max-nr)",
+            f"{what} {nodes * AIO_OF_GUEST} requests of native AIO, and {left} are left"
+            " (fs.aio-max-nr)",
             hint=AIO_REMEDY,
         )
 

@@ -100,7 +100,7 @@ def _from_origin(
     why = (manifest.why_cold if manifest else "") or ctx.hypervisor.capabilities().why_cold
     why = why or "rolled back to its origin: no template has its RAM"
     if manifest and _warm(record, manifest, nodes):
-        power.check_memory(ctx, record, len(nodes))
+        power.check_room(ctx, record, len(nodes))
         size = NodeSize(record.memory, record.cpus, record.disk)
         try:
             prepared = wake(ctx, manifest, image, size, nodes, record.segment)
