@@ -228,6 +228,18 @@ def key_for(ctx: Context, plan: Blueprint, spec: LabSpec) -> str:
     return record.key
 
 
+def keys_for(ctx: Context, plan: Blueprint, spec: LabSpec) -> list[str]:
+    """The keys of the images that ``spec`` may be made of, the one of ``key_for`` first.
+
+    Raises as that does.
+    """
+    found = [key_for(ctx, plan, spec)]
+    if _free(plan, spec):
+        layout, profile = ctx.settings.layout, ctx.settings.profile_of(spec.profile)
+        found += [images.key_of(load(name), layout, profile) for name in plan.engines]
+    return list(dict.fromkeys(found))
+
+
 def _can_be_had(ctx: Context, recipe: Recipe, spec: LabSpec) -> bool:
     """Whether the image of a recipe is there, as the recipe is now, or may be built."""
     if _there(ctx, recipe, spec):

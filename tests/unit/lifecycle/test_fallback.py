@@ -237,6 +237,26 @@ def test_templates_pools_and_previews_do_the_same(
     assert builder.tries == [PERCONA, "mariadb"]
 
 
+def test_members_of_a_pool_stay_until_others_can_be_made(ctx: Context, builder: Builder) -> None:
+    """Protects a full pool when the record of a failure expires: the engine may fail again."""
+    up(ctx, SPEC)
+    member = ctx.store.labs.get("shop")
+
+    def fits() -> bool:
+        return pool.fits(ctx.settings, member, SPEC, pool.keys(ctx, SPEC))
+
+    assert fits()
+    outdated(ctx, age=90_000)
+    assert preview(ctx, replace(SPEC, name="b")).engine == "percona"
+    assert fits(), "there is no image of the other engine yet"
+    builder.failing.clear()
+    image.build(ctx, PERCONA)
+    assert fits(), "nor a template"
+    assert up(ctx, replace(SPEC, name="b")).engine == "percona"
+    assert not fits()
+    assert pool.fits(ctx.settings, ctx.store.labs.get("b"), SPEC, pool.keys(ctx, SPEC))
+
+
 def test_cold_starts_too(ctx: Context) -> None:
     assert up(ctx, SPEC, cold=True).engine == "mariadb"
 
