@@ -8,7 +8,7 @@ code of the CLI and the status of the HTTP API::
     ├── NotFound        3 / 404
     ├── Conflict        4 / 409   exists, busy (Busy), protected, has clones
     ├── HostUnfit       5 / 503   missing tool, no permission, no memory, no space
-    │                             (PortTaken, RestoreFailed, RecipeFailed)
+    │                             (PortTaken, RestoreFailed, RecipeFailed, OutOfReach)
     ├── CommandFailed   6 / 500   argv, exit status, last lines of stderr
     ├── NotReady        7 / 504   requirement, node, last log line
     ├── Unauthorized    8 / 401
@@ -90,6 +90,10 @@ class RecipeFailed(HostUnfit):
 
     Another recipe may still be built.
     """
+
+
+class OutOfReach(RecipeFailed):
+    """Nobody answers at the recipe's repository; that may be the fault of this host's network."""
 
 
 class CommandFailed(LabError):

@@ -71,6 +71,12 @@ def reachable_recently(recipe: Recipe, memory: Path, *, timeout: float = TIMEOUT
     return answer
 
 
+def unreachable(recipe: Recipe, memory: Path) -> None:
+    """Remember in the file ``memory`` that the recipe's repository did not answer."""
+    if recipe.repository is not None:
+        _remember(memory, recipe.repository.urls[0], value=False)
+
+
 def _remember(memory: Path, url: str, *, value: bool) -> None:
     with suppress(OSError):  # a full disk: it is asked again
         remember(memory, url, value=value)

@@ -206,7 +206,7 @@ def _guests(settings: Settings) -> Iterator[Finding]:
 def _engines(settings: Settings) -> Iterator[Finding]:
     """Preferred engines that are not used now, by recorded failures: no repository is queried."""
     recipe = load("percona-xtradb-cluster")
-    answers = recall(settings.home.root / "reachable.json")
+    answers = recall(failures.answers(settings.home))
     failed = failures.recent(settings.home)
     for failure in failed.values():
         why = f"step {failure.step}: {failure.what}"

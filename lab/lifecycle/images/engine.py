@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from lab.blueprints import Blueprint
-from lab.errors import Interrupted, InvalidSpec, LabError
+from lab.errors import Interrupted, InvalidSpec, LabError, OutOfReach
 from lab.imagebuild.recipe import Recipe, load
 from lab.lifecycle.core.build_lock import hold
 from lab.lifecycle.core.context import Context
@@ -111,7 +111,9 @@ def made_of(
                 raise
             except LabError as error:
                 held.close()
-                if not _free(plan, spec) or not _next(ctx, plan, spec, choice, began, failed):
+                if not _free(plan, spec) or not _next(
+                    ctx, plan, spec, choice, began, failed, error
+                ):
                     raise
                 failed.append(choice.recipe)
                 _show(ctx, load(choice.recipe), error)
@@ -176,12 +178,20 @@ def _changed(
 
 
 def _next(
-    ctx: Context, plan: Blueprint, spec: LabSpec, choice: Choice, began: float, failed: list[str]
+    ctx: Context,
+    plan: Blueprint,
+    spec: LabSpec,
+    choice: Choice,
+    began: float,
+    failed: list[str],
+    error: LabError,
 ) -> bool:
-    """Whether another engine is to be used after ``choice`` failed, tried since ``began``."""
+    """Whether another engine is to be used after ``choice``, tried since ``began``, failed."""
     failure = failures.of(ctx, load(choice.recipe))
     recorded = failure is not None and failure.at >= began
-    if recorded and choose(ctx, plan, spec).recipe != choice.recipe:
+    if (recorded or isinstance(error, OutOfReach)) and choose(
+        ctx, plan, spec
+    ).recipe != choice.recipe:
         return True
     for recipe in [*failed, choice.recipe] if recorded else failed:
         failures.withdraw(ctx, recipe)
@@ -246,7 +256,7 @@ def _can_be_had(ctx: Context, recipe: Recipe, spec: LabSpec) -> bool:
         return True
     from lab.imagebuild.reachable import reachable_recently
 
-    return reachable_recently(recipe, ctx.home.root / "reachable.json")
+    return reachable_recently(recipe, failures.answers(ctx.home))
 
 
 def _there(ctx: Context, recipe: Recipe, spec: LabSpec) -> bool:

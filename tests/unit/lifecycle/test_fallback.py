@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from lab.errors import CommandFailed, HostUnfit, Interrupted, NotReady, RecipeFailed
+from lab.errors import CommandFailed, HostUnfit, Interrupted, NotReady, OutOfReach, RecipeFailed
 from lab.fake import images
 from lab.imagebuild.manifest import BuiltImage
 from lab.imagebuild.recipe import Recipe, load
@@ -198,6 +198,28 @@ def test_if_no_engine_works_it_is_not_one_engines_fault(
         up(ctx, SPEC)
     assert builder.tries == [PERCONA, "mariadb"]
     assert failures.recent(ctx.home) == {}
+
+
+def test_a_host_without_a_network_is_not_the_engines_fault(
+    world: World, ctx: Context, builder: Builder
+) -> None:
+    """Protects the next day: only that the repository does not answer is remembered, for minutes.
+
+    It did answer within the last hour, so a build was begun.
+    """
+    image.build(ctx, "mariadb")
+    builder.failing[PERCONA] = OutOfReach("cannot fetch the key", hint="check the network")
+    assert up(ctx, SPEC).engine == "mariadb"
+    assert up(ctx, replace(SPEC, name="b", nodes=1)).engine == "mariadb"
+    assert builder.tries == ["mariadb", PERCONA]
+    assert failures.recent(ctx.home) == {}
+    assert "Percona's repository is out of reach: using MariaDB with Galera" in world.notes
+    builder.failing.clear()
+    path = ctx.home.root / "reachable.json"
+    [(url, (at_, answer))] = json.loads(path.read_text()).items()
+    assert (answer, time.time() - at_ < 60) == (False, True)
+    path.write_text(json.dumps({url: [time.time(), True]}))
+    assert up(ctx, replace(SPEC, name="c")).engine == "percona"
 
 
 def test_an_interrupt_while_the_next_is_built_keeps_the_record(
