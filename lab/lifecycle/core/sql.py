@@ -36,6 +36,7 @@ _MOST = 1 << 20
 than a hundredth of that."""
 _REASON = 1024
 """Characters of a reason that are kept."""
+_REMEDY = "; `lab stop` and `lab start` give nodes new certificates"
 _READ = 64
 """Bytes that each part of a packet counts as, beside its own: what keeping it takes."""
 
@@ -146,24 +147,33 @@ def _shut(connected: socket.socket) -> None:
 
 
 def _tls(account: Account) -> ssl.SSLContext:
-    """What checks the server; raises OSError if there is no authority in the file."""
-    return _context(account.ca, Path(account.ca).stat().st_mtime_ns, verify=account.verify)
+    """What checks the server; raises OSError if its authority is to be checked, and not there."""
+    if not account.verify:
+        return _unchecked()
+    return _context(account.ca, Path(account.ca).stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=8)
-def _context(ca: str, changed: int, *, verify: bool) -> ssl.SSLContext:
+def _context(ca: str, changed: int) -> ssl.SSLContext:
     """The context for a certificate that was written then: reading it takes a millisecond."""
     del changed
-    context = ssl.create_default_context(cafile=ca)
-    if not verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
+    return ssl.create_default_context(cafile=ca)
+
+
+@lru_cache(maxsize=1)
+def _unchecked() -> ssl.SSLContext:
+    """TLS with whatever certificate the server has."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
     return context
 
 
 def _text(error: Exception) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return f"{error}"[:_REASON] + "; `lab stop` and `lab start` give nodes new certificates"
+        return f"{error}"[:_REASON] + _REMEDY
+    if isinstance(error, FileNotFoundError):  # nothing else is opened
+        return f"there is no certificate of an authority at {error.filename}{_REMEDY}"
     told = isinstance(error, pymysql.err.MySQLError) and len(error.args) > 1
     return str(error.args[1] if told else error)[:_REASON]
 
