@@ -31,10 +31,12 @@ from lab.imagebuild import isolate, manifest
 from lab.imagebuild.__main__ import as_data
 from lab.imagebuild.in_guest.builder import Builder, check_cloud_image
 from lab.imagebuild.recipe import load
+from lab.lifecycle.core.release import lost_logs
 from lab.paths import Home
 from lab.progress import Progress
 from lab.spec import MIB
 from lab.wait import Deadline, until
+from tests.support.lifecycle_world import World
 
 RECIPE = load("mariadb")
 Play = Callable[[Path], None]
@@ -269,6 +271,28 @@ def test_one_that_is_called_off(tmp_path: Path, hypervisor: Watched, cloud: Path
             log=home.image_log(out.name),
         )  # fmt: skip
     assert hypervisor.guests() == {}
+
+
+def test_gc_keeps_the_log_of_one_that_runs(tmp_path: Path, cloud: Path) -> None:
+    """Protects the last lines of a builder that does not end; it is recorded nowhere."""
+    lost: list[list[Path]] = []
+    with World(tmp_path / "world").open() as ctx:
+        out = ctx.home.build("mariadb-0123456789abcdef")
+        out.mkdir()
+
+        def look() -> None:
+            if ctx.hypervisor.guests():
+                assert list(ctx.home.console_log("x").parent.iterdir())
+                lost.append(lost_logs(ctx))
+                raise Interrupted("seen")
+
+        with pytest.raises(Interrupted):
+            Builder(cloud, ctx.home, ctx.hypervisor).build(
+                RECIPE, out, layout="single", progress=Progress(halt=look),
+                log=ctx.home.image_log(out.name),
+            )  # fmt: skip
+        assert lost == [[]]
+        assert not list(ctx.home.console_log("x").parent.iterdir())
 
 
 def test_one_that_could_not_begin(tmp_path: Path, hypervisor: Watched, cloud: Path) -> None:
