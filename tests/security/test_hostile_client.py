@@ -11,7 +11,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -210,6 +210,35 @@ def test_waits_are_limited_and_end_with_their_client(here: Site, stuck: dict[str
         assert not any(map(closed, attacker))
     until(lambda: waits.taken() == 0, LATE)
     until(lambda: here.service.requests.taken() == 0, LATE)
+
+
+@pytest.mark.parametrize("ahead", [1, 3 << 18], ids=["a-byte", "much"])
+def test_who_sends_more_and_leaves_keeps_no_wait(
+    here: Site, stuck: dict[str, Any], ahead: int
+) -> None:
+    """Protects waits from clients that are gone, and sent more than the request before."""
+    with ExitStack() as stack:
+        sent = head("GET", f"/v1/jobs/{stuck['id']}?wait=10m", here.admin)
+        left = connected(here, sent, stack=stack)
+        until(lambda: here.service.waits.taken() == 1)
+        with suppress(ConnectionError):  # more is not taken
+            left.sendall(b"G" * ahead)
+    until(lambda: here.service.waits.taken() == 0, LATE)
+
+
+def test_requests_that_are_sent_ahead_are_answered(here: Site, stuck: dict[str, Any]) -> None:
+    """Protects clients that send the next request before the first is answered (pipelining)."""
+    with ExitStack() as stack:
+        first = head("GET", f"/v1/jobs/{stuck['id']}?wait=1", here.admin)
+        then = head("GET", "/healthz")
+        sender = connected(here, first + then, stack=stack)
+        until(lambda: here.service.waits.taken() == 1)
+        sender.sendall(then)
+        answers = b""
+        while answers.count(b"HTTP/1.1 200") < 3:
+            answers += (came := sender.recv(65536))
+            assert came, answers
+        assert answers.endswith(b"ok\n")
 
 
 def test_a_client_that_leaves_while_its_lab_is_made(here: Site, stuck: dict[str, Any]) -> None:
