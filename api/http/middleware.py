@@ -18,6 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lab.api.http import problems
 from lab.api.http.auth import Caller, bearer, identified, note
 from lab.api.telemetry.logs import REQUEST, log
+from lab.api.web.place import place_of
+from lab.api.web.request import visitor
 from lab.errors import HostUnfit, LabError
 
 if TYPE_CHECKING:
@@ -106,8 +108,8 @@ class Guard:
     async def _answer(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         with ExitStack() as held:
             try:
-                if scope["path"].startswith(_FOR_TOKENS):
-                    caller = await run_in_threadpool(_identified, scope)
+                caller = await _caller(scope)
+                if caller is not None:
                     held.enter_context(self._service.requests.seat(caller.token.id))
                 body = await self._body(scope, receive)
                 if self._answering >= _MOST and scope["path"] != "/healthz":
@@ -173,9 +175,16 @@ class Guard:
         return True
 
 
-def _identified(scope: Scope) -> Caller:
+async def _caller(scope: Scope) -> Caller | None:
+    """Whose seat a request takes: its token's, or its session's; None if it needs neither.
+
+    Raises as ``identified``.
+    """
     request = HTTPConnection(scope)
-    return identified(request, bearer(request))
+    if scope["path"].startswith(_FOR_TOKENS):
+        return await run_in_threadpool(lambda: identified(request, bearer(request)))
+    # Not the caller yet: a form may come from elsewhere, which the page's routes check.
+    return await run_in_threadpool(visitor, request) if place_of(request) else None
 
 
 def _has_body(scope: Scope) -> bool:

@@ -279,6 +279,25 @@ def test_requests_of_a_token_are_limited(here: Site, monkeypatch: pytest.MonkeyP
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "10")
 
 
+def test_requests_of_a_session_count_as_those_of_its_token(
+    here: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects the others' requests from a token that signs in: its pages have no other limit."""
+    requests = here.service.requests
+    with visit(here) as client:
+        with client.stream("GET", "/live"):
+            until(lambda: requests.taken() == 1)
+            monkeypatch.setattr(requests, "most", 1)
+            assert here.ask("GET", "/v1/host").status_code == 429
+            refused = client.get("/jobs")
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "10")
+        until(lambda: requests.taken() == 0)
+        assert client.get("/jobs").status_code == 200
+        monkeypatch.setattr(requests, "most", 0)
+        assert client.get("/jobs").status_code == 429
+        assert here.client.get("/sign-in").status_code == 200  # nobody's
+
+
 def test_wrong_tokens_do_not_shut_out_right_ones(here: Site) -> None:
     """Protects those behind one address from each other; who tries tokens is in the audit trail."""
     wrong = {"Authorization": f"Bearer {here.admin[:-4]}AAAA"}
