@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from lab.api.http import middleware
-from lab.api.http.connections import Quiet
+from lab.api.http.connections import Peer, Quiet
 from lab.api.web.request import COOKIE
 from lab.run import run
 from tests.support.answering import answering
@@ -81,6 +81,14 @@ def closed(connection: socket.socket) -> bool:
     return True
 
 
+def stands(peer: Peer, quiet: Quiet) -> bool:
+    """Whether a connection is quiet for longer than between two answers."""
+    end = time.monotonic() + 0.5
+    while peer in quiet and time.monotonic() < end:
+        time.sleep(0.01)
+    return peer in quiet
+
+
 def served(here: Site) -> None:
     """Everybody else is answered, and soon; who has a token may keep the connection."""
     url = here.client.base_url
@@ -117,15 +125,7 @@ def test_who_does_not_read_answers_is_closed_too(here: Site) -> None:
         stalled.connect((url.host, url.port))
         stalled.sendall(b"GET /page/page.css HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
         strangers, peer = here.connections.strangers, stalled.getsockname()
-
-        def stands() -> bool:
-            """Whether it is counted for longer than between two answers."""
-            end = time.monotonic() + 0.5
-            while peer in strangers and time.monotonic() < end:
-                time.sleep(0.01)
-            return peer in strangers
-
-        until(stands, 20.0)
+        until(partial(stands, peer, strangers), 20.0)
         for _ in range(CONNECTIONS):
             connected(here, stack=stack)
         until(lambda: peer not in strangers)
@@ -501,6 +501,27 @@ def test_connections_that_begin_no_tls_are_closed_too(tmp_path: Path) -> None:
         assert answer.text == "ok\n"
         assert answer.headers["strict-transport-security"].startswith("max-age=")
         until(lambda: sum(map(closed, attacker)) >= CONNECTIONS - 256)
+
+
+@pytest.mark.parametrize(("count", "last"), [(40, b""), (9, b"Connection: close\r\n")],
+                         ids=["stalled", "closing"])  # fmt: skip
+def test_answers_that_are_never_read_end(tmp_path: Path, count: int, last: bytes) -> None:
+    """Protects memory and files from clients that leave answers unread, one of which closes.
+
+    The answers are more than the sockets take: by more than the server buffers, or by less.
+    """
+    asked = head("GET", "/page/page.css")
+    with site(tmp_path, request_timeout=3.0) as here, socket.socket() as stalled:
+        here.listening.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDBUF, 4096
+        )  # accepted ones as well
+        stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stalled.connect((here.client.base_url.host, here.client.base_url.port))
+        stalled.sendall(asked * (count - 1) + asked[:-2] + last + b"\r\n")
+        peer, strangers = stalled.getsockname(), here.connections.strangers
+        until(partial(stands, peer, strangers), 20.0)
+        until(lambda: peer not in strangers, 20.0)
+        until(partial(closed, stalled))
 
 
 def test_a_large_request_does_not_block_small_ones(tmp_path: Path) -> None:
