@@ -189,6 +189,7 @@ class FakeHypervisor:
 
     def segment_free(self, segment: int) -> bool:
         """See Hypervisor."""
+        self._before("segment_free")
         with self._guests.hold():
             return all(
                 (record.home, record.segment) != (self._home, segment)
