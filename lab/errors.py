@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+ROOM_RETRY = 30.0
+"""Seconds after which what the host had no room for is worth another try."""
 _LINE = 2048
 """Characters that are kept of each detail, which may be what a guest sent."""
 
@@ -29,17 +31,26 @@ _LINE = 2048
 class LabError(Exception):
     """What happened, in one line, and what to do about it, in another.
 
-    ``details`` are further lines (log lines, figures) shown below the first.
+    ``details`` are further lines (log lines, figures) shown below the first. ``retry_after``:
+    seconds after which the same may succeed; None: only if something is changed.
     """
 
     exit_code: ClassVar[int] = 1
     http_status: ClassVar[int] = 500
 
-    def __init__(self, what: str, *, hint: str = "", details: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        hint: str = "",
+        details: Sequence[str] = (),
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(what)
         self.what = what
         self.hint = hint
         self.details = tuple(line[:_LINE] for line in details)
+        self.retry_after = retry_after
 
 
 class InvalidSpec(LabError):
@@ -148,21 +159,10 @@ class Forbidden(LabError):
 
 
 class LimitReached(LabError):
-    """A quota, a rate or a queue leaves no room now; ``retry_after``: seconds, if that may help."""
+    """A quota, a rate or a queue leaves no room now."""
 
     exit_code = 10
     http_status = 429
-
-    def __init__(
-        self,
-        what: str,
-        *,
-        hint: str = "",
-        details: Sequence[str] = (),
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(what, hint=hint, details=details)
-        self.retry_after = retry_after
 
 
 class Interrupted(LabError):

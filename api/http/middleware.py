@@ -20,7 +20,7 @@ from lab.api.http.auth import Caller, bearer, identified, note
 from lab.api.telemetry.logs import REQUEST, log
 from lab.api.web.place import place_of
 from lab.api.web.request import visitor
-from lab.errors import HostUnfit, LabError
+from lab.errors import ROOM_RETRY, HostUnfit, LabError
 
 if TYPE_CHECKING:
     from lab.api.service import Service
@@ -113,7 +113,11 @@ class Guard:
                     held.enter_context(self._service.requests.seat(caller.token.id))
                 body = await self._body(scope, receive)
                 if self._answering >= _MOST and scope["path"] != "/healthz":
-                    raise Overloaded("too many requests are being answered", hint="try again later")
+                    raise Overloaded(
+                        "too many requests are being answered",
+                        hint="try again later",
+                        retry_after=ROOM_RETRY,
+                    )
             except LabError as error:
                 headers = problems.headers_of(error) | (
                     {"Connection": "close"} if _has_body(scope) else {}
