@@ -7,10 +7,15 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lab.config.settings import Settings
+from lab.errors import NotReady
+from lab.lifecycle.core.context import Context, open_context
 from lab.lifecycle.core.sql import Account
 from lab.lifecycle.core.views import Rows
 from lab.lifecycle.nodes.inspect import status
@@ -92,6 +97,35 @@ def test_the_webhook_is_told_before(tmp_path: Path) -> None:
         server.server_close()
     assert [(one["lab"], one["why"]) for one in said] == [("told", "idle")]
     assert parse_time(str(said[0]["expires_at"])) == pytest.approx(start - 310 + 600, abs=1e-6)
+
+
+def test_silent_labs_are_asked_at_the_same_time(tmp_path: Path) -> None:
+    """Protects the watch of all labs from a few whose nodes say nothing: each costs seconds."""
+    silent = threading.Event()
+    asked: list[int] = []
+
+    @contextmanager
+    def opener(settings: Settings) -> Iterator[Context]:
+        with open_context(settings) as ctx:
+
+            def sql(
+                account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
+            ) -> Rows:
+                if not silent.is_set():
+                    return ctx.sql(account, port, statement, timeout=timeout, whole=whole)
+                asked.append(port)
+                time.sleep(timeout)
+                raise NotReady(f"no answer at {port}")
+
+            yield replace(ctx, sql=sql)
+
+    with site(tmp_path, opener) as here:
+        labs = [here.make(f"silent-{number}", idle=60, nodes=1) for number in range(6)]
+        silent.set()
+        began = time.monotonic()
+        here.service.idle.look()
+        assert time.monotonic() - began < 6.0  # one after the other would take twelve
+        assert set(asked) == {node["sql_port"] for lab in labs for node in lab["nodes"]}
 
 
 def test_an_idle_lab_ends_and_a_used_one_does_not(here: Site) -> None:
