@@ -132,6 +132,12 @@ class FakeStorage:
             return []
         return [VolumeSnapshot(volume, label, entry.size) for label in entry.snapshots]
 
+    def labels(self) -> dict[VolumeName, list[str]]:
+        """See ``Storage.labels``."""
+        with self._locked() as entries:
+            ours = [(name, entry) for name, entry in entries.items() if entry.home == self._home]
+            return {VolumeName.parse(name): list(entry.snapshots) for name, entry in ours}
+
     def clone(
         self,
         origin: VolumeSnapshot,

@@ -113,6 +113,9 @@ class Storage(Protocol):
     def snapshots(self, volume: VolumeName) -> list[VolumeSnapshot]:
         """The snapshots of ``volume``, oldest first; empty if the volume is absent."""
 
+    def labels(self) -> dict[VolumeName, list[str]]:
+        """The labels of the snapshots of all our volumes, oldest first: one listing for all."""
+
     def clone(
         self,
         origin: VolumeSnapshot,

@@ -136,6 +136,11 @@ class Qcow2Storage:
         found = batch.labels(self._shelf, volume)
         return [VolumeSnapshot(volume, label, record.size) for label, record in found]
 
+    def labels(self) -> dict[VolumeName, list[str]]:
+        """See ``Storage``."""
+        ours = (name for name in self._shelf.names() if self._ours(name))
+        return {name: [label for label, _ in batch.labels(self._shelf, name)] for name in ours}
+
     def clone(
         self,
         origin: VolumeSnapshot,

@@ -20,9 +20,12 @@ import httpx
 import pytest
 
 from lab.api.http import middleware
+from lab.api.http.auth import Caller
 from lab.api.http.connections import Peer, Quiet
+from lab.api.jobs.submit import new_job
 from lab.api.web.request import COOKIE
 from lab.run import run
+from lab.state.records import JobKind, JobRecord
 from tests.support.answering import answering
 from tests.support.page_visit import OURS, visit
 from tests.support.serve_world import BODY, MEMORY, Site, site
@@ -450,6 +453,39 @@ def test_quotas_count_all_that_a_project_takes(here: Site) -> None:
     assert here.ask("POST", "/v1/labs?wait=20", body, token=token).status_code == 201
     for lab in here.ask("GET", "/v1/labs").json()["items"]:
         here.ask("DELETE", f"/v1/labs/{lab['name']}?wait=20")
+
+
+def test_quotas_count_what_is_being_made(here: Site) -> None:
+    """Protects the host's disk from requests side by side, each lab with disks of its own size."""
+    token = here.token("coming", project="coming", disk=60 << 30)
+    caller = Caller(next(one for one in here.service.store.tokens.all() if one.name == "coming"))
+    jobs = here.service.store.jobs
+    for name, disk in (("small", "8G"), ("large", "20G")):
+        here.make(name, nodes=1, disk=disk, token=token)
+
+    def open_(kind: JobKind, asked: dict[str, Any], lab: str = "") -> JobRecord:
+        jobs.add(job := new_job(caller, kind, asked, lab=lab))  # it is not begun
+        return job
+
+    def take() -> tuple[int, str]:
+        answer = here.ask("POST", "/v1/labs/small/snapshots?wait=20", {}, token=token)
+        return answer.status_code, answer.json().get("detail", "")
+
+    assert take()[0] == 201
+    snapshot = open_("snapshot", {}, "large")
+    assert take() == (
+        429, "the project coming may have 60G of disk, with this snapshot it had 64G"
+    )  # fmt: skip
+    body = {**BODY, "nodes": 1, "disk": "5G"}
+    refused = here.ask("POST", "/v1/labs", body, token=token)
+    assert (refused.status_code, "it had 61G" in refused.json()["detail"]) == (429, True)
+    jobs.remove_all([snapshot.id])
+    create = open_("create", {"blueprint": "galera", "nodes": 1, "disk": 17 << 30})
+    assert "it had 61G" in take()[1]
+    jobs.remove_all([create.id])
+    assert take()[0] == 201
+    for name in ("small", "large"):
+        assert here.ask("DELETE", f"/v1/labs/{name}?wait=20", token=token).status_code == 204
 
 
 def test_errors_tell_no_names_of_others(here: Site) -> None:
