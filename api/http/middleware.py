@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ _HEADERS = (
 )
 """What answers say unless a route says otherwise."""
 _TLS = ((b"strict-transport-security", b"max-age=2592000"),)
-"""What answers say where they are encrypted."""
+"""What answers say where they are encrypted, if the settings say that the host's ports all are."""
 _FOR_TOKENS = ("/v1/", "/openapi.json")
 """The paths of which nothing is read or answered without a valid token."""
 _FORM = 16 << 10
@@ -84,7 +84,8 @@ class Guard:
         request = given if _ID.fullmatch(given) else uuid.uuid4().hex
         token = REQUEST.set(request)
         began = time.monotonic()
-        answer = _Answer(send, request, partial(self._note, scope), scope["scheme"])
+        more = _TLS if scope["scheme"] == "https" and self._service.settings.serve.hsts else ()
+        answer = _Answer(send, request, partial(self._note, scope), more)
         try:
             await self._traced(scope, receive, answer, request)
         finally:
@@ -200,11 +201,15 @@ class _Answer:
     """Sends an answer on, with our headers; ``before`` is told its status first."""
 
     def __init__(
-        self, send: Send, request: str, before: Callable[[int], Awaitable[None]], scheme: str
+        self,
+        send: Send,
+        request: str,
+        before: Callable[[int], Awaitable[None]],
+        more: Iterable[tuple[bytes, bytes]],
     ) -> None:
         self._send = send
         self._before = before
-        self._more = [(b"x-request-id", request.encode()), *(_TLS if scheme == "https" else ())]
+        self._more = [(b"x-request-id", request.encode()), *more]
         self.status = 0
 
     async def __call__(self, message: Message) -> None:
