@@ -6,10 +6,11 @@ import http.server
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,15 +110,20 @@ def test_silent_labs_are_asked_at_the_same_time(tmp_path: Path) -> None:
         with open_context(settings) as ctx:
 
             def sql(
-                account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
-            ) -> Rows:
+                account: Account,
+                port: int,
+                statements: Sequence[str],
+                *,
+                timeout: float,
+                whole: bool = False,
+            ) -> list[Rows]:
                 if not silent.is_set():
-                    return ctx.sql(account, port, statement, timeout=timeout, whole=whole)
+                    return ctx.sql_all(account, port, statements, timeout=timeout, whole=whole)
                 asked.append(port)
                 time.sleep(timeout)
                 raise NotReady(f"no answer at {port}")
 
-            yield replace(ctx, sql=sql)
+            yield replace(ctx, sql_all=sql)
 
     with site(tmp_path, opener) as here:
         labs = [here.make(f"silent-{number}", idle=60, nodes=1) for number in range(6)]
@@ -145,6 +151,21 @@ def test_an_idle_lab_ends_and_a_used_one_does_not(here: Site) -> None:
     assert [(job["lab"], job["state"]) for job in expired] == [("unused", "succeeded")]
     assert record(here, "used").expires_at == pytest.approx(time.time() + 3600, abs=30)
     assert record(here, "plain").active_at is None  # nobody asks those that may be idle
+
+
+def test_each_node_is_asked_on_one_connection(here: Site) -> None:
+    """Protects nodes and this host: to connect takes a TLS handshake."""
+    here.make("once", idle=60)
+    connected: list[int] = []
+    with here.service.contexts.use() as ctx:
+
+        def sql(account: Account, port: int, *more: Any, **named: Any) -> list[Rows]:
+            connected.append(port)
+            return ctx.sql_all(account, port, *more, **named)
+
+        activity(replace(ctx, sql_all=sql), "once", patience=5.0)
+        ports = [node.sql_port for node in ctx.store.nodes.of("once")]
+    assert sorted(connected) == ports
 
 
 def test_our_own_questions_are_no_use(here: Site) -> None:

@@ -12,7 +12,7 @@ import math
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -59,26 +59,38 @@ class Account:
 def ask(
     account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
 ) -> Rows:
-    """Run one statement; ``timeout``: seconds for all of it, from connecting to the last row.
+    """Run one statement; see ``ask_all``."""
+    return ask_all(account, port, [statement], timeout=timeout, whole=whole)[0]
 
-    ``whole``: the answer may have any size. Raises NotReady if no server answers, or not as one,
-    CommandFailed if it refuses the statement.
+
+def ask_all(
+    account: Account, port: int, statements: Sequence[str], *, timeout: float, whole: bool = False
+) -> list[Rows]:
+    """Run statements on one connection, one after the other; the answers in order.
+
+    ``timeout``: seconds for all of it, from connecting to the last row. ``whole``: the answers may
+    have any size. Raises NotReady if no server answers, or not as one, CommandFailed if it refuses
+    a statement.
     """
     deadline = Deadline.after(timeout)
     connected = False
     try:
         with _connected(account, port, deadline, math.inf if whole else _MOST) as connection:
             connected = True
-            with connection.cursor(pymysql.cursors.Cursor) as cursor:
-                affected = cursor.execute(statement)
-                columns = tuple(column[0] for column in cursor.description or ())
-                return Rows(columns, tuple(cursor.fetchall()), affected)
+            return [_run(connection, statement) for statement in statements]
     except Exception as error:  # noqa: BLE001  what comes need not be what a server sends
         if connected and (code := _code(error)):
             raise CommandFailed(["SQL"], code, stderr=_text(error)) from None
         what = "no answer to a statement" if connected else "no SQL"
         text = f"no answer within {timeout:g} s" if deadline.passed else _text(error)
         raise NotReady(f"{what} at {account.host}:{port}", details=[text]) from None
+
+
+def _run(connection: Connection[Any], statement: str) -> Rows:
+    with connection.cursor(pymysql.cursors.Cursor) as cursor:
+        affected = cursor.execute(statement)
+        columns = tuple(column[0] for column in cursor.description or ())
+        return Rows(columns, tuple(cursor.fetchall()), affected)
 
 
 class _Refused(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -57,15 +58,20 @@ def silent(ctx: Context, *ports: int, over: threading.Event) -> Context:
     """``ctx`` with servers that accept a connection and then answer nothing."""
 
     def sql(
-        account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
-    ) -> Rows:
+        account: Account,
+        port: int,
+        statements: Sequence[str],
+        *,
+        timeout: float,
+        whole: bool = False,
+    ) -> list[Rows]:
         del whole
         if port in ports:
             over.wait(30)
             raise NotReady("the test is over")
-        return ctx.sql(account, port, statement, timeout=timeout)
+        return ctx.sql_all(account, port, statements, timeout=timeout)
 
-    return replace(ctx, sql=sql)
+    return replace(ctx, sql_all=sql)
 
 
 def test_a_node_left_alone_is_not_ready(world: World) -> None:
