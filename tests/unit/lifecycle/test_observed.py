@@ -17,7 +17,7 @@ from lab.fake.hypervisor import FakeHypervisor
 from lab.fake.inside import Inside
 from lab.lifecycle import power
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.sql import Account
+from lab.lifecycle.core.sql import Account, ask_all
 from lab.lifecycle.core.sql import ask as ask_sql
 from lab.lifecycle.core.views import LAB_STATES, NODE_STATES, LabState, NodeState, Rows
 from lab.lifecycle.nodes.inspect import lab, labs, status
@@ -209,7 +209,7 @@ def test_a_lost_authority_is_not_made_by_looking(world: World) -> None:
         make(opened)
         for path in (opened.home.ca, opened.home.ca_key):
             path.unlink()
-        ctx = replace(opened, sql=ask_sql)
+        ctx = replace(opened, sql_all=ask_all)
         view = status(ctx, "shop")
         assert view.lab.state == labs(ctx)[0].state == "unreachable"
         assert "`lab stop` and `lab start` give nodes new certificates" in str(view.requirements)
