@@ -83,7 +83,7 @@ def _guarded(args: list[str], app: App) -> int:
     except BaseException as error:  # noqa: BLE001  # the one place where all errors end
         if isinstance(error, BrokenPipeError) and broken_stdout():
             return BROKEN_PIPE
-        return report(error, app)
+        return report(error, app.interrupts, debug=app.debug)
     app.interrupts.finish()
     return code
 

@@ -6,44 +6,21 @@ A verb's module is imported when the verb is used; ``lab up`` does not pay for t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from lab.cli.manual import manual_of
 from lab.errors import InvalidSpec
 from lab.suggest import did_you_mean
-
-F = TypeVar("F", bound=Callable[..., object])
 
 _WITH_VALUE = {"--home": "directory", "--remote": "URL"}
 """The global flags that take a value, and what that is."""
 
 HELP_FLAGS = {"help_option_names": ["-h", "--help"]}
-
-
-@dataclass(frozen=True)
-class Manual:
-    """What ``--help`` shows below a verb's first line, and whether ``-- CMD`` may follow."""
-
-    examples: tuple[str, ...]
-    takes_command: bool = False
-
-
-_MANUALS: dict[Callable[..., object], Manual] = {}
-
-
-def manual(*examples: str, takes_command: bool = False) -> Callable[[F], F]:
-    """Give a verb its examples."""
-
-    def note(function: F) -> F:
-        _MANUALS[function] = Manual(examples, takes_command)
-        return function
-
-    return note
 
 
 class Verb(TyperCommand):
@@ -264,12 +241,12 @@ def _group_help(ctx: typer.Context) -> None:
 def _command(name: str, target: str) -> Any:
     module, _, function_name = target.partition(":")
     function = getattr(import_module(module), function_name)
-    pages = _MANUALS[function]
-    examples = "".join(f"\n  {example}" for example in pages.examples)
+    manual = manual_of(function)
+    examples = "".join(f"\n  {example}" for example in manual.examples)
     app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=HELP_FLAGS)
     app.command(
         name,
-        cls=CommandBehind if pages.takes_command else Verb,
+        cls=CommandBehind if manual.takes_command else Verb,
         # The control character keeps the help's formatter from refilling the lines.
         help=f"{inspect.getdoc(function)}\n\n\b\nExamples:{examples}",
     )(function)

@@ -8,7 +8,7 @@ import typer
 
 from lab.cli import complete, flags
 from lab.cli.app import app_of
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.verbs import image, template
 from lab.errors import InvalidSpec

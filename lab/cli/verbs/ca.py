@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lab.cli.app import app_of
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 
 
 @manual("lab ca > ca.pem", 'mariadb --ssl-ca="$(lab ca --path)" --ssl-verify-server-cert')

@@ -10,7 +10,7 @@ import typer
 
 from lab.cli import complete
 from lab.cli.app import app_of, pick
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.errors import InvalidSpec, LabError
 from lab.names import check_lab_name
 

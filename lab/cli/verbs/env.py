@@ -12,7 +12,7 @@ import typer
 
 from lab.cli import flags
 from lab.cli.app import app_of, pick
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.errors import InvalidSpec, NotFound
 from lab.lifecycle.core.views import SSL_MODE

@@ -9,7 +9,7 @@ import typer
 
 from lab.cli import complete, flags
 from lab.cli.app import app_of, pick
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.cli.terminal.child import run_child
 from lab.cli.terminal.table import harmless
 from lab.errors import CommandFailed, InvalidSpec

@@ -12,7 +12,7 @@ import typer
 
 from lab.cli import flags
 from lab.cli.app import REMOVING, app_of
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.cli.terminal.child import find, run_child
 from lab.cli.terminal.failure import report
 from lab.cli.verbs.env import environment
@@ -106,7 +106,7 @@ def _beside(app: App, view: LabView, argv: Sequence[str]) -> int:
         env = {**os.environ, **environment(view)}
         return run_child(argv, app.interrupts, env=env, impatient=True)
     except LabError as error:
-        return report(error, app)
+        return report(error, app.interrupts, debug=app.debug)
 
 
 def _removed(app: App, name: str) -> int:
@@ -117,5 +117,5 @@ def _removed(app: App, name: str) -> int:
     except NotFound:
         return 0
     except Exception as error:  # noqa: BLE001  # the command's exit code must survive it
-        return report(error, app)
+        return report(error, app.interrupts, debug=app.debug)
     return 0

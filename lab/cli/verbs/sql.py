@@ -8,7 +8,7 @@ import typer
 
 from lab.cli import flags
 from lab.cli.app import app_of, pick
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.cli.terminal.child import run_child
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.table import table

@@ -9,7 +9,7 @@ import typer
 
 from lab.cli import complete, flags
 from lab.cli.app import app_of
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.show import age, seconds_or_dash, size_or_dash
 from lab.cli.terminal.table import table

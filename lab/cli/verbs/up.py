@@ -8,7 +8,7 @@ import typer
 
 from lab.cli import flags
 from lab.cli.app import REMOVING, app_of
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 
 

@@ -188,7 +188,7 @@ def test_the_name_may_be_left_out(elsewhere: Path, capsys: Capture) -> None:
         ("run pxc", "no command is given"),
         (
             "run pxc make test",
-            "lab run: unexpected argument 'make test'\nhint: a command goes behind two",
+            "lab run: unexpected argument 'make test'\nhint: put two dashes before a command",
         ),
         ("env --dotenv -o json", "--dotenv and --output contradict each other"),
         ("image build", "missing argument"),
@@ -201,7 +201,10 @@ def test_the_name_may_be_left_out(elsewhere: Path, capsys: Capture) -> None:
         ("stop ", "NAME: it is given, but empty"),
         ("exec  -- id", "NAME: it is given, but empty"),
         ("down ", "'' is not a valid name for a lab"),
-        ("-o json ls", "-o is a flag of verbs\nhint: it goes behind: `lab ls -o json`"),
+        (
+            "-o json ls",
+            "-o is not a global option\nhint: put it after the command: `lab ls -o json`",
+        ),
     ],
 )
 def test_a_mistake_is_told_and_nothing_is_done(line: str, error: str, capsys: Capture) -> None:
