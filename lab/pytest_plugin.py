@@ -137,7 +137,7 @@ def _spec(config: pytest.Config) -> LabSpec:
 
 def _app() -> App:
     from lab.cli.app import App
-    from lab.cli.backend.session import Lifecycle
+    from lab.cli.backend.local import Lifecycle
 
     return App(Lifecycle(), quiet=True)
 

@@ -23,7 +23,7 @@ from lab.cli.terminal.signals import Interrupts
 
 if TYPE_CHECKING:
     from lab.cli.app import App
-    from lab.cli.backend.session import Lifecycle
+    from lab.cli.backend.local import Lifecycle
 
 BROKEN_PIPE = 141
 """What a shell reports for a program that SIGPIPE ended."""
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None, *, lifecycle: Lifecycle | None = Non
     with Interrupts() as interrupts:
         try:
             from lab.cli.app import App
-            from lab.cli.backend.session import Lifecycle
+            from lab.cli.backend.local import Lifecycle
 
             return _guarded(args, App(lifecycle or Lifecycle(), interrupts))
         except KeyboardInterrupt:

@@ -15,6 +15,7 @@ from lab.errors import InvalidSpec
 
 if TYPE_CHECKING:
     from lab.cli.app import App
+    from lab.exchange.header import Kind
     from lab.lifecycle.core.views import ExportView, ImportView
 
 Where = Annotated[
@@ -63,7 +64,9 @@ WarmOnly = Annotated[
 ]
 Talk = Annotated[bool, typer.Option("--talk", hidden=True)]
 
-_DOING = "leaving what was written for --resume"
+_DOING = "keeping the partial file for --resume"
+_ARRIVED = "removing what arrived"
+_OVER_SSH = "hosts send each other archives over SSH"
 
 
 @manual(
@@ -83,11 +86,18 @@ def export_image(
 ) -> None:
     """Write an image to a file or a pipe, or to another host."""
     app = app_of(ctx)
-    _check(where, to, resume=resume, native=native)
-    with app.open(doing=_DOING) as session:
-        view = session.export(
-            "image", which, where=where, host=to, command=remote_lab, resume=resume, native=native
-        )
+    view = _export(
+        app,
+        "image",
+        which,
+        where,
+        to,
+        remote_lab,
+        resume=resume,
+        native=native,
+        image=True,
+        ram=True,
+    )
     _tell(app, view)
 
 
@@ -103,10 +113,11 @@ def import_image(
     """Import an image that was exported; it is verified first."""
     app = app_of(ctx)
     how = parse_format(output)
-    with app.open(doing="removing what arrived") as session:
-        done = session.import_("image", where, resume=resume, warm_only=False, talk=talk)
-        if talk:
-            return
+    if talk:
+        _receive(app, "image", where, resume=resume, warm_only=False)
+        return
+    with app.open(doing=_ARRIVED) as session:
+        done = session.import_("image", where, resume=resume, warm_only=False)
         view = session.image(done.key)
     _tell_import(app, done)
     emit(view, how, table=lambda: image.shown(view, app.now()), names=lambda: [view.key])
@@ -134,19 +145,18 @@ def export_template(
     The image that it needs goes with it.
     """
     app = app_of(ctx)
-    _check(where, to, resume=resume, native=native)
-    with app.open(doing=_DOING) as session:
-        view = session.export(
-            "template",
-            key,
-            where=where,
-            host=to,
-            command=remote_lab,
-            resume=resume,
-            native=native,
-            image=not no_image,
-            ram=not cold,
-        )
+    view = _export(
+        app,
+        "template",
+        key,
+        where,
+        to,
+        remote_lab,
+        resume=resume,
+        native=native,
+        image=not no_image,
+        ram=not cold,
+    )
     _tell(app, view)
 
 
@@ -166,13 +176,42 @@ def import_template(
     """
     app = app_of(ctx)
     how = parse_format(output)
-    with app.open(doing="removing what arrived") as session:
-        done = session.import_("template", where, resume=resume, warm_only=warm_only, talk=talk)
-        if talk:
-            return
+    if talk:
+        _receive(app, "template", where, resume=resume, warm_only=warm_only)
+        return
+    with app.open(doing=_ARRIVED) as session:
+        done = session.import_("template", where, resume=resume, warm_only=warm_only)
         (view,) = [found for found in session.templates() if found.key == done.key]
     _tell_import(app, done)
     emit(view, how, table=lambda: template.shown([view], app.now()), names=lambda: [view.key])
+
+
+def _export(
+    app: App,
+    kind: Kind,
+    which: str,
+    where: str,
+    to: str,
+    command: str,
+    *,
+    resume: bool,
+    native: bool,
+    image: bool = True,
+    ram: bool = True,
+) -> ExportView:
+    _check(where, to, resume=resume, native=native)
+    if to:
+        with app.open_here(_OVER_SSH, doing=_DOING) as host:
+            return host.send(kind, which, to, command=command, image=image, ram=ram)
+    with app.open(doing=_DOING) as session:
+        return session.export(
+            kind, which, where, resume=resume, native=native, image=image, ram=ram
+        )
+
+
+def _receive(app: App, kind: Kind, where: str, *, resume: bool, warm_only: bool) -> None:
+    with app.open_here(_OVER_SSH, doing=_ARRIVED) as host:
+        host.receive(kind, where, resume=resume, warm_only=warm_only)
 
 
 def _check(where: str, to: str, *, resume: bool, native: bool) -> None:

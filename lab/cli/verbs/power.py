@@ -74,7 +74,14 @@ def extend(
             f"one lab and one time, not {len(words)} words", hint="lab extend shop 2h"
         )
     ttl = flags.lease("TTL", words[-1])
-    with app.open() as session:
-        view = session.extend(pick(session, words[0] if len(words) == 2 else ""), ttl)
+    name = words[0] if len(words) == 2 else ""
+    if ttl is None:
+        with app.open_here(
+            "every lab of a service has a lease with an end", "give a time, such as 8h"
+        ) as host:
+            view = host.extend(pick(host, name), None)
+    else:
+        with app.open() as session:
+            view = session.extend(pick(session, name), ttl)
     lease = expiry(view.expires_at, app.now()) or "never"
     emit(view, how, table=lambda: f"{view.name} expires: {lease}\n", names=lambda: [view.name])

@@ -8,7 +8,8 @@ import pytest
 
 from lab.blueprints import BLUEPRINTS, blueprint
 from lab.cli import main
-from lab.cli.backend.session import Lifecycle, Recorded
+from lab.cli.backend.local import Lifecycle
+from lab.cli.backend.session import Recorded
 from lab.cli.complete import ENGINES
 from lab.config.settings import Settings
 from lab.errors import InvalidSpec
