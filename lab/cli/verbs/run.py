@@ -29,22 +29,12 @@ if TYPE_CHECKING:
     "lab run galera --nodes 1 -- sh -c 'mysql -u \"$LAB_USER\" < schema.sql'",
     takes_command=True,
 )
+@flags.expand
 def run(
     ctx: typer.Context,
     *,
-    blueprint: flags.Blueprint = "",
-    nodes: flags.Nodes = "",
-    memory: flags.Memory = "",
-    cpus: flags.Cpus = "",
-    disk: flags.Disk = "",
-    engine: flags.Engine = "",
-    image: flags.Image = "",
-    name: flags.LabName = "",
-    ttl: flags.Ttl = "",
-    profile: flags.Profile = "",
-    cold: flags.Cold = False,
-    keep_failed: flags.KeepFailed = False,
-    timeout: flags.ReadyTimeout = "",
+    cluster: flags.Cluster,
+    creation: flags.Creation,
 ) -> int:
     """Run a command beside a lab made for it, then remove the lab.
 
@@ -55,44 +45,34 @@ def run(
     app = app_of(ctx)
     argv = app.command("lab run pxc -- make test")
     find(argv[0])
-    spec = flags.wanted(
-        app.settings(),
-        blueprint=blueprint,
-        nodes=nodes,
-        memory=memory,
-        cpus=cpus,
-        disk=disk,
-        engine=engine,
-        image=image,
-        name=name,
-        ttl=ttl,
-        profile=profile,
-    )
-    limit = flags.duration("--timeout", timeout) if timeout else None
-    view = _make(app, spec, cold=cold, keep_failed=keep_failed, timeout=limit)
+    spec = flags.wanted(app.settings(), cluster, creation)
+    view = _make(app, spec, creation)
     code = _beside(app, view, argv)
     removed = _removed(app, view.name)
     return code or removed
 
 
-def _make(
-    app: App, spec: LabSpec, *, cold: bool, keep_failed: bool, timeout: float | None
-) -> LabView:
-    """The lab; once this has returned no signal comes between it and its removal."""
-    # A name that nobody else has: the lab can be removed even if an interrupt comes
-    # between its making and our knowing of it.
+def _make(app: App, spec: LabSpec, creation: flags.Creation) -> LabView:
+    """The lab; from the return of this on, no signal prevents its removal."""
+    limit = creation.limit
+    # A unique name: the lab can be removed even if an interrupt comes after its creation and
+    # before its name is returned.
     ours = not spec.name
     if ours:
         spec = replace(spec, name=f"run-{secrets.token_hex(4)}", any_name=True)
     try:
         with app.open(doing=REMOVING) as session:
             view = session.up(
-                spec, cold=cold, keep_failed=keep_failed, exist_ok=False, timeout=timeout
+                spec,
+                cold=creation.cold,
+                keep_failed=creation.keep_failed,
+                exist_ok=False,
+                timeout=limit,
             )
             app.interrupts.protect("removing the lab")
             return view
     except KeyboardInterrupt:
-        if ours and not keep_failed:
+        if ours and not creation.keep_failed:
             with app.interrupts.shield(REMOVING):
                 _removed(app, spec.name)
         raise

@@ -19,33 +19,17 @@ if TYPE_CHECKING:
 
 
 @manual("lab template build pxc --nodes 3", "lab template build galera --memory 1G")
+@flags.expand
 def build(
     ctx: typer.Context,
     *,
-    blueprint: flags.Blueprint = "",
-    nodes: flags.Nodes = "",
-    memory: flags.Memory = "",
-    cpus: flags.Cpus = "",
-    disk: flags.Disk = "",
-    engine: flags.Engine = "",
-    image: flags.Image = "",
-    profile: flags.Profile = "",
+    cluster: flags.Cluster,
     output: flags.Output = "table",
 ) -> None:
     """Form a cluster and capture it, for `lab up` to clone."""
     app = app_of(ctx)
     how = parse_format(output)
-    spec = flags.wanted(
-        app.settings(),
-        blueprint=blueprint,
-        nodes=nodes,
-        memory=memory,
-        cpus=cpus,
-        disk=disk,
-        engine=engine,
-        image=image,
-        profile=profile,
-    )
+    spec = flags.wanted(app.settings(), cluster)
     with app.open(doing="removing the unfinished template") as session:
         view = session.build_template(spec)
     emit(view, how, table=lambda: shown([view], app.now()), names=lambda: [view.key])
