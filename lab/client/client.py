@@ -8,13 +8,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from lab.client import credentials, requests
-from lab.client.builds import build
 from lab.client.ca import check_pem
-from lab.client.create import make
+from lab.client.create import build, make
 from lab.client.heartbeat import alive
 from lab.client.jobs import AT_ONCE, Jobs
 from lab.client.models import Lab, lab_of, read
-from lab.client.pages import items
 from lab.client.snapshots import Snapshots
 from lab.client.tokens import Tokens
 from lab.client.transport import Wire, path_of
@@ -145,7 +143,7 @@ class Client:
         """All labs, by name; those of a state, of a blueprint or (for admins) of a project."""
         given = {"state": state, "blueprint": blueprint, "project": project}
         query = {name: value for name, value in given.items() if value}
-        return [lab_of(item) for item in items(self._wire, "/v1/labs", query)]
+        return [lab_of(item) for item in self._wire.items("/v1/labs", query)]
 
     def delete(
         self,

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab.client.models import read
-from lab.client.pages import items
 from lab.client.transport import Wire, path_of
 from lab.lifecycle.service.token import UNLIMITED, NewToken, Quota, chosen
 from lab.state.records import Scope, TokenRecord
@@ -39,7 +38,7 @@ class Tokens:
 
     def all(self) -> list[TokenRecord]:
         """All of them, the oldest first; revoked and expired ones too."""
-        return [_record(item) for item in items(self._wire, path_of("tokens"), {})]
+        return [_record(item) for item in self._wire.items(path_of("tokens"), {})]
 
     def revoke(self, which: str) -> TokenRecord:
         """Make one, by id or by name, worthless from now on; raises NotFound, Conflict."""

@@ -7,14 +7,14 @@ import json
 import os
 import re
 import ssl
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
-from lab.client.models import Told, read
+from lab.client.models import Page, Told, read
 from lab.client.problem import MEDIA_TYPE, error_of
 from lab.errors import HostUnfit, InvalidSpec, LabError
 from lab.spec import parse_time
@@ -95,6 +95,15 @@ class Wire:
         )  # fmt: skip
         answer = self._send(request, twice=twice or method != "POST" or bool(key))
         return _answer(answer, plain=plain)
+
+    def items(self, path: str, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """All items of a list, page by page as they are needed."""
+        after: str | None = ""
+        while after is not None:
+            more = {"after": after} if after else {}
+            page = read(self.ask("GET", path, query={**query, **more}).body, Page)
+            yield from page.items
+            after = page.next
 
     def stream(
         self, path: str, *, after: int, silence: float = _SILENCE

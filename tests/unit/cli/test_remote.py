@@ -16,8 +16,8 @@ import pytest
 
 from lab.api.jobs.admission import Need
 from lab.cli import main
-from lab.cli.backend.job_steps import Heard
 from lab.cli.backend.remote import RemoteSession
+from lab.cli.backend.remote_up import Heard
 from lab.client import Client
 from lab.errors import NotFound
 from lab.progress import Event, Step, ignore

@@ -13,7 +13,6 @@ import pytest
 from lab import errors
 from lab.client import Client, credentials
 from lab.client.heartbeat import alive
-from lab.client.pages import items
 from lab.client.problem import error_of
 from lab.errors import (
     CommandFailed,
@@ -120,7 +119,7 @@ def test_lists_are_whole(client: Client, here: Site) -> None:
     for name in names:
         client.create("galera", name=name, nodes=1, memory=MEMORY)
     asked = {"limit": 2}
-    assert [item["name"] for item in items(client._wire, "/v1/labs", asked)] == names
+    assert [item["name"] for item in client._wire.items("/v1/labs", asked)] == names
     with Client(str(here.client.base_url), here.admin) as admin:
         assert [lab.name for lab in admin.labs(project="shop")] == names
     for name in names:
