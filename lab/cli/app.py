@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lab.config.settings import Settings
     from lab.progress import Listener
 
-REMOVING = "removing what was made"
+REMOVING = "removing the lab"
 """The clean-up after an interrupt of a verb that creates things."""
 
 
@@ -43,7 +43,7 @@ class App:
     def here(self, why: str = "", hint: str = "") -> Lifecycle:
         """The lifecycle of this host; raises InvalidSpec if a service elsewhere is meant.
 
-        ``why``, ``hint``: what the error says, if this verb works against a service otherwise.
+        ``why``, ``hint``: of the error, if only this use of the verb needs the host.
         """
         from lab.errors import InvalidSpec
 
@@ -121,7 +121,7 @@ class App:
         from lab.errors import InvalidSpec
 
         if not self.after_dashes:
-            raise InvalidSpec("no command is given", hint=f"after two dashes: `{example}`")
+            raise InvalidSpec("no command is given", hint=f"put it after two dashes: `{example}`")
         return self.after_dashes
 
 
@@ -148,7 +148,7 @@ def pick(session: Session, name: str) -> str:
         return named
     names = session.names()
     if not names:
-        raise NotFound("there is no lab", hint="`lab up pxc` makes one")
+        raise NotFound("there is no lab", hint="`lab up pxc` creates one")
     if len(names) > 1:
         raise InvalidSpec("which lab?", hint=f"name one of {_listed(names)}")
     return names[0]

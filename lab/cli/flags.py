@@ -34,7 +34,7 @@ Name = Annotated[
         metavar="NAME",
         show_default=False,
         autocompletion=complete.labs,
-        help="The lab; not needed if lab.toml names one or there is only one.",
+        help="The lab; optional if lab.toml names one or there is only one.",
     ),
 ]
 Node = Annotated[
@@ -54,14 +54,12 @@ Output = Annotated[
         "--output",
         metavar="FORMAT",
         autocompletion=complete.formats,
-        help=f"How to print: {', '.join(FORMATS)}.",
+        help=f"Output format: {', '.join(FORMATS)}.",
     ),
 ]
 Timeout = Annotated[
     str,
-    typer.Option(
-        "--timeout", metavar="TIME", show_default=False, help="Give up after this, such as 5m."
-    ),
+    typer.Option("--timeout", metavar="TIME", show_default=False, help="Time limit, such as 5m."),
 ]
 ReadyTimeout = Annotated[
     str,
@@ -277,7 +275,7 @@ def lease(flag: str, text: str) -> float | None:
 
 
 def schedule(text: str) -> Schedule:
-    """How snapshots are taken; raises InvalidSpec."""
+    """A snapshot schedule; raises InvalidSpec."""
     from lab import schedule as schedules
 
     try:

@@ -1,4 +1,4 @@
-"""What a verb notes for its help page, beside its docstring and its flags."""
+"""The part of a verb's help page that is not its docstring or its flags."""
 
 from __future__ import annotations
 

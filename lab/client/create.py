@@ -18,7 +18,7 @@ from lab.wait import Deadline, attempts
 T = TypeVar("T")
 
 _LIMITED = 10.0
-"""Seconds for which we ask what became of a request while our token has too many requests."""
+"""Seconds of retries, while the token has too many requests, to find the job of a request."""
 _UNDO = 120.0
 
 
@@ -30,17 +30,17 @@ def make(
     timeout: float | None,
     listener: Listener | None,
 ) -> Lab:
-    """The lab that ``body`` asks for, once it is ready; the rest is as for ``Client.create``."""
+    """Create the lab of the request ``body``; the rest is as for ``Client.create``."""
     key = str(uuid.uuid4())
     deadline = deadline_of(timeout)
     with Undo() as undo:
-        # From before the request on: its answer may be what an interrupt loses.
+        # From before the request on: an interrupt may come before its answer.
         undo.push("the request", lambda: _cancel_lab(wire, jobs, body, key))
         try:
             wait = 0.0 if listener else min(AT_ONCE, deadline.left)
             answer = wire.ask("POST", "/v1/labs", body=body, key=key, wait=wait)
         except LabError:
-            undo.keep()  # it was refused, or failed and left nothing but what it was to keep
+            undo.keep()  # refused, or failed and undone by the service
             raise
         if answer.status != 201:
             job = jobs.follow(read(answer.body, Job).id, listener, timeout=deadline.left)
@@ -52,19 +52,19 @@ def make(
 
 
 def _cancel_lab(wire: Wire, jobs: Jobs, body: dict[str, Any], key: str) -> None:
-    """Undo what a request began, whether or not its answer came; the key finds its job."""
+    """Cancel the job of a request, whether or not its answer arrived; its key finds the job."""
     deadline = Deadline.after(_LIMITED)
     try:
         for _ in attempts(deadline, first=0.5, most=5.0):
-            with suppress(LimitReached):  # it cannot be told meanwhile what became of it
+            with suppress(LimitReached):  # too many requests: retry
                 answer = wire.ask("POST", "/v1/labs", body=body, key=key)
                 break
         else:
             answer = wire.ask("POST", "/v1/labs", body=body, key=key)
     except HostUnfit:
-        raise  # the service is away: what was begun may go on
+        raise  # the service is away: the job may continue
     except LabError:
-        return  # it failed meanwhile, and left nothing but what it was to keep
+        return  # it failed and was undone by the service
     if answer.status == 201:
         name = lab_of(answer.body).name
     else:
@@ -87,7 +87,7 @@ def build(
     timeout: float | None,
     listener: Listener | None,
 ) -> T:
-    """Have one of ``what`` (images, templates) made; it, once it is there.
+    """Build one of ``what`` (images, templates) and return it.
 
     The rest is as for ``Client.create``.
     """
@@ -102,23 +102,23 @@ def build(
         try:
             answer = ask()
         except LabError:
-            undo.keep()  # it was refused
+            undo.keep()  # refused
             raise
         if answer.status != 201:
             job = jobs.follow(read(answer.body, Job).id, listener, timeout=deadline.left)
             undo.keep()
-            made = job.check().about.partition(":")[2]
-            answer = wire.ask("GET", path_of(what, made))
+            name = job.check().about.partition(":")[2]
+            answer = wire.ask("GET", path_of(what, name))
         undo.keep()
     return read(answer.body, kind)
 
 
 def _cancel_build(jobs: Jobs, ask: Callable[[], Answer]) -> None:
-    """End the job that a request began, whether or not its answer came; its key finds it."""
+    """As ``_cancel_lab``, for an image or a template."""
     try:
         answer = ask()
     except HostUnfit:
-        raise  # the service is away: what was begun may go on
+        raise  # the service is away: the job may continue
     except LabError:
         return
     if answer.status != 201:

@@ -79,5 +79,5 @@ def test_a_machine_without_a_cache(tmp_path: Path) -> None:
 
 def test_what_is_no_certificate_is_not_kept() -> None:
     for data in (None, "", "<html>", "-----BEGIN CERTIFICATE-----" + "A" * 70000):
-        with pytest.raises(LabError, match="no certificate"):
+        with pytest.raises(LabError, match="not a certificate"):
             check_pem(data)

@@ -1,7 +1,7 @@
 """The verbs on this host: the one place where the CLI calls the lifecycle.
 
-Every method imports what it calls when it is called: ``lab ls`` does not pay for what
-``lab up`` needs, ``lab --help`` for neither. Tests pass their own ``Lifecycle`` to
+Every method imports what it calls when it is called, so that ``lab ls`` does not import what
+only ``lab up`` needs. Tests pass their own ``Lifecycle`` to
 ``lab.cli.main``.
 """
 
@@ -314,7 +314,7 @@ class Lifecycle:
     """What needs no open context, and what opens one; tests of the CLI pass their own."""
 
     def settings(self, flags: Mapping[str, object]) -> Settings:
-        """The settings that hold here."""
+        """The settings for these flags, the environment and the config files."""
         from lab.config.settings import load
 
         return load(flags)
@@ -328,7 +328,7 @@ class Lifecycle:
             yield LocalSession(context)
 
     def doctor(self, settings: Settings) -> list[Finding]:
-        """What this host can do; works where a context cannot even be opened."""
+        """The capabilities of this host; works where no context can be opened."""
         from lab.lifecycle.doctor import doctor
 
         return doctor(settings)
@@ -350,9 +350,9 @@ class Lifecycle:
             yield Kept(store)
 
     def recorded(self, settings: Settings) -> Recorded:
-        """What is recorded, for completion: a glance at the state only."""
+        """Recorded names, for completion; only the state database is read."""
         if not settings.home.database.exists():
-            return Recorded()  # opening the store would make it, and pressing Tab makes nothing
+            return Recorded()  # opening the store would create it, and Tab must not
         from lab.state.opening import open_store
 
         with open_store(settings.home) as store:

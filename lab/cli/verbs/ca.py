@@ -15,11 +15,9 @@ from lab.cli.manual import manual
 def ca(
     ctx: typer.Context,
     *,
-    path: Annotated[
-        bool, typer.Option("--path", help="Print where it is on this machine.")
-    ] = False,
+    path: Annotated[bool, typer.Option("--path", help="Print the path of its file.")] = False,
 ) -> None:
-    """Print the certificate that database servers are checked with."""
+    """Print the CA certificate of the database servers."""
     app = app_of(ctx)
     with app.open() as session:
         file = session.ca()

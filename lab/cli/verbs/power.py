@@ -29,7 +29,7 @@ def start(
     how = parse_format(output)
     one = flags.maybe_node(node)
     limit = flags.timeout(timeout, app.settings().ready_timeout)
-    with app.open(doing="stopping what was started") as session:
+    with app.open(doing="stopping the started nodes") as session:
         view = session.start(pick(session, name), one, timeout=limit)
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
 
@@ -40,7 +40,9 @@ def stop(
     *,
     name: flags.Name = "",
     node: flags.Node = "",
-    force: Annotated[bool, typer.Option("--force", help="At once, without a shutdown.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Immediately, without a shutdown.")
+    ] = False,
     output: flags.Output = "table",
 ) -> None:
     """Stop a lab, or one node of it; its disks stay."""
@@ -61,17 +63,17 @@ def extend(
             metavar="[NAME] TTL",
             show_default=False,
             autocompletion=labs,
-            help="The lab (as everywhere, not always needed), and the time from now, or none.",
+            help="The lab, optional as elsewhere; and the time from now, or none.",
         ),
     ],
     output: flags.Output = "table",
 ) -> None:
-    """Give a lab a new lease, from now on."""
+    """Set a new lease, counted from now."""
     app = app_of(ctx)
     how = parse_format(output)
     if len(words) > 2:
         raise InvalidSpec(
-            f"one lab and one time, not {len(words)} words", hint="lab extend shop 2h"
+            f"expected a lab and a time, not {len(words)} words", hint="lab extend shop 2h"
         )
     ttl = flags.lease("TTL", words[-1])
     name = words[0] if len(words) == 2 else ""

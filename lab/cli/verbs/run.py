@@ -36,18 +36,18 @@ def run(
     cluster: flags.Cluster,
     creation: flags.Creation,
 ) -> int:
-    """Run a command beside a lab made for it, then remove the lab.
+    """Create a lab, run a command with it, then remove the lab.
 
-    The command finds the lab by its environment, which is what `lab env` prints. The exit
-    code is the command's, 128 + n if signal n ended it. Signals go to the command first;
-    whatever happens, the lab is removed.
+    The environment of the command has the variables that `lab env` prints. The exit code is the
+    command's, 128 + n if signal n ended it. Signals are passed to the command first; the lab is
+    removed in any case.
     """
     app = app_of(ctx)
     argv = app.command("lab run pxc -- make test")
     find(argv[0])
     spec = flags.wanted(app.settings(), cluster, creation)
     view = _make(app, spec, creation)
-    code = _beside(app, view, argv)
+    code = _with_lab(app, view, argv)
     removed = _removed(app, view.name)
     return code or removed
 
@@ -78,10 +78,10 @@ def _make(app: App, spec: LabSpec, creation: flags.Creation) -> LabView:
         raise
 
 
-def _beside(app: App, view: LabView, argv: Sequence[str]) -> int:
-    """Run the command; an error is told at once, as there is more to do."""
+def _with_lab(app: App, view: LabView, argv: Sequence[str]) -> int:
+    """Run the command; an error is reported here, as the lab is still to be removed."""
     if app.interrupts.came:
-        return Interrupted.exit_code  # just now, before there was a command to get it
+        return Interrupted.exit_code  # before the command was started
     try:
         env = {**os.environ, **environment(view)}
         return run_child(argv, app.interrupts, env=env, impatient=True)
@@ -90,7 +90,7 @@ def _beside(app: App, view: LabView, argv: Sequence[str]) -> int:
 
 
 def _removed(app: App, name: str) -> int:
-    """Remove the lab; the exit code of that. One that is gone already is fine."""
+    """Remove the lab and return the exit code of that; 0 if it does not exist any more."""
     try:
         with app.open() as session:
             session.down(name)

@@ -33,7 +33,7 @@ def ls(ctx: typer.Context, *, exit_code: ExitCode = False, output: flags.Output 
     with app.open() as session:
         views = session.labs()
     if not views and how == "table":
-        app.say("no labs; `lab up pxc` makes one")
+        app.say("no labs; `lab up pxc` creates one")
         return 0
     emit(
         views,

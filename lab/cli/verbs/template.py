@@ -26,7 +26,7 @@ def build(
     cluster: flags.Cluster,
     output: flags.Output = "table",
 ) -> None:
-    """Form a cluster and capture it, for `lab up` to clone."""
+    """Form a cluster and capture it as a template for labs."""
     app = app_of(ctx)
     how = parse_format(output)
     spec = flags.wanted(app.settings(), cluster)
@@ -43,7 +43,7 @@ def ls(ctx: typer.Context, output: flags.Output = "table") -> None:
     with app.open() as session:
         views = session.templates()
     if not views and how == "table":
-        app.say("no templates; `lab up` makes the one it needs")
+        app.say("no templates; `lab up` builds the one it needs")
         return
     emit(
         views,
@@ -62,7 +62,7 @@ def rm(
             metavar="KEY",
             show_default=False,
             autocompletion=complete.templates,
-            help="As `lab template ls` says.",
+            help="A key, as in `lab template ls`.",
         ),
     ],
 ) -> None:

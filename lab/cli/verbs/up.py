@@ -33,7 +33,7 @@ def up(
     ] = False,
     output: flags.Output = "table",
 ) -> None:
-    """Make a lab: a ready cluster.
+    """Create a lab: a ready cluster.
 
     Labs are clones of a template. The first `lab up` builds the template, which takes minutes.
     """

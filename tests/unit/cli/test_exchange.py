@@ -98,7 +98,7 @@ def test_what_is_said(capsys: Capture) -> None:
         "0123456789abcdef\n{"
     )
     assert "imported the image 0123456789abcdef\n" in said.err
-    assert "the template feedfacefeedface is here already\n" in said.err
+    assert "the template feedfacefeedface exists already\n" in said.err
 
 
 Done = subprocess.CompletedProcess[bytes]
@@ -196,7 +196,7 @@ def test_by_file_and_by_pipe(here: Host, there: Host, tmp_path: Path) -> None:
     assert made["warm"]
     assert [made["key"]] == there.keys("template")
     assert here.keys("image") == there.keys("image")
-    assert b"is here already" in there.lab("template", "import", str(file)).stderr
+    assert b"exists already" in there.lab("template", "import", str(file)).stderr
     view = json.loads(
         there.lab("up", "galera", "--nodes", "2", "--memory", "384M", "-o", "json").stdout
     )
@@ -212,9 +212,9 @@ def test_to_another_host(here: Host, there: Host) -> None:
     assert "BatchMode=yes" in log
     assert "-- admin@there lab -q template import - --talk --resume" in log
     done = here.lab("template", "export", key, "--to", "there")
-    assert f"there has the template {key} already" in done.stderr.decode()
+    assert f"there already has the template {key}" in done.stderr.decode()
     assert (
-        "there has the image"
+        "there already has the image"
         in here.lab("image", "export", "mariadb", "--to", "there").stderr.decode()
     )
 

@@ -153,7 +153,7 @@ def test_ls(capsys: Capture) -> None:
 def test_nothing_to_list_is_said_on_stderr(capsys: Capture) -> None:
     """Protects pipes: an empty list is no data, and JSON's is still a list."""
     assert main(["ls"], lifecycle=FakeLifecycle()) == 0
-    assert capsys.readouterr() == ("", "no labs; `lab up pxc` makes one\n")
+    assert capsys.readouterr() == ("", "no labs; `lab up pxc` creates one\n")
     assert out(capsys, "ls", "-o", "json", world=FakeLifecycle()) == "[]\n"
 
 

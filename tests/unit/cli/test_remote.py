@@ -239,7 +239,7 @@ def test_an_interrupt_leaves_nothing(here: Site, env: Mapping[str, str]) -> None
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "interrupted, removing what was made" in told
+    assert "interrupted, removing the lab" in told
     assert service.store.labs.find("gone") is None
     assert service.store.jobs.open() == []
 

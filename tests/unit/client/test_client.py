@@ -88,7 +88,7 @@ def test_what_can_be_done_with_a_lab(client: Client) -> None:
         assert client.power("kill", "work", "n2").state == "not-primary"
         assert client.power("start", "work", "n2").state == "ready"
         assert client.power("stop", "work").state == "stopped"
-        with pytest.raises(NotReady, match="stopped: waiting does not change that"):
+        with pytest.raises(NotReady, match="lab work is stopped and will not become ready"):
             client.wait("work", timeout=5)
         client.power("start", "work")
         assert client.wait("work").state == "ready"
@@ -130,7 +130,7 @@ def test_refusals_are_our_errors(client: Client, here: Site) -> None:
     """Protects callers from HTTP: they catch what the lifecycle raises as well."""
     with pytest.raises(InvalidSpec, match="nope"):
         client.create("nope")
-    with pytest.raises(InvalidSpec, match="beside nodes"):
+    with pytest.raises(InvalidSpec, match="combined with nodes"):
         client.create(LabSpec("galera"), nodes=1)
     with pytest.raises(InvalidSpec, match="1 to 9 nodes"):
         client.create("galera", nodes=12)
@@ -184,11 +184,11 @@ def test_a_request_that_may_have_arrived_is_the_same_request() -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ((200, "text/html", b"<html>"), "no JSON"),
-        ((200, "application/json", b"[1]"), "no lab"),
-        ((301, "text/html", b""), "elsewhere"),
-        ((404, "text/html", b"<html>"), "not the service's own"),
-        ((500, "application/problem+json", b"[]"), "not the service's own"),
+        ((200, "text/html", b"<html>"), "not JSON"),
+        ((200, "application/json", b"[1]"), "not a valid lab"),
+        ((301, "text/html", b""), "redirected"),
+        ((404, "text/html", b"<html>"), "not an answer of lab serve"),
+        ((500, "application/problem+json", b"[]"), "not an answer of lab serve"),
     ],
 )
 def test_what_is_no_service_is_told(answer: tuple[int, str, bytes], said: str) -> None:
@@ -241,7 +241,7 @@ def test_every_error_survives_the_way() -> None:
 def test_the_token_is_found_and_kept(tmp_path: Path) -> None:
     """Protects the token: from the environment or a file of our own, never told."""
     env = {"XDG_CONFIG_HOME": str(tmp_path)}
-    with pytest.raises(Unauthorized, match="there is none") as none:
+    with pytest.raises(Unauthorized, match="none is configured") as none:
         credentials.find_token(env)
     assert str(tmp_path / "lab" / "token") in none.value.hint
     path = tmp_path / "lab" / "token"
