@@ -100,7 +100,7 @@ def test_a_wrong_flag_is_told_first(here: pytest.Pytester) -> None:
 def test_labs_of_a_service(
     here: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Protects CI machines that run no guests; and a refusal is told in one piece."""
+    """Protects CI machines that run no guests; and an error is one message."""
     with serving(environment(tmp_path / "there")) as service:
         monkeypatch.setenv("LAB_URL", service.url)
         monkeypatch.setenv("LAB_TOKEN", service.token)

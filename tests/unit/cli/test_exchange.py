@@ -220,7 +220,7 @@ def test_to_another_host(here: Host, there: Host) -> None:
 
 
 def test_a_line_that_breaks(here: Host, there: Host) -> None:
-    """Protects long transfers: the next try goes on, and at last it is there."""
+    """Protects long transfers: each retry resumes, and the transfer completes."""
     (key,) = here.keys("template")
     size = len(here.lab("template", "export", key, "-").stdout)
     here.cut = str(size * 2 // 3)

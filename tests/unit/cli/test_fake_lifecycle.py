@@ -1,7 +1,7 @@
 """A lifecycle that remembers and runs nothing: what the CLI's tests put into its seam.
 
 As a program (``python test_cli_support.py VERB ...``) it is `lab` over that fake, for the
-tests that need a process: what the fake does slowly or wrongly is told by FAKE_* variables.
+tests that need a process: FAKE_* variables set delays and failures of the fake.
 """
 
 from __future__ import annotations

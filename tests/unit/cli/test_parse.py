@@ -268,12 +268,12 @@ def test_errors_teach(capsys: Capture) -> None:
         "n2 is not ready", hint="look", details=["log one", "two\nthree"]
     )
     main(["ls"], lifecycle=world)
-    told = "lab: error: n2 is not ready\n  log one\n  two\n  three\nhint: look\n"
-    assert capsys.readouterr().err == told
+    message = "lab: error: n2 is not ready\n  log one\n  two\n  three\nhint: look\n"
+    assert capsys.readouterr().err == message
     main(["ls", "--debug"], lifecycle=world)
     debug = capsys.readouterr().err
     assert debug.startswith("Traceback (most recent call last):")
-    assert debug.endswith(told)
+    assert debug.endswith(message)
 
 
 def test_the_unexpected_is_one_line_and_a_request(capsys: Capture) -> None:

@@ -135,9 +135,9 @@ def test_sql_goes_through_the_dsn(here: Site) -> None:
 def test_sql_that_does_not_answer_says_why(capsys: Capsys) -> None:
     """Protects who is on another machine than the databases."""
     out(capsys, *UP, "--name", "far")
-    told = fails(capsys, 7, "sql", "far", "-e", "SELECT 1")  # the fakes have no server
-    assert "no SQL at 127.0.0.1:" in told
-    assert "hint: ports of labs are on the loopback of the service's host" in told
+    message = fails(capsys, 7, "sql", "far", "-e", "SELECT 1")  # the fakes have no server
+    assert "no SQL at 127.0.0.1:" in message
+    assert "hint: ports of labs are on the loopback of the service's host" in message
     out(capsys, "down", "far")
 
 
@@ -183,15 +183,15 @@ def test_what_cannot_be_asked_for_is_said(
 ) -> None:
     """Protects from half an answer: a verb that only works there says so, with a hint."""
     monkeypatch.setenv("LAB_URL", "http://127.0.0.1:9")  # it is refused before anything is sent
-    told = fails(capsys, 2, *words.split())
-    assert said in told
-    assert "\nhint: " in told
+    message = fails(capsys, 2, *words.split())
+    assert said in message
+    assert "\nhint: " in message
 
 
 def test_where_the_service_is(
     capsys: Capsys, here: Site, env: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Protects --remote, the token's file, and that a wrong address is told as such."""
+    """Protects --remote, the token's file, and the message for a wrong address."""
     url = env["LAB_URL"]
     monkeypatch.delenv("LAB_URL")
     monkeypatch.setenv("LAB_HYPERVISOR", "fake")
@@ -237,9 +237,9 @@ def test_an_interrupt_leaves_nothing(here: Site, env: Mapping[str, str]) -> None
             assert time.monotonic() < end
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=30)
+        _, message = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "interrupted, removing the lab" in told
+    assert "interrupted, removing the lab" in message
     assert service.store.labs.find("gone") is None
     assert service.store.jobs.open() == []
 

@@ -239,7 +239,7 @@ def test_every_error_survives_the_way() -> None:
 
 
 def test_the_token_is_found_and_kept(tmp_path: Path) -> None:
-    """Protects the token: from the environment or a file of our own, never told."""
+    """Protects the token: from the environment or a file of the user, never printed."""
     env = {"XDG_CONFIG_HOME": str(tmp_path)}
     with pytest.raises(Unauthorized, match="none is configured") as none:
         credentials.find_token(env)
