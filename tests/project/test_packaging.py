@@ -177,7 +177,7 @@ def project(tmp_path: Path) -> Path:
     (root / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
     (root / "tests/test_shop.py").write_text(
         """\
-import api, images, lab.api.http.server, tests
+import api, images, lab.api, tests
 
 def test_both(lab, lab_dsn):
     assert {package.OWNER for package in (api, images, tests)} == {"shop"}
