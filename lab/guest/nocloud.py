@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from lab.run import run
+from lab.run import require, run
 from lab.spec import MIB
 
 LABEL = "CIDATA"
@@ -28,6 +28,8 @@ def write(path: Path, script: bytes, files: Mapping[str, bytes], *, instance: st
     and hyphens. ``instance``: cloud-init runs the script once for each instance id. Raises
     HostUnfit if mtools is not installed, CommandFailed.
     """
+    for tool, package in TOOLS.items():
+        require(tool, package=package)
     meta = f"instance-id: {instance}\nlocal-hostname: builder\n".encode()
     contents = {**files, "meta-data": meta, "user-data": script}
     room = sum(map(len, contents.values())) // MIB + 2  # MiB; the tables need less than one
