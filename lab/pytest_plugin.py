@@ -7,9 +7,9 @@
 
     def test_orders(lab_dsn): ...
 
-Labs are made on this host, or by the service that LAB_URL names. What the flags leave open is as
-``lab.toml`` in pytest's root directory says. Without ``--lab``, tests that want a lab are skipped.
-This file is loaded at each start of pytest, so it imports nothing of ours before it is used.
+Labs are created on this host, or by the service of LAB_URL. Values without a flag are those of
+``lab.toml`` in pytest's root directory. Without ``--lab``, tests with these fixtures are skipped.
+This file is loaded at each start of pytest, so it imports the rest of lab only when it is used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lab.spec import LabSpec
 
 _LEASE = 3600.0
-"""Seconds that a lab has which is given no lease: pytest may be killed before it removes it."""
+"""Seconds of a lab's lease by default: pytest may be killed before it removes the lab."""
 _PASSWORD = re.compile(r"(?<=:)[^:@/]+(?=@)")
 
 SPEC = pytest.StashKey["LabSpec | None"]()
@@ -49,7 +49,7 @@ class Dsn(str):
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The flags."""
     group = parser.getgroup("lab", "labs of MySQL-family clusters")
-    group.addoption("--lab", metavar="BLUEPRINT", help="make labs, such as pxc, for the fixtures")
+    group.addoption("--lab", metavar="BLUEPRINT", help="create labs, such as pxc, for the fixtures")
     group.addoption("--lab-nodes", metavar="N", type=int, help="nodes of a lab, default 3")
     group.addoption("--lab-ttl", metavar="TIME", help="the lease of a lab, default 1h")
     group.addoption(
@@ -61,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the flags, so that a wrong one is told before any test runs."""
+    """Parse the flags, so that an error is reported before any test runs."""
     config.stash[SPEC] = None
     if config.getoption("lab") is None:
         return
@@ -70,11 +70,11 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         config.stash[SPEC] = _spec(config)
     except LabError as error:
-        raise pytest.UsageError(_told(error)) from None
+        raise pytest.UsageError(_message(error)) from None
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """What labs are made of, and where."""
+    """The blueprint of the labs, and where they run."""
     spec = config.stash[SPEC]
     if spec is None:
         return None
@@ -89,11 +89,11 @@ def _scope(fixture_name: str, config: pytest.Config) -> Literal["function", "ses
 
 @pytest.fixture(scope=_scope)
 def lab(pytestconfig: pytest.Config) -> Iterator[LabView]:
-    """A lab whose every node can be used: its nodes, its DSN, its account."""
+    """A ready lab: its nodes, its DSN, its account."""
     spec = pytestconfig.stash[SPEC]
     if spec is None:
-        pytest.skip("it needs a lab: pytest --lab BLUEPRINT")
-    # A name that nobody else has, whatever runs beside us.
+        pytest.skip("needs a lab: pytest --lab BLUEPRINT")
+    # A unique name, as other test runs may use the same host.
     spec = replace(spec, name=f"test-{secrets.token_hex(4)}", any_name=True)
     with _failing(), _app().open() as session:
         view = session.up(spec, cold=False, keep_failed=False, exist_ok=False, timeout=None)
@@ -112,12 +112,12 @@ def lab_dsn(lab: LabView) -> str:
 def _remove(name: str) -> None:
     from lab.errors import NotFound
 
-    with _failing(), _app().open() as session, suppress(NotFound):  # its lease was over
+    with _failing(), _app().open() as session, suppress(NotFound):  # its lease expired
         session.down(name, force=True)
 
 
 def _spec(config: pytest.Config) -> LabSpec:
-    """The lab that flags and lab.toml ask for; raises InvalidSpec."""
+    """The lab that flags and lab.toml describe; raises InvalidSpec."""
     from lab.blueprints import blueprint
     from lab.cli import flags
     from lab.config import labfile
@@ -137,23 +137,23 @@ def _spec(config: pytest.Config) -> LabSpec:
 
 def _app() -> App:
     from lab.cli.app import App
-    from lab.cli.backend.session import Lifecycle
+    from lab.cli.backend.local import Lifecycle
 
     return App(Lifecycle(), quiet=True)
 
 
 @contextmanager
 def _failing() -> Iterator[None]:
-    """What goes wrong in the block fails the test in the program's own words."""
+    """An error in the block fails the test with the program's message."""
     from lab.errors import LabError
 
     try:
         yield
     except LabError as error:
-        pytest.fail(_told(error), pytrace=False)
+        pytest.fail(_message(error), pytrace=False)
 
 
-def _told(error: LabError) -> str:
+def _message(error: LabError) -> str:
     from lab.cli.terminal.failure import describe
 
     return describe(error).rstrip()

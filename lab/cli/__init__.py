@@ -2,12 +2,13 @@
 
 ::
 
-    program         the process
-    main            signals, errors to exit codes
-      verbs         which word leads to which function, in a table
-        up look ..  one file a group of verbs: flags in, a view out
-          session   the one place that calls the lifecycle
-          output    table, JSON, YAML, names
+    program            the process
+    main               signals, errors to exit codes
+      commands         the table of verbs
+        verbs/         one file a group of verbs: flags in, a view out
+          app flags manual complete    what verbs share
+            backend/   the session: this host, or a service elsewhere
+            terminal/  tables, JSON, progress, signals, errors
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from lab.cli.terminal.signals import Interrupts
 
 if TYPE_CHECKING:
     from lab.cli.app import App
-    from lab.cli.backend.session import Lifecycle
+    from lab.cli.backend.local import Lifecycle
 
 BROKEN_PIPE = 141
 """What a shell reports for a program that SIGPIPE ended."""
 
 
 def program(*, lifecycle: Lifecycle | None = None) -> NoReturn:
-    """What ``lab`` on the command line is: ``main``, and the end of the process.
+    """The program ``lab``: run ``main`` and end the process.
 
-    At once: taking the interpreter down, object by object, costs a sixth of ``lab ls``, and
+    By ``os._exit``: the interpreter's own shutdown takes a sixth of the time of ``lab ls``, and
     nothing is left to be closed.
     """
     _open_standard_streams()
@@ -44,7 +45,7 @@ def program(*, lifecycle: Lifecycle | None = None) -> NoReturn:
 
 
 def _open_standard_streams() -> None:
-    """Give those that are closed (``>&-``) to nobody: else the record would be file 1."""
+    """Open those that are closed (``>&-``) on /dev/null: else the database would be file 1."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, os.O_RDWR)
@@ -57,21 +58,21 @@ def _open_standard_streams() -> None:
 def main(argv: Sequence[str] | None = None, *, lifecycle: Lifecycle | None = None) -> int:
     """Run one command and return its exit code.
 
-    ``lifecycle``: what does the work, if it is not the real one.
+    ``lifecycle``: the verbs of this host; tests pass fakes.
     """
     args = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         # Imports make many objects and no garbage: collecting less often is 35 ms of `lab ls`.
         gc.set_threshold(50_000, 20, 50)
-    # From here on: an interrupt during the imports is answered as any other.
+    # From here on, so that an interrupt during the imports is handled as any other.
     with Interrupts() as interrupts:
         try:
             from lab.cli.app import App
-            from lab.cli.backend.session import Lifecycle
+            from lab.cli.backend.local import Lifecycle
 
             return _guarded(args, App(lifecycle or Lifecycle(), interrupts))
         except KeyboardInterrupt:
-            return 130  # before there was anything to undo, or after all was said
+            return 130  # before there was anything to undo, or after the output
 
 
 def _guarded(args: list[str], app: App) -> int:
@@ -83,7 +84,7 @@ def _guarded(args: list[str], app: App) -> int:
     except BaseException as error:  # noqa: BLE001  # the one place where all errors end
         if isinstance(error, BrokenPipeError) and broken_stdout():
             return BROKEN_PIPE
-        return report(error, app)
+        return report(error, app.interrupts, debug=app.debug)
     app.interrupts.finish()
     return code
 

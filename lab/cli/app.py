@@ -1,4 +1,4 @@
-"""What every verb is given: flags, the way to the lifecycle, and the way to the user."""
+"""What every verb is given: the global flags, its session, and output for the user."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from lab.cli.terminal.signals import Interrupts, write_stderr
 
 if TYPE_CHECKING:
-    from lab.cli.backend.session import Lifecycle, Session
+    from lab.cli.backend.local import Lifecycle
+    from lab.cli.backend.session import HostSession, Session
     from lab.cli.backend.tokens import Tokens
     from lab.config.settings import Settings
     from lab.progress import Listener
 
-REMOVING = "removing what was made"
-"""What an interrupt leads to where a verb makes things."""
+REMOVING = "removing the lab"
+"""The clean-up after an interrupt of a verb that creates things."""
 
 
 @dataclass
@@ -37,26 +37,68 @@ class App:
     now: Callable[[], float] = time.time
 
     def settings(self) -> Settings:
-        """The settings that hold here."""
+        """The settings for the global flags, the environment and the config files."""
         return self.lifecycle.settings({"home": self.home, "url": self.remote})
 
-    def here(self) -> Lifecycle:
-        """The lifecycle of this host; raises InvalidSpec if a service elsewhere is meant."""
+    def here(self, why: str = "", hint: str = "") -> Lifecycle:
+        """The lifecycle of this host; raises InvalidSpec if a service elsewhere is meant.
+
+        ``why``, ``hint``: of the error, if only this use of the verb needs the host.
+        """
         from lab.errors import InvalidSpec
 
         if url := self.settings().url:
             raise InvalidSpec(
-                f"this verb is about the host it runs on, and {url} is another",
-                hint="run it on that host, or here without LAB_URL and --remote",
+                why or f"this verb is about the host it runs on, but {url} is a service",
+                hint=hint or "run it on the host of the labs, without LAB_URL and --remote",
             )
         return self.lifecycle
 
     @contextmanager
     def open(self, *, doing: str = "") -> Iterator[Session]:
-        """The lifecycle, with progress shown; ``doing``: what an interrupt leads to."""
-        from lab.cli.terminal.progress import CLEAR, listener
+        """A session here or with a service, with progress shown.
+
+        ``doing``: the clean-up that follows an interrupt, such as ``removing the lab``.
+        """
+        with self._heard(doing) as hear, self._opened(hear) as session:
+            yield session
+
+    @contextmanager
+    def open_here(self, why: str, hint: str = "", *, doing: str = "") -> Iterator[HostSession]:
+        """A session on this host; raises as ``here`` does, before anything is opened."""
+        lifecycle = self.here(why, hint)
+        with self._heard(doing) as hear, lifecycle.open(self.settings(), hear) as session:
+            yield session
+
+    @contextmanager
+    def tokens(self) -> Iterator[Tokens]:
+        """The tokens of this host's service, or of one elsewhere."""
+        from lab.cli.terminal.progress import listener
 
         settings = self.settings()
+        with listener(quiet=self.quiet) as hear:
+            if not settings.url:
+                with self.lifecycle.tokens(settings) as kept:
+                    yield kept
+                return
+            with _client_installed():
+                from lab.cli.backend.remote import open_client
+            with open_client(settings.url, hear) as client:
+                yield client.tokens
+
+    def _opened(self, hear: Listener) -> AbstractContextManager[Session]:
+        settings = self.settings()
+        if not settings.url:
+            return self.lifecycle.open(settings, hear)
+        with _client_installed():
+            from lab.cli.backend.remote import open_remote
+        return open_remote(settings.url, hear)
+
+    @contextmanager
+    def _heard(self, doing: str) -> Iterator[Listener]:
+        """Progress on stderr, until a first interrupt."""
+        from lab.cli.terminal.progress import CLEAR, listener
+
         with listener(quiet=self.quiet) as hear:
 
             def interrupted() -> None:
@@ -66,41 +108,20 @@ class App:
 
             self.interrupts.on_first = interrupted
             self.interrupts.doing = doing
-            with self._opened(settings, hear) as session:
-                yield session
-
-    @contextmanager
-    def tokens(self) -> Iterator[Tokens]:
-        """The tokens of this host's service, or of one elsewhere."""
-        from lab.cli.terminal.progress import listener
-
-        settings = self.settings()
-        with listener(quiet=self.quiet) as hear:
-            if settings.url:
-                with _remote().open_client(settings.url, hear) as client:
-                    yield client.tokens
-            else:
-                with self.lifecycle.tokens(settings) as kept:
-                    yield kept
-
-    def _opened(self, settings: Settings, hear: Listener) -> AbstractContextManager[Session]:
-        if not settings.url:
-            return self.lifecycle.open(settings, hear)
-        opened: AbstractContextManager[Session] = _remote().open_remote(settings.url, hear)
-        return opened
+            yield hear
 
     def say(self, text: str) -> None:
-        """Talk: one line on stderr, unless it is not wanted."""
+        """Print a message on stderr, unless ``quiet``."""
         if not self.quiet:
             sys.stdout.flush()  # so that the two streams keep their order on a terminal
             sys.stderr.write(f"{text}\n")
 
     def command(self, example: str) -> tuple[str, ...]:
-        """What was given after ``--``; raises InvalidSpec if that is nothing."""
+        """The words after ``--``; raises InvalidSpec if there are none."""
         from lab.errors import InvalidSpec
 
         if not self.after_dashes:
-            raise InvalidSpec("no command is given", hint=f"after two dashes: `{example}`")
+            raise InvalidSpec("no command is given", hint=f"put it after two dashes: `{example}`")
         return self.after_dashes
 
 
@@ -112,7 +133,7 @@ def app_of(context: Any) -> App:
 
 
 def pick(session: Session, name: str) -> str:
-    """The lab meant: the one named, the one ``lab.toml`` here names, or the only one.
+    """The name of the lab: as given, as in ``./lab.toml``, or that of the only lab.
 
     Raises InvalidSpec (not a name, several labs), NotFound (no lab).
     """
@@ -127,23 +148,24 @@ def pick(session: Session, name: str) -> str:
         return named
     names = session.names()
     if not names:
-        raise NotFound("there is no lab", hint="`lab up pxc` makes one")
+        raise NotFound("there is no lab", hint="`lab up pxc` creates one")
     if len(names) > 1:
         raise InvalidSpec("which lab?", hint=f"name one of {_listed(names)}")
     return names[0]
 
 
-def _remote() -> ModuleType:
-    """What talks to a service; raises HostUnfit where its packages are missing."""
+@contextmanager
+def _client_installed() -> Iterator[None]:
+    """For the import of what talks to a service; raises HostUnfit if a package is missing."""
     from lab.errors import HostUnfit
 
     try:
-        from lab.cli.backend import remote
+        yield
     except ModuleNotFoundError as error:
         raise HostUnfit(
-            "what talks to a service is not installed", hint="run `scripts/venv client`"
+            "the packages for a remote service are not installed",
+            hint="run `scripts/venv client`",
         ) from error
-    return remote
 
 
 def _listed(names: Sequence[str]) -> str:

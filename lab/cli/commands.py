@@ -1,53 +1,31 @@
-"""The verbs, and how the words on the command line lead to their functions.
+"""The table of verbs, and the commands and groups of Typer that it becomes.
 
-A verb's module is imported when the verb is used; ``lab up`` does not pay for the rest.
+A verb's module is imported when the verb is used. Of Typer only what it documents is used:
+``TyperGroup``, ``TyperCommand`` and ``typer.main.get_command``.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from lab.cli.manual import manual_of
 from lab.errors import InvalidSpec
 from lab.suggest import did_you_mean
 
-F = TypeVar("F", bound=Callable[..., object])
-
 _WITH_VALUE = {"--home": "directory", "--remote": "URL"}
-"""The global flags that take a value, and what that is."""
+"""The global flags that take a value, and the kind of value."""
 
 HELP_FLAGS = {"help_option_names": ["-h", "--help"]}
 
 
-@dataclass(frozen=True)
-class Manual:
-    """What ``--help`` shows below a verb's first line, and whether ``-- CMD`` may follow."""
-
-    examples: tuple[str, ...]
-    takes_command: bool = False
-
-
-_MANUALS: dict[Callable[..., object], Manual] = {}
-
-
-def manual(*examples: str, takes_command: bool = False) -> Callable[[F], F]:
-    """Give a verb its examples."""
-
-    def note(function: F) -> F:
-        _MANUALS[function] = Manual(examples, takes_command)
-        return function
-
-    return note
-
-
 class Verb(TyperCommand):
-    """A verb, which takes no empty words."""
+    """A verb; values of its flags and arguments must not be empty."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As its base; raises InvalidSpec if a value is given and empty."""
@@ -57,23 +35,23 @@ class Verb(TyperCommand):
 
 
 def refuse_empty(ctx: Any) -> None:
-    """Raise InvalidSpec if a value is given and empty: an unset variable of a script.
+    """Raise InvalidSpec if a value is given and empty, as by an unset variable of a script.
 
-    It would mean as much as none at all: another lab, another home.
+    It would be taken for a missing one: another lab, another home.
     """
     for param in ctx.command.params if not ctx.resilient_parsing else ():
         given = ctx.get_parameter_source(param.name)
         empty = param.default == ctx.params.get(param.name) == ""
         if empty and given is not None and given.name == "COMMANDLINE":
             name = max(param.opts, key=len) if param.opts[0].startswith("-") else param.metavar
-            raise InvalidSpec(f"{name}: it is given, but empty", hint="leave it out, or fill it")
+            raise InvalidSpec(f"{name}: the value is empty", hint="leave it out, or give a value")
 
 
 class CommandBehind(Verb):
     """A verb that a command may follow: ``lab run pxc -- make test``.
 
-    The dashes are taken out first: else ``lab run -- make`` would take ``make`` for the
-    blueprint.
+    The words from ``--`` on are removed before parsing: else ``make`` in ``lab run -- make``
+    would be the blueprint.
     """
 
     takes_command = True
@@ -101,7 +79,7 @@ class Verbs(TyperGroup):
         return list(self.table)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The verb of that name; in earnest, an unknown one raises InvalidSpec."""
+        """The verb of that name; an unknown one raises InvalidSpec, except for completion."""
         target = self.table.get(cmd_name)
         if isinstance(target, str):
             return _command(cmd_name, target)
@@ -154,7 +132,7 @@ class SnapshotVerbs(Verbs):
 
 
 class TokenVerbs(Verbs):
-    """Make, list and revoke tokens, which the service asks for."""
+    """Create, list and revoke tokens of the service."""
 
     table: ClassVar[Mapping[str, str | type[Verbs]]] = {
         "create": "lab.cli.verbs.token:create",
@@ -204,7 +182,7 @@ class RootVerbs(Verbs):
     }
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Accept the global flags behind the verb too: that is where people add them."""
+        """Accept the global flags after the verb, too."""
         if args and args[-1] in _WITH_VALUE and not ctx.resilient_parsing:
             raise InvalidSpec(f"{args[-1]}: no {_WITH_VALUE[args[-1]]} is given")
         rest: list[str] = super().parse_args(ctx, _globals_first(args))
@@ -231,17 +209,21 @@ def root_command() -> Any:
 def _root(
     ctx: typer.Context,
     home: str = typer.Option(
-        "", "--home", metavar="DIR", show_default=False, help="Where all is kept (LAB_HOME)."
+        "",
+        "--home",
+        metavar="DIR",
+        show_default=False,
+        help="Directory for images, templates and labs (LAB_HOME).",
     ),
     remote: str = typer.Option(
         "",
         "--remote",
         metavar="URL",
         show_default=False,
-        help="The service to work against (LAB_URL), with the token in LAB_TOKEN.",
+        help="Use the service at this URL (LAB_URL), with the token in LAB_TOKEN.",
     ),
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="No notes, no progress."),
-    debug: bool = typer.Option(False, "--debug", help="A traceback with each error."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Print no notes and no progress."),
+    debug: bool = typer.Option(False, "--debug", help="Print a traceback with each error."),
     version: bool = typer.Option(False, "--version", help="Print the version."),
 ) -> None:
     app = ctx.obj
@@ -264,12 +246,12 @@ def _group_help(ctx: typer.Context) -> None:
 def _command(name: str, target: str) -> Any:
     module, _, function_name = target.partition(":")
     function = getattr(import_module(module), function_name)
-    pages = _MANUALS[function]
-    examples = "".join(f"\n  {example}" for example in pages.examples)
+    manual = manual_of(function)
+    examples = "".join(f"\n  {example}" for example in manual.examples)
     app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=HELP_FLAGS)
     app.command(
         name,
-        cls=CommandBehind if pages.takes_command else Verb,
+        cls=CommandBehind if manual.takes_command else Verb,
         # The control character keeps the help's formatter from refilling the lines.
         help=f"{inspect.getdoc(function)}\n\n\b\nExamples:{examples}",
     )(function)

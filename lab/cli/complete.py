@@ -1,6 +1,6 @@
-"""Completion of names: a glance at the recorded state, and never an error.
+"""Completion of names, from the state database.
 
-A shell that completes has no place for messages, so whatever goes wrong means no names.
+A shell cannot show messages during completion: on any error there are no names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def labs(ctx: typer.Context, incomplete: str) -> list[str]:
 def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     """The nodes of the lab on the command line, or of the only one."""
     recorded = _recorded(ctx).labs
-    # Where the line ends in --node the parser gives up early, and leaves words in args.
+    # If the line ends in --node, the parser stops early and leaves words in args.
     words = [
         str(ctx.params.get("name") or ""),
         *ctx.args,
@@ -57,19 +57,19 @@ def recipes(incomplete: str) -> list[str]:
 
 
 def engines(incomplete: str) -> list[str]:
-    """What can be insisted on."""
+    """The engines that can be required."""
     return [name for name in ENGINES if name.startswith(incomplete)]
 
 
 def blueprints(incomplete: str) -> list[str]:
-    """The blueprints there are."""
+    """The blueprints."""
     from lab.blueprints import BLUEPRINTS
 
     return [name for name in BLUEPRINTS if name.startswith(incomplete)]
 
 
 def profiles(incomplete: str) -> list[str]:
-    """The profiles that are always there."""
+    """The built-in profiles."""
     from lab.config.profile import PROFILES
 
     return [name for name in PROFILES if name.startswith(incomplete)]
@@ -81,7 +81,7 @@ def formats(incomplete: str) -> list[str]:
 
 
 def sources(incomplete: str) -> list[str]:
-    """Where a node's log lines come from."""
+    """The sources of a node's log."""
     return [name for name in SOURCES if name.startswith(incomplete)]
 
 
@@ -90,7 +90,7 @@ def _recorded(ctx: typer.Context) -> Recorded:
     app: App = root.obj
     app.home, app.remote = (root.params.get(name) or None for name in ("home", "remote"))
     try:
-        # Not of a service elsewhere: nobody waits for a network at each Tab.
+        # Not of a service elsewhere: Tab must not wait for a network.
         return app.here().recorded(app.settings())
     except Exception:  # noqa: BLE001  # see above
         from lab.cli.backend.session import Recorded

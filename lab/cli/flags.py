@@ -1,16 +1,17 @@
-"""The flags that several verbs share, and what they mean in the program's own types.
+"""The flags that several verbs share, and their values in the program's own types.
 
-Values reach the verbs as text and are read here, so that a wrong one is told in our words,
-whichever version of the library parses the line.
+Values reach the verbs as text and are parsed here, so that error messages are our own.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass, fields, is_dataclass
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_type_hints
 
 import typer
 
@@ -25,13 +26,15 @@ if TYPE_CHECKING:
     from lab.schedule import Schedule
     from lab.spec import LabSpec
 
+T = TypeVar("T")
+
 Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
         show_default=False,
         autocompletion=complete.labs,
-        help="The lab; not needed if lab.toml names one or there is only one.",
+        help="The lab; optional if lab.toml names one or there is only one.",
     ),
 ]
 Node = Annotated[
@@ -51,14 +54,12 @@ Output = Annotated[
         "--output",
         metavar="FORMAT",
         autocompletion=complete.formats,
-        help=f"How to print: {', '.join(FORMATS)}.",
+        help=f"Output format: {', '.join(FORMATS)}.",
     ),
 ]
 Timeout = Annotated[
     str,
-    typer.Option(
-        "--timeout", metavar="TIME", show_default=False, help="Give up after this, such as 5m."
-    ),
+    typer.Option("--timeout", metavar="TIME", show_default=False, help="Time limit, such as 5m."),
 ]
 ReadyTimeout = Annotated[
     str,
@@ -75,7 +76,7 @@ Blueprint = Annotated[
         metavar="BLUEPRINT",
         show_default=False,
         autocompletion=complete.blueprints,
-        help="How nodes become a cluster, such as pxc; default: what ./lab.toml says.",
+        help="The topology, such as pxc; default: that of ./lab.toml.",
     ),
 ]
 Nodes = Annotated[
@@ -117,7 +118,10 @@ Image = Annotated[
 LabName = Annotated[
     str,
     typer.Option(
-        "--name", metavar="NAME", show_default=False, help="Default: made from the blueprint's."
+        "--name",
+        metavar="NAME",
+        show_default=False,
+        help="Default: the blueprint's, numbered if taken.",
     ),
 ]
 Ttl = Annotated[
@@ -158,44 +162,87 @@ KeepFailed = Annotated[
 _WHOLE = re.compile(r"[+-]?[0-9]{1,9}")
 
 
-def wanted(
-    settings: Settings,
-    *,
-    blueprint: str,
-    nodes: str,
-    memory: str,
-    cpus: str,
-    disk: str,
-    engine: str,
-    name: str | None = None,
-    ttl: str = "",
-    profile: str = "",
-    snapshots: str = "",
-    image: str = "",
-) -> LabSpec:
-    """The lab that flags and ``lab.toml`` ask for; raises InvalidSpec.
+@dataclass(frozen=True)
+class Cluster:
+    """The flags that describe the nodes of a lab or template, as text; empty: not given."""
 
-    ``name``: None if the verb has no such flag.
-    """
+    blueprint: Blueprint = ""
+    nodes: Nodes = ""
+    memory: Memory = ""
+    cpus: Cpus = ""
+    disk: Disk = ""
+    engine: Engine = ""
+    image: Image = ""
+    profile: Profile = ""
+
+
+@dataclass(frozen=True)
+class Creation:
+    """The flags of verbs that create a lab."""
+
+    name: LabName = ""
+    ttl: Ttl = ""
+    cold: Cold = False
+    keep_failed: KeepFailed = False
+    timeout: ReadyTimeout = ""
+
+    @property
+    def limit(self) -> float | None:
+        """``timeout`` in seconds, None if it is not given; raises InvalidSpec."""
+        return duration("--timeout", self.timeout) if self.timeout else None
+
+
+def expand(verb: Callable[..., T]) -> Callable[..., T]:
+    """Give a verb the fields of each parameter that is a class of flags in its place."""
+    signature = inspect.signature(verb, eval_str=True)
+    groups: dict[str, type[Any]] = {}
+    parameters = []
+    for name, parameter in signature.parameters.items():
+        kind = parameter.annotation
+        if not is_dataclass(kind):
+            parameters.append(parameter)
+            continue
+        groups[name] = cast("type[Any]", kind)
+        types = get_type_hints(kind, include_extras=True)
+        parameters += [
+            parameter.replace(name=flag.name, annotation=types[flag.name], default=flag.default)
+            for flag in fields(kind)
+        ]
+
+    @wraps(verb)
+    def expanded(**given: Any) -> T:
+        for name, kind in groups.items():
+            given[name] = kind(**{flag.name: given.pop(flag.name) for flag in fields(kind)})
+        return verb(**given)
+
+    expanded.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return expanded
+
+
+def wanted(
+    settings: Settings, cluster: Cluster, creation: Creation | None = None, snapshots: str = ""
+) -> LabSpec:
+    """The lab that flags and ``lab.toml`` describe; raises InvalidSpec."""
     from lab.config import labfile
 
+    creation = creation or Creation()
     said: list[tuple[str, str, Callable[[str], object]]] = [
-        ("blueprint", blueprint, str),
-        ("engine", engine, str),
-        ("name", name or "", str),
-        ("nodes", nodes, partial(whole, "--nodes")),
-        ("cpus", cpus, partial(whole, "--cpus")),
-        ("memory", memory, partial(size, "--memory")),
-        ("disk", disk, partial(size, "--disk")),
-        ("ttl", ttl, partial(lease, "--ttl")),
+        ("blueprint", cluster.blueprint, str),
+        ("engine", cluster.engine, str),
+        ("name", creation.name, str),
+        ("nodes", cluster.nodes, partial(whole, "--nodes")),
+        ("cpus", cluster.cpus, partial(whole, "--cpus")),
+        ("memory", cluster.memory, partial(size, "--memory")),
+        ("disk", cluster.disk, partial(size, "--disk")),
+        ("ttl", creation.ttl, partial(lease, "--ttl")),
         ("snapshots", snapshots, schedule),
-        ("profile", profile, str),
-        ("image", image, str),
+        ("profile", cluster.profile, str),
+        ("image", cluster.image, str),
     ]
     given = cast("LabValues", {key: parse(text) for key, text, parse in said if text})
     spec = labfile.merge(labfile.read(Path.cwd()), given, default_ttl=settings.default_ttl)
     if not settings.url:  # a service has profiles of its own
-        settings.profile_of(spec.profile)  # a wrong name is told before anything else
+        settings.profile_of(spec.profile)  # an unknown one is refused before anything else
     return spec
 
 
@@ -228,7 +275,7 @@ def lease(flag: str, text: str) -> float | None:
 
 
 def schedule(text: str) -> Schedule:
-    """How snapshots are taken; raises InvalidSpec."""
+    """A snapshot schedule; raises InvalidSpec."""
     from lab import schedule as schedules
 
     try:

@@ -28,7 +28,7 @@ _PIECE = 1 << 18
 
 
 class Archives:
-    """What administrators move; its methods raise as those of ``Client`` do."""
+    """Archives, for administrators; its methods raise as those of ``Client`` do."""
 
     def __init__(self, url: str, token: str) -> None:
         self._url = url
@@ -47,7 +47,7 @@ class Archives:
     ) -> ExportView:
         """Write the archive of an image or a template, as ``lab image export`` does.
 
-        ``to``: opened when the archive comes, such as a file.
+        ``to``: opened when the first bytes arrive, such as a file.
         """
         asked = {"native": native}
         asked |= {"image": image, "ram": ram} if kind == "template" else {}
@@ -74,18 +74,18 @@ class Archives:
         """Have the service import the archive that ``source`` gives."""
         asked = {"resume": resume}
         asked |= {"warm_only": warm_only} if kind == "template" else {}
-        told: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        some = getattr(source, "read1", source.read)  # of a pipe what is there
+        messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        some = getattr(source, "read1", source.read)  # a pipe's data as it arrives
         with self._open(kind, "archive", asked=asked) as connection:
-            threading.Thread(target=_listen, args=(connection, told), daemon=True).start()
+            threading.Thread(target=_listen, args=(connection, messages), daemon=True).start()
             done = None
-            with suppress(ConnectionClosed):  # what it said before that tells why
+            with suppress(ConnectionClosed):  # the last message has the reason
                 while done is None and (piece := some(_PIECE)):
                     connection.send(piece)
-                    while done is None and not told.empty():
-                        done = _heard(told.get(), listener)
+                    while done is None and not messages.empty():
+                        done = _heard(messages.get(), listener)
                 connection.send("")
-            while done is None and (message := told.get()) is not None:
+            while done is None and (message := messages.get()) is not None:
                 done = _heard(message, listener)
             if done is not None:
                 return read(done, ImportView)
@@ -96,24 +96,24 @@ class Archives:
         return open_socket(self._url, self._token, f"{kind}s", *path, query=query)
 
 
-def _listen(connection: Connection, told: queue.SimpleQueue[str | None]) -> None:
-    """What the service says, and None at the end."""
+def _listen(connection: Connection, messages: queue.SimpleQueue[str | None]) -> None:
+    """Put the service's messages into ``messages``, and None at the end."""
     with suppress(ConnectionClosed):
         for message in connection:
-            told.put(str(message))
-    told.put(None)
+            messages.put(str(message))
+    messages.put(None)
 
 
 def _heard(message: str | None, listener: Listener) -> Any:
-    """What a transfer has come to, None if it goes on; raises what it failed with."""
-    said = json.loads(message or "{}")
-    if "problem" in said:
-        raise error_of(said["problem"])
-    if "event" in said:
-        listener(read(said["event"], Event))
-    return said.get("done")
+    """The result of a transfer, None while it runs; raises its error."""
+    data = json.loads(message or "{}")
+    if "problem" in data:
+        raise error_of(data["problem"])
+    if "event" in data:
+        listener(read(data["event"], Event))
+    return data.get("done")
 
 
 def _broken(connection: Connection) -> HostUnfit:
-    why = connection.close_reason or "the way to the service broke"
-    return HostUnfit("the transfer was cut off", hint="do the same again", details=[why])
+    why = connection.close_reason or "the connection to the service broke"
+    return HostUnfit("the transfer was interrupted", hint="run the command again", details=[why])

@@ -1,4 +1,4 @@
-"""The service's certificate for database servers, kept as a file that clients can be given."""
+"""The service's CA certificate for database servers, kept in a file for clients."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ _UNUSED = 30 * 86400.0
 def check_pem(data: object) -> str:
     """``data`` if it looks like a certificate; raises LabError."""
     if not isinstance(data, str) or not data.startswith(_BEGIN) or len(data) > _LIMIT:
-        raise LabError("the service's answer is no certificate", hint="is it another version?")
+        raise LabError(
+            "the service's answer is not a certificate", hint="is the service another version?"
+        )
     return data
 
 
 def keep(pem: str, env: Mapping[str, str] = os.environ) -> Path:
-    """The file that holds ``pem``: named after its content, so it is never out of date.
+    """The file that holds ``pem``: named after its content, so it is never outdated.
 
-    It is in the user's cache; where there is none that can be written, as on some CI machines, in
-    a temporary directory. Raises HostUnfit.
+    It is in the user's cache, or in a temporary directory if that cannot be written, as on some CI
+    machines. Raises HostUnfit.
     """
     cache = env.get("XDG_CACHE_HOME", "")
     try:

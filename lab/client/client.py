@@ -1,4 +1,4 @@
-"""What one can ask of a service."""
+"""The verbs of a service, from Python."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from lab.client import credentials, requests
-from lab.client.builds import build
 from lab.client.ca import check_pem
-from lab.client.create import make
+from lab.client.create import build, make
 from lab.client.heartbeat import alive
 from lab.client.jobs import AT_ONCE, Jobs
 from lab.client.models import Lab, lab_of, read
-from lab.client.pages import items
 from lab.client.snapshots import Snapshots
 from lab.client.tokens import Tokens
 from lab.client.transport import Wire, path_of
@@ -42,9 +40,8 @@ class Client:
     """A service and our token for it; closes its connections at the end of a ``with`` block.
 
     ``url`` empty: LAB_URL. ``token`` empty: LAB_TOKEN, else the file that docs/client.md names.
-    ``jobs``: what takes time; ``snapshots``: those of labs; ``tokens``: for admins. ``patience``:
-    seconds for which a service that went away is tried. All methods raise what the service refuses
-    them with, and HostUnfit if it cannot be reached.
+    ``tokens``: for administrators. ``patience``: seconds of retries while the service is away. All
+    methods raise the errors that the service reports, and HostUnfit if it cannot be reached.
     """
 
     def __init__(self, url: str = "", token: str = "", *, patience: float = 60.0) -> None:
@@ -81,18 +78,18 @@ class Client:
         timeout: float | None = None,
         **values: Unpack[LabValues],
     ) -> Iterator[Lab]:
-        """A lab for the block, made as by ``create`` and removed at its end, come what may.
+        """A lab for the block, created as by ``create`` and removed at its end in any case.
 
-        ``heartbeat``: the lab is given signs of life, and outlives this process by so many seconds
-        at most; they are use, for ``idle``.
+        ``heartbeat``: heartbeats are sent, and the lab outlives this process by so many seconds at
+        most. They count as use, for ``idle``.
         """
-        made = self.create(wanted, heartbeat=heartbeat, idle=idle, timeout=timeout, **values)
+        created = self.create(wanted, heartbeat=heartbeat, idle=idle, timeout=timeout, **values)
         try:
-            with alive(self.heartbeat, made.name, heartbeat):
-                yield made
+            with alive(self.heartbeat, created.name, heartbeat):
+                yield created
         finally:
-            with suppress(NotFound):  # its lease was over
-                self.delete(made.name, force=True)
+            with suppress(NotFound):  # its lease expired
+                self.delete(created.name, force=True)
 
     def create(
         self,
@@ -107,13 +104,13 @@ class Client:
         listener: Listener | None = None,
         **values: Unpack[LabValues],
     ) -> Lab:
-        """Make a lab and return it once every node can be used.
+        """Create a lab and return it when it is ready.
 
         ``wanted``: a blueprint, then with ``values`` as in lab.toml; or a whole LabSpec.
         ``heartbeat``: seconds that each call of ``heartbeat`` gives it. ``idle``: seconds without
-        use of its databases after which it is removed. ``timeout``: seconds for all of it, a
-        template's making included; None: as long as it takes. ``listener`` hears its steps. What
-        was begun is undone if this raises; with ``keep_failed`` a lab that failed stays as it is
+        use of its databases after which it is removed. ``timeout``: seconds for all of it,
+        including a template; None: no limit. ``listener`` is called with its steps. If this
+        raises, the job is cancelled and undone; with ``keep_failed`` a failed lab stays as it is
         until its lease ends.
 
         Raises what ``lab up`` does, also Forbidden and LimitReached; NotReady after ``timeout``.
@@ -132,7 +129,7 @@ class Client:
     def preview(
         self, wanted: str | LabSpec, *, cold: bool = False, **values: Unpack[LabValues]
     ) -> Preview:
-        """What ``create`` would make of the same now; nothing is made. Raises as it does."""
+        """What ``create`` would create now; nothing is changed. Raises as it does."""
         spec = requests.spec_of(wanted, values)
         body = requests.lab(spec, cold=cold)
         return read(self._wire.ask("POST", "/v1/preview", body=body, twice=True).body, Preview)
@@ -145,7 +142,7 @@ class Client:
         """All labs, by name; those of a state, of a blueprint or (for admins) of a project."""
         given = {"state": state, "blueprint": blueprint, "project": project}
         query = {name: value for name, value in given.items() if value}
-        return [lab_of(item) for item in items(self._wire, "/v1/labs", query)]
+        return [lab_of(item) for item in self._wire.items("/v1/labs", query)]
 
     def delete(
         self,
@@ -157,7 +154,7 @@ class Client:
     ) -> None:
         """Remove a lab; ``force``: a protected one as well.
 
-        Raises NotFound, Conflict (protected, busy), NotReady (it goes on after ``timeout``).
+        Raises NotFound, Conflict (protected, busy), NotReady (``timeout``; the job continues).
         """
         query = {"force": "true"} if force else {}
         self.jobs.done("DELETE", path_of("labs", name), query, timeout, listener)
@@ -167,18 +164,18 @@ class Client:
         return lab_of(self._wire.ask("PATCH", path_of("labs", name), body={"ttl": ttl}).body)
 
     def protect(self, name: str, *, protected: bool = True) -> Lab:
-        """Have a lab refuse to be removed without force, or not any more; raises NotFound."""
+        """Protect a lab from removal without force, or end that; raises NotFound."""
         body = {"protected": protected}
         return lab_of(self._wire.ask("PATCH", path_of("labs", name), body=body).body)
 
     def heartbeat(self, name: str) -> Lab:
-        """A sign of life; raises NotFound, and Conflict if the lab was made without."""
+        """Send a heartbeat; raises NotFound, and Conflict if the lab was created without."""
         return lab_of(self._wire.ask("POST", path_of("labs", name, "heartbeat"), twice=True).body)
 
     def wait(self, name: str, *, timeout: float = 600.0) -> Lab:
-        """Return a lab once all its nodes are ready, whoever makes or starts it.
+        """Return a lab once all its nodes are ready.
 
-        Raises NotFound, and NotReady: after ``timeout`` seconds, or at once if waiting is no use.
+        Raises NotFound; NotReady after ``timeout`` seconds, or if the lab is stopped or failed.
         """
         deadline = Deadline.after(timeout)
         for _ in attempts(deadline, first=0.1, most=1.0):
@@ -187,12 +184,12 @@ class Client:
                 return found
             if found.state in _FINAL:
                 raise NotReady(
-                    f"the lab {name} is {found.state}: waiting does not change that",
+                    f"lab {name} is {found.state} and will not become ready by itself",
                     hint=f"`lab start {name}` or `lab down {name}`",
                 )
         missing = [node.name for node in found.nodes if node.state != "ready"]
         raise NotReady(
-            f"the lab {name} is {found.state} still, after {timeout:g} s",
+            f"timed out: lab {name} is still {found.state} after {timeout:g} s",
             details=[f"not ready: {', '.join(missing)}"] if missing else [],
         )
 
@@ -205,7 +202,7 @@ class Client:
         timeout: float | None = None,
         listener: Listener | None = None,
     ) -> Lab:
-        """``start``, ``stop``, ``restart`` or ``kill`` a lab or a node; the lab as it is then.
+        """``start``, ``stop``, ``restart`` or ``kill`` a lab or a node, and return the lab.
 
         Raises NotFound, Conflict, NotReady.
         """
@@ -222,7 +219,7 @@ class Client:
         timeout: float | None = None,
         listener: Listener | None = None,
     ) -> Lab:
-        """Put a lab, or a node, back to a snapshot (by default to what it was when it was made).
+        """Put a lab, or a node, back to a snapshot (by default its state after creation).
 
         Raises NotFound, Conflict, NotReady.
         """
@@ -234,7 +231,7 @@ class Client:
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: str = "", timeout: float = 60.0
     ) -> str:
-        """Run a program in a node as root, for at most ``timeout`` seconds; what it printed.
+        """Run a program in a node as root, for at most ``timeout`` seconds; returns its output.
 
         Raises NotFound, Forbidden, CommandFailed (with its status), NotReady.
         """
@@ -244,7 +241,7 @@ class Client:
         return str(read(answer.body, dict[str, Any]).get("stdout", ""))
 
     def ssh_login(self, name: str, node: str) -> SshLogin:
-        """What ssh needs for a node, through a tunnel; raises NotFound, Forbidden."""
+        """Key and host key for ssh to a node, through a tunnel; raises NotFound, Forbidden."""
         answer = self._wire.ask("GET", path_of("labs", name, "nodes", node, "ssh"))
         return read(answer.body, SshLogin)
 
@@ -262,25 +259,25 @@ class Client:
         unused: bool = False,
         age: float = 0.0,
     ) -> GcReport:
-        """Clear the host up, for admins, as `lab gc` does; ``age``: seconds, for ``unused``."""
+        """As `lab gc`, for administrators; ``age``: seconds, for ``unused``."""
         body = {"dry_run": dry_run, "orphans": orphans, "unused": unused, "age": age}
         answer = self._wire.ask("POST", "/v1/host/gc", body=body, allow=_GC)
         return read(answer.body, GcReport)
 
     def ca(self) -> str:
-        """The certificate that database servers are checked with, as PEM."""
+        """The CA certificate of the database servers, as PEM."""
         return check_pem(self._wire.ask("GET", path_of("host", "ca"), plain=True).body)
 
     def follow(
         self, name: str, node: str, source: str = "engine", *, lines: int = 100
     ) -> Iterator[str]:
-        """As ``logs``, and then each line as it comes, until the node or the service ends."""
+        """As ``logs``, and then each new line, until the node or the service ends."""
         query = {"source": source, "lines": max(1, lines)}
         return self._wire.lines(path_of("labs", name, "nodes", node, "logs"), query)
 
     @property
     def archives(self) -> Archives:
-        """Moving images and templates, for admins."""
+        """Export and import of images and templates, for administrators."""
         from lab.client.archives import Archives
 
         return Archives(self.url, self._token)
@@ -301,7 +298,7 @@ class Client:
         timeout: float | None = None,
         listener: Listener | None = None,
     ) -> ImageView:
-        """Build an image, for admins; ``rebuild``: even if it is there. The rest as ``create``."""
+        """Build an image, for admins; ``rebuild``: even if it exists. The rest as ``create``."""
         body = {"recipe": recipe, "rebuild": rebuild}
         return build(
             self._wire, self.jobs, "images", body, ImageView, timeout=timeout, listener=listener
@@ -323,7 +320,7 @@ class Client:
         listener: Listener | None = None,
         **values: Unpack[LabValues],
     ) -> TemplateView:
-        """Make the template for such labs unless it is there, for admins; as ``create``."""
+        """Build the template for such labs unless it exists, for admins; as ``create``."""
         body = requests.cluster(requests.spec_of(wanted, values))
         return build(
             self._wire, self.jobs, "templates", body, TemplateView,
@@ -335,6 +332,6 @@ class Client:
         self.jobs.done("DELETE", path_of("templates", key), {}, None, listener)
 
     def _made(self, name: str, wait: float) -> Lab:
-        """A lab, once it is no longer being made, or as it is after ``wait`` seconds."""
+        """A lab, once its creation has ended, or as it is after ``wait`` seconds."""
         query = {"wait": int(wait)} if wait >= 1 else {}
         return lab_of(self._wire.ask("GET", path_of("labs", name), query=query, allow=wait).body)

@@ -1,21 +1,24 @@
-"""Having a lab made, and called off."""
+"""Requests that create labs, images and templates, and their cancellation."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from lab.client.jobs import AT_ONCE, Jobs, deadline_of
 from lab.client.models import Job, Lab, lab_of, read
-from lab.client.transport import Wire, path_of
+from lab.client.transport import Answer, Wire, path_of
 from lab.errors import HostUnfit, LabError, LimitReached, NotFound
 from lab.progress import Listener
 from lab.undo import Undo
 from lab.wait import Deadline, attempts
 
+T = TypeVar("T")
+
 _LIMITED = 10.0
-"""Seconds for which we ask what became of a request while our token has too many requests."""
+"""Seconds of retries, while the token has too many requests, to find the job of a request."""
 _UNDO = 120.0
 
 
@@ -27,17 +30,17 @@ def make(
     timeout: float | None,
     listener: Listener | None,
 ) -> Lab:
-    """The lab that ``body`` asks for, once it is ready; the rest is as for ``Client.create``."""
+    """Create the lab of the request ``body``; the rest is as for ``Client.create``."""
     key = str(uuid.uuid4())
     deadline = deadline_of(timeout)
     with Undo() as undo:
-        # From before the request on: its answer may be what an interrupt loses.
-        undo.push("the request", lambda: _call_off(wire, jobs, body, key))
+        # From before the request on: an interrupt may come before its answer.
+        undo.push("the request", lambda: _cancel_lab(wire, jobs, body, key))
         try:
             wait = 0.0 if listener else min(AT_ONCE, deadline.left)
             answer = wire.ask("POST", "/v1/labs", body=body, key=key, wait=wait)
         except LabError:
-            undo.keep()  # it was refused, or failed and left nothing but what it was to keep
+            undo.keep()  # refused, or failed and undone by the service
             raise
         if answer.status != 201:
             job = jobs.follow(read(answer.body, Job).id, listener, timeout=deadline.left)
@@ -48,20 +51,20 @@ def make(
     return lab_of(answer.body)
 
 
-def _call_off(wire: Wire, jobs: Jobs, body: dict[str, Any], key: str) -> None:
-    """Undo what a request began, whether or not its answer came; the key finds its job."""
+def _cancel_lab(wire: Wire, jobs: Jobs, body: dict[str, Any], key: str) -> None:
+    """Cancel the job of a request, whether or not its answer arrived; its key finds the job."""
     deadline = Deadline.after(_LIMITED)
     try:
         for _ in attempts(deadline, first=0.5, most=5.0):
-            with suppress(LimitReached):  # it cannot be told meanwhile what became of it
+            with suppress(LimitReached):  # too many requests: retry
                 answer = wire.ask("POST", "/v1/labs", body=body, key=key)
                 break
         else:
             answer = wire.ask("POST", "/v1/labs", body=body, key=key)
     except HostUnfit:
-        raise  # the service is away: what was begun may go on
+        raise  # the service is away: the job may continue
     except LabError:
-        return  # it failed meanwhile, and left nothing but what it was to keep
+        return  # it failed and was undone by the service
     if answer.status == 201:
         name = lab_of(answer.body).name
     else:
@@ -72,3 +75,51 @@ def _call_off(wire: Wire, jobs: Jobs, body: dict[str, Any], key: str) -> None:
         name = ended.lab
     with suppress(NotFound):
         jobs.done("DELETE", path_of("labs", name), {"force": "true"}, None, None)
+
+
+def build(
+    wire: Wire,
+    jobs: Jobs,
+    what: str,
+    body: dict[str, Any],
+    kind: type[T],
+    *,
+    timeout: float | None,
+    listener: Listener | None,
+) -> T:
+    """Build one of ``what`` (images, templates) and return it.
+
+    The rest is as for ``Client.create``.
+    """
+    key = str(uuid.uuid4())
+    deadline = deadline_of(timeout)
+
+    def ask() -> Answer:
+        return wire.ask("POST", path_of(what), body=body, key=key)
+
+    with Undo() as undo:
+        undo.push("the request", lambda: _cancel_build(jobs, ask))
+        try:
+            answer = ask()
+        except LabError:
+            undo.keep()  # refused
+            raise
+        if answer.status != 201:
+            job = jobs.follow(read(answer.body, Job).id, listener, timeout=deadline.left)
+            undo.keep()
+            name = job.check().about.partition(":")[2]
+            answer = wire.ask("GET", path_of(what, name))
+        undo.keep()
+    return read(answer.body, kind)
+
+
+def _cancel_build(jobs: Jobs, ask: Callable[[], Answer]) -> None:
+    """As ``_cancel_lab``, for an image or a template."""
+    try:
+        answer = ask()
+    except HostUnfit:
+        raise  # the service is away: the job may continue
+    except LabError:
+        return
+    if answer.status != 201:
+        jobs.follow(jobs.cancel(read(answer.body, Job).id).id, timeout=_UNDO)

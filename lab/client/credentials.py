@@ -1,4 +1,4 @@
-"""Where the service is, and the token it asks for."""
+"""The URL of the service, and the token for it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _TOKEN = re.compile(r"[!-~]{1,500}")
 
 
 def check_url(url: str) -> str:
-    """``url`` as it is used; raises InvalidSpec, without telling what may be a secret."""
+    """``url`` as it is used; raises InvalidSpec, which never contains a secret."""
     try:
         parts = urlsplit(url.strip())
         port = parts.port
     except ValueError:
-        raise InvalidSpec("the service's URL makes no sense", hint=_SUCH_AS) from None
+        raise InvalidSpec("the service's URL is invalid", hint=_SUCH_AS) from None
     if parts.username is not None or parts.password is not None:
-        raise InvalidSpec("the service's URL holds a secret", hint="a token goes into LAB_TOKEN")
+        raise InvalidSpec("the service's URL contains a secret", hint="set the token in LAB_TOKEN")
     plain = not (parts.query or parts.fragment)
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not plain:
         raise InvalidSpec(f"{url!r} is no URL of a service", hint=_SUCH_AS)
@@ -29,24 +29,24 @@ def check_url(url: str) -> str:
 
 
 def find_url(env: Mapping[str, str] = os.environ) -> str:
-    """What LAB_URL says; raises InvalidSpec."""
+    """The URL in LAB_URL; raises InvalidSpec."""
     if not env.get("LAB_URL"):
-        raise InvalidSpec("no service is named", hint=f"set LAB_URL, {_SUCH_AS}")
+        raise InvalidSpec("no service is configured", hint=f"set LAB_URL, {_SUCH_AS}")
     return check_url(env["LAB_URL"])
 
 
 def check_token(token: str) -> str:
-    """``token`` as it is sent; raises InvalidSpec, which does not tell it."""
+    """``token`` as it is sent; raises InvalidSpec, which does not contain it."""
     token = token.strip()
     if not _TOKEN.fullmatch(token):
-        raise InvalidSpec("the token holds characters that no token has", hint="copy it anew")
+        raise InvalidSpec("invalid token: unexpected characters", hint="copy it again")
     return token
 
 
 def find_token(env: Mapping[str, str] = os.environ) -> str:
-    """What LAB_TOKEN says, else what is in the file of ``token_file``.
+    """The token in LAB_TOKEN, else in the file of ``token_file``.
 
-    Raises Unauthorized if neither is there, Forbidden if others may read the file.
+    Raises Unauthorized if neither exists, Forbidden if others may read the file.
     """
     if env.get("LAB_TOKEN"):
         return check_token(env["LAB_TOKEN"])
@@ -57,7 +57,7 @@ def find_token(env: Mapping[str, str] = os.environ) -> str:
             text = file.read(1000)
     except OSError as error:
         raise Unauthorized(
-            "the service asks for a token, and there is none",
+            "the service requires a token, and none is configured",
             hint=f"set LAB_TOKEN, or write it to {path} with mode 0600",
             details=[] if isinstance(error, FileNotFoundError) else [f"{path}: {error.strerror}"],
         ) from None
@@ -67,7 +67,7 @@ def find_token(env: Mapping[str, str] = os.environ) -> str:
 
 
 def token_file(env: Mapping[str, str]) -> Path:
-    """LAB_TOKEN_FILE, else ``token`` beside the user's config file."""
+    """LAB_TOKEN_FILE, else ``token`` in the directory of the user's config file."""
     from lab.config.settings import config_files
 
     if env.get("LAB_TOKEN_FILE"):

@@ -1,4 +1,4 @@
-"""Signs of life for a lab, as long as a block lasts."""
+"""Heartbeats for a lab, for as long as a block lasts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from lab.errors import LabError
 
 @contextmanager
 def alive(give: Callable[[str], object], name: str, every: float | None) -> Iterator[None]:
-    """``give`` signs of life for the lab ``name`` in the block, three for each that is due.
+    """Send heartbeats for the lab ``name`` in the block, three in each timeout.
 
-    ``every``: seconds that each gives it; None: it needs none.
+    ``give``: sends one. ``every``: the heartbeat timeout in seconds; None: no heartbeats.
     """
     done = threading.Event()
 
     def beat(pause: float) -> None:
         while not done.wait(pause):
-            with suppress(LabError):  # the next one may arrive
+            with suppress(LabError):  # the next one may succeed
                 give(name)
 
     if every is None:

@@ -1,4 +1,4 @@
-"""What takes time at the service, and hearing of it as it happens."""
+"""Jobs of the service, and their events as they happen."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lab.wait import Deadline
 AT_ONCE = 30.0
 """Seconds that one request waits for a job before we ask again."""
 _LIMITED = 1.0
-"""Seconds between two questions while the service does not let us wait."""
+"""Seconds between two requests while the service refuses to wait."""
 _LONG = 366 * 86400.0
 
 
 @dataclass
 class _Heard:
-    """How far a job was heard: the last event's id, what it told of, whether it was the end."""
+    """The events of a job so far: the last id, the current step, whether it was the end."""
 
     last: int = 0
     doing: str = ""
@@ -41,17 +41,17 @@ class Jobs:
         return read(self._wire.ask("GET", path_of("jobs", job), query=query, allow=wait).body, Job)
 
     def cancel(self, job: str) -> Job:
-        """Have a job end at its next step and undo what it made; fine if it has ended."""
+        """Cancel a job: it ends at its next step and is undone; nothing happens if it has ended."""
         answer = self._wire.ask("POST", path_of("jobs", job, "cancel"), twice=True)
         return read(answer.body, Job)
 
     def follow(
         self, job: str, listener: Listener | None = None, *, timeout: float | None = None
     ) -> Job:
-        """The job once it has ended, however; ``listener`` hears its steps as they happen.
+        """The job once it has ended, in any state; ``listener`` is called with its steps.
 
-        Goes on where it left off if the connection breaks or the service starts anew. Raises
-        NotReady if the job has not ended after ``timeout`` seconds; it goes on then.
+        Resumes if the connection breaks or the service is restarted. Raises NotReady if the job
+        has not ended after ``timeout`` seconds; the job continues.
         """
         deadline = deadline_of(timeout)
         so_far = _Heard()
@@ -62,7 +62,7 @@ class Jobs:
             wait, asked = min(pause, deadline.left), time.monotonic()
             try:
                 found = self.get(job, wait=wait)
-            except LimitReached as error:  # our token has too many requests: the job goes on
+            except LimitReached as error:  # too many requests of the token: the job continues
                 if deadline.passed:
                     raise
                 time.sleep(min(error.retry_after or AT_ONCE, deadline.left))
@@ -77,7 +77,7 @@ class Jobs:
                     f" {round(timeout or 0.0, 1):g} s",
                     details=[so_far.doing] if so_far.doing else [],
                 )
-            # A stream that breaks at once, a service about to end; or our token has too many waits.
+            # The stream broke, the service is about to end, or the token has too many waits.
             limited = wait >= 1 and time.monotonic() - asked < 1
             time.sleep(_LIMITED if limited else 0.1)
 
@@ -90,7 +90,7 @@ class Jobs:
         listener: Listener | None,
         body: object = None,
     ) -> None:
-        """Ask for something that may take time, and return once it is done."""
+        """Send a request that may start a job, and return once that has ended; raises its error."""
         deadline = deadline_of(timeout)
         wait = 0.0 if listener else min(AT_ONCE, deadline.left)
         answer = self._wire.ask(method, path, body=body, query=query, wait=wait)
@@ -98,9 +98,9 @@ class Jobs:
             self.follow(read(answer.body, Job).id, listener, timeout=deadline.left).check()
 
     def _hear(self, job: str, so_far: _Heard, listener: Listener, deadline: Deadline) -> float:
-        """Hear what a job does from where ``so_far`` ends, until the stream ends or breaks.
+        """Pass on events of a job after those in ``so_far``, until the stream ends or breaks.
 
-        Gives the seconds until there may be another stream: our token may have too many.
+        Returns the seconds until the next try: the token may have too many streams.
         """
         try:
             self._listen(job, so_far, listener, deadline)
@@ -110,8 +110,8 @@ class Jobs:
 
     def _listen(self, job: str, so_far: _Heard, listener: Listener, deadline: Deadline) -> None:
         path = path_of("jobs", job, "events")
-        with closing(self._wire.stream(path, after=so_far.last, silence=deadline.left)) as told:
-            for event in told:
+        with closing(self._wire.stream(path, after=so_far.last, silence=deadline.left)) as events:
+            for event in events:
                 so_far.last = event.id
                 if event.step == "job":
                     so_far.ended = event.state != "begin"

@@ -1,6 +1,6 @@
-"""What the service answers, as the views that the program has anyway.
+"""Answers of the service, as the views that the verbs return on a host.
 
-What an answer holds beyond that is passed over, so that a newer service can say more.
+Unknown fields are ignored, so that a newer service can add some.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ T = TypeVar("T")
 class Lab(LabView):
     """A lab of a service.
 
-    ``job``: that made it. ``heartbeat``: seconds that each sign of life gives it, None if it needs
-    none. ``protected``: not to be removed without force. ``idle``: seconds without use after which
-    it is removed, None if it may be idle.
+    ``job``: that created it. ``heartbeat``: heartbeat timeout in seconds, None without heartbeats.
+    ``protected``: removed only with force. ``idle``: seconds without use after which it is removed,
+    None: never.
     """
 
     project: str = ""
@@ -40,14 +40,14 @@ class Lab(LabView):
             if found.name == name:
                 return found
         names = ", ".join(node.name for node in self.nodes)
-        raise NotFound(f"the lab {self.name} has no node {name}", hint=f"its nodes: {names}")
+        raise NotFound(f"lab {self.name} has no node {name}", hint=f"its nodes: {names}")
 
 
 @dataclass(frozen=True)
 class Job:
-    """Something that takes time. ``lab``: its name, empty until it is known.
+    """A job. ``lab``: the name of its lab, empty until it is known.
 
-    ``about``: what it is about besides or instead of that, as ``image:KEY``, once known.
+    ``about``: its image, template or snapshot, as ``image:KEY``, once known.
     """
 
     id: str
@@ -67,19 +67,19 @@ class Job:
         return self.state not in ("queued", "running")
 
     def check(self) -> Job:
-        """The job itself; raises what went wrong if it failed, Interrupted if it was cancelled."""
+        """The job itself; raises its error if it failed, Interrupted if it was cancelled."""
         if self.state == "cancelled":
             raise Interrupted(
-                f"the job {self.id} was cancelled", details=["by a request to the service"]
+                f"job {self.id} was cancelled", details=["by a request to the service"]
             )
         if self.state == "failed":
-            raise error_of(self.error or {"detail": f"the job {self.id} failed"})
+            raise error_of(self.error or {"detail": f"job {self.id} failed"})
         return self
 
 
 @dataclass(frozen=True)
-class Told:
-    """An event as the service tells it; ``id`` grows, over all jobs."""
+class JobEvent:
+    """An event of a job; ``id`` grows, over all jobs."""
 
     id: int
     step: str
@@ -90,7 +90,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Page:
-    """A part of a list; ``next``: what gets the part behind it."""
+    """A page of a list; ``next``: the cursor of the page after it, None for the last."""
 
     items: list[dict[str, Any]] = field(default_factory=list)
     next: str | None = None
@@ -102,8 +102,8 @@ def read(data: object, kind: type[T]) -> T:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         raise LabError(
-            f"the service's answer is no {kind.__name__.lower()}",
-            hint="is it another version, or no service of ours?",
+            f"the service's answer is not a valid {kind.__name__.lower()}",
+            hint="is the service another version, or another program?",
             details=[str(error)],
         ) from None
 

@@ -1,4 +1,4 @@
-"""What the service refuses (RFC 9457), as the program's own errors."""
+"""Problems that the service reports (RFC 9457), as the program's own errors."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _URN = "urn:lab:error:"
 def error_of(
     problem: Mapping[str, Any], *, status: int = 0, retry_after: float | None = None
 ) -> LabError:
-    """The error that a problem tells of; a kind that is not known here is told by its status.
+    """The error for a problem; the class is that of its type, else that of its status.
 
     ``status``: HTTP's, where the problem does not say it; ``retry_after``: seconds.
     """
     status = _int(problem.get("status"), status)
     kind = _KINDS.get(_text(problem, "type").removeprefix(_URN)) or _by_status(status)
-    what = _text(problem, "detail") or _text(problem, "title") or f"the service said {status}"
+    what = _text(problem, "detail") or _text(problem, "title") or f"the service answered {status}"
     hint = _text(problem, "hint")
     found = problem.get("details")
     details = [str(line) for line in found] if isinstance(found, list) else []
@@ -39,7 +39,7 @@ def _command_failed(
     program = _text(problem, "program") or what.split(" ", maxsplit=1)[0]
     exit_status = _int(problem.get("exit_status"), 1)
     error = CommandFailed([program], exit_status, stderr="\n".join(details), hint=hint)
-    error.what = what  # it says where, too
+    error.what = what  # it names the guest, too
     error.args = (what,)
     return error
 

@@ -1,4 +1,4 @@
-"""What the service is asked for, as the bodies of requests."""
+"""The bodies of requests."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from lab.spec import LabSpec
 
 
 def spec_of(wanted: str | LabSpec, values: LabValues) -> LabSpec:
-    """The lab that is asked for; raises InvalidSpec."""
+    """The specification of a lab; raises InvalidSpec."""
     if isinstance(wanted, str):
         return merge({}, {**values, "blueprint": wanted})
     if values:
-        raise InvalidSpec(f"a LabSpec says it all, beside {', '.join(values)}")
+        raise InvalidSpec(f"a LabSpec cannot be combined with {', '.join(values)}")
     return wanted
 
 
 def cluster(spec: LabSpec) -> dict[str, Any]:
-    """The request for a template; what is left open is left out."""
+    """The request for a template; only values that are given."""
     return _said(
         blueprint=spec.blueprint,
         nodes=spec.nodes,
@@ -41,7 +41,7 @@ def lab(
     idle: float | None = None,
     keep_failed: bool = False,
 ) -> dict[str, Any]:
-    """The request for a lab; what is left open is left out."""
+    """The request for a lab; only values that are given."""
     return cluster(spec) | _said(
         name=spec.name,
         any_name=spec.any_name or None,

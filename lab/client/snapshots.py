@@ -21,14 +21,14 @@ class Snapshots:
         self._jobs = jobs
 
     def all(self, lab: str) -> list[SnapshotView]:
-        """Those of a lab, oldest first; raises NotFound."""
+        """The snapshots of a lab, oldest first; raises NotFound."""
         answer = self._wire.ask("GET", path_of("labs", lab, "snapshots"))
         return read(answer.body, list[SnapshotView])
 
     def take(
         self, lab: str, name: str = "manual", *, listener: Listener | None = None
     ) -> SnapshotView:
-        """Take one, called ``name``; raises NotFound, InvalidSpec, Conflict."""
+        """Take a snapshot called ``name``; raises NotFound, InvalidSpec, Conflict."""
         path, key = path_of("labs", lab, "snapshots"), str(uuid.uuid4())
         answer = self._wire.ask("POST", path, body={"name": name}, key=key)
         if answer.status == 201:
@@ -38,12 +38,12 @@ class Snapshots:
         return SnapshotView(taken.label, taken.name, taken.at)
 
     def remove(self, lab: str, label: str, *, listener: Listener | None = None) -> None:
-        """Remove one, by its label or name (the newest); raises NotFound, Conflict."""
+        """Remove a snapshot, by label or name (the newest); raises NotFound, Conflict."""
         path = path_of("labs", lab, "snapshots", label)
         self._jobs.done("DELETE", path, {}, None, listener)
 
     def prune(self, lab: str, *, listener: Listener | None = None) -> list[str]:
-        """Remove what is more than the schedule keeps; the labels. Raises NotFound, Conflict."""
+        """Remove snapshots beyond the schedule's count; their labels. Raises NotFound, Conflict."""
         answer = self._wire.ask("POST", path_of("labs", lab, "snapshots", "prune"), twice=True)
         if answer.status == 200:
             return read(answer.body, _Pruned).removed
@@ -54,6 +54,6 @@ class Snapshots:
 
 @dataclass(frozen=True)
 class _Pruned:
-    """What a service tells of snapshots that are gone."""
+    """The labels of removed snapshots."""
 
     removed: list[str]

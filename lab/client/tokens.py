@@ -1,4 +1,4 @@
-"""Tokens of a service, for its admins."""
+"""Tokens of a service, for its administrators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab.client.models import read
-from lab.client.pages import items
 from lab.client.transport import Wire, path_of
 from lab.lifecycle.service.token import UNLIMITED, NewToken, Quota, chosen
 from lab.state.records import Scope, TokenRecord
@@ -30,31 +29,31 @@ class Tokens:
         ttl: float | None = None,
         quota: Quota = UNLIMITED,
     ) -> NewToken:
-        """Make one that works at once, for ``ttl`` seconds or without end; raises InvalidSpec."""
-        # What is not limited is not said: an older service does not know all quotas.
+        """Create a token for ``ttl`` seconds or without end; raises InvalidSpec."""
+        # Only limits are sent: an older service does not know all of them.
         limits = {name: value for name, value in quota.columns.items() if value is not None}
         body = {"name": name, "scope": scope, "project": project, "ttl": ttl, **limits}
-        made = read(self._wire.ask("POST", path_of("tokens"), body=body).body, _Made)
-        return NewToken(_record(made.token), made.text)
+        created = read(self._wire.ask("POST", path_of("tokens"), body=body).body, _Created)
+        return NewToken(_record(created.token), created.text)
 
     def all(self) -> list[TokenRecord]:
-        """All of them, the oldest first; revoked and expired ones too."""
-        return [_record(item) for item in items(self._wire, path_of("tokens"), {})]
+        """All tokens, the oldest first, including revoked and expired ones."""
+        return [_record(item) for item in self._wire.items(path_of("tokens"), {})]
 
     def revoke(self, which: str) -> TokenRecord:
-        """Make one, by id or by name, worthless from now on; raises NotFound, Conflict."""
+        """Revoke a token immediately, by id or name; raises NotFound, Conflict."""
         found = chosen(self.all(), which)
         answer = self._wire.ask("DELETE", path_of("tokens", found.id))
         return _record(read(answer.body, dict[str, Any]))
 
 
 @dataclass(frozen=True)
-class _Made:
-    """What a service tells of a token once."""
+class _Created:
+    """A new token, with its text."""
 
     token: dict[str, Any]
     text: str = field(repr=False)
 
 
-def _record(told: dict[str, Any]) -> TokenRecord:
-    return read({**told, "hash": ""}, TokenRecord)
+def _record(token: dict[str, Any]) -> TokenRecord:
+    return read({**token, "hash": ""}, TokenRecord)

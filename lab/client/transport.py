@@ -1,4 +1,4 @@
-"""Requests to the service: what is asked, tried again where that is safe, and the answers."""
+"""Requests to the service, retried where that is safe, and their answers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import json
 import os
 import re
 import ssl
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
-from lab.client.models import Told, read
+from lab.client.models import JobEvent, Page, read
 from lab.client.problem import MEDIA_TYPE, error_of
 from lab.errors import HostUnfit, InvalidSpec, LabError
 from lab.spec import parse_time
@@ -22,12 +22,11 @@ from lab.wait import Deadline, attempts
 
 _CONNECT = 10.0
 _ANSWER = 60.0
-"""Seconds for an answer, beside what the request itself asks the service to wait."""
+"""Seconds for an answer, not counting the time that the request asks the service to wait."""
 _SILENCE = 45.0
-"""Seconds of silence after which a stream is taken for dead: the service says more often that it
-is alive."""
+"""Seconds without data after which a stream is considered broken; the service pings more often."""
 _FIRST_PATIENCE = 3.0
-"""Seconds for which a service is tried that has never answered: a wrong URL is told soon."""
+"""Seconds of retries for a service that never answered: a wrong URL is reported soon."""
 _GATEWAYS = (502, 503, 504)
 _STREAM = "text/event-stream"
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -42,7 +41,7 @@ class Answer:
 
 
 class Wire:
-    """The connection to a service. ``patience``: seconds for which one that went away is tried."""
+    """The connection to a service. ``patience``: seconds of retries while it is away."""
 
     def __init__(self, url: str, token: str, *, patience: float = 60.0) -> None:
         self.url = url
@@ -81,10 +80,10 @@ class Wire:
     ) -> Answer:
         """Send a request and return its answer.
 
-        ``key``: an Idempotency-Key; with one, or if ``twice`` does no harm, a POST is sent again as
-        others are. ``wait``: seconds that the service may take for the job that the request begins
+        ``key``: an Idempotency-Key; with one, or with ``twice``, a POST is retried as other methods
+        are. ``wait``: seconds that the service may take for the job that the request begins
         (``Prefer: wait``). ``allow``: seconds more for the answer than usual. ``plain``: the body
-        is text. Raises what the service refuses it with, and HostUnfit if there is no answer.
+        is text. Raises the error that the service reports, and HostUnfit if there is no answer.
         """
         headers = {"Idempotency-Key": key} if key else {}
         if wait >= 1:
@@ -96,24 +95,33 @@ class Wire:
         answer = self._send(request, twice=twice or method != "POST" or bool(key))
         return _answer(answer, plain=plain)
 
+    def items(self, path: str, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """All items of a list, page by page as they are needed."""
+        after: str | None = ""
+        while after is not None:
+            more = {"after": after} if after else {}
+            page = read(self.ask("GET", path, query={**query, **more}).body, Page)
+            yield from page.items
+            after = page.next
+
     def stream(
         self, path: str, *, after: int, silence: float = _SILENCE
-    ) -> Generator[Told, None, None]:
-        """Events behind the id ``after``, as they happen, until the stream ends or breaks.
+    ) -> Generator[JobEvent, None, None]:
+        """Events after the id ``after``, as they happen, until the stream ends or breaks.
 
-        ``silence``: seconds without a word after which it is given up. Raises what the service
-        refuses it with.
+        ``silence``: seconds without data after which it ends. Raises the error that the service
+        reports.
         """
         try:
-            for data in self._told(path, {"Last-Event-ID": str(after)}, {}, silence):
-                yield read(data, Told)
+            for data in self._events(path, {"Last-Event-ID": str(after)}, {}, silence):
+                yield read(data, JobEvent)
         except httpx.TransportError:
-            return  # who reads it looks at the job, and comes again
+            return  # the caller checks the job and opens another stream
 
     def lines(self, path: str, query: Mapping[str, Any]) -> Generator[str, None, None]:
-        """The lines of a log, as they come; raises what ends it, and what it is refused with."""
+        """The lines of a log as they are written; raises the error that ends it."""
         try:
-            for data in self._told(path, {}, query, _SILENCE):
+            for data in self._events(path, {}, query, _SILENCE):
                 if "problem" in data:
                     raise error_of(data["problem"])
                 yield str(data.get("line", ""))
@@ -122,10 +130,10 @@ class Wire:
                 "the connection to the service broke", details=[str(error) or type(error).__name__]
             ) from None
 
-    def _told(
+    def _events(
         self, path: str, headers: Mapping[str, str], query: Mapping[str, Any], silence: float
     ) -> Generator[dict[str, Any], None, None]:
-        """The data of a stream of events; ends at once if only a gateway answers."""
+        """The data of a stream of events; none if only a gateway answers."""
         headers = {"Accept": _STREAM, **headers}
         timeout = httpx.Timeout(_ANSWER, connect=_CONNECT, read=max(0.05, min(silence, _SILENCE)))
         with self._http.stream(
@@ -142,7 +150,7 @@ class Wire:
                     yield read(_parsed(line[5:]), dict[str, Any])
 
     def _send(self, request: httpx.Request, *, twice: bool) -> httpx.Response:
-        """Send until there is an answer; ``twice``: even if the service may have got it already."""
+        """Send until there is an answer; ``twice``: even if the service may have received it."""
         first = min(self._patience, _FIRST_PATIENCE)
         deadline = Deadline.after(self._patience if self._answered else first)
         failed = ""
@@ -161,29 +169,29 @@ class Wire:
                 if response.status_code not in _GATEWAYS or _is_problem(response) or not twice:
                     self._answered = True
                     return response
-                failed = f"the answer is {response.status_code}, not the service's own"
+                failed = f"status {response.status_code} from a gateway"
         raise HostUnfit(
             f"the service at {self.url} cannot be reached",
-            hint="is LAB_URL right, and does `lab serve` run there?",
+            hint="check LAB_URL, and that `lab serve` runs there",
             details=[failed],
         )
 
 
 def path_of(*parts: str) -> str:
-    """The path of a resource, whatever characters its name has."""
+    """The path of a resource; its parts are quoted."""
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def _traced(env: Mapping[str, str]) -> dict[str, str]:
-    """The trace that we are a part of, as OpenTelemetry hands it to programs: TRACEPARENT."""
+    """The header for the trace in the environment (OpenTelemetry's TRACEPARENT)."""
     parent = env.get("TRACEPARENT", "")
     return {"traceparent": parent} if _TRACEPARENT.fullmatch(parent) else {}
 
 
 def trusted(url: str) -> ssl.SSLContext:
-    """Whom we believe to be the service: nobody where there is no TLS.
+    """The TLS context for ``url``; without authorities if it is not https.
 
-    Reading the authorities takes longer than all else that `lab ls` does.
+    Reading the authorities takes longer than the rest of `lab ls`.
     """
     if url.startswith("https:"):
         return httpx.create_ssl_context()
@@ -191,7 +199,7 @@ def trusted(url: str) -> ssl.SSLContext:
 
 
 def _hopeless(failed: str) -> bool:
-    """Whether trying again is of no use: the other side is not who it should be."""
+    """Whether retries are useless: the certificate is not valid."""
     return "certificate" in failed.lower()
 
 
@@ -204,8 +212,8 @@ def _answer(response: httpx.Response, *, plain: bool) -> Answer:
         raise _refused(response)
     if response.status_code >= 300:
         raise LabError(
-            f"the service sends us elsewhere ({response.status_code})",
-            hint="give the URL that it sends to: a token does not follow",
+            f"the service redirected the request ({response.status_code})",
+            hint="use the URL that it redirects to: tokens are not sent across redirects",
         )
     if not response.content:
         return Answer(response.status_code)
@@ -220,8 +228,8 @@ def _refused(response: httpx.Response) -> LabError:
         problem = _parsed(response.content)
         if isinstance(problem, dict):
             return error_of(problem, status=status, retry_after=seconds)
-    told = {"detail": f"the answer is {status} {response.reason_phrase}, not the service's own"}
-    return error_of(told, status=status, retry_after=seconds)
+    problem = {"detail": f"HTTP {status} {response.reason_phrase}, not an answer of lab serve"}
+    return error_of(problem, status=status, retry_after=seconds)
 
 
 def _timed(found: dict[str, Any]) -> dict[str, Any]:
@@ -238,5 +246,5 @@ def _parsed(text: str | bytes) -> Any:
         return json.loads(text, object_hook=_timed)
     except ValueError:
         raise LabError(
-            "the answer is no JSON", hint="is there a service of ours at this URL?"
+            "the answer is not JSON", hint="check that `lab serve` runs at this URL"
         ) from None

@@ -1,4 +1,4 @@
-"""WebSockets of a service that lead into nodes; the token goes in a header."""
+"""WebSockets of a service, to nodes and for archives; the token is sent in a header."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def open_tunnel(url: str, token: str, lab: str, node: str, kind: str) -> ClientC
 
 
 def open_socket(url: str, token: str, *path: str, query: str = "") -> ClientConnection:
-    """A WebSocket of the service at ``url``; raises what it refuses it with.
+    """A WebSocket of the service at ``url``.
 
-    And HostUnfit if the service cannot be reached.
+    Raises the error that the service reports, and HostUnfit if it cannot be reached.
     """
     secure = url.startswith("https:")
     where = f"{path_of(*path)}{'?' if query else ''}{query}"
@@ -52,15 +52,15 @@ def open_socket(url: str, token: str, *path: str, query: str = "") -> ClientConn
     except (OSError, WebSocketException) as error:
         raise HostUnfit(
             f"the service at {url} cannot be reached",
-            hint="is LAB_URL right, and does a proxy between let WebSockets pass?",
+            hint="check LAB_URL, and that proxies pass WebSockets on",
             details=[str(error) or type(error).__name__],
         ) from None
 
 
 def relay(connection: Connection, source: int, sink: int, *, leave: bytes = b"") -> None:
-    """Carry bytes from the file ``source`` and to the file ``sink`` until either side ends.
+    """Copy bytes from the file ``source`` and to the file ``sink`` until either side ends.
 
-    ``leave``: what ends it when it is read. Raises NotReady with why the service ended it.
+    ``leave``: bytes of ``source`` that end it. Raises NotReady with the service's reason.
     """
     ended, end = os.pipe()
     thread = threading.Thread(target=_receive, args=(connection, sink, end), daemon=True)
@@ -81,12 +81,12 @@ def relay(connection: Connection, source: int, sink: int, *, leave: bytes = b"")
     if connection.close_code not in _NORMAL:
         raise NotReady(
             "the connection to the node ended",
-            details=[connection.close_reason or "the way to the service broke"],
+            details=[connection.close_reason or "the connection to the service broke"],
         )
 
 
 def _receive(connection: Connection, sink: int, end: int) -> None:
-    """Write what comes to ``sink``; at the end ``end`` is closed."""
+    """Write received data to ``sink``; close ``end`` at the end."""
     try:
         with contextlib.suppress(ConnectionClosed, OSError):
             for message in connection:
@@ -104,6 +104,6 @@ def _refused(response: Response) -> LabError:
     except ValueError:
         problem = None
     if not isinstance(problem, dict):
-        problem = {"detail": f"the answer is {status}, not the service's own"}
+        problem = {"detail": f"HTTP {status}, not an answer of lab serve"}
     seconds = float(after) if after.isdecimal() and len(after) < 10 else None
     return error_of(problem, status=status, retry_after=seconds)

@@ -119,7 +119,8 @@ def own_address(disks: Sequence[Disk]) -> str:
 def _seeded(disks: Sequence[Disk], path: str) -> list[str]:
     """The lines of a file in a guest's seed, none if it has none."""
     for disk in disks:
-        if disk.serial == seed.SERIAL:
+        # The seed of a builder is a file system for cloud-init.
+        if disk.serial == seed.SERIAL and tarfile.is_tarfile(disk.path):
             with tarfile.open(disk.path) as archive:
                 if f"lab/root{path}" in archive.getnames():
                     file = archive.extractfile(f"lab/root{path}")

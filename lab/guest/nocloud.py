@@ -1,34 +1,40 @@
-"""A seed for guests of others: what cloud-init reads at the first boot of a vendor's cloud image.
+"""The seed of guests that boot a vendor's cloud image: what cloud-init reads at their first boot.
 
-Format: an ISO 9660 file system with the label ``cidata`` that holds ``user-data`` and
-``meta-data`` (cloud-init's documentation, data source NoCloud). Our own guests have a faster way:
-see ``lab.guest.seed``.
+Format: a FAT file system with the label ``CIDATA``, on the whole disk, that holds ``user-data``
+and ``meta-data`` (cloud-init's documentation, data source NoCloud). Labs have a faster way: see
+``lab.guest.seed``.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
+from pathlib import Path
 
-LABEL = "cidata"
+from lab.run import require, run
+from lab.spec import MIB
+
+LABEL = "CIDATA"
+TOOLS = {"mformat": "mtools", "mcopy": "mtools"}
+"""The programs that write a seed, and their package."""
+
+_SECTOR = 512
+_SECONDS = 60.0
 
 
-def pack(script: bytes, files: Mapping[str, bytes], *, instance: str) -> bytes:
-    """The seed disk. ``script`` is run as root, once, at the end of the first boot.
+def write(path: Path, script: bytes, files: Mapping[str, bytes], *, instance: str) -> None:
+    """Write the seed disk ``path``. ``script`` is run as root, once, at the end of the first boot.
 
-    ``files``: what lies beside it, by its name: lower-case letters, digits, dots and hyphens.
-    ``instance``: cloud-init does what it does once for each of these names.
+    ``files``: content by name, next to cloud-init's own; names of lower-case letters, digits, dots
+    and hyphens. ``instance``: cloud-init runs the script once for each instance id. Raises
+    HostUnfit if mtools is not installed, CommandFailed.
     """
-    import pycdlib  # only who builds images in a guest needs it
-
-    iso = pycdlib.PyCdlib()
-    iso.new(interchange_level=4, vol_ident=LABEL, rock_ridge="1.09", joliet=3)
+    for tool, package in TOOLS.items():
+        require(tool, package=package)
     meta = f"instance-id: {instance}\nlocal-hostname: builder\n".encode()
-    buffer = io.BytesIO()
-    for name, content in {**files, "meta-data": meta, "user-data": script}.items():
-        iso.add_fp(
-            io.BytesIO(content), len(content), f"/{name}", rr_name=name, joliet_path=f"/{name}"
-        )
-    iso.write_fp(buffer)
-    iso.close()
-    return buffer.getvalue()
+    contents = {**files, "meta-data": meta, "user-data": script}
+    room = sum(map(len, contents.values())) // MIB + 2  # MiB; the tables need less than one
+    sectors = room * MIB // _SECTOR
+    geometry = ["-T", str(sectors), "-h", "16", "-s", "32"]
+    run(["mformat", "-i", path, "-C", *geometry, "-v", LABEL, "::"], timeout=_SECONDS)
+    for name, content in contents.items():
+        run(["mcopy", "-i", path, "-", f"::{name}"], stdin=content, timeout=_SECONDS)

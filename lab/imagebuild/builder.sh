@@ -22,7 +22,7 @@ mkdir -p "$work/out" /run/lab-seed /opt/lab
 
 build() {
     set -eu
-    mount -t iso9660 -o ro "$seed" /run/lab-seed
+    mount -t vfat -o ro "$seed" /run/lab-seed
     tar -xf /run/lab-seed/lab.tar -C /opt/lab
     # shellcheck source=/dev/null
     . /run/lab-seed/job

@@ -12,6 +12,7 @@ from pathlib import Path
 from lab import host
 from lab.config.settings import Settings
 from lab.errors import LabError
+from lab.guest import nocloud
 from lab.host import system, zfs
 from lab.hypervisor import Capabilities
 from lab.imagebuild import isolate
@@ -132,9 +133,10 @@ def _space(settings: Settings) -> Iterator[Finding]:
 
 
 def _tools(settings: Settings) -> Iterator[Finding]:
-    if hypervisor_of(settings) == "bhyve":
-        return  # Debian's tools: images are built elsewhere and imported
-    for tool, package in TOOLS.items():
+    bhyve = hypervisor_of(settings) == "bhyve"
+    if bhyve and settings.builder is None:
+        return  # images are built on another host and imported
+    for tool, package in (nocloud.TOOLS if bhyve else TOOLS).items():
         path = find(tool)
         if path:
             yield Finding(tool, "ok", path)

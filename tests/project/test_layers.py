@@ -28,7 +28,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     ),
 )  # fmt: skip
 
-# The same within a room: its folders from the top down. "" are the files beside the folders.
+# The same within a room: its folders from the top down, and files that have a floor of their own.
+# "" are the other files at the room's top.
 FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     "lifecycle": (
         frozenset({""}),
@@ -38,6 +39,13 @@ FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"images"}),
         frozenset({"core"}),
     ),
+    "cli": (
+        frozenset({"", "commands"}),
+        frozenset({"verbs"}),
+        frozenset({"app", "flags", "complete", "manual"}),
+        frozenset({"backend", "terminal"}),
+    ),
+    "client": (frozenset({""}),),
 }
 
 
@@ -100,7 +108,8 @@ def floor_of(module: str, room: str) -> tuple[int, str] | None:
         return None
     parts = module.split(".")[2:]
     top = ROOT / ("api" if room == "api" else f"lab/{room}")
-    folder = parts[0] if (top / parts[0]).is_dir() else ""
+    known = frozenset().union(*FLOORS[room])
+    folder = parts[0] if parts[0] in known or (top / parts[0]).is_dir() else ""
     for number, folders in enumerate(FLOORS[room]):
         if folder in folders:
             return number, folder
@@ -136,6 +145,9 @@ def test_an_import_to_a_higher_floor_is_found() -> None:
     """Protects the check itself."""
     assert wrong_floor("from lab.lifecycle import up", "lab.lifecycle.nodes.form", "lifecycle")
     assert not wrong_floor("from lab.lifecycle.nodes import form", "lab.lifecycle.up", "lifecycle")
+    assert wrong_floor("from lab.cli.verbs.up import up", "lab.cli.flags", "cli")
+    assert wrong_floor("from lab.cli.app import App", "lab.cli.terminal.failure", "cli")
+    assert not wrong_floor("from lab.cli import flags", "lab.cli.verbs.up", "cli")
 
 
 def sources() -> list[Path]:
@@ -187,15 +199,16 @@ def test_rooms_do_not_import_each_other_in_circles() -> None:
     assert not found, f"these rooms import each other in a circle: {', '.join(found)}"
 
 
-def test_files_of_the_lifecycle_do_not_import_each_other_in_circles() -> None:
-    """Protects the largest room from a knot inside: typing and late imports count as well."""
+@pytest.mark.parametrize("room", FLOORS)
+def test_files_of_a_room_do_not_import_each_other_in_circles(room: str) -> None:
+    """Protects large rooms from a knot inside: typing and late imports count as well."""
     uses: dict[str, set[str]] = {}
     for path in sources():
         source, module, package = read(path)
-        if room_of(module) == "lifecycle":
+        if room_of(module) == room:
             names = {name for _, name in imported(source, module, package=package)}
             # `from lab.lifecycle import up` and `from lab.lifecycle.up import up` name one file.
-            files = {file_of(n) for n in names if room_of(n) == "lifecycle"}
+            files = {file_of(n) for n in names if room_of(n) == room}
             uses[module] = files - {module}
     found = circles(uses)
     assert not found, f"these files import each other in a circle: {', '.join(found)}"

@@ -1,9 +1,15 @@
-"""What is to be copied to a host that serves labs."""
+"""The wheel, and the files that are copied to a host that serves labs."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from collections.abc import Mapping
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -11,7 +17,9 @@ import pytest
 
 from lab.cli.commands import RootVerbs
 from lab.config.settings import load
+from lab.run import run
 from tests import ROOT
+from tests.support.serve_process import environment, serving
 
 PACKAGING = ROOT / "packaging"
 DOCS = PACKAGING.parent / "docs"
@@ -88,3 +96,142 @@ def test_the_unit_leaves_what_root_is_needed_for() -> None:
     )
     assert "@mount" not in said["SystemCallFilter"]
     assert not {"mnt", "pid", "net"} & set(said["RestrictNamespaces"].split())
+
+
+def built(directory: Path, tree: Path, kind: str) -> Path:
+    """The sdist or the wheel of ``tree``; no network is used."""
+    directory.mkdir()
+    argv = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(directory)]
+    run(argv, cwd=tree, timeout=120)
+    (path,) = directory.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """The wheel of the checkout, and that of the sdist, as pip and uv build it."""
+    root = tmp_path_factory.mktemp("wheels")
+    (root / "tree").mkdir()
+    run(["tar", "-xf", built(root / "sdist", ROOT, "sdist"), "-C", root / "tree"], timeout=120)
+    (tree,) = (root / "tree").iterdir()
+    return {
+        "checkout": built(root / "of-checkout", ROOT, "wheel"),
+        "sdist": built(root / "of-sdist", tree, "wheel"),
+    }
+
+
+def contents(wheel: Path) -> dict[str, tuple[int, int]]:
+    """CRC and mode of each file in a wheel but its own list of them."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {
+            one.filename: (one.CRC, one.external_attr >> 16 & 0o111)
+            for one in archive.infolist()
+            if not one.filename.endswith("/RECORD")
+        }
+
+
+def test_the_wheel_is_the_same_from_a_checkout_and_from_an_sdist(
+    wheels: Mapping[str, Path],
+) -> None:
+    """Protects installations by pip: the links of a checkout are not in an sdist."""
+    assert contents(wheels["checkout"]) == contents(wheels["sdist"])
+
+
+def test_the_wheel_holds_one_package(wheels: Mapping[str, Path]) -> None:
+    """Protects other projects, which have an `api`, `images` or `tests` of their own."""
+    names = contents(wheels["sdist"])
+    assert {name.split("/")[0] for name in names} == {"lab", "lab-0.1.0.dist-info"}
+    for top, place in (("lab", "lab"), ("api", "lab/api"), ("images", "lab/recipes")):
+        wanted = {
+            f"{place}/{path.relative_to(ROOT / top).as_posix()}"
+            for path in (ROOT / top).rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+        assert wanted <= set(names), sorted(wanted - set(names))
+    assert {"lab/api/web/static/page.css", "lab/recipes/mariadb/recipe.toml"} <= set(names)
+
+
+@pytest.fixture(scope="module")
+def installed(wheels: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel in it; what it depends on is that of the tests."""
+    root = tmp_path_factory.mktemp("installed") / "venv"
+    venv.create(root, with_pip=False)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(root)}))
+    before = {path.name for path in packages.iterdir()}
+    pip = [sys.executable, "-m", "pip", "--python", str(root / "bin/python"), "install", "--quiet"]
+    run([*pip, "--no-deps", "--no-index", "--no-compile", wheels["sdist"]], timeout=120)
+    added = {path.name for path in packages.iterdir()} - before
+    assert added == {"lab", "lab-0.1.0.dist-info"}
+    # After those of the environment: a path file's own directories are not read for more of them.
+    (packages / "tests.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return root
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with packages that are called as the folders of our checkout."""
+    root = tmp_path / "project"
+    for name in ("api", "images", "tests"):
+        (root / name).mkdir(parents=True)
+        (root / name / "__init__.py").write_text('OWNER = "shop"\n')
+    (root / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    (root / "tests/test_shop.py").write_text(
+        """\
+import api, images, lab.api, tests
+
+def test_both(lab, lab_dsn):
+    assert {package.OWNER for package in (api, images, tests)} == {"shop"}
+    assert lab.state == "ready" and lab_dsn.startswith("mysql://lab:")
+"""
+    )
+    return root
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    found = environment(tmp_path)
+    found.pop("PYTHONPATH", None)
+    return found
+
+
+def call(installed: Path, project: Path, env: Mapping[str, str], *words: str) -> str:
+    """What a program of the environment prints."""
+    argv = [str(installed / "bin" / words[0]), *words[1:]]
+    done = subprocess.run(
+        argv, cwd=project, env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_an_installed_wheel_makes_labs(installed: Path, project: Path, env: dict[str, str]) -> None:
+    """Protects users who install it: recipes, programs for guests and migrations are found."""
+    code = (
+        "import lab.api.http.server, lab.imagebuild.recipe as r; print(lab.__file__, *r.recipes())"
+    )
+    where, *recipes = call(installed, project, env, "python", "-c", code).split()
+    assert where.startswith(str(installed))
+    assert "mariadb" in recipes
+    up = ("up", "galera", "--nodes", "2", "--memory", "400M", "-o", "name")
+    assert call(installed, project, env, "lab", *up) == "galera\n"
+    assert "galera" in call(installed, project, env, "lab", "ls")
+    call(installed, project, env, "lab", "down", "galera")
+
+
+def test_an_installed_wheel_serves(installed: Path, project: Path, env: dict[str, str]) -> None:
+    """Protects services that run from a wheel: API, web page and their files are found."""
+    program = ("env", "-C", str(project), str(installed / "bin/lab"))
+    with serving(env, program=program) as service:
+        assert service.ask("GET", "/v1/labs").json()["items"] == []
+        page = service.ask("GET", "/sign-in")
+        (style,) = re.findall(r'rel="stylesheet" href="([^"]+)"', page.text)
+        assert service.ask("GET", style).status_code == 200
+
+
+def test_the_plugin_works_within_other_projects(
+    installed: Path, project: Path, env: dict[str, str]
+) -> None:
+    """Protects test suites that import an `api`, `images` or `tests` of their own."""
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis")
+    size = ("--lab", "galera", "--lab-nodes", "1")
+    assert "1 passed" in call(installed, project, env, "python", *words, *size)

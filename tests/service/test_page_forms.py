@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-import zipfile
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -16,7 +14,6 @@ from lab.api.web import pages
 from lab.api.web.events import lines
 from lab.config.servefile import Serve
 from lab.names import EVERYWHERE
-from lab.run import run
 from lab.spec import parse_time
 from tests import ROOT
 from tests.support.page_visit import OURS, place_of, visit
@@ -191,17 +188,6 @@ def test_colours_can_be_told_apart(scheme: int) -> None:
     for text, back in (("on-button", "button"), ("on-danger", "danger"), ("text", "problem")):
         assert contrast(colour[text], colour[back]) >= 4.5, (text, back)
     assert min(contrast(colour["line"], colour[back]) for back in ("back", "card")) >= 3
-
-
-def test_the_wheel_holds_the_page(tmp_path: Path) -> None:
-    """Protects those who install: templates, style and script come along."""
-    argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    run(argv, cwd=ROOT, timeout=60)
-    names = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
-    files = {f"api/web/{path.relative_to(WEB)}" for path in WEB.rglob("*.*")
-             if "__pycache__" not in path.parts}  # fmt: skip
-    assert len(files) > 15
-    assert files <= names
 
 
 def test_the_page_is_there_unless_it_is_turned_off() -> None:

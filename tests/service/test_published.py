@@ -93,5 +93,5 @@ def test_certificates_that_are_not_used_any_more_are_removed(tmp_path: Path) -> 
 
 def test_what_is_no_certificate_is_not_kept() -> None:
     for data in (None, "", "<html>", "-----BEGIN CERTIFICATE-----" + "A" * 70000):
-        with pytest.raises(LabError, match="no certificate"):
+        with pytest.raises(LabError, match="not a certificate"):
             check_pem(data)

@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab.cli import main
-from lab.cli.backend.session import Lifecycle, Session
+from lab.cli.backend.local import Lifecycle, LocalSession
+from lab.cli.backend.session import HostSession
 from lab.config.settings import Settings
 from lab.errors import NotReady
 from lab.progress import Listener, Progress
@@ -33,7 +34,7 @@ class Failing(Lifecycle):
         return self._world.settings
 
     @contextmanager
-    def open(self, settings: Settings, listener: Listener) -> Iterator[Session]:
+    def open(self, settings: Settings, listener: Listener) -> Iterator[HostSession]:
         with self._world.open(self._hook) as ctx:
             listen = ctx.progress.listener
 
@@ -41,7 +42,7 @@ class Failing(Lifecycle):
                 listen(event)  # type: ignore[arg-type]
                 listener(event)  # type: ignore[arg-type]
 
-            yield Session(replace(ctx, settings=settings, progress=Progress(both)))
+            yield LocalSession(replace(ctx, settings=settings, progress=Progress(both)))
 
     def _hook(self, step: str) -> None:
         if step == "personalise.begin":

@@ -18,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab.cli import main
-from lab.cli.backend.session import Lifecycle, Session
+from lab.cli.backend.local import Lifecycle, LocalSession
+from lab.cli.backend.session import HostSession
 from lab.config.settings import Settings
 from lab.lifecycle.core.context import Context
 from lab.names import Owner, VolumeName
@@ -45,9 +46,9 @@ class OnFullDisk(Lifecycle):
         return replace(self._world.settings, space_floor=self._floor)
 
     @contextmanager
-    def open(self, settings: Settings, listener: Listener) -> Iterator[Session]:
+    def open(self, settings: Settings, listener: Listener) -> Iterator[HostSession]:
         with opened(self._world) as ctx:
-            yield Session(replace(ctx, settings=settings, progress=Progress(listener)))
+            yield LocalSession(replace(ctx, settings=settings, progress=Progress(listener)))
 
 
 @contextmanager

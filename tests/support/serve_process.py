@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,9 +57,11 @@ def configure(env: Mapping[str, str], text: str) -> None:
 
 
 @contextmanager
-def serving(env: Mapping[str, str], *flags: str) -> Iterator[Serving]:
-    """``lab serve`` on a free port, for the block."""
-    argv = [sys.executable, "-m", "lab", "serve", "--port", "0", *flags]
+def serving(
+    env: Mapping[str, str], *flags: str, program: Sequence[str] = (sys.executable, "-m", "lab")
+) -> Iterator[Serving]:
+    """``lab serve`` on a free port, for the block; ``program``: how lab is called."""
+    argv = [*program, "serve", "--port", "0", *flags]
     process = subprocess.Popen(
         argv, env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -84,7 +84,7 @@ def test_without_the_flag_nothing_is_made(here: pytest.Pytester) -> None:
     """Protects who runs the other tests of such a project: no lab, no wait, no import."""
     result = run(here, "-rs")
     result.assert_outcomes(skipped=2)
-    result.stdout.fnmatch_lines(["*it needs a lab: pytest --lab BLUEPRINT*"])
+    result.stdout.fnmatch_lines(["*needs a lab: pytest --lab BLUEPRINT*"])
     code = "import sys, lab.pytest_plugin; print([m for m in sys.modules if m.startswith('lab.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "['lab.pytest_plugin']\n"
@@ -100,7 +100,7 @@ def test_a_wrong_flag_is_told_first(here: pytest.Pytester) -> None:
 def test_labs_of_a_service(
     here: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Protects CI machines that run no guests; and a refusal is told in one piece."""
+    """Protects CI machines that run no guests; and an error is one message."""
     with serving(environment(tmp_path / "there")) as service:
         monkeypatch.setenv("LAB_URL", service.url)
         monkeypatch.setenv("LAB_TOKEN", service.token)

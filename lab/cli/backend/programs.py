@@ -1,4 +1,4 @@
-"""The programs that lead into nodes: here as they are, and through a service."""
+"""The programs that connect to nodes, directly and through a service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Program:
-    """A command line to be run for the user. ``env``: its environment, None: ours."""
+    """A command line to run for the user. ``env``: its environment; None: that of this process."""
 
     argv: Sequence[str]
     env: Mapping[str, str] | None = None
@@ -37,14 +37,14 @@ def ssh_through(url: str, login: SshLogin, lab: str, node: str) -> Iterator[Prog
     """SSH through the service at ``url``; its key is in a file for as long as the block lasts."""
     from lab.lifecycle.nodes.ssh import ssh_command
 
-    with tempfile.TemporaryDirectory(prefix="lab-ssh-") as made:
-        directory = Path(made)  # nobody else may look into it
+    with tempfile.TemporaryDirectory(prefix="lab-ssh-") as created:
+        directory = Path(created)  # mode 0700
         for name, text in (("id_ed25519", login.private_key), ("known_hosts", login.known_hosts)):
             path = directory / name
             path.touch(mode=0o600)
             path.write_text(text, encoding="utf-8")
         tunnel = _tunnel(url, "ssh", lab, node)
-        # `%` is ssh's own: it stands for the host and the like.
+        # ssh replaces `%` and a letter, such as %h by the host.
         way = shlex.join(tunnel.argv).replace("%", "%%")
         argv = ssh_command(directory, login.host, login.port, f"ProxyCommand={way}")
         yield Program(argv, tunnel.env)

@@ -1,4 +1,4 @@
-"""Labs that a service is to make, or has already."""
+"""``lab up`` against a service."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lab.cli.backend.job_steps import Heard
 from lab.errors import Conflict, LabError
 from lab.lifecycle.core.views import FIRST_USE
 from lab.lifecycle.nodes import configuration
+from lab.progress import Event, Step
 
 if TYPE_CHECKING:
     from lab.client import Client
@@ -21,9 +21,37 @@ if TYPE_CHECKING:
 _READY_SECONDS = 600.0
 
 
+class Heard:
+    """Passes events of a job on, and adds up the seconds of its steps as ``Progress`` does."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._open = [Step("job")]
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps, with their parts in them."""
+        return self._open[0].steps
+
+    def __call__(self, event: Event) -> None:
+        """Hear an event; an end without a begin is from before a restart of the service."""
+        self._listener(event)
+        if event.state == "begin":
+            siblings = self._open[-1].steps
+            found = next((step for step in siblings if step.step == event.step), Step(event.step))
+            if found not in siblings:
+                siblings.append(found)
+            self._open.append(found)
+        elif event.state != "note" and event.step in [step.step for step in self._open[1:]]:
+            while self._open.pop().step != event.step:
+                pass
+            place = next(s for s in self._open[-1].steps if s.step == event.step)
+            place.seconds += event.seconds
+
+
 @dataclass(frozen=True)
 class Making:
-    """How labs are to be made; see ``Client.create``, whose errors its methods raise."""
+    """How labs are created; its methods raise as ``Client.create`` does."""
 
     client: Client
     hear: Listener
@@ -32,19 +60,19 @@ class Making:
     timeout: float | None
 
     def up(self, spec: LabSpec) -> LabView:
-        """Such a lab: the one of ours that is there already, started if need be, or a new one."""
+        """The lab of our project that matches, started if it is stopped, or a new one."""
         try:
             named = replace(spec, name=spec.name or spec.blueprint)
             return self._same(spec) or self.make(named)
         except Conflict:
-            # Somebody was faster; or the name is another project's.
+            # It was created meanwhile, or the name belongs to another project.
             found = self._same(spec)
             if found is None and spec.name:
                 raise
             return found or self.make(spec)
 
     def make(self, spec: LabSpec) -> LabView:
-        """A new lab, with what its making took."""
+        """A new lab, with the seconds of each step."""
         heard = Heard(self.hear)
         made = self.client.create(
             spec,
@@ -57,7 +85,10 @@ class Making:
         return replace(made, first_use_seconds=first_use, steps=tuple(heard.steps))
 
     def _same(self, spec: LabSpec) -> LabView | None:
-        """The lab of ours that is there already, ready; None if there is none. Raises Conflict."""
+        """The matching lab of our project, once it is ready; None if there is none.
+
+        Raises Conflict if its configuration differs.
+        """
         timeout = self.timeout or _READY_SECONDS
         name = spec.name or spec.blueprint
         labs = {lab.name: lab for lab in self.client.labs()}

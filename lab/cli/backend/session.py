@@ -1,30 +1,24 @@
-"""The one place where the CLI meets the lifecycle, and the seam its tests use.
+"""What the verbs of the command line can ask for, on this host or of a service elsewhere.
 
-Every method imports what it calls when it is called: ``lab ls`` does not pay for what
-``lab up`` needs, ``lab --help`` for neither. Tests pass their own ``Lifecycle`` to
-``lab.cli.main``.
+``Session`` is what both offer (``lab.cli.backend.local``, ``lab.cli.backend.remote``);
+``HostSession`` adds what needs the host of the labs itself. A verb that needs the latter opens it
+by ``App.open_here``, which refuses before anything is sent to a service.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from lab.cli.backend.programs import Program, SqlClient
-    from lab.cli.backend.tokens import Tokens
-    from lab.config.settings import Settings
     from lab.exchange.header import Kind
-    from lab.lifecycle.core.context import Context
     from lab.lifecycle.core.views import (
         ExportView,
-        Finding,
         GcReport,
-        HostView,
         ImageView,
         ImportView,
         LabStatus,
@@ -34,7 +28,6 @@ if TYPE_CHECKING:
         SnapshotView,
         TemplateView,
     )
-    from lab.progress import Listener
     from lab.spec import LabSpec
 
 
@@ -47,15 +40,12 @@ class Recorded:
     templates: Sequence[str] = ()
 
 
-class Session:
-    """The verbs of the lifecycle in one open context; each is documented there."""
+class Session(Protocol):
+    """The verbs that work on this host and against a service.
 
-    def __init__(self, context: Context) -> None:
-        self._opened = context
-
-    @property
-    def _context(self) -> Context:
-        return self._opened
+    They raise as the functions of ``lab.lifecycle`` and the methods of ``lab.client.Client`` do.
+    Timeouts are in seconds.
+    """
 
     def up(
         self,
@@ -66,280 +56,131 @@ class Session:
         exist_ok: bool,
         timeout: float | None,
     ) -> LabView:
-        """Make a lab."""
-        from lab.lifecycle.up import up
-
-        return up(
-            self._context,
-            spec,
-            cold=cold,
-            keep_failed=keep_failed,
-            exist_ok=exist_ok,
-            timeout=timeout,
-        )
+        """Create a lab; with ``exist_ok`` a lab of the same configuration may exist already."""
 
     def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
-        """What ``up`` would make."""
-        from lab.lifecycle.preview import preview
-
-        return preview(self._context, spec, cold=cold)
+        """What ``up`` would create, and from which image and template."""
 
     def down(self, name: str, *, force: bool = False) -> None:
-        """Remove a lab."""
-        from lab.lifecycle.down import down
-
-        down(self._context, name, force=force)
+        """Remove a lab; ``force``: a protected one as well."""
 
     def names(self) -> list[str]:
-        """The names of all labs, those too that only tags tell of."""
-        from lab.lifecycle.down import names
-
-        return names(self._context)
+        """The names of all labs, including those that are not in the state database."""
 
     def labs(self) -> list[LabView]:
         """All labs."""
-        from lab.lifecycle.nodes.inspect import labs
-
-        return labs(self._context)
 
     def lab(self, name: str) -> LabView:
         """One lab."""
-        from lab.lifecycle.nodes.inspect import lab
-
-        return lab(self._context, name)
 
     def status(self, name: str) -> LabStatus:
-        """One lab, looked at now."""
-        from lab.lifecycle.nodes.inspect import status
-
-        return status(self._context, name)
+        """One lab, and which requirements its nodes meet now."""
 
     def wait(self, name: str, *, timeout: float) -> LabView:
         """Wait until a lab is ready."""
-        from lab.lifecycle.wait import wait
-
-        return wait(self._context, name, timeout=timeout)
 
     def start(self, name: str, node: str | None, *, timeout: float) -> LabView:
         """Start a lab, or one node of it."""
-        from lab.lifecycle import power
-
-        if node:
-            return power.start_node(self._context, name, node, timeout=timeout)
-        return power.start(self._context, name, timeout=timeout)
 
     def stop(self, name: str, *, node: str | None, force: bool) -> LabView:
-        """Stop a lab, or one node of it."""
-        from lab.lifecycle.power import stop
+        """Stop a lab, or one node of it; ``force``: without a shutdown."""
 
-        return stop(self._context, name, node=node, force=force)
-
-    def extend(self, name: str, ttl: float | None) -> LabView:
-        """Give a lab a new lease from now on; None: it has no end."""
-        from lab.lifecycle.lease import extend
-
-        return extend(self._context, name, ttl)
+    def extend(self, name: str, ttl: float) -> LabView:
+        """Give a lab a new lease of ``ttl`` seconds from now on."""
 
     def take_snapshot(self, name: str, what: str) -> SnapshotView:
-        """Snapshot a lab."""
-        from lab.lifecycle import snapshot
-
-        return snapshot.take(self._context, name, what)
+        """Take a snapshot of a lab, called ``what``."""
 
     def snapshots(self, name: str) -> list[SnapshotView]:
-        """The snapshots of a lab."""
-        from lab.lifecycle import snapshot
-
-        return snapshot.snapshots(self._context, name)
+        """The snapshots of a lab, oldest first."""
 
     def remove_snapshots(self, name: str, labels: Sequence[str]) -> None:
         """Remove snapshots of a lab."""
-        from lab.lifecycle import snapshot
-
-        snapshot.remove(self._context, name, labels)
 
     def prune_snapshots(self, name: str) -> list[str]:
-        """Remove what is more than the schedule keeps."""
-        from lab.lifecycle import snapshot
-
-        return snapshot.rotate(self._context, name, take_due=False)
+        """Remove snapshots beyond the schedule's count; a line about each."""
 
     def rollback(self, name: str, to: str, *, node: str | None, timeout: float) -> LabView:
         """Put a lab, or a node, back to a snapshot."""
-        from lab.lifecycle.rollback import rollback
-
-        return rollback(self._context, name, to, node=node, timeout=timeout)
 
     def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
-        """Remove what expired or was left by a crash."""
-        from lab.lifecycle.gc import gc
-
-        return gc(self._context, dry_run=dry_run, orphans=orphans, unused=unused, age=age)
+        """Remove expired labs and leftovers; ``age``: seconds, for ``unused``."""
 
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float
     ) -> bytes:
-        """Run a program in a node, as root, and return what it printed."""
-        from lab.lifecycle.node_access import execute
-
-        return execute(self._context, name, node, argv, stdin=stdin, timeout=timeout)
+        """Run a program in a node, as root, and return its output."""
 
     def ssh(self, name: str, node: str) -> AbstractContextManager[Program]:
-        """What opens a shell in a node."""
-        from lab.cli.backend.programs import Program
-        from lab.lifecycle.node_access import ssh_argv
-
-        return nullcontext(Program(ssh_argv(self._context, name, node)))
+        """The program that opens a shell in a node; usable for as long as the block lasts."""
 
     def console(self, name: str, node: str) -> Program:
-        """What connects to a node's console."""
-        from lab.cli.backend.programs import Program
-        from lab.lifecycle.node_access import console_argv
-
-        return Program(console_argv(self._context, name, node))
+        """The program that connects to a node's console."""
 
     def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
-        """Lines of a node's log."""
-        from lab.lifecycle import node_access
-
-        if not follow:
-            return node_access.logs(self._context, name, node, source, lines=lines)
-        found = node_access.follow(self._context, name, node, source, lines=lines)
-        return (line for line in found if line is not None)
+        """The last lines of a node's log; with ``follow`` also each new one."""
 
     def ca(self) -> Path:
-        """The file with the certificate that clients check servers with."""
-        from lab.lifecycle.nodes.home_ca import certificate
-
-        return certificate(self._context.home)
+        """The file with the certificate that clients check database servers with."""
 
     def query(self, name: str, node: str | None, statement: str) -> Rows:
         """Run one statement."""
-        from lab.lifecycle.query import query
-
-        return query(self._context, name, node, statement)
 
     def client(self, name: str, node: str | None) -> SqlClient:
         """The client program for a lab."""
-        from lab.lifecycle.query import client
-
-        return client(self._context, name, node)
 
     def build_image(self, recipe: str, *, rebuild: bool) -> ImageView:
-        """Build an image unless it is there."""
-        from lab.lifecycle.images import image
-
-        return image.build(self._context, recipe, rebuild=rebuild)
+        """Build an image unless it exists."""
 
     def images(self) -> list[ImageView]:
         """All images."""
-        from lab.lifecycle import catalog
-
-        return catalog.images(self._context)
 
     def image(self, which: str) -> ImageView:
         """One image, by key or recipe."""
-        from lab.lifecycle import catalog
-
-        return catalog.image(self._context, which)
 
     def remove_image(self, which: str) -> None:
         """Remove an image."""
-        from lab.lifecycle.images import image
 
-        image.remove(self._context, which)
+    def export(
+        self,
+        kind: Kind,
+        which: str,
+        where: str,
+        *,
+        resume: bool,
+        native: bool,
+        image: bool,
+        ram: bool,
+    ) -> ExportView:
+        """Write the archive of an image or a template to a file, or ``-``: stdout.
 
-    def export(self, kind: Kind, which: str, **options: Any) -> ExportView:
-        """Write an image or a template to a file or a pipe, or let another host import it."""
-        from lab.lifecycle.archives.export import export
+        ``native``: disks as streams of the host's storage. ``image``, ``ram``: whether a
+        template's image and RAM are included.
+        """
 
-        return export(self._context, kind, which, **options)
-
-    def import_(
-        self, kind: Kind, where: str, *, resume: bool, warm_only: bool, talk: bool
-    ) -> ImportView:
-        """Import an archive; ``talk``: with what says the export at the other end of SSH."""
-        from lab.exchange.files import source
-        from lab.exchange.talk import Speaker
-        from lab.lifecycle.archives.import_ import import_
-
-        speaker = Speaker(sys.stdout.buffer) if talk else None
-        with source(where) as stream:
-            return import_(
-                self._context, kind, stream, resume=resume, warm_only=warm_only, speaker=speaker
-            )
+    def import_(self, kind: Kind, where: str, *, resume: bool, warm_only: bool) -> ImportView:
+        """Import an archive from a file, a URL, or ``-``: stdin."""
 
     def build_template(self, spec: LabSpec) -> TemplateView:
-        """Form a cluster and capture it, unless that template is there."""
-        from lab.lifecycle.captures import template
-
-        return template.build(self._context, spec)
+        """Form a cluster and capture it, unless that template exists."""
 
     def templates(self) -> list[TemplateView]:
         """All templates."""
-        from lab.lifecycle import catalog
-
-        return catalog.templates(self._context)
 
     def remove_template(self, key: str) -> None:
         """Remove a template."""
-        from lab.lifecycle.captures import template
-
-        template.remove(self._context, key)
 
 
-class Lifecycle:
-    """What is there before a context is open."""
+class HostSession(Session, Protocol):
+    """The verbs in one open context on the host of the labs."""
 
-    def settings(self, flags: Mapping[str, object]) -> Settings:
-        """The settings that hold here."""
-        from lab.config.settings import load
+    def extend(self, name: str, ttl: float | None) -> LabView:
+        """As ``Session.extend``; None: a lease without end."""
 
-        return load(flags)
+    def send(
+        self, kind: Kind, which: str, host: str, *, command: str, image: bool, ram: bool
+    ) -> ExportView:
+        """Let ``host`` import an image or a template over SSH; ``command``: its lab program."""
 
-    @contextmanager
-    def open(self, settings: Settings, listener: Listener) -> Iterator[Session]:
-        """A session, for as long as the block lasts."""
-        from lab.lifecycle.core.context import open_context
-
-        with open_context(settings, listener) as context:
-            yield Session(context)
-
-    def doctor(self, settings: Settings) -> list[Finding]:
-        """What this host can do; works where a context cannot even be opened."""
-        from lab.lifecycle.doctor import doctor
-
-        return doctor(settings)
-
-    def init_host(self, settings: Settings, pool: str) -> HostView:
-        """Keep volumes on ZFS from now on; no hypervisor is needed for that."""
-        from lab.lifecycle.host_init import init
-
-        return init(settings, pool)
-
-    @contextmanager
-    def tokens(self, settings: Settings) -> Iterator[Tokens]:
-        """The tokens of this host's service: only the record is opened."""
-        from lab.cli.backend.tokens import Kept
-        from lab.state.opening import open_store
-
-        settings.home.create()
-        with open_store(settings.home) as store:
-            yield Kept(store)
-
-    def recorded(self, settings: Settings) -> Recorded:
-        """What is recorded, for completion: a glance at the state only."""
-        if not settings.home.database.exists():
-            return Recorded()  # opening the store would make it, and pressing Tab makes nothing
-        from lab.state.opening import open_store
-
-        with open_store(settings.home) as store:
-            images = store.images.all()
-            return Recorded(
-                {
-                    found.lab.name: [n.name for n in found.nodes]
-                    for found in store.labs_with_nodes()
-                },
-                [*dict.fromkeys(image.recipe for image in images), *(i.key for i in images)],
-                [template.key for template in store.templates.all()],
-            )
+    def receive(self, kind: Kind, where: str, *, resume: bool, warm_only: bool) -> None:
+        """The other end of ``send``: import from ``where``, and answer it on stdout."""

@@ -1,4 +1,4 @@
-"""Tokens, wherever they are kept."""
+"""The tokens of a service, on this host or elsewhere."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 
 class Tokens(Protocol):
-    """What ``lab token`` works with: see ``lab.client.tokens.Tokens`` for those elsewhere."""
+    """What ``lab token`` needs; ``lab.client.tokens.Tokens`` is another implementation."""
 
     def create(
         self, name: str, *, scope: Scope, project: str, ttl: float | None, quota: Quota
     ) -> NewToken:
-        """Make one; raises InvalidSpec."""
+        """Create a token; raises InvalidSpec."""
 
     def all(self) -> list[TokenRecord]:
-        """All of them, the oldest first."""
+        """All tokens, the oldest first."""
 
     def revoke(self, which: str) -> TokenRecord:
-        """Make one worthless; raises NotFound, Conflict."""
+        """Revoke a token immediately; raises NotFound, Conflict."""
 
 
 class Kept:
-    """Those in the record of this host."""
+    """The tokens in the state database of this host."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -1,6 +1,6 @@
 """The programs that `lab ssh` and `lab console` start against a service: `ssh|console LAB NODE`.
 
-The service and the token are found as `lab` finds them, so neither is in a command line.
+URL and token come from the environment and the config files, so neither is in a command line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from lab.errors import LabError
 
 _ESCAPE = b"\x1d"
-"""Ctrl-], which leaves consoles of virsh as well."""
+"""Ctrl-], as in `virsh console`."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _raw(file: int) -> Iterator[None]:
-    """Each key goes on as it is, if ``file`` is a terminal, for the block."""
+    """Put ``file`` into raw mode for the block, if it is a terminal."""
     if not os.isatty(file):
         yield
         return

@@ -1,4 +1,4 @@
-"""A program that we start for the user and that owns the terminal while it runs."""
+"""Runs a program for the user that owns the terminal while it runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GRACE = 10.0
 
 
 class CannotRun(LabError):
-    """There is no such program; the exit code is a shell's."""
+    """The program is not installed; the exit code is that of shells."""
 
     exit_code: ClassVar[int] = 127
 
@@ -29,7 +29,7 @@ def find(program: str) -> str:
     """The program's path; raises CannotRun."""
     path = shutil.which(program)
     if path is None:
-        raise CannotRun(f"there is no program {program!r}", hint="give its path, or see PATH")
+        raise CannotRun(f"program {program!r} not found", hint="give its path, or check PATH")
     return path
 
 
@@ -42,8 +42,8 @@ def run_child(
 ) -> int:
     """Run ``argv`` to its end; its exit code, 128 + n if signal n ended it.
 
-    Signals are for the child. ``impatient``: a second one ends it, a third kills it, and
-    after SIGTERM or SIGHUP it has ``GRACE`` seconds; else what it does is its own matter.
+    Signals are passed to the child. ``impatient``: a second one ends it, a third kills it, and
+    after SIGTERM or SIGHUP it has ``GRACE`` seconds; otherwise signals are only passed on.
 
     Raises CannotRun.
     """
@@ -62,9 +62,9 @@ class _Child:
         self._argv = list(argv)
         self._env = env
         self._impatient = impatient
-        # On a terminal the child must be in our process group to read from it, and gets
-        # what the terminal sends (Ctrl-C) along with us. Elsewhere it has a session of its
-        # own, so that what we pass on reaches its children as well.
+        # On a terminal the child must be in our process group to read from it, and gets the
+        # terminal's signals (Ctrl-C) as we do. Elsewhere it has its own session, so that signals
+        # that are passed on reach its children as well.
         self._on_terminal = sys.stdin is not None and sys.stdin.isatty()
         self._process: subprocess.Popen[bytes] | None = None
         self._heard = 0
@@ -90,8 +90,8 @@ class _Child:
         """A signal came; called from its handler."""
         self._heard += 1
         if self._process is None:
-            # The child may be there already, though we do not know it yet: then it got Ctrl-C
-            # from the terminal. Once too few is mended by pressing it again, twice is not.
+            # The child may have been started already; then it got Ctrl-C from the terminal. A
+            # lost signal can be repeated by the user, a doubled one not be taken back.
             self._early = 0 if number == signal.SIGINT and self._on_terminal else number
             return
         if self._impatient and self._heard > 1:

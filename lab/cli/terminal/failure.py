@@ -1,4 +1,4 @@
-"""Errors as people see them, and the exit code of each."""
+"""Errors as text on stderr, and the exit code of each."""
 
 from __future__ import annotations
 
@@ -19,39 +19,31 @@ from lab.paths import is_full, no_space
 from lab.suggest import did_you_mean
 
 if TYPE_CHECKING:
-    from lab.cli.app import App
-
-# Versions of the library differ in whether Click is a package or a part of it; both know
-# this class, and by it the one that all errors of usage are.
-_USAGE_ERROR: type[BaseException] = typer.BadParameter.__mro__[1]
-_PARSER_ERROR: type[BaseException] = typer.BadParameter.__mro__[2]
-
+    from lab.cli.terminal.signals import Interrupts
 
 _DEV_FULL = os.makedev(1, 7)
 _OF_VERBS = ("-o", "--output")
 _EXTRA = re.compile(r"unexpected extra arguments?(?:\(s\))? \((.*)\)")
 
 
-def report(error: BaseException, app: App) -> int:
-    """Tell what went wrong on stderr, and return the exit code.
+def report(error: BaseException, interrupts: Interrupts, *, debug: bool = False) -> int:
+    """Print an error on stderr, with ``debug`` its traceback as well, and return the exit code.
 
-    SystemExit and typer's ``Exit`` are no failures: they are passed on as their code.
+    SystemExit and typer's ``Exit`` are not failures: only their code is returned.
     """
     if isinstance(error, typer.Exit):
         return int(error.exit_code)
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
     if isinstance(error, KeyboardInterrupt | Interrupted | typer.Abort):
-        return _interrupted(error, app)
-    app.interrupts.finish(failed=True)
-    if app.debug:
+        return _interrupted(error, interrupts)
+    interrupts.finish(failed=True)
+    if debug:
         import traceback
 
         _write("".join(traceback.format_exception(error)))
-    if isinstance(error, _USAGE_ERROR):
+    if isinstance(error, typer.TyperException):
         shown = _usage(error)
-    elif isinstance(error, _PARSER_ERROR):
-        shown = LabError(str(error))
     elif isinstance(error, LabError):
         shown = error
     elif isinstance(error, OSError) and is_full(error):
@@ -62,11 +54,11 @@ def report(error: BaseException, app: App) -> int:
             hint="please report it, with the output of the same command with --debug",
         )
     _write(describe(shown, colour=_colour()))
-    return 2 if isinstance(error, _USAGE_ERROR) else shown.exit_code
+    return error.exit_code if isinstance(error, typer.TyperException) else shown.exit_code
 
 
 def describe(error: LabError, *, colour: bool = False) -> str:
-    """The lines that tell of an error: what, details, hint."""
+    """The lines that report an error: what, details, hint."""
     begin, end = ("\x1b[1;31m", "\x1b[0m") if colour else ("", "")
     lines = [f"lab: {begin}error:{end} {harmless(error.what)}"]
     lines += [f"  {harmless(line)}" for detail in error.details for line in detail.splitlines()]
@@ -76,16 +68,16 @@ def describe(error: LabError, *, colour: bool = False) -> str:
 
 
 def broken_stdout() -> bool:
-    """Whether nobody reads stdout any more; if so, nothing is written to it from now on.
+    """Whether the reader of stdout is gone; if so, stdout becomes /dev/null.
 
-    Asked of the system: a BrokenPipeError may as well come from a guest's socket.
+    The kernel is asked, as a BrokenPipeError may also come from the socket of a guest.
     """
     number = sys.stdout.fileno()
     poll = select.poll()
     poll.register(number, select.POLLOUT)
     if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
         return False
-    # What is still in the buffer would make the interpreter complain when it ends.
+    # Else the interpreter reports the rest of the buffer as unwritable when it ends.
     os.dup2(os.open(os.devnull, os.O_WRONLY), number)
     return True
 
@@ -97,7 +89,7 @@ def _meant(path: str, extra: str, hint: str) -> str:
 
 
 def _full(error: OSError) -> LabError:
-    """The error for a write that found no space left: to our output, or to a file."""
+    """The error for a write that failed with "no space left": to stdout, or to a file."""
     if error.filename is None and _stdout_full():
         return LabError(f"the output cannot be written: {error.strerror}")
     if error.filename is not None:
@@ -120,31 +112,33 @@ def _stdout_full() -> bool:
     return stat.S_ISREG(there.st_mode) and not space.f_bavail
 
 
-def _interrupted(error: BaseException, app: App) -> int:
+def _interrupted(error: BaseException, interrupts: Interrupts) -> int:
     details = error.details if isinstance(error, LabError) else ()
-    app.interrupts.finish(failed=bool(details))
+    interrupts.finish(failed=bool(details))
     if details and isinstance(error, LabError):
         _write(describe(error))
     return Interrupted.exit_code
 
 
-def _usage(error: BaseException) -> LabError:
+def _usage(error: typer.TyperException) -> LabError:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "lab"
     hint = f"`{path} --help`"
     unknown = getattr(error, "option_name", "")
     if unknown in _OF_VERBS and path == "lab":
-        return LabError(f"{unknown} is a flag of verbs", hint="it goes behind: `lab ls -o json`")
+        return LabError(
+            f"{unknown} is not a global option", hint="put it after the command: `lab ls -o json`"
+        )
     if unknown and hasattr(error, "possibilities"):
         known = [flag for param in context.command.params for flag in param.opts] if context else []
         return LabError(
             f"{path} has no flag {unknown!r}",
             hint=did_you_mean(unknown, [*known, "--help"], otherwise=f"{hint} lists them"),
         )
-    message = str(getattr(error, "format_message", lambda: error)()).rstrip(".")
+    message = error.format_message().rstrip(".")
     if extra := _EXTRA.search(message):
         if getattr(context and context.command, "takes_command", False):
-            hint = f"a command goes behind two dashes: `{path} ... -- CMD`"
+            hint = f"put two dashes before a command: `{path} ... -- CMD`"
         return LabError(
             f"{path}: unexpected argument {extra[1]!r}", hint=_meant(path, extra[1], hint)
         )
@@ -159,7 +153,7 @@ def _colour() -> bool:
 
 def _write(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()  # what went wrong with it is not what is told here
-    with contextlib.suppress(OSError):  # nobody is left to be told
+        sys.stdout.flush()  # its own failure is not the one to report
+    with contextlib.suppress(OSError):  # stderr is closed
         sys.stderr.write(text)
         sys.stderr.flush()

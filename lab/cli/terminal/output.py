@@ -1,4 +1,4 @@
-"""What goes to stdout: a view in the format that was asked for."""
+"""Output on stdout: a view in one of the formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMATS: tuple[Format, ...] = ("table", "json", "yaml", "name")
 
 
 def parse_format(text: str) -> Format:
-    """The format a user named; raises InvalidSpec."""
+    """The format of that name; raises InvalidSpec."""
     for known in FORMATS:
         if text == known:
             return known
@@ -31,7 +31,7 @@ def emit(
     table: Callable[[], str],
     names: Callable[[], Iterable[str]],
 ) -> None:
-    """Print ``data``: as JSON or YAML the whole of it, else what ``table``/``names`` make."""
+    """Print ``data``: all of it as JSON or YAML, else the text of ``table`` or ``names``."""
     if how == "json":
         text = as_json(data)
     elif how == "yaml":

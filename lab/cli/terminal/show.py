@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def lab_text(view: LabView, now: float) -> str:
-    """A lab: a table of its nodes, then what one needs to use it."""
+    """A lab: a table of its nodes, then its engine, account and lease."""
     nodes = table(
         ("NODE", "ROLE", "STATE", "SQL", "SSH"),
         [
@@ -48,8 +48,8 @@ def _halted(view: LabView, node: NodeView) -> str:
 
 
 def preview_text(found: Preview) -> str:
-    """What `lab up` would make: as lines, what is there already told from what is not."""
-    made = "" if found.template is None else "none yet: it would be formed and captured first"
+    """The result of `lab up --dry-run`, a line a fact."""
+    absent = "" if found.template is None else "none yet: it would be formed and captured first"
     cold = f" ({found.why_cold})" if found.why_cold else ""
     return facts(
         [
@@ -58,7 +58,7 @@ def preview_text(found: Preview) -> str:
             ("engine", found.engine),
             ("profile", found.profile),
             ("image", found.image + ("" if found.image_there else ", would be built first")),
-            ("template", found.template or made),
+            ("template", found.template or absent),
             ("start", found.start + cold),
         ]
     )
@@ -86,10 +86,7 @@ def labs_text(views: Sequence[LabView], now: float) -> str:
 
 
 def status_text(status: LabStatus, now: float) -> str:
-    """A lab, and below it what must hold for its nodes to be ready: a row each, a tick each.
-
-    What does not hold is told in full below that.
-    """
+    """A lab, and a table of its nodes' requirements; unmet ones follow in full."""
     text = lab_text(status.lab, now)
     if not status.requirements:
         return text
@@ -101,25 +98,25 @@ def status_text(status: LabStatus, now: float) -> str:
         for node in status.lab.nodes
     ]
     text += "\n" + table(("NODE", *(name.upper() for name in names)), rows)
-    amiss = [one for one in status.requirements if one.met is False]
-    if amiss:
+    unmet = [one for one in status.requirements if one.met is False]
+    if unmet:
         text += "\n"
     return text + "".join(
-        f"{one.node}: required: {one.what}; found: {one.found}\n" for one in amiss
+        f"{one.node}: required: {one.what}; found: {one.found}\n" for one in unmet
     )
 
 
 def how_started(view: LabView) -> str:
-    """``ready in 1.9 s (warm)``, why not warm, and what came before on a first use."""
+    """``ready in 1.9 s (warm)``, the reason for a cold start, and the time of a first use."""
     if not view.started:
         return ""
     why = f": {view.why_cold}" if view.started == "cold" and view.why_cold else ""
     how = f"{view.started}{why}"
     if not view.seconds:
         return how
-    made = " and ".join(step.step for step in view.steps if step.step in FIRST_USE)
+    first = " and ".join(step.step for step in view.steps if step.step in FIRST_USE)
     took = view.first_use_seconds
-    before = f", after {took:.0f} s for {made}, made on first use" if took >= 0.5 else ""
+    before = f", after {took:.0f} s for {first}, made on first use" if took >= 0.5 else ""
     return f"ready in {view.seconds:.1f} s ({how}){before}"
 
 

@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP: the first one undoes, none of them breaks the undoing.
 
-The first raises KeyboardInterrupt, so that every ``with Undo()`` on the way cleans up. While
-that goes on a second one is only answered, and a third ends the process on the spot.
+The first raises KeyboardInterrupt, so that each ``with Undo()`` on the stack cleans up. During
+the clean-up a second one only prints a message, and a third ends the process immediately.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def write_stderr(text: str) -> None:
-    """Write at once, past Python's buffers.
+    """Write immediately, without Python's buffers.
 
-    Those are not to be entered again from a handler, and a terminal that has hung up is
-    no reason to stop cleaning.
+    They are not reentrant, so a signal handler must not use them; and a closed terminal must
+    not stop the clean-up.
     """
     with contextlib.suppress(OSError):
         os.write(2, text.encode(errors="backslashreplace"))
@@ -32,8 +32,8 @@ def write_stderr(text: str) -> None:
 class Interrupts:
     """Handles the signals while it is entered.
 
-    ``doing`` is set by a verb that makes things: what an interrupt leads to, such as
-    ``removing what was made``. ``on_first`` is called before anything is written.
+    ``doing``: the clean-up after an interrupt, such as ``removing the lab``; verbs set it.
+    ``on_first`` is called before anything is written.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def shield(self, doing: str) -> Iterator[None]:
-        """Nothing is raised in the block; ``doing`` is the answer to an impatient user."""
+        """No signal raises in the block; ``doing`` is what the message on a signal says."""
         before, self._shielded = self._shielded, doing
         try:
             yield
@@ -72,13 +72,13 @@ class Interrupts:
             self._shielded = before
 
     def protect(self, doing: str) -> None:
-        """From now on nothing is raised any more, and it takes one signal more to give up."""
+        """No signal raises from now on, and it takes one more to end the process."""
         self._shielded = doing
         self._patience = 2
 
     @contextlib.contextmanager
     def to(self, receiver: Callable[[int], None]) -> Iterator[None]:
-        """In the block signals are for ``receiver`` (a child process) and nobody else."""
+        """In the block signals are passed to ``receiver`` (a child process) only."""
         self._receiver = receiver
         try:
             yield
@@ -86,7 +86,7 @@ class Interrupts:
             self._receiver = None
 
     def finish(self, *, failed: bool = False) -> None:
-        """End the line that the handler began; call it when the cleaning is over."""
+        """End the line that the handler began; called after the clean-up."""
         if self._line == "open":
             write_stderr("\n" if failed else " done\n")
         elif self._line == "ended" and not failed:
@@ -112,14 +112,14 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _left(self) -> int:
-        """How many more signals only get a message: the third ends us, whatever began the undo."""
+        """How many more signals only print a message: the third one ends the process."""
         began = self._raised or bool(self._shielded)
         return self._patience + (not began) - self._during_cleaning
 
     def _threat(self) -> str:
         if self._left():
             return "please wait"
-        return "once more stops at once and leaves the rest"
+        return "once more stops immediately and leaves the rest"
 
     def _answer(self, text: str) -> None:
         write_stderr(f"\n{text}" if self._line == "open" else text)
@@ -131,7 +131,7 @@ class Interrupts:
 
 
 def _undoing(frame: FrameType | None) -> bool:
-    """Whether an undo is under way where the signal came in, for whatever reason."""
+    """Whether an undo runs in the frame that the signal interrupted."""
     while frame is not None:
         if frame.f_code is Undo.__exit__.__code__:
             return True

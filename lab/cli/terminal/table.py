@@ -47,7 +47,7 @@ def _has_unicode(stream: TextIO) -> bool:
 def harmless(text: str) -> str:
     """``text`` with control characters but tabs and ends of lines as escapes.
 
-    What comes from guests is not to command a terminal.
+    Output of guests must not control the terminal.
     """
     if text.isascii() and text.isprintable():
         return text

@@ -8,13 +8,14 @@ import typer
 
 from lab.cli import complete, flags
 from lab.cli.app import app_of
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.verbs import image, template
 from lab.errors import InvalidSpec
 
 if TYPE_CHECKING:
     from lab.cli.app import App
+    from lab.exchange.header import Kind
     from lab.lifecycle.core.views import ExportView, ImportView
 
 Where = Annotated[
@@ -30,7 +31,7 @@ Key = Annotated[
         metavar="KEY",
         show_default=False,
         autocompletion=complete.templates,
-        help="As `lab template ls` says.",
+        help="A key, as in `lab template ls`.",
     ),
 ]
 To = Annotated[
@@ -39,31 +40,34 @@ To = Annotated[
         "--to",
         metavar="HOST",
         show_default=False,
-        help="Let another host import it, over SSH: [USER@]HOST. An earlier try is gone on with.",
+        help="Copy to another host over SSH ([USER@]HOST). Resumes an interrupted transfer.",
     ),
 ]
 RemoteLab = Annotated[
     str,
-    typer.Option("--remote-lab", metavar="COMMAND", help="With --to: how lab is called there."),
+    typer.Option(
+        "--remote-lab", metavar="COMMAND", help="With --to: the lab program of that host."
+    ),
 ]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with the file that an earlier try left.")
-]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume an interrupted export to the file.")]
 ResumeImport = Annotated[
     bool,
-    typer.Option("--resume", help="Keep what arrived for a day if it is cut off, and use that."),
+    typer.Option("--resume", help="Resume an interrupted import; keep partial data for a day."),
 ]
 Native = Annotated[
-    bool, typer.Option("--native", help="The image as a stream of this storage, for the same one.")
+    bool,
+    typer.Option("--native", help="Disks as streams of this storage, for hosts with the same one."),
 ]
-NoImage = Annotated[bool, typer.Option("--no-image", help="Without the image that it needs.")]
+NoImage = Annotated[bool, typer.Option("--no-image", help="Leave out the image that it needs.")]
 Cold = Annotated[bool, typer.Option("--cold", help="Disks only, without RAM.")]
 WarmOnly = Annotated[
-    bool, typer.Option("--warm-only", help="Refuse it if its RAM cannot be restored here.")
+    bool, typer.Option("--warm-only", help="Fail if its RAM cannot be restored here.")
 ]
 Talk = Annotated[bool, typer.Option("--talk", hidden=True)]
 
-_DOING = "leaving what was written for --resume"
+_DOING = "keeping the partial file for --resume"
+_ARRIVED = "removing what arrived"
+_OVER_SSH = "hosts send each other archives over SSH"
 
 
 @manual(
@@ -83,11 +87,18 @@ def export_image(
 ) -> None:
     """Write an image to a file or a pipe, or to another host."""
     app = app_of(ctx)
-    _check(where, to, resume=resume, native=native)
-    with app.open(doing=_DOING) as session:
-        view = session.export(
-            "image", which, where=where, host=to, command=remote_lab, resume=resume, native=native
-        )
+    view = _export(
+        app,
+        "image",
+        which,
+        where,
+        to,
+        remote_lab,
+        resume=resume,
+        native=native,
+        image=True,
+        ram=True,
+    )
     _tell(app, view)
 
 
@@ -100,13 +111,14 @@ def import_image(
     talk: Talk = False,
     output: flags.Output = "table",
 ) -> None:
-    """Import an image that was exported; it is verified first."""
+    """Import an exported image; it is verified first."""
     app = app_of(ctx)
     how = parse_format(output)
-    with app.open(doing="removing what arrived") as session:
-        done = session.import_("image", where, resume=resume, warm_only=False, talk=talk)
-        if talk:
-            return
+    if talk:
+        _receive(app, "image", where, resume=resume, warm_only=False)
+        return
+    with app.open(doing=_ARRIVED) as session:
+        done = session.import_("image", where, resume=resume, warm_only=False)
         view = session.image(done.key)
     _tell_import(app, done)
     emit(view, how, table=lambda: image.shown(view, app.now()), names=lambda: [view.key])
@@ -131,22 +143,21 @@ def export_template(
 ) -> None:
     """Write a template to a file or a pipe, or to another host.
 
-    The image that it needs goes with it.
+    The image that it needs is included.
     """
     app = app_of(ctx)
-    _check(where, to, resume=resume, native=native)
-    with app.open(doing=_DOING) as session:
-        view = session.export(
-            "template",
-            key,
-            where=where,
-            host=to,
-            command=remote_lab,
-            resume=resume,
-            native=native,
-            image=not no_image,
-            ram=not cold,
-        )
+    view = _export(
+        app,
+        "template",
+        key,
+        where,
+        to,
+        remote_lab,
+        resume=resume,
+        native=native,
+        image=not no_image,
+        ram=not cold,
+    )
     _tell(app, view)
 
 
@@ -160,32 +171,61 @@ def import_template(
     talk: Talk = False,
     output: flags.Output = "table",
 ) -> None:
-    """Import a template that was exported; it is verified first.
+    """Import an exported template; it is verified first.
 
-    Where its RAM does not fit this host's hypervisor, only its disks are imported: labs boot.
+    If its RAM cannot be restored by this host's hypervisor, only its disks are imported: labs boot.
     """
     app = app_of(ctx)
     how = parse_format(output)
-    with app.open(doing="removing what arrived") as session:
-        done = session.import_("template", where, resume=resume, warm_only=warm_only, talk=talk)
-        if talk:
-            return
+    if talk:
+        _receive(app, "template", where, resume=resume, warm_only=warm_only)
+        return
+    with app.open(doing=_ARRIVED) as session:
+        done = session.import_("template", where, resume=resume, warm_only=warm_only)
         (view,) = [found for found in session.templates() if found.key == done.key]
     _tell_import(app, done)
     emit(view, how, table=lambda: template.shown([view], app.now()), names=lambda: [view.key])
 
 
+def _export(
+    app: App,
+    kind: Kind,
+    which: str,
+    where: str,
+    to: str,
+    command: str,
+    *,
+    resume: bool,
+    native: bool,
+    image: bool = True,
+    ram: bool = True,
+) -> ExportView:
+    _check(where, to, resume=resume, native=native)
+    if to:
+        with app.open_here(_OVER_SSH, doing=_DOING) as host:
+            return host.send(kind, which, to, command=command, image=image, ram=ram)
+    with app.open(doing=_DOING) as session:
+        return session.export(
+            kind, which, where, resume=resume, native=native, image=image, ram=ram
+        )
+
+
+def _receive(app: App, kind: Kind, where: str, *, resume: bool, warm_only: bool) -> None:
+    with app.open_here(_OVER_SSH, doing=_ARRIVED) as host:
+        host.receive(kind, where, resume=resume, warm_only=warm_only)
+
+
 def _check(where: str, to: str, *, resume: bool, native: bool) -> None:
     if bool(where) == bool(to):
-        raise InvalidSpec("where to?", hint="a FILE, - for stdout, or --to HOST")
+        raise InvalidSpec("no target is given", hint="give a FILE, - for stdout, or --to HOST")
     if to and (resume or native):
         flag = "--resume" if resume else "--native"
         raise InvalidSpec(
-            f"{flag} is for files and pipes",
-            hint="with --to, the hosts find that out by themselves",
+            f"{flag} cannot be combined with --to",
+            hint="transfers over SSH always resume, and choose the format themselves",
         )
     if where == "-" and resume:
-        raise InvalidSpec("a pipe cannot be gone on with", hint="use a file, or --to HOST")
+        raise InvalidSpec("cannot resume a transfer to a pipe", hint="use a file, or --to HOST")
 
 
 def _tell(app: App, view: ExportView) -> None:
@@ -194,7 +234,7 @@ def _tell(app: App, view: ExportView) -> None:
     what = f"{view.kind} {view.key}"
     size = f"{format_size(view.size)} in {view.seconds:.1f} s"
     if view.outcome == "exists":
-        app.say(f"{view.to} has the {what} already")
+        app.say(f"{view.to} already has the {what}")
     elif view.outcome == "imported":
         app.say(f"{view.to} imported the {what}: {size}")
     elif view.to != "-":
@@ -203,4 +243,4 @@ def _tell(app: App, view: ExportView) -> None:
 
 def _tell_import(app: App, view: ImportView) -> None:
     what = f"{view.kind} {view.key}"
-    app.say(f"the {what} is here already" if view.outcome == "exists" else f"imported the {what}")
+    app.say(f"the {what} exists already" if view.outcome == "exists" else f"imported the {what}")

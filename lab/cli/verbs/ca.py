@@ -8,18 +8,16 @@ from typing import Annotated
 import typer
 
 from lab.cli.app import app_of
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 
 
 @manual("lab ca > ca.pem", 'mariadb --ssl-ca="$(lab ca --path)" --ssl-verify-server-cert')
 def ca(
     ctx: typer.Context,
     *,
-    path: Annotated[
-        bool, typer.Option("--path", help="Print where it is on this machine.")
-    ] = False,
+    path: Annotated[bool, typer.Option("--path", help="Print the path of its file.")] = False,
 ) -> None:
-    """Print the certificate that database servers are checked with."""
+    """Print the CA certificate of the database servers."""
     app = app_of(ctx)
     with app.open() as session:
         file = session.ca()

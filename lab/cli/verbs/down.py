@@ -10,7 +10,7 @@ import typer
 
 from lab.cli import complete
 from lab.cli.app import app_of, pick
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.errors import InvalidSpec, LabError
 from lab.names import check_lab_name
 
@@ -28,17 +28,17 @@ def down(
             metavar="NAME",
             show_default=False,
             autocompletion=complete.labs,
-            help="The labs; none is needed if lab.toml names one or there is only one.",
+            help="The labs; optional if lab.toml names one or there is only one.",
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All labs.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Protected labs as well.")] = False,
 ) -> int:
-    """Remove labs, with all that is in them."""
+    """Remove labs and all their data."""
     app = app_of(ctx)
     if names and every:
-        raise InvalidSpec("names and --all contradict each other")
+        raise InvalidSpec("names cannot be combined with --all")
     for name in names or ():
         check_lab_name(name)
     with app.open() as session:
@@ -60,7 +60,7 @@ def _remove(app: App, session: Session, names: list[str], *, force: bool) -> int
     for name in names:
         began = time.monotonic()
         try:
-            # A removal that has begun is best ended; between two there is time to stop.
+            # A removal that has begun is completed; an interrupt takes effect between two.
             with app.interrupts.shield(f"removing {name}"):
                 session.down(name, force=force)
         except LabError as error:
@@ -80,7 +80,7 @@ def _agree(names: list[str], *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise InvalidSpec(
-            f"--all means {len(names)} labs and nobody is there to ask",
+            f"--all removes {len(names)} labs, and stdin is not a terminal to confirm it",
             hint="add --yes",
             details=names,
         )

@@ -12,7 +12,7 @@ import typer
 
 from lab.cli import flags
 from lab.cli.app import app_of, pick
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.errors import InvalidSpec, NotFound
 from lab.lifecycle.core.views import SSL_MODE
@@ -24,18 +24,18 @@ _BARE = re.compile(r"[A-Za-z0-9_@%+=:,./?&-]*")
 
 
 def environment(view: LabView) -> dict[str, str]:
-    """What a program needs to reach a lab. The first node stands for it.
+    """The variables for a program that uses a lab, with the address of its first node.
 
     ``LAB_HOSTS`` and ``LAB_PORTS`` have the addresses and SQL ports of all nodes. The MYSQL_
     variables are those that the mysql and mariadb clients read. ``LAB_SSL_`` ones are there if
     the lab takes TLS.
     """
     if not view.nodes:
-        raise NotFound(f"lab {view.name} has no nodes", hint="`lab down` removes what is left")
+        raise NotFound(f"lab {view.name} has no nodes", hint="`lab down` removes the rest")
     if not view.user:
         raise NotFound(
-            f"lab {view.name} is {view.state}: its ports and its password are not known",
-            hint=f"`lab status {view.name}` shows what there is, `lab down {view.name}` removes it",
+            f"lab {view.name} is {view.state}: its ports and its password are unknown",
+            hint=f"`lab status {view.name}` shows its nodes, `lab down {view.name}` removes it",
         )
     first = view.nodes[0]
     tls = {"LAB_SSL_CA": view.ssl_ca, "LAB_SSL_MODE": SSL_MODE} if view.ssl_ca else {}
@@ -61,7 +61,7 @@ def exports(variables: Mapping[str, str]) -> str:
 
 
 def dotenv(variables: Mapping[str, str]) -> str:
-    """Lines of a .env file: bare where that is possible, as some readers know no quotes."""
+    """Lines of a .env file: unquoted where possible, as some readers support no quotes."""
     return "".join(f"{name}={_dotenv_value(value)}\n" for name, value in variables.items())
 
 
@@ -70,14 +70,16 @@ def env(
     ctx: typer.Context,
     *,
     name: flags.Name = "",
-    as_dotenv: Annotated[bool, typer.Option("--dotenv", help="Lines of a .env file.")] = False,
+    as_dotenv: Annotated[
+        bool, typer.Option("--dotenv", help="Print lines of a .env file.")
+    ] = False,
     output: flags.Output = "table",
 ) -> None:
-    """Print how to reach a lab, as shell exports."""
+    """Print the addresses and the account of a lab as shell exports."""
     app = app_of(ctx)
     how = parse_format(output)
     if as_dotenv and how != "table":
-        raise InvalidSpec("--dotenv and --output contradict each other")
+        raise InvalidSpec("--dotenv cannot be combined with --output")
     with app.open() as session:
         variables = environment(session.lab(pick(session, name)))
     if as_dotenv:

@@ -9,7 +9,7 @@ import typer
 
 from lab.cli import flags
 from lab.cli.app import app_of
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.table import table
 from lab.errors import HostUnfit, InvalidSpec
@@ -24,14 +24,14 @@ def init(
     ctx: typer.Context,
     *,
     pool: Annotated[
-        str, typer.Option("--pool", metavar="DATASET", help="Where volumes are to be, on ZFS.")
+        str, typer.Option("--pool", metavar="DATASET", help="The ZFS dataset for volumes.")
     ] = "",
     output: flags.Output = "table",
 ) -> int:
     """Keep the volumes of this home on ZFS from now on.
 
-    Makes the dataset, or checks it, and notes it in your config file. It can be repeated; it
-    exits 5 and prints what root is to run if we may not do all of it.
+    Creates or checks the dataset and writes it to your config file. It can be repeated. If root
+    privileges are missing, it prints the commands for root and exits with 5.
     """
     app = app_of(ctx)
     how = parse_format(output)
@@ -42,7 +42,7 @@ def init(
     view = app.here().init_host(settings, wanted)
     emit(view, how, table=lambda: _host(view), names=lambda: [view.pool])
     if view.missing:
-        app.say("run these as root, then `lab host init` again")
+        app.say("run these commands as root, then `lab host init` again")
     return HostUnfit.exit_code if view.missing else 0
 
 
@@ -50,32 +50,35 @@ def init(
     "lab gc",
     "lab gc --dry-run",
     "lab gc --unused --older-than 30d    # after upgrades",
-    "lab gc --orphans                    # the state was lost",
+    "lab gc --orphans                    # after the state database was lost",
 )
 def gc(
     ctx: typer.Context,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would be removed.")
+    ] = False,
     orphans: Annotated[
-        bool, typer.Option("--orphans", help="Also what carries our tag but is not recorded.")
+        bool,
+        typer.Option("--orphans", help="Also tagged resources missing from the state database."),
     ] = False,
     unused: Annotated[
         bool,
-        typer.Option("--unused", help="Also images and templates of which nothing is made now."),
+        typer.Option("--unused", help="Also unused images and templates."),
     ] = False,
     older_than: Annotated[
         str,
         typer.Option(
-            metavar="TIME", show_default=False, help="Of those, only if not used for so long."
+            metavar="TIME", show_default=False, help="With --unused: only if unused for this time."
         ),
     ] = "",
     output: flags.Output = "table",
 ) -> None:
-    """Remove labs whose lease is over, and what a crash left."""
+    """Remove expired labs and leftovers of interrupted commands."""
     app = app_of(ctx)
     how = parse_format(output)
     if older_than and not unused:
-        raise InvalidSpec("--older-than is for --unused", hint="lab gc --unused --older-than 30d")
+        raise InvalidSpec("--older-than requires --unused", hint="lab gc --unused --older-than 30d")
     age = flags.duration("--older-than", older_than) if older_than else 0.0
     with app.open() as session:
         report = session.gc(dry_run=dry_run, orphans=orphans, unused=unused, age=age)
@@ -98,9 +101,9 @@ def gc(
 
 @manual("lab doctor", "lab doctor -o json")
 def doctor(ctx: typer.Context, output: flags.Output = "table") -> int:
-    """Say what this host can do, and what must change.
+    """Report the capabilities of this host, and required changes.
 
-    It exits 5 if something must.
+    It exits with 5 if a change is required.
     """
     app = app_of(ctx)
     how = parse_format(output)

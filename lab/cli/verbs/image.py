@@ -9,7 +9,7 @@ import typer
 
 from lab.cli import complete, flags
 from lab.cli.app import app_of
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.show import age, seconds_or_dash, size_or_dash
 from lab.cli.terminal.table import facts, table
@@ -23,7 +23,7 @@ Which = Annotated[
         metavar="IMAGE",
         show_default=False,
         autocompletion=complete.images,
-        help="A recipe's name, or a key.",
+        help="A recipe or a key.",
     ),
 ]
 
@@ -40,12 +40,10 @@ def build(
             help="A folder of images/.",
         ),
     ],
-    rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Build it even if it is there.")
-    ] = False,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Build it even if it exists.")] = False,
     output: flags.Output = "table",
 ) -> None:
-    """Build an image, unless it is there already."""
+    """Build an image, unless it exists."""
     app = app_of(ctx)
     how = parse_format(output)
     with app.open(doing="removing the unfinished image") as session:
@@ -73,7 +71,7 @@ def ls(ctx: typer.Context, output: flags.Output = "table") -> None:
 
 @manual("lab image show mariadb")
 def show(ctx: typer.Context, which: Which, output: flags.Output = "table") -> None:
-    """Show all that is known of an image."""
+    """Show the details of an image."""
     app = app_of(ctx)
     how = parse_format(output)
     with app.open() as session:
@@ -113,7 +111,7 @@ def _table(views: Sequence[ImageView], now: float) -> str:
 
 
 def shown(view: ImageView, now: float) -> str:
-    """All that is known of an image, a line each."""
+    """The details of an image, a line each."""
     return facts(
         [
             ("key", view.key),

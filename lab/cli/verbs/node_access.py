@@ -9,7 +9,7 @@ import typer
 
 from lab.cli import complete, flags
 from lab.cli.app import app_of, pick
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.cli.terminal.child import run_child
 from lab.cli.terminal.table import harmless
 from lab.errors import CommandFailed, InvalidSpec
@@ -30,13 +30,13 @@ def execute(
     name: flags.Name = "",
     node: flags.Node = "",
     stdin: Annotated[
-        bool, typer.Option("--stdin", "-i", help="Send it what comes from our stdin.")
+        bool, typer.Option("--stdin", "-i", help="Pass stdin to the command.")
     ] = False,
     timeout: flags.Timeout = "",
 ) -> int:
-    """Run a program in a node as root, its exit code is ours.
+    """Run a command in a node as root and exit with its status.
 
-    It needs no network in the node. What it prints is shown when it has ended.
+    It needs no network in the node. Its output is printed when it has ended.
     """
     app = app_of(ctx)
     argv = app.command("lab exec shop -- uname -a")
@@ -48,7 +48,7 @@ def execute(
             printed = session.execute(pick(session, name), where, argv, stdin=sent, timeout=limit)
     except CommandFailed as error:
         if error.argv[:1] != argv[:1]:
-            raise  # a program of ours, not the user's
+            raise  # a program that lab runs, not the user's command
         text = harmless(error.stderr) if sys.stderr.isatty() else error.stderr
         sys.stderr.write(text if text.endswith("\n") else f"{text}\n")
         return error.status if 0 < error.status < 256 else 128 - error.status
@@ -91,9 +91,11 @@ def logs(
             help="engine (its error log), journal or console.",
         ),
     ] = "engine",
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as it grows.")] = False,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Print new lines as they are written.")
+    ] = False,
     lines: Annotated[
-        str, typer.Option("-n", "--lines", metavar="N", help="How many of the last lines.")
+        str, typer.Option("-n", "--lines", metavar="N", help="Number of lines, from the end.")
     ] = "100",
 ) -> None:
     """Print the last lines of a node's log."""
@@ -102,10 +104,10 @@ def logs(
     if source not in complete.SOURCES:
         known = ", ".join(complete.SOURCES)
         hint = did_you_mean(source, complete.SOURCES, otherwise=f"one of {known}")
-        raise InvalidSpec(f"--source: there is no log {source!r}", hint=hint)
+        raise InvalidSpec(f"--source: unknown log {source!r}", hint=hint)
     count = flags.whole("--lines", lines)
     if count < 0:
-        raise InvalidSpec(f"--lines: {count} lines cannot be printed")
+        raise InvalidSpec(f"--lines: {count} is negative")
     with app.open() as session:
         meant = pick(session, name)
         terminal = sys.stdout.isatty()

@@ -8,8 +8,8 @@ import typer
 
 from lab.cli import flags
 from lab.cli.app import app_of, pick
-from lab.cli.commands import manual
 from lab.cli.complete import labs
+from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.show import expiry, lab_text
 from lab.errors import InvalidSpec
@@ -29,7 +29,7 @@ def start(
     how = parse_format(output)
     one = flags.maybe_node(node)
     limit = flags.timeout(timeout, app.settings().ready_timeout)
-    with app.open(doing="stopping what was started") as session:
+    with app.open(doing="stopping the started nodes") as session:
         view = session.start(pick(session, name), one, timeout=limit)
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
 
@@ -40,7 +40,9 @@ def stop(
     *,
     name: flags.Name = "",
     node: flags.Node = "",
-    force: Annotated[bool, typer.Option("--force", help="At once, without a shutdown.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Immediately, without a shutdown.")
+    ] = False,
     output: flags.Output = "table",
 ) -> None:
     """Stop a lab, or one node of it; its disks stay."""
@@ -61,20 +63,27 @@ def extend(
             metavar="[NAME] TTL",
             show_default=False,
             autocompletion=labs,
-            help="The lab (as everywhere, not always needed), and the time from now, or none.",
+            help="The lab, optional as elsewhere; and the time from now, or none.",
         ),
     ],
     output: flags.Output = "table",
 ) -> None:
-    """Give a lab a new lease, from now on."""
+    """Set a new lease, counted from now."""
     app = app_of(ctx)
     how = parse_format(output)
     if len(words) > 2:
         raise InvalidSpec(
-            f"one lab and one time, not {len(words)} words", hint="lab extend shop 2h"
+            f"expected a lab and a time, not {len(words)} words", hint="lab extend shop 2h"
         )
     ttl = flags.lease("TTL", words[-1])
-    with app.open() as session:
-        view = session.extend(pick(session, words[0] if len(words) == 2 else ""), ttl)
+    name = words[0] if len(words) == 2 else ""
+    if ttl is None:
+        with app.open_here(
+            "every lab of a service has a lease with an end", "give a time, such as 8h"
+        ) as host:
+            view = host.extend(pick(host, name), None)
+    else:
+        with app.open() as session:
+            view = session.extend(pick(session, name), ttl)
     lease = expiry(view.expires_at, app.now()) or "never"
     emit(view, how, table=lambda: f"{view.name} expires: {lease}\n", names=lambda: [view.name])

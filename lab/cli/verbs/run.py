@@ -12,7 +12,7 @@ import typer
 
 from lab.cli import flags
 from lab.cli.app import REMOVING, app_of
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.cli.terminal.child import find, run_child
 from lab.cli.terminal.failure import report
 from lab.cli.verbs.env import environment
@@ -29,93 +29,73 @@ if TYPE_CHECKING:
     "lab run galera --nodes 1 -- sh -c 'mysql -u \"$LAB_USER\" < schema.sql'",
     takes_command=True,
 )
+@flags.expand
 def run(
     ctx: typer.Context,
     *,
-    blueprint: flags.Blueprint = "",
-    nodes: flags.Nodes = "",
-    memory: flags.Memory = "",
-    cpus: flags.Cpus = "",
-    disk: flags.Disk = "",
-    engine: flags.Engine = "",
-    image: flags.Image = "",
-    name: flags.LabName = "",
-    ttl: flags.Ttl = "",
-    profile: flags.Profile = "",
-    cold: flags.Cold = False,
-    keep_failed: flags.KeepFailed = False,
-    timeout: flags.ReadyTimeout = "",
+    cluster: flags.Cluster,
+    creation: flags.Creation,
 ) -> int:
-    """Run a command beside a lab made for it, then remove the lab.
+    """Create a lab, run a command with it, then remove the lab.
 
-    The command finds the lab by its environment, which is what `lab env` prints. The exit
-    code is the command's, 128 + n if signal n ended it. Signals go to the command first;
-    whatever happens, the lab is removed.
+    The environment of the command has the variables that `lab env` prints. The exit code is the
+    command's, 128 + n if signal n ended it. Signals are passed to the command first; the lab is
+    removed in any case.
     """
     app = app_of(ctx)
     argv = app.command("lab run pxc -- make test")
     find(argv[0])
-    spec = flags.wanted(
-        app.settings(),
-        blueprint=blueprint,
-        nodes=nodes,
-        memory=memory,
-        cpus=cpus,
-        disk=disk,
-        engine=engine,
-        image=image,
-        name=name,
-        ttl=ttl,
-        profile=profile,
-    )
-    limit = flags.duration("--timeout", timeout) if timeout else None
-    view = _make(app, spec, cold=cold, keep_failed=keep_failed, timeout=limit)
-    code = _beside(app, view, argv)
+    spec = flags.wanted(app.settings(), cluster, creation)
+    view = _make(app, spec, creation)
+    code = _with_lab(app, view, argv)
     removed = _removed(app, view.name)
     return code or removed
 
 
-def _make(
-    app: App, spec: LabSpec, *, cold: bool, keep_failed: bool, timeout: float | None
-) -> LabView:
-    """The lab; once this has returned no signal comes between it and its removal."""
-    # A name that nobody else has: the lab can be removed even if an interrupt comes
-    # between its making and our knowing of it.
+def _make(app: App, spec: LabSpec, creation: flags.Creation) -> LabView:
+    """The lab; from the return of this on, no signal prevents its removal."""
+    limit = creation.limit
+    # A unique name: the lab can be removed even if an interrupt comes after its creation and
+    # before its name is returned.
     ours = not spec.name
     if ours:
         spec = replace(spec, name=f"run-{secrets.token_hex(4)}", any_name=True)
     try:
         with app.open(doing=REMOVING) as session:
             view = session.up(
-                spec, cold=cold, keep_failed=keep_failed, exist_ok=False, timeout=timeout
+                spec,
+                cold=creation.cold,
+                keep_failed=creation.keep_failed,
+                exist_ok=False,
+                timeout=limit,
             )
             app.interrupts.protect("removing the lab")
             return view
     except KeyboardInterrupt:
-        if ours and not keep_failed:
+        if ours and not creation.keep_failed:
             with app.interrupts.shield(REMOVING):
                 _removed(app, spec.name)
         raise
 
 
-def _beside(app: App, view: LabView, argv: Sequence[str]) -> int:
-    """Run the command; an error is told at once, as there is more to do."""
+def _with_lab(app: App, view: LabView, argv: Sequence[str]) -> int:
+    """Run the command; an error is reported here, as the lab is still to be removed."""
     if app.interrupts.came:
-        return Interrupted.exit_code  # just now, before there was a command to get it
+        return Interrupted.exit_code  # before the command was started
     try:
         env = {**os.environ, **environment(view)}
         return run_child(argv, app.interrupts, env=env, impatient=True)
     except LabError as error:
-        return report(error, app)
+        return report(error, app.interrupts, debug=app.debug)
 
 
 def _removed(app: App, name: str) -> int:
-    """Remove the lab; the exit code of that. One that is gone already is fine."""
+    """Remove the lab and return the exit code of that; 0 if it does not exist any more."""
     try:
         with app.open() as session:
             session.down(name)
     except NotFound:
         return 0
     except Exception as error:  # noqa: BLE001  # the command's exit code must survive it
-        return report(error, app)
+        return report(error, app.interrupts, debug=app.debug)
     return 0

@@ -9,7 +9,7 @@ import typer
 
 from lab.cli import flags
 from lab.cli.app import app_of
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.errors import HostUnfit, InvalidSpec
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def serve(
 ) -> None:
     """Serve labs over HTTP, until interrupted.
 
-    The first start makes a token for its administrator and prints it, once.
+    The first start creates the administrator's token and prints it once.
     """
     app = app_of(ctx)
     settings = app.settings()
@@ -50,8 +50,8 @@ def serve(
             "the service's packages are not installed", hint="run `make venv-serve`"
         ) from error
 
-    def first(made: NewToken) -> None:
-        typer.echo(made.text)
-        app.say(f"this is the administrator's token; it is kept in {settings.home.admin_token}")
+    def first(created: NewToken) -> None:
+        typer.echo(created.text)
+        app.say(f"this is the administrator's token; it is stored in {settings.home.admin_token}")
 
     run(settings, first=first, started=lambda url: app.say(f"serving at {url}"), quiet=app.quiet)

@@ -9,7 +9,7 @@ import typer
 
 from lab.cli import flags
 from lab.cli.app import app_of, pick
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.show import age, lab_text, moment
 from lab.cli.terminal.table import table
@@ -31,7 +31,7 @@ def take(
 ) -> None:
     """Take a snapshot of a running or stopped lab.
 
-    It has all disks of all nodes, at one moment.
+    It contains all disks of all nodes at one moment.
     """
     from lab.schedule import check_name
 
@@ -64,7 +64,9 @@ def rm(
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The lab.")],
     labels: Annotated[
         list[str],
-        typer.Argument(metavar="LABEL...", show_default=False, help="As `lab snapshot ls` says."),
+        typer.Argument(
+            metavar="LABEL...", show_default=False, help="Labels, as in `lab snapshot ls`."
+        ),
     ],
 ) -> None:
     """Remove snapshots; the lab stays as it is."""
@@ -84,7 +86,7 @@ def prune(ctx: typer.Context, *, name: flags.Name = "") -> None:
 
 
 @manual(
-    "lab rollback shop                     # as it was when it was made",
+    "lab rollback shop                     # to its state after creation",
     "lab rollback shop --to before-upgrade",
     "lab rollback shop --node n2",
 )
@@ -102,7 +104,7 @@ def rollback(
 ) -> None:
     """Put a lab, or one node, back to a snapshot.
 
-    What was written since is lost; snapshots, ports and passwords stay.
+    Data written since then is lost; snapshots, ports and passwords stay.
     """
     app = app_of(ctx)
     how = parse_format(output)

@@ -8,7 +8,7 @@ import typer
 
 from lab.cli import flags
 from lab.cli.app import app_of, pick
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.cli.terminal.child import run_child
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.table import table
@@ -35,7 +35,7 @@ def sql(
             "--execute",
             metavar="STATEMENT",
             show_default=False,
-            help="Run this and print what it returns; needs no client program.",
+            help="Run this statement and print its result; needs no client program.",
         ),
     ] = None,
     node: flags.Node = "",
@@ -67,7 +67,7 @@ def sql(
 
 
 def _plain(rows: Rows) -> Rows:
-    """The same, with binary data as text or, where it is none, as hexadecimal digits."""
+    """``rows`` with binary data as text or, if it is not UTF-8, as hexadecimal digits."""
     from dataclasses import replace
 
     return replace(rows, rows=tuple(tuple(_decoded(cell) for cell in row) for row in rows.rows))

@@ -9,7 +9,7 @@ import typer
 
 from lab.cli import flags
 from lab.cli.app import app_of, pick
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.show import lab_text, labs_text, status_text
 from lab.errors import NotReady
@@ -33,7 +33,7 @@ def ls(ctx: typer.Context, *, exit_code: ExitCode = False, output: flags.Output 
     with app.open() as session:
         views = session.labs()
     if not views and how == "table":
-        app.say("no labs; `lab up pxc` makes one")
+        app.say("no labs; `lab up pxc` creates one")
         return 0
     emit(
         views,

@@ -9,7 +9,7 @@ import typer
 
 from lab.cli import complete, flags
 from lab.cli.app import app_of
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.show import age, seconds_or_dash, size_or_dash
 from lab.cli.terminal.table import table
@@ -19,33 +19,17 @@ if TYPE_CHECKING:
 
 
 @manual("lab template build pxc --nodes 3", "lab template build galera --memory 1G")
+@flags.expand
 def build(
     ctx: typer.Context,
     *,
-    blueprint: flags.Blueprint = "",
-    nodes: flags.Nodes = "",
-    memory: flags.Memory = "",
-    cpus: flags.Cpus = "",
-    disk: flags.Disk = "",
-    engine: flags.Engine = "",
-    image: flags.Image = "",
-    profile: flags.Profile = "",
+    cluster: flags.Cluster,
     output: flags.Output = "table",
 ) -> None:
-    """Form a cluster and capture it, for `lab up` to clone."""
+    """Form a cluster and capture it as a template for labs."""
     app = app_of(ctx)
     how = parse_format(output)
-    spec = flags.wanted(
-        app.settings(),
-        blueprint=blueprint,
-        nodes=nodes,
-        memory=memory,
-        cpus=cpus,
-        disk=disk,
-        engine=engine,
-        image=image,
-        profile=profile,
-    )
+    spec = flags.wanted(app.settings(), cluster)
     with app.open(doing="removing the unfinished template") as session:
         view = session.build_template(spec)
     emit(view, how, table=lambda: shown([view], app.now()), names=lambda: [view.key])
@@ -59,7 +43,7 @@ def ls(ctx: typer.Context, output: flags.Output = "table") -> None:
     with app.open() as session:
         views = session.templates()
     if not views and how == "table":
-        app.say("no templates; `lab up` makes the one it needs")
+        app.say("no templates; `lab up` builds the one it needs")
         return
     emit(
         views,
@@ -78,7 +62,7 @@ def rm(
             metavar="KEY",
             show_default=False,
             autocompletion=complete.templates,
-            help="As `lab template ls` says.",
+            help="A key, as in `lab template ls`.",
         ),
     ],
 ) -> None:

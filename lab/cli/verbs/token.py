@@ -9,7 +9,7 @@ import typer
 
 from lab.cli import flags
 from lab.cli.app import app_of
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.table import table
 from lab.spec import format_duration
@@ -40,8 +40,8 @@ class TokenView:
 
 
 @dataclass(frozen=True)
-class MadeView(TokenView):
-    """A token that was just made, and its text."""
+class NewTokenView(TokenView):
+    """A new token, with its text."""
 
     token: str = field(repr=False)
 
@@ -56,38 +56,48 @@ def _number(flag: str, what: str) -> object:
 )
 def create(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="What for.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", show_default=False, help="Name of the token.")
+    ],
     *,
     project: Annotated[
-        str, typer.Option("--project", metavar="PROJECT", help="Whose labs it sees.")
+        str, typer.Option("--project", metavar="PROJECT", help="Project whose labs it can access.")
     ] = "default",
     scope: Annotated[
-        str, typer.Option("--scope", metavar="SCOPE", help="read, use, or admin: all projects.")
+        str, typer.Option("--scope", metavar="SCOPE", help="read, use, or admin (all projects).")
     ] = "use",
     ttl: Annotated[
-        str, typer.Option("--ttl", metavar="TIME", show_default=False, help="How long it works.")
+        str,
+        typer.Option(
+            "--ttl", metavar="TIME", show_default=False, help="Lifetime; default: without end."
+        ),
     ] = "",
-    max_labs: Annotated[str, _number("--max-labs", "Labs of the project.")] = "",
-    max_nodes: Annotated[str, _number("--max-nodes", "Nodes of the project.")] = "",
+    max_labs: Annotated[str, _number("--max-labs", "Limit for the project: labs.")] = "",
+    max_nodes: Annotated[str, _number("--max-nodes", "Limit for the project: nodes.")] = "",
     max_memory: Annotated[
         str,
-        typer.Option("--max-memory", metavar="SIZE", show_default=False, help="Memory of these."),
+        typer.Option(
+            "--max-memory",
+            metavar="SIZE",
+            show_default=False,
+            help="Limit for the project: memory.",
+        ),
     ] = "",
-    max_cpus: Annotated[str, _number("--max-cpus", "Processors of these.")] = "",
+    max_cpus: Annotated[str, _number("--max-cpus", "Limit for the project: processors.")] = "",
     max_disk: Annotated[
         str,
         typer.Option(
             "--max-disk",
             metavar="SIZE",
             show_default=False,
-            help="Disk that these and their snapshots may grow to.",
+            help="Limit for the project: disk space, with snapshots.",
         ),
     ] = "",
     max_snapshots: Annotated[
-        str, _number("--max-snapshots", "Snapshots of the project's labs.")
+        str, _number("--max-snapshots", "Limit for the project: snapshots.")
     ] = "",
     max_templates: Annotated[
-        str, _number("--max-templates", "Templates made for the project's labs.")
+        str, _number("--max-templates", "Limit for the project: templates.")
     ] = "",
     max_ttl: Annotated[
         str,
@@ -95,7 +105,7 @@ def create(
     ] = "",
     output: flags.Output = "table",
 ) -> None:
-    """Make a token for the service, and print it: once."""
+    """Create a token for the service and print it once."""
     from lab.lifecycle.service.token import Quota
 
     app = app_of(ctx)
@@ -112,16 +122,16 @@ def create(
     )
     lasts = flags.duration("--ttl", ttl) if ttl else None
     with app.tokens() as found:
-        made = found.create(
+        created = found.create(
             name, scope=cast("Scope", scope), project=project, ttl=lasts, quota=quota
         )
-    view = MadeView(**vars(_view(made.record)), token=made.text)
-    emit(view, how, table=lambda: f"{made.text}\n", names=lambda: [made.text])
+    view = NewTokenView(**vars(_view(created.record)), token=created.text)
+    emit(view, how, table=lambda: f"{created.text}\n", names=lambda: [created.text])
 
 
 @manual("lab token ls", "lab token ls -o json")
 def ls(ctx: typer.Context, output: flags.Output = "table") -> None:
-    """List tokens, without their texts."""
+    """List tokens (secrets are not shown)."""
     app = app_of(ctx)
     how = parse_format(output)
     with app.tokens() as tokens:
@@ -141,7 +151,7 @@ def revoke(
         str, typer.Argument(metavar="TOKEN", show_default=False, help="Its name or id.")
     ],
 ) -> None:
-    """Make a token worthless, at once."""
+    """Revoke a token immediately."""
     app = app_of(ctx)
     with app.tokens() as tokens:
         record = tokens.revoke(name)

@@ -8,7 +8,7 @@ import typer
 
 from lab.cli import flags
 from lab.cli.app import REMOVING, app_of
-from lab.cli.commands import manual
+from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 
 
@@ -18,32 +18,22 @@ from lab.cli.terminal.output import emit, parse_format
     "lab up                        # what ./lab.toml describes",
     "lab up pxc -o json | jq -r .dsn",
 )
+@flags.expand
 def up(
     ctx: typer.Context,
     *,
-    blueprint: flags.Blueprint = "",
-    nodes: flags.Nodes = "",
-    memory: flags.Memory = "",
-    cpus: flags.Cpus = "",
-    disk: flags.Disk = "",
-    engine: flags.Engine = "",
-    image: flags.Image = "",
-    name: flags.LabName = "",
-    ttl: flags.Ttl = "",
-    profile: flags.Profile = "",
+    cluster: flags.Cluster,
+    creation: flags.Creation,
     snapshots: flags.Snapshots = "",
-    cold: flags.Cold = False,
-    keep_failed: flags.KeepFailed = False,
     exist_ok: Annotated[
         bool, typer.Option("--exist-ok", help="Succeed if a matching lab already exists.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be created, and from what.")
     ] = False,
-    timeout: flags.ReadyTimeout = "",
     output: flags.Output = "table",
 ) -> None:
-    """Make a lab: a ready cluster.
+    """Create a lab: a ready cluster.
 
     Labs are clones of a template. The first `lab up` builds the template, which takes minutes.
     """
@@ -51,28 +41,19 @@ def up(
 
     app = app_of(ctx)
     how = parse_format(output)
-    spec = flags.wanted(
-        app.settings(),
-        blueprint=blueprint,
-        nodes=nodes,
-        memory=memory,
-        cpus=cpus,
-        disk=disk,
-        engine=engine,
-        image=image,
-        name=name,
-        ttl=ttl,
-        profile=profile,
-        snapshots=snapshots,
-    )
-    limit = flags.duration("--timeout", timeout) if timeout else None
+    spec = flags.wanted(app.settings(), cluster, creation, snapshots)
+    limit = creation.limit
     if dry_run:
         with app.open() as session:
-            found = session.preview(spec, cold=cold)
+            found = session.preview(spec, cold=creation.cold)
         emit(found, how, table=lambda: preview_text(found), names=lambda: [found.name])
         return
     with app.open(doing=REMOVING) as session:
         view = session.up(
-            spec, cold=cold, keep_failed=keep_failed, exist_ok=exist_ok, timeout=limit
+            spec,
+            cold=creation.cold,
+            keep_failed=creation.keep_failed,
+            exist_ok=exist_ok,
+            timeout=limit,
         )
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])

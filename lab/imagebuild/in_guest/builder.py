@@ -85,7 +85,7 @@ class Builder:
             cpus=_CPUS,
             disks=(
                 *(Disk(path, "raw", serial) for path, serial in paths),
-                Disk(scratch / "seed.iso", "raw", seed.SERIAL, readonly=True),
+                Disk(scratch / "seed.img", "raw", seed.SERIAL, readonly=True),
             ),
             network=Network(network.outer_mac(1), "", (), 0, uplink=True),
             boot=FirmwareBoot(),
@@ -98,7 +98,7 @@ class Builder:
         os.truncate(os_, max(_ROOM, os_.stat().st_size))
         with result.open("xb") as file:
             file.truncate(len(VOLUMES[layout]) * recipe.disk + GIB)
-        seed_.write_bytes(_seed(recipe, layout, guest.name))
+        _write_seed(seed_, recipe, layout, guest.name)
         for path in (os_, result, seed_):
             path.chmod(0o600)
             if self.hypervisor.run_as is not None:
@@ -159,12 +159,12 @@ def check_cloud_image(path: Path) -> None:
         )
 
 
-def _seed(recipe: Recipe, layout: Layout, instance: str) -> bytes:
+def _write_seed(path: Path, recipe: Recipe, layout: Layout, instance: str) -> None:
     job = f"RECIPE={recipe.name}\nLAYOUT={layout}\nMIRROR=\n"
     wanted = "".join(f"{tool} {package}\n" for tool, package in tools(recipe).items())
     script = (HERE / "builder.sh").read_bytes()
     beside = {"lab.tar": _program(), "job": job.encode(), "tools": wanted.encode()}
-    return nocloud.pack(script, beside, instance=instance)
+    nocloud.write(path, script, beside, instance=instance)
 
 
 def _program() -> bytes:

@@ -8,7 +8,8 @@ import pytest
 
 from lab.blueprints import BLUEPRINTS, blueprint
 from lab.cli import main
-from lab.cli.backend.session import Lifecycle, Recorded
+from lab.cli.backend.local import Lifecycle
+from lab.cli.backend.session import Recorded
 from lab.cli.complete import ENGINES
 from lab.config.settings import Settings
 from lab.errors import InvalidSpec
@@ -22,7 +23,7 @@ from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
 def offered(
     line: str, world: Lifecycle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> list[str]:
-    """What bash is told for a command line; the last word is the one being completed."""
+    """The completions that bash gets for a command line; its last word is completed."""
     words = line.split(" ")
     monkeypatch.setenv("_LAB_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", line)

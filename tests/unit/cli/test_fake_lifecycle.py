@@ -1,7 +1,7 @@
 """A lifecycle that remembers and runs nothing: what the CLI's tests put into its seam.
 
 As a program (``python test_cli_support.py VERB ...``) it is `lab` over that fake, for the
-tests that need a process: what the fake does slowly or wrongly is told by FAKE_* variables.
+tests that need a process: FAKE_* variables set delays and failures of the fake.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lab.cli import program
+from lab.cli.backend.local import Lifecycle
 from lab.cli.backend.programs import Program
-from lab.cli.backend.session import Lifecycle, Recorded, Session
+from lab.cli.backend.session import HostSession, Recorded
 from lab.cli.backend.tokens import Kept, Tokens
 from lab.config.settings import Settings
 from lab.errors import CommandFailed, HostUnfit, LabError, NotFound
@@ -64,7 +65,7 @@ class FakeClient:
         self._log("client file", "removed")
 
 
-class FakeSession(Session):
+class FakeSession:
     """Answers with fixed views; ``fails`` maps a method's name to what it raises."""
 
     def __init__(self, world: FakeLifecycle, listener: Listener) -> None:
@@ -228,18 +229,21 @@ class FakeSession(Session):
     def remove_template(self, key: str) -> None:
         self._called("remove_template", key)
 
-    def export(self, kind: Kind, which: str, **options: Any) -> ExportView:
-        self._called("export", kind, which, **options)
-        host = options["host"]
-        outcome = "imported" if host else "written"
-        return ExportView(kind, which, host or options["where"], outcome, 3 << 20, 1.25)
+    def export(self, kind: Kind, which: str, where: str, **options: bool) -> ExportView:
+        self._called("export", kind, which, where, **options)
+        return ExportView(kind, which, where, "written", 3 << 20, 1.25)
 
-    def import_(
-        self, kind: Kind, where: str, *, resume: bool, warm_only: bool, talk: bool
-    ) -> ImportView:
-        self._called("import_", kind, where, resume=resume, warm_only=warm_only, talk=talk)
+    def send(self, kind: Kind, which: str, host: str, **options: Any) -> ExportView:
+        self._called("send", kind, which, host, **options)
+        return ExportView(kind, which, host, "imported", 3 << 20, 1.25)
+
+    def import_(self, kind: Kind, where: str, *, resume: bool, warm_only: bool) -> ImportView:
+        self._called("import_", kind, where, resume=resume, warm_only=warm_only)
         key = image_view().key if kind == "image" else template_view().key
         return ImportView(kind, key, self._world.import_outcome)
+
+    def receive(self, kind: Kind, where: str, *, resume: bool, warm_only: bool) -> None:
+        self._called("receive", kind, where, resume=resume, warm_only=warm_only)
 
     def _find(self, name: str) -> LabView:
         if name not in self._world.views:
@@ -284,7 +288,7 @@ class FakeLifecycle(Lifecycle):
         )
 
     @contextmanager
-    def open(self, settings: Settings, listener: Listener) -> Iterator[Session]:
+    def open(self, settings: Settings, listener: Listener) -> Iterator[HostSession]:
         self.log("open", home=settings.home.root)
         yield FakeSession(self, listener)
 
@@ -320,7 +324,7 @@ def slowly_undo(world: FakeLifecycle) -> None:
 
 def test_the_fake_answers_to_every_call() -> None:
     """Protects the other tests from reaching the real lifecycle by a method added later."""
-    for real, fake in ((Session, FakeSession), (Lifecycle, FakeLifecycle)):
+    for real, fake in ((HostSession, FakeSession), (Lifecycle, FakeLifecycle)):
         public = {
             name for name, _ in inspect.getmembers(real, inspect.isfunction) if name[0] != "_"
         }

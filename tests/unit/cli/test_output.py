@@ -62,7 +62,7 @@ def test_up_ends_with_what_one_needs(capsys: Capture) -> None:
 
 
 def test_a_dry_run_makes_nothing_and_says_what_it_would(capsys: Capture) -> None:
-    """Protects who wants to know how long it will take, and whether it would work at all."""
+    """Protects users who check how long it will take, and whether it would succeed."""
     world = FakeLifecycle()
     assert out(capsys, "up", "pxc", "--dry-run", world=world) == (
         "lab       pxc (pxc)\n"
@@ -93,8 +93,8 @@ def test_cold_says_why(capsys: Capture) -> None:
     """Protects the reason: a slow start without one looks like a fault."""
     world = FakeLifecycle()
     world.views["pxc"] = lab_view(started="cold", why_cold="QEMU is another version", seconds=61.0)
-    told = "started   ready in 61.0 s (cold: QEMU is another version)\n"
-    assert told in out(capsys, "status", world=world)
+    message = "started   ready in 61.0 s (cold: QEMU is another version)\n"
+    assert message in out(capsys, "status", world=world)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_yaml_and_name(capsys: Capture) -> None:
 
 
 def test_ls(capsys: Capture) -> None:
-    """Protects the columns, also of a lab that only tags tell of."""
+    """Protects the columns, also of a lab that is missing from the state database."""
     now = time.time()
     world = FakeLifecycle()
     world.views = {
@@ -153,7 +153,7 @@ def test_ls(capsys: Capture) -> None:
 def test_nothing_to_list_is_said_on_stderr(capsys: Capture) -> None:
     """Protects pipes: an empty list is no data, and JSON's is still a list."""
     assert main(["ls"], lifecycle=FakeLifecycle()) == 0
-    assert capsys.readouterr() == ("", "no labs; `lab up pxc` makes one\n")
+    assert capsys.readouterr() == ("", "no labs; `lab up pxc` creates one\n")
     assert out(capsys, "ls", "-o", "json", world=FakeLifecycle()) == "[]\n"
 
 
@@ -195,7 +195,7 @@ def test_ca(capsys: Capture) -> None:
 
 
 def test_env_of_a_published_lab(capsys: Capture) -> None:
-    """Protects scripts from passwords in clear: they are told how to check the server."""
+    """Protects scripts from passwords in clear: the variables for checking the server are set."""
     world = FakeLifecycle()
     world.views["pxc"] = lab_view(ssl_ca="/srv/lab/ca.pem")
     text = out(capsys, "env", world=world)

@@ -121,7 +121,8 @@ def test_down_all_wants_a_yes(capsys: Capture) -> None:
     world = FakeLifecycle("a", "b")
     assert main(["down", "--all"], lifecycle=world) == 2
     assert capsys.readouterr().err == (
-        "lab: error: --all means 2 labs and nobody is there to ask\n  a\n  b\nhint: add --yes\n"
+        "lab: error: --all removes 2 labs, and stdin is not a terminal to confirm it\n"
+        "  a\n  b\nhint: add --yes\n"
     )
     assert main(["down", "--all", "--yes"], lifecycle=world) == 0
     assert not world.views
@@ -141,7 +142,7 @@ def test_the_name_may_be_left_out(elsewhere: Path, capsys: Capture) -> None:
     assert world.called("lab") == ["b"]
     (elsewhere / "lab.toml").unlink()
     assert main(["env"], lifecycle=FakeLifecycle()) == 3
-    assert "hint: `lab up pxc` makes one" in capsys.readouterr().err
+    assert "hint: `lab up pxc` creates one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -174,34 +175,40 @@ def test_the_name_may_be_left_out(elsewhere: Path, capsys: Capture) -> None:
         ("rollback shop s1", "unexpected argument 's1'\nhint: did you mean `--to s1`?"),
         ("status ../x", "'../x' is not a valid name for a lab"),
         ("down a ../x", "'../x' is not a valid name for a lab"),
-        ("down a --all", "names and --all contradict each other"),
+        ("down a --all", "names cannot be combined with --all"),
         ("stop a --node 0", "'0' is not a node\nhint: nodes are n1, n2"),
         ("stop a --node zz", "'zz' is not a node\nhint: nodes are n1, n2"),
         ("extend", "missing argument"),
         ("extend a", "TTL: 'a' is not a duration"),
-        ("extend a 2h x", "one lab and one time, not 3 words"),
-        ("logs --source syslog", "--source: there is no log 'syslog'"),
-        ("logs --source journla", "--source: there is no log 'journla'\nhint: did you mean 'jour"),
-        ("logs -n -5", "--lines: -5 lines cannot be printed"),
-        ("exec a", "no command is given\nhint: after two dashes: `lab exec shop -- uname -a`"),
+        ("extend a 2h x", "expected a lab and a time, not 3 words"),
+        ("logs --source syslog", "--source: unknown log 'syslog'"),
+        ("logs --source journla", "--source: unknown log 'journla'\nhint: did you mean 'jour"),
+        ("logs -n -5", "--lines: -5 is negative"),
+        (
+            "exec a",
+            "no command is given\nhint: put it after two dashes: `lab exec shop -- uname -a`",
+        ),
         ("exec a --", "no command is given"),
         ("run pxc", "no command is given"),
         (
             "run pxc make test",
-            "lab run: unexpected argument 'make test'\nhint: a command goes behind two",
+            "lab run: unexpected argument 'make test'\nhint: put two dashes before a command",
         ),
-        ("env --dotenv -o json", "--dotenv and --output contradict each other"),
+        ("env --dotenv -o json", "--dotenv cannot be combined with --output"),
         ("image build", "missing argument"),
         ("ls --home", "--home: no directory is given"),
-        ("ls --home ", "--home: it is given, but empty\nhint: leave it out, or fill it"),
-        ("--home= ls", "--home: it is given, but empty"),
-        ("up pxc --name ", "--name: it is given, but empty"),
-        ("up  --nodes 3", "BLUEPRINT: it is given, but empty"),
-        ("up pxc --ttl=", "--ttl: it is given, but empty"),
-        ("stop ", "NAME: it is given, but empty"),
-        ("exec  -- id", "NAME: it is given, but empty"),
+        ("ls --home ", "--home: the value is empty\nhint: leave it out, or give a value"),
+        ("--home= ls", "--home: the value is empty"),
+        ("up pxc --name ", "--name: the value is empty"),
+        ("up  --nodes 3", "BLUEPRINT: the value is empty"),
+        ("up pxc --ttl=", "--ttl: the value is empty"),
+        ("stop ", "NAME: the value is empty"),
+        ("exec  -- id", "NAME: the value is empty"),
         ("down ", "'' is not a valid name for a lab"),
-        ("-o json ls", "-o is a flag of verbs\nhint: it goes behind: `lab ls -o json`"),
+        (
+            "-o json ls",
+            "-o is not a global option\nhint: put it after the command: `lab ls -o json`",
+        ),
     ],
 )
 def test_a_mistake_is_told_and_nothing_is_done(line: str, error: str, capsys: Capture) -> None:
@@ -261,12 +268,12 @@ def test_errors_teach(capsys: Capture) -> None:
         "n2 is not ready", hint="look", details=["log one", "two\nthree"]
     )
     main(["ls"], lifecycle=world)
-    told = "lab: error: n2 is not ready\n  log one\n  two\n  three\nhint: look\n"
-    assert capsys.readouterr().err == told
+    message = "lab: error: n2 is not ready\n  log one\n  two\n  three\nhint: look\n"
+    assert capsys.readouterr().err == message
     main(["ls", "--debug"], lifecycle=world)
     debug = capsys.readouterr().err
     assert debug.startswith("Traceback (most recent call last):")
-    assert debug.endswith(told)
+    assert debug.endswith(message)
 
 
 def test_the_unexpected_is_one_line_and_a_request(capsys: Capture) -> None:

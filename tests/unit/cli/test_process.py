@@ -1,4 +1,4 @@
-"""`lab` as a process: what it prints arrives, its exit code is told, and it is light."""
+"""`lab` as a process: what it prints arrives, its exit code arrives, and it imports little."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lab.state.records import LabRecord
 from lab.state.store import Store
 
 HEAVY = {"alembic", "cryptography", "http.client", "httpx", "msgspec", "pymysql", "rich", "yaml"}
-"""What listing labs has no use for; each costs 5 to 250 ms."""
+"""Modules that listing labs does not need; each costs 5 to 250 ms."""
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ OTHERWISE = {
     "sql": (7, "no SQL at 127.0.0.1:"),  # nor servers
     "image rm": (4, "used by"),
 }
-"""What those end with that got where they should, and are told there what the fakes lack."""
+"""The exit code and message of verbs that reach the fakes, which lack what they need."""
 
 REFUSED = {
     "doctor": "doctor",

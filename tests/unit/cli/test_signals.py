@@ -102,7 +102,7 @@ def test_an_interrupt_undoes(start: Start, number: int) -> None:
     lab.send(number)
     code, err = lab.end()
     assert code == 130
-    assert err.endswith("lab: interrupted, removing what was made ... done\n")
+    assert err.endswith("lab: interrupted, removing the lab ... done\n")
     assert lab.lines()[-1] == "undone"
 
 
@@ -117,8 +117,8 @@ def test_a_second_interrupt_does_not_break_the_undoing(start: Start) -> None:
     code, err = lab.end()
     assert code == 130
     assert err.splitlines()[-3:] == [
-        "lab: interrupted, removing what was made ...",
-        "lab: still removing what was made; once more stops at once and leaves the rest",
+        "lab: interrupted, removing the lab ...",
+        "lab: still removing the lab; once more stops immediately and leaves the rest",
         "lab: done",
     ]
     assert lab.lines()[-1] == "undone"
@@ -147,7 +147,7 @@ def test_interrupts_do_not_cut_the_removal_of_what_failed(tmp_path: Path) -> Non
         finally:
             process.kill()
     assert process.returncode == NotReady.exit_code, err
-    assert "still removing what was made" in err
+    assert "still removing the lab" in err
     assert "a node is not ready" in err
     with World(root).open() as ctx:
         assert ctx.store.labs.all() == []
@@ -177,7 +177,7 @@ def test_an_interrupt_during_the_undoing_of_a_failure_waits(start: Start) -> Non
     lab.send(signal.SIGINT)
     code, err = lab.end()
     assert code == 5
-    assert "still removing what was made" in err
+    assert "still removing the lab" in err
     assert err.endswith("lab: error: no memory\nhint: free some\n")
     assert lab.lines()[-1] == "undone"
 
@@ -265,7 +265,7 @@ def test_run_without_the_program_makes_no_lab(start: Start) -> None:
     lab = start("run", "pxc", "--", "no-such-program")
     code, err = lab.end()
     assert code == 127
-    assert "there is no program 'no-such-program'" in err
+    assert "program 'no-such-program' not found" in err
     assert lab.lines() == []
 
 

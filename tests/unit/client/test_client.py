@@ -13,7 +13,6 @@ import pytest
 from lab import errors
 from lab.client import Client, credentials
 from lab.client.heartbeat import alive
-from lab.client.pages import items
 from lab.client.problem import error_of
 from lab.errors import (
     CommandFailed,
@@ -89,7 +88,7 @@ def test_what_can_be_done_with_a_lab(client: Client) -> None:
         assert client.power("kill", "work", "n2").state == "not-primary"
         assert client.power("start", "work", "n2").state == "ready"
         assert client.power("stop", "work").state == "stopped"
-        with pytest.raises(NotReady, match="stopped: waiting does not change that"):
+        with pytest.raises(NotReady, match="lab work is stopped and will not become ready"):
             client.wait("work", timeout=5)
         client.power("start", "work")
         assert client.wait("work").state == "ready"
@@ -120,7 +119,7 @@ def test_lists_are_whole(client: Client, here: Site) -> None:
     for name in names:
         client.create("galera", name=name, nodes=1, memory=MEMORY)
     asked = {"limit": 2}
-    assert [item["name"] for item in items(client._wire, "/v1/labs", asked)] == names
+    assert [item["name"] for item in client._wire.items("/v1/labs", asked)] == names
     with Client(str(here.client.base_url), here.admin) as admin:
         assert [lab.name for lab in admin.labs(project="shop")] == names
     for name in names:
@@ -131,7 +130,7 @@ def test_refusals_are_our_errors(client: Client, here: Site) -> None:
     """Protects callers from HTTP: they catch what the lifecycle raises as well."""
     with pytest.raises(InvalidSpec, match="nope"):
         client.create("nope")
-    with pytest.raises(InvalidSpec, match="beside nodes"):
+    with pytest.raises(InvalidSpec, match="combined with nodes"):
         client.create(LabSpec("galera"), nodes=1)
     with pytest.raises(InvalidSpec, match="1 to 9 nodes"):
         client.create("galera", nodes=12)
@@ -185,11 +184,11 @@ def test_a_request_that_may_have_arrived_is_the_same_request() -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ((200, "text/html", b"<html>"), "no JSON"),
-        ((200, "application/json", b"[1]"), "no lab"),
-        ((301, "text/html", b""), "elsewhere"),
-        ((404, "text/html", b"<html>"), "not the service's own"),
-        ((500, "application/problem+json", b"[]"), "not the service's own"),
+        ((200, "text/html", b"<html>"), "not JSON"),
+        ((200, "application/json", b"[1]"), "not a valid lab"),
+        ((301, "text/html", b""), "redirected"),
+        ((404, "text/html", b"<html>"), "not an answer of lab serve"),
+        ((500, "application/problem+json", b"[]"), "not an answer of lab serve"),
     ],
 )
 def test_what_is_no_service_is_told(answer: tuple[int, str, bytes], said: str) -> None:
@@ -240,9 +239,9 @@ def test_every_error_survives_the_way() -> None:
 
 
 def test_the_token_is_found_and_kept(tmp_path: Path) -> None:
-    """Protects the token: from the environment or a file of our own, never told."""
+    """Protects the token: from the environment or a file of the user, never printed."""
     env = {"XDG_CONFIG_HOME": str(tmp_path)}
-    with pytest.raises(Unauthorized, match="there is none") as none:
+    with pytest.raises(Unauthorized, match="none is configured") as none:
         credentials.find_token(env)
     assert str(tmp_path / "lab" / "token") in none.value.hint
     path = tmp_path / "lab" / "token"

@@ -85,8 +85,8 @@ def test_pytest(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
     [tests] = blocks("client.md", "pytest", "python")
     (tmp_path / "test_page.py").write_text(tests)
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    told = run([*argv, "--lab", "pxc", "--lab-scope", "session"], env, tmp_path).stdout
-    assert "2 passed" in told
+    message = run([*argv, "--lab", "pxc", "--lab-scope", "session"], env, tmp_path).stdout
+    assert "2 passed" in message
     assert nothing_is_left(here)
 
 

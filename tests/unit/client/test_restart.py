@@ -1,4 +1,4 @@
-"""The client and a service that is killed and starts anew, as processes."""
+"""The client and a service that is killed and restarted, as processes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.support.serve_process import environment, serving
 from tests.support.serve_world import MEMORY
 
 
-def test_a_service_that_starts_anew_is_waited_for(tmp_path: Path) -> None:
-    """Protects pipelines from an upgrade of the service: one lab, all steps told, nothing lost."""
+def test_a_service_that_restarts_is_waited_for(tmp_path: Path) -> None:
+    """Protects pipelines from an upgrade of the service: one lab, all steps heard, nothing lost."""
     env = environment(tmp_path)
     heard: list[Event] = []
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -30,7 +30,7 @@ def certified(directory: Path) -> tuple[Path, Path]:
 def test_only_the_service_itself_gets_the_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Protects the token from who stands in between: no certificate, no request; told at once."""
+    """Protects the token from a man in the middle: no certificate, no request, an error at once."""
     cert, key = certified(tmp_path)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(cert, key)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
+import subprocess
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pycdlib
 import pytest
 
 from lab.errors import (
@@ -161,7 +162,7 @@ def test_what_it_is_given(tmp_path: Path, hypervisor: Watched, cloud: Path) -> N
         assert disk.read(cloud.stat().st_size) == cloud.read_bytes()
     assert own.path.stat().st_size >= 8 << 30
     assert result.path.stat().st_size > RECIPE.disk
-    content = read_iso(seed.path.read_bytes())
+    content = read_seed(seed.path)
     assert content["user-data"].startswith(b"#!/bin/sh")
     assert b"instance-id: " in content["meta-data"]
     assert content["job"] == b"RECIPE=mariadb\nLAYOUT=single\nMIRROR=\n"
@@ -173,20 +174,20 @@ def test_what_it_is_given(tmp_path: Path, hypervisor: Watched, cloud: Path) -> N
     )
 
 
-def read_iso(content: bytes) -> dict[str, bytes]:
-    iso = pycdlib.PyCdlib()
-    iso.open_fp(io.BytesIO(content))
-    assert iso.pvd.volume_identifier.decode().strip() == "cidata"
-    found = {}
-    for name in ("user-data", "meta-data", "job", "tools", "lab.tar"):
-        with iso.open_file_from_iso(rr_path=f"/{name}") as file:
-            found[name] = file.read()
-    return found
+def read_seed(path: Path) -> dict[str, bytes]:
+    """The files of a seed, read by mtools."""
+    assert read(path, "mlabel", "-s", "::").strip() == b"Volume label is CIDATA"
+    names = ("user-data", "meta-data", "job", "tools", "lab.tar")
+    return {name: read(path, "mcopy", f"::{name}", "-") for name in names}
+
+
+def read(seed: Path, tool: str, *arguments: str) -> bytes:
+    argv = [tool, "-i", str(seed), *arguments]
+    return subprocess.run(argv, capture_output=True, check=True, timeout=60).stdout
 
 
 def test_the_program_it_is_given_runs_alone(tmp_path: Path) -> None:
     """Protects builders, which have Python's standard library and nothing else."""
-    import subprocess
     import sys
 
     from lab.imagebuild.in_guest.builder import _program
@@ -355,12 +356,30 @@ def test_what_cannot_be_a_cloud_image(tmp_path: Path, content: bytes | None, why
         check_cloud_image(path)
 
 
-def test_names_that_iso_9660_knows_nothing_of() -> None:
-    """Protects user-data and meta-data, whose names are cloud-init's."""
-    content = nocloud.pack(
-        b"#!/bin/sh\n", {"job": b"", "tools": b"", "lab.tar": b"t"}, instance="i"
-    )
-    assert read_iso(content)["lab.tar"] == b"t"
+def test_what_a_first_boot_finds(tmp_path: Path) -> None:
+    """Protects cloud-init, which looks for a file system by its type, its label and its names."""
+    seed = tmp_path / "seed.img"
+    program = os.urandom(3 * MIB + 1)
+    files = {"job": b"", "tools": b"a b\n", "lab.tar": program}
+    nocloud.write(seed, b"#!/bin/sh\n", files, instance="i")
+    found = read_seed(seed)
+    assert found["lab.tar"] == program
+    assert (found["job"], found["tools"], found["user-data"]) == (b"", b"a b\n", b"#!/bin/sh\n")
+    assert found["meta-data"] == b"instance-id: i\nlocal-hostname: builder\n"
+    listed = read(seed, "mdir", "-b", "::").decode().split()  # long names keep their case
+    assert sorted(listed) == sorted(f"::/{name}" for name in found)
+    assert seed.stat().st_size % MIB == 0
+    assert seed.read_bytes()[510:512] == b"\x55\xaa"
+
+
+@pytest.mark.skipif(not shutil.which("blkid"), reason="needs blkid")
+def test_a_seed_is_what_blkid_calls_vfat(tmp_path: Path) -> None:
+    """Protects the first boot: cloud-init finds the disk by blkid's type and label."""
+    seed = tmp_path / "seed.img"
+    nocloud.write(seed, b"#!/bin/sh\n", {}, instance="i")
+    argv = ["blkid", "-p", "-o", "export", str(seed)]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert {"TYPE=vfat", "LABEL=CIDATA"} <= set(said.split())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="users who are not root need Linux for that")

@@ -32,6 +32,18 @@ def test_zfs_is_looked_at(tmp_path: Path) -> None:
         assert found == [Finding("zfs", "ok", "no ZFS here: volumes are qcow2 files")]
 
 
+@pytest.mark.parametrize("builder", [False, True])
+def test_what_a_bhyve_host_needs_for_builders(tmp_path: Path, *, builder: bool) -> None:
+    """Protects hosts that build in a guest: the seed is written by mtools, on FreeBSD as well."""
+    given = {"home": str(tmp_path / "home"), "hypervisor": "bhyve", "storage": "qcow2"}
+    if builder:
+        given["builder"] = str(tmp_path / "cloud.raw")
+    topics = {one.topic for one in doctor(load(given, env={}, files=[]))}
+    assert topics & {"mformat", "mcopy", "mmdebstrap"} == (
+        {"mformat", "mcopy"} if builder else set()
+    )
+
+
 def test_memory_of_running_labs(tmp_path: Path) -> None:
     """Protects the ARC's figure: stopped labs take no memory, and without a record none does."""
     world = World(tmp_path)

@@ -1,0 +1,367 @@
+"""The verbs on this host: the one place where the CLI calls the lifecycle.
+
+Every method imports what it calls when it is called, so that ``lab ls`` does not import what
+only ``lab up`` needs. Tests pass their own ``Lifecycle`` to
+``lab.cli.main``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lab.cli.backend.session import Recorded
+
+if TYPE_CHECKING:
+    from lab.cli.backend.programs import Program, SqlClient
+    from lab.cli.backend.session import HostSession
+    from lab.cli.backend.tokens import Tokens
+    from lab.config.settings import Settings
+    from lab.exchange.header import Kind
+    from lab.lifecycle.core.context import Context
+    from lab.lifecycle.core.views import (
+        ExportView,
+        Finding,
+        GcReport,
+        HostView,
+        ImageView,
+        ImportView,
+        LabStatus,
+        LabView,
+        Preview,
+        Rows,
+        SnapshotView,
+        TemplateView,
+    )
+    from lab.progress import Listener
+    from lab.spec import LabSpec
+
+
+class LocalSession:
+    """The verbs of the lifecycle in one open context; a ``HostSession``."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def up(
+        self,
+        spec: LabSpec,
+        *,
+        cold: bool,
+        keep_failed: bool,
+        exist_ok: bool,
+        timeout: float | None,
+    ) -> LabView:
+        """See Session."""
+        from lab.lifecycle.up import up
+
+        return up(
+            self._context,
+            spec,
+            cold=cold,
+            keep_failed=keep_failed,
+            exist_ok=exist_ok,
+            timeout=timeout,
+        )
+
+    def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
+        """See Session."""
+        from lab.lifecycle.preview import preview
+
+        return preview(self._context, spec, cold=cold)
+
+    def down(self, name: str, *, force: bool = False) -> None:
+        """See Session."""
+        from lab.lifecycle.down import down
+
+        down(self._context, name, force=force)
+
+    def names(self) -> list[str]:
+        """See Session."""
+        from lab.lifecycle.down import names
+
+        return names(self._context)
+
+    def labs(self) -> list[LabView]:
+        """See Session."""
+        from lab.lifecycle.nodes.inspect import labs
+
+        return labs(self._context)
+
+    def lab(self, name: str) -> LabView:
+        """See Session."""
+        from lab.lifecycle.nodes.inspect import lab
+
+        return lab(self._context, name)
+
+    def status(self, name: str) -> LabStatus:
+        """See Session."""
+        from lab.lifecycle.nodes.inspect import status
+
+        return status(self._context, name)
+
+    def wait(self, name: str, *, timeout: float) -> LabView:
+        """See Session."""
+        from lab.lifecycle.wait import wait
+
+        return wait(self._context, name, timeout=timeout)
+
+    def start(self, name: str, node: str | None, *, timeout: float) -> LabView:
+        """See Session."""
+        from lab.lifecycle import power
+
+        if node:
+            return power.start_node(self._context, name, node, timeout=timeout)
+        return power.start(self._context, name, timeout=timeout)
+
+    def stop(self, name: str, *, node: str | None, force: bool) -> LabView:
+        """See Session."""
+        from lab.lifecycle.power import stop
+
+        return stop(self._context, name, node=node, force=force)
+
+    def extend(self, name: str, ttl: float | None) -> LabView:
+        """See Session."""
+        from lab.lifecycle.lease import extend
+
+        return extend(self._context, name, ttl)
+
+    def take_snapshot(self, name: str, what: str) -> SnapshotView:
+        """See Session."""
+        from lab.lifecycle import snapshot
+
+        return snapshot.take(self._context, name, what)
+
+    def snapshots(self, name: str) -> list[SnapshotView]:
+        """See Session."""
+        from lab.lifecycle import snapshot
+
+        return snapshot.snapshots(self._context, name)
+
+    def remove_snapshots(self, name: str, labels: Sequence[str]) -> None:
+        """See Session."""
+        from lab.lifecycle import snapshot
+
+        snapshot.remove(self._context, name, labels)
+
+    def prune_snapshots(self, name: str) -> list[str]:
+        """See Session."""
+        from lab.lifecycle import snapshot
+
+        return snapshot.rotate(self._context, name, take_due=False)
+
+    def rollback(self, name: str, to: str, *, node: str | None, timeout: float) -> LabView:
+        """See Session."""
+        from lab.lifecycle.rollback import rollback
+
+        return rollback(self._context, name, to, node=node, timeout=timeout)
+
+    def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
+        """See Session."""
+        from lab.lifecycle.gc import gc
+
+        return gc(self._context, dry_run=dry_run, orphans=orphans, unused=unused, age=age)
+
+    def execute(
+        self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float
+    ) -> bytes:
+        """See Session."""
+        from lab.lifecycle.node_access import execute
+
+        return execute(self._context, name, node, argv, stdin=stdin, timeout=timeout)
+
+    def ssh(self, name: str, node: str) -> AbstractContextManager[Program]:
+        """See Session."""
+        from lab.cli.backend.programs import Program
+        from lab.lifecycle.node_access import ssh_argv
+
+        return nullcontext(Program(ssh_argv(self._context, name, node)))
+
+    def console(self, name: str, node: str) -> Program:
+        """See Session."""
+        from lab.cli.backend.programs import Program
+        from lab.lifecycle.node_access import console_argv
+
+        return Program(console_argv(self._context, name, node))
+
+    def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
+        """See Session."""
+        from lab.lifecycle import node_access
+
+        if not follow:
+            return node_access.logs(self._context, name, node, source, lines=lines)
+        found = node_access.follow(self._context, name, node, source, lines=lines)
+        return (line for line in found if line is not None)
+
+    def ca(self) -> Path:
+        """See Session."""
+        from lab.lifecycle.nodes.home_ca import certificate
+
+        return certificate(self._context.home)
+
+    def query(self, name: str, node: str | None, statement: str) -> Rows:
+        """See Session."""
+        from lab.lifecycle.query import query
+
+        return query(self._context, name, node, statement)
+
+    def client(self, name: str, node: str | None) -> SqlClient:
+        """See Session."""
+        from lab.lifecycle.query import client
+
+        return client(self._context, name, node)
+
+    def build_image(self, recipe: str, *, rebuild: bool) -> ImageView:
+        """See Session."""
+        from lab.lifecycle.images import image
+
+        return image.build(self._context, recipe, rebuild=rebuild)
+
+    def images(self) -> list[ImageView]:
+        """See Session."""
+        from lab.lifecycle import catalog
+
+        return catalog.images(self._context)
+
+    def image(self, which: str) -> ImageView:
+        """See Session."""
+        from lab.lifecycle import catalog
+
+        return catalog.image(self._context, which)
+
+    def remove_image(self, which: str) -> None:
+        """See Session."""
+        from lab.lifecycle.images import image
+
+        image.remove(self._context, which)
+
+    def export(
+        self,
+        kind: Kind,
+        which: str,
+        where: str,
+        *,
+        resume: bool,
+        native: bool,
+        image: bool,
+        ram: bool,
+    ) -> ExportView:
+        """See Session."""
+        from lab.lifecycle.archives.export import export
+
+        return export(
+            self._context,
+            kind,
+            which,
+            where=where,
+            resume=resume,
+            native=native,
+            image=image,
+            ram=ram,
+        )
+
+    def send(
+        self, kind: Kind, which: str, host: str, *, command: str, image: bool, ram: bool
+    ) -> ExportView:
+        """See HostSession."""
+        from lab.lifecycle.archives.export import export
+
+        return export(self._context, kind, which, host=host, command=command, image=image, ram=ram)
+
+    def import_(self, kind: Kind, where: str, *, resume: bool, warm_only: bool) -> ImportView:
+        """See Session."""
+        from lab.exchange.files import source
+        from lab.lifecycle.archives.import_ import import_
+
+        with source(where) as stream:
+            return import_(self._context, kind, stream, resume=resume, warm_only=warm_only)
+
+    def receive(self, kind: Kind, where: str, *, resume: bool, warm_only: bool) -> None:
+        """See HostSession."""
+        from lab.exchange.files import source
+        from lab.exchange.talk import Speaker
+        from lab.lifecycle.archives.import_ import import_
+
+        speaker = Speaker(sys.stdout.buffer)
+        with source(where) as stream:
+            import_(
+                self._context, kind, stream, resume=resume, warm_only=warm_only, speaker=speaker
+            )
+
+    def build_template(self, spec: LabSpec) -> TemplateView:
+        """See Session."""
+        from lab.lifecycle.captures import template
+
+        return template.build(self._context, spec)
+
+    def templates(self) -> list[TemplateView]:
+        """See Session."""
+        from lab.lifecycle import catalog
+
+        return catalog.templates(self._context)
+
+    def remove_template(self, key: str) -> None:
+        """See Session."""
+        from lab.lifecycle.captures import template
+
+        template.remove(self._context, key)
+
+
+class Lifecycle:
+    """What needs no open context, and what opens one; tests of the CLI pass their own."""
+
+    def settings(self, flags: Mapping[str, object]) -> Settings:
+        """The settings for these flags, the environment and the config files."""
+        from lab.config.settings import load
+
+        return load(flags)
+
+    @contextmanager
+    def open(self, settings: Settings, listener: Listener) -> Iterator[HostSession]:
+        """A session, for as long as the block lasts."""
+        from lab.lifecycle.core.context import open_context
+
+        with open_context(settings, listener) as context:
+            yield LocalSession(context)
+
+    def doctor(self, settings: Settings) -> list[Finding]:
+        """The capabilities of this host; works where no context can be opened."""
+        from lab.lifecycle.doctor import doctor
+
+        return doctor(settings)
+
+    def init_host(self, settings: Settings, pool: str) -> HostView:
+        """Keep volumes on ZFS from now on; no hypervisor is needed for that."""
+        from lab.lifecycle.host_init import init
+
+        return init(settings, pool)
+
+    @contextmanager
+    def tokens(self, settings: Settings) -> Iterator[Tokens]:
+        """The tokens of this host's service: only the record is opened."""
+        from lab.cli.backend.tokens import Kept
+        from lab.state.opening import open_store
+
+        settings.home.create()
+        with open_store(settings.home) as store:
+            yield Kept(store)
+
+    def recorded(self, settings: Settings) -> Recorded:
+        """Recorded names, for completion; only the state database is read."""
+        if not settings.home.database.exists():
+            return Recorded()  # opening the store would create it, and Tab must not
+        from lab.state.opening import open_store
+
+        with open_store(settings.home) as store:
+            images = store.images.all()
+            return Recorded(
+                {
+                    found.lab.name: [n.name for n in found.nodes]
+                    for found in store.labs_with_nodes()
+                },
+                [*dict.fromkeys(image.recipe for image in images), *(i.key for i in images)],
+                [template.key for template in store.templates.all()],
+            )
