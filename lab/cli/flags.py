@@ -7,8 +7,6 @@ whichever version of the library parses the line.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -22,7 +20,6 @@ from lab.spec import parse_duration, parse_size
 if TYPE_CHECKING:
     from lab.config.labfile import LabValues
     from lab.config.settings import Settings
-    from lab.schedule import Schedule
     from lab.spec import LabSpec
 
 Name = Annotated[
@@ -158,45 +155,31 @@ KeepFailed = Annotated[
 _WHOLE = re.compile(r"[+-]?[0-9]{1,9}")
 
 
-def wanted(
-    settings: Settings,
-    *,
-    blueprint: str,
-    nodes: str,
-    memory: str,
-    cpus: str,
-    disk: str,
-    engine: str,
-    name: str | None = None,
-    ttl: str = "",
-    profile: str = "",
-    snapshots: str = "",
-    image: str = "",
-) -> LabSpec:
-    """The lab that flags and ``lab.toml`` ask for; raises InvalidSpec.
+def wanted(settings: Settings, **flags: str | None) -> LabSpec:
+    """The lab that flags and ``lab.toml`` request; raises InvalidSpec.
 
-    ``name``: None if the verb has no such flag.
+    ``flags``: keys of ``lab.toml`` -> text as given; empty or None if it was not.
     """
     from lab.config import labfile
 
-    said: list[tuple[str, str, Callable[[str], object]]] = [
-        ("blueprint", blueprint, str),
-        ("engine", engine, str),
-        ("name", name or "", str),
-        ("nodes", nodes, partial(whole, "--nodes")),
-        ("cpus", cpus, partial(whole, "--cpus")),
-        ("memory", memory, partial(size, "--memory")),
-        ("disk", disk, partial(size, "--disk")),
-        ("ttl", ttl, partial(lease, "--ttl")),
-        ("snapshots", snapshots, schedule),
-        ("profile", profile, str),
-        ("image", image, str),
-    ]
-    given = cast("LabValues", {key: parse(text) for key, text, parse in said if text})
+    given = cast("LabValues", {key: _read(key, text) for key, text in flags.items() if text})
     spec = labfile.merge(labfile.read(Path.cwd()), given, default_ttl=settings.default_ttl)
     if not settings.url:  # a service has profiles of its own
-        settings.profile_of(spec.profile)  # a wrong name is told before anything else
+        settings.profile_of(spec.profile)  # a wrong name is reported before anything else
     return spec
+
+
+def _read(key: str, text: str) -> object:
+    """The value of a key of ``lab.toml`` that is given as a flag; raises InvalidSpec."""
+    from lab.config.labfile import KEYS
+    from lab.keys import number
+
+    if KEYS[key].parse is number:  # a text is no number in a file, but the only way here
+        return whole(f"--{key}", text)
+    try:
+        return KEYS[key].parse(text)
+    except InvalidSpec as error:
+        raise _about(f"--{key}", error) from None
 
 
 def whole(flag: str, text: str) -> int:
@@ -225,16 +208,6 @@ def duration(flag: str, text: str) -> float:
 def lease(flag: str, text: str) -> float | None:
     """Seconds, or None for ``none``; raises InvalidSpec."""
     return None if text.lower() == "none" else duration(flag, text)
-
-
-def schedule(text: str) -> Schedule:
-    """How snapshots are taken; raises InvalidSpec."""
-    from lab import schedule as schedules
-
-    try:
-        return schedules.parse(text)
-    except InvalidSpec as error:
-        raise _about("--snapshots", error) from None
 
 
 def timeout(text: str, default: float) -> float:
