@@ -12,7 +12,6 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from lab.config import labfile
 from lab.errors import InvalidSpec
 from lab.keys import Given, Keys, WrongType, keys, parse_all, within
 from lab.spec import LabSpec
@@ -37,6 +36,8 @@ class WarmPool:
 
 def all_keys() -> Keys:
     """What the table of a pool may hold."""
+    from lab.config import labfile  # every command reads settings, few have pools
+
     of_labs = {key: entry for key, entry in labfile.KEYS.items() if key not in NOT_OF_POOLS}
     return {**of_labs, **keys(WarmPool)}
 
@@ -53,6 +54,8 @@ def parse(value: object) -> tuple[WarmPool, ...]:
 
 
 def _pool(table: object) -> WarmPool:
+    from lab.config import labfile
+
     said = parse_all(all_keys(), table, "[[serve.pool]]")
     if not said.get("blueprint"):
         raise InvalidSpec("a pool has no blueprint", hint="such as pxc")
