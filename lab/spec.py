@@ -1,12 +1,13 @@
 """What the user asked for, validated: sizes, durations and the lab itself."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import Annotated
 
+from lab import schedule
 from lab.errors import InvalidSpec
+from lab.keys import Given, Key, WrongType, number, text, whole
 from lab.names import check_lab_name
 from lab.schedule import NONE, Schedule
 
@@ -78,16 +79,50 @@ def parse_time(text: str) -> float:
     return moment.timestamp()
 
 
+def _size(value: object) -> int:
+    return parse_size(value) if isinstance(value, str) else whole(value)
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, str):
+        if not re.fullmatch(r"\s*\d{1,10}(\.\d{1,9})?\s*", value):
+            return parse_duration(value)
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e10:
+        raise WrongType
+    return float(value)
+
+
+def _lease(value: object) -> float | None:
+    said = text(value).strip().lower()
+    if said in {"", "none"}:
+        return None
+    return parse_duration(f"{said}s" if said.isdecimal() and said.isascii() else said)
+
+
+def _schedule(value: object) -> Schedule:
+    return schedule.parse(text(value))
+
+
+SIZE = Key("bytes, or a size such as 2G", _size)
+Size = Annotated[int, SIZE]
+"""The type of a field in bytes."""
+Seconds = Annotated[float, Key("seconds, or a duration such as 5m", _seconds)]
+"""The type of a field in seconds."""
+Lease = Annotated[float | None, Key("a duration such as 2h, or none", _lease)]
+"""The type of a lease in seconds; None: none."""
+
+
 @dataclass(frozen=True)
 class NodeSize:
-    """What each node gets: ``memory`` and ``disk`` in bytes, ``cpus`` virtual CPUs.
+    """What each node gets."""
 
-    ``disk`` 0 means the size of the image's own disk.
-    """
-
-    memory: int = 768 * MIB
-    cpus: int = 1
-    disk: int = 0
+    memory: Size = 768 * MIB
+    """RAM in bytes."""
+    cpus: Annotated[int, Key("a whole number", number)] = 1
+    """Virtual CPUs."""
+    disk: Size = 0
+    """Size of the system volume in bytes; 0: that of the image."""
 
     def __post_init__(self) -> None:
         if self.memory < 384 * MIB:
@@ -105,25 +140,28 @@ class NodeSize:
 
 @dataclass(frozen=True)
 class LabSpec:
-    """A lab as asked for.
+    """A requested lab: the declaration from which lab.toml, flags and pools take their keys."""
 
-    ``name`` empty: the first free one made from the blueprint's. ``engine`` empty: the
-    blueprint's own choice. ``ttl`` in seconds, None for no lease. ``profile`` empty: that of
-    the settings. ``snapshots``: the schedule by which they are taken. ``image`` empty: that
-    of the engine's recipe as it is now. ``any_name``: a lab that a service has ready may have
-    another name than ``name``.
-    """
-
-    blueprint: str
-    name: str = ""
-    nodes: int = 3
-    engine: str = ""
-    size: NodeSize = NodeSize()
-    ttl: float | None = None
-    profile: str = ""
-    snapshots: Schedule = NONE
-    image: str = ""
-    any_name: bool = False
+    blueprint: Annotated[str, Key("a text such as pxc", text)]
+    """How the nodes become a cluster."""
+    name: Annotated[str, Key("a text such as shop", text)] = ""
+    """Empty: the first free one made from the blueprint's."""
+    nodes: Annotated[int, Key("a whole number", number)] = 3
+    """How many nodes there are."""
+    engine: Annotated[str, Key("a text such as mariadb", text)] = ""
+    """The required engine; empty: the blueprint's own choice."""
+    size: Given[NodeSize] = NodeSize()
+    """Of each node; its fields are keys next to these."""
+    ttl: Lease = None
+    """The lease in seconds; None: no lease."""
+    profile: Annotated[str, Key("a profile such as balanced", text)] = ""
+    """The name of the profile; empty: that of the settings."""
+    snapshots: Annotated[Schedule, Key("a schedule such as hourly:24,daily:7", _schedule)] = NONE
+    """The schedule by which snapshots are taken."""
+    image: Annotated[str, Key("the key of an image", text)] = ""
+    """The key of the required image; empty: that of the engine's recipe as it is now."""
+    any_name: Given[bool] = False
+    """A lab that a service has ready may have another name than ``name``."""
 
     def __post_init__(self) -> None:
         if self.name:

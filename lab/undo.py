@@ -1,4 +1,4 @@
-"""Undo steps, added beside each step and dropped on success.
+"""Undo steps, added with each step and dropped on success.
 
 The idea is from Incus's ``revert`` package.
 """

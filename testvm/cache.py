@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from lab.imagebuild.isolate import remove_tree
+from lab.locks import flock
 from lab.undo import Undo
 
 Build = Callable[[Path], None]
@@ -38,7 +38,7 @@ def image(
         with _locked(cache / f"{name}.lock", waiting):
             if not final.exists():
                 _make(final, build)
-            stack.enter_context(_held(final, fcntl.LOCK_SH))
+            stack.enter_context(_held(final, shared=True))
             _prune(cache, name, keep=final)
         yield final
 
@@ -60,26 +60,23 @@ def _prune(cache: Path, name: str, keep: Path) -> None:
         if old == keep or not old.is_dir():
             continue
         # It is in use if this raises BlockingIOError.
-        with contextlib.suppress(BlockingIOError), _held(old, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        with contextlib.suppress(BlockingIOError), _held(old, wait=False):
             remove_tree(old)
 
 
 @contextlib.contextmanager
 def _locked(path: Path, waiting: Callable[[], object]) -> Iterator[None]:
     with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not flock.try_take(file.fileno()):
             waiting()
-            fcntl.flock(file, fcntl.LOCK_EX)
+            flock.take(file.fileno())
         yield
 
 
 @contextlib.contextmanager
-def _held(path: Path, how: int) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def _held(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
+    handle = flock.open_locked(path, os.O_RDONLY | os.O_DIRECTORY, shared=shared, wait=wait)
     try:
-        fcntl.flock(descriptor, how)
         yield
     finally:
-        os.close(descriptor)
+        os.close(handle)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import select
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lab.errors import Conflict, LabError, NotFound
+from lab.locks import flock
 from lab.run import run
 from lab.wait import Deadline
 from testvm import machine
@@ -147,10 +147,8 @@ def _connected(path: Path, release: Release) -> socket.socket:
 @contextlib.contextmanager
 def _alone(path: Path, busy: str) -> Iterator[None]:
     with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Conflict(busy, hint="wait for it, or end it") from None
+        if not flock.try_take(file.fileno()):
+            raise Conflict(busy, hint="wait for it, or end it")
         yield
 
 

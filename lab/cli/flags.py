@@ -9,7 +9,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_type_hints
 
@@ -23,7 +23,6 @@ from lab.spec import parse_duration, parse_size
 if TYPE_CHECKING:
     from lab.config.labfile import LabValues
     from lab.config.settings import Settings
-    from lab.schedule import Schedule
     from lab.spec import LabSpec
 
 T = TypeVar("T")
@@ -226,24 +225,25 @@ def wanted(
     from lab.config import labfile
 
     creation = creation or Creation()
-    said: list[tuple[str, str, Callable[[str], object]]] = [
-        ("blueprint", cluster.blueprint, str),
-        ("engine", cluster.engine, str),
-        ("name", creation.name, str),
-        ("nodes", cluster.nodes, partial(whole, "--nodes")),
-        ("cpus", cluster.cpus, partial(whole, "--cpus")),
-        ("memory", cluster.memory, partial(size, "--memory")),
-        ("disk", cluster.disk, partial(size, "--disk")),
-        ("ttl", creation.ttl, partial(lease, "--ttl")),
-        ("snapshots", snapshots, schedule),
-        ("profile", cluster.profile, str),
-        ("image", cluster.image, str),
-    ]
-    given = cast("LabValues", {key: parse(text) for key, text, parse in said if text})
+    texts = vars(cluster) | {"name": creation.name, "ttl": creation.ttl, "snapshots": snapshots}
+    given = cast("LabValues", {key: _read(key, text) for key, text in texts.items() if text})
     spec = labfile.merge(labfile.read(Path.cwd()), given, default_ttl=settings.default_ttl)
     if not settings.url:  # a service has profiles of its own
-        settings.profile_of(spec.profile)  # an unknown one is refused before anything else
+        settings.profile_of(spec.profile)  # a wrong name is reported before anything else
     return spec
+
+
+def _read(key: str, text: str) -> object:
+    """The value of a key of ``lab.toml`` that is given as a flag; raises InvalidSpec."""
+    from lab.config.labfile import KEYS
+    from lab.keys import number
+
+    if KEYS[key].parse is number:  # a text is no number in a file, but the only way here
+        return whole(f"--{key}", text)
+    try:
+        return KEYS[key].parse(text)
+    except InvalidSpec as error:
+        raise _about(f"--{key}", error) from None
 
 
 def whole(flag: str, text: str) -> int:
@@ -272,16 +272,6 @@ def duration(flag: str, text: str) -> float:
 def lease(flag: str, text: str) -> float | None:
     """Seconds, or None for ``none``; raises InvalidSpec."""
     return None if text.lower() == "none" else duration(flag, text)
-
-
-def schedule(text: str) -> Schedule:
-    """A snapshot schedule; raises InvalidSpec."""
-    from lab import schedule as schedules
-
-    try:
-        return schedules.parse(text)
-    except InvalidSpec as error:
-        raise _about("--snapshots", error) from None
 
 
 def timeout(text: str, default: float) -> float:

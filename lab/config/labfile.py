@@ -15,35 +15,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Any, TypedDict, cast
 
-from lab import schedule
 from lab.config import tomlfile
-from lab.config.tomlfile import Key
 from lab.errors import InvalidSpec
-from lab.schedule import NONE, Schedule
+from lab.keys import Keys, keys
+from lab.schedule import Schedule
 from lab.spec import LabSpec, NodeSize
 
 FILE_NAME = "lab.toml"
 
+_OF_NODES = keys(NodeSize)
+KEYS: Keys = {**keys(LabSpec), **_OF_NODES}
+"""What can be written down of a lab."""
+
 
 class LabValues(TypedDict, total=False):
-    """What was said about a lab; a key that is absent was not said.
-
-    ``memory`` and ``disk`` in bytes, ``ttl`` in seconds, None for no lease.
-    """
+    """What was said about a lab, parsed: ``KEYS`` for the type checker, as a test ensures."""
 
     blueprint: str
     name: str
     nodes: int
     engine: str
-    memory: int
-    cpus: int
-    disk: int
     ttl: float | None
     profile: str
     snapshots: Schedule
     image: str
+    memory: int
+    cpus: int
+    disk: int
 
 
 def read(directory: Path) -> LabValues:
@@ -53,66 +53,34 @@ def read(directory: Path) -> LabValues:
     values that no lab can have.
     """
     path = directory / FILE_NAME
-    values = tomlfile.read(path, _KEYS)
+    values = tomlfile.read(path, KEYS)
     for key, value in values.items():
-        _check(path, key, value)
+        try:  # each alone, so that the message is about this key
+            spec_of({"blueprint": "any", key: value})
+        except InvalidSpec as error:
+            raise InvalidSpec(f"{path}: {key}: {error.what}", hint=error.hint) from None
     return cast("LabValues", values)
 
 
 def merge(
     file_values: LabValues, flag_values: LabValues, *, default_ttl: float | None = None
 ) -> LabSpec:
-    """The lab asked for: each key from the flags, else the file, else its default.
+    """The requested lab: each key from the flags, else the file, else its default.
 
     ``flag_values`` must hold only what was given explicitly. ``default_ttl`` in seconds.
     Raises InvalidSpec, also when nothing names a blueprint.
     """
-    said: LabValues = {**file_values, **flag_values}
+    said = {"ttl": default_ttl, **file_values, **flag_values}
     if not said.get("blueprint"):
         raise InvalidSpec(
             "no blueprint is named",
             hint=f'`lab up pxc`, or blueprint = "pxc" in {FILE_NAME}',
         )
-    plain = NodeSize()
-    return LabSpec(
-        blueprint=said["blueprint"],
-        name=said.get("name", ""),
-        nodes=said.get("nodes", LabSpec.nodes),
-        engine=said.get("engine", ""),
-        size=NodeSize(
-            memory=said.get("memory", plain.memory),
-            cpus=said.get("cpus", plain.cpus),
-            disk=said.get("disk", plain.disk),
-        ),
-        ttl=said.get("ttl", default_ttl),
-        profile=said.get("profile", ""),
-        snapshots=said.get("snapshots", NONE),
-        image=said.get("image", ""),
-    )
+    return spec_of(said)
 
 
-def _schedule(value: object) -> Schedule:
-    return schedule.parse(tomlfile.text(value))
-
-
-def _check(path: Path, key: str, value: object) -> None:
-    """That a lab can have this, seen alone so that the message is about this key."""
-    try:
-        merge({}, cast("LabValues", {"blueprint": "any", key: value}))
-    except InvalidSpec as error:
-        raise InvalidSpec(f"{path}: {key}: {error.what}", hint=error.hint) from None
-
-
-_KEYS: Mapping[str, Key] = {
-    "blueprint": Key("a text such as pxc", tomlfile.text),
-    "name": Key("a text such as shop", tomlfile.text),
-    "nodes": Key("a whole number", tomlfile.number),
-    "engine": Key("a text such as mariadb", tomlfile.text),
-    "memory": Key("bytes, or a size such as 768M", tomlfile.size),
-    "cpus": Key("a whole number", tomlfile.number),
-    "disk": Key("bytes, or a size such as 8G", tomlfile.size),
-    "ttl": Key("a duration such as 2h, or none", tomlfile.lease),
-    "profile": Key("a profile such as balanced", tomlfile.text),
-    "snapshots": Key("a schedule such as hourly:24,daily:7", _schedule),
-    "image": Key("the key of an image", tomlfile.text),
-}
+def spec_of(values: Mapping[str, Any]) -> LabSpec:
+    """The lab that parsed ``values`` of ``KEYS`` describe; raises InvalidSpec."""
+    size = {key: value for key, value in values.items() if key in _OF_NODES}
+    rest = {key: value for key, value in values.items() if key not in size}
+    return LabSpec(size=NodeSize(**size), **rest)

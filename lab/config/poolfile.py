@@ -8,30 +8,38 @@ Example::
     count = 2
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from lab.config import tomlfile
-from lab.config.tomlfile import Key, Keys, WrongType
 from lab.errors import InvalidSpec
-from lab.spec import LabSpec, NodeSize
+from lab.keys import Given, Keys, WrongType, keys, parse_all, within
+from lab.spec import LabSpec
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
-_MOST = 100
-_SIZES = ("memory", "cpus", "disk")
+
+NOT_OF_POOLS = frozenset({"name", "ttl", "snapshots", "image"})
+"""Keys of a lab that its claim decides, or that keep a request from being served by a pool."""
 
 
 @dataclass(frozen=True)
 class WarmPool:
-    """Labs that are kept ready: ``count`` of them, each as ``spec`` says."""
+    """Labs that are kept ready."""
 
     name: str
-    spec: LabSpec
-    count: int = 1
+    """The pool's name; that of the blueprint if there is none."""
+    spec: Given[LabSpec]
+    """The labs; what can be written down of them are keys of the pool's table."""
+    count: Annotated[int, within(1, 100)] = 1
+    """How many labs are kept ready."""
+
+
+def all_keys() -> Keys:
+    """What the table of a pool may hold."""
+    from lab.config import labfile  # every command reads settings, few have pools
+
+    of_labs = {key: entry for key, entry in labfile.KEYS.items() if key not in NOT_OF_POOLS}
+    return {**of_labs, **keys(WarmPool)}
 
 
 def parse(value: object) -> tuple[WarmPool, ...]:
@@ -46,42 +54,17 @@ def parse(value: object) -> tuple[WarmPool, ...]:
 
 
 def _pool(table: object) -> WarmPool:
-    if not isinstance(table, Mapping):
-        raise WrongType
-    said: dict[str, Any] = {
-        key: tomlfile.parse(_KEYS, key, each, "[[serve.pool]]") for key, each in table.items()
-    }
-    if "blueprint" not in said:
+    from lab.config import labfile
+
+    said = parse_all(all_keys(), table, "[[serve.pool]]")
+    if not said.get("blueprint"):
         raise InvalidSpec("a pool has no blueprint", hint="such as pxc")
-    name, count = said.pop("name", said["blueprint"]), said.pop("count", 1)
-    size = NodeSize(**{key: said.pop(key) for key in _SIZES if key in said})
-    return WarmPool(name, LabSpec(size=size, **said), count)
-
-
-def _name(value: object) -> str:
-    name = tomlfile.text(value)
-    if not _NAME.fullmatch(name):
+    own = {
+        "name": said["blueprint"],
+        **{key: said.pop(key) for key in keys(WarmPool) if key in said},
+    }
+    if not _NAME.fullmatch(own["name"]):
         raise InvalidSpec(
-            f"{name!r} is not a name for a pool", hint="small letters, digits and hyphens"
+            f"{own['name']!r} is not a name for a pool", hint="small letters, digits and hyphens"
         )
-    return name
-
-
-def _count(value: object) -> int:
-    number = tomlfile.whole(value)
-    if not 0 < number <= _MOST:
-        raise WrongType
-    return number
-
-
-_KEYS: Keys = {
-    "name": Key("a name", _name),
-    "blueprint": Key("a blueprint such as pxc", _name),
-    "nodes": Key("a whole number", tomlfile.whole),
-    "memory": Key("bytes, or a size such as 768M", tomlfile.size),
-    "cpus": Key("a whole number", tomlfile.whole),
-    "disk": Key("bytes, or a size such as 12G", tomlfile.size),
-    "profile": Key("a profile such as balanced", tomlfile.text),
-    "engine": Key("an engine such as mariadb", tomlfile.text),
-    "count": Key(f"a whole number from 1 to {_MOST}", _count),
-}
+    return WarmPool(spec=labfile.spec_of(said), **own)

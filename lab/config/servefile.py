@@ -9,70 +9,91 @@ Example::
     max_ttl = "8h"
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated
 
-from lab.config import poolfile, tomlfile
+from lab.config import poolfile
 from lab.config.poolfile import WarmPool
-from lab.config.tomlfile import Key, Keys, WrongType
 from lab.errors import InvalidSpec
-from lab.spec import MIB
+from lab.keys import Key, WrongType, keys, matching, parse_all, text, within
+from lab.spec import MIB, Seconds, Size
+
+
+def _address(value: object) -> str:
+    if not text(value).strip():
+        raise WrongType
+    return text(value).strip()
+
+
+_File = Annotated[str, Key("the path of a file", text)]
+_Url = Annotated[str, matching("an http or https URL", r"(?s)(https?://.*)?")]
 
 
 @dataclass(frozen=True)
 class Serve:
-    """Settings of the service; durations in seconds, sizes in bytes.
+    """Settings of the service: bytes and seconds. The texts are those of docs/api.md."""
 
-    ``proxy``: the address of a proxy that tells whom it asks for; empty: there is none.
-    ``database``: where jobs are kept, as SQLAlchemy writes it; empty: a file in the home.
-    ``tls_cert``, ``tls_key``: files. ``hsts``: browsers are to use TLS for all ports of the host.
-    ``metrics``: /metrics answers, to anybody. ``execute``:
-    programs may be run in nodes. ``default_ttl``, ``max_ttl``: leases. ``sweep``: how often expired
-    labs are looked for. ``memory``, ``cpus``: what all labs may have together; 0: what the host has
-    available, and no limit. ``queue``, ``queue_timeout``: how many requests may wait for room, and
-    how long. ``token_jobs``: how many jobs of a token may be open. ``project_snapshots``,
-    ``project_templates``: the quotas of projects whose tokens have none; 0: no limit.
-    ``webhook``: where events of labs are sent, signed with the content of the file
-    ``webhook_secret``;
-    ``warn_before``: that long before a lease ends. ``failed_auth``: wrong tokens from one address
-    within a minute, before more are refused for a while. ``keep_jobs``: how long those that ended,
-    their events and the audit trail are kept. ``pool``: labs that are kept ready. ``trace``: a
-    collector of OpenTelemetry; empty: where its own variables say, if they do.
-    ``page``: there is a web page at /.
-    """
-
-    address: str = "127.0.0.1"
-    port: int = 8080
-    proxy: str = ""
-    tls_cert: str = ""
-    tls_key: str = ""
+    address: Annotated[str, Key("an address of this host", _address)] = "127.0.0.1"
+    """Where to listen; also ``lab serve --address``."""
+    port: Annotated[int, within(0, 65535)] = 8080
+    """Also ``--port``; 0: any."""
+    proxy: Annotated[str, Key("the address of a proxy", text)] = ""
+    """The address of a proxy in front, whose ``X-Forwarded-For`` is believed."""
+    tls_cert: _File = ""
+    """A file with the certificate and its chain."""
+    tls_key: _File = ""
+    """A file with its key."""
     hsts: bool = False
-    database: str = field(default="", repr=False)
+    """Browsers use only TLS, for 30 days, for all ports of the host name of the service."""
+    database: Annotated[str, Key("a URL such as postgresql://host/lab", text)] = field(
+        default="", repr=False
+    )
+    """Where jobs are kept: ``postgresql://...``; default: a file in the home."""
     metrics: bool = False
+    """``/metrics`` answers, without a token."""
     page: bool = True
+    """A web page at ``/``."""
     execute: bool = True
-    default_ttl: float = 3600.0
-    max_ttl: float = 86400.0
-    sweep: float = 15.0
-    memory: int = 0
+    """Programs may be run in nodes; SSH and consoles need it as well."""
+    default_ttl: Seconds = 3600.0
+    """The lease of labs that request none."""
+    max_ttl: Seconds = 86400.0
+    """The longest lease."""
+    sweep: Seconds = 15.0
+    """The interval between searches for expired labs."""
+    memory: Size = 0
+    """The limit for all labs together; 0: the host's memory, less ``memory_floor``."""
     cpus: int = 0
-    queue: int = 100
-    queue_timeout: float = 300.0
-    token_jobs: int = 100
+    """Processors of all labs together; 0: no limit."""
+    queue: Annotated[int, within(1)] = 100
+    """How many jobs may wait for room."""
+    queue_timeout: Seconds = 300.0
+    """How long a job may wait for room."""
+    token_jobs: Annotated[int, within(1)] = 100
+    """How many jobs of a token may be open."""
     project_snapshots: int = 200
+    """Snapshots of a project whose token has no quota; 0: no limit."""
     project_templates: int = 8
-    webhook: str = ""
-    webhook_secret: str = ""
-    warn_before: float = 300.0
-    failed_auth: int = 20
-    body_limit: int = MIB
-    request_timeout: float = 60.0
-    keep_jobs: float = 7 * 86400.0
-    pool: tuple[WarmPool, ...] = ()
-    trace: str = ""
+    """Templates built for such a project; 0: no limit."""
+    webhook: _Url = ""
+    """A URL that events of labs are sent to."""
+    webhook_secret: _File = ""
+    """A file with the secret that events are signed with."""
+    warn_before: Seconds = 300.0
+    """How long before a lease ends the webhook gets an event."""
+    failed_auth: Annotated[int, within(1)] = 20
+    """Wrong tokens from one address within a minute, before more are answered with 429."""
+    body_limit: Size = MIB
+    """The largest request."""
+    request_timeout: Seconds = 60.0
+    """How long the head of a request may take to arrive, and its body."""
+    keep_jobs: Seconds = 7 * 86400.0
+    """How long jobs that ended, their events and the audit trail are kept."""
+    pool: Annotated[tuple[WarmPool, ...], Key("tables, one for each pool", poolfile.parse)] = ()
+    """Labs that are kept ready: tables."""
+    trace: _Url = ""
+    """The URL of an OpenTelemetry collector that traces are sent to, such as
+    ``http://127.0.0.1:4318``."""
 
     @property
     def loopback(self) -> bool:
@@ -82,12 +103,7 @@ class Serve:
 
 def parse(value: object) -> Serve:
     """The table ``[serve]``; raises WrongType or InvalidSpec."""
-    if not isinstance(value, Mapping):
-        raise WrongType
-    said: dict[str, Any] = {
-        key: tomlfile.parse(KEYS, key, each, "[serve]") for key, each in value.items()
-    }
-    serve = Serve(**said)
+    serve = Serve(**parse_all(keys(Serve), value, "[serve]"))
     if bool(serve.tls_cert) != bool(serve.tls_key):
         raise InvalidSpec("[serve]: TLS takes both, tls_cert and tls_key")
     if serve.webhook and not serve.webhook_secret:
@@ -95,80 +111,3 @@ def parse(value: object) -> Serve:
     if serve.default_ttl > serve.max_ttl:
         raise InvalidSpec("[serve]: default_ttl is more than max_ttl")
     return serve
-
-
-def _port(value: object) -> int:
-    number = tomlfile.whole(value)
-    if number > 65535:
-        raise WrongType
-    return number
-
-
-def _yes(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise WrongType
-    return value
-
-
-def _address(value: object) -> str:
-    found = tomlfile.text(value).strip()
-    if not found:
-        raise WrongType
-    return found
-
-
-def _url(value: object) -> str:
-    found = tomlfile.text(value)
-    if found and not found.startswith(("http://", "https://")):
-        raise WrongType
-    return found
-
-
-_BOOL = Key("true or false", _yes)
-_DURATION = Key("seconds, or a duration such as 5m", tomlfile.seconds)
-_FILE = Key("the path of a file", tomlfile.text)
-_NUMBER = Key("a whole number", tomlfile.whole)
-_SIZE = Key("bytes, or a size such as 16G", tomlfile.size)
-
-
-def _positive(value: object) -> int:
-    number = tomlfile.whole(value)
-    if number < 1:
-        raise WrongType
-    return number
-
-
-_POSITIVE = Key("a whole number, 1 at least", _positive)
-
-KEYS: Keys = {
-    "address": Key("an address of this host", _address),
-    "port": Key("a port", _port),
-    "proxy": Key("the address of a proxy", tomlfile.text),
-    "tls_cert": _FILE,
-    "tls_key": _FILE,
-    "hsts": _BOOL,
-    "database": Key("a URL such as postgresql://host/lab", tomlfile.text),
-    "metrics": _BOOL,
-    "page": _BOOL,
-    "execute": _BOOL,
-    "default_ttl": _DURATION,
-    "max_ttl": _DURATION,
-    "sweep": _DURATION,
-    "memory": _SIZE,
-    "cpus": _NUMBER,
-    "queue": _POSITIVE,
-    "queue_timeout": _DURATION,
-    "token_jobs": _POSITIVE,
-    "project_snapshots": _NUMBER,
-    "project_templates": _NUMBER,
-    "webhook": Key("an http or https URL", _url),
-    "webhook_secret": _FILE,
-    "warn_before": _DURATION,
-    "failed_auth": _POSITIVE,
-    "body_limit": _SIZE,
-    "request_timeout": _DURATION,
-    "keep_jobs": _DURATION,
-    "pool": Key("tables, one for each pool", poolfile.parse),
-    "trace": Key("an http or https URL", _url),
-}
-"""Every field of ``Serve``."""

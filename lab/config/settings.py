@@ -4,69 +4,137 @@ Config files are ``$XDG_CONFIG_HOME/lab/config.toml`` (``~/.config/lab/config.to
 for what that one does not say, ``/etc/lab/config.toml``.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
-from lab.config import profilefile, servefile, tomlfile
-from lab.config.profile import DEFAULT, PROFILES, Layout, Profile
+from lab.config import servefile, tomlfile
+from lab.config.profile import DEFAULT, PROFILES, Layout, Profile, parse_profiles
 from lab.config.servefile import Serve
-from lab.config.tomlfile import Key, WrongType
 from lab.errors import InvalidSpec
+from lab.keys import Given, Key, WrongType, keys, parse, text, whole
 from lab.names import EVERYWHERE, LOOPBACK, check_address, check_dataset, check_host
 from lab.paths import Home, default_root
-from lab.spec import GIB, MIB
+from lab.spec import GIB, MIB, Lease, Seconds, Size
 from lab.suggest import did_you_mean
 
 Ports = tuple[int, int]
 """First and last of a range, both included."""
 
 
+def _home(value: object) -> Home:
+    if isinstance(value, Home):
+        return value
+    if not isinstance(value, Path | str) or not str(value):
+        raise WrongType
+    return Home(Path(value))
+
+
+def _owner(value: object) -> str:
+    if not text(value).strip():
+        raise WrongType
+    return text(value).strip()
+
+
+def _cloud_image(value: object) -> Path | None:
+    path = text(value).strip()
+    return Path(path).expanduser().absolute() if path else None
+
+
+def _pool(value: object) -> str:
+    name = text(value).strip()
+    return check_dataset(name) if name else ""
+
+
+def _ports(value: object) -> Ports:
+    if isinstance(value, str):
+        first, _, last = value.partition("-")
+        value = [first.strip(), last.strip()]
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise WrongType
+    low, high = (whole(part) for part in cast("Sequence[object]", value))
+    if not 1024 <= low <= high <= 65535:
+        raise InvalidSpec(f"{low}-{high} is no range of ports", hint="such as 23306-28999")
+    return low, high
+
+
+def _address(value: object) -> str:
+    return check_address(text(value).strip())
+
+
+def _host(value: object) -> str:
+    name = text(value).strip()
+    return check_host(name) if name else ""
+
+
 @dataclass(frozen=True)
 class Settings:
     """How the program works on this host. Build it with ``load``.
 
-    ``libvirt_uri`` empty: automatic. ``pool``: the ZFS dataset that volumes are below, which
-    makes ``storage`` zfs unless that is set. ``default_ttl``, ``ready_timeout`` in seconds.
-    ``answer_timeout``: seconds within which all nodes must answer a query of their state.
-    ``port_range``: first and last port that labs may use; the default lies below the
-    ports that Linux hands out to clients (``ip_local_port_range``). ``builder``: a vendor's cloud
-    image, for a guest in which images are built; None: this host does. ``memory_floor`` and
-    ``space_floor``: bytes that stay free on the host. ``max_templates``: how many templates are
-    kept; for one more, an unused one goes. ``profile``: that of labs which name none; ``profiles``:
-    those of users. ``publish``: the address at which SQL ports listen;
-    ``publish_name``: what others are told in its place. ``serve``: the service. ``url``: the
-    service that verbs work against; empty: this host. ``sources``: key -> where its value came
-    from, for ``lab doctor``.
+    Bytes and seconds. The texts below the fields are those of docs/config.md.
     """
 
-    home: Home
-    owner: str
+    home: Annotated[Home, Key("a directory", _home)]
+    """The directory of images, templates, labs and the record."""
+    owner: Annotated[str, Key("a name", _owner)]
+    """The owner of new labs; shown, not enforced."""
     hypervisor: Literal["auto", "libvirt", "bhyve", "fake"] = "auto"
-    libvirt_uri: str = ""
-    builder: Path | None = None
+    """``auto`` is ``libvirt`` on Linux, ``bhyve`` on FreeBSD (freebsd.md). ``fake`` runs no
+    guests: for tests of scripts, and of the program."""
+    libvirt_uri: Annotated[str, Key("a text such as qemu:///system", text)] = ""
+    """Which libvirt runs the guests."""
+    builder: Annotated[Path | None, Key("the path of a cloud image", _cloud_image)] = None
+    """The path of a vendor's cloud image, for a guest in which images are built; empty: this
+    host builds them."""
     storage: Literal["qcow2", "zfs", "fake"] = "qcow2"
-    pool: str = ""
+    """``qcow2``: files in the home; ``zfs``: ZVols below ``pool``, the default where that is set.
+    ``fake`` goes with ``hypervisor = "fake"``."""
+    pool: Annotated[str, Key("a ZFS dataset such as tank/lab", _pool)] = ""
+    """The ZFS dataset that volumes are below, such as ``tank/lab``; for one home only
+    (docs/zfs.md)."""
     accelerator: Literal["auto", "kvm", "tcg"] = "auto"
-    default_ttl: float | None = None
-    port_range: Ports = (23306, 28999)
-    ready_timeout: float = 600.0
-    answer_timeout: float = 0.6
-    memory_floor: int = 512 * MIB
-    space_floor: int = 2 * GIB
-    max_templates: int = 16
+    """``auto`` is KVM where the processor has ``vmx`` or ``svm`` and libvirt lists it, else
+    emulation; ``kvm`` fails without it; ``tcg`` emulates even where KVM works."""
+    default_ttl: Lease = None
+    """The lease of labs that request none."""
+    port_range: Annotated[Ports, Key("first and last port, such as 23306-28999", _ports)] = (
+        23306,  # below the ports that Linux hands out to clients (ip_local_port_range)
+        28999,
+    )
+    """Ports that labs may use, both ends included."""
+    ready_timeout: Seconds = 600.0
+    """How long nodes may take to get ready once their guests were started; see ``--timeout``."""
+    answer_timeout: Seconds = 0.6
+    """Seconds within which all nodes must answer ``lab ls``, ``lab status`` and the service; a
+    node that does not is ``unreachable``. Raise it on hosts that are often overloaded."""
+    memory_floor: Size = 512 * MIB
+    """Memory that stays free; a lab that would use it is refused."""
+    space_floor: Size = 2 * GIB
+    """Disk space that stays free: labs, imports, snapshots and rollbacks that would use it are
+    refused."""
+    max_templates: Annotated[int, Key("a number of templates", whole)] = 16
+    """How many templates are kept; before one more is built, the least recently used one
+    without labs is removed."""
     layout: Layout = "single"
-    profile: str = DEFAULT.name
-    profiles: Mapping[str, Profile] = field(default_factory=dict)
-    publish: str = LOOPBACK
-    publish_name: str = ""
-    serve: Serve = field(default_factory=Serve)
-    url: str = ""
-    sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """``split`` gives each node separate volumes for data and for logs."""
+    profile: Annotated[str, Key("a profile such as balanced", text)] = DEFAULT.name
+    """The profile of labs that name none."""
+    profiles: Annotated[
+        Mapping[str, Profile], Key("tables, one for each profile", parse_profiles)
+    ] = field(default_factory=dict)
+    """Your own profiles, as tables: only in config files."""
+    publish: Annotated[str, Key("an IPv4 address of this host", _address)] = LOOPBACK
+    """The address at which SQL ports listen: see below."""
+    publish_name: Annotated[str, Key("the name of this host", _host)] = ""
+    """The name that DSNs and tables show in place of ``publish``, such as ``labs.example``."""
+    serve: Annotated[Serve, Key("a table", servefile.parse)] = field(default_factory=Serve)
+    """The service, a table: only in config files."""
+    url: Annotated[str, Key("a URL such as https://labs.example:8443", text)] = ""
+    """The service that verbs work against; empty: this host."""
+    sources: Given[Mapping[str, str]] = field(default_factory=dict, repr=False, compare=False)
+    """Key -> the place that its value came from, for ``lab doctor``."""
 
     @property
     def published_as(self) -> str:
@@ -104,6 +172,7 @@ def load(
     Raises InvalidSpec, naming the place and the key.
     """
     env = os.environ if env is None else env
+    known = keys(Settings)
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
 
@@ -116,13 +185,13 @@ def load(
     for key, value in (flags or {}).items():
         if value is not None:
             flag = "--remote" if key == "url" else "--" + key.replace("_", "-")
-            take({key: tomlfile.parse(_KEYS, key, value, flag)}, flag)
-    for key in _KEYS:
+            take({key: parse(known, key, value, flag)}, flag)
+    for key in known:
         variable = f"LAB_{key.upper()}"
         if env.get(variable):
-            take({key: tomlfile.parse(_KEYS, key, env[variable], variable)}, variable)
+            take({key: parse(known, key, env[variable], variable)}, variable)
     for path in config_files(env) if files is None else files:
-        take(tomlfile.read(path, _KEYS), str(path))
+        take(tomlfile.read(path, known), str(path))
     _choose_storage(values, sources)
     _check_publish(values, sources)
     values.setdefault("home", Home(default_root(env)))
@@ -132,7 +201,7 @@ def load(
 
 def remember(path: Path, key: str, value: str) -> None:
     """Write a setting into the config file ``path``; raises InvalidSpec and HostUnfit."""
-    tomlfile.put(path, _KEYS, key, value)
+    tomlfile.put(path, keys(Settings), key, value)
 
 
 def _choose_storage(values: dict[str, Any], sources: dict[str, str]) -> None:
@@ -148,8 +217,7 @@ def _choose_storage(values: dict[str, Any], sources: dict[str, str]) -> None:
 def _check_publish(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
     if values.get("publish") == EVERYWHERE and not values.get("publish_name"):
         raise InvalidSpec(
-            f"{sources['publish']}: publish is {EVERYWHERE}, but what others are to be told is not"
-            " set",
+            f"{sources['publish']}: publish is {EVERYWHERE}, but publish_name is not set",
             hint='set LAB_PUBLISH_NAME=labs.example, or publish_name = "labs.example" in the'
             " config file",
         )
@@ -170,76 +238,3 @@ def user_name(env: Mapping[str, str]) -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return env.get("USER") or str(os.geteuid())
-
-
-def _cloud_image(value: object) -> Path | None:
-    path = tomlfile.text(value).strip()
-    return Path(path).expanduser().absolute() if path else None
-
-
-def _home(value: object) -> Home:
-    if isinstance(value, Home):
-        return value
-    if isinstance(value, Path):
-        return Home(value)
-    if not isinstance(value, str) or not value:
-        raise WrongType
-    return Home(Path(value))
-
-
-def _ports(value: object) -> Ports:
-    if isinstance(value, str):
-        first, _, last = value.partition("-")
-        value = [first.strip(), last.strip()]
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        raise WrongType
-    low, high = (tomlfile.whole(part) for part in cast("Sequence[object]", value))
-    if not 1024 <= low <= high <= 65535:
-        raise InvalidSpec(f"{low}-{high} is no range of ports", hint="such as 23306-28999")
-    return low, high
-
-
-def _owner(value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise WrongType
-    return value.strip()
-
-
-def _pool(value: object) -> str:
-    name = tomlfile.text(value).strip()
-    return check_dataset(name) if name else ""
-
-
-def _address(value: object) -> str:
-    return check_address(tomlfile.text(value).strip())
-
-
-def _host(value: object) -> str:
-    name = tomlfile.text(value).strip()
-    return check_host(name) if name else ""
-
-
-_KEYS: Mapping[str, Key] = {
-    "home": Key("a directory", _home),
-    "owner": Key("a name", _owner),
-    "hypervisor": tomlfile.one_of("auto", "libvirt", "bhyve", "fake"),
-    "libvirt_uri": Key("a text such as qemu:///system", tomlfile.text),
-    "builder": Key("the path of a cloud image", _cloud_image),
-    "storage": tomlfile.one_of("qcow2", "zfs", "fake"),
-    "pool": Key("a ZFS dataset such as tank/lab", _pool),
-    "accelerator": tomlfile.one_of("auto", "kvm", "tcg"),
-    "default_ttl": Key("a duration such as 2h, or none", tomlfile.lease),
-    "port_range": Key("first and last port, such as 23306-28999", _ports),
-    "ready_timeout": Key("seconds, or a duration such as 5m", tomlfile.seconds),
-    "answer_timeout": Key("seconds, or a duration such as 2s", tomlfile.seconds),
-    "memory_floor": Key("bytes, or a size such as 512M", tomlfile.size),
-    "space_floor": Key("bytes, or a size such as 2G", tomlfile.size),
-    "max_templates": Key("a number of templates", tomlfile.whole),
-    "layout": tomlfile.one_of("single", "split"),
-    "profile": Key("a profile such as balanced", tomlfile.text),
-    "profiles": Key("tables, one for each profile", profilefile.parse),
-    "publish": Key("an IPv4 address of this host", _address),
-    "publish_name": Key("the name of this host", _host),
-    "serve": Key("a table", servefile.parse),
-    "url": Key("a URL such as https://labs.example:8443", tomlfile.text),
-}

@@ -1,8 +1,4 @@
-"""TOML files of known keys, read so that every mistake is told with its place.
-
-A file is checked against a literal table: key -> ``Key``. The parsers take what TOML
-gives and what a person writes in an environment variable alike.
-"""
+"""TOML files of known keys, read so that the message about a mistake names its place."""
 
 from __future__ import annotations
 
@@ -10,33 +6,11 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lab.errors import HostUnfit, InvalidSpec
-from lab.spec import parse_duration, parse_size
-from lab.suggest import did_you_mean
-
-
-class WrongType(Exception):
-    """A parser's way to say that a value is not what its key expects."""
-
-
-@dataclass(frozen=True)
-class Key:
-    """What a key may hold.
-
-    ``expected`` completes the sentence "expected ..."; ``parse`` may raise WrongType or
-    InvalidSpec.
-    """
-
-    expected: str
-    parse: Callable[[object], Any]
-
-
-Keys = Mapping[str, Key]
+from lab.keys import Keys, parse_all
 
 
 def read(path: Path, keys: Keys) -> dict[str, Any]:
@@ -46,12 +20,12 @@ def read(path: Path, keys: Keys) -> dict[str, Any]:
     the wrong type, and what is not TOML or cannot be read.
     """
     try:
-        text = path.read_bytes()
+        content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
         raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from error
-    return {key: parse(keys, key, value, path) for key, value in _load(text, path).items()}
+    return parse_all(keys, _load(content, path), path)
 
 
 def put(path: Path, keys: Keys, key: str, value: str) -> None:
@@ -89,81 +63,6 @@ def _with_line(text: str, key: str, line: str) -> str:
     if top and not lines[top - 1].endswith("\n"):
         lines[top - 1] += "\n"
     return "".join([*lines[:top], line, *lines[top:]])
-
-
-def parse(keys: Keys, key: str, value: object, place: object) -> Any:
-    """``value`` of ``key`` as its type; raises InvalidSpec that starts with ``place``."""
-    entry = keys.get(key)
-    if entry is None:
-        known = "known keys: " + ", ".join(keys)
-        raise InvalidSpec(
-            f"{place}: unknown key {key!r}", hint=did_you_mean(key, keys, otherwise=known)
-        )
-    try:
-        return entry.parse(value)
-    except WrongType:
-        raise InvalidSpec(
-            f"{place}: {key} is {value!r}, expected {entry.expected}",
-        ) from None
-    except InvalidSpec as error:
-        raise InvalidSpec(
-            f"{place}: {key}: {error.what}", hint=error.hint or f"expected {entry.expected}"
-        ) from None
-
-
-def text(value: object) -> str:
-    """A text as it is."""
-    if not isinstance(value, str):
-        raise WrongType
-    return value
-
-
-def whole(value: object) -> int:
-    """A whole number, also written as text."""
-    return int(value) if isinstance(value, str) and value.strip().isdecimal() else number(value)
-
-
-def number(value: object) -> int:
-    """A whole number, and no text."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise WrongType
-    return value
-
-
-def size(value: object) -> int:
-    """Bytes: a whole number, or text such as 2G."""
-    return parse_size(value) if isinstance(value, str) else whole(value)
-
-
-def seconds(value: object) -> float:
-    """Seconds: a number, or text such as 5m."""
-    if isinstance(value, str):
-        if not re.fullmatch(r"\s*\d{1,10}(\.\d{1,9})?\s*", value):
-            return parse_duration(value)
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e10:
-        raise WrongType
-    return float(value)
-
-
-def lease(value: object) -> float | None:
-    """Seconds from text such as 2h; ``none`` for no lease."""
-    if not isinstance(value, str):
-        raise WrongType
-    return None if value.strip().lower() in {"", "none"} else parse_duration(value)
-
-
-def one_of(*choices: str) -> Key:
-    """A key whose value is one of ``choices``."""
-
-    def choose(value: object) -> str:
-        if not isinstance(value, str):
-            raise WrongType
-        if value not in choices:
-            raise InvalidSpec(f"there is no {value!r}", hint=did_you_mean(value, choices))
-        return value
-
-    return Key("one of " + ", ".join(choices), choose)
 
 
 def _load(content: bytes, path: Path) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import BinaryIO
 
 from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.exchange.frames import Sink
+from lab.locks import flock
 
 STANDARD = "-"
 """What stands for our stdin or stdout."""
@@ -162,9 +162,5 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _lock(path: Path, handle: int) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Conflict(
-            f"another process is writing {path}", hint="try again when it is done"
-        ) from None
+    if not flock.try_take(handle):
+        raise Conflict(f"another process is writing {path}", hint="try again when it is done")

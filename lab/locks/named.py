@@ -7,7 +7,6 @@ shared (using). Locks are not re-entrant: taking one twice in a row waits for on
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from lab.errors import Busy
+from lab.locks import flock
 from lab.paths import Home, is_full, unwritable
 from lab.wait import Deadline, attempts
 
@@ -56,17 +56,18 @@ def lock(
     path = home.lock(kind, name)
     if not home.locks.is_dir():
         home.create()
-    how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     needless = False
-    fd = _acquire(path, how, Deadline.after(PROBE_GRACE))
+    fd = _acquire(path, shared, Deadline.after(PROBE_GRACE))
     patience = Deadline.after(PROBE_PATIENCE)
     while fd is None and not patience.passed and _asked_for(path):
-        fd = _acquire(path, how, Deadline.after(PROBE_GRACE))
+        fd = _acquire(path, shared, Deadline.after(PROBE_GRACE))
     if fd is None and wait:
         if on_wait is not None:
             on_wait(_holder(path))
         try:
-            fd = _acquire(path, how, deadline, unless) if deadline else _acquire_waiting(path, how)
+            fd = (
+                _acquire(path, shared, deadline, unless) if deadline else _take(path, shared=shared)
+            )
         except _Needless:
             needless = True
     if needless:
@@ -92,9 +93,9 @@ def held(home: Home, kind: LockKind, name: str) -> bool:
         except OSError as error:
             raise unwritable(path, error) from error
         try:
-            if not _try(fd, fcntl.LOCK_EX):
+            if not flock.try_take(fd):
                 return True
-            if _is_at(fd, path):
+            if flock.is_at(fd, path):
                 return False
         finally:
             os.close(fd)
@@ -115,7 +116,7 @@ def until_free(
         raise unwritable(home.lock(kind, name), error) from error
     try:
         for _ in attempts(Deadline(math.inf), first=0.005, most=0.05):
-            if _try(fd, fcntl.LOCK_SH):
+            if flock.try_take(fd, shared=True):
                 return
             halt()
     finally:
@@ -131,77 +132,41 @@ def sweep(home: Home) -> None:
         with contextlib.suppress(OSError):
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                if _try(fd, fcntl.LOCK_EX) and _is_at(fd, path):
+                if flock.try_take(fd) and flock.is_at(fd, path):
                     path.unlink()
             finally:
                 os.close(fd)
 
 
 def _acquire(
-    path: Path, how: int, deadline: Deadline, unless: Callable[[], bool] | None = None
+    path: Path, shared: bool, deadline: Deadline, unless: Callable[[], bool] | None = None
 ) -> int | None:
     for _ in attempts(deadline, first=0.005):
         if unless is not None and unless():
             raise _Needless
-        while True:
-            fd = _open(path)
-            if not _try(fd, how):
-                os.close(fd)
-                break
-            if _is_at(fd, path):
-                return fd
-            os.close(fd)
+        with contextlib.suppress(BlockingIOError):
+            return _take(path, shared=shared, wait=False)
     return None
 
 
-def _acquire_waiting(path: Path, how: int) -> int:
-    while True:
-        fd = _open(path)
-        try:
-            fcntl.flock(fd, how)
-        except BaseException:
-            os.close(fd)
-            raise
-        if _is_at(fd, path):
-            return fd
-        os.close(fd)
-
-
-def _release(path: Path, fd: int, *, shared: bool) -> None:
+def _take(path: Path, *, shared: bool, wait: bool = True) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     try:
-        if not shared and _is_at(fd, path):
-            # Nobody else holds it, and who waits for it looks whether it is still there.
-            with contextlib.suppress(OSError):
-                path.unlink()
-    finally:
-        # Unlocked by hand as a forked child may still have the descriptor.
-        fcntl.flock(fd, fcntl.LOCK_UN)
-        os.close(fd)
-
-
-def _open(path: Path) -> int:
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return flock.open_locked(path, flags, shared=shared, wait=wait)
+    except BlockingIOError:
+        raise
     except OSError as error:
         raise unwritable(path, error) from error
 
 
-def _try(fd: int, how: int) -> bool:
+def _release(path: Path, fd: int, *, shared: bool) -> None:
     try:
-        fcntl.flock(fd, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_at(fd: int, path: Path) -> bool:
-    """True if the file we locked is still the one that others will find."""
-    ours = os.fstat(fd)
-    try:
-        there = path.stat()
-    except OSError:
-        return False
-    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+        if not shared and flock.is_at(fd, path):
+            # Nobody else holds it, and who waits for it looks whether it is still there.
+            with contextlib.suppress(OSError):
+                path.unlink()
+    finally:
+        flock.release(fd)
 
 
 def _note_holder(fd: int, *, shared: bool) -> None:
@@ -227,11 +192,11 @@ def _asked_for(path: Path) -> bool:
     """True if ``held`` has the lock: exclusively, but without a note of who that is."""
     if _holder(path) is not None:
         return False
-    fd = _open(path)
     try:
-        return not _try(fd, fcntl.LOCK_SH)
-    finally:
-        os.close(fd)
+        flock.release(_take(path, shared=True, wait=False))
+    except BlockingIOError:
+        return True
+    return False
 
 
 def _busy(kind: LockKind, name: str, pid: int | None) -> Busy:

@@ -7,12 +7,13 @@ crash, and it excludes threads as well as processes.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+
+from lab.locks import flock
 
 
 @contextlib.contextmanager
@@ -26,7 +27,7 @@ def hold(directory: Path, *, shared: bool = False, wait: bool = True) -> Iterato
     try:
         yield
     finally:
-        _unlock(handle)
+        flock.release(handle)
 
 
 @contextlib.contextmanager
@@ -40,7 +41,7 @@ def scratch(parent: Path) -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
-        _unlock(handle)
+        flock.release(handle)
 
 
 def abandoned(parent: Path) -> Iterator[Path]:
@@ -71,20 +72,4 @@ def _new_held(parent: Path) -> tuple[Path, int]:
 
 
 def _lock(directory: Path, *, shared: bool, wait: bool) -> int:
-    mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
-    while True:
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(handle, mode)
-            if os.path.samestat(os.fstat(handle), directory.stat()):
-                return handle
-        except BaseException:
-            os.close(handle)
-            raise
-        _unlock(handle)
-
-
-def _unlock(handle: int) -> None:
-    # a child forked at this moment shares the handle: closing alone would not unlock
-    fcntl.flock(handle, fcntl.LOCK_UN)
-    os.close(handle)
+    return flock.open_locked(directory, os.O_RDONLY | os.O_DIRECTORY, shared=shared, wait=wait)

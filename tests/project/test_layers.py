@@ -22,7 +22,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     ),
     frozenset(
         {
-            "config", "locks", "remembered", "paths", "spec", "names", "schedule",
+            "config", "keys", "locks", "remembered", "paths", "spec", "names", "schedule",
             "errors", "run", "wait", "undo", "progress", "suggest",
         }
     ),

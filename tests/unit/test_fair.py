@@ -19,7 +19,7 @@ from lab.wait import Deadline, until
 DRAW = """
 import sys
 from pathlib import Path
-from lab.fair import ticket
+from lab.locks.queue import ticket
 from lab.paths import Home
 with ticket(Home(Path(sys.argv[1])), "boot") as place:
     print(place, flush=True)

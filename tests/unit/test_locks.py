@@ -15,14 +15,16 @@ from pathlib import Path
 import pytest
 
 from lab.errors import Busy, Conflict
+from lab.locks import flock
 from lab.locks.named import held, lock, sweep
 from lab.paths import Home
 from lab.wait import Deadline, until
+from tests import ROOT
 
 HOLD = """
 import sys
 from pathlib import Path
-from lab.locks import lock
+from lab.locks.named import lock
 from lab.paths import Home
 with lock(Home(Path(sys.argv[1])), "lab", "pxc", shared=sys.argv[2] == "shared"):
     print("held", flush=True)
@@ -252,3 +254,27 @@ def test_what_is_needed_no_more_is_not_waited_for(home: Home) -> None:
             assert held(home, "lab", "pxc")
     with lock(home, "lab", "pxc", deadline=Deadline.after(30), unless=lambda: False) as got:
         assert got
+
+
+def test_one_module_calls_the_kernel() -> None:
+    """Protects locks from being written again with other rules."""
+    sources = [path for top in ("lab", "api", "testvm") for path in (ROOT / top).rglob("*.py")]
+    callers = [path.name for path in sources if "fcntl.flock(" in path.read_text()]
+    assert callers == ["flock.py"]
+
+
+def test_a_file_that_was_replaced_is_locked_at_its_place(tmp_path: Path) -> None:
+    """Protects who waited for a file that its holder removed: the lock of a lost file is none."""
+    path = tmp_path / "one"
+    first = flock.open_locked(path, os.O_RDWR | os.O_CREAT)
+    with pytest.raises(BlockingIOError):
+        flock.open_locked(path, os.O_RDWR, wait=False)
+    path.unlink()
+    assert not flock.is_at(first, path)
+    second = flock.open_locked(path, os.O_RDWR | os.O_CREAT, wait=False)
+    assert flock.is_at(second, path)
+    assert flock.take_until(first, Deadline.after(0))
+    flock.release(second)
+    flock.release(first)
+    with pytest.raises(FileNotFoundError):
+        flock.open_locked(tmp_path / "none", os.O_RDONLY)

@@ -7,7 +7,6 @@ lost without an error. So requests wait their turn, and begin with a sign that c
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -21,6 +20,7 @@ from lab.errors import NotReady
 from lab.hypervisor.agent import GUEST_AGENT, PERSONALISE
 from lab.hypervisor.bhyve.place import Place
 from lab.hypervisor.lines import next_line
+from lab.locks import flock
 from lab.names import GuestName
 from lab.progress import go_on
 from lab.wait import Deadline, attempts
@@ -107,13 +107,7 @@ class SocketPorts:
         except OSError as error:
             raise NotReady(f"{self._guest} does not run", details=[str(error)]) from None
         try:
-            for _ in attempts(deadline, first=0.005, most=0.05):
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    continue
-            else:
+            if not flock.take_until(handle, deadline):
                 raise NotReady(f"{self._guest} is busy with another request")
             yield
         finally:

@@ -64,7 +64,7 @@ def of_view(view: LabView) -> Configuration:
 
 
 def differs(there: Configuration, wanted: Configuration, *, exact: bool = False) -> list[str]:
-    """The fields in which ``there`` does not match ``wanted``, as ``nodes: 3, asked 5``.
+    """The fields in which ``there`` does not match ``wanted``, as ``nodes 3, requested 5``.
 
     A field that is empty in ``wanted`` matches anything; with ``exact`` only an empty one.
     """
@@ -74,7 +74,7 @@ def differs(there: Configuration, wanted: Configuration, *, exact: bool = False)
         is_open = not want and field.name != "pool" and not exact
         if have != want and not is_open:
             found.append(
-                f"{field.name}: {_shown(field.name, have)}, asked {_shown(field.name, want)}"
+                f"{field.name} {_shown(field.name, have)}, requested {_shown(field.name, want)}"
             )
     return found
 
@@ -83,7 +83,7 @@ def check(name: str, there: Configuration, wanted: Configuration) -> None:
     """Raise Conflict, with the fields that differ, unless the lab ``name`` matches ``wanted``."""
     if found := differs(there, wanted):
         raise Conflict(
-            f"lab {name} exists with a different configuration ({'; '.join(found)})",
+            f"lab {name} exists with a different configuration: {'; '.join(found)}",
             hint=f"`lab status {name}` shows it; `lab down {name}` removes it",
         )
 

@@ -11,7 +11,6 @@ The directory's name is a token: datasets below ``.work`` that start with it bel
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import zlib
 from collections.abc import Iterator
@@ -19,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.errors import HostUnfit
+from lab.locks import flock
 from lab.names import VolumeName
 from lab.paths import PRIVATE, make_directory
 from lab.storage import clone_lock
-from lab.wait import Deadline, attempts
+from lab.wait import Deadline
 
 _NOTE = "call"
 _SETTLE = 60.0
@@ -51,7 +51,7 @@ class Works:
         with clone_lock.scratch(self._works) as path:
             handle = os.open(path / _NOTE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                flock.take(handle)
                 os.write(handle, what.encode())
                 yield Work(path.name, handle)
             finally:
@@ -111,10 +111,8 @@ def _wait_for_commands(path: Path) -> None:
     except FileNotFoundError:
         return
     try:
-        for _ in attempts(Deadline.after(_SETTLE), first=0.002):
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return
+        if flock.take_until(handle, Deadline.after(_SETTLE), shared=True, first=0.002):
+            return
     finally:
         os.close(handle)
     raise HostUnfit(

@@ -115,7 +115,11 @@ def test_the_environment_says_the_same_in_text(tmp_path: Path) -> None:
         ('port_range = "9-8"', "port_range: 9-8 is no range", "23306"),
         ('publish = "::1"', "publish: '::1' is no IPv4 address", "publish_name"),
         ('publish = "labs.example"', "'labs.example' is no IPv4 address", "publish_name"),
-        ('publish = "0.0.0.0"', "what others are to be told is not set", "LAB_PUBLISH_NAME"),
+        (
+            'publish = "0.0.0.0"',
+            "publish is 0.0.0.0, but publish_name is not set",
+            "LAB_PUBLISH_NAME",
+        ),
         ('publish_name = "10.0.0.300"', "'10.0.0.300' is no IPv4 address", "10.0.0.5"),
         ('publish_name = "a b"', "publish_name: 'a b' is no name of a host", "labs.example"),
         ('default_ttl = "soon"', "default_ttl: 'soon' is not a duration", "2h"),

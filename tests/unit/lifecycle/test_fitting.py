@@ -29,12 +29,12 @@ SPEC = LabSpec("pxc")
     [
         (SPEC, []),
         (replace(SPEC, engine="percona", image=IMAGE, profile="balanced"), []),
-        (replace(SPEC, nodes=5), ["nodes: 3, asked 5"]),
-        (replace(SPEC, engine="mariadb"), ["recipe: percona-xtradb-cluster, asked mariadb"]),
-        (replace(SPEC, profile="durable"), ["profile: balanced, asked durable"]),
+        (replace(SPEC, nodes=5), ["nodes 3, requested 5"]),
+        (replace(SPEC, engine="mariadb"), ["recipe percona-xtradb-cluster, requested mariadb"]),
+        (replace(SPEC, profile="durable"), ["profile balanced, requested durable"]),
         (
             replace(SPEC, size=NodeSize(1 << 30, 2, 8 << 30)),
-            ["memory: 768M, asked 1G", "cpus: 1, asked 2", "disk: the image's, asked 8G"],
+            ["memory 768M, requested 1G", "cpus 1, requested 2", "disk the image's, requested 8G"],
         ),
     ],
 )
@@ -46,19 +46,20 @@ def test_here_and_remotely_alike(spec: LabSpec, found: list[str]) -> None:
 
 def test_a_member_of_a_pool_is_not_taken() -> None:
     wanted = asked(SPEC, profile="balanced")
-    assert differs(of_record(replace(RECORD, pool="small")), wanted) == ["pool: small, asked none"]
+    member = of_record(replace(RECORD, pool="small"))
+    assert differs(member, wanted) == ["pool small, requested none"]
 
 
 def test_exact_leaves_nothing_open() -> None:
     """Pools: a lab of any engine is not one whose engine may be any."""
     some, any_ = (asked(SPEC, profile="balanced", recipe=recipe) for recipe in ("mariadb", ""))
     assert differs(some, any_) == []
-    assert differs(some, any_, exact=True) == ["recipe: mariadb, asked any"]
+    assert differs(some, any_, exact=True) == ["recipe mariadb, requested any"]
 
 
 def test_the_message_names_what_differs() -> None:
     with pytest.raises(Conflict) as refused:
         check("shop", of_record(RECORD), asked(replace(SPEC, nodes=5), profile="balanced"))
     assert refused.value.what == (
-        "lab shop exists with a different configuration (nodes: 3, asked 5)"
+        "lab shop exists with a different configuration: nodes 3, requested 5"
     )

@@ -1,0 +1,121 @@
+"""What users write down is declared once: the documents, flags and the API agree with it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+import pytest
+
+from lab.api.http.catalog import TemplateRequest
+from lab.api.http.models import LabRequest
+from lab.cli.commands import root_command
+from lab.config import labfile, poolfile
+from lab.config.labfile import LabValues
+from lab.config.poolfile import WarmPool
+from lab.config.profile import EngineProfile, Profile, VolumeProfile
+from lab.config.servefile import Serve
+from lab.config.settings import Settings
+from lab.imagebuild.recipe import Guest, Recipe, Repository
+from lab.keys import keys
+from lab.spec import LabSpec, NodeSize
+from tests import ROOT
+
+DECLARED = [
+    Settings, Serve, WarmPool, Profile, VolumeProfile, EngineProfile, LabSpec, NodeSize,
+    Recipe, Repository, Guest,
+]  # fmt: skip
+
+OF_LABS = [*(field.name for field in fields(LabSpec) if field.name != "size"),
+           *(field.name for field in fields(NodeSize))]  # fmt: skip
+"""Everything that can be said about a lab."""
+
+
+def texts(kind: type) -> dict[str, str]:
+    """The texts below the fields of a class."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for one, below in zip(body.body, body.body[1:], strict=False):
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+            is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+            found[one.target.id] = str(below.value.value) if is_text else ""  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.mark.parametrize("kind", DECLARED, ids=lambda kind: kind.__name__)
+def test_every_field_is_described(kind: type) -> None:
+    """Protects the declarations from fields that only their author understands."""
+    described = texts(kind)
+    assert [f.name for f in fields(kind) if not described.get(f.name)] == []
+
+
+@pytest.mark.parametrize(("kind", "page"), [(Settings, "config.md"), (Serve, "api.md")])
+def test_the_documents_say_what_the_declaration_says(kind: type, page: str) -> None:
+    """Protects the tables of settings from falling behind; links are theirs."""
+    table = (ROOT / "docs" / page).read_text().split("\n## Settings\n", 1)[1].split("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*?\| (.*) \|$", table, re.M))
+    shown = {key: re.sub(r"\[(.*?)\]\(.*?\)", r"\1", text) for key, text in rows.items()}
+    said = {key: " ".join(text.replace("``", "`").split()) for key, text in texts(kind).items()}
+    assert {key: text.casefold() for key, text in shown.items()} == {
+        key: said[key].rstrip(".").casefold() for key in keys(kind)
+    }
+
+
+# What cannot be said about a lab in each place, and why.
+NOT_IN: dict[str, dict[str, str]] = {
+    "lab.toml": {"any_name": "a program's way to accept a lab of a pool"},
+    "lab up": {"any_name": "the same"},
+    "[[serve.pool]]": {
+        "name": "its lab.toml's meaning is the pool's name there",
+        "any_name": "members are named by the pool",
+        "ttl": "the claim brings it",
+        "snapshots": "the claim brings it",
+        "image": "a pool has the current image",
+    },
+    "POST /v1/labs": {},
+    "POST /v1/templates": {
+        "name": "a template has its key", "any_name": "the same", "ttl": "templates have none",
+        "snapshots": "of labs",
+    },
+}  # fmt: skip
+
+
+def flags_of(verb: str) -> set[str]:
+    command: Any = root_command().get_command(None, verb)
+    return {parameter.name for parameter in command.params}
+
+
+@pytest.mark.parametrize(
+    ("place", "known"),
+    [
+        ("lab.toml", set(labfile.KEYS)),
+        ("lab up", flags_of("up")),
+        ("[[serve.pool]]", set(poolfile.all_keys()) - {"name"}),
+        ("POST /v1/labs", set(LabRequest.model_fields)),
+        ("POST /v1/templates", set(TemplateRequest.model_fields)),
+    ],
+)
+def test_every_field_of_a_lab_can_be_set(place: str, known: set[str]) -> None:
+    """Protects new fields of ``LabSpec`` from being forgotten in one of the places."""
+    assert set(OF_LABS) - known == set(NOT_IN[place])
+
+
+def test_values_of_a_lab_have_one_type() -> None:
+    """Protects callers of the client: what the type checker sees is what is parsed."""
+    declared = {**get_type_hints(LabSpec), **get_type_hints(NodeSize)}
+    assert get_type_hints(LabValues) == {key: declared[key] for key in labfile.KEYS}
+
+
+def test_the_api_has_the_defaults_of_a_lab() -> None:
+    """Protects who leaves a field out: the same lab, by a flag or by a request."""
+    spec = LabSpec("pxc")
+    declared = {**vars(spec), **vars(spec.size), "snapshots": str(spec.snapshots)}
+    defaults = {name: LabRequest.model_fields[name].default for name in OF_LABS[1:]}
+    assert {name: value or None for name, value in defaults.items()} == {
+        name: declared[name] or None for name in defaults
+    }
