@@ -46,7 +46,7 @@ def snapshots_of(service: Service, project: str) -> Snapshots:
         return {
             lab.name: sum(
                 one.at is not None and one.name not in PERIODS
-                for one in snapshot.there(ctx, lab.name)
+                for one in snapshot.taken(ctx, lab.name)
             )
             for lab in ctx.store.labs.all()
             if lab.project == project

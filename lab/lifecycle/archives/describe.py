@@ -9,7 +9,7 @@ from lab.errors import Conflict
 from lab.exchange.header import Content, ImageFacts, NodeFacts, TemplateFacts, strings
 from lab.imagebuild.manifest import BuiltImage
 from lab.lifecycle.captures import template as templates
-from lab.lifecycle.captures.manifests import FileFacts, Manifest
+from lab.lifecycle.captures.capture import Capture, FileFacts, disk_snapshots
 from lab.lifecycle.captures.template_record import base
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
@@ -78,7 +78,7 @@ def built_image(facts: ImageFacts, directory: Path) -> BuiltImage:
 
 
 def template_facts(
-    ctx: Context, record: TemplateRecord, manifest: Manifest, image: Image, *, ram: bool
+    ctx: Context, record: TemplateRecord, capture: Capture, image: Image, *, ram: bool
 ) -> TemplateFacts:
     """All that an archive says of a template; ``ram``: with its RAM, if it has some.
 
@@ -92,10 +92,12 @@ def template_facts(
             f" {record.profile} or the rules of {record.blueprint} have changed since",
             hint="`lab up` does not use it either: make a new one with `lab template build`",
         )
-    warm = ram and manifest.warm
+    warm = ram and capture.warm
     nodes = []
-    for node in manifest.nodes:
-        origins = templates.origins(ctx, manifest, node.name, image.volumes)
+    for node in capture.nodes:
+        if node.seed is None:
+            raise Conflict(f"{capture.ref} has no seed of {node.name}: it cannot be exported")
+        origins = disk_snapshots(ctx, capture, node.name, image.volumes)
         nodes.append(
             NodeFacts(
                 name=node.name,

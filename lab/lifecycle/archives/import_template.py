@@ -14,16 +14,15 @@ from lab.exchange.header import Content, Header, NodeFacts, TemplateFacts, strin
 from lab.exchange.stage import Stage
 from lab.lifecycle.archives import describe, import_image
 from lab.lifecycle.captures import template as templates
-from lab.lifecycle.captures.capture import FORMED, captured_node
-from lab.lifecycle.captures.manifests import CapturedNode, FileFacts, Manifest
+from lab.lifecycle.captures.capture import Capture, CapturedNode, FileFacts
+from lab.lifecycle.captures.freeze import captured
 from lab.lifecycle.captures.template_record import finish, making, vacant
 from lab.lifecycle.core.build_lock import hold
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Image
 from lab.lifecycle.nodes.nodes import Node, plan
-from lab.names import Owner
+from lab.names import FORMED, template_ref
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import ResourceKind
 from lab.storage import VolumeSnapshot
@@ -88,7 +87,7 @@ def publish(ctx: Context, header: Header, template: TemplateFacts, stage: Stage,
     """
     with images.using_key(ctx, header.image.key) as image, hold(ctx, "template", fit_.key):
         import_image.here(ctx, header.image)
-        name = templates.there(ctx, fit_.key, image, fit_.spec)
+        name = templates.recorded(ctx, fit_.key, image, fit_.spec)
         if name is not None:
             return name
         name = vacant(ctx, fit_.key)
@@ -97,29 +96,30 @@ def publish(ctx: Context, header: Header, template: TemplateFacts, stage: Stage,
             ctx.progress.step("template", told),
             making(ctx, name, image, fit_.spec, warm=fit_.warm),
         ):
-            manifest = _assemble(ctx, name, image, template, stage, fit_)
-            finish(ctx, manifest, template.form_seconds)
+            capture = _assemble(ctx, name, image, template, stage, fit_)
+            finish(ctx, capture, template.form_seconds)
         return name
 
 
 def _assemble(
     ctx: Context, name: str, image: Image, template: TemplateFacts, stage: Stage, fit_: Fit
-) -> Manifest:
-    nodes = plan(Owner("template", name), fit_.plan.roles(len(template.nodes)))
+) -> Capture:
+    ref = template_ref(name)
+    nodes = plan(ref.owner, fit_.plan.roles(len(template.nodes)))
     snapshots = _disks(ctx, nodes, image, template, stage, fit_.spec)
     for node in nodes:
-        files = {"seed": ctx.home.seed(node.owner, node.name)}
+        files = {"seed": ctx.home.seed(ref, node.name)}
         if fit_.warm:
-            files["state"] = ctx.home.device_state(name, node.name)
-            files["ram"] = ctx.home.ram(name, node.name)
+            files["state"] = ctx.home.device_state(ref, node.name)
+            files["ram"] = ctx.home.ram(ref, node.name)
         for what, path in files.items():
             source = stage.path(f"{node.name}/{what}")
             source.chmod(0o644 if what == "seed" else 0o600)
             shutil.move(source, path)
-    found = each(lambda node: captured_node(ctx, node, snapshots, warm=fit_.warm), nodes)
-    for facts, made in zip(template.nodes, found, strict=True):
+    capture = captured(ctx, ref, nodes, snapshots, warm=fit_.warm, why_cold=fit_.why_cold)
+    for facts, made in zip(template.nodes, capture.nodes, strict=True):
         _check(facts, made)
-    return Manifest(name, FORMED, tuple(found), fit_.why_cold)
+    return capture
 
 
 def _disks(
@@ -155,11 +155,11 @@ def _disks(
 
 
 def _check(facts: NodeFacts, made: CapturedNode) -> None:
-    pairs: list[tuple[str, Content | None, FileFacts]] = [("seed", facts.seed, made.seed)]
+    pairs: list[tuple[str, Content | None, FileFacts | None]] = [("seed", facts.seed, made.seed)]
     if made.ram and made.state:
         pairs += [("RAM", facts.ram, made.ram), ("device state", facts.state, made.state)]
     for what, wanted, found in pairs:
-        if wanted is None or (wanted.size, wanted.digest) != (found.size, found.digest):
+        if not wanted or not found or (wanted.size, wanted.digest) != (found.size, found.digest):
             raise InvalidSpec(
                 f"the {what} of {facts.name} in the archive is not what its header says:"
                 " another digest",
