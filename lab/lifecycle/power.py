@@ -26,7 +26,7 @@ from lab.lifecycle.nodes.ports import TRIES, move_taken
 from lab.lifecycle.nodes.quiesce import write_out
 from lab.lifecycle.nodes.readiness import through_port, until_ready
 from lab.lifecycle.nodes.recovery import USUAL, Pace, until_back
-from lab.lifecycle.nodes.start_slots import turn
+from lab.lifecycle.nodes.start_slots import start_slot
 from lab.locks.named import lock
 from lab.spec import NodeSize
 from lab.state.records import LabRecord
@@ -93,7 +93,7 @@ def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float, pace
         record = record_of(ctx, name)
         _check_made(record)
         interrupted.check(ctx, name)
-        with turn(ctx) as give_back:
+        with start_slot(ctx) as give_back:
             began, whole = time.time(), len(wanted) == record.node_count
             boots = whole and not running(ctx, name)
             bring_back(ctx, record, wanted, timeout, pace, booted=give_back)

@@ -114,11 +114,11 @@ def _requested(ctx: Context, spec: LabSpec) -> configuration.Configuration:
 def _until_free(ctx: Context, name: str, deadline: Deadline) -> None:
     """Wait until nobody works on the lab; raises NotReady."""
 
-    def tell(pid: int | None) -> None:
+    def note(pid: int | None) -> None:
         ctx.progress.note("wait", f"waiting for process {pid or '?'}, which works on {name}")
 
     try:
-        with lock(ctx.home, "lab", name, deadline=deadline, on_wait=tell):
+        with lock(ctx.home, "lab", name, deadline=deadline, on_wait=note):
             pass
     except Busy as error:
         raise NotReady(
@@ -129,7 +129,7 @@ def _until_free(ctx: Context, name: str, deadline: Deadline) -> None:
 
 
 def _traces(ctx: Context) -> set[str]:
-    """The labs that guests or files tell of, recorded or not, those of other homes too."""
+    """The names of labs that guests or files have, recorded or not, those of other homes too."""
     names = {lab_of(guest) for guest in ctx.hypervisor.names()}
     names |= {path.name for path in ctx.home.labs.iterdir()}
     return {name for name in names if name}
@@ -139,7 +139,7 @@ def _taken(ctx: Context, name: str) -> Conflict:
     ours = any(lab_of(guest) == name for guest in ctx.hypervisor.guests())
     if ours or ctx.home.lab(name).exists():
         return Conflict(
-            f"a lab {name} exists that is not recorded",
+            f"lab {name} is missing from the state database; only its guests or files exist",
             hint=f"`lab down {name}` removes it",
         )
     return Conflict(

@@ -24,7 +24,7 @@ from lab.lifecycle.nodes.inspect import lab, node_of, nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.personalise import Prepared, prepare
 from lab.lifecycle.nodes.ports import move_taken
-from lab.lifecycle.nodes.start_slots import turn
+from lab.lifecycle.nodes.start_slots import start_slot
 from lab.lifecycle.snapshot import find, volumes_of
 from lab.locks.named import lock
 from lab.names import Owner
@@ -70,7 +70,7 @@ def rollback(
         # Lock order: a command that makes the template again holds it while it waits for a slot.
         with (
             memory_kept(ctx, capture, image) as source,
-            turn(ctx, warm=whole and source.warm) as give_back,
+            start_slot(ctx, warm=whole and source.warm) as give_back,
         ):
             began, prepared, why_cold = time.time(), None, source.why_cold
             if whole and source.warm:

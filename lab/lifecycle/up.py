@@ -23,7 +23,7 @@ from lab.lifecycle.nodes.form import Formation, form, until_formed
 from lab.lifecycle.nodes.hand_over import Started, personalise, wait_ready
 from lab.lifecycle.nodes.personalise import USER, make_password, prepare
 from lab.lifecycle.nodes.preflight import preflight
-from lab.lifecycle.nodes.start_slots import turn
+from lab.lifecycle.nodes.start_slots import start_slot
 from lab.lifecycle.reserve import existing, reserved_name, with_existing_name
 from lab.names import Owner
 from lab.spec import LabSpec, NodeSize
@@ -73,7 +73,7 @@ def up(
             for refuse in _REFUSALS:
                 with (
                     image_and_capture(ctx, plan, spec, timeout, cold=cold) as (image, capture),
-                    turn(ctx, warm=capture is not None and capture.warm, longest=None),
+                    start_slot(ctx, warm=capture is not None and capture.warm, longest=None),
                 ):
                     try:
                         nodes = start_nodes(ctx, lab, image, capture, timeout)

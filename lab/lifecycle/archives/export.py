@@ -25,7 +25,7 @@ from lab.spec import MIB
 from lab.storage import VolumeSnapshot, sparse
 
 NATIVE = ("zfs",)
-"""Storages whose own streams are better than plain ones: compressed, and in whole blocks."""
+"""Storages with streams of their own that are better than plain ones: compressed, whole blocks."""
 
 
 @dataclass(frozen=True)
@@ -167,13 +167,14 @@ def _image_parts(ctx: Context, image: Image, native: bool) -> list[Outgoing]:
         name, data = f"image/{disk}", _used(ctx, snapshot)
         if native:
             part = Part(name, "stream", 0, data)
-            send_ = partial(ctx.storage.send, snapshot)
-            found.append(Outgoing(part, partial(content.of_stream, send_)))
+            stream = partial(content.of_stream, partial(ctx.storage.send, snapshot))
+            found.append(Outgoing(part, stream))
         else:
             part = Part(name, "sparse", snapshot.size, data)
             found.append(Outgoing(part, partial(content.of_volume, _plain(ctx, snapshot))))
-    files_ = (("image/kernel", built.kernel), ("image/initrd", built.initrd))
-    return [*found, *(_file(name, path) for name, path in files_)]
+    found.append(_file("image/kernel", built.kernel))
+    found.append(_file("image/initrd", built.initrd))
+    return found
 
 
 def _node_parts(ctx: Context, capture: Capture, image: Image, *, ram: bool) -> list[Outgoing]:

@@ -39,7 +39,7 @@ def clone(ctx: Context, capture: Capture, lab: Formation) -> Prepared:
         ctx.home.create_directory(lab.owner)
         made = []
         for node in lab.nodes:
-            tags = {"owner": str(lab.owner), "node": node.name}
+            tags = {"owner": str(lab.owner), "node": node.name, "parent": str(capture.ref)}
             for origin in disk_snapshots(ctx, capture, node.name, disks):
                 volume = node.volume(origin.volume.volume)
                 profile = lab.profile.volume(volume.volume)

@@ -29,7 +29,7 @@ from lab.lifecycle.captures.template_record import (
     size_of,
     vacant,
 )
-from lab.lifecycle.core.build_lock import hold
+from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import TemplateView
 from lab.lifecycle.images import failures
@@ -41,7 +41,7 @@ from lab.lifecycle.nodes.nodes import plan as plan_nodes
 from lab.lifecycle.nodes.personalise import rehearse
 from lab.lifecycle.nodes.ports import reserve_segment
 from lab.lifecycle.nodes.preflight import preflight
-from lab.lifecycle.nodes.start_slots import turn
+from lab.lifecycle.nodes.start_slots import start_slot
 from lab.locks.named import lock
 from lab.names import Owner, template_ref
 from lab.spec import LabSpec
@@ -225,7 +225,7 @@ def give_up_ram(ctx: Context, name: str, why: str) -> None:
 def _ensure(
     ctx: Context, key: str, image: Image, plan: Blueprint, spec: LabSpec, timeout: float
 ) -> None:
-    with hold(ctx, "template", key, unless=lambda: current(ctx, key) is not None) as held:
+    with build_lock(ctx, "template", key, unless=lambda: current(ctx, key) is not None) as held:
         if held and recorded(ctx, key, image, spec) is None:
             former = any(base(record.key) == key for record in ctx.store.templates.all())
             name = vacant(ctx, key)
@@ -285,7 +285,7 @@ def _make(
         )
         # A time that the user chose may be too short for any engine.
         late = (NotReady,) if timeout >= ctx.settings.ready_timeout else ()
-        with turn(ctx, longest=None):  # nobody but us is in its nodes
+        with start_slot(ctx, longest=None):  # nobody but us is in its nodes
             with _engines_failure(ctx, image, spec, *late):
                 form(ctx, formation, timeout)
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):

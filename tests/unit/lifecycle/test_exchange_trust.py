@@ -48,7 +48,7 @@ def test_content_that_is_not_what_the_header_says(
     else:
         facts = getattr(header.template.nodes[1], old)
     lied = rewritten(archive, facts.digest.encode(), new.encode())
-    with pytest.raises(InvalidSpec, match=f"{what} in the archive is not"):
+    with pytest.raises(InvalidSpec, match=f"{what} in the archive does not match its header"):
         there.imported("template", lied)
     with there.open() as ctx:
         assert ctx.store.templates.all() == []
