@@ -10,11 +10,10 @@ from lab.exchange.header import Content, ImageFacts, NodeFacts, TemplateFacts, s
 from lab.imagebuild.manifest import BuiltImage
 from lab.lifecycle.captures import template as templates
 from lab.lifecycle.captures.capture import Capture, FileFacts, disk_snapshots
-from lab.lifecycle.captures.template_record import base
+from lab.lifecycle.captures.template_record import base, spec_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Image
-from lab.spec import LabSpec, NodeSize
 from lab.state.records import TemplateRecord
 
 
@@ -122,12 +121,6 @@ def template_facts(
         host=strings(ctx.hypervisor.capabilities().facts),
         form_seconds=record.form_seconds,
     )
-
-
-def spec_of(record: TemplateRecord) -> LabSpec:
-    """The lab that a template is made for."""
-    size = NodeSize(record.memory, record.cpus, record.disk)
-    return LabSpec(record.blueprint, nodes=record.node_count, size=size, profile=record.profile)
 
 
 def _content(facts: FileFacts) -> Content:

@@ -14,7 +14,7 @@ from lab.lifecycle.core.release import forget_guests, release
 from lab.lifecycle.images.ready import Image
 from lab.locks.named import held, lock
 from lab.names import GuestName, Owner
-from lab.spec import LabSpec
+from lab.spec import LabSpec, NodeSize
 from lab.state.records import TemplateRecord
 from lab.undo import Undo
 
@@ -158,6 +158,12 @@ def record_for(
         used_at=began,
         project=ctx.origin.project,
     )
+
+
+def spec_of(record: TemplateRecord) -> LabSpec:
+    """The lab that a template is for: the reverse of ``record_for``."""
+    size = NodeSize(record.memory, record.cpus, record.disk)
+    return LabSpec(record.blueprint, nodes=record.node_count, size=size, profile=record.profile)
 
 
 def _only_files_are_left(ctx: Context, owner: Owner) -> None:
