@@ -27,9 +27,13 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104  # only its name
 
 OwnerKind = Literal["lab", "template", "image"]
 
+FORMED = "formed"
+"""The label of the one capture that a template is."""
+
 _LAB = re.compile(r"[a-z](?:[a-z0-9-]*[a-z0-9])?")
 _PART = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 _NODE = re.compile(r"n[1-9]")
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _POOL = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _DATASET = re.compile(r"(?!\.\.?(?:/|$))[A-Za-z0-9_.-]+")
 _HOST = re.compile(
@@ -56,6 +60,30 @@ class Owner:
         if not colon or kind not in ("lab", "template", "image") or not _PART.fullmatch(name):
             raise InvalidSpec(f"{text!r} names no owner")
         return Owner(kind, name)  # type: ignore[arg-type]  # narrowed by the test above
+
+
+@dataclass(frozen=True, order=True)
+class CaptureRef:
+    """Names a capture: its owner, and the label of the snapshots of all volumes in it."""
+
+    owner: Owner
+    label: str
+
+    def __str__(self) -> str:
+        return f"{self.owner}@{self.label}"
+
+    @staticmethod
+    def parse(text: str) -> CaptureRef:
+        """The reverse of ``str(capture_ref)``; raises InvalidSpec."""
+        owner, at, label = text.partition("@")
+        if not at or not _LABEL.fullmatch(label):
+            raise InvalidSpec(f"{text!r} names no capture")
+        return CaptureRef(Owner.parse(owner), label)
+
+
+def template_ref(key: str) -> CaptureRef:
+    """The capture that the template of this key is."""
+    return CaptureRef(Owner("template", key), FORMED)
 
 
 @dataclass(frozen=True, order=True)

@@ -9,8 +9,10 @@
       locks/<kind>.<name>.lock   0700
       storage/                   volumes of the file-backed driver
       images/<key>/              kernel, initrd and manifest of an image
-      templates/<key>/           manifest.json, and per node <node>.ram and <node>.state
-      labs/<name>/               <node>.seed, private/ (0700), and rollback while it goes back
+      templates/<key>/           the files of its capture: manifest.json, and per node <node>.seed,
+                                 <node>.ram and <node>.state
+      labs/<name>/               <node>.seed, private/ (0700), and rollback during a rollback
+      labs/<name>/captures/<label>/    the files of its captures, as those of a template's
       builds/<key>/              what is being made; nothing in it is ever used
       imports/<kind>.<key>/      0700, what arrives from elsewhere, until all of it is there
       logs/console/<guest>.log
@@ -31,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.errors import ROOM_RETRY, HostUnfit, InvalidSpec
-from lab.names import Owner
+from lab.names import CaptureRef, Owner
 
 REACHABLE = 0o711
 """Mode of directories below which QEMU's user opens files."""
@@ -132,9 +134,16 @@ class Home:
         """The lock file of a lab, template or image."""
         return self.locks / f"{_part(kind)}.{_part(name)}.lock"
 
-    def directory(self, owner: Owner) -> Path:
-        """The directory of a lab, a template or an image."""
-        return self.root / f"{owner.kind}s" / _part(owner.name)
+    def directory(self, of: Owner | CaptureRef) -> Path:
+        """The directory of a lab, a template, an image or a capture.
+
+        A template is one capture and has its files; a lab may have several captures.
+        """
+        owner = of.owner if isinstance(of, CaptureRef) else of
+        path = self.root / f"{owner.kind}s" / _part(owner.name)
+        if isinstance(of, CaptureRef) and owner.kind != "template":
+            return path / "captures" / _part(of.label)
+        return path
 
     def lab(self, name: str) -> Path:
         """The directory of a lab."""
@@ -148,25 +157,25 @@ class Home:
         """The directory of an image's files (its disk is a volume)."""
         return self.directory(Owner("image", key))
 
-    def seed(self, owner: Owner, node: str) -> Path:
-        """The small disk that tells a node who it is at boot."""
-        return self.directory(owner) / f"{_part(node)}.seed"
+    def seed(self, of: Owner | CaptureRef, node: str) -> Path:
+        """The small disk from which a node reads its configuration at boot."""
+        return self.directory(of) / f"{_part(node)}.seed"
 
     def private(self, owner: Owner) -> Path:
         """The directory of an owner's secrets, such as keys."""
         return self.directory(owner) / "private"
 
-    def ram(self, key: str, node: str) -> Path:
-        """The RAM image of a template's node."""
-        return self.template(key) / f"{_part(node)}.ram"
+    def ram(self, capture: CaptureRef, node: str) -> Path:
+        """The RAM image of a captured node."""
+        return self.directory(capture) / f"{_part(node)}.ram"
 
-    def device_state(self, key: str, node: str) -> Path:
+    def device_state(self, capture: CaptureRef, node: str) -> Path:
         """The device state that goes with ``ram``."""
-        return self.template(key) / f"{_part(node)}.state"
+        return self.directory(capture) / f"{_part(node)}.state"
 
-    def manifest(self, key: str) -> Path:
-        """What a template is made of, enough to use it when the state file is lost."""
-        return self.template(key) / "manifest.json"
+    def manifest(self, capture: CaptureRef) -> Path:
+        """What a capture consists of, enough to use it when the state file is lost."""
+        return self.directory(capture) / "manifest.json"
 
     def build(self, key: str) -> Path:
         """The directory in which the thing with this key is made."""

@@ -45,10 +45,10 @@ def max_templates(service: Service, job: JobRecord) -> int | None:
 def snapshots_of(service: Service, project: str) -> Snapshots:
     """Those of the labs of a project, as the storage has them; it is asked once."""
     with service.contexts.use() as ctx:
-        there = snapshot.everywhere(ctx)
+        taken = snapshot.everywhere(ctx)
         return {
             lab.name: sum(
-                one.at is not None and one.name not in PERIODS for one in there.get(lab.name, ())
+                one.at is not None and one.name not in PERIODS for one in taken.get(lab.name, ())
             )
             for lab in ctx.store.labs.all()
             if lab.project == project

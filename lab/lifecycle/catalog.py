@@ -13,11 +13,11 @@ from lab.blueprints import blueprint
 from lab.errors import HostUnfit, LabError
 from lab.imagebuild.recipe import Recipe, load, recipes
 from lab.lifecycle.captures import template as templates_
+from lab.lifecycle.captures.template_record import spec_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import ImageView, TemplateView, Use
 from lab.lifecycle.images import image as images_
 from lab.names import Owner
-from lab.spec import LabSpec, NodeSize
 from lab.state.records import TemplateRecord
 
 
@@ -98,7 +98,5 @@ def _fits(ctx: Context, key: str, current: set[str]) -> bool:
 
 
 def _key_now(ctx: Context, record: TemplateRecord) -> str:
-    size = NodeSize(record.memory, record.cpus, record.disk)
-    spec = LabSpec(record.blueprint, nodes=record.node_count, size=size, profile=record.profile)
     image = images_.find(ctx, record.image)
-    return templates_.key_of(ctx, image, blueprint(record.blueprint), spec)
+    return templates_.key_of(ctx, image, blueprint(record.blueprint), spec_of(record))

@@ -1,7 +1,7 @@
 """``lab gc``: what expired, and what commands that were killed left behind.
 
-Only what the record says is ours and unfinished is removed, and only while no command holds
-its lock. Tagged things that the record does not know (it may have been lost) are reported and
+Only what the record says is ours and was not completed is removed, and only while no command
+holds its lock. Tagged things that the record does not know (it may have been lost) are reported and
 left alone, unless the user asks for them.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 
@@ -17,20 +18,22 @@ from lab.exchange.stage import remove_abandoned
 from lab.imagebuild import isolate
 from lab.lifecycle import catalog, snapshot
 from lab.lifecycle.captures import template_record
+from lab.lifecycle.captures.capture import parent_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import forget, lost_logs
 from lab.lifecycle.core.views import GcReport
 from lab.lifecycle.images import image
 from lab.locks import named
 from lab.locks.named import lock
-from lab.names import Owner, OwnerKind
+from lab.names import CaptureRef, Owner, OwnerKind
 from lab.storage import clone_lock
 
 _UNRECORDED = "not recorded"
 _UNUSED = "unused, as its recipe, QEMU or a setting has changed"
 
-_ORDER = ("lab", "template", "image")
-"""Clones go before what they were cloned from."""
+_KINDS = ("lab", "template", "image")
+"""The order where it is not known what is a clone of what: the record is lost, and the volumes were
+made before their tags had their parent."""
 
 Task = tuple[Owner, str]
 """Whose things are to be removed, and why."""
@@ -46,8 +49,8 @@ def gc(
 ) -> GcReport:
     """Remove what expired or was left over; ``orphans``: unrecorded things with our tags too.
 
-    ``unused``: images and templates as well of which nothing is made any more, and which were
-    not used for ``age`` seconds; they are only told of otherwise. ``dry_run`` only says what
+    ``unused``: also images and templates that no request would use any more, and that were
+    not used for ``age`` seconds; they are only reported otherwise. ``dry_run`` only reports what
     would be removed. Nothing that a running command works on is touched.
     """
     found = list(tasks(ctx))
@@ -68,7 +71,7 @@ def gc(
     swept, kept = remove_abandoned(ctx.home.imports)
     left += kept
     swept += [*ctx.storage.sweep(), *_scratch(ctx)]
-    ctx.hypervisor.forget([])  # also what leads to guests that others than we ended
+    ctx.hypervisor.forget([])  # also redirected ports of guests that ended by themselves
     named.sweep(ctx.home)
     rotated = _rotate(ctx, left)
     return GcReport((*report.removed, *swept), (*report.left, *left), tuple(rotated))
@@ -87,12 +90,45 @@ def tasks(ctx: Context) -> Iterator[Task]:
 
 
 def perform(ctx: Context, found: Sequence[Task], *, dry_run: bool = False) -> GcReport:
-    """Remove, one by one, what still is to be removed once its lock is held."""
+    """Remove, one by one, what still is to be removed once its lock is held: clones first."""
     removed: list[str] = []
     left: list[str] = []
-    for owner, why in sorted(found, key=lambda task: _ORDER.index(task[0].kind)):
+    for owner, why in _clones_first(ctx, found):
         _do(ctx, owner, why, removed, left, dry_run=dry_run)
     return GcReport(tuple(removed), tuple(left))
+
+
+def _clones_first(ctx: Context, found: Sequence[Task]) -> list[Task]:
+    """``found`` in order of dependence: whatever has clones comes after them."""
+    if len(found) < 2:
+        return list(found)
+    clones, ordered = _clones(ctx), dict[Owner, str]()
+    whys = dict(sorted(found, key=lambda task: _KINDS.index(task[0].kind)))
+
+    def add(owner: Owner) -> None:
+        if owner in whys and owner not in ordered:
+            for clone in sorted(clones[owner]):
+                add(clone)
+            ordered[owner] = whys[owner]
+
+    for owner in whys:
+        add(owner)
+    return list(ordered.items())
+
+
+def _clones(ctx: Context) -> dict[Owner, set[Owner]]:
+    """Whose volumes are clones of an owner's, by the record and by the tags of volumes."""
+    found: dict[Owner, set[Owner]] = defaultdict(set)
+    for lab in ctx.store.labs.all():
+        parent = parent_of(lab)
+        source = parent.owner if parent else Owner("image", lab.image)
+        found[source].add(Owner("lab", lab.name))
+    for record in ctx.store.templates.all():
+        found[Owner("image", record.image)].add(Owner("template", record.key))
+    for volume in ctx.storage.volumes():
+        with suppress(InvalidSpec):  # no tag, or not one of ours
+            found[CaptureRef.parse(volume.tags.get("parent", "")).owner].add(volume.name.owner)
+    return found
 
 
 def _rotate(ctx: Context, left: list[str]) -> list[str]:
@@ -152,7 +188,7 @@ def _do(
     try:
         with _locked(ctx, owner):
             # Since it was listed it may have become ready, or been given a new lease.
-            if not _still(ctx, owner, why):
+            if not _still_to_remove(ctx, owner, why):
                 return
             if not dry_run:
                 _remove(ctx, owner)
@@ -164,9 +200,9 @@ def _do(
         removed.append(f"{owner}: {why}")
 
 
-def _still(ctx: Context, owner: Owner, why: str) -> bool:
+def _still_to_remove(ctx: Context, owner: Owner, why: str) -> bool:
     if why == _UNUSED:
-        return True  # what is used after all has clones, which keep it
+        return True  # what is used again has clones, which keep it
     return owner in _unrecorded(ctx) if why == _UNRECORDED else bool(_why(ctx, owner))
 
 
@@ -192,7 +228,7 @@ def _directories(ctx: Context, kind: OwnerKind) -> list[str]:
 
 
 def _scratch(ctx: Context) -> list[str]:
-    """Remove build directories and sockets nobody works with, and logs of nobody's guests."""
+    """Remove build directories and sockets of ended commands, and logs of removed guests."""
     removed = []
     for directory in sorted(ctx.home.builds.iterdir()):
         try:

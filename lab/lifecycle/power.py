@@ -11,6 +11,7 @@ from lab.blueprints import blueprint
 from lab.errors import Conflict, NotReady, PortTaken
 from lab.hypervisor import GuestSpec
 from lab.lifecycle.captures import interrupted
+from lab.lifecycle.captures.capture import parent_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import LabView
@@ -26,9 +27,8 @@ from lab.lifecycle.nodes.preflight import check_aio
 from lab.lifecycle.nodes.quiesce import write_out
 from lab.lifecycle.nodes.readiness import through_port, until_ready
 from lab.lifecycle.nodes.recovery import USUAL, Pace, until_back
-from lab.lifecycle.nodes.start_slots import turn
+from lab.lifecycle.nodes.start_slots import start_slot
 from lab.locks.named import lock
-from lab.names import Owner
 from lab.spec import NodeSize
 from lab.state.records import LabRecord
 from lab.wait import Deadline
@@ -94,7 +94,7 @@ def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float, pace
         record = record_of(ctx, name)
         _check_made(record)
         interrupted.check(ctx, name)
-        with turn(ctx) as give_back:
+        with start_slot(ctx) as give_back:
             began, whole = time.time(), len(wanted) == record.node_count
             boots = whole and not running(ctx, name)
             bring_back(ctx, record, wanted, timeout, pace, booted=give_back)
@@ -219,8 +219,7 @@ def resume_paused(ctx: Context, nodes: Sequence[Node]) -> None:
 
 
 def _spec(ctx: Context, record: LabRecord, image: Image, node: Node) -> GuestSpec:
-    template = Owner("template", record.template) if record.template else None
-    seed = seed_of(ctx, node, template, record.segment)
+    seed = seed_of(ctx, node, parent_of(record), record.segment)
     if not seed.exists():
         raise NotReady(f"{node.name} has lost its seed {seed}", hint="`lab down` the lab")
     wiring = Wiring(

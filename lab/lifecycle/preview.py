@@ -1,4 +1,4 @@
-"""``lab up --dry-run``: what would be made of what, found out without making anything."""
+"""``lab up --dry-run``: the image and template that a lab would be made of; makes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lab's name: taken once, by who comes first; or the lab that has it already."""
+"""The name of a new lab, reserved for one command; or the lab that has it already."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from lab.blueprints import Blueprint
 from lab.errors import Busy, Conflict, NotFound, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import forget
 from lab.lifecycle.core.views import LabView
 from lab.lifecycle.images.image import named
-from lab.lifecycle.nodes import configuration
-from lab.lifecycle.nodes.inspect import lab as look_at
+from lab.lifecycle.nodes import configuration, inspect
 from lab.lifecycle.power import start
 from lab.locks.named import held, lock
 from lab.names import Owner, lab_of
@@ -28,41 +26,55 @@ _TRIES = 20
 
 
 @contextmanager
-def claimed(ctx: Context, spec: LabSpec, plan: Blueprint) -> Iterator[Owner]:
-    """Take a name, in the record and by its lock, for the block.
+def reserved_name(
+    ctx: Context, spec: LabSpec, *, existing_within: float | None = None
+) -> Iterator[Owner | LabView]:
+    """Reserve a name, in the record and by its lock, for the block.
 
-    Raises Conflict if it is taken: by a lab, by a command that works on it (Busy), or by guests
-    or files that no record of ours tells of.
+    ``existing_within``: if another command takes the name of ``spec`` meanwhile, give its lab,
+    once that is ready, which may take so many seconds. Raises Conflict if the name is taken: by a
+    lab, by a command that works on it (Busy), or by guests or files that are not recorded.
     """
+    reserved: Owner | LabView | None = None
     refused: set[str] = set()  # another may hold a name's lock long before it records it
     with ExitStack() as stack:
         for left in reversed(range(_TRIES)):
             name = spec.name or ctx.store.free_name(spec.blueprint, _traces(ctx) | refused)
-            owner = Owner("lab", name)
             try:
                 stack.enter_context(lock(ctx.home, "lab", name, wait=False))
-                _clear_remains(ctx, owner)
-                if spec.name and not ctx.store.labs.find(name) and name in _traces(ctx):
-                    raise _taken(ctx, name)
-                _record(ctx, name, spec, plan)
-                break
-            except Conflict:
+                reserved = _reserve(ctx, name, spec)
+            except Conflict as error:
                 stack.pop_all().close()
                 refused.add(name)
-                if spec.name or not left:
+                taken = isinstance(error, Busy) or ctx.store.labs.find(name)
+                if existing_within is not None and spec.name and taken and left:
+                    reserved = existing(ctx, spec, existing_within)
+                elif spec.name or not left:
                     raise
-        yield owner
+            if reserved is not None:
+                yield reserved
+                return
 
 
-def pin(ctx: Context, spec: LabSpec) -> LabSpec:
-    """``spec`` with the name that ``exist_ok`` means where it has none.
+def _reserve(ctx: Context, name: str, spec: LabSpec) -> Owner:
+    """Record a lab of that name, whose lock is held; raises Conflict."""
+    owner = Owner("lab", name)
+    _clear_remains(ctx, owner)
+    if spec.name and not ctx.store.labs.find(name) and name in _traces(ctx):
+        raise _taken(ctx, name)
+    _record(ctx, name, spec)
+    return owner
+
+
+def with_existing_name(ctx: Context, spec: LabSpec) -> LabSpec:
+    """``spec`` with the name of the lab that ``exist_ok`` means, where it has none.
 
     That is the blueprint's, or if another home has that, the first of ours that fits.
     """
     plain = spec.blueprint
     if spec.name or ctx.store.labs.find(plain) is not None or plain not in _traces(ctx):
         return replace(spec, name=spec.name or plain)
-    wanted, numbered = _asked(ctx, spec), f"{plain}-"
+    wanted, numbered = _requested(ctx, spec), f"{plain}-"
     labs = (record for record in ctx.store.labs.all() if record.name.startswith(numbered))
     fits = (r.name for r in labs if not configuration.differs(configuration.of_record(r), wanted))
     return replace(spec, name=next(fits, ""))
@@ -81,9 +93,9 @@ def existing(ctx: Context, spec: LabSpec, timeout: float) -> LabView | None:
     while True:
         record = ctx.store.labs.find(name)
         if record is not None and record.state in _MADE:
-            configuration.check(name, configuration.of_record(record), _asked(ctx, spec))
+            configuration.check(name, configuration.of_record(record), _requested(ctx, spec))
             try:
-                found = look_at(ctx, name)
+                found = inspect.lab(ctx, name)
                 return found if found.state == "ready" else start(ctx, name, timeout=timeout)
             except (Busy, NotFound):
                 pass
@@ -92,7 +104,7 @@ def existing(ctx: Context, spec: LabSpec, timeout: float) -> LabView | None:
         _until_free(ctx, name, deadline)
 
 
-def _asked(ctx: Context, spec: LabSpec) -> configuration.Configuration:
+def _requested(ctx: Context, spec: LabSpec) -> configuration.Configuration:
     profile = ctx.settings.profile_of(spec.profile).name
     return configuration.asked(
         spec, profile=profile, image=spec.image and named(ctx, spec.image).key
@@ -102,11 +114,11 @@ def _asked(ctx: Context, spec: LabSpec) -> configuration.Configuration:
 def _until_free(ctx: Context, name: str, deadline: Deadline) -> None:
     """Wait until nobody works on the lab; raises NotReady."""
 
-    def tell(pid: int | None) -> None:
+    def note(pid: int | None) -> None:
         ctx.progress.note("wait", f"waiting for process {pid or '?'}, which works on {name}")
 
     try:
-        with lock(ctx.home, "lab", name, deadline=deadline, on_wait=tell):
+        with lock(ctx.home, "lab", name, deadline=deadline, on_wait=note):
             pass
     except Busy as error:
         raise NotReady(
@@ -117,7 +129,7 @@ def _until_free(ctx: Context, name: str, deadline: Deadline) -> None:
 
 
 def _traces(ctx: Context) -> set[str]:
-    """The labs that guests or files tell of, recorded or not, those of other homes too."""
+    """The names of labs that guests or files have, recorded or not, those of other homes too."""
     names = {lab_of(guest) for guest in ctx.hypervisor.names()}
     names |= {path.name for path in ctx.home.labs.iterdir()}
     return {name for name in names if name}
@@ -127,7 +139,7 @@ def _taken(ctx: Context, name: str) -> Conflict:
     ours = any(lab_of(guest) == name for guest in ctx.hypervisor.guests())
     if ours or ctx.home.lab(name).exists():
         return Conflict(
-            f"a lab {name} exists that is not recorded",
+            f"lab {name} is missing from the state database; only its guests or files exist",
             hint=f"`lab down {name}` removes it",
         )
     return Conflict(
@@ -145,12 +157,12 @@ def _clear_remains(ctx: Context, owner: Owner) -> None:
         forget(ctx, owner)
 
 
-def _record(ctx: Context, name: str, spec: LabSpec, plan: Blueprint) -> None:
+def _record(ctx: Context, name: str, spec: LabSpec) -> None:
     now = time.time()
     ctx.store.labs.add(
         LabRecord(
             name=name,
-            blueprint=plan.name,
+            blueprint=spec.blueprint,
             engine="",
             engine_version="",
             image="",

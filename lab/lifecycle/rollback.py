@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from lab import host
 from lab.blueprints import blueprint
 from lab.errors import Conflict, RestoreFailed
 from lab.lifecycle import power
 from lab.lifecycle.captures import interrupted, template
+from lab.lifecycle.captures.capture import Capture
 from lab.lifecycle.captures.clone import unrestored, wake
-from lab.lifecycle.captures.manifests import Manifest
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import LabView
 from lab.lifecycle.images.ready import Image
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.form import until_formed
-from lab.lifecycle.nodes.hand_over import hand_over
+from lab.lifecycle.nodes.hand_over import Started, personalise, wait_ready
 from lab.lifecycle.nodes.inspect import lab, node_of, nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.personalise import Prepared, prepare
 from lab.lifecycle.nodes.ports import move_taken
-from lab.lifecycle.nodes.start_slots import turn
+from lab.lifecycle.nodes.start_slots import start_slot
 from lab.lifecycle.snapshot import find, volumes_of
 from lab.locks.named import lock
+from lab.names import Owner
 from lab.schedule import ORIGIN
 from lab.spec import NodeSize
 from lab.state.records import LabRecord
@@ -48,10 +49,12 @@ def rollback(
         if record.state not in ("ready", "stopped"):
             raise Conflict(f"the lab {name} is {record.state}")
         nodes = nodes_of(ctx, name) if node is None else (node_of(ctx, name, node),)
-        label = find(ctx, name, to).label
+        whole = len(nodes) == record.node_count
+        capture = find(ctx, name, to)
+        label, never_ran = capture.label, capture.label == ORIGIN
         volumes = volumes_of(ctx, name, node)
-        if not interrupted.exists(ctx, name):  # what was begun must come to its end
-            if label != ORIGIN:  # going back to the origin frees space
+        if not interrupted.exists(ctx, name):  # an interrupted one must be completed
+            if not never_ran:  # a rollback to the origin frees space
                 space, floor = ctx.storage.space(), ctx.settings.space_floor
                 host.check_space(space.free, floor, ctx.home.root, what="a rollback")
             # Of all volumes, before any is changed: they must not end at different points in time.
@@ -63,79 +66,94 @@ def rollback(
             if node is None:
                 ctx.store.labs.update(name, **power.STOPPED)
             each(lambda v: ctx.storage.rollback(v, label), volumes)
-        if label != ORIGIN:
+        if not never_ran:
             interrupted.end(ctx, name)
         nodes = move_taken(ctx, nodes)
         image = power.image_of(ctx, record)
-        origin = _template(ctx, record, image) if label == ORIGIN else nullcontext()
         # Lock order: a command that makes the template again holds it while it waits for a slot.
-        with origin as manifest:
-            if label == ORIGIN:
-                began, why_cold = _from_origin(ctx, record, image, manifest, nodes, timeout)
-            else:
-                with turn(ctx) as give_back:
-                    began, why_cold = time.time(), f"rolled back to {label}: a snapshot has no RAM"
-                    power.bring_back(ctx, record, nodes, timeout, booted=give_back)
+        with memory_kept(ctx, capture, image) as source:
+            prepared, why_cold = None, source.why_cold
+            if whole and source.warm:
+                with start_slot(ctx, warm=True):
+                    began = time.time()
+                    prepared, why_cold = restore(ctx, source, record, image, nodes)
+                    if prepared is not None:
+                        make_usable(ctx, record, image, nodes, prepared, Deadline.after(timeout))
+            if prepared is None:
+                with start_slot(ctx) as give_back:
+                    began = time.time()
+                    if never_ran:
+                        boot_clones(ctx, record, image, nodes, timeout)
+                    else:
+                        power.bring_back(ctx, record, nodes, timeout, booted=give_back)
         interrupted.end(ctx, name)
-        how = power.how_started(began, why_cold) if len(nodes) == record.node_count else {}
+        how = power.how_started(began, why_cold) if whole else {}
         ctx.store.labs.update(name, state="ready", **how)
     return lab(ctx, name, proved=True)
 
 
-def _from_origin(
+def boot_clones(
+    ctx: Context, record: LabRecord, image: Image, nodes: Sequence[Node], timeout: float
+) -> None:
+    """Boot ``nodes``, clones that never ran, and make them usable."""
+    power.boot(ctx, record, nodes)
+    deadline = Deadline.after(timeout)
+    until_formed(ctx, power.running(ctx, record.name), blueprint(record.blueprint), deadline)
+    prepared = prepare(ctx, Owner("lab", record.name), nodes)
+    make_usable(ctx, record, image, nodes, prepared, deadline)
+
+
+def make_usable(
     ctx: Context,
     record: LabRecord,
     image: Image,
-    manifest: Manifest | None,
     nodes: Sequence[Node],
-    timeout: float,
-) -> tuple[float, str]:
-    """Bring up nodes that are clones which never ran, and make them this lab's again.
+    prepared: Prepared,
+    deadline: Deadline,
+) -> None:
+    """Personalise ``nodes`` and wait until all running nodes of the lab are ready."""
+    plan, account = blueprint(record.blueprint), account_of(ctx, record)
+    started = Started(nodes, plan, image.engine, account, prepared, deadline)
+    personalise(ctx, started)
+    wait_ready(ctx, started, power.running(ctx, record.name))
 
-    ``manifest``: of the template that they are clones of, if its RAM can be trusted. Returns when
-    the start that succeeded began, and why they were booted; empty if their RAM was restored.
+
+def restore(
+    ctx: Context, source: Capture, record: LabRecord, image: Image, nodes: Sequence[Node]
+) -> tuple[Prepared | None, str]:
+    """Resume ``nodes``, whose disks are as in ``source``, from its RAM; their new identities.
+
+    None, and why, if the RAM was refused: the template is then marked broken, no node runs.
     """
-    plan = blueprint(record.blueprint)
-    why = (manifest.why_cold if manifest else "") or ctx.hypervisor.capabilities().why_cold
-    why = why or "rolled back to its origin: no template has its RAM"
-
-    def finish(prepared: Prepared, deadline: Deadline) -> None:
-        account = account_of(ctx, record)
-        cluster = power.running(ctx, record.name)
-        hand_over(ctx, nodes, plan, image.engine, account, prepared, deadline, cluster=cluster)
-
-    if manifest and _warm(record, manifest, nodes):
-        with turn(ctx, warm=True):
-            began = time.time()
-            power.check_room(ctx, record, len(nodes))
-            size = NodeSize(record.memory, record.cpus, record.disk)
-            try:
-                prepared = wake(ctx, manifest, image, size, nodes, record.segment)
-            except RestoreFailed as error:
-                why = unrestored(error)
-                template.mark_broken(
-                    ctx, manifest.key, f"{why}; {record.name} boots from its disks"
-                )
-                each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)
-            else:
-                finish(prepared, Deadline.after(timeout))
-                return began, ""
-    with turn(ctx):
-        began = time.time()
-        power.boot(ctx, record, nodes)
-        deadline = Deadline.after(timeout)
-        until_formed(ctx, power.running(ctx, record.name), plan, deadline)
-        finish(prepare(ctx, nodes[0].owner, nodes), deadline)
-    return began, why
+    power.check_room(ctx, record, len(nodes))
+    size = NodeSize(record.memory, record.cpus, record.disk)
+    try:
+        return wake(ctx, source, image, size, nodes, record.segment), ""
+    except RestoreFailed as error:
+        why = unrestored(error)
+        note = f"{why}; {record.name} boots from its disks"
+        template.mark_broken(ctx, source.owner.name, note)
+        each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)
+        return None, why
 
 
-def _warm(record: LabRecord, manifest: Manifest | None, nodes: Sequence[Node]) -> bool:
-    """Whether RAM is restored: of the template that the whole lab is a clone of."""
-    return manifest is not None and manifest.warm and len(nodes) == record.node_count
+@contextmanager
+def memory_kept(ctx: Context, capture: Capture, image: Image) -> Iterator[Capture]:
+    """The capture whose RAM goes with the disks of ``capture``, kept from removal in the block.
 
-
-def _template(
-    ctx: Context, record: LabRecord, image: Image
-) -> AbstractContextManager[Manifest | None]:
-    """What the lab is a clone of, if its RAM can still be trusted."""
-    return template.kept(ctx, record.template, image) if record.template else nullcontext()
+    For a lab's origin, when none of its nodes had run, that is what it is a clone of, if it is
+    still sound; else the capture itself. Without RAM it says why.
+    """
+    if capture.label != ORIGIN:
+        yield capture
+        return
+    why = ctx.hypervisor.capabilities().why_cold or capture.why_cold
+    itself = capture.without_ram(why)
+    if capture.parent is None:
+        yield itself
+        return
+    with template.kept(ctx, capture.parent.owner.name, image) as parent:
+        if parent is None:
+            yield itself
+        else:
+            yield parent if parent.warm else parent.without_ram(parent.why_cold or why)

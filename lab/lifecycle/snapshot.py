@@ -1,6 +1,6 @@
-"""Snapshots of labs: all volumes of all nodes at one moment, to go back to.
+"""Snapshots of labs: captures of all volumes of all nodes, to which a lab can be rolled back.
 
-What there is, storage knows; nothing of it is recorded. A snapshot counts if every node's
+Which there are, the storage knows; none is recorded. A snapshot counts if every node's
 volumes have it: they were taken in one call, which is all or nothing.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from lab import host, schedule
 from lab.errors import Conflict, Interrupted, LabError, NotFound
 from lab.lifecycle.captures import interrupted
+from lab.lifecycle.captures.capture import Capture, of_lab
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import SnapshotView
@@ -45,11 +46,11 @@ def take(ctx: Context, name: str, what: str = "manual") -> SnapshotView:
 def snapshots(ctx: Context, name: str) -> list[SnapshotView]:
     """The snapshots of a lab, oldest first; raises NotFound."""
     record_of(ctx, name)
-    return [_view(found) for found in there(ctx, name)]
+    return [_view(found) for found in taken(ctx, name)]
 
 
 def persist(ctx: Context, name: str, label: str) -> None:
-    """Make a snapshot survive a power loss that was taken by who did not live to see to that."""
+    """Make a snapshot survive a power loss whose taking was cut before that."""
     found = [s for v in volumes_of(ctx, name) for s in ctx.storage.snapshots(v)]
     ctx.storage.persist([one for one in found if one.label == label])
 
@@ -58,7 +59,7 @@ def remove(ctx: Context, name: str, labels: Sequence[str]) -> None:
     """Remove snapshots, by label or name; raises NotFound before anything is removed."""
     with lock(ctx.home, "lab", name, wait=False):
         record_of(ctx, name)
-        for found in [find(ctx, name, each_) for each_ in labels]:
+        for found in [find(ctx, name, wanted) for wanted in labels]:
             _drop(ctx, name, found.label)
 
 
@@ -73,9 +74,9 @@ def rotate(ctx: Context, name: str, *, take_due: bool = True) -> list[str]:
             return []
         due = _due(ctx, record) if take_due else []
         too_many = _drop_excess(ctx, record)  # first: there may be too little space for another
-        taken = [_take(ctx, name, kind).label for kind in due]
+        new = [_take(ctx, name, kind).label for kind in due]
         too_many += _drop_excess(ctx, record)
-        return [f"took {name}@{t}" for t in taken] + [f"removed {name}@{t}" for t in too_many]
+        return [f"took {name}@{t}" for t in new] + [f"removed {name}@{t}" for t in too_many]
 
 
 def is_due(ctx: Context, record: LabRecord) -> bool:
@@ -89,12 +90,12 @@ def _due(ctx: Context, record: LabRecord) -> list[str]:
     """The kinds of which a snapshot is to be taken; a lab that does not run does not change."""
     if record.state != "ready" or interrupted.exists(ctx, record.name):
         return []
-    return schedule.due(schedule.parse(record.snapshots), there(ctx, record.name), time.time())
+    return schedule.due(schedule.parse(record.snapshots), taken(ctx, record.name), time.time())
 
 
 def _too_many(ctx: Context, record: LabRecord) -> list[str]:
     """The labels of those that are not kept."""
-    wanted, found = schedule.parse(record.snapshots), there(ctx, record.name)
+    wanted, found = schedule.parse(record.snapshots), taken(ctx, record.name)
     return [*schedule.excess(wanted, found), *_torn(ctx, record.name)]
 
 
@@ -105,12 +106,12 @@ def _drop_excess(ctx: Context, record: LabRecord) -> list[str]:
     return labels
 
 
-def find(ctx: Context, name: str, wanted: str) -> Taken:
+def find(ctx: Context, name: str, wanted: str) -> Capture:
     """The snapshot of that label, or the newest of that name; raises NotFound."""
-    found = there(ctx, name)
+    found = taken(ctx, name)
     for one in reversed(found):
         if wanted in (one.label, one.name):
-            return one
+            return of_lab(ctx.store.labs.get(name), ctx.store.nodes.of(name), one.label)
     names = [one.label for one in found]
     raise NotFound(
         f"the lab {name} has no snapshot {wanted!r}",
@@ -118,13 +119,13 @@ def find(ctx: Context, name: str, wanted: str) -> Taken:
     )
 
 
-def there(ctx: Context, name: str) -> list[Taken]:
-    """The snapshots that all volumes of a lab have, oldest first."""
+def taken(ctx: Context, name: str) -> list[Taken]:
+    """The labels of the snapshots that all volumes of a lab have, oldest first."""
     return _whole([[s.label for s in ctx.storage.snapshots(v)] for v in volumes_of(ctx, name)])
 
 
 def everywhere(ctx: Context) -> dict[str, list[Taken]]:
-    """``there`` of all labs that have volumes, by name; asks the storage once."""
+    """``taken`` of all labs that have volumes, by name; asks the storage once."""
     labels: dict[str, list[list[str]]] = {}
     for volume, found in ctx.storage.labels().items():
         if volume.owner.kind == "lab":
@@ -143,41 +144,41 @@ def _whole(labels: Sequence[Sequence[str]]) -> list[Taken]:
 def volumes_of(ctx: Context, name: str, node: str | None = None) -> list[VolumeName]:
     """The volumes of a lab, or of one of its nodes."""
     owner = Owner("lab", name)
-    ours = [v.name for v in ctx.storage.volumes() if v.name.owner == owner]
-    return [volume for volume in ours if node in (None, volume.node)]
+    names = [v.name for v in ctx.storage.volumes() if v.name.owner == owner]
+    return [volume for volume in names if node in (None, volume.node)]
 
 
 def _take(ctx: Context, name: str, what: str) -> Taken:
     space, floor = ctx.storage.space(), ctx.settings.space_floor
     host.check_space(space.free, floor, ctx.home.root, what="a snapshot")
     volumes = volumes_of(ctx, name)
-    label = schedule.label(what, time.time(), [one.label for one in there(ctx, name)])
+    label = schedule.label(what, time.time(), [one.label for one in taken(ctx, name)])
     with ctx.progress.step("snapshot", f"taking the snapshot {label}"):
         running = _running(ctx, name)
         write_out(ctx, running)
         if ctx.hypervisor.capabilities().pauses:
-            made = _still(ctx, name, running, volumes, label)
+            made = _paused(ctx, name, running, volumes, label)
         else:
             made = ctx.storage.snapshot(volumes, label)
         ctx.storage.persist(made)
     return schedule.read(label)
 
 
-def _still(
+def _paused(
     ctx: Context,
     name: str,
     running: Sequence[GuestName],
     volumes: Sequence[VolumeName],
     label: str,
 ) -> Sequence[VolumeSnapshot]:
-    """A snapshot while the guests that run stand still."""
+    """Take a snapshot while the guests that run are paused."""
     try:
         ctx.hypervisor.pause(running)
         made = ctx.storage.snapshot(volumes, label)
     finally:
-        there_ = ctx.hypervisor.guests()
-        ctx.hypervisor.resume([guest for guest in running if guest in there_])
-    # Their clocks stood still meanwhile, each time a little.
+        guests = ctx.hypervisor.guests()
+        ctx.hypervisor.resume([guest for guest in running if guest in guests])
+    # Their clocks stood still meanwhile.
     try:
         set_clocks(ctx, [node for node in nodes_of(ctx, name) if node.guest in running])
     except Interrupted:
@@ -198,8 +199,8 @@ def _torn(ctx: Context, name: str) -> list[str]:
 
 def _running(ctx: Context, name: str) -> list[GuestName]:
     guests = ctx.hypervisor.guests()
-    ours = [node.guest for node in nodes_of(ctx, name)]
-    return [g for g in ours if g in guests and guests[g].state == "running"]
+    names = [node.guest for node in nodes_of(ctx, name)]
+    return [g for g in names if g in guests and guests[g].state == "running"]
 
 
 def _drop(ctx: Context, name: str, label: str) -> None:
@@ -217,5 +218,5 @@ def _drop(ctx: Context, name: str, label: str) -> None:
         raise failed[0]
 
 
-def _view(taken: Taken) -> SnapshotView:
-    return SnapshotView(taken.label, taken.name, taken.at)
+def _view(one: Taken) -> SnapshotView:
+    return SnapshotView(one.label, one.name, one.at)

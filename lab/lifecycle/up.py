@@ -1,65 +1,43 @@
-"""``lab up``: the straight line from what was asked for to a lab that can be used."""
+"""``lab up``: from what was requested to a lab that can be used."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
 from lab.blueprints import Blueprint, blueprint
-from lab.errors import (
-    Busy,
-    Conflict,
-    HostUnfit,
-    LabError,
-    NotReady,
-    PortTaken,
-    RestoreFailed,
-)
+from lab.errors import HostUnfit, LabError, NotReady, PortTaken, RestoreFailed
 from lab.lifecycle.captures import template
+from lab.lifecycle.captures.capture import Capture
 from lab.lifecycle.captures.clone import clone, unrestored
-from lab.lifecycle.captures.manifests import Manifest
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import forget, release
 from lab.lifecycle.core.sql import Account
 from lab.lifecycle.core.views import FIRST_USE, LabView
-from lab.lifecycle.images.engine import made_of
 from lab.lifecycle.images.ready import Image
+from lab.lifecycle.nodes import inspect, ports
 from lab.lifecycle.nodes.connection import account_of, warning
 from lab.lifecycle.nodes.form import Formation, form, until_formed
-from lab.lifecycle.nodes.hand_over import hand_over
-from lab.lifecycle.nodes.inspect import lab as look_at
-from lab.lifecycle.nodes.nodes import Node
-from lab.lifecycle.nodes.personalise import USER, Prepared, make_password, prepare
-from lab.lifecycle.nodes.ports import TRIES, allot
+from lab.lifecycle.nodes.hand_over import Started, personalise, wait_ready
+from lab.lifecycle.nodes.personalise import USER, make_password, prepare
 from lab.lifecycle.nodes.preflight import preflight
-from lab.lifecycle.nodes.start_slots import turn
-from lab.lifecycle.reserve import claimed, existing, pin
+from lab.lifecycle.nodes.start_slots import start_slot
+from lab.lifecycle.reserve import existing, reserved_name, with_existing_name
 from lab.names import Owner
-from lab.spec import LabSpec
+from lab.spec import LabSpec, NodeSize
 from lab.state.records import LabRecord, NodeRecord
 from lab.undo import Undo
 from lab.wait import Deadline
 
-T = TypeVar("T")
+Refuse = Callable[[Context, str, str], None]
+"""Records of a template, by its name, why its RAM was not restored."""
+
+_REFUSALS: tuple[Refuse, ...] = (template.mark_broken, template.give_up_ram, template.give_up_ram)
+"""A new template is formed once, then its disks boot: a third would fail like the second."""
 
 _KEEP = "`--keep-failed` keeps the guests for inspection"
-
-
-@dataclass(frozen=True)
-class _Job:
-    """A lab in the making: its lock is held and its name recorded.
-
-    ``timeout``: seconds that its nodes may take to get ready once they were started.
-    """
-
-    spec: LabSpec
-    plan: Blueprint
-    owner: Owner
-    timeout: float
 
 
 def up(
@@ -73,185 +51,116 @@ def up(
 ) -> LabView:
     """Make a lab and return it once every node can be used.
 
-    ``cold`` boots instead of cloning a template; ``exist_ok`` returns the lab if it is there
-    already and as asked for, started if it was stopped, waited for if another command makes it.
-    ``timeout``: seconds that nodes may take to get ready once they were started, those of a
-    template to be made and then the lab's own.
+    ``cold`` boots instead of cloning a template; ``exist_ok`` returns the lab if it exists
+    with the requested configuration, started if it was stopped, waited for if another command is
+    making it. ``timeout``: seconds that nodes may take to get ready once they were started, those
+    of a new template and then the lab's own.
 
     Nothing is left when it fails, unless ``keep_failed``. Raises InvalidSpec, Conflict (name
     taken), HostUnfit, NotReady, CommandFailed.
     """
-    began = time.time()
-    plan_ = blueprint(spec.blueprint)
-    timeout = timeout or ctx.settings.ready_timeout
+    began, timeout = time.time(), timeout or ctx.settings.ready_timeout
+    plan = blueprint(spec.blueprint)
     if exist_ok:
-        spec = pin(ctx, spec)
-    with ExitStack() as held:
-        while True:
-            if exist_ok and (found := existing(ctx, spec, timeout)) is not None:
-                return found
-            with ctx.progress.step("preflight"):
-                preflight(ctx, spec)
-            if told := warning(ctx.settings.publish):
-                ctx.progress.note("publish", told)
-            for caution in ctx.hypervisor.capabilities().cautions:
-                ctx.progress.note(caution.topic, f"{caution.what}; to prevent it: {caution.remedy}")
-            try:
-                job = _Job(spec, plan_, held.enter_context(claimed(ctx, spec, plan_)), timeout)
-                break
-            except Conflict as error:
-                faster = isinstance(error, Busy) or ctx.store.labs.find(spec.name or "")
-                if not exist_ok or not faster:
-                    raise
-        with _all_or_nothing(ctx, job, keep=keep_failed):
-            _make(ctx, job, cold=cold)
-            took = time.time() - began - ctx.progress.spent(*FIRST_USE)
-            with ctx.store.transaction():
-                lease = _lease(job.spec, ctx.store.labs.get(job.owner.name))
-                fields = {"state": "ready", "ready_seconds": took, **lease}
-                ctx.store.labs.update(job.owner.name, **fields)
-            return look_at(ctx, job.owner.name, steps=ctx.progress.steps, proved=True)
+        spec = with_existing_name(ctx, spec)
+        if (found := existing(ctx, spec, timeout)) is not None:
+            return found
+    check_host(ctx, spec)
+    with reserved_name(ctx, spec, existing_within=timeout if exist_ok else None) as lab:
+        if isinstance(lab, LabView):
+            return lab  # another command was faster
+        with all_or_nothing(ctx, lab, spec, keep=keep_failed):
+            for refuse in _REFUSALS:
+                with (
+                    image_and_capture(ctx, plan, spec, timeout, cold=cold) as (image, capture),
+                    start_slot(ctx, warm=capture is not None and capture.warm, longest=None),
+                ):
+                    try:
+                        nodes = start_nodes(ctx, lab, image, capture, timeout)
+                    except RestoreFailed as error:
+                        if capture is None:
+                            raise
+                        remove_nodes(ctx, lab)
+                        refuse(ctx, capture.owner.name, unrestored(error))
+                        continue
+                    personalise(ctx, nodes)
+                    wait_ready(ctx, nodes)
+                return mark_ready(ctx, lab, spec, began)
+            raise HostUnfit(
+                "the RAM of three templates in a row could not be restored",
+                hint="`lab up --cold` boots without a template; `lab template ls` shows why",
+            )
 
 
-@contextmanager
-def _all_or_nothing(ctx: Context, job: _Job, *, keep: bool) -> Iterator[None]:
-    """If the block fails, remove the lab; or with ``keep`` keep its guests for inspection.
-
-    Interrupts do not end the removal: see ``lab.cli.terminal.signals``.
-    """
-    with Undo() as undo:
-        undo.push(f"lab {job.owner.name}", partial(_remove, ctx, job.owner))
-        try:
-            yield
-            undo.keep()
-        except BaseException as error:
-            if keep:
-                undo.keep()
-                _keep(ctx, job, error)
-            elif isinstance(error, NotReady):
-                error.hint = ", ".join(filter(None, (error.hint, _KEEP)))
-            raise
+def check_host(ctx: Context, spec: LabSpec) -> None:
+    """Raise HostUnfit unless this host can take the lab; note the risks that it would have."""
+    with ctx.progress.step("preflight"):
+        preflight(ctx, spec)
+    if text := warning(ctx.settings.publish):
+        ctx.progress.note("publish", text)
+    for caution in ctx.hypervisor.capabilities().cautions:
+        ctx.progress.note(caution.topic, f"{caution.what}; to prevent it: {caution.remedy}")
 
 
-def _lease(spec: LabSpec, record: LabRecord) -> dict[str, float]:
-    """What to record of the lease of a lab that is made, or failed: it counts from now.
-
-    Unless it was given another while it was made.
-    """
-    if spec.ttl is None or record.expires_at != record.created_at + spec.ttl:
-        return {}
-    return {"expires_at": time.time() + spec.ttl}
-
-
-def _make(ctx: Context, job: _Job, *, cold: bool) -> None:
+def image_and_capture(
+    ctx: Context, plan: Blueprint, spec: LabSpec, timeout: float, *, cold: bool
+) -> AbstractContextManager[tuple[Image, Capture | None]]:
+    """The image, and the template to clone unless ``cold``; both are kept in the block."""
     if cold:
-        with made_of(ctx, job.plan, job.spec, nullcontext) as (image, _), turn(ctx, longest=None):
-            _retried(ctx, job, lambda: _cold(ctx, job, image))
-        return
-    # A new template is formed once, then its disks boot: a third would fail like the second.
-    for refused in (template.mark_broken, template.give_up_ram, template.give_up_ram):
-        if _from_template(ctx, job, refused):
-            return
-    raise HostUnfit(
-        "the RAM of three templates in a row could not be restored",
-        hint="`lab up --cold` boots without a template; `lab template ls` shows the reasons",
-    )
+        return template.image_alone(ctx, plan, spec)
+    return template.image_and_template(ctx, plan, spec, timeout)
 
 
-def _from_template(ctx: Context, job: _Job, refused: Callable[[Context, str, str], None]) -> bool:
-    """Clone the lab from its template; False if RAM was not restored: ``refused`` records why."""
-    source = template.source(ctx, job.plan, job.spec, job.timeout)
-    with source as (image, manifest), turn(ctx, warm=manifest.warm, longest=None):
+def start_nodes(
+    ctx: Context, lab: Owner, image: Image, capture: Capture | None, timeout: float
+) -> Started:
+    """Allot what the nodes of a lab need, clone their disks, and restore or boot them.
+
+    All of it again, with other ports, if another program took a port since it was found free.
+    ``capture``: to clone; None boots from the image's disks. What was made stays if it fails.
+    """
+    tries = ports.TRIES
+    while True:
+        formation, account = allot(ctx, lab, image, capture)
+        nodes, plan = formation.nodes, formation.blueprint
         try:
-            made = _retried(ctx, job, lambda: _clone(ctx, job, image, manifest))
-        except RestoreFailed as error:
-            _clear(ctx, job)
-            refused(ctx, manifest.key, unrestored(error))
-            return False
-        allotted, prepared = made
-        deadline = Deadline.after(job.timeout)
-        if not manifest.warm:
-            until_formed(ctx, allotted.nodes, job.plan, deadline)
-        _hand_over(ctx, job, image, allotted, prepared, deadline)
-    return True
-
-
-def _cold(ctx: Context, job: _Job, image: Image) -> None:
-    profile = ctx.settings.profile_of(job.spec.profile)
-    allotted = _allot(ctx, job, image, template_key=None, why_cold="asked for")
-    formation = Formation(
-        job.owner, image, job.plan, job.spec.size, profile, allotted.nodes, allotted.segment
-    )
-    deadline = form(ctx, formation, job.timeout)
-    prepared = prepare(ctx, job.owner, allotted.nodes)
-    _hand_over(ctx, job, image, allotted, prepared, deadline)
-
-
-def _clone(ctx: Context, job: _Job, image: Image, manifest: Manifest) -> tuple[_Allotted, Prepared]:
-    why_cold = "" if manifest.warm else _why_cold(ctx, manifest)
-    allotted = _allot(ctx, job, image, template_key=manifest.key, why_cold=why_cold)
-    return allotted, clone(ctx, manifest, image, job.spec, allotted.nodes, allotted.segment)
-
-
-def _why_cold(ctx: Context, manifest: Manifest) -> str:
-    """Why a template without RAM has none; never empty."""
-    why = manifest.why_cold or ctx.hypervisor.capabilities().why_cold
-    return why or "the template was captured without RAM"
-
-
-def _retried(ctx: Context, job: _Job, make: Callable[[], T]) -> T:
-    """``make`` guests; once more from the start if a port was taken since it was found free."""
-    for _ in range(TRIES - 1):
-        try:
-            return make()
+            if capture is None:
+                deadline = form(ctx, formation, timeout)
+                prepared = prepare(ctx, lab, nodes)
+            else:
+                prepared = clone(ctx, capture, formation)
+                deadline = Deadline.after(timeout)
+                if not capture.warm:
+                    until_formed(ctx, nodes, plan, deadline)
+            return Started(nodes, plan, image.engine, account, prepared, deadline)
         except PortTaken as error:
+            tries -= 1
+            if not tries:
+                raise
             ctx.progress.note("ports", f"{error}; trying others")
-            _clear(ctx, job)
-    return make()
+            remove_nodes(ctx, lab)
 
 
-def _clear(ctx: Context, job: _Job) -> None:
-    """Remove the guests, volumes and rows of the lab's nodes, to make them again."""
-    release(ctx, job.owner)
-    for node in ctx.store.nodes.of(job.owner.name):
-        ctx.store.nodes.remove(job.owner.name, node.name)
+def allot(
+    ctx: Context, lab: Owner, image: Image, capture: Capture | None
+) -> tuple[Formation, Account]:
+    """Reserve ports, a segment and an account for a lab, and record how it is started.
 
-
-def _hand_over(
-    ctx: Context,
-    job: _Job,
-    image: Image,
-    allotted: _Allotted,
-    prepared: Prepared,
-    deadline: Deadline,
-) -> None:
-    account = allotted.account
-    hand_over(ctx, allotted.nodes, job.plan, image.engine, account, prepared, deadline)
-
-
-@dataclass(frozen=True)
-class _Allotted:
-    """What the lab was given: nodes with ports, a private segment, an account."""
-
-    nodes: tuple[Node, ...]
-    segment: int
-    account: Account
-
-
-def _allot(
-    ctx: Context, job: _Job, image: Image, *, template_key: str | None, why_cold: str
-) -> _Allotted:
-    roles = job.plan.roles(job.spec.nodes)
-    password = make_password()
-    record = ctx.store.labs.get(job.owner.name)
-    nodes, segment = allot(ctx, job.owner, roles, record.address, record.host)
+    ``capture``: what it will be a clone of, None if it boots from the image's disks.
+    """
+    why_cold, password = _why_cold(ctx, capture), make_password()
+    record = ctx.store.labs.get(lab.name)
+    plan = blueprint(record.blueprint)
+    nodes, segment = ports.allot(
+        ctx, lab, plan.roles(record.node_count), record.address, record.host
+    )
     with ctx.store.transaction():
         ctx.store.labs.update(
-            job.owner.name,
+            lab.name,
             engine=image.engine.name,
             engine_version=image.engine.version,
             image=image.key,
-            template=template_key,
+            template=None if capture is None else capture.owner.name,
             password=password,
             user=USER,
             segment=segment,
@@ -261,33 +170,84 @@ def _allot(
         ctx.store.nodes.add(
             [
                 NodeRecord(
-                    job.owner.name,
-                    n.name,
-                    n.index,
-                    n.role,
-                    n.guest,
-                    n.sql_port,
-                    n.ssh_port,
-                    n.extra,
+                    lab.name, n.name, n.index, n.role, n.guest, n.sql_port, n.ssh_port, n.extra
                 )
                 for n in nodes
             ]
         )
-    record = replace(record, user=USER, password=password)
-    return _Allotted(nodes, segment, account_of(ctx, record))
+    size = NodeSize(record.memory, record.cpus, record.disk)
+    profile = ctx.settings.profile_of(record.profile)
+    account = account_of(ctx, replace(record, user=USER, password=password))
+    return Formation(lab, image, plan, size, profile, nodes, segment), account
 
 
-def _keep(ctx: Context, job: _Job, error: BaseException) -> None:
+def _why_cold(ctx: Context, capture: Capture | None) -> str:
+    """Why the nodes of a lab will boot; empty if their RAM will be restored."""
+    if capture is None:
+        return "asked for"
+    if capture.warm:
+        return ""
+    why = capture.why_cold or ctx.hypervisor.capabilities().why_cold
+    return why or "the template was captured without RAM"
+
+
+def remove_nodes(ctx: Context, lab: Owner) -> None:
+    """Remove the guests, volumes and rows of a lab's nodes, so that they can be made again."""
+    release(ctx, lab)
+    for node in ctx.store.nodes.of(lab.name):
+        ctx.store.nodes.remove(lab.name, node.name)
+
+
+def mark_ready(ctx: Context, lab: Owner, spec: LabSpec, began: float) -> LabView:
+    """Record that a lab is ready, ``began`` when it was requested; its lease counts from now."""
+    took = time.time() - began - ctx.progress.spent(*FIRST_USE)
+    with ctx.store.transaction():
+        lease = _lease(spec, ctx.store.labs.get(lab.name))
+        ctx.store.labs.update(lab.name, state="ready", ready_seconds=took, **lease)
+    return inspect.lab(ctx, lab.name, steps=ctx.progress.steps, proved=True)
+
+
+@contextmanager
+def all_or_nothing(ctx: Context, lab: Owner, spec: LabSpec, *, keep: bool) -> Iterator[None]:
+    """If the block fails, remove the lab; or with ``keep`` keep its guests for inspection.
+
+    Interrupts do not end the removal: see ``lab.cli.terminal.signals``.
+    """
+
+    def remove() -> None:
+        with ctx.progress.step("undo", f"removing the lab {lab.name}"):
+            forget(ctx, lab)
+
+    with Undo() as undo:
+        undo.push(f"lab {lab.name}", remove)
+        try:
+            yield
+            undo.keep()
+        except BaseException as error:
+            if keep:
+                undo.keep()
+                _mark_failed(ctx, lab, spec, error)
+            elif isinstance(error, NotReady):
+                error.hint = ", ".join(filter(None, (error.hint, _KEEP)))
+            raise
+
+
+def _mark_failed(ctx: Context, lab: Owner, spec: LabSpec, error: BaseException) -> None:
     """Record that the lab failed and keeps its guests; ``error`` stays the one that is raised."""
     try:
-        lease = _lease(job.spec, ctx.store.labs.get(job.owner.name))
-        ctx.store.labs.update(job.owner.name, state="failed", **lease)
+        lease = _lease(spec, ctx.store.labs.get(lab.name))
+        ctx.store.labs.update(lab.name, state="failed", **lease)
     except LabError as failed:
         if not isinstance(error, LabError):
             raise
         error.details += (f"not recorded as failed: {failed}",)
 
 
-def _remove(ctx: Context, owner: Owner) -> None:
-    with ctx.progress.step("undo", "removing what was made"):
-        forget(ctx, owner)
+def _lease(spec: LabSpec, record: LabRecord) -> dict[str, float]:
+    """What to record of the lease of a lab that became ready, or failed: it counts from now.
+
+    Unless it was given another while it was made.
+    """
+    if spec.ttl is None or record.expires_at != record.created_at + spec.ttl:
+        return {}
+    return {"expires_at": time.time() + spec.ttl}

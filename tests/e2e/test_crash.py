@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
+from lab.names import template_ref
 from lab.wait import Deadline, until
 from tests.e2e.e2e_site import PXC, Site
 
@@ -135,9 +136,9 @@ def test_a_damaged_template_is_made_anew(site: Site, damage: str) -> None:
     site.lab("template", "build", *ONE)
     (key,) = (t["key"] for t in site.lab("template", "ls", "-o", "json").json if t["nodes"] == 1)
     if damage == "truncated RAM":
-        os.truncate(site.home.ram(key, "n1"), 100 << 20)
+        os.truncate(site.home.ram(template_ref(key), "n1"), 100 << 20)
     else:
-        path = site.home.device_state(key, "n1")
+        path = site.home.device_state(template_ref(key), "n1")
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 0x10
         path.write_bytes(content)

@@ -18,6 +18,7 @@ from lab.lifecycle.down import down
 from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
+from lab.names import template_ref
 from lab.spec import LabSpec
 from tests.e2e.e2e_site import PXC, Site
 
@@ -63,16 +64,16 @@ def opened(site: Site, notes: list[str]) -> Iterator[Context]:
 
 def spoil(site: Site, key: str) -> None:
     """Damage a device state so that only QEMU can detect it: the manifest has its new hash."""
-    path = site.home.device_state(key, "n2")
+    path = site.home.device_state(template_ref(key), "n2")
     content = path.read_bytes()
     path.chmod(0o600)
     path.write_bytes(content[: len(content) // 2])
-    manifest = manifests.read(site.home.manifest(key))
+    manifest = manifests.read(site.home.manifest(template_ref(key)))
     nodes = tuple(
         replace(node, state=manifests.facts(path)) if node.name == "n2" else node
         for node in manifest.nodes
     )
-    manifests.write(site.home.manifest(key), replace(manifest, nodes=nodes))
+    manifests.write(site.home.manifest(template_ref(key)), replace(manifest, nodes=nodes))
 
 
 def of_two(site: Site) -> dict[str, Any]:

@@ -231,10 +231,10 @@ def test_a_broken_lab_keeps_no_start_slot(short: Path, sql: str) -> None:
 def test_a_slot_has_an_end(short: Path) -> None:
     """Protects from guests that say nothing at all: a slot is not theirs for ever."""
     with World(short).open() as ctx:
-        with start_slots.turn(ctx, longest=0.3):
+        with start_slots.start_slot(ctx, longest=0.3):
             assert not free_slot(ctx) or start_slots.slots_here() > 1
             assert until(lambda: free_slot(ctx), Deadline.after(10), first=0.05)
-        with start_slots.turn(ctx) as give_back:
+        with start_slots.start_slot(ctx) as give_back:
             give_back()
             assert free_slot(ctx)
             give_back()

@@ -16,7 +16,7 @@ from lab.hypervisor import Capabilities
 from lab.lifecycle.down import down
 from lab.lifecycle.service import token
 from lab.lifecycle.up import up
-from lab.names import Owner, VolumeName
+from lab.names import Owner, VolumeName, template_ref
 from lab.spec import MIB
 from lab.storage.qcow2 import Qcow2Storage
 from tests.support.lifecycle_world import World, named
@@ -149,9 +149,9 @@ def test_a_file_of_ram_is_not_the_one_that_was_written(tmp_path: Path) -> None:
     with world.open(hold) as opened:
         ctx = replace(opened, hypervisor=RunAs(opened.hypervisor, reads_ram=True))
         key = up(ctx, named("shop")).template
-        before = ctx.home.ram(key, "n1").read_bytes()
+        before = ctx.home.ram(template_ref(key), "n1").read_bytes()
         os.pwrite(held[0], b"changed", 0)
-        assert ctx.home.ram(key, "n1").read_bytes() == before
+        assert ctx.home.ram(template_ref(key), "n1").read_bytes() == before
         assert not list(ctx.home.template(key).glob("*.frozen"))
         down(ctx, "shop")
         assert up(ctx, named("shop")).template == key

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab.errors import HostUnfit, InvalidSpec
-from lab.names import Owner
+from lab.names import Owner, template_ref
 from lab.paths import Home, default_root
 
 
@@ -88,9 +88,9 @@ def test_every_file_has_a_place_of_its_own() -> None:
         home.seed(lab, "n1"),
         home.seed(Owner("template", "k"), "n1"),
         home.private(lab),
-        home.ram("k", "n1"),
-        home.device_state("k", "n1"),
-        home.manifest("k"),
+        home.ram(template_ref("k"), "n1"),
+        home.device_state(template_ref("k"), "n1"),
+        home.manifest(template_ref("k")),
         home.image("k"),
         home.build("k"),
         home.console_log("k"),

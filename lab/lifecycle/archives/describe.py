@@ -9,12 +9,11 @@ from lab.errors import Conflict
 from lab.exchange.header import Content, ImageFacts, NodeFacts, TemplateFacts, strings
 from lab.imagebuild.manifest import BuiltImage
 from lab.lifecycle.captures import template as templates
-from lab.lifecycle.captures.manifests import FileFacts, Manifest
-from lab.lifecycle.captures.template_record import base
+from lab.lifecycle.captures.capture import Capture, FileFacts, disk_snapshots
+from lab.lifecycle.captures.template_record import base, spec_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Image
-from lab.spec import LabSpec, NodeSize
 from lab.state.records import TemplateRecord
 
 
@@ -78,7 +77,7 @@ def built_image(facts: ImageFacts, directory: Path) -> BuiltImage:
 
 
 def template_facts(
-    ctx: Context, record: TemplateRecord, manifest: Manifest, image: Image, *, ram: bool
+    ctx: Context, record: TemplateRecord, capture: Capture, image: Image, *, ram: bool
 ) -> TemplateFacts:
     """All that an archive says of a template; ``ram``: with its RAM, if it has some.
 
@@ -92,10 +91,12 @@ def template_facts(
             f" {record.profile} or the rules of {record.blueprint} have changed since",
             hint="`lab up` does not use it either: make a new one with `lab template build`",
         )
-    warm = ram and manifest.warm
+    warm = ram and capture.warm
     nodes = []
-    for node in manifest.nodes:
-        origins = templates.origins(ctx, manifest, node.name, image.volumes)
+    for node in capture.nodes:
+        if node.seed is None:
+            raise Conflict(f"{capture.ref} has no seed of {node.name}: it cannot be exported")
+        origins = disk_snapshots(ctx, capture, node.name, image.volumes)
         nodes.append(
             NodeFacts(
                 name=node.name,
@@ -120,12 +121,6 @@ def template_facts(
         host=strings(ctx.hypervisor.capabilities().facts),
         form_seconds=record.form_seconds,
     )
-
-
-def spec_of(record: TemplateRecord) -> LabSpec:
-    """The lab that a template is made for."""
-    size = NodeSize(record.memory, record.cpus, record.disk)
-    return LabSpec(record.blueprint, nodes=record.node_count, size=size, profile=record.profile)
 
 
 def _content(facts: FileFacts) -> Content:

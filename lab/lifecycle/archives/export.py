@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -16,17 +16,16 @@ from lab.exchange.header import Header, ImageFacts, Kind, Part, TemplateFacts
 from lab.exchange.sending import Outgoing
 from lab.lifecycle.archives import describe
 from lab.lifecycle.captures import template as templates
-from lab.lifecycle.captures.manifests import Manifest
+from lab.lifecycle.captures.capture import Capture, disk_snapshots
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import ExportView
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Image
-from lab.names import Owner
 from lab.spec import MIB
 from lab.storage import VolumeSnapshot, sparse
 
 NATIVE = ("zfs",)
-"""Storages whose own streams are better than plain ones: compressed, and in whole blocks."""
+"""Storages with streams of their own that are better than plain ones: compressed, whole blocks."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +66,17 @@ def _template_contents(
     record = templates.named(ctx, key)
     with (
         images.using_key(ctx, record.image) as image,
-        templates.kept(ctx, record.key, image) as manifest,
+        templates.kept(ctx, record.key, image) as capture,
     ):
-        if manifest is None:
+        if capture is None:
             raise Conflict(
                 f"the template {record.key} is not whole", hint="`lab template ls` shows its state"
             )
         yield Contents(
             describe.image_facts(ctx, image),
-            describe.template_facts(ctx, record, manifest, image, ram=ram),
+            describe.template_facts(ctx, record, capture, image, ram=ram),
             partial(_image_parts, ctx, image),
-            partial(_node_parts, ctx, manifest, image, ram=ram),
+            partial(_node_parts, ctx, capture, image, ram=ram),
             with_image,
         )
 
@@ -168,35 +167,30 @@ def _image_parts(ctx: Context, image: Image, native: bool) -> list[Outgoing]:
         name, data = f"image/{disk}", _used(ctx, snapshot)
         if native:
             part = Part(name, "stream", 0, data)
-            send_ = partial(ctx.storage.send, snapshot)
-            found.append(Outgoing(part, partial(content.of_stream, send_)))
+            stream = partial(content.of_stream, partial(ctx.storage.send, snapshot))
+            found.append(Outgoing(part, stream))
         else:
             part = Part(name, "sparse", snapshot.size, data)
             found.append(Outgoing(part, partial(content.of_volume, _plain(ctx, snapshot))))
-    files_ = (("image/kernel", built.kernel), ("image/initrd", built.initrd))
-    return [*found, *(_file(name, path) for name, path in files_)]
+    found.append(_file("image/kernel", built.kernel))
+    found.append(_file("image/initrd", built.initrd))
+    return found
 
 
-def _node_parts(ctx: Context, manifest: Manifest, image: Image, *, ram: bool) -> list[Outgoing]:
-    bases = images.snapshots(ctx, image)
-    key, found = manifest.key, []
-    for node in manifest.nodes:
-        found.append(_file(f"{node.name}/seed", ctx.home.seed(Owner("template", key), node.name)))
-        for origin in templates.origins(ctx, manifest, node.name, image.volumes):
+def _node_parts(ctx: Context, capture: Capture, image: Image, *, ram: bool) -> list[Outgoing]:
+    bases, found = images.snapshots(ctx, image), []
+    for node in capture.nodes:
+        found.append(_file(f"{node.name}/seed", ctx.home.seed(capture.ref, node.name)))
+        for origin in disk_snapshots(ctx, capture, node.name, image.volumes):
             disk = origin.volume.volume
             part = Part(f"{node.name}/{disk}", "changes", origin.size, _used(ctx, origin))
             below, above = _plain(ctx, bases[disk]), _plain(ctx, origin)
             found.append(Outgoing(part, partial(content.of_changes, below, above)))
-        if ram and manifest.warm:
-            found += _memory(
-                (f"{node.name}/state", ctx.home.device_state(key, node.name)),
-                (f"{node.name}/ram", ctx.home.ram(key, node.name)),
-            )
+        if ram and capture.warm:
+            state = ctx.home.device_state(capture.ref, node.name)
+            found.append(_file(f"{node.name}/state", state))
+            found.append(_file(f"{node.name}/ram", ctx.home.ram(capture.ref, node.name)))
     return found
-
-
-def _memory(*named: tuple[str, Path]) -> Sequence[Outgoing]:
-    return [_file(name, path) for name, path in named]
 
 
 def _file(name: str, path: Path) -> Outgoing:

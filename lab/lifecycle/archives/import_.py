@@ -30,9 +30,9 @@ def import_(
 ) -> ImportView:
     """Make what an archive brings one of ours; all of it is verified before any of it is used.
 
-    ``resume``: what arrived is kept for a while when the transfer is cut off, and what an
-    earlier one left is used. ``warm_only``: raise HostUnfit if a template's RAM does not fit.
-    ``speaker``: tells the exporting side what is wanted, and how it goes.
+    ``resume``: what arrived is kept for a while when the transfer is interrupted, and an
+    interrupted one is resumed. ``warm_only``: raise HostUnfit if a template's RAM does not fit.
+    ``speaker``: reports to the exporting side which parts are needed, and the progress.
 
     Nothing is left when it fails, but for what is kept. Raises InvalidSpec for whatever is
     wrong with the archive, Conflict, NotFound, HostUnfit.
@@ -52,13 +52,13 @@ def import_(
 
     def gather(names: Collection[str], publish: Callable[[Stage], ImportView]) -> ImportView:
         floor = ctx.settings.space_floor
-        with stage(ctx.home.imports, header, keep=resume, floor=floor) as there:
-            receiving.check_space(there, header, names)
+        with stage(ctx.home.imports, header, keep=resume, floor=floor) as staged:
+            receiving.check_space(staged, header, names)
             _check_storage_space(ctx, header, names)
             if speaker:
-                speaker.say("wanted", receiving.missing(there, header, names))
-            receiving.receive(reader, there, header, names, ctx.progress)
-            return publish(there)
+                speaker.say("wanted", receiving.missing(staged, header, names))
+            receiving.receive(reader, staged, header, names, ctx.progress)
+            return publish(staged)
 
     if header.template:
         view = _template(ctx, header, header.template, gather, warm_only=warm_only)
@@ -82,12 +82,13 @@ def _image(ctx: Context, header: Header, gather: Gather) -> ImportView:
         notes = []
         if not import_image.same(ctx, facts):
             notes.append(
-                f"the image {facts.key} here was built apart: templates from there do not fit it"
+                f"the image {facts.key} of this host was built separately: templates of the other"
+                " host do not fit it"
             )
         return ImportView("image", facts.key, "exists", tuple(notes))
 
-    def publish(there: Stage) -> ImportView:
-        import_image.publish(ctx, header, there)
+    def publish(staged: Stage) -> ImportView:
+        import_image.publish(ctx, header, staged)
         notes = []
         if import_image.profile_of(ctx, facts) is None:
             notes.append(
@@ -116,10 +117,10 @@ def _template(
             )
         names += brought
 
-    def publish(there: Stage) -> ImportView:
+    def publish(staged: Stage) -> ImportView:
         if f"image/{next(iter(header.image.disks))}" in names:
-            import_image.publish(ctx, header, there)
-        name = import_template.publish(ctx, header, template, there, fit)
+            import_image.publish(ctx, header, staged)
+        name = import_template.publish(ctx, header, template, staged, fit)
         notes = []
         if not fit.warm:
             notes.append(f"labs of the template {name} will boot: {fit.why_cold}")

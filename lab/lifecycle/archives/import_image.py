@@ -13,7 +13,7 @@ from lab.exchange.stage import Stage
 from lab.imagebuild import isolate, manifest
 from lab.imagebuild.recipe import load
 from lab.lifecycle.archives import describe
-from lab.lifecycle.core.build_lock import hold
+from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
 from lab.undo import Undo
@@ -29,14 +29,14 @@ def here(ctx: Context, facts: ImageFacts) -> bool:
         return False
     if not same(ctx, facts):
         raise Conflict(
-            f"there is an image {facts.key} here that was built apart: another content",
+            f"the image {facts.key} of this host was built separately: its content differs",
             hint=f"`lab image rm {facts.key}`, then import again",
         )
     return True
 
 
 def same(ctx: Context, facts: ImageFacts) -> bool:
-    """Whether the image of that key here has the content that ``facts`` tell of."""
+    """Whether the image of that key here has the content that ``facts`` describe."""
     ours = images.built(ctx, facts.key)
     brought = describe.built_image(facts, Path("/"))
     return ours.digests == brought.digests and ours.cmdline == brought.cmdline
@@ -48,11 +48,11 @@ def publish(ctx: Context, header: Header, stage: Stage) -> None:
     Raises InvalidSpec if they are not what the header says, Conflict as ``here`` does.
     """
     facts = header.image
-    with hold(ctx, "image", facts.key):
+    with build_lock(ctx, "image", facts.key):
         if images.there(ctx, facts.key) and here(ctx, facts):
             return
-        told = f"importing the image {facts.key}"
-        with ctx.progress.step("image", told), _directory(ctx, facts.key) as directory:
+        text = f"importing the image {facts.key}"
+        with ctx.progress.step("image", text), _directory(ctx, facts.key) as directory:
             built = describe.built_image(facts, directory)
             streams = _collect(header, stage, built)
             profile = profile_of(ctx, facts) or ctx.settings.profile_of("")
@@ -91,7 +91,7 @@ def _collect(header: Header, stage: Stage, built: manifest.BuiltImage) -> dict[s
             continue
         if manifest.digest(stage.path(name)) != built.digests[path.name]:
             raise InvalidSpec(
-                f"{name} in the archive is not what its header says: another digest",
+                f"{name} in the archive does not match its header: digest mismatch",
                 hint="export it again",
             )
         stage.path(name).rename(path)

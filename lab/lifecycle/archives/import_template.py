@@ -14,16 +14,16 @@ from lab.exchange.header import Content, Header, NodeFacts, TemplateFacts, strin
 from lab.exchange.stage import Stage
 from lab.lifecycle.archives import describe, import_image
 from lab.lifecycle.captures import template as templates
-from lab.lifecycle.captures.capture import FORMED, captured_node
-from lab.lifecycle.captures.manifests import CapturedNode, FileFacts, Manifest
+from lab.lifecycle.captures.capture import Capture, CapturedNode, FileFacts
+from lab.lifecycle.captures.freeze import captured
 from lab.lifecycle.captures.template_record import finish, making, vacant
-from lab.lifecycle.core.build_lock import hold
+from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Image
-from lab.lifecycle.nodes.nodes import Node, plan
-from lab.names import Owner
+from lab.lifecycle.nodes.nodes import Node
+from lab.lifecycle.nodes.nodes import plan as plan_nodes
+from lab.names import FORMED, template_ref
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import ResourceKind
 from lab.storage import VolumeSnapshot
@@ -58,68 +58,71 @@ def fit(ctx: Context, header: Header, template: TemplateFacts, *, warm_only: boo
 
     ``warm_only``: raises HostUnfit, too, where its RAM does not fit.
     """
-    plan_ = blueprint(template.blueprint)
-    if plan_.version != template.version:
+    plan = blueprint(template.blueprint)
+    if plan.version != template.version:
         raise InvalidSpec(
-            f"the template was made by rules {template.version} of {plan_.name}, and this"
-            f" program has {plan_.version}",
+            f"the template was made by rules {template.version} of {plan.name}, and this"
+            f" program has {plan.version}",
             hint="use the same version of lab on both hosts",
         )
-    if [node.role for node in template.nodes] != plan_.roles(len(template.nodes)):
-        raise InvalidSpec(f"the template's nodes have other roles than those of {plan_.name}")
+    if [node.role for node in template.nodes] != plan.roles(len(template.nodes)):
+        raise InvalidSpec(f"the template's nodes have other roles than those of {plan.name}")
     size = NodeSize(template.memory, template.cpus, template.disk)
     profile = _profile(ctx, template)
-    spec = LabSpec(plan_.name, nodes=len(template.nodes), size=size, profile=profile.name)
+    spec = LabSpec(plan.name, nodes=len(template.nodes), size=size, profile=profile.name)
     image = _image(ctx, header)
     why_cold = _why_cold(ctx, template, image, spec)
     if why_cold and warm_only:
         raise HostUnfit(
-            f"the template's RAM is of no use here: {why_cold}",
+            f"the template's RAM cannot be restored here: {why_cold}",
             hint="without --warm-only its disks are imported: labs boot from them",
         )
-    return Fit(spec, plan_, templates.key_of(ctx, image, plan_, spec), why_cold)
+    return Fit(spec, plan, templates.key_of(ctx, image, plan, spec), why_cold)
 
 
-def publish(ctx: Context, header: Header, template: TemplateFacts, stage: Stage, fit_: Fit) -> str:
+def publish(
+    ctx: Context, header: Header, template: TemplateFacts, stage: Stage, target: Fit
+) -> str:
     """Make a template of its parts on the stage; its name, or that of one that is here by now.
 
     Raises InvalidSpec if they are not what the header says, Conflict if the image is gone or
     became another one.
     """
-    with images.using_key(ctx, header.image.key) as image, hold(ctx, "template", fit_.key):
+    with images.using_key(ctx, header.image.key) as image, build_lock(ctx, "template", target.key):
         import_image.here(ctx, header.image)
-        name = templates.there(ctx, fit_.key, image, fit_.spec)
+        name = templates.recorded(ctx, target.key, image, target.spec)
         if name is not None:
             return name
-        name = vacant(ctx, fit_.key)
-        told = f"importing the template {name}" + ("" if fit_.warm else ", disks only")
+        name = vacant(ctx, target.key)
+        text = f"importing the template {name}" + ("" if target.warm else ", disks only")
         with (
-            ctx.progress.step("template", told),
-            making(ctx, name, image, fit_.spec, warm=fit_.warm),
+            ctx.progress.step("template", text),
+            making(ctx, name, image, target.spec, warm=target.warm),
         ):
-            manifest = _assemble(ctx, name, image, template, stage, fit_)
-            finish(ctx, manifest, template.form_seconds)
+            capture = _assemble(ctx, name, image, template, stage, target)
+            finish(ctx, capture, template.form_seconds)
         return name
 
 
 def _assemble(
-    ctx: Context, name: str, image: Image, template: TemplateFacts, stage: Stage, fit_: Fit
-) -> Manifest:
-    nodes = plan(Owner("template", name), fit_.plan.roles(len(template.nodes)))
-    snapshots = _disks(ctx, nodes, image, template, stage, fit_.spec)
+    ctx: Context, name: str, image: Image, template: TemplateFacts, stage: Stage, target: Fit
+) -> Capture:
+    ref = template_ref(name)
+    nodes = plan_nodes(ref.owner, target.plan.roles(len(template.nodes)))
+    snapshots = _disks(ctx, nodes, image, template, stage, target.spec)
     for node in nodes:
-        files = {"seed": ctx.home.seed(node.owner, node.name)}
-        if fit_.warm:
-            files["state"] = ctx.home.device_state(name, node.name)
-            files["ram"] = ctx.home.ram(name, node.name)
+        files = {"seed": ctx.home.seed(ref, node.name)}
+        if target.warm:
+            files["state"] = ctx.home.device_state(ref, node.name)
+            files["ram"] = ctx.home.ram(ref, node.name)
         for what, path in files.items():
             source = stage.path(f"{node.name}/{what}")
             source.chmod(0o644 if what == "seed" else 0o600)
             shutil.move(source, path)
-    found = each(lambda node: captured_node(ctx, node, snapshots, warm=fit_.warm), nodes)
-    for facts, made in zip(template.nodes, found, strict=True):
+    capture = captured(ctx, ref, nodes, snapshots, warm=target.warm, why_cold=target.why_cold)
+    for facts, made in zip(template.nodes, capture.nodes, strict=True):
         _check(facts, made)
-    return Manifest(name, FORMED, tuple(found), fit_.why_cold)
+    return capture
 
 
 def _disks(
@@ -155,14 +158,14 @@ def _disks(
 
 
 def _check(facts: NodeFacts, made: CapturedNode) -> None:
-    pairs: list[tuple[str, Content | None, FileFacts]] = [("seed", facts.seed, made.seed)]
+    pairs: list[tuple[str, Content | None, FileFacts | None]] = [("seed", facts.seed, made.seed)]
     if made.ram and made.state:
         pairs += [("RAM", facts.ram, made.ram), ("device state", facts.state, made.state)]
     for what, wanted, found in pairs:
-        if wanted is None or (wanted.size, wanted.digest) != (found.size, found.digest):
+        if not wanted or not found or (wanted.size, wanted.digest) != (found.size, found.digest):
             raise InvalidSpec(
-                f"the {what} of {facts.name} in the archive is not what its header says:"
-                " another digest",
+                f"the {what} of {facts.name} in the archive does not match its header:"
+                " digest mismatch",
                 hint="export it again",
             )
 

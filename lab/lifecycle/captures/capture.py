@@ -1,103 +1,106 @@
-"""Capturing: a formed cluster, disks and RAM of all nodes, at one moment."""
+"""A capture: all nodes of one owner at one moment. Templates and snapshots of labs are captures.
+
+Where its files are (``Home.ram``, ``device_state``, ``seed``, ``manifest``) and which snapshots of
+volumes belong to it follow from ``Capture.ref``, its owner and label.
+"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass, replace
 
-from lab.lifecycle.captures import manifests
-from lab.lifecycle.captures.manifests import CapturedNode, Manifest
+from lab.errors import NotFound
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.parallel import each
-from lab.lifecycle.images.ready import Image
-from lab.lifecycle.nodes.nodes import Node
-from lab.lifecycle.nodes.quiesce import bring_to_rest
-from lab.paths import writing
-from lab.storage import VolumeSnapshot, sparse
-
-FORMED = "formed"
-"""The label of the snapshots of a freshly formed cluster."""
+from lab.names import CaptureRef, Owner, VolumeName, template_ref
+from lab.schedule import ORIGIN
+from lab.state.records import LabRecord, NodeRecord
+from lab.storage import VolumeSnapshot
 
 
-def capture(
-    ctx: Context, name: str, nodes: tuple[Node, ...], image: Image, *, warm: bool
-) -> Manifest:
-    """Freeze the guests of ``nodes`` at one moment, disks and RAM, and end them.
+@dataclass(frozen=True)
+class FileFacts:
+    """A file as it was when the capture was made; times in nanoseconds."""
 
-    Without RAM (``warm`` is false) their servers are stopped before, and they shut down. Raises as
-    ``bring_to_rest``, storage and hypervisor do.
+    size: int
+    mtime: int
+    ctime: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class CapturedNode:
+    """A node of a capture: RAM and device state, both None when only disks were captured.
+
+    ``seed``: the small disk that it booted with, which clones have open as well; None where it is
+    the lab's own. ``seals``: the storage's, of each disk snapshot; empty where none were recorded.
     """
-    guests = [node.guest for node in nodes]
-    if not warm:
-        bring_to_rest(ctx, guests)
-        each(lambda guest: ctx.hypervisor.stop(guest, force=False), guests)
-    else:
-        ctx.hypervisor.pause(guests)
-        each(
-            lambda node: ctx.hypervisor.save_memory(
-                node.guest, ctx.home.ram(name, node.name), ctx.home.device_state(name, node.name)
-            ),
-            nodes,
+
+    name: str
+    role: str
+    ram: FileFacts | None = None
+    state: FileFacts | None = None
+    seed: FileFacts | None = None
+    seals: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Capture:
+    """All nodes of ``owner`` at one moment; ``label``: of the snapshots of their volumes.
+
+    ``parent``: the capture that the owner's volumes are clones of, None where that is an image.
+    ``why_cold``: why its RAM is not restored although this host could restore some.
+    """
+
+    owner: Owner
+    label: str
+    nodes: tuple[CapturedNode, ...]
+    parent: CaptureRef | None = None
+    why_cold: str = ""
+
+    @property
+    def ref(self) -> CaptureRef:
+        """Its name."""
+        return CaptureRef(self.owner, self.label)
+
+    @property
+    def warm(self) -> bool:
+        """True if RAM was captured with the disks."""
+        return bool(self.nodes) and all(
+            node.ram is not None and node.state is not None for node in self.nodes
         )
-    volumes = [node.volume(disk) for node in nodes for disk in image.volumes]
-    snapshots = ctx.storage.snapshot(volumes, FORMED)
-    if warm:
-        each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
-    ctx.storage.persist(snapshots)
-    found = each(lambda node: captured_node(ctx, node, snapshots, warm=warm), nodes)
-    return Manifest(name, FORMED, tuple(found))
+
+    def without_ram(self, why: str) -> Capture:
+        """The capture without RAM, so that its disks boot; ``why``: why RAM is not restored."""
+        nodes = tuple(replace(node, ram=None, state=None) for node in self.nodes)
+        return replace(self, nodes=nodes, why_cold=why)
 
 
-def captured_node(
-    ctx: Context, node: Node, snapshots: Sequence[VolumeSnapshot], *, warm: bool
-) -> CapturedNode:
-    """What a template's manifest says of ``node``, whose files are in place; they are synced."""
-    name = node.owner.name
-    disk = ctx.home.seed(node.owner, node.name)
-    sparse.sync(disk)
-    seed = manifests.facts(disk)
-    seals = tuple(ctx.storage.seal(s) for s in snapshots if s.volume.node == node.name)
-    if not warm:
-        return CapturedNode(node.name, node.role, None, None, seed, seals)
-    ram, state = ctx.home.ram(name, node.name), ctx.home.device_state(name, node.name)
-    with writing(ram):
-        _freeze(ctx, ram)
-        state.chmod(0o400)  # QEMU is sent what is in it
-        sparse.sync(ram, state)
-    found = manifests.facts(ram), manifests.facts(state)
-    return CapturedNode(node.name, node.role, *found, seed, seals)
+def disk_snapshots(
+    ctx: Context, capture: Capture, node: str, disks: Sequence[str]
+) -> list[VolumeSnapshot]:
+    """The snapshots of the volumes ``disks`` of ``node``, in that order; raises NotFound."""
+    found = []
+    for disk in disks:
+        volume = VolumeName(capture.owner, node, disk)
+        snapshots = [s for s in ctx.storage.snapshots(volume) if s.label == capture.label]
+        if not snapshots:
+            raise NotFound(f"the {capture.owner.kind} {capture.owner.name} has lost {volume}")
+        found += snapshots
+    return found
 
 
-def memory_file(ctx: Context, node: Node, size: int) -> Path:
-    """The file in which a node that is to be captured keeps its RAM of ``size`` bytes."""
-    path = ctx.home.ram(node.owner.name, node.name)
-    with writing(path), path.open("xb") as file:
-        file.truncate(size)
-    _give_to_qemu(ctx, path)
-    return path
+def parent_of(record: LabRecord) -> CaptureRef | None:
+    """The capture that a lab is a clone of; None if it was booted from its image's disks."""
+    return template_ref(record.template) if record.template else None
 
 
-def _give_to_qemu(ctx: Context, path: Path) -> None:
-    run_as = ctx.hypervisor.run_as
-    with writing(path):
-        path.chmod(0o600)
-        if run_as is not None:
-            os.chown(path, *run_as)
-
-
-def _freeze(ctx: Context, ram: Path) -> None:
-    """Let guests only read a file of RAM, where they can do with that."""
-    run_as = ctx.hypervisor.run_as
-    if not ctx.hypervisor.capabilities().reads_ram:
-        _give_to_qemu(ctx, ram)
-    elif run_as is None:
-        ram.chmod(0o400)
-    else:
-        if ram.stat().st_uid == run_as[0]:
-            # A new file: another guest's QEMU may have this one open, as it runs as the same user.
-            frozen = ram.with_suffix(".frozen")
-            sparse.copy(ram, frozen)
-            frozen.replace(ram)
-        os.chown(ram, os.geteuid(), run_as[1])
-        ram.chmod(0o440)
+def of_lab(record: LabRecord, nodes: Sequence[NodeRecord], label: str) -> Capture:
+    """The capture of a lab that is a snapshot of all of its volumes, without RAM."""
+    why = "no template has its RAM" if label == ORIGIN else "a snapshot has no RAM"
+    return Capture(
+        owner=Owner("lab", record.name),
+        label=label,
+        nodes=tuple(CapturedNode(node.name, node.role) for node in nodes),
+        parent=parent_of(record),
+        why_cold=f"rolled back to {'its ' if label == ORIGIN else ''}{label}: {why}",
+    )

@@ -1,112 +1,106 @@
-"""Warm: clone a captured cluster, disks and RAM, and let it go on where it stood."""
+"""Cloning a capture: its disks, and its RAM where it has some, so that guests resume from it."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lab.config.profile import Profile
 from lab.errors import RestoreFailed
-from lab.hypervisor import GuestSpec, MemoryImage
-from lab.lifecycle.captures.manifests import Manifest
-from lab.lifecycle.captures.template import origins
+from lab.hypervisor import MemoryImage
+from lab.lifecycle.captures.capture import Capture, disk_snapshots
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images.ready import Image
-from lab.lifecycle.nodes.form import intend, mark_origin, seed_of
+from lab.lifecycle.nodes.form import Formation, intend, mark_origin, seed_of
 from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec
-from lab.names import Owner
-from lab.spec import LabSpec, NodeSize
-from lab.storage import Volume
+from lab.names import VolumeName
+from lab.spec import NodeSize
 from lab.storage.sparse import extents
 
 if TYPE_CHECKING:
     from lab.lifecycle.nodes.personalise import Prepared
 
 
-def clone(
-    ctx: Context,
-    manifest: Manifest,
-    image: Image,
-    spec: LabSpec,
-    nodes: Sequence[Node],
-    segment: int,
-) -> Prepared:
-    """Clone the template's disks and RAM into the guests of ``nodes``; they run afterwards.
+def clone(ctx: Context, capture: Capture, lab: Formation) -> Prepared:
+    """Clone disks and RAM of ``capture`` into the guests of ``lab``; they run afterwards.
 
-    The lab's lock is held, the template kept from removal. Returns the identities that the
+    The lab's lock is held, the capture kept from removal. Returns the identities that the
     nodes are to get, made while QEMU was starting. Raises as storage and hypervisor do; what
     was made stays: the caller releases the owner.
     """
-    with ctx.progress.step("clone", f"cloning the disks of {len(nodes)} nodes"):
-        intent = intend(ctx, nodes, image.volumes)
-        ctx.home.create_directory(nodes[0].owner)
-        profile = ctx.settings.profile_of(spec.profile)
-        volumes = {node.name: _clone_disks(ctx, manifest, node, image, profile) for node in nodes}
-    names = [volume.name for found in volumes.values() for volume in found]
-    result = wake(
-        ctx, manifest, image, spec.size, nodes, segment, aside=partial(mark_origin, ctx, names)
-    )
+    with ctx.progress.step("clone", f"cloning the disks of {len(lab.nodes)} nodes"):
+        disks = lab.image.volumes
+        intent = intend(ctx, lab.nodes, disks)
+        ctx.home.create_directory(lab.owner)
+        made = []
+        for node in lab.nodes:
+            tags = {"owner": str(lab.owner), "node": node.name, "parent": str(capture.ref)}
+            for origin in disk_snapshots(ctx, capture, node.name, disks):
+                volume = node.volume(origin.volume.volume)
+                profile = lab.profile.volume(volume.volume)
+                made.append(ctx.storage.clone(origin, volume, tags, profile=profile).name)
+    result = wake(ctx, capture, lab.image, lab.size, lab.nodes, lab.segment, new=made)
     ctx.store.resources.made(*intent)
     return result
 
 
 def wake(
     ctx: Context,
-    manifest: Manifest,
+    capture: Capture,
     image: Image,
     size: NodeSize,
     nodes: Sequence[Node],
     segment: int,
     *,
-    aside: Callable[[], object] = lambda: None,
+    new: Sequence[VolumeName] = (),
 ) -> Prepared:
     """Bring up ``nodes``, whose disks are as captured: with their RAM, else by booting them.
 
-    ``aside`` is called meanwhile, before any of them runs. The rest as for ``clone``.
+    ``new``: volumes that were just cloned; they are marked as the lab's origin before any node
+    runs. The rest as for ``clone``.
     """
-    owner = nodes[0].owner
-    template = Owner("template", manifest.key)
-    warm = manifest.warm
-    if not warm:
-        aside()
+    if new and not capture.warm:
+        mark_origin(ctx, new)
 
     def bring_up(node: Node) -> None:
+        ram = ctx.home.ram(capture.ref, node.name) if capture.warm else None
         wiring = Wiring(
             home=ctx.home.id,
             segment=segment,
-            seed=seed_of(ctx, node, template, segment),
+            seed=seed_of(ctx, node, capture.ref, segment),
             console_log=ctx.home.console_log(node.guest),
-            memory_file=ctx.home.ram(manifest.key, node.name) if warm else None,
+            memory_file=ram,
         )
         volumes = [ctx.storage.get(node.volume(disk)) for disk in image.volumes]
         guest = guest_spec(node, volumes, image, size, wiring)
-        if warm:
-            ctx.hypervisor.restore(guest, _memory(ctx, manifest, node, guest))
+        if ram:
+            state = ctx.home.device_state(capture.ref, node.name)
+            ctx.hypervisor.restore(guest, MemoryImage(ram, state, guest.memory))
         else:
             ctx.hypervisor.start(guest)
 
-    def beside() -> Prepared:
-        prepared = _identities(ctx, owner, nodes)
-        if warm:
-            aside()
+    def meanwhile() -> Prepared:
+        from lab.lifecycle.nodes.personalise import prepare
+
+        prepared = prepare(ctx, nodes[0].owner, nodes)
+        if new and capture.warm:
+            mark_origin(ctx, new)
         return prepared
 
-    step = ("restore", "restoring RAM") if warm else ("start", "booting the clones")
+    step = ("restore", "restoring RAM") if capture.warm else ("start", "booting the clones")
     with ctx.progress.step(*step), ThreadPoolExecutor() as pool:
-        if warm:
+        if capture.warm:
             for node in nodes:
-                pool.submit(read_ahead, ctx.home.ram(manifest.key, node.name))
-        prepared = pool.submit(beside)
+                pool.submit(read_ahead, ctx.home.ram(capture.ref, node.name))
+        prepared = pool.submit(meanwhile)
         each(bring_up, nodes)
         result = prepared.result()
-    if warm:
+    if capture.warm:
         with ctx.progress.step("resume", "resuming all nodes together"):
             ctx.hypervisor.resume([node.guest for node in nodes])
     return result
@@ -148,31 +142,5 @@ def _is_cached(handle: int) -> bool:
 
 
 def unrestored(error: RestoreFailed) -> str:
-    """Why a template's RAM was not restored, in one line, with the last line of QEMU's log."""
+    """Why the RAM of a capture was not restored, in one line, with the last line of QEMU's log."""
     return "; ".join([f"its RAM was not restored: {error}", *error.details[-1:]])
-
-
-def _identities(ctx: Context, owner: Owner, nodes: Sequence[Node]) -> Prepared:
-    from lab.lifecycle.nodes.personalise import prepare
-
-    return prepare(ctx, owner, nodes)
-
-
-def _clone_disks(
-    ctx: Context, manifest: Manifest, node: Node, image: Image, profile: Profile
-) -> list[Volume]:
-    tags = {"owner": str(node.owner), "node": node.name}
-    found = origins(ctx, manifest, node.name, image.volumes)
-    kept = [(origin, origin.volume.volume) for origin in found]
-    return [
-        ctx.storage.clone(origin, node.volume(disk), tags, profile=profile.volume(disk))
-        for origin, disk in kept
-    ]
-
-
-def _memory(ctx: Context, manifest: Manifest, node: Node, guest: GuestSpec) -> MemoryImage:
-    return MemoryImage(
-        ram=ctx.home.ram(manifest.key, node.name),
-        state=ctx.home.device_state(manifest.key, node.name),
-        size=guest.memory,
-    )

@@ -1,4 +1,4 @@
-"""Going back that was cut: until it is done again, the lab's disks fit neither now nor then."""
+"""Interrupted rollbacks: until one is completed, the disks of the lab are inconsistent."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lab.paths import writing
 
 
 def begin(ctx: Context, name: str, label: str, node: str | None) -> None:
-    """Note that the volumes of a lab, or of one node, are about to go back to ``label``.
+    """Record that the volumes of a lab, or of one node, are about to be rolled back to ``label``.
 
-    Raises Conflict if more than that one node is to go back already.
+    Raises Conflict if a rollback of more than that one node was interrupted.
     """
     path, what = _path(ctx, name), f"--to {label}" + (f" --node {node}" if node else "")
     if node and path.exists() and path.read_text(encoding="utf-8") != what:
@@ -23,25 +23,25 @@ def begin(ctx: Context, name: str, label: str, node: str | None) -> None:
 
 
 def end(ctx: Context, name: str) -> None:
-    """All of them are there, and what that takes was done."""
+    """Record that the rollback is complete."""
     path = _path(ctx, name)
     with writing(path):
         path.unlink(missing_ok=True)
 
 
 def exists(ctx: Context, name: str) -> bool:
-    """Whether a rollback was begun and did not end."""
+    """Whether a rollback was begun and not completed."""
     return _path(ctx, name).exists()
 
 
 def check(ctx: Context, name: str) -> None:
-    """Raise Conflict if a rollback was cut, by a kill or a failure, and not done again."""
+    """Raise Conflict if a rollback was interrupted, by a kill or a failure, and not completed."""
     path = _path(ctx, name)
     if exists(ctx, name):
         again = f"lab rollback {name} {path.read_text(encoding='utf-8')}"
         raise Conflict(
-            f"a rollback of {name} did not come to its end: its disks may not fit together",
-            hint=f"`{again}` does it again",
+            f"the rollback of {name} was interrupted: its disks may be inconsistent",
+            hint=f"`{again}` completes it",
         )
 
 

@@ -1,4 +1,4 @@
-"""A template's files: what belongs to it, and whether it is still what was captured.
+"""The manifest of a capture: its files on disk, and whether they are still what was captured.
 
 RAM images are hundreds of megabytes, too many to read at each use. So the manifest notes
 size and times of each as the kernel keeps them: a write, a truncation or a copy changes the
@@ -12,72 +12,30 @@ import errno
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lab.errors import HostUnfit, LabError
+from lab.errors import HostUnfit, InvalidSpec, LabError
+from lab.lifecycle.captures.capture import Capture, CapturedNode, FileFacts, disk_snapshots
+from lab.lifecycle.core.context import Context
+from lab.names import CaptureRef, template_ref
 from lab.paths import writing
 from lab.storage import sparse
 
-FORMAT = 3
+FORMAT = 4
+"""Of manifests that are written. Those of format 3 are of templates, and name them by ``key``."""
+
+_READ = (3, FORMAT)
 _CHUNK = 1 << 20
 _OPEN = (errno.EMFILE, errno.ENFILE)
 _OURS = (*_OPEN, errno.ENOMEM, errno.EACCES, errno.EPERM)
 """What says nothing about a file: too many are open, no memory is left, it is not for us."""
 
 
-@dataclass(frozen=True)
-class FileFacts:
-    """A file as it was when the template was made; times in nanoseconds."""
-
-    size: int
-    mtime: int
-    ctime: int
-    digest: str
-
-
-@dataclass(frozen=True)
-class CapturedNode:
-    """A node of a template: RAM and device state, both None when only disks were captured.
-
-    ``seed``: the small disk that it booted with, which clones have open as well. ``seals``:
-    the storage's, of each disk snapshot.
-    """
-
-    name: str
-    role: str
-    ram: FileFacts | None
-    state: FileFacts | None
-    seed: FileFacts
-    seals: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """A template: ``label`` of the disk snapshots, and its nodes.
-
-    ``why_cold``: why it has no RAM although this host could restore some.
-    """
-
-    key: str
-    label: str
-    nodes: tuple[CapturedNode, ...]
-    why_cold: str = ""
-
-    @property
-    def warm(self) -> bool:
-        """True if RAM was captured with the disks."""
-        return all(node.ram is not None and node.state is not None for node in self.nodes)
-
-    def without_ram(self, why: str) -> Manifest:
-        """The manifest without RAM, so that labs boot; ``why``: why RAM is not restored."""
-        nodes = tuple(replace(node, ram=None, state=None) for node in self.nodes)
-        return replace(self, nodes=nodes, why_cold=why)
-
-
 class Damaged(LabError):
-    """A template's files are not what was captured."""
+    """The files of a capture are not what was captured."""
 
 
 def facts(path: Path) -> FileFacts:
@@ -129,10 +87,32 @@ def unharmed(path: Path, wanted: FileFacts, *, read: bool = False) -> None:
         raise Damaged(f"the content of {path.name} has changed")
 
 
-def write(path: Path, manifest: Manifest) -> None:
-    """Write ``manifest`` so that it is there whole or not at all, also after a power loss."""
+def check(ctx: Context, capture: Capture, disks: Sequence[str]) -> None:
+    """Raise Damaged unless files and ``disks`` of a capture are still what was captured.
+
+    Raises NotFound if it has lost a disk, HostUnfit where its files cannot be read.
+    """
+    for node in capture.nodes:
+        if node.seed is not None:
+            unharmed(ctx.home.seed(capture.ref, node.name), node.seed)
+        if node.ram is not None and node.state is not None:
+            unharmed(ctx.home.ram(capture.ref, node.name), node.ram)
+            unharmed(ctx.home.device_state(capture.ref, node.name), node.state, read=True)
+        snapshots = disk_snapshots(ctx, capture, node.name, disks)
+        if node.seals != tuple(map(ctx.storage.seal, snapshots)):
+            raise Damaged(f"a disk of {node.name} has changed")
+
+
+def write(path: Path, capture: Capture) -> None:
+    """Write the manifest of ``capture``, whole or not at all, also after a power loss."""
     fresh = path.with_suffix(".new")
-    values = asdict(manifest)
+    parent = str(capture.parent) if capture.parent else None
+    values = {
+        "capture": str(capture.ref),
+        "parent": parent,
+        "why_cold": capture.why_cold,
+        "nodes": [asdict(node) for node in capture.nodes],
+    }
     content = json.dumps({"format": FORMAT, "digest": _seal(values), **values}, indent=1)
     with writing(path):
         with fresh.open("w", encoding="utf-8") as file:
@@ -143,12 +123,12 @@ def write(path: Path, manifest: Manifest) -> None:
         sparse.sync(path.parent, path.parent.parent)
 
 
-def read(path: Path) -> Manifest:
-    """The manifest at ``path``; raises Damaged, and HostUnfit where we cannot look at it."""
+def read(path: Path) -> Capture:
+    """The capture whose manifest is at ``path``; raises Damaged, HostUnfit if it is unreadable."""
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if values.pop("format") != FORMAT:
-            raise Damaged("the template was made by another version of lab")
+        if values.pop("format") not in _READ:
+            raise Damaged("it was made by another version of lab")
         if values.pop("digest") != _seal(values):
             raise Damaged("the content of its manifest has changed")
         nodes = tuple(
@@ -157,18 +137,27 @@ def read(path: Path) -> Manifest:
                 node["role"],
                 _facts(node["ram"]),
                 _facts(node["state"]),
-                FileFacts(**node["seed"]),
+                _facts(node["seed"]),
                 tuple(map(str, node["seals"])),
             )
             for node in values["nodes"]
         )
-        why_cold = str(values.get("why_cold", ""))
-        return Manifest(values["key"], values["label"], nodes, why_cold)
+        parent = values.get("parent")
+        ref = (
+            template_ref(values["key"]) if "key" in values else CaptureRef.parse(values["capture"])
+        )
+        return Capture(
+            ref.owner,
+            ref.label,
+            nodes,
+            CaptureRef.parse(parent) if parent else None,
+            str(values.get("why_cold", "")),
+        )
     except OSError as error:
-        why = f"the template has no readable manifest: {error}"
+        why = f"it has no readable manifest: {error}"
         raise _lost(path, error, why) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Damaged(f"the template has no readable manifest: {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidSpec) as error:
+        raise Damaged(f"it has no readable manifest: {error}") from None
 
 
 def _lost(path: Path, error: OSError, why: str) -> LabError:

@@ -1,4 +1,4 @@
-"""Templates: captures of freshly formed clusters, made on first use, cloned ever after."""
+"""Templates: captures of freshly formed clusters, made on first use, then cloned."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from lab.errors import CommandFailed, Conflict, HostUnfit, LabError, NotFound, N
 from lab.hypervisor import DirectBoot, GuestShape
 from lab.imagebuild.recipe import load
 from lab.lifecycle.captures import manifests
-from lab.lifecycle.captures.capture import capture, memory_file
-from lab.lifecycle.captures.manifests import Damaged, Manifest
+from lab.lifecycle.captures.capture import Capture
+from lab.lifecycle.captures.freeze import freeze, memory_file
+from lab.lifecycle.captures.manifests import Damaged
 from lab.lifecycle.captures.template_record import (
     base,
     discard,
@@ -28,85 +29,96 @@ from lab.lifecycle.captures.template_record import (
     size_of,
     vacant,
 )
-from lab.lifecycle.core.build_lock import hold
+from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import TemplateView
 from lab.lifecycle.images import failures
 from lab.lifecycle.images.engine import made_of
 from lab.lifecycle.images.ready import Image
 from lab.lifecycle.nodes.form import Formation, form
-from lab.lifecycle.nodes.nodes import Node, plan
+from lab.lifecycle.nodes.nodes import Node
+from lab.lifecycle.nodes.nodes import plan as plan_nodes
 from lab.lifecycle.nodes.personalise import rehearse
 from lab.lifecycle.nodes.ports import reserve_segment
 from lab.lifecycle.nodes.preflight import preflight
-from lab.lifecycle.nodes.start_slots import turn
+from lab.lifecycle.nodes.start_slots import start_slot
 from lab.locks.named import lock
-from lab.names import Owner
+from lab.names import Owner, template_ref
 from lab.spec import LabSpec
 from lab.state.records import TemplateRecord
-from lab.storage import VolumeSnapshot
 
 CLOCK_OFFSET = -7_200
 """Seconds. A template lives two hours in the past, so that setting a clone's clock is always a
 leap forward of more than the hour after which OpenSSL's generators ask for new seeds."""
 
 
-@contextmanager
-def using(
-    ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec, timeout: float
-) -> Iterator[Manifest]:
-    """The template for ``spec``, made first if need be; it is kept from removal in the block.
-
-    ``timeout``: seconds that its nodes may take to get ready.
-    """
-    key = key_of(ctx, image, plan_, spec)
-    while True:
-        name = current(ctx, key)
-        if name is not None:
-            with lock(ctx.home, "template", name, shared=True):
-                manifest = _sound(ctx, name, image)
-                if manifest is not None:
-                    ctx.store.templates.update(name, used_at=time.time())
-                    yield manifest
-                    return
-        _ensure(ctx, key, image, plan_, spec, timeout)
+RULES = 3
+"""The version of how templates are captured: part of their keys."""
 
 
 @contextmanager
-def source(
-    ctx: Context, plan_: Blueprint, spec: LabSpec, timeout: float
-) -> Iterator[tuple[Image, Manifest]]:
-    """Image and template for ``spec``, made on first use, of the first engine that can be used.
+def image_and_template(
+    ctx: Context, plan: Blueprint, spec: LabSpec, timeout: float
+) -> Iterator[tuple[Image, Capture]]:
+    """Image and template for ``spec``, made on first use, kept from removal in the block.
 
-    Raises as ``engine.made_of`` and ``using`` do.
+    They are of the first engine that can be used. ``timeout``: seconds that the nodes of a new
+    template may take to get ready. Raises as ``made_of`` and ``template_kept`` do.
     """
 
-    def then(image: Image) -> AbstractContextManager[Manifest]:
-        return using(ctx, image, plan_, spec, timeout)
+    def then(image: Image) -> AbstractContextManager[Capture]:
+        return template_kept(ctx, image, plan, spec, timeout)
 
     def lacks(image: Image) -> str:
-        key = key_of(ctx, image, plan_, spec)
+        key = key_of(ctx, image, plan, spec)
         return key if current(ctx, key) is None else ""
 
-    with made_of(ctx, plan_, spec, then, lacks) as found:
+    with made_of(ctx, plan, spec, then, lacks) as found:
         yield found
 
 
 @contextmanager
-def kept(ctx: Context, name: str, image: Image) -> Iterator[Manifest | None]:
+def image_alone(ctx: Context, plan: Blueprint, spec: LabSpec) -> Iterator[tuple[Image, None]]:
+    """As ``image_and_template``, for labs that are booted from the image's disks."""
+    with made_of(ctx, plan, spec, nullcontext) as (image, _):
+        yield image, None
+
+
+@contextmanager
+def template_kept(
+    ctx: Context, image: Image, plan: Blueprint, spec: LabSpec, timeout: float
+) -> Iterator[Capture]:
+    """The template for ``spec``, made first if there is none; kept from removal in the block.
+
+    ``timeout``: seconds that its nodes may take to get ready.
+    """
+    key = key_of(ctx, image, plan, spec)
+    while True:
+        name = current(ctx, key)
+        if name is not None:
+            with kept(ctx, name, image) as capture:
+                if capture is not None:
+                    ctx.store.templates.update(name, used_at=time.time())
+                    yield capture
+                    return
+        _ensure(ctx, key, image, plan, spec, timeout)
+
+
+@contextmanager
+def kept(ctx: Context, name: str, image: Image) -> Iterator[Capture | None]:
     """The template ``name``, kept from removal in the block; None if it is not sound."""
     with lock(ctx.home, "template", name, shared=True):
         yield _sound(ctx, name, image)
 
 
-def key_of(ctx: Context, image: Image, plan_: Blueprint, spec: LabSpec) -> str:
+def key_of(ctx: Context, image: Image, plan: Blueprint, spec: LabSpec) -> str:
     """What a template for ``spec`` is known by: all that decides whether it fits."""
     parts = [
-        manifests.FORMAT,
+        RULES,
         ctx.home.id,
         image.key,
-        plan_.name,
-        plan_.version,
+        plan.name,
+        plan.version,
         spec.nodes,
         spec.size.memory,
         spec.size.cpus,
@@ -133,8 +145,9 @@ def is_for(name: str, key: str) -> bool:
 def build(ctx: Context, spec: LabSpec) -> TemplateView:
     """Make the template for ``spec`` now, if it does not exist."""
     preflight(ctx, spec)
-    with source(ctx, blueprint(spec.blueprint), spec, ctx.settings.ready_timeout) as (_, manifest):
-        return view(ctx.store.templates.get(manifest.key))
+    plan = blueprint(spec.blueprint)
+    with image_and_template(ctx, plan, spec, ctx.settings.ready_timeout) as (_, capture):
+        return view(ctx.store.templates.get(capture.owner.name))
 
 
 def templates(ctx: Context) -> list[TemplateView]:
@@ -165,48 +178,26 @@ def named(ctx: Context, key: str) -> TemplateRecord:
     return found[0]
 
 
-def origins(
-    ctx: Context, manifest: Manifest, node: str, disks: tuple[str, ...]
-) -> list[VolumeSnapshot]:
-    """The snapshots from which the volumes of ``node`` are cloned; raises NotFound."""
-    owner = Owner("template", manifest.key)
-    found = []
-    for disk in disks:
-        volume = Node(owner, node, 0, "").volume(disk)
-        snapshots = [s for s in ctx.storage.snapshots(volume) if s.label == manifest.label]
-        if not snapshots:
-            raise NotFound(f"the template {manifest.key} has lost {volume}")
-        found += snapshots
-    return found
-
-
 def current(ctx: Context, key: str) -> str | None:
     """The ready template of this key: a broken one may be followed by ``<key>.2`` and so on."""
     ready = [r for r in ctx.store.templates.all() if base(r.key) == key and r.state == "ready"]
     return ready[-1].key if ready else None
 
 
-def _sound(ctx: Context, name: str, image: Image) -> Manifest | None:
-    """The manifest of a template that is whole, else None, and the template is marked broken."""
+def _sound(ctx: Context, name: str, image: Image) -> Capture | None:
+    """The capture of a template that is whole, else None, and the template is marked broken."""
     record = ctx.store.templates.find(name)
     if record is None or record.state != "ready":
         return None
     try:
-        manifest = manifests.read(ctx.home.manifest(name))
-        if manifest.warm and not record.warm:
-            manifest = manifest.without_ram(record.why)
-        for node in manifest.nodes:
-            manifests.unharmed(ctx.home.seed(Owner("template", name), node.name), node.seed)
-            if node.ram is not None and node.state is not None:
-                manifests.unharmed(ctx.home.ram(name, node.name), node.ram)
-                manifests.unharmed(ctx.home.device_state(name, node.name), node.state, read=True)
-            snapshots = origins(ctx, manifest, node.name, image.volumes)
-            if node.seals != tuple(map(ctx.storage.seal, snapshots)):
-                raise Damaged(f"a disk of {node.name} has changed")
+        capture = manifests.read(ctx.home.manifest(template_ref(name)))
+        if capture.warm and not record.warm:
+            capture = capture.without_ram(record.why)
+        manifests.check(ctx, capture, image.volumes)
     except (Damaged, NotFound) as error:
         mark_broken(ctx, name, str(error))
         return None
-    return manifest
+    return capture
 
 
 def mark_broken(ctx: Context, name: str, why: str) -> None:
@@ -232,16 +223,16 @@ def give_up_ram(ctx: Context, name: str, why: str) -> None:
 
 
 def _ensure(
-    ctx: Context, key: str, image: Image, plan_: Blueprint, spec: LabSpec, timeout: float
+    ctx: Context, key: str, image: Image, plan: Blueprint, spec: LabSpec, timeout: float
 ) -> None:
-    with hold(ctx, "template", key, unless=lambda: current(ctx, key) is not None) as held:
-        if held and there(ctx, key, image, spec) is None:
+    with build_lock(ctx, "template", key, unless=lambda: current(ctx, key) is not None) as held:
+        if held and recorded(ctx, key, image, spec) is None:
             former = any(base(record.key) == key for record in ctx.store.templates.all())
             name = vacant(ctx, key)
             why = "the previous template is broken" if former else "first use"
             ctx.progress.note("template", f"{why}: forming a cluster to clone from{_time(ctx)}")
             with ctx.progress.step("template", f"making the template {name} ({why})"):
-                _make(ctx, name, image, plan_, spec, timeout)
+                _make(ctx, name, image, plan, spec, timeout)
 
 
 def _time(ctx: Context) -> str:
@@ -250,41 +241,41 @@ def _time(ctx: Context) -> str:
     return ", usually 1 to 3 minutes without KVM" if emulated else ""
 
 
-def there(ctx: Context, key: str, image: Image, spec: LabSpec) -> str | None:
-    """As ``current``, its makers' lock being held: then lost records are made anew as well."""
-    return current(ctx, key) or (current(ctx, key) if _adopt(ctx, key, image, spec) else None)
+def recorded(ctx: Context, key: str, image: Image, spec: LabSpec) -> str | None:
+    """As ``current``, with the lock of ``key`` held: a lost record is then recreated.
 
-
-def _adopt(ctx: Context, key: str, image: Image, spec: LabSpec) -> bool:
-    """Record a template again whose record was lost: its manifest says that it was finished."""
+    The manifest says that the template was finished.
+    """
+    if name := current(ctx, key):
+        return name
     for directory in sorted(ctx.home.templates.iterdir()):
         name = directory.name
         if base(name) != key or ctx.store.templates.find(name) is not None:
             continue
+        path = ctx.home.manifest(template_ref(name))
         try:
-            warm = manifests.read(ctx.home.manifest(name)).warm
+            warm = manifests.read(path).warm
         except Damaged:
             continue
-        made = ctx.home.manifest(name).stat().st_mtime
-        record = record_for(ctx, name, image, spec, warm=warm, began=made)
+        record = record_for(ctx, name, image, spec, warm=warm, began=path.stat().st_mtime)
         ctx.store.templates.add(replace(record, state="ready", size=size_of(ctx, name)))
-        ctx.progress.note("template", f"the template {name} was not recorded; it is again")
-        return True
-    return False
+        ctx.progress.note("template", f"registered the template {name} again: its record was lost")
+        return name
+    return None
 
 
 def _make(
-    ctx: Context, name: str, image: Image, plan_: Blueprint, spec: LabSpec, timeout: float
+    ctx: Context, name: str, image: Image, plan: Blueprint, spec: LabSpec, timeout: float
 ) -> None:
     owner, began = Owner("template", name), time.time()
     profile = ctx.settings.profile_of(spec.profile)
     warm = ctx.hypervisor.capabilities().warm
     with making(ctx, name, image, spec, warm=warm):
-        nodes = tuple(plan(owner, plan_.roles(spec.nodes)))
+        nodes = tuple(plan_nodes(owner, plan.roles(spec.nodes)))
         formation = Formation(
             owner,
             image,
-            plan_,
+            plan,
             spec.size,
             profile,
             nodes,
@@ -294,7 +285,7 @@ def _make(
         )
         # A time that the user chose may be too short for any engine.
         late = (NotReady,) if timeout >= ctx.settings.ready_timeout else ()
-        with turn(ctx, longest=None):  # nobody but us is in its nodes
+        with start_slot(ctx, longest=None):  # nobody but us is in its nodes
             with _engines_failure(ctx, image, spec, *late):
                 form(ctx, formation, timeout)
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
@@ -302,8 +293,8 @@ def _make(
                     rehearse(ctx, nodes, timeout=timeout)
                 if warm:
                     _check_clocks(ctx, nodes)
-                manifest = capture(ctx, name, nodes, image, warm=warm)
-        finish(ctx, manifest, time.time() - began)
+                capture = freeze(ctx, template_ref(name), nodes, image.volumes, warm=warm)
+        finish(ctx, capture, time.time() - began)
     if not spec.image:
         failures.withdraw(ctx, image.recipe)
 
@@ -343,7 +334,7 @@ def _check_clocks(ctx: Context, nodes: tuple[Node, ...]) -> None:
 
 
 def view(record: TemplateRecord) -> TemplateView:
-    """A template, as others are told of it."""
+    """A template, as it is shown."""
     return TemplateView(
         key=record.key,
         blueprint=record.blueprint,

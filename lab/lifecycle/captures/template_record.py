@@ -1,4 +1,4 @@
-"""Making a template, whatever it is made of: its name, its record, and the end of both."""
+"""The name and the record of a template, from its making to its removal."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from lab.errors import Conflict, LabError, LimitReached
 from lab.lifecycle.captures import manifests
-from lab.lifecycle.captures.manifests import Manifest
+from lab.lifecycle.captures.capture import Capture
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import forget_guests, release
 from lab.lifecycle.images.ready import Image
 from lab.locks.named import held, lock
 from lab.names import GuestName, Owner
-from lab.spec import LabSpec
+from lab.spec import LabSpec, NodeSize
 from lab.state.records import TemplateRecord
 from lab.undo import Undo
 
@@ -28,7 +28,7 @@ def base(name: str) -> str:
 def making(ctx: Context, name: str, image: Image, spec: LabSpec, *, warm: bool) -> Iterator[None]:
     """A template is made in the block, its lock held; nothing is left of it if that fails.
 
-    Raises LimitReached if labs use as many as may be made for the project that asks.
+    Raises LimitReached if labs use as many as may be made for the requesting project.
     """
     with ctx.store.transaction():
         _check_quota(ctx)
@@ -39,20 +39,20 @@ def making(ctx: Context, name: str, image: Image, spec: LabSpec, *, warm: bool) 
         undo.keep()
 
 
-def _own(ctx: Context) -> list[TemplateRecord]:
-    """The templates that were made for the project that asks."""
-    there = ctx.store.templates.all()
-    return [one for one in there if one.project == ctx.origin.project and one.state != "broken"]
+def _of_project(ctx: Context) -> list[TemplateRecord]:
+    """The templates that were made for the requesting project."""
+    records = ctx.store.templates.all()
+    return [one for one in records if one.project == ctx.origin.project and one.state != "broken"]
 
 
 def _check_quota(ctx: Context) -> None:
-    """Raise LimitReached if the project that asks uses as many templates as it may have.
+    """Raise LimitReached if the requesting project uses as many templates as it may have.
 
-    Those that no lab uses make room when another is there (``finish``).
+    Unused ones are removed when the new one is ready (``finish``).
     """
     project, most = ctx.origin.project, ctx.templates
-    own = [one for one in _own(ctx) if one.state == "building" or labs_of(ctx, one.key)]
-    if most is not None and len(own) >= most:
+    used = [r for r in _of_project(ctx) if r.state == "building" or labs_of(ctx, r.key)]
+    if most is not None and len(used) >= most:
         raise LimitReached(
             f"this lab needs a new template: {most} may be made for the project {project},"
             " and labs use them all",
@@ -61,20 +61,20 @@ def _check_quota(ctx: Context) -> None:
         )
 
 
-def finish(ctx: Context, manifest: Manifest, form_seconds: float) -> None:
-    """All is in place: the manifest comes last, and makes it a template.
+def finish(ctx: Context, capture: Capture, form_seconds: float) -> None:
+    """Write the manifest of a capture, last of all, which makes it a template that can be used.
 
     Others, used least recently, are removed if there are more than may be (``_evict``).
     """
-    name = manifest.key
-    manifests.write(ctx.home.manifest(name), manifest)
+    name = capture.owner.name
+    manifests.write(ctx.home.manifest(capture.ref), capture)
     _only_files_are_left(ctx, Owner("template", name))
     ctx.store.templates.update(
         name, state="ready", form_seconds=form_seconds, size=size_of(ctx, name)
     )
     if ctx.templates is not None:
-        own = [one for one in _own(ctx) if one.key != name]
-        _evict(ctx, own, ctx.templates - 1, f"those of the project {ctx.origin.project}")
+        siblings = [one for one in _of_project(ctx) if one.key != name]
+        _evict(ctx, siblings, ctx.templates - 1, f"those of the project {ctx.origin.project}")
     others = [one for one in ctx.store.templates.all() if one.key != name]
     _evict(ctx, others, ctx.settings.max_templates - 1, "max_templates")
 
@@ -158,6 +158,12 @@ def record_for(
         used_at=began,
         project=ctx.origin.project,
     )
+
+
+def spec_of(record: TemplateRecord) -> LabSpec:
+    """The lab that a template is for: the reverse of ``record_for``."""
+    size = NodeSize(record.memory, record.cpus, record.disk)
+    return LabSpec(record.blueprint, nodes=record.node_count, size=size, profile=record.profile)
 
 
 def _only_files_are_left(ctx: Context, owner: Owner) -> None:

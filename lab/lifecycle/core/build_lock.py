@@ -1,4 +1,4 @@
-"""Holding an image or a template, and waiting for who is making it."""
+"""The lock of an image or a template, and waiting for the command that makes it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lab.locks.named import lock
 from lab.wait import Deadline
 
 PATIENCE = 3600.0
-"""Seconds to wait for who is making it: on a slow line a build takes half an hour."""
+"""Seconds to wait for that command: on a slow line a build takes half an hour."""
 
 
 @contextmanager
-def hold(
+def build_lock(
     ctx: Context,
     kind: Literal["image", "template"],
     name: str,
@@ -23,10 +23,10 @@ def hold(
     shared: bool = False,
     unless: Callable[[], bool] | None = None,
 ) -> Iterator[bool]:
-    """Hold its lock for the block; waiting for it is told of, and is a step called ``kind``.
+    """Hold the lock for the block; waiting for it is reported, and is a step called ``kind``.
 
     Gives True; or False without the lock once ``unless`` is True, as it need not be made.
-    Raises Conflict if it does not come free.
+    Raises Conflict if it does not become free.
     """
     with ExitStack() as waiting:
 

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 from lab.blueprints import Blueprint
 from lab.errors import Interrupted, InvalidSpec, LabError, OutOfReach
 from lab.imagebuild.recipe import Recipe, load
-from lab.lifecycle.core.build_lock import hold
+from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import failures
 from lab.lifecycle.images import image as images
@@ -173,7 +173,7 @@ def _changed(
     key: str,
 ) -> bool:
     """Wait for another command that makes it; return whether its failure changed the choice."""
-    with hold(ctx, kind, key, shared=True):
+    with build_lock(ctx, kind, key, shared=True):
         return choose(ctx, plan, spec).recipe != choice.recipe
 
 

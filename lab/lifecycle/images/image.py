@@ -23,7 +23,7 @@ from lab.hypervisor import DirectBoot, FirmwareBoot
 from lab.imagebuild import isolate, manifest
 from lab.imagebuild.key import image_key
 from lab.imagebuild.recipe import Recipe, load
-from lab.lifecycle.core.build_lock import hold
+from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import release
 from lab.lifecycle.core.views import ImageView
@@ -64,7 +64,7 @@ def ensure(ctx: Context, recipe_name: str, profile: Profile) -> Image:
 
 def _ensure(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
     if not ready(ctx, key):
-        with hold(ctx, "image", key, unless=lambda: ready(ctx, key)) as held:
+        with build_lock(ctx, "image", key, unless=lambda: ready(ctx, key)) as held:
             if held and not there(ctx, key):
                 _build(ctx, recipe, key, profile)
 
@@ -76,7 +76,7 @@ def using(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> Iterator[
     ``key``: the key of the image, from ``key_of``.
     """
     while True:
-        with hold(ctx, "image", key, shared=True):
+        with build_lock(ctx, "image", key, shared=True):
             if ready(ctx, key):
                 yield find(ctx, key)
                 return
@@ -86,7 +86,7 @@ def using(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> Iterator[
 @contextmanager
 def using_key(ctx: Context, key: str) -> Iterator[Image]:
     """The image of that key, kept from removal in the block; raises NotFound."""
-    with hold(ctx, "image", key, shared=True):
+    with build_lock(ctx, "image", key, shared=True):
         if not ready(ctx, key):
             raise NotFound(f"there is no image {key!r}", hint="`lab image ls` lists them")
         yield find(ctx, key)
@@ -182,7 +182,7 @@ def build(ctx: Context, recipe_name: str, *, rebuild: bool = False) -> ImageView
     recipe, profile = load(recipe_name), ctx.settings.profile_of("")
     key = key_of(recipe, ctx.settings.layout, profile)
     if rebuild:
-        with hold(ctx, "image", key):
+        with build_lock(ctx, "image", key):
             discard(ctx, key)
             _build(ctx, recipe, key, profile)
     else:

@@ -15,7 +15,7 @@ from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Image
 from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, own_seed, seed_disk
 from lab.lifecycle.nodes.readiness import FROM_INSIDE, through_agent, until_ready
-from lab.names import Owner, VolumeName
+from lab.names import CaptureRef, Owner, VolumeName
 from lab.paths import writing
 from lab.schedule import ORIGIN
 from lab.spec import NodeSize
@@ -94,15 +94,15 @@ def write_seed(ctx: Context, formation: Formation, node: Node) -> Path:
     return _put_seed(path, content)
 
 
-def seed_of(ctx: Context, node: Node, template: Owner | None, segment: int) -> Path:
-    """The seed that ``node`` boots with once it was made; ``template``: what it is a clone of.
+def seed_of(ctx: Context, node: Node, parent: CaptureRef | None, segment: int) -> Path:
+    """The seed that ``node`` boots with once it was made; ``parent``: what it is a clone of.
 
     Where guests have addresses of their own, a clone has a seed of its own, which is written.
     """
-    if template is None:
+    if parent is None:
         return ctx.home.seed(node.owner, node.name)
     if not node.own:
-        return ctx.home.seed(template, node.name)
+        return ctx.home.seed(parent, node.name)
     return _put_seed(ctx.home.seed(node.owner, node.name), own_seed(node, segment))
 
 

@@ -1,41 +1,60 @@
-"""The last step of every way to a lab: nodes become themselves, then must prove usable."""
+"""The last steps of every way to a lab: its nodes get identities, then must prove usable."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from lab.blueprints import Blueprint, Engine
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.sql import Account
+from lab.lifecycle.nodes import personalise as identities
 from lab.lifecycle.nodes.nodes import Node
-from lab.lifecycle.nodes.personalise import Prepared, personalise, set_clocks
+from lab.lifecycle.nodes.personalise import Prepared
 from lab.lifecycle.nodes.readiness import through_port, until_ready
 from lab.wait import Deadline
 
-_LOOK_EVERY = 0.02  # seconds; everything runs already
+_POLL = 0.02  # seconds; everything runs already
 
 
-def hand_over(
-    ctx: Context,
-    nodes: Sequence[Node],
-    blueprint: Blueprint,
-    engine: Engine,
-    account: Account,
-    prepared: Prepared,
-    deadline: Deadline,
-    cluster: Sequence[Node] = (),
-) -> None:
-    """Give every node its identity, then wait until the lab's account can use all of them.
+@dataclass(frozen=True)
+class Started:
+    """Nodes of a lab that run as clones, not yet as this lab's.
 
-    ``cluster``: the nodes that must be ready, if those are only some of them. Raises NotReady
-    or CommandFailed.
+    ``account``: of the lab's user; ``prepared``: the identities that they are to get;
+    ``deadline``: when they must be ready.
     """
+
+    nodes: Sequence[Node]
+    blueprint: Blueprint
+    engine: Engine
+    account: Account
+    prepared: Prepared
+    deadline: Deadline
+
+
+def personalise(ctx: Context, started: Started) -> None:
+    """Give every node its identity and the lab's password; raises NotReady or CommandFailed."""
     with ctx.progress.step("personalise", "new clock, seeds, password and keys"):
-        personalise(
-            ctx, nodes, blueprint, engine, account.password, prepared, timeout=deadline.left
+        identities.personalise(
+            ctx,
+            started.nodes,
+            started.blueprint,
+            started.engine,
+            started.account.password,
+            started.prepared,
+            timeout=started.deadline.left,
         )
+
+
+def wait_ready(ctx: Context, started: Started, cluster: Sequence[Node] = ()) -> None:
+    """Wait until the lab's account can use all nodes; raises NotReady.
+
+    ``cluster``: the nodes that must be ready, if only some of them were started.
+    """
     with ctx.progress.step("ready", "waiting until every node can be used"):
-        ask = through_port(blueprint, account, ctx.sql)
-        until_ready(ctx, cluster or nodes, blueprint, ask, deadline, pause=_LOOK_EVERY)
-        # Once more: the first message found a guest that had only just begun to run again.
-        set_clocks(ctx, nodes, timeout=deadline.left)
+        blueprint, nodes = started.blueprint, cluster or started.nodes
+        ask = through_port(blueprint, started.account, ctx.sql)
+        until_ready(ctx, nodes, blueprint, ask, started.deadline, pause=_POLL)
+        # Again: the first message reached a guest that had only just resumed.
+        identities.set_clocks(ctx, started.nodes, timeout=started.deadline.left)

@@ -36,7 +36,7 @@ REPORT_AFTER = 3.0
 
 
 @contextmanager
-def turn(
+def start_slot(
     ctx: Context, *, warm: bool = False, longest: float | None = LONGEST
 ) -> Iterator[Callable[[], None]]:
     """Hold one of the host's start slots; raises NotReady if none becomes free.

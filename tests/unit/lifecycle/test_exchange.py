@@ -167,8 +167,8 @@ def test_an_image_that_was_built_apart_is_another_one(here: Side, there: Side) -
     before = there.there()
     done = there.imported("image", here.exported("image", here.make_image()))
     assert (done.key, done.outcome) == (key, "exists")
-    assert "built apart" in done.notes[0]
-    with pytest.raises(Conflict, match="built apart"):
+    assert "built separately" in done.notes[0]
+    with pytest.raises(Conflict, match="built separately"):
         there.imported("template", here.exported("template", here.make_template()))
     assert there.there() == before
     with there.open() as ctx:
@@ -180,7 +180,7 @@ def test_ram_of_another_hypervisor_is_left_out(here: Side, there: Side) -> None:
     there.version = "2"
     archive = here.exported("template", here.make_template())
     before = as_it_was(there)
-    with pytest.raises(HostUnfit, match=r"no use here: .*fake version 2 here, version 1 there"):
+    with pytest.raises(HostUnfit, match=r"restored here: .*fake version 2 here, version 1 there"):
         there.imported("template", archive, warm_only=True)
     assert as_it_was(there) == before
     done = there.imported("template", archive)

@@ -10,7 +10,7 @@ import pytest
 from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.exchange.frames import FrameReader
 from lab.exchange.receiving import begin
-from lab.names import Owner
+from lab.names import Owner, template_ref
 from lab.spec import MIB
 from tests.support.exchange_world import Side, as_it_was, rewritten
 
@@ -48,7 +48,7 @@ def test_content_that_is_not_what_the_header_says(
     else:
         facts = getattr(header.template.nodes[1], old)
     lied = rewritten(archive, facts.digest.encode(), new.encode())
-    with pytest.raises(InvalidSpec, match=f"{what} in the archive is not"):
+    with pytest.raises(InvalidSpec, match=f"{what} in the archive does not match its header"):
         there.imported("template", lied)
     with there.open() as ctx:
         assert ctx.store.templates.all() == []
@@ -62,7 +62,7 @@ def test_templates_that_nobody_would_use_are_not_exported(here: Side) -> None:
         here.exported("template", key)
     here.version = "1"
     with here.open() as ctx:
-        state = ctx.home.device_state(key, "n1")
+        state = ctx.home.device_state(template_ref(key), "n1")
         state.chmod(0o600)
         state.write_bytes(b"")
     with pytest.raises(Conflict, match="not whole"):

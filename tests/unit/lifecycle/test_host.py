@@ -100,7 +100,7 @@ def test_a_directory_is_all_that_is_left(world: World) -> None:
             ctx.home.create_directory(Owner("lab", "shop"))
             assert [(view.name, view.state) for view in labs(ctx)] == [("shop", "unrecorded")]
             assert any("lab:shop" in line for line in gc(ctx).left)
-            with pytest.raises(Conflict, match="not recorded"):
+            with pytest.raises(Conflict, match="is missing from the state database"):
                 up(ctx, named("shop"))
             remove()
             assert labs(ctx) == []

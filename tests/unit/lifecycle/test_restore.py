@@ -25,6 +25,7 @@ from lab.lifecycle.preview import preview
 from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
+from lab.names import template_ref
 from tests.support.lifecycle_world import (
     Counter,
     World,
@@ -57,18 +58,18 @@ def spoil(ctx: Context, key: str) -> None:
     The manifest says that all files are as they were captured, as it would of a template that
     was captured before an update of the host's kernel.
     """
-    path = ctx.home.device_state(key, "n2")
+    path = ctx.home.device_state(template_ref(key), "n2")
     _, text, _ = path.read_text().split("\n")
     content = json.loads(text) | {"fingerprint": "another"}
     from lab.fake.memory import write_state
 
     write_state(path, content)
-    manifest = manifests.read(ctx.home.manifest(key))
+    manifest = manifests.read(ctx.home.manifest(template_ref(key)))
     nodes = tuple(
         replace(node, state=manifests.facts(path)) if node.name == "n2" else node
         for node in manifest.nodes
     )
-    manifests.write(ctx.home.manifest(key), replace(manifest, nodes=nodes))
+    manifests.write(ctx.home.manifest(template_ref(key)), replace(manifest, nodes=nodes))
 
 
 def formed(ctx: Context) -> str:
@@ -170,7 +171,7 @@ def test_damage_is_a_reason_too(world: World) -> None:
         make_template(ctx)
         (found,) = template.templates(ctx)
         up(ctx, named("old"))
-        ctx.home.device_state(found.key, "n1").unlink()
+        ctx.home.device_state(template_ref(found.key), "n1").unlink()
         up(ctx, named("shop"))
         (broken,) = [view for view in template.templates(ctx) if view.state == "broken"]
         assert "n1.state is gone" in broken.why

@@ -117,7 +117,7 @@ def test_a_cancelled_job_leaves_the_queue_at_once(world: World) -> None:
         held.enter_context(all_taken(ctx, "boot"))
         held.enter_context(ticket(ctx.home, "boot"))
         cancelled = replace(ctx, progress=Progress(halt=halt))
-        waiting = threads.submit(ExitStack().enter_context, start_slots.turn(cancelled))
+        waiting = threads.submit(ExitStack().enter_context, start_slots.start_slot(cancelled))
         try:
             assert isinstance(waiting.exception(5.0), Interrupted)
         finally:

@@ -24,6 +24,7 @@ from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
 from lab.locks.named import lock
+from lab.names import template_ref
 from lab.spec import MIB
 from tests.support.lifecycle_world import World, named
 
@@ -95,7 +96,7 @@ def test_back_without_the_ram_of_a_damaged_template(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
         key = lab(ctx, "shop").template
-        state = ctx.home.device_state(key, "n1")
+        state = ctx.home.device_state(template_ref(key), "n1")
         state.chmod(0o600)
         state.write_bytes(b"spoilt")
         assert rollback(ctx, "shop", timeout=20.0).state == "ready"

@@ -24,7 +24,7 @@ from lab.lifecycle.images import image
 from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.up import up
 from lab.locks.named import lock
-from lab.names import GuestName, Owner, VolumeName
+from lab.names import GuestName, Owner, VolumeName, template_ref
 from lab.spec import MIB
 from tests.support.lifecycle_world import SPEC, World, make_template, named
 
@@ -45,45 +45,45 @@ def _flip(path: Path) -> None:
 
 
 def _flip_ram(ctx: Context, key: str) -> None:
-    ctx.home.ram(key, "n2").chmod(0o600)
-    with ctx.home.ram(key, "n2").open("r+b") as ram:
+    ctx.home.ram(template_ref(key), "n2").chmod(0o600)
+    with ctx.home.ram(template_ref(key), "n2").open("r+b") as ram:
         ram.seek(1 << 20)
         ram.write(b"\x01")
 
 
 def _truncate_ram(ctx: Context, key: str) -> None:
-    ctx.home.ram(key, "n1").chmod(0o600)
-    with ctx.home.ram(key, "n1").open("r+b") as ram:
+    ctx.home.ram(template_ref(key), "n1").chmod(0o600)
+    with ctx.home.ram(template_ref(key), "n1").open("r+b") as ram:
         ram.truncate(1 << 20)
 
 
 def _lose_ram(ctx: Context, key: str) -> None:
-    ctx.home.ram(key, "n1").unlink()
+    ctx.home.ram(template_ref(key), "n1").unlink()
 
 
 def _flip_state(ctx: Context, key: str) -> None:
-    _flip(ctx.home.device_state(key, "n1"))
+    _flip(ctx.home.device_state(template_ref(key), "n1"))
 
 
 def _truncate_state(ctx: Context, key: str) -> None:
-    ctx.home.device_state(key, "n2").chmod(0o600)
-    ctx.home.device_state(key, "n2").write_bytes(b"")
+    ctx.home.device_state(template_ref(key), "n2").chmod(0o600)
+    ctx.home.device_state(template_ref(key), "n2").write_bytes(b"")
 
 
 def _flip_manifest(ctx: Context, key: str) -> None:
-    _flip(ctx.home.manifest(key))
+    _flip(ctx.home.manifest(template_ref(key)))
 
 
 def _truncate_manifest(ctx: Context, key: str) -> None:
-    ctx.home.manifest(key).write_text("")
+    ctx.home.manifest(template_ref(key)).write_text("")
 
 
 def _lose_manifest(ctx: Context, key: str) -> None:
-    ctx.home.manifest(key).unlink()
+    ctx.home.manifest(template_ref(key)).unlink()
 
 
 def _foreign_manifest(ctx: Context, key: str) -> None:
-    ctx.home.manifest(key).write_text('"teapot"')
+    ctx.home.manifest(template_ref(key)).write_text('"teapot"')
 
 
 def _manifest_without_nodes(ctx: Context, key: str) -> None:
@@ -97,7 +97,7 @@ def _manifest_without_ram(ctx: Context, key: str) -> None:
 
 
 def _alter_manifest(ctx: Context, key: str, change: dict[str, object]) -> None:
-    path = ctx.home.manifest(key)
+    path = ctx.home.manifest(template_ref(key))
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
 
 
@@ -164,8 +164,8 @@ def test_a_host_without_free_file_handles_harms_no_template(world: World) -> Non
     with world.open() as ctx:
         make_template(ctx)
         (found,) = template.templates(ctx)
-        manifest = manifests.read(ctx.home.manifest(found.key))
-        state = ctx.home.device_state(found.key, "n1")
+        manifest = manifests.read(ctx.home.manifest(template_ref(found.key)))
+        state = ctx.home.device_state(template_ref(found.key), "n1")
         facts = manifest.nodes[0].state
         assert facts is not None
         usual = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -174,7 +174,7 @@ def test_a_host_without_free_file_handles_harms_no_template(world: World) -> Non
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (next_, usual[1]))
             with pytest.raises(HostUnfit, match="Too many open files"):
-                manifests.read(ctx.home.manifest(found.key))
+                manifests.read(ctx.home.manifest(template_ref(found.key)))
             with pytest.raises(HostUnfit, match="Too many open files"):
                 manifests.unharmed(state, facts, read=True)
         finally:

@@ -1,0 +1,111 @@
+"""Freezing a formed cluster, disks and RAM of all nodes, at one moment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.lifecycle.captures import manifests
+from lab.lifecycle.captures.capture import Capture, CapturedNode
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.parallel import each
+from lab.lifecycle.nodes.nodes import Node
+from lab.lifecycle.nodes.quiesce import bring_to_rest
+from lab.names import CaptureRef, template_ref
+from lab.paths import writing
+from lab.storage import VolumeSnapshot, sparse
+
+
+def freeze(
+    ctx: Context, ref: CaptureRef, nodes: Sequence[Node], disks: Sequence[str], *, warm: bool
+) -> Capture:
+    """Capture the guests of ``nodes`` at one moment, their ``disks`` and RAM, and end them.
+
+    Without RAM (``warm`` is false) their servers are stopped before, and they shut down. Raises as
+    ``bring_to_rest``, storage and hypervisor do.
+    """
+    guests = [node.guest for node in nodes]
+    if not warm:
+        bring_to_rest(ctx, guests)
+        each(lambda guest: ctx.hypervisor.stop(guest, force=False), guests)
+    else:
+        ctx.hypervisor.pause(guests)
+        each(
+            lambda node: ctx.hypervisor.save_memory(
+                node.guest, ctx.home.ram(ref, node.name), ctx.home.device_state(ref, node.name)
+            ),
+            nodes,
+        )
+    volumes = [node.volume(disk) for node in nodes for disk in disks]
+    snapshots = ctx.storage.snapshot(volumes, ref.label)
+    if warm:
+        each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
+    ctx.storage.persist(snapshots)
+    return captured(ctx, ref, nodes, snapshots, warm=warm)
+
+
+def captured(
+    ctx: Context,
+    ref: CaptureRef,
+    nodes: Sequence[Node],
+    snapshots: Sequence[VolumeSnapshot],
+    *,
+    warm: bool,
+    why_cold: str = "",
+) -> Capture:
+    """The capture of ``nodes`` whose files and ``snapshots`` are in place; the files are synced."""
+    found = each(lambda node: _node(ctx, ref, node, snapshots, warm=warm), nodes)
+    return Capture(ref.owner, ref.label, tuple(found), why_cold=why_cold)
+
+
+def _node(
+    ctx: Context, ref: CaptureRef, node: Node, snapshots: Sequence[VolumeSnapshot], *, warm: bool
+) -> CapturedNode:
+    disk = ctx.home.seed(ref, node.name)
+    sparse.sync(disk)
+    seed = manifests.facts(disk)
+    seals = tuple(ctx.storage.seal(s) for s in snapshots if s.volume.node == node.name)
+    if not warm:
+        return CapturedNode(node.name, node.role, None, None, seed, seals)
+    ram, state = ctx.home.ram(ref, node.name), ctx.home.device_state(ref, node.name)
+    with writing(ram):
+        _freeze(ctx, ram)
+        state.chmod(0o400)  # QEMU is sent what is in it
+        sparse.sync(ram, state)
+    found = manifests.facts(ram), manifests.facts(state)
+    return CapturedNode(node.name, node.role, *found, seed, seals)
+
+
+def memory_file(ctx: Context, node: Node, size: int) -> Path:
+    """The file in which a template's node keeps its RAM of ``size`` bytes until it is captured."""
+    path = ctx.home.ram(template_ref(node.owner.name), node.name)
+    with writing(path), path.open("xb") as file:
+        file.truncate(size)
+    _give_to_qemu(ctx, path)
+    return path
+
+
+def _give_to_qemu(ctx: Context, path: Path) -> None:
+    run_as = ctx.hypervisor.run_as
+    with writing(path):
+        path.chmod(0o600)
+        if run_as is not None:
+            os.chown(path, *run_as)
+
+
+def _freeze(ctx: Context, ram: Path) -> None:
+    """Let guests only read a file of RAM, where they can do with that."""
+    run_as = ctx.hypervisor.run_as
+    if not ctx.hypervisor.capabilities().reads_ram:
+        _give_to_qemu(ctx, ram)
+    elif run_as is None:
+        ram.chmod(0o400)
+    else:
+        if ram.stat().st_uid == run_as[0]:
+            # A new file: another guest's QEMU may have this one open, as it runs as the same user.
+            frozen = ram.with_suffix(".frozen")
+            sparse.copy(ram, frozen)
+            frozen.replace(ram)
+        os.chown(ram, os.geteuid(), run_as[1])
+        ram.chmod(0o440)
