@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
+from lab.api.http.place import Placed
+from lab.api.http.sessions import Sessions
 from lab.api.web import catalog, jobs, labs, login, nodes, snapshots
-from lab.api.web.place import Placed
-from lab.api.web.sessions import Sessions
 
 ROUTERS = (
     login.router,

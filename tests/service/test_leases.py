@@ -10,9 +10,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from lab.api.jobs.submit import new_job_of_ours, submit
+from lab.api.jobs.requests import CreateLab, Power
+from lab.api.jobs.submit import service_job, submit
 from lab.api.service import Service
 from lab.config.settings import Settings
 from lab.lifecycle.core.context import Context
@@ -48,7 +50,7 @@ def test_a_stopped_lab_waits_for_its_room(here: Site) -> None:
     job = here.ask("POST", "/v1/labs/one/start").json()["id"]
     here.ask("DELETE", "/v1/labs/two?wait=20")
     assert here.ask("GET", f"/v1/jobs/{job}?wait=20").json()["state"] == "succeeded"
-    assert here.service.admission.used().memory == 4 * MEMORY
+    assert here.service.core.admission.used().memory == 4 * MEMORY
     for name in ("one", "three"):
         here.ask("DELETE", f"/v1/labs/{name}?wait=20")
 
@@ -56,7 +58,7 @@ def test_a_stopped_lab_waits_for_its_room(here: Site) -> None:
 def test_what_runs_already_needs_no_room(here: Site) -> None:
     """Protects a lab whose start was killed: it can be started, however full the host is."""
     here.make("half", nodes=5)
-    here.service.store.labs.update("half", state="stopped")  # not recorded as started yet
+    here.service.core.store.labs.update("half", state="stopped")  # not recorded as started yet
     here.make("beside", nodes=5)
     assert here.ask("POST", "/v1/labs/half/start?wait=20").status_code == 200
     for name in ("half", "beside"):
@@ -74,9 +76,9 @@ def test_no_warning_comes_between_two_heartbeats(here: Site) -> None:
     """Protects webhooks from a message for each sign of life."""
     here.make("beating", heartbeat=60)
     here.make("leased", ttl=3600)
-    labs, sweeper = here.service.store.labs, here.service.sweeper
+    labs, sweeper = here.service.core.store.labs, here.service.sweeper
     assert sweeper._warning(labs.get("beating")) == 30
-    assert sweeper._warning(labs.get("leased")) == here.service.settings.serve.warn_before
+    assert sweeper._warning(labs.get("leased")) == here.service.core.settings.serve.warn_before
     for name in ("beating", "leased"):
         here.ask("DELETE", f"/v1/labs/{name}?wait=20")
 
@@ -84,9 +86,9 @@ def test_no_warning_comes_between_two_heartbeats(here: Site) -> None:
 def test_a_job_is_about_the_lab_that_was_meant(here: Site) -> None:
     """Protects a lab from what was asked for another that had its name."""
     here.make("same")
-    old = here.service.store.labs.get("same")
-    request = {"node": "", "force": True, "created_at": old.created_at - 1.0}
-    job = submit(here.service, new_job_of_ours("stop", request, lab="same", project=old.project))
+    old = here.service.core.store.labs.get("same")
+    request = Power(force=True, created_at=old.created_at - 1.0)
+    job = submit(here.service.jobs, service_job("stop", request, lab="same", project=old.project))
     ended = here.ask("GET", f"/v1/jobs/{job.id}?wait=20").json()
     assert (ended["state"], ended["error"]["status"]) == ("failed", 404)
     assert here.ask("GET", "/v1/labs/same").json()["state"] == "ready"
@@ -133,17 +135,16 @@ def test_a_lease_that_was_changed_while_the_lab_was_made(tmp_path: Path) -> None
     """Protects who extends early: what was answered holds."""
     reached, go_on = threading.Event(), threading.Event()
     with slow(tmp_path, "hypervisor.restore", reached, go_on) as service:
-        tokens.create(service.store, "ci", scope="use", project="shop")
-        asked = {**BODY, "name": "early", "ttl": 600.0, "engine": "", "image": "", "profile": "",
-                 "snapshots": "", "cpus": 1, "disk": 0, "cold": False}  # fmt: skip
-        submit(service, new_job_of_ours("create", asked, lab="early", project="shop"))
+        tokens.create(service.core.store, "ci", scope="use", project="shop")
+        asked = msgspec.convert({**BODY, "name": "early", "ttl": 600.0}, CreateLab)
+        submit(service.jobs, service_job("create", asked, lab="early", project="shop"))
         assert reached.wait(20)
         end = time.time() + 7200
-        service.store.labs.update("early", expires_at=end)
+        service.core.store.labs.update("early", expires_at=end)
         go_on.set()
-        assert until(lambda: service.store.labs.get("early").state == "ready" or None,
+        assert until(lambda: service.core.store.labs.get("early").state == "ready" or None,
                      Deadline.after(20))  # fmt: skip
-        assert service.store.labs.get("early").expires_at == end
+        assert service.core.store.labs.get("early").expires_at == end
 
 
 def test_who_goes_back_holds_no_turn_while_waiting(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.api.http.auth import Caller
+from lab.api.jobs.requests import TakeSnapshot
 from lab.api.jobs.submit import new_job, submit
 from lab.api.service import Service
 from lab.cli import main
@@ -31,13 +31,13 @@ def here(tmp_path: Path) -> Iterator[Site]:
 
 
 def tables(here: Site) -> list[str]:
-    with here.service.contexts.use() as ctx:
+    with here.service.core.contexts.use() as ctx:
         found = query(ctx, "shop", None, "SELECT name FROM sqlite_master")
     return [str(row[0]) for row in found.rows]
 
 
 def write(here: Site, table: str) -> None:
-    with here.service.contexts.use() as ctx:
+    with here.service.core.contexts.use() as ctx:
         query(ctx, "shop", "n2", f"CREATE TABLE {table} (id INT)")
 
 
@@ -107,7 +107,7 @@ def test_a_schedule_is_kept_to(
 ) -> None:
     """Protects disks, and snapshots that no schedule took: only its own go, the oldest first."""
     here.make("often", snapshots="hourly:2")
-    with here.service.contexts.use() as ctx:
+    with here.service.core.contexts.use() as ctx:
         volumes = snapshot.volumes_of(ctx, "often")
         for hour in (1, 2, 3, 4):
             ctx.storage.snapshot(volumes, f"hourly.20200101t0{hour}0000")
@@ -130,15 +130,15 @@ def test_a_schedule_is_kept_to(
 
 
 def take(service: Service) -> JobRecord:
-    caller = Caller(service.store.tokens.all()[0])
-    return submit(service, new_job(caller, "snapshot", {"name": "one"}, lab="shop", key="the-key"))
+    token, request = service.core.store.tokens.all()[0], TakeSnapshot(name="one")
+    return submit(service.jobs, new_job(token, "snapshot", request, lab="shop", key="the-key"))
 
 
 def taken(service: Service, ask: Ask) -> None:
     """One snapshot, whole, by one job; and the lab goes on."""
     done = until_ended(service, ask(service).id)
     assert done.state == "succeeded"
-    with service.contexts.use() as ctx:
+    with service.core.contexts.use() as ctx:
         found = [view.label for view in snapshot.snapshots(ctx, "shop") if view.name == "one"]
         assert {guest.state for guest in ctx.hypervisor.guests().values()} == {"running"}
     assert [f"snapshot:{label}" for label in found] == [done.about]

@@ -1,48 +1,44 @@
-"""What a token's project may have."""
+"""Quotas: what a token's project may have."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING
 
 from lab import schedule
-from lab.api.jobs.work import spec_of
+from lab.api.core.core import Core
+from lab.api.jobs.requests import CreateLab, read
 from lab.errors import LimitReached
 from lab.imagebuild.recipe import load, recipes
 from lab.lifecycle import snapshot
 from lab.schedule import PERIODS, Schedule
 from lab.spec import LabSpec, format_size
-from lab.state.records import JobRecord, LabRecord
-
-if TYPE_CHECKING:
-    from lab.api.http.auth import Caller
-    from lab.api.service import Service
+from lab.state.records import JobRecord, LabRecord, TokenRecord
 
 Snapshots = Mapping[str, int]
-"""How many snapshots labs have, by name, beside those that their schedules keep."""
+"""How many snapshots labs have, by name, those that their schedules keep apart."""
 
 
-def max_snapshots(service: Service, caller: Caller) -> int | None:
-    """How many snapshots the caller's project may have; None: no limit."""
-    most = caller.token.max_snapshots
-    if most is None and caller.token.scope != "admin":
-        return service.settings.serve.project_snapshots or None
+def max_snapshots(core: Core, token: TokenRecord) -> int | None:
+    """How many snapshots the token's project may have; None: no limit."""
+    most = token.max_snapshots
+    if most is None and token.scope != "admin":
+        return core.settings.serve.project_snapshots or None
     return most
 
 
-def max_templates(service: Service, job: JobRecord) -> int | None:
-    """How many templates may be made for the project that a job is done for; None: no limit."""
-    token = service.store.tokens.find(job.token)
+def max_templates(core: Core, job: JobRecord) -> int | None:
+    """How many templates may be created for the project of a job; None: no limit."""
+    token = core.store.tokens.find(job.token)
     if token is None or token.scope == "admin":
         return token.max_templates if token else None
     most = token.max_templates
-    return service.settings.serve.project_templates or None if most is None else most
+    return core.settings.serve.project_templates or None if most is None else most
 
 
-def snapshots_of(service: Service, project: str) -> Snapshots:
+def snapshots_of(core: Core, project: str) -> Snapshots:
     """Those of the labs of a project, as the storage has them; costs time."""
-    with service.contexts.use() as ctx:
+    with core.contexts.use() as ctx:
         return {
             lab.name: sum(
                 one.at is not None and one.name not in PERIODS
@@ -53,17 +49,16 @@ def snapshots_of(service: Service, project: str) -> Snapshots:
         }
 
 
-def check_quota(service: Service, caller: Caller, spec: LabSpec, taken: Snapshots) -> None:
-    """Raise LimitReached if the caller's project had more than it may with ``spec``.
+def check_quota(core: Core, token: TokenRecord, spec: LabSpec, taken: Snapshots) -> None:
+    """Raise LimitReached if the token's project had more than it may with ``spec``.
 
-    Labs that are being made count. ``taken``: see ``snapshots_of``. To be sure, record the job in
-    the same transaction.
+    Labs that are being created count. ``taken``: see ``snapshots_of``. To be certain, record the
+    job in the same transaction.
     """
-    token = caller.token
     limits = (token.max_labs, token.max_nodes, token.max_memory, token.max_cpus, token.max_disk)
     if limits == (None,) * len(limits) and not spec.snapshots.keep:
         return
-    recorded, coming = _labs(service, token.project)
+    recorded, coming = _labs(core, token.project)
     specs = [*coming, spec]
     sizes = [(lab.node_count, lab.memory, lab.cpus, lab.disk) for lab in recorded]
     sizes += [(one.nodes, one.size.memory, one.size.cpus, one.size.disk) for one in specs]
@@ -79,27 +74,27 @@ def check_quota(service: Service, caller: Caller, spec: LabSpec, taken: Snapshot
     _check(token.project, "processors", token.max_cpus, sum(n * c for n, _, c, _ in sizes))
     _check(token.project, "disk", token.max_disk, disk)
     if spec.snapshots.keep:
-        _check(token.project, "snapshots", max_snapshots(service, caller), sum(counts))
+        _check(token.project, "snapshots", max_snapshots(core, token), sum(counts))
 
 
-def check_snapshot(service: Service, caller: Caller, lab: LabRecord, taken: Snapshots) -> None:
-    """Raise LimitReached if the project of ``lab`` had more than the caller may have it have."""
-    open_ = service.store.jobs.open(lab.project)
+def check_snapshot(core: Core, token: TokenRecord, lab: LabRecord, taken: Snapshots) -> None:
+    """Raise LimitReached if the project of ``lab`` had more than the token allows."""
+    open_ = core.store.jobs.open(lab.project)
     more = 1 + sum(job.kind == "snapshot" for job in open_)
-    recorded, coming = _labs(service, lab.project)
+    recorded, coming = _labs(core, lab.project)
     counts = {one.name: _kept(schedule.parse(one.snapshots)) for one in recorded}
     wanted = sum(counts.values()) + sum(_kept(one.snapshots) for one in coming)
     wanted += sum(taken.values()) + more
     this = "this snapshot"
-    _check(lab.project, "snapshots", max_snapshots(service, caller), wanted, with_=this)
-    if caller.token.max_disk is not None:
+    _check(lab.project, "snapshots", max_snapshots(core, token), wanted, with_=this)
+    if token.max_disk is not None:
         disk = sum(
             one.node_count
             * (one.disk or _image_disk())
             * (1 + counts[one.name] + taken.get(one.name, 0) + more * (one.name == lab.name))
             for one in recorded
         )
-        _check(lab.project, "disk", caller.token.max_disk, disk, with_=this)
+        _check(lab.project, "disk", token.max_disk, disk, with_=this)
 
 
 def _check(
@@ -115,13 +110,13 @@ def _check(
         )
 
 
-def _labs(service: Service, project: str) -> tuple[list[LabRecord], list[LabSpec]]:
-    """The labs of a project, and those that jobs are about to make."""
-    recorded = [lab for lab in service.store.labs.all() if lab.project == project]
+def _labs(core: Core, project: str) -> tuple[list[LabRecord], list[LabSpec]]:
+    """The labs of a project, and those that jobs are about to create."""
+    recorded = [lab for lab in core.store.labs.all() if lab.project == project]
     made = {lab.job for lab in recorded}
     coming = [
-        spec_of(job.request)
-        for job in service.store.jobs.open(project)
+        read(job, CreateLab).spec
+        for job in core.store.jobs.open(project)
         if job.kind == "create" and job.id not in made
     ]
     return recorded, coming
@@ -133,5 +128,5 @@ def _kept(snapshots: Schedule) -> int:
 
 @cache
 def _image_disk() -> int:
-    """Bytes of the disk that a node has which asked for none: that of our images."""
+    """Bytes of the disk of a node for which no size was requested: that of our images."""
     return max(load(name).disk for name in recipes())
