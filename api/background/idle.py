@@ -12,6 +12,7 @@ from lab.api.telemetry.logs import log
 from lab.errors import LabError
 from lab.hypervisor import Guest
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.parallel import each
 from lab.lifecycle.service.activity import activity
 from lab.names import GuestName
 from lab.state.records import LabRecord
@@ -20,6 +21,8 @@ EVERY = 15.0
 """Seconds between two checks of a lab."""
 _PATIENCE = 2.0
 """Seconds that the check of a lab may take."""
+_AT_ONCE = 8
+"""Labs that are checked at the same time, each with a thread for every node."""
 
 
 class IdleWatch:
@@ -42,12 +45,13 @@ class IdleWatch:
         busy = {job.lab for job in store.jobs.open()}
         with self._core.contexts.use() as ctx:
             guests = ctx.hypervisor.guests()
-            for lab in wanted:
-                if self.periodic.ending:
-                    return
-                if lab.name not in busy:
+
+            def one(lab: LabRecord) -> None:
+                if not self.periodic.ending:
                     with isolated("idle", lab.name):
                         self._check_lab(ctx, lab, guests)
+
+            each(one, [lab for lab in wanted if lab.name not in busy], most=_AT_ONCE)
 
     def _check_lab(self, ctx: Context, lab: LabRecord, guests: Mapping[GuestName, Guest]) -> None:
         try:

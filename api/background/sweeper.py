@@ -7,15 +7,17 @@ from collections.abc import Mapping
 
 from dbos import DBOS
 
+from lab import schedule
 from lab.api.background.periodic import Periodic, isolated
 from lab.api.core.core import Core
 from lab.api.events import webhooks
 from lab.api.jobs.jobs import Jobs
-from lab.api.jobs.requests import ExpireLab, TakeSnapshot
+from lab.api.jobs.requests import ExpireLab, TakeSnapshot, concerns
 from lab.api.jobs.submit import service_job, submit
 from lab.api.jobs.work import ENDS
 from lab.api.telemetry.logs import log
 from lab.lifecycle import gc, snapshot
+from lab.schedule import PERIODS
 from lab.state.records import LabRecord
 
 _AGAIN = 20.0
@@ -141,17 +143,37 @@ class Sweeper:
                 if not lab.snapshots or lab.name in busy:
                     continue
                 with isolated("sweeper", lab.name):
-                    if snapshot.is_due(ctx, lab) and self._is_time(f"snapshot {lab.name}"):
+                    if not snapshot.is_due(ctx, lab) or self._failed_recently(lab):
+                        continue
+                    if self._is_time(f"snapshot {lab.name}"):
                         request = TakeSnapshot(created_at=lab.created_at, scheduled=True)
                         job = service_job("snapshot", request, lab=lab.name, project=lab.project)
                         submit(self._jobs, job)
+
+    def _failed_recently(self, lab: LabRecord) -> bool:
+        """Whether a scheduled snapshot of a lab failed, and its next time has not come.
+
+        Of the jobs that failed, the last one is kept.
+        """
+        jobs = self._core.store.jobs
+        found = jobs.latest(states=["failed"], kinds=["snapshot"], lab=lab.name)
+        ours = [job for job in found if not job.token and concerns(job, lab)]
+        if older := [job.id for job in ours[1:]]:
+            self._forget(older)
+        kinds = [kind for kind, _ in schedule.parse(lab.snapshots).keep]
+        pause = min((PERIODS[kind] for kind in kinds), default=0.0)
+        return bool(ours) and time.time() < ours[0].created_at + pause
+
+    def _forget(self, jobs: list[str]) -> None:
+        """Remove jobs that have ended, by id."""
+        DBOS.delete_workflows(jobs, delete_children=True)
+        self._core.store.jobs.remove_all(jobs)
 
     def prune(self, before: float) -> None:
         """Remove old jobs, events, messages and audit entries; ``before``: epoch seconds."""
         store = self._core.store
         while old := store.jobs.ended_before(before):
-            DBOS.delete_workflows(old, delete_children=True)
-            store.jobs.remove_all(old)
+            self._forget(old)
         # Not sooner: a message without a workflow would be sent again.
         webhooks.prune(before - self._core.settings.serve.warn_before)
         store.events.prune(before)

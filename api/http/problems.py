@@ -17,11 +17,9 @@ from lab.api.core.problem import internal, problem
 from lab.api.http.units import OURS
 from lab.api.telemetry.current import REQUEST
 from lab.api.telemetry.logs import log
-from lab.errors import Conflict, HostUnfit, LabError, LimitReached, Unauthorized
+from lab.errors import Conflict, LabError, Unauthorized
 
 MEDIA_TYPE = "application/problem+json"
-_RETRY = 30.0
-"""Seconds after which a request that had no room is to be retried."""
 
 
 class Changed(Conflict):
@@ -59,10 +57,8 @@ def headers_of(error: LabError) -> dict[str, str]:
     """The headers that go with an error."""
     if isinstance(error, Unauthorized):
         return {"WWW-Authenticate": 'Bearer realm="lab"'}
-    if isinstance(error, LimitReached):
-        after = error.retry_after
-        return {} if after is None else {"Retry-After": str(math.ceil(after))}
-    return {"Retry-After": str(round(_RETRY))} if isinstance(error, HostUnfit) else {}
+    after = error.retry_after
+    return {} if after is None else {"Retry-After": str(math.ceil(after))}
 
 
 def install(app: FastAPI) -> None:

@@ -13,7 +13,7 @@ from lab.api.http.dependencies import CoreOf
 from lab.api.http.models import LabRequest
 from lab.api.jobs.quota import check_quota
 from lab.api.routes.labs import counted, requested
-from lab.errors import HostUnfit
+from lab.errors import ROOM_RETRY, HostUnfit
 from lab.lifecycle.preview import preview
 
 router = APIRouter(prefix="/v1", tags=["labs"])
@@ -52,6 +52,7 @@ def preview_lab(core: CoreOf, caller: User, asked: LabRequest) -> Preview:
         raise HostUnfit(
             f"there is no room on the host now: {lacks}",
             hint=f"a lab would wait for it, {core.settings.serve.queue_timeout:g} s at most",
+            retry_after=ROOM_RETRY,
         )
     return Preview(
         name=found.name,

@@ -45,7 +45,7 @@ class Record:
     clock_offset: float = 0.0
 
     def listens(self, host: str, port: int, guest_port: int, *, own: bool) -> bool:
-        """Whether ``port`` leads to ``guest_port`` for who asks at ``host``.
+        """Whether ``port`` leads to ``guest_port`` for connections to ``host``.
 
         ``own``: guests are reached at their own addresses, not through the host's.
         """

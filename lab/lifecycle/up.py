@@ -243,9 +243,9 @@ def _allot(
 ) -> _Allotted:
     roles = job.plan.roles(job.spec.nodes)
     password = make_password()
+    record = ctx.store.labs.get(job.owner.name)
+    nodes, segment = allot(ctx, job.owner, roles, record.address, record.host)
     with ctx.store.transaction():
-        record = ctx.store.labs.get(job.owner.name)
-        nodes, segment = allot(ctx, job.owner, roles, record.address, record.host)
         ctx.store.labs.update(
             job.owner.name,
             engine=image.engine.name,

@@ -206,7 +206,9 @@ def test_files_named_in_the_architecture_exist() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     named = {code for code in INLINE.findall(FENCE.sub("", text)) if re.match(r"[\w.]+/", code)}
     assert len(named) > 20
-    missing = [name for name in named if not list(ROOT.glob(name.rstrip("/")))]
+    # A folder of a room is named without the room.
+    places = ("", "lab/*/", "api/")
+    missing = [n for n in named if not any(list(ROOT.glob(p + n.rstrip("/"))) for p in places)]
     assert not missing
 
 

@@ -95,7 +95,7 @@ def test_the_versions_are_those_of_the_project(guest: dict[str, Any]) -> None:
 
 def test_what_it_runs_is_there(guest: dict[str, Any]) -> None:
     words = given_to_pytest(guest)
-    files = [p for place in ("unit", "contract") for p in (ROOT / "tests" / place).glob("*.py")]
+    files = [p for place in ("unit", "contract") for p in (ROOT / "tests" / place).rglob("*.py")]
     for word in words:
         if word.startswith("--ignore-glob="):
             pattern = word.partition("=")[2]

@@ -47,7 +47,7 @@ def machine(root: Path, **programs: str) -> Path:
         "requirements-build.txt",
     ):
         target = root / path
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, target)
     (root / "bin").mkdir()
     (root / "tmp").mkdir()

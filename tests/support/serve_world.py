@@ -15,7 +15,7 @@ import uvicorn
 from httpx import Client, Response
 
 from lab.api.core.contexts import Opener
-from lab.api.http.connections import Connections
+from lab.api.http.connections import Connections, Listening
 from lab.api.server import config, listen
 from lab.api.service import Service
 from lab.api.telemetry.spans import Trace
@@ -48,7 +48,12 @@ class Site:
     service: Service
     client: Client
     admin: str
-    connections: Connections
+    listening: Listening
+
+    @property
+    def connections(self) -> Connections:
+        """Those on which nothing is being answered."""
+        return self.listening.connections
 
     def token(
         self,
@@ -109,24 +114,24 @@ def site(
         service.open()
         admin = tokens.create(service.core.store, "root", scope="admin", project="admin").text
         with (
-            _listening(service) as (url, connections),
+            _listening(service) as (url, listening),
             Client(base_url=url, timeout=90.0) as client,
         ):
-            yield Site(service, client, admin, connections)
+            yield Site(service, client, admin, listening)
     finally:
         service.close()
 
 
 @contextmanager
-def _listening(service: Service) -> Iterator[tuple[str, Connections]]:
-    """uvicorn in a thread, as the process has it; its URL, and who is connected."""
+def _listening(service: Service) -> Iterator[tuple[str, Listening]]:
+    """uvicorn in a thread, as the process has it; its URL and its socket."""
     socket = listen(service.core.settings.serve)
     server = uvicorn.Server(config(service.core, service.jobs, socket.connections))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
     thread.start()
     try:
         scheme = "https" if service.core.settings.serve.tls_cert else "http"
-        yield f"{scheme}://127.0.0.1:{socket.getsockname()[1]}", socket.connections
+        yield f"{scheme}://127.0.0.1:{socket.getsockname()[1]}", socket
     finally:
         service.stop()
         server.should_exit = True
