@@ -131,7 +131,7 @@ def _check_number(job: JobRecord, open_: Sequence[JobRecord], most: int) -> None
     own = sum(other.token == job.token and other.kind not in _ONCE for other in open_)
     if job.kind not in _ONCE and own >= most:
         raise LimitReached(
-            f"this token has {own} open jobs, its limit is {most}",
+            f"this token has {own} jobs that have not ended, its limit is {most}",
             hint="wait for them (GET /v1/jobs?state=queued), or cancel some",
             retry_after=_RETRY,
         )
