@@ -2,22 +2,23 @@
 
 ::
 
-    app            create_app: routes, errors, middleware
-      routes/      one resource a file: a request in, a model out
-      service      what all of them share, opened once
-        jobs       what takes time, on DBOS: outlives the process
-          work     one kind of job a function: calls the lifecycle
-          admission   room on the host, in order
-          pool     labs that are ready are given away; poolkeeper makes them
-        sweeper    leases that end
-        idle       labs that nobody uses: their leases end
-          rounds   what these three have in common: a thread that goes round
-        trace      spans of all this, as an option; spans knows OpenTelemetry
-        connections, guard, seats   limits: of who connects, of a request, of what a token takes
-        gate       who may open a WebSocket; tunnel: into nodes, transfer: archives
-        eventlog   every step, stored; bell: who waits is woken
+    server         the process: uvicorn, signals; app: routes, errors, the OpenAPI document
+    service        opens, starts and stops the parts below
+    web/           the API's resources as pages, for people
+    routes/        one resource a file: a request in, a model out
+    http/          models, authentication, middleware, limits of connections, WebSockets, answers
+    background/    periodic tasks: sweeper (leases, schedules), idle, poolkeeper
+    jobs/          jobs, on DBOS: they outlive the process
+      requests     what a job is asked to do: one type for each kind
+      work         one function for each kind: it calls the lifecycle
+      claim        requests that a warm pool serves; quota, submit
+    core/          core: the frozen value that all of them share; contexts, admission, limits, pool
+    events/        the stored events, notifications about them, webhooks
+    telemetry/     log, metrics, spans
 
-The lifecycle is synchronous: it runs in threads, each with a context of its own. Whatever is cut
-short is told by the record, as for commands; a job that was cut is done once more, and begins by
-removing what the first try left.
+Each imports only what is below it, and no two files import each other.
+
+The lifecycle is synchronous: it runs in threads, each with a context of its own. What an
+interrupted job leaves is in the record, as for commands; the job is run once more, and begins by
+removing it.
 """

@@ -1,4 +1,4 @@
-"""What the service does beside its requests: again and again, each in a thread of its own."""
+"""Periodic tasks of the service, each in a thread of its own."""
 
 from __future__ import annotations
 
@@ -11,40 +11,46 @@ from lab.errors import LabError
 from lab.wait import Deadline
 
 
-class Rounds:
-    """A thread that calls ``go`` every ``every`` seconds, and as soon as it is woken.
+class Periodic:
+    """A thread that calls ``task`` every ``every`` seconds, and at once when ``wake`` is set.
 
-    What goes wrong is told, and the next round is made all the same.
+    If a run fails, that is logged, and the next one takes place all the same.
     """
 
-    def __init__(self, name: str, go: Callable[[], object], every: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        task: Callable[[], object],
+        every: float,
+        wake: threading.Event | None = None,
+    ) -> None:
         self._name = name
-        self._go = go
+        self._task = task
         self._every = every
-        self._woken = threading.Event()
+        self._woken = threading.Event() if wake is None else wake
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"lab-{name}", daemon=True)
 
     @property
     def ending(self) -> bool:
-        """True once there are to be no more rounds: a long one may end early."""
+        """True once no more runs are to begin: a long one may end early."""
         return self._ending.is_set()
 
     def start(self) -> None:
-        """Begin; the first round is made after ``every`` seconds, or when woken."""
+        """Start the thread; the first run is after ``every`` seconds, or when woken."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Have a round made now; if one is being made, another after it."""
+        """Run the task now; if it is running, once more after that."""
         self._woken.set()
 
     def stop(self) -> None:
-        """Begin no more rounds; does not wait for the one that is being made."""
+        """Begin no more runs; does not wait for a run in progress."""
         self._ending.set()
         self._woken.set()
 
     def join(self) -> None:
-        """Return once the round that is being made is done."""
+        """Return once the run in progress has ended."""
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -55,35 +61,37 @@ class Rounds:
             if self.ending:
                 return
             try:
-                self._go()
+                self._task()
             except LabError as error:
-                log.warning("a round failed", extra={"round": self._name, "error": error.what})
-            except Exception as error:  # noqa: BLE001  # the next one is made whatever happened
-                log.error("a round failed", extra={"round": self._name}, exc_info=error)
+                log.warning(
+                    "a periodic task failed", extra={"task": self._name, "error": error.what}
+                )
+            except Exception as error:  # noqa: BLE001  # the next run takes place whatever happened
+                log.error("a periodic task failed", extra={"task": self._name}, exc_info=error)
 
 
 @contextmanager
-def alone(name: str, lab: str) -> Iterator[None]:
-    """An error in the block concerns one lab: it is logged, and the round continues."""
+def isolated(task: str, lab: str) -> Iterator[None]:
+    """An error in the block concerns one lab: it is logged, and the run continues."""
     try:
         yield
     except LabError as error:
-        log.warning("a lab was skipped", extra={"round": name, "lab": lab, "error": error.what})
-    except Exception as error:  # noqa: BLE001  # a fault of ours that one lab's state shows
-        log.error("a lab was skipped", extra={"round": name, "lab": lab}, exc_info=error)
+        log.warning("a lab was skipped", extra={"task": task, "lab": lab, "error": error.what})
+    except Exception as error:  # noqa: BLE001  # a defect of ours that one lab's state shows
+        log.error("a lab was skipped", extra={"task": task, "lab": lab}, exc_info=error)
 
 
-def end(parts: Mapping[str, Callable[[], object]], seconds: float) -> None:
-    """Call all ``parts`` at the same time, and wait ``seconds`` for them, together.
+def close_all(parts: Mapping[str, Callable[[], object]], seconds: float) -> None:
+    """Call all ``parts`` at the same time, and wait ``seconds`` for them together.
 
-    One that has not come to its end by then is told of and left alone, one that fails as well.
+    One that fails, or has not returned by then, is logged.
     """
 
     def call(name: str, part: Callable[[], object]) -> None:
         try:
             part()
-        except Exception as error:  # noqa: BLE001  # the others are to end all the same
-            log.warning("not ended well", extra={"part": name}, exc_info=error)
+        except Exception as error:  # noqa: BLE001  # the others are to be closed all the same
+            log.warning("a part failed to close", extra={"part": name}, exc_info=error)
 
     deadline = Deadline.after(seconds)
     threads = {
@@ -95,4 +103,4 @@ def end(parts: Mapping[str, Callable[[], object]], seconds: float) -> None:
     for name, thread in threads.items():
         thread.join(deadline.left)
         if thread.is_alive():
-            log.warning("not waited for any longer", extra={"part": name})
+            log.warning("timed out waiting for a part to close", extra={"part": name})

@@ -1,14 +1,15 @@
-"""Keeping the pools as the settings want them: full, sound, and out of the way of requests."""
+"""Keeps the pools as the settings want them: full, sound, and smaller while requests need room."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
-from lab.api.background.periodic import Rounds
-from lab.api.jobs.admission import TAKE_ROOM, Need, need_of, need_of_lab
-from lab.api.jobs.submit import new_job_of_ours, submit
-from lab.api.jobs.work import asked_of, spec_of
+from lab.api.background.periodic import Periodic
+from lab.api.core.admission import TAKE_ROOM, Need, need_of, need_of_lab
+from lab.api.core.core import Core
+from lab.api.jobs.jobs import Jobs
+from lab.api.jobs.requests import FillPool, read
+from lab.api.jobs.submit import service_job, submit
 from lab.api.telemetry.logs import log
 from lab.config.poolfile import WarmPool
 from lab.errors import Conflict, HostUnfit, LabError
@@ -16,46 +17,28 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.service import pool as pools
 from lab.state.records import JobRecord, LabRecord
 
-if TYPE_CHECKING:
-    from lab.api.service import Service
-
 OWNER = "pool"
-"""Whom members belong to until they are claimed."""
-
-_AGAIN = 20.0
-"""Seconds until a lab that could not be made is tried again; doubled each time."""
-_LONGEST = 1200.0
+"""The owner of members until they are claimed."""
 
 
 class PoolKeeper:
-    """Looks when it is woken, and every ``sweep`` seconds."""
+    """Checks the pools when their ``wake`` is set, and every ``sweep`` seconds."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._pool = service.pool
-        self.rounds = Rounds("pool", self.keep, service.settings.serve.sweep)
+    def __init__(self, core: Core, jobs: Jobs) -> None:
+        self._core = core
+        self._jobs = jobs
+        self._pool = core.pool
+        self.periodic = Periodic("pool", self.keep, core.settings.serve.sweep, core.pool.wake)
         self._keys: dict[str, tuple[float, pools.Keys | None]] = {}
-        self._failures: dict[str, tuple[int, float]] = {}
-
-    def ended(self, job: JobRecord) -> None:
-        """A job has ended."""
-        if job.kind == "fill":
-            name = str(job.request["pool"])
-            count, _ = self._failures.pop(name, (0, 0.0))
-            if job.state == "failed":
-                pause = min(_LONGEST, _AGAIN * 2**count)
-                self._failures[name] = (count + 1, time.monotonic() + pause)
-        if self._pool.pools:
-            self.rounds.wake()
 
     def keep(self) -> None:
-        """Look once."""
-        store = self._service.store
+        """Check the pools once."""
+        store = self._core.store
         if not self._pool.pools and not any(lab.pool for lab in store.labs.all()):
             return
-        # Before the members are looked at: one may be there, and its job over, right after that.
+        # Before the members are checked: a job may end, and its member be ready, right after that.
         busy = self._busy()
-        with self._service.contexts.use() as ctx:
+        with self._core.contexts.use() as ctx:
             ready = self._sound(ctx)
             ready = self._make_room(ctx, ready)
         found: dict[str, list[str]] = {}
@@ -66,22 +49,24 @@ class PoolKeeper:
             self._fill(found)
 
     def _sound(self, ctx: Context) -> list[LabRecord]:
-        """The members that can be given away; those that never can are removed."""
-        amiss, guests = self._pool.amiss(), ctx.hypervisor.guests()
+        """The members that can be claimed; those that never can are removed."""
+        unsound, guests = self._pool.take_unsound(), ctx.hypervisor.guests()
         members = pools.members(ctx)
         sound: list[LabRecord] = []
         wanted = {pool.name: pool for pool in self._pool.pools}
         for lab in members:
             if lab.state in ("creating", "removing"):
-                continue  # its job, or the sweeper, sees to it
+                continue  # its job, or the sweeper, handles it
             pool = wanted.get(lab.pool)
             why = ""
             if pool is None or len(pools.ready(sound, lab.pool)) >= pool.count:
-                why = "the settings ask for less"
+                why = "the pool is larger than its setting"
             elif not self._fits(ctx, lab, pool):
-                why = "it is not what would be made now"
-            elif lab.state != "ready" or lab.name in amiss or not pools.runs(ctx, lab.name, guests):
-                why = "it does not run"
+                why = "the pool's configuration, image or template has changed"
+            elif (
+                lab.state != "ready" or lab.name in unsound or not pools.runs(ctx, lab.name, guests)
+            ):
+                why = "it is not running"
             if not why:
                 sound.append(lab)
             else:
@@ -90,13 +75,13 @@ class PoolKeeper:
 
     def _fits(self, ctx: Context, lab: LabRecord, pool: WarmPool) -> bool:
         at, keys = self._keys.get(pool.name, (0.0, None))
-        if keys is None or time.monotonic() >= at + self._service.settings.serve.sweep:
+        if keys is None or time.monotonic() >= at + self._core.settings.serve.sweep:
             try:
                 keys = pools.keys(ctx, pool.spec)
             except HostUnfit:
-                return True  # cannot be told now
+                return True  # not known now
             except LabError:
-                return False  # the image that it would be made of is not there yet
+                return False  # the image that it would be created from does not exist yet
             self._keys[pool.name] = (time.monotonic(), keys)
         return pools.fits(ctx.settings, lab, pool.spec, keys)
 
@@ -105,21 +90,21 @@ class PoolKeeper:
         try:
             dropped = pools.drop(ctx, name)
         except Conflict:
-            return False  # somebody works on it: later
+            return False  # locked by another process: later
         except LabError as error:
-            log.warning("a pooled lab is not removed", extra={"lab": name, "error": error.what})
+            log.warning("cannot remove a pooled lab", extra={"lab": name, "error": error.what})
             return False
         if dropped:
             log.info("removed from the pool", extra={"lab": name, "why": why})
-            self._service.admission.changed()
+            self._core.admission.changed()
         return dropped
 
     def _make_room(self, ctx: Context, ready: list[LabRecord]) -> list[LabRecord]:
-        """Give up members, the last made first, if a request has no room that it would have then.
+        """Remove members, the newest first, if a request then has the room that it lacks.
 
-        One that is being made is given up before. Returns those that are left.
+        One that is being created is cancelled before. Returns those that are left.
         """
-        admission = self._service.admission
+        admission = self._core.admission
         need = admission.lacking()
         filling = self._filling()
         spare = sum((need_of_lab(lab) for lab in pools.members(ctx)), Need())
@@ -127,35 +112,34 @@ class PoolKeeper:
             return ready
         coming = Need()
         if filling is not None:
-            self._service.jobs.cancel(filling)
-            coming = need_of(spec_of(filling.request))
+            self._jobs.cancel(filling)
+            coming = need_of(read(filling, FillPool).spec)
         left = list(ready)
         while left and admission.short(need, coming):
             self._drop(ctx, left.pop().name, "a request needs the room")
         return left
 
     def _filling(self) -> JobRecord | None:
-        return next((job for job in self._service.store.jobs.open() if job.kind == "fill"), None)
+        return next((job for job in self._core.store.jobs.open() if job.kind == "fill"), None)
 
     def _busy(self) -> bool:
-        """Whether labs are being made, for requests or for pools; their ends wake us."""
-        return any(job.kind in (*TAKE_ROOM, "fill") for job in self._service.store.jobs.open())
+        """Whether labs are being created, for requests or for pools; their ends wake us."""
+        return any(job.kind in (*TAKE_ROOM, "fill") for job in self._core.store.jobs.open())
 
     def _fill(self, ready: dict[str, list[str]]) -> None:
-        """Have the next member made, unless requests are being served or there is no room."""
-        service, now = self._service, time.monotonic()
-        if self.rounds.ending or self._busy():
+        """Create the next member, unless requests are being served or there is no room."""
+        if self.periodic.ending or self._busy():
             return
         for pool in sorted(self._pool.pools, key=lambda one: len(ready.get(one.name, ()))):
             if len(ready.get(pool.name, ())) >= pool.count:
                 continue
-            if now < self._failures.get(pool.name, (0, 0.0))[1]:
+            if self._pool.paused(pool.name):
                 continue
-            if not service.admission.short(need_of(pool.spec)):
+            if not self._core.admission.short(need_of(pool.spec)):
                 self._begin(pool)
                 return
 
     def _begin(self, pool: WarmPool) -> None:
         name = pools.new_name(pool.spec.blueprint)
-        asked = {**asked_of(pool.spec), "name": name, "owner": OWNER, "pool": pool.name}
-        submit(self._service, new_job_of_ours("fill", asked, lab=name))
+        request = FillPool.of(pool.spec, name, owner=OWNER, pool=pool.name)
+        submit(self._jobs, service_job("fill", request, lab=name))

@@ -1,4 +1,4 @@
-"""Every step of every job, stored by a thread of its own, so that no job waits for the disk."""
+"""Stores the steps of all jobs, in a thread of its own, so that no job waits for the disk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 
-from lab.api.events.notifier import Bell
+from lab.api.events.notifier import Notifier
 from lab.api.telemetry.logs import log
 from lab.errors import LabError
 from lab.progress import Event
@@ -17,7 +17,7 @@ _AT_ONCE = 200
 
 
 def topic(job: str) -> str:
-    """The owner that a job's events have in the record; also what the bell rings for it."""
+    """The owner of a job's events in the record; also the topic of notifications about it."""
     return f"job:{job}"
 
 
@@ -27,9 +27,9 @@ class EventLog:
     A service that is killed loses those of the last milliseconds, and nothing else.
     """
 
-    def __init__(self, store: Store, bell: Bell) -> None:
+    def __init__(self, store: Store, notifier: Notifier) -> None:
         self._store = store
-        self._bell = bell
+        self._notifier = notifier
         self._queue: queue.SimpleQueue[EventRecord | threading.Event | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="lab-events", daemon=True)
         self._thread.start()
@@ -78,6 +78,6 @@ class EventLog:
         try:
             self._store.events.add_all(found)
         except LabError as error:
-            # Progress is for people to look at: labs are not given up for its sake.
-            log.warning("events are not stored", extra={"error": error.what})
-        self._bell.ring(*{one.owner for one in found})
+            # Progress is for people to read: no job fails for its sake.
+            log.warning("cannot store events", extra={"error": error.what})
+        self._notifier.notify(*{one.owner for one in found})

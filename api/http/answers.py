@@ -1,4 +1,4 @@
-"""Answers that depend on how a job goes: at once, or once it has ended."""
+"""Answers that depend on the end of a job, and conditional requests."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
+from lab.api.core.core import Core
 from lab.api.events.eventlog import topic
-from lab.api.events.notifier import Ear
+from lab.api.events.notifier import Subscription
 from lab.api.http import problems
 from lab.api.http.auth import Caller
 from lab.api.http.models import Job
 from lab.api.http.problems import Changed
 from lab.api.http.units import IN_SECONDS, Seconds
-from lab.api.service import Service
 from lab.errors import LimitReached
 from lab.state.jobs import OPEN
 from lab.state.records import JobRecord, LabRecord
@@ -35,7 +35,7 @@ T = TypeVar("T")
 LONGEST_WAIT = 600
 ID_LIMIT = (1 << 63) - 1
 """The largest id that a database counts to."""
-WAIT_TEXT = f"Answer once it is done, or after so long, {IN_SECONDS}."
+WAIT_TEXT = f"Answer once the job has ended, or after this time, {IN_SECONDS}."
 _LOOK_EVERY = 2.0
 _WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,4})(?:$|[,;\s])")
 
@@ -45,9 +45,9 @@ _Wanted = Annotated[Seconds, Field(ge=0, le=LONGEST_WAIT)]
 
 @dataclass(frozen=True)
 class Waiter:
-    """Who sent ``request``, and waits for its answer for at most ``seconds``.
+    """The client of ``request``, which waits for its answer for at most ``seconds``.
 
-    A token has so many waits at a time; more requests are answered at once.
+    The waits of a token are limited; further requests are answered at once.
     """
 
     request: Request
@@ -55,24 +55,27 @@ class Waiter:
 
     async def until(
         self,
-        service: Service,
+        core: Core,
         topic: str,
         look: Callable[[], T],
         over: Callable[[T], bool],
         every: float = _LOOK_EVERY,
     ) -> T:
-        """What ``look`` gives, in a thread, when ``topic`` rings or ``every`` so many seconds.
+        """The result of ``look``, called in a thread at each notification about ``topic``.
 
-        Until that is ``over``, or the time is, or the client has gone.
+        And each ``every`` seconds; until the result is ``over``, the time is, or the client has
+        disconnected.
         """
         caller: Caller = self.request.state.caller
         deadline = time.monotonic() + self.seconds
         with ExitStack() as stack:
-            ear = stack.enter_context(service.bell.listen(topic))
-            gone = asyncio.ensure_future(_gone(self.request, ear)) if self.seconds else None
+            subscription = stack.enter_context(core.notifier.subscribe(topic))
+            gone = (
+                asyncio.ensure_future(_gone(self.request, subscription)) if self.seconds else None
+            )
             try:
                 if self.seconds:
-                    stack.enter_context(service.waits.seat(caller.token.id))
+                    stack.enter_context(core.limits.waits.slot(caller.token.id))
             except LimitReached:
                 deadline = 0.0
             if gone is not None:
@@ -80,23 +83,23 @@ class Waiter:
             while True:
                 found = await run_in_threadpool(look)
                 left = deadline - time.monotonic()
-                if over(found) or left <= 0 or service.stopping.is_set():
+                if over(found) or left <= 0 or core.stopping.is_set():
                     return found
                 if gone is not None and gone.done():
                     return found
-                await ear.wait(min(left, every))
+                await subscription.wait(min(left, every))
 
-    async def ended(self, service: Service, job: str) -> JobRecord:
+    async def ended(self, core: Core, job: str) -> JobRecord:
         """The job once it has ended, or as it is when the wait is over."""
-        get = partial(service.store.jobs.get, job)
-        return await self.until(service, topic(job), get, lambda found: found.state not in OPEN)
+        get = partial(core.store.jobs.get, job)
+        return await self.until(core, topic(job), get, lambda found: found.state not in OPEN)
 
 
-async def _gone(request: Request, ear: Ear) -> None:
-    """Wake ``ear`` when the client has gone."""
+async def _gone(request: Request, subscription: Subscription) -> None:
+    """Wake ``subscription`` when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    ear.wake()
+    subscription.wake()
 
 
 async def _waiter(
@@ -118,16 +121,16 @@ Key = Annotated[
         min_length=1,
         max_length=200,
         pattern=r"^[!-~]+$",
-        description="A request that is sent again with the same key is the same job.",
+        description="A request that is repeated with the same key gets the same job.",
     ),
 ]
 IfMatch = Annotated[
-    str | None, Header(alias="If-Match", description="The ETag that it must have still.")
+    str | None, Header(alias="If-Match", description="The ETag that the resource must still have.")
 ]
 
 
 def etag(lab: LabRecord) -> str:
-    """What changes whenever something of a lab does that can be changed."""
+    """The ETag of a lab: it changes with everything that a client can change."""
     lease = (lab.expires_at, lab.protected, lab.idle)
     return tag_of(lab.name, lab.created_at, lab.state, *lease, lab.job)
 
@@ -138,7 +141,7 @@ def tag_of(*facts: object) -> str:
 
 
 def check_match(lab: LabRecord, given: str | None) -> None:
-    """Raise Changed unless ``given``, an If-Match, tells of the lab as it is."""
+    """Raise Changed unless ``given``, an If-Match, holds the ETag of the lab."""
     check_tag(f"the lab {lab.name}", etag(lab), given)
 
 
@@ -147,17 +150,17 @@ def check_tag(what: str, tag: str, given: str | None) -> None:
     if given is None or given.strip() == "*":
         return
     if tag not in [one.strip() for one in given.split(",")]:
-        raise Changed(f"{what} was changed meanwhile", hint="get it anew")
+        raise Changed(f"{what} was changed since its ETag", hint="GET it again for the new ETag")
 
 
 async def outcome(
-    service: Service,
+    core: Core,
     job: JobRecord,
     waiter: Waiter,
     done: Callable[[JobRecord], Response],
 ) -> Response:
     """202 with the job, or what ``done`` makes of it if it succeeds while ``waiter`` waits."""
-    job = await waiter.ended(service, job.id)
+    job = await waiter.ended(core, job.id)
     location = {"Location": f"/v1/jobs/{job.id}"}
     if job.state in OPEN:
         return JSONResponse(Job.of(job).model_dump(mode="json"), status_code=202, headers=location)

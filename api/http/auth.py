@@ -1,4 +1,4 @@
-"""Who asks, and what they may do."""
+"""Authentication and authorisation: the caller of a request, and what it may do."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import HTTPConnection
 
-from lab.api.service import Service
-from lab.api.telemetry.logs import REQUEST, log
+from lab.api.core.core import Core
+from lab.api.http.dependencies import core_of
+from lab.api.telemetry.current import REQUEST
+from lab.api.telemetry.logs import log
 from lab.errors import Forbidden, LabError, LimitReached, NotFound, Unauthorized
 from lab.lifecycle.service import token as tokens
 from lab.lifecycle.service.token import SCOPES
@@ -30,13 +32,13 @@ _bearer = HTTPBearer(auto_error=False, description="A token from `lab token crea
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks."""
+    """The holder of a valid token."""
 
     token: TokenRecord
 
     @property
     def project(self) -> str | None:
-        """The project whose things may be seen; None: all, for admins."""
+        """The project that the caller may see; None: all, for admins."""
         return None if self.token.scope == "admin" else self.token.project
 
     def may(self, scope: Scope) -> bool:
@@ -46,58 +48,58 @@ class Caller:
     def needs(self, scope: Scope) -> None:
         """Raise Forbidden unless the token's scope includes ``scope``."""
         if not self.may(scope):
-            raise Forbidden(f"this takes the scope {scope}, the token has {self.token.scope}")
+            raise Forbidden(f"this needs the scope {scope}, the token has {self.token.scope}")
 
     def sees(self, project: str) -> bool:
-        """Whether things of ``project`` may be seen."""
+        """Whether the caller may see what belongs to ``project``."""
         return self.project is None or self.project == project
 
-    def valid(self, service: Service) -> bool:
-        """Whether the token is valid still: it may have been revoked, or its time may be over."""
-        record = service.store.tokens.find(self.token.id)
+    def valid(self, core: Core) -> bool:
+        """Whether the token is still valid: it may have been revoked or expired."""
+        record = core.store.tokens.find(self.token.id)
         return record is not None and tokens.valid(record)
 
-    def lab(self, service: Service, name: str) -> LabRecord:
-        """A lab that the caller may see; raises NotFound, also for those of others."""
-        record = service.store.labs.find(name)
+    def lab(self, core: Core, name: str) -> LabRecord:
+        """A lab that the caller may see; raises NotFound, also for labs of other projects."""
+        record = core.store.labs.find(name)
         if record is None or record.pool or not self.sees(record.project):
             raise NotFound(f"there is no lab {name!r}", hint="GET /v1/labs lists the labs")
         return record
 
-    def job(self, service: Service, identity: str) -> JobRecord:
+    def job(self, core: Core, identity: str) -> JobRecord:
         """A job that the caller may see; raises NotFound."""
-        record = service.store.jobs.find(identity)
+        record = core.store.jobs.find(identity)
         if record is None or not self.sees(record.project):
             raise NotFound(f"there is no job {identity!r}", hint="GET /v1/jobs lists the jobs")
         return record
 
 
 class FailedLogins:
-    """Counts wrong tokens by address: after ``limit`` within a minute more are refused as such.
+    """Counts invalid tokens by address: after ``limit`` within a minute, more get LimitReached.
 
-    Right ones are never refused: tokens are far too long to be guessed.
+    Valid ones are never refused: tokens are far too long to be guessed.
     """
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
         self._clock = clock
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._failed: dict[str, deque[float]] = {}
         self._noted: deque[float] = deque(maxlen=_NOTED)
 
     def failed(self, address: str) -> bool:
-        """A wrong token came from there; whether it is to be noted: so many are, in a minute.
+        """Count an invalid token; whether to record it: at most ``_NOTED`` are, in a minute.
 
         Raises LimitReached if that address failed too often.
         """
         now = self._clock()
-        with self._guard:
+        with self._lock:
             if len(self._failed) >= _ADDRESSES:
-                self._failed.clear()  # so that many addresses do not take our memory
+                self._failed.clear()  # so that many addresses do not use up memory
             times = self._failed.setdefault(address, deque(maxlen=self._limit))
             if len(times) == self._limit and times[0] + _WINDOW > now:
                 raise LimitReached(
-                    "too many wrong tokens came from this address",
+                    "too many invalid tokens from this address",
                     retry_after=times[0] + _WINDOW - now,
                 )
             times.append(now)
@@ -107,27 +109,20 @@ class FailedLogins:
             return True
 
 
-def service_of(request: HTTPConnection) -> Service:
-    """The service that a request came to."""
-    service = request.app.state.service
-    assert isinstance(service, Service)  # noqa: S101  # for the type checker
-    return service
-
-
 def bearer(request: HTTPConnection) -> str | None:
-    """The token that a request came with."""
+    """The token in a request's headers."""
     scheme, _, text = request.headers.get("authorization", "").partition(" ")
     return text.strip() if scheme.lower() == "bearer" else None
 
 
 def identified(request: HTTPConnection, text: str | None) -> Caller:
-    """Whose token ``text`` is; also told to the log and the audit trail, as wrong ones are.
+    """The holder of the token ``text``, recorded in the request's state; invalid ones are audited.
 
-    Raises Unauthorized, and LimitReached for wrong tokens after too many from that address.
+    Raises Unauthorized, and LimitReached for invalid tokens after too many from that address.
     """
     if text is None:
         raise Unauthorized("a token is needed", hint="send it as: Authorization: Bearer TOKEN")
-    store = service_of(request).store
+    store = core_of(request).store
     try:
         caller = Caller(tokens.check(store, text))
     except Unauthorized:
@@ -146,15 +141,15 @@ def identified(request: HTTPConnection, text: str | None) -> Caller:
 
 
 def note(store: Store, *, token: str = "", project: str = "", **fields: object) -> None:
-    """Add to the audit trail; that it cannot be written stops nobody, and is logged."""
+    """Add to the audit trail; if it cannot be written, that is logged, and nothing fails."""
     try:
         store.audit.add(token=token, project=project, request=REQUEST.get(), **fields)
     except LabError as error:
-        log.error("the audit trail cannot be written", extra={"error": error.what})
+        log.error("cannot write the audit trail", extra={"error": error.what})
 
 
 class Needs:
-    """A dependency: the caller, who has at least ``scope``; the guard has checked the token.
+    """A dependency: the caller, who has at least ``scope``; the middleware has checked the token.
 
     Raises Forbidden.
     """
@@ -173,11 +168,6 @@ class Needs:
         return caller
 
 
-async def _service(request: Request) -> Service:
-    return service_of(request)
-
-
-ServiceOf = Annotated[Service, Depends(_service)]
 Reader = Annotated[Caller, Depends(Needs("read"))]
 User = Annotated[Caller, Depends(Needs("use"))]
 Admin = Annotated[Caller, Depends(Needs("admin"))]

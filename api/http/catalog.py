@@ -1,4 +1,4 @@
-"""Images and templates, as requests ask for them and the service tells of them."""
+"""The models of images and templates."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from pydantic import BaseModel, Field
 
 from lab.api.http.models import WORD, Asked, Cluster
 from lab.api.http.units import Time
+from lab.lifecycle.core.views import ImageView, TemplateView
 
 
 class ImageRequest(Asked):
-    """An image to be built."""
+    """An image to build."""
 
     recipe: Annotated[str, Field(pattern=WORD, examples=["mariadb"])]
-    rebuild: Annotated[bool, Field(description="Even if it is there.")] = False
+    rebuild: Annotated[bool, Field(description="Also if it exists.")] = False
 
 
 class TemplateRequest(Cluster):
-    """A template to be made, for labs that are asked for in the same words."""
+    """A template to build, for labs that are requested with the same fields."""
 
 
 class Image(BaseModel):
@@ -35,6 +36,23 @@ class Image(BaseModel):
     used_by: Annotated[list[str], Field(description="Templates and labs; for admins.")]
     use: str
     used_at: Time
+
+    @staticmethod
+    def of(view: ImageView, *, with_users: bool) -> Image:
+        """``view`` as the API returns it; ``with_users``: with ``used_by``."""
+        return Image(
+            key=view.key,
+            recipe=view.recipe,
+            engine=view.engine,
+            engine_version=view.engine_version,
+            state=view.state,
+            size=view.size,
+            created_at=view.created_at,
+            build_seconds=view.build_seconds,
+            used_by=list(view.used_by) if with_users else [],
+            use=view.use,
+            used_at=view.used_at,
+        )
 
 
 class Template(BaseModel):
@@ -58,3 +76,25 @@ class Template(BaseModel):
     why: Annotated[
         str, Field(description="Why it is broken, or why its RAM is no longer restored.")
     ]
+
+    @staticmethod
+    def of(view: TemplateView) -> Template:
+        """``view`` as the API returns it."""
+        return Template(
+            key=view.key,
+            blueprint=view.blueprint,
+            image=view.image,
+            nodes=view.nodes,
+            memory=view.memory,
+            cpus=view.cpus,
+            disk=view.disk,
+            state=view.state,
+            warm=view.warm,
+            size=view.size,
+            created_at=view.created_at,
+            used_at=view.used_at,
+            form_seconds=view.form_seconds,
+            profile=view.profile,
+            use=view.use,
+            why=view.why,
+        )

@@ -1,4 +1,10 @@
-"""Connections on which nothing is being answered: there are so many, and none waits for ever.
+"""Connections on which nothing is being answered: their number and their duration are limited.
+
+``_Patient`` extends uvicorn's ``H11Protocol``, which is not a public interface. The state that the
+limits need is known only there: that a head has begun and is not complete, that an answer is not
+read, and that a client has left while its next request is buffered. An ASGI application is called
+after the head, and is not called while the last bytes of an answer are unread. Tests in
+``tests/security/test_hostile_client.py`` find out if another version of uvicorn differs.
 
 Who has too many loses the oldest; nobody is refused. So those behind one address, as a proxy, a NAT
 or the loopback, do not shut each other out: a request that arrives in one piece is answered before

@@ -9,21 +9,21 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lab.api.core.core import Core
+from lab.api.core.problem import problem
 from lab.api.http import problems
 from lab.api.http.auth import Caller, bearer, identified, note
-from lab.api.telemetry.logs import REQUEST, log
-from lab.api.web.place import place_of
-from lab.api.web.request import visitor
+from lab.api.http.place import place_of
+from lab.api.http.sessions import session_caller
+from lab.api.telemetry.current import REQUEST
+from lab.api.telemetry.logs import log
 from lab.errors import ROOM_RETRY, HostUnfit, LabError
-
-if TYPE_CHECKING:
-    from lab.api.service import Service
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HEADERS = (
@@ -31,19 +31,19 @@ _HEADERS = (
     (b"cache-control", b"no-store"),
     (b"referrer-policy", b"no-referrer"),
 )
-"""What answers say unless a route says otherwise."""
+"""Headers of answers, unless a route sets them."""
 _TLS = ((b"strict-transport-security", b"max-age=2592000"),)
-"""What answers say where they are encrypted, if the settings say that the host's ports all are."""
+"""Headers of answers over TLS, if the setting hsts says that all ports of the host have TLS."""
 _FOR_TOKENS = ("/v1/", "/openapi.json")
-"""The paths of which nothing is read or answered without a valid token."""
+"""The paths that need a valid token: without one, no body is read."""
 _FORM = 16 << 10
-"""Bytes that a request has at most which came without a token: the forms of the page."""
+"""The largest body without a token, in bytes: forms of the page."""
 _MOST = 1000
-"""Requests that are answered at a time, /healthz apart."""
+"""Requests that are answered at the same time, /healthz apart."""
 _SECRET = ("getSsh", "getLab", "listLabs", "labPage")
 """The operations that read keys or passwords."""
 _AGAIN = 3600.0
-"""Seconds after which a token that reads the same again is noted again."""
+"""Seconds after which the same read by a token is audited again."""
 _NOTED = 10_000
 _NOT_TRACED = ("/healthz", "/readyz", "/metrics")
 _READS = ("GET", "HEAD", "OPTIONS")
@@ -62,15 +62,15 @@ class TooSlow(LabError):
 
 
 class Overloaded(HostUnfit):
-    """The service answers as many requests as it can."""
+    """The limit of requests that are answered at the same time is reached."""
 
 
-class Guard:
-    """Wraps the application."""
+class RequestMiddleware:
+    """Wraps the application: identifies, limits, logs and audits requests."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, core: Core) -> None:
         self._app = app
-        self._service = service
+        self._core = core
         self._answering = 0
         self._noted: dict[tuple[str, str], float] = {}
 
@@ -84,34 +84,34 @@ class Guard:
         request = given if _ID.fullmatch(given) else uuid.uuid4().hex
         token = REQUEST.set(request)
         began = time.monotonic()
-        more = _TLS if scope["scheme"] == "https" and self._service.settings.serve.hsts else ()
+        more = _TLS if scope["scheme"] == "https" and self._core.settings.serve.hsts else ()
         answer = _Answer(send, request, partial(self._note, scope), more)
         try:
             await self._traced(scope, receive, answer, request)
         finally:
             extra = {"method": scope["method"], "path": scope["path"]}
             took = round(time.monotonic() - began, 4)
-            log.info("request", extra={**_told(scope, answer.status), **extra, "seconds": took})
+            log.info("request", extra={**_facts(scope, answer.status), **extra, "seconds": took})
             REQUEST.reset(token)
 
     async def _traced(self, scope: Scope, receive: Receive, answer: _Answer, request: str) -> None:
-        trace = self._service.trace
+        trace = self._core.trace
         if trace is None or scope["path"] in _NOT_TRACED:
             await self._answer(scope, receive, answer)
             return
         parent = _header(scope, b"traceparent")
-        with trace.request(scope["method"], scope["path"], request, parent) as told:
+        with trace.request(scope["method"], scope["path"], request, parent) as answered:
             try:
                 await self._answer(scope, receive, answer)
             finally:
-                told(getattr(scope.get("route"), "path_format", ""), answer.status)
+                answered(getattr(scope.get("route"), "path_format", ""), answer.status)
 
     async def _answer(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         with ExitStack() as held:
             try:
                 caller = await _caller(scope)
                 if caller is not None:
-                    held.enter_context(self._service.requests.seat(caller.token.id))
+                    held.enter_context(self._core.limits.requests.slot(caller.token.id))
                 body = await self._body(scope, receive)
                 if self._answering >= _MOST and scope["path"] != "/healthz":
                     raise Overloaded(
@@ -123,7 +123,7 @@ class Guard:
                 headers = problems.headers_of(error) | (
                     {"Connection": "close"} if _has_body(scope) else {}
                 )
-                await problems.respond(problems.problem(error), headers)(scope, receive, answer)
+                await problems.respond(problem(error), headers)(scope, receive, answer)
                 return
             self._answering += 1
             try:
@@ -133,9 +133,9 @@ class Guard:
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         """The body, read within limits of size and time; raises TooLarge, TooSlow."""
-        serve = self._service.settings.serve
+        serve = self._core.settings.serve
         most = serve.body_limit if "caller" in scope["state"] else min(_FORM, serve.body_limit)
-        too_large = TooLarge(f"a request has at most {most} bytes here")
+        too_large = TooLarge(f"the body of the request exceeds {most} bytes")
         length = _header(scope, b"content-length")
         if length.isdecimal() and int(length) > most:
             raise too_large
@@ -145,7 +145,9 @@ class Guard:
                 left = max(0.001, deadline - time.monotonic())
                 message = await asyncio.wait_for(receive(), left)
             except asyncio.TimeoutError:
-                raise TooSlow(f"the request took more than {serve.request_timeout:g} s") from None
+                raise TooSlow(
+                    f"the request did not arrive within {serve.request_timeout:g} s"
+                ) from None
             if message["type"] == "http.disconnect":
                 raise TooSlow("the connection was closed before the request was complete")
             part = message.get("body", b"")
@@ -157,19 +159,19 @@ class Guard:
                 return b"".join(parts)
 
     async def _note(self, scope: Scope, status: int) -> None:
-        """Note in the audit trail, before it is answered, what changes something or has secrets."""
+        """Audit a request that changes something or reads secrets, before it is answered."""
         caller = scope["state"].get("caller")
         if caller is None:
             return
-        told = _told(scope, status)
+        facts = _facts(scope, status)
         target, project = scope["path"][:200], caller.token.project
-        if scope["method"] in _READS and not self._tells(told, target, caller):
+        if scope["method"] in _READS and not self._reveals(facts, target, caller):
             return
-        await run_in_threadpool(note, self._service.store, target=target, project=project, **told)
+        await run_in_threadpool(note, self._core.store, target=target, project=project, **facts)
 
-    def _tells(self, told: Mapping[str, Any], target: str, caller: Caller) -> bool:
-        """Whether an answer has keys or passwords, which that token did not read lately."""
-        if told["action"] not in _SECRET or told["status"] >= 400 or not caller.may("use"):
+    def _reveals(self, facts: Mapping[str, Any], target: str, caller: Caller) -> bool:
+        """Whether an answer has keys or passwords that the token has not read recently."""
+        if facts["action"] not in _SECRET or facts["status"] >= 400 or not caller.may("use"):
             return False
         key, now = (caller.token.id, target), time.monotonic()
         if len(self._noted) >= _NOTED:
@@ -189,7 +191,7 @@ async def _caller(scope: Scope) -> Caller | None:
     if scope["path"].startswith(_FOR_TOKENS):
         return await run_in_threadpool(lambda: identified(request, bearer(request)))
     # Not the caller yet: a form may come from elsewhere, which the page's routes check.
-    return await run_in_threadpool(visitor, request) if place_of(request) else None
+    return await run_in_threadpool(session_caller, request) if place_of(request) else None
 
 
 def _has_body(scope: Scope) -> bool:
@@ -198,7 +200,7 @@ def _has_body(scope: Scope) -> bool:
 
 
 class _Answer:
-    """Sends an answer on, with our headers; ``before`` is told its status first."""
+    """Sends an answer, with our headers; ``before`` is called with its status first."""
 
     def __init__(
         self,
@@ -224,7 +226,7 @@ class _Answer:
 
 
 class _Replay:
-    """Gives a body that was read already; what the client does after that comes from it."""
+    """Receives a body that was read already, then what the client sends after it."""
 
     def __init__(self, body: bytes, receive: Receive) -> None:
         self._body: bytes | None = body
@@ -237,8 +239,8 @@ class _Replay:
         return {"type": "http.request", "body": body, "more_body": False}
 
 
-def _told(scope: Scope, status: int) -> dict[str, Any]:
-    """Who did what from where, and how it ended."""
+def _facts(scope: Scope, status: int) -> dict[str, Any]:
+    """Token, operation, status and address of a request."""
     caller = scope["state"].get("caller")
     return {
         "token": caller.token.id if caller else "",

@@ -1,17 +1,24 @@
-"""What requests and responses hold; units are those of ``lab.api.http.units``."""
+"""The models of requests and responses; units are those of ``lab.api.http.units``."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from lab.api.background.pool import PoolView
 from lab.api.http.units import IN_BYTES, IN_SECONDS, Bytes, Seconds, Time
 from lab.lifecycle.core.views import LabView, NodeState, NodeView
 from lab.names import LAB_NAME_LIMIT
 from lab.spec import MIB, NODES_LIMIT
-from lab.state.records import EventRecord, JobKind, JobRecord, LabRecord, Scope, TokenRecord
+from lab.state.records import (
+    AuditRecord,
+    EventRecord,
+    JobKind,
+    JobRecord,
+    LabRecord,
+    Scope,
+    TokenRecord,
+)
 
 T = TypeVar("T")
 
@@ -34,18 +41,18 @@ State = Literal[
 
 
 class Asked(BaseModel):
-    """A request; what it has no use for is an error."""
+    """A request; unknown fields are an error."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Cluster(Asked):
-    """What a cluster is to be; what is left out is as for `lab up`."""
+    """A cluster; fields that are left out have the defaults of `lab up`."""
 
     blueprint: Annotated[str, Field(pattern=WORD, examples=["pxc"])]
     nodes: Annotated[int, Field(ge=1, le=NODES_LIMIT)] = 3
     engine: Annotated[str | None, Field(pattern=WORD, examples=["mariadb"])] = None
-    image: Annotated[str | None, Field(pattern=WORD, description="Its key.")] = None
+    image: Annotated[str | None, Field(pattern=WORD, description="The key of an image.")] = None
     profile: Annotated[str | None, Field(pattern=WORD, examples=["balanced"])] = None
     memory: Annotated[
         Bytes,
@@ -64,43 +71,45 @@ class Cluster(Asked):
 
 
 class LabRequest(Cluster):
-    """A lab to be made."""
+    """A lab to create."""
 
     name: Annotated[str | None, Field(pattern=NAME, examples=["shop"])] = None
     any_name: Annotated[
-        bool, Field(description="A lab that is ready already may have another name.")
+        bool, Field(description="Also accept a lab of a warm pool, which has another name.")
     ] = False
     snapshots: Annotated[
         str | None, Field(max_length=100, description="A schedule.", examples=["hourly:24"])
     ] = None
-    cold: Annotated[bool, Field(description="Boot, even if RAM could be restored.")] = False
-    ttl: Annotated[Ttl | None, Field(description=f"A lease, {IN_SECONDS}.")] = None
+    cold: Annotated[bool, Field(description="Cold boot: do not restore RAM from the template.")] = (
+        False
+    )
+    ttl: Annotated[Ttl | None, Field(description=f"The lease, {IN_SECONDS}.")] = None
     heartbeat: Annotated[
         Annotated[Seconds, Field(ge=_LEAST_TTL, le=3600)] | None,
-        Field(description=f"What each sign of life gives the lab, {IN_SECONDS}."),
+        Field(description=f"The lease that each heartbeat renews, {IN_SECONDS}."),
     ] = None
     idle: Annotated[
-        Idle | None, Field(description=f"The lease ends after so long without use, {IN_SECONDS}.")
+        Idle | None, Field(description=f"End the lease after this time without use, {IN_SECONDS}.")
     ] = None
-    protected: Annotated[bool, Field(description="Not to be removed without force.")] = False
+    protected: Annotated[bool, Field(description="The lab is removed only with force.")] = False
     keep_failed: Annotated[
-        bool, Field(description="If it fails, the lab stays as it is until its lease ends.")
+        bool, Field(description="If creation fails, keep the lab as it is until its lease ends.")
     ] = False
 
 
 class LabPatch(Asked):
-    """What can be changed of a lab; what is left out stays."""
+    """Changes of a lab; fields that are left out stay."""
 
     ttl: Annotated[Ttl | None, Field(description=f"A new lease, from now on, {IN_SECONDS}.")] = None
     idle: Annotated[
         Idle | Literal[0] | None,
-        Field(description=f"The lease ends after so long without use, {IN_SECONDS}; 0: never."),
+        Field(description=f"End the lease after this time without use, {IN_SECONDS}; 0: never."),
     ] = None
     protected: bool | None = None
 
 
 class Connection(BaseModel):
-    """How to log in at a lab's databases."""
+    """The account and the address of a lab's databases."""
 
     user: str
     password: str
@@ -108,7 +117,7 @@ class Connection(BaseModel):
     ssl_ca: Annotated[
         str,
         Field(
-            description="Where the certificate is that servers are checked with; empty: no TLS.",
+            description="The path of the CA certificate that verifies the servers; empty: no TLS.",
             examples=["/v1/host/ca"],
         ),
     ]
@@ -127,12 +136,20 @@ class Node(BaseModel):
 
     @staticmethod
     def of(view: NodeView) -> Node:
-        """``view`` as the service tells of it."""
-        return Node(**vars(view))
+        """``view`` as the API returns it."""
+        return Node(
+            name=view.name,
+            role=view.role,
+            state=cast(NodeState, view.state),
+            host=view.host,
+            sql_port=view.sql_port,
+            ssh_port=view.ssh_port,
+            guest=view.guest,
+        )
 
 
 class Lab(BaseModel):
-    """A lab. ``connection``: for callers who may use it, once it has an account."""
+    """A lab. ``connection``: for callers with the scope `use`, once the lab has an account."""
 
     name: Annotated[str, Field(examples=["shop"])]
     project: str
@@ -156,37 +173,48 @@ class Lab(BaseModel):
     heartbeat: Annotated[float | None, Field(description="In seconds.")]
     idle: Annotated[float | None, Field(description="In seconds.")]
     protected: bool
-    ready_seconds: Annotated[float, Field(description="How long its last start took.")]
-    job: Annotated[str, Field(description="The job that made it.")]
+    ready_seconds: Annotated[float, Field(description="Duration of its last start.")]
+    job: Annotated[str, Field(description="The job that created it.")]
     connection: Connection | None
 
     @staticmethod
     def of(view: LabView, record: LabRecord | None, *, login: bool) -> Lab:
-        """``view`` as the service tells of it; ``login``: with the password."""
+        """``view`` as the API returns it; ``login``: with the password."""
         connection = None
         if login and view.dsn:
             ca = CA_PATH if view.ssl_ca else ""
             connection = Connection(user=view.user, password=view.password, dsn=view.dsn, ssl_ca=ca)
-        same = {
-            name: getattr(view, name)
-            for name in Lab.model_fields
-            if hasattr(view, name) and name != "nodes"
-        }
         return Lab(
-            **same,
-            nodes=[Node.of(node) for node in view.nodes],
-            ready_seconds=view.seconds,
-            connection=connection,
+            name=view.name,
             project=record.project if record else "",
-            job=record.job if record else "",
-            protected=record.protected if record else False,
+            owner=view.owner,
+            blueprint=view.blueprint,
+            engine=view.engine,
+            engine_version=view.engine_version,
+            state=cast(State, view.state),
+            nodes=[Node.of(node) for node in view.nodes],
+            image=view.image,
+            template=view.template,
+            profile=view.profile,
+            started=view.started,
+            why_cold=view.why_cold,
+            memory=view.memory,
+            cpus=view.cpus,
+            disk=view.disk,
+            snapshots=view.snapshots,
+            created_at=view.created_at,
+            expires_at=view.expires_at,
             heartbeat=record.heartbeat if record else None,
             idle=record.idle if record else None,
+            protected=record.protected if record else False,
+            ready_seconds=view.seconds,
+            job=record.job if record else "",
+            connection=connection,
         )
 
 
 class Job(BaseModel):
-    """Something that takes time. ``lab``: its name, once known; ``error``: a problem."""
+    """A job. ``lab``: the name of its lab, once known; ``error``: a problem."""
 
     id: str
     kind: JobKind
@@ -195,7 +223,7 @@ class Job(BaseModel):
     about: Annotated[
         str,
         Field(
-            description="What it is about besides or instead of that, once known.",
+            description="The image, template or snapshots that it concerns, once known.",
             examples=["image:KEY", "template:KEY", "snapshot:LABEL", "snapshots:A,B"],
         ),
     ]
@@ -207,19 +235,30 @@ class Job(BaseModel):
 
     @staticmethod
     def of(record: JobRecord) -> Job:
-        """``record`` as the service tells of it."""
-        return Job(**{name: getattr(record, name) for name in Job.model_fields})
+        """``record`` as the API returns it."""
+        return Job(
+            id=record.id,
+            kind=record.kind,
+            state=record.state,
+            lab=record.lab,
+            about=record.about,
+            project=record.project,
+            created_at=record.created_at,
+            started_at=record.started_at,
+            ended_at=record.ended_at,
+            error=None if record.error is None else dict(record.error),
+        )
 
 
 class Page(BaseModel, Generic[T]):
-    """A part of a list. ``next``: the ``after`` that gets the next part; None: it was all."""
+    """A part of a list. ``next``: the ``after`` that gets the next part; null: this is the last."""
 
     items: list[T]
     next: str | None = None
 
 
 class Event(BaseModel):
-    """A step of a job. A job's last one is of the step `job`, and its text is the job's state."""
+    """A step of a job. A job's last event has the step `job`, and the job's state as its text."""
 
     id: int
     at: Time
@@ -231,13 +270,20 @@ class Event(BaseModel):
 
     @staticmethod
     def of(record: EventRecord) -> Event:
-        """``record`` as the service tells of it."""
-        same = {name: getattr(record, name) for name in Event.model_fields if name != "job"}
-        return Event(**same, job=record.owner.removeprefix("job:"))
+        """``record`` as the API returns it."""
+        return Event(
+            id=record.id,
+            at=record.at,
+            job=record.owner.removeprefix("job:"),
+            step=record.step,
+            state=record.state,
+            text=record.text,
+            seconds=record.seconds,
+        )
 
 
 class Command(Asked):
-    """A program to be run in a node, as root."""
+    """A program to run in a node, as root."""
 
     argv: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=65536, pattern=r"^[^\x00]+$")]],
@@ -245,12 +291,12 @@ class Command(Asked):
     ]
     stdin: Annotated[str, Field(max_length=1 << 20)] = ""
     timeout: Annotated[
-        Seconds, Field(gt=0, le=600, description=f"How long it may run, {IN_SECONDS}.")
+        Seconds, Field(gt=0, le=600, description=f"The longest run time, {IN_SECONDS}.")
     ] = 60.0
 
 
 class Output(BaseModel):
-    """What a program printed."""
+    """The output of a program."""
 
     stdout: str
 
@@ -262,14 +308,25 @@ class LogLines(BaseModel):
 
 
 class Capacity(BaseModel):
-    """How much of something labs may have together, and what they have; memory in bytes."""
+    """What all labs together may use, and what they use; memory in bytes."""
 
     total: int
     used: int
 
 
+class PoolView(BaseModel):
+    """A warm pool. ``count``: how many labs it is to have; ``ready``: how many can be claimed."""
+
+    name: Annotated[str, Field(examples=["pxc"])]
+    blueprint: str
+    nodes: int
+    memory: Annotated[int, Field(description="Of a node, in bytes.")]
+    count: int
+    ready: int
+
+
 class Host(BaseModel):
-    """What the host can do, and what room it has."""
+    """The host's capabilities and capacity."""
 
     hypervisor: str
     accelerator: str
@@ -288,14 +345,14 @@ class Host(BaseModel):
 
 
 class TokenRequest(Asked):
-    """A token to be made."""
+    """A token to create."""
 
     name: Annotated[str, Field(pattern=_LABEL, examples=["ci"])]
     project: Annotated[str, Field(pattern=_LABEL, examples=["shop"])]
     scope: Scope = "use"
     ttl: Annotated[
         Annotated[Seconds, Field(gt=0, le=10 * 366 * 86400)] | None,
-        Field(description=f"How long it is valid, {IN_SECONDS}; null: until it is revoked."),
+        Field(description=f"The validity, {IN_SECONDS}; null: until it is revoked."),
     ] = None
     max_labs: Annotated[int | None, Field(ge=0, le=10000)] = None
     max_nodes: Annotated[int | None, Field(ge=0, le=100000)] = None
@@ -317,7 +374,7 @@ class TokenRequest(Asked):
 
 
 class Token(BaseModel):
-    """A token, without its text. What a null limits is not limited, but by the service."""
+    """A token, without its text. Null: not limited, except by the service's settings."""
 
     id: str
     name: str
@@ -337,19 +394,35 @@ class Token(BaseModel):
 
     @staticmethod
     def of(record: TokenRecord) -> Token:
-        """``record`` as the service tells of it."""
-        return Token(**{name: getattr(record, name) for name in Token.model_fields})
+        """``record`` as the API returns it."""
+        return Token(
+            id=record.id,
+            name=record.name,
+            project=record.project,
+            scope=record.scope,
+            created_at=record.created_at,
+            expires_at=record.expires_at,
+            revoked_at=record.revoked_at,
+            max_labs=record.max_labs,
+            max_nodes=record.max_nodes,
+            max_memory=record.max_memory,
+            max_cpus=record.max_cpus,
+            max_disk=record.max_disk,
+            max_snapshots=record.max_snapshots,
+            max_templates=record.max_templates,
+            max_ttl=record.max_ttl,
+        )
 
 
 class MadeToken(BaseModel):
-    """A token that was just made; its text cannot be told again."""
+    """A new token; its text is not shown again."""
 
     token: Token
     text: str
 
 
 class AuditEntry(BaseModel):
-    """Who did what: a request that was to change something, and how it was answered."""
+    """An audit entry: a request that changes something or reads secrets, and its answer."""
 
     id: int
     at: Time
@@ -360,3 +433,18 @@ class AuditEntry(BaseModel):
     status: int
     request: str
     address: str
+
+    @staticmethod
+    def of(record: AuditRecord) -> AuditEntry:
+        """``record`` as the API returns it."""
+        return AuditEntry(
+            id=record.id,
+            at=record.at,
+            token=record.token,
+            project=record.project,
+            action=record.action,
+            target=record.target,
+            status=record.status,
+            request=record.request,
+            address=record.address,
+        )

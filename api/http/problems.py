@@ -1,9 +1,8 @@
-"""Errors as problems (RFC 9457), made from the error tree."""
+"""Answers that report errors, as problems (RFC 9457)."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -14,15 +13,17 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
+from lab.api.core.problem import internal, problem
 from lab.api.http.units import OURS
-from lab.api.telemetry.logs import REQUEST, log
-from lab.errors import CommandFailed, Conflict, LabError, Unauthorized
+from lab.api.telemetry.current import REQUEST
+from lab.api.telemetry.logs import log
+from lab.errors import Conflict, LabError, Unauthorized
 
 MEDIA_TYPE = "application/problem+json"
 
 
 class Changed(Conflict):
-    """What was to be changed is not what the request's If-Match tells of."""
+    """The resource does not have the ETag in the request's If-Match."""
 
     http_status: ClassVar[int] = 412
 
@@ -34,7 +35,7 @@ class Problem(BaseModel):
     title: str = Field(description="The kind of error, for people.", examples=["Not found"])
     status: int = Field(description="The HTTP status.", examples=[404])
     detail: str = Field(description="What happened.", examples=["there is no lab 'shop'"])
-    hint: str = Field("", description="What to do about it; empty if there is nothing to say.")
+    hint: str = Field("", description="What to do about it, or empty.")
     details: list[str] = Field(default_factory=list, description="Log lines, figures.")
     request_id: str = Field("", description="The id of this request in the service's log.")
     job: str | None = Field(None, description="The job that failed, if one did.")
@@ -42,35 +43,13 @@ class Problem(BaseModel):
     exit_status: int | None = Field(None, description="Its exit status; -n: ended by signal n.")
 
 
-def problem(error: LabError) -> dict[str, Any]:
-    """``error`` as the service tells of it."""
-    words = re.sub(r"(?<!^)(?=[A-Z])", " ", type(error).__name__).lower()
-    ran: dict[str, Any] = {}
-    if isinstance(error, CommandFailed):
-        ran = {"program": error.argv[0], "exit_status": error.status}
-    return {
-        "type": f"urn:lab:error:{words.replace(' ', '-')}",
-        "title": words.capitalize(),
-        "status": error.http_status,
-        "detail": error.what,
-        "hint": error.hint,
-        "details": list(error.details),
-        **ran,
-    }
-
-
-def internal() -> dict[str, Any]:
-    """A mistake of ours: what it was is in the log, and nowhere else."""
-    return problem(LabError("internal error", hint="see the log of the service"))
-
-
 def respond(
     found: Mapping[str, Any], headers: Mapping[str, str] | None = None, *, job: str | None = None
 ) -> Response:
-    """A response that tells of a problem."""
-    told = {**found, "request_id": REQUEST.get(), "job": job}
+    """A response that reports a problem."""
+    body = {**found, "request_id": REQUEST.get(), "job": job}
     return JSONResponse(
-        told, status_code=found["status"], media_type=MEDIA_TYPE, headers=dict(headers or {})
+        body, status_code=found["status"], media_type=MEDIA_TYPE, headers=dict(headers or {})
     )
 
 
@@ -97,26 +76,26 @@ def _lab_error(_: Request, error: Exception) -> Response:
 
 def _invalid(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101  # for the type checker
-    # What was sent is not told again: it may be a secret in the wrong place.
+    # The value is not repeated: it may be a secret in the wrong place.
     details = [
         f"{'.'.join(str(p) for p in e['loc'])}: {e['msg'].removeprefix(OURS)}"
         for e in error.errors()
     ]
-    told = {
+    body = {
         "type": "urn:lab:error:invalid-spec",
         "title": "Invalid spec",
         "status": 422,
-        "detail": "the request does not fit the API",
-        "hint": "/openapi.json describes what fits",
+        "detail": "the request is invalid",
+        "hint": "see the schema in /openapi.json",
         "details": details,
     }
-    return respond(told)
+    return respond(body)
 
 
 def _http(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101  # for the type checker
     title = HTTPStatus(error.status_code).phrase
-    told = {
+    body = {
         "type": f"urn:lab:error:{title.lower().replace(' ', '-')}",
         "title": title,
         "status": error.status_code,
@@ -124,7 +103,7 @@ def _http(_: Request, error: Exception) -> Response:
         "hint": "",
         "details": [],
     }
-    return respond(told, error.headers)
+    return respond(body, error.headers)
 
 
 def _unexpected(_: Request, error: Exception) -> Response:

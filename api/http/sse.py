@@ -1,4 +1,4 @@
-"""Server-sent events: what happens, as it happens, and from where one left off."""
+"""Server-sent events, which a client can resume after the last event that it received."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
+from lab.api.core.core import Core
 from lab.api.events.eventlog import topic
 from lab.api.events.notifier import HOST
 from lab.api.http.auth import Caller
 from lab.api.http.models import Event
-from lab.api.service import Service
 from lab.state.jobs import OPEN
 from lab.state.records import EventRecord
 
@@ -24,7 +24,7 @@ _AT_ONCE = 200
 
 
 class Streamed(StreamingResponse):
-    """``lines``, as they come; ``over`` is called at the end, whatever became of who listens."""
+    """``lines``, as they come; ``over`` is called at the end, however that came."""
 
     def __init__(self, lines: AsyncIterator[str], over: Callable[[], object]) -> None:
         super().__init__(lines, media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no"})
@@ -39,7 +39,7 @@ class Streamed(StreamingResponse):
 
 
 def stream(
-    service: Service,
+    core: Core,
     caller: Caller,
     *,
     last: int,
@@ -49,19 +49,19 @@ def stream(
 ) -> StreamingResponse:
     """The events with a larger id than ``last`` that the caller may see, or those of a job.
 
-    A job's stream ends, and so does one that is not ``allowed`` any more: as long as the token is
-    valid, if nothing else is said. ``named``: each by its step, so that who listens can choose;
-    others are all heard as messages. Raises LimitReached if the token has too many.
+    A job's stream ends with the job, and each once it is not ``allowed`` any more; by default,
+    while the token is valid. ``named``: each event has the name of its step, so that a client can
+    choose; others are all of the type ``message``. Raises LimitReached if the token has too many.
     """
-    allowed = allowed or partial(caller.valid, service)
+    allowed = allowed or partial(caller.valid, core)
     project, token = None if job else caller.project, caller.token.id
-    service.streams.take(token)
-    lines = _lines(service, last, project, job, allowed, named=named)
-    return Streamed(lines, partial(service.streams.give_back, token))
+    core.limits.streams.acquire(token)
+    lines = _lines(core, last, project, job, allowed, named=named)
+    return Streamed(lines, partial(core.limits.streams.release, token))
 
 
 async def _lines(
-    service: Service,
+    core: Core,
     last: int,
     project: str | None,
     job: str | None,
@@ -74,22 +74,22 @@ async def _lines(
     def look() -> tuple[list[EventRecord], bool]:
         if not allowed():
             return [], True
-        record = service.store.jobs.find(job) if job else None
+        record = core.store.jobs.find(job) if job else None
         # In this order: its last event is stored together with its end.
         over = job is not None and (record is None or record.state not in OPEN)
-        found = service.store.events.after(last, owner=owner, project=project, limit=_AT_ONCE)
+        found = core.store.events.after(last, owner=owner, project=project, limit=_AT_ONCE)
         return found, over and len(found) < _AT_ONCE
 
-    with service.bell.listen(owner or HOST) as ear:
+    with core.notifier.subscribe(owner or HOST) as subscription:
         yield "retry: 1000\n\n"
         while True:
             found, over = await run_in_threadpool(look)
             for record in found:
                 last = record.id
                 yield _event(record, named=named)
-            if over or service.stopping.is_set():
+            if over or core.stopping.is_set():
                 return
-            if not found and not await ear.wait(_ALIVE_EVERY):
+            if not found and not await subscription.wait(_ALIVE_EVERY):
                 yield ": alive\n\n"
 
 

@@ -1,9 +1,9 @@
-"""Archives through WebSockets: bytes as they are, and what is told beside them as JSON.
+"""Archives through WebSockets: bytes as they are, and events as JSON.
 
-A message of bytes is a piece of the archive; a text is one of ``{"event": ...}`` (a step of the
-lifecycle), ``{"done": ...}`` or ``{"problem": ...}``, the last of all. Who sends an archive ends it
-with an empty text. Work is done in a thread that reads or writes a pipe: if the other side goes,
-the pipe is closed, and the lifecycle undoes what it has begun.
+A binary message is a piece of the archive; a text is one of ``{"event": ...}`` (a step of the
+lifecycle), ``{"done": ...}`` or ``{"problem": ...}``, the last of all. The sender of an archive
+ends it with an empty text. A thread of the lifecycle reads or writes a pipe: if the other side
+disconnects, the pipe is closed, and the lifecycle undoes what it has begun.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from typing import Any
 import anyio
 from fastapi import WebSocket, WebSocketDisconnect
 
-from lab.api.http import problems
+from lab.api.core.problem import internal, problem
 from lab.api.http.tunnel import read, watch, write
 from lab.api.telemetry.logs import log
 from lab.errors import LabError
+from lab.lifecycle.core.views import ExportView, ImportView
 from lab.progress import Event, Listener
 
 _NORMAL = 1000
 
-Work = Callable[[int, Listener], object]
-"""Reads an archive from a file, or writes one to it, and closes that; gives a view."""
+Work = Callable[[int, Listener], ExportView | ImportView]
+"""Reads an archive from a file, or writes one to it, and closes the file."""
 
 
 @dataclass
 class Transfer:
-    """An archive on its way. ``allowed``, ``stopping``, ``idle`` are as in ``Tunnel``."""
+    """One archive. ``allowed``, ``stopping``, ``idle`` are as in ``Tunnel``."""
 
     socket: WebSocket
     allowed: Callable[[], bool]
@@ -61,7 +62,7 @@ class Transfer:
         carried: Coroutine[Any, Any, None],
         gone: Coroutine[Any, Any, None],
     ) -> str:
-        """``work`` and ``carried`` to their ends, or to that of ``gone``: nobody is there."""
+        """Run ``work`` and ``carried`` to their ends, or until ``gone``: the client has left."""
         os.set_blocking(self._pipe, False)
         loop, events = asyncio.get_running_loop(), asyncio.Queue[Event]()
 
@@ -74,20 +75,20 @@ class Transfer:
             watch(self.allowed, self.stopping, self.idle, lambda: self._active)
         )
         ends = [whole, watching, asyncio.ensure_future(gone)]
-        telling = asyncio.ensure_future(self._tell(events))
+        reporting = asyncio.ensure_future(self._report(events))
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             code, why = watching.result() if watching.done() else (_NORMAL, "")
         finally:
-            for task in (*ends, telling):
+            for task in (*ends, reporting):
                 task.cancel()
-            await asyncio.gather(*ends, telling, return_exceptions=True)
+            await asyncio.gather(*ends, reporting, return_exceptions=True)
             self._shut()
-            told = await job
+            result = await job
         if not why:
             while not events.empty():
                 await self._text(event=asdict(events.get_nowait()))
-            await self._text(**told)
+            await self._text(**result)
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it is gone
             await self.socket.close(code, why)
         return why
@@ -99,7 +100,7 @@ class Transfer:
             await self.socket.send_bytes(data)
 
     async def _in(self) -> None:
-        """The archive from the other side into the pipe, which is closed behind it."""
+        """The archive from the other side into the pipe, which is closed at its end."""
         while (message := await self.socket.receive())["type"] == "websocket.receive":
             data = message.get("bytes")
             if not data:
@@ -108,12 +109,12 @@ class Transfer:
             self._count(data)
             try:
                 await write(self._pipe, data)
-            except OSError:  # it is not read any more
+            except OSError:  # the reader has closed it
                 return await self._until_gone()
         return None
 
     async def _until_gone(self) -> None:
-        """Wait until the other side is gone."""
+        """Wait until the other side disconnects."""
         while (await self.socket.receive())["type"] == "websocket.receive":
             pass
 
@@ -123,15 +124,15 @@ class Transfer:
             os.close(self._pipe)
             self._pipe = -1
 
-    async def _tell(self, events: asyncio.Queue[Event]) -> None:
+    async def _report(self, events: asyncio.Queue[Event]) -> None:
         while True:
             event = await events.get()
             self._active = time.monotonic()
             await self._text(event=asdict(event))
 
-    async def _text(self, **told: Any) -> None:
+    async def _text(self, **message: Any) -> None:
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it is gone
-            await self.socket.send_text(json.dumps(told))
+            await self.socket.send_text(json.dumps(message))
 
     def _count(self, data: bytes) -> None:
         self.carried += len(data)
@@ -139,17 +140,17 @@ class Transfer:
 
 
 async def _in_thread(work: Work, file: int, hear: Listener) -> dict[str, Any]:
-    """What came of ``work``, as it is told."""
+    """The result of ``work``, as its last message."""
 
     def run() -> dict[str, Any]:
         try:
-            return {"done": vars(work(file, hear))}
+            return {"done": asdict(work(file, hear))}
         except LabError as error:
-            return {"problem": problems.problem(error)}
+            return {"problem": problem(error)}
         except BrokenPipeError:
-            return {}  # nobody reads it any more
-        except Exception as error:  # noqa: BLE001  # whatever it is: the other side is to know
+            return {}  # the other side has disconnected
+        except Exception as error:  # noqa: BLE001  # whatever it is: the other side gets a problem
             log.error("a transfer failed", exc_info=error)
-            return {"problem": problems.internal()}
+            return {"problem": internal()}
 
     return await anyio.to_thread.run_sync(run, limiter=anyio.CapacityLimiter(1))

@@ -1,6 +1,6 @@
-"""Bytes between a WebSocket and what is at the other end of it, as long as both last.
+"""Bytes between a WebSocket and a connection or terminal, until one of them is closed.
 
-Beside that it ends when the token does, when nothing came for long, and with the service.
+A tunnel also ends when its token expires, when it is idle, and with the service.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from starlette.concurrency import run_in_threadpool
 PIECE = 1 << 16
 _LOOK_EVERY = 0.5
 _CHECK_EVERY = 5.0
-"""Seconds between two looks whether the token is valid still."""
+"""Seconds between two checks of the token."""
 _GOING_AWAY, _REFUSED, _NORMAL = 1001, 1008, 1000
-"""What a WebSocket is closed with (RFC 6455)."""
+"""Status codes of closing a WebSocket (RFC 6455)."""
 
 Ending = tuple[int, str]
 
@@ -43,7 +43,7 @@ class Tunnel:
     _active: float = field(default_factory=time.monotonic)
 
     async def run(self) -> str:
-        """Carry bytes until it ends; why, empty if one side just went."""
+        """Transfer bytes until the end; why it ended, empty if one side closed."""
         os.set_blocking(self.file, False)
         tasks = [asyncio.ensure_future(one()) for one in (self._out, self._in, self._watch)]
         try:
@@ -52,8 +52,8 @@ class Tunnel:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        code, why = next((told for task in done if (told := _ending(task))[1]), (_NORMAL, ""))
-        with suppress(RuntimeError, WebSocketDisconnect):  # it is closed already
+        code, why = next((ended for task in done if (ended := _ending(task))[1]), (_NORMAL, ""))
+        with suppress(RuntimeError, WebSocketDisconnect):  # closed already
             await self.socket.close(code, why)
         return why
 
@@ -86,23 +86,23 @@ async def watch(
     idle: float,
     active: Callable[[], float],
 ) -> Ending:
-    """Wait until a WebSocket is to end: see ``Tunnel``; ``active``: when a byte came last."""
+    """Wait until a WebSocket must end: see ``Tunnel``; ``active``: the time of the last byte."""
     checked = time.monotonic()
     while True:
         await asyncio.sleep(min(_LOOK_EVERY, idle / 4))
         now = time.monotonic()
         if stopping():
-            return _GOING_AWAY, "the service ends"
+            return _GOING_AWAY, "the service is stopping"
         if now - active() >= idle:
-            return _REFUSED, f"nothing came for {idle:g} s"
+            return _REFUSED, f"idle for {idle:g} s"
         if now - checked >= _CHECK_EVERY:
             checked = now
             if not await run_in_threadpool(allowed):
-                return _REFUSED, "the token is not valid any more"
+                return _REFUSED, "the token is no longer valid"
 
 
 async def read(file: int) -> bytes:
-    """What comes next; empty at the end, which terminals and connections tell as errors."""
+    """The next bytes; empty at the end, which terminals and connections report as errors."""
     loop = asyncio.get_running_loop()
     while True:
         try:
@@ -114,7 +114,7 @@ async def read(file: int) -> bytes:
 
 
 async def write(file: int, data: bytes) -> None:
-    """Write all of ``data``; raises OSError if nobody reads it."""
+    """Write all of ``data``; raises OSError if the other end is closed."""
     loop = asyncio.get_running_loop()
     while data:
         try:
@@ -124,22 +124,22 @@ async def write(file: int, data: bytes) -> None:
 
 
 async def _until(file: int, add: Callable[..., object], remove: Callable[[int], object]) -> None:
-    """Wait until ``file`` is what ``add`` looks for."""
-    there: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    """Wait until ``file`` is ready, as ``add`` reports."""
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def tell() -> None:
-        if not there.done():
-            there.set_result(None)
+    def report() -> None:
+        if not ready.done():
+            ready.set_result(None)
 
-    add(file, tell)
+    add(file, report)
     try:
-        await there
+        await ready
     finally:
         remove(file)
 
 
 def _ending(task: asyncio.Future[Any]) -> Ending:
-    """How a direction ended; that one of the sides is gone is no failure."""
+    """How a direction ended; a closed side is no failure."""
     error = task.exception()
     if error is None:
         found: Ending = task.result()

@@ -11,25 +11,27 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dbos import DBOS, DBOSConfig, SetWorkflowID
 
-from lab.api.background import webhooks
+from lab.api.core.admission import WAKE, Need, need_of, need_to_wake
+from lab.api.core.core import Core
+from lab.api.core.problem import internal, problem
+from lab.api.events import webhooks
 from lab.api.events.eventlog import topic
-from lab.api.http import problems
-from lab.api.http.quota import max_templates
-from lab.api.jobs.admission import TAKE_ROOM, WAKE, Need, need_of, need_to_wake
-from lab.api.jobs.work import ABOUT_OTHERS, WORK, Task, lab_of, origin_of, spec_of
-from lab.api.telemetry.logs import JOB, log
+from lab.api.jobs import requests
+from lab.api.jobs.claim import claim
+from lab.api.jobs.quota import max_templates
+from lab.api.jobs.requests import ClusterRequest, CreateLab, FillPool, Request
+from lab.api.jobs.work import ABOUT_OTHERS, WORK, Task, lab_of
+from lab.api.telemetry.current import JOB
+from lab.api.telemetry.logs import log
 from lab.errors import Conflict, HostUnfit, Interrupted, LabError
 from lab.lifecycle import power
 from lab.progress import Event
 from lab.state.jobs import OPEN
 from lab.state.records import JobRecord, JobState
-
-if TYPE_CHECKING:
-    from lab.api.service import Service
 
 _OVERDUE = 30.0
 """Seconds after which a job should have been begun."""
@@ -99,19 +101,19 @@ class _Halt:
 class Jobs:
     """Does jobs, each in a thread of its own. One at a time in a process, as DBOS is."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._store = service.store
-        self._guard = threading.Lock()
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._store = core.store
+        self._lock = threading.Lock()
         self._active: set[str] = set()
         self._left = 0
-        self._idle = threading.Condition(self._guard)
+        self._idle = threading.Condition(self._lock)
         self._stopping = threading.Event()
 
     def open(self) -> None:
         """Start DBOS, and with it what an earlier service left undone; raises HostUnfit."""
         global _running  # noqa: PLW0603  # DBOS has one instance in a process, and so have we
-        settings = self._service.settings
+        settings = self.core.settings
         url = settings.serve.database or f"sqlite:///{settings.home.jobs_database}"
         if not settings.serve.database:
             settings.home.jobs_database.touch(mode=0o600)
@@ -138,7 +140,7 @@ class Jobs:
 
     def look_after(self) -> None:
         """Take up what was recorded and could not be begun, as happens if the disk is full."""
-        with self._guard:
+        with self._lock:
             active = set(self._active)
         for job in self._store.jobs.open():
             if job.id not in active and job.created_at < time.time() - _OVERDUE:
@@ -151,7 +153,7 @@ class Jobs:
             self.start(job.id)
         elif known.status in _OVER and self._store.jobs.get(job.id).state in OPEN:
             log.error("a job was given up", extra={"given_up": job.id, "was": known.status})
-            self._end(job, "failed", job.lab, problems.internal(), about=job.about)
+            self._end(job, "failed", job.lab, internal(), about=job.about)
 
     def finish(self, grace: float) -> bool:
         """Begin nothing more; wait ``grace`` seconds for what is being done.
@@ -159,7 +161,7 @@ class Jobs:
         False if something is not done then: it is left to the next service.
         """
         self._stopping.set()
-        self._service.admission.changed()
+        self.core.admission.changed()
         deadline = time.monotonic() + grace
         with self._idle:
             while self._active and (left := deadline - time.monotonic()) > 0:
@@ -190,7 +192,7 @@ class Jobs:
         """Have a job end at its next step or in a wait, and undo what it made; fine if it ended."""
         if job.state in OPEN:
             self._store.jobs.update(job.id, cancel=True)
-            self._service.admission.changed()
+            self.core.admission.changed()
 
     def perform(self, identity: str) -> None:
         """Do a job to its end, whatever that is."""
@@ -224,77 +226,77 @@ class Jobs:
         job = self._store.jobs.find(identity)
         if job is None or job.state not in OPEN:
             return
-        self._service.began(job)
+        self.core.job_began(job, requests.traceparent_of(job))
         state: JobState = "succeeded"
-        problem = None
+        found: dict[str, Any] | None = None
         lab, about = job.lab, job.about
         try:
-            made = self._do(job)
+            made = self._do(job, requests.read(job, WORK[job.kind].request))
             lab, about = (lab, made) if job.kind in ABOUT_OTHERS else (made, about)
         except Interrupted as error:
-            state, problem = "cancelled", problems.problem(error)
+            state, found = "cancelled", problem(error)
         except LabError as error:
-            state, problem = "failed", problems.problem(error)
+            state, found = "failed", problem(error)
         except Exception as error:  # noqa: BLE001  # whatever it is: the job has ended
             log.error("a job failed", exc_info=error)
-            state, problem = "failed", problems.internal()
-        if problem and (left := lab_of(self._store, job.id)) is not None:
+            state, found = "failed", internal()
+        if found and (left := lab_of(self._store, job.id)) is not None:
             lab = left.name  # it was to be kept
-        self._end(job, state, lab, problem, about=about)
+        self._end(job, state, lab, found, about=about)
 
-    def _do(self, job: JobRecord) -> str:
-        service = self._service
+    def _do(self, job: JobRecord, request: Request) -> str:
+        core = self.core
         made = lab_of(self._store, job.id) if job.state == "running" else None
         if made is not None and made.state not in ("creating", "removing"):
             if made.state == "failed":
                 raise _kept(made.name)
             return made.name  # ready, but we did not live to say so
-        need = self._need(job)
+        need = self._need(job, request)
         if need is None:
-            return self._work(job)
-        if job.kind == "fill":
-            with service.admission.spare(job.id, need):
-                return self._work(job)
+            return self._work(job, request)
+        if isinstance(request, FillPool):
+            with core.admission.spare(job.id, need):
+                return self._work(job, request)
         # What a first try left is removed before there is another lab of this job.
-        if job.kind == "create" and made is None and (claimed := service.pool.claim(job)):
-            return claimed
-        with service.admission.enter(
+        if isinstance(request, CreateLab) and made is None and (name := claim(core, job, request)):
+            return name
+        with core.admission.enter(
             job.id, job.created_at, need, stop=lambda: self._stop(job, waiting=True)
         ):
-            return self._work(job)
+            return self._work(job, request)
 
-    def _need(self, job: JobRecord) -> Need | None:
+    def _need(self, job: JobRecord, request: Request) -> Need | None:
         """The room that a job has to wait for; None if it needs none."""
-        if job.kind in (*TAKE_ROOM, "fill"):
-            return need_of(spec_of(job.request))
+        if isinstance(request, ClusterRequest):
+            return need_of(request.spec)
         lab = self._store.labs.find(job.lab) if job.kind in WAKE else None
         if lab is None:
             return None
-        with self._service.contexts.use() as ctx:
+        with self.core.contexts.use() as ctx:
             need = need_to_wake(lab, len(power.running(ctx, lab.name)))
         return need if need != Need() else None
 
-    def _work(self, job: JobRecord) -> str:
-        """Do the job's work in a context that tells of its steps."""
-        service, again = self._service, job.state == "running"
+    def _work(self, job: JobRecord, request: Request) -> str:
+        """Do the job's work in a context that reports its steps."""
+        core, again = self.core, job.state == "running"
         halt = _Halt(lambda: self._stop(job))
 
         def hear(event: Event) -> None:
-            service.heard(job, event)
+            core.job_step(job, event)
             if event.state == "begin":
                 halt.now()
 
         self._store.jobs.update(job.id, state="running", started_at=job.started_at or time.time())
-        service.events.add(job.id, Event("job", "begin", job.kind))
-        owner = str(job.request.get("owner", ""))
-        with service.contexts.use(
+        core.events.add(job.id, Event("job", "begin", job.kind))
+        owner = request.owner if isinstance(request, CreateLab) else ""
+        with core.contexts.use(
             hear,
             halt=halt.soon,
-            origin=origin_of(job),
+            origin=requests.origin_of(job, request),
             owner=owner,
-            templates=max_templates(service, job),
+            templates=max_templates(core, job),
         ) as ctx:
-            return WORK[job.kind](ctx, Task(job, again))
+            return WORK[job.kind].run(ctx, Task(job, request, again))
 
     def _stop(self, job: JobRecord, *, waiting: bool = False) -> None:
         """Raise if the job is to go no further; ``waiting``: it has done nothing yet."""
@@ -311,22 +313,37 @@ class Jobs:
         job: JobRecord,
         state: JobState,
         lab: str,
-        problem: dict[str, object] | None,
+        found: dict[str, Any] | None,
         *,
         about: str = "",
     ) -> None:
-        service, now = self._service, time.time()
-        service.events.flush()
+        core, now = self.core, time.time()
+        core.events.flush()
         how = "end" if state == "succeeded" else "fail"
         for left in reversed(range(_WRITES)):
             try:
                 with self._store.transaction():
                     self._store.jobs.update(
-                        job.id, state=state, lab=lab, about=about, ended_at=now, error=problem
+                        job.id, state=state, lab=lab, about=about, ended_at=now, error=found
                     )
                     self._store.events.add(topic(job.id), "job", how, state, now - job.created_at)
                 break
             except Conflict:  # others write all the time
                 if not left:
                     raise
-        service.ended(self._store.jobs.get(job.id))
+        self._ended(self._store.jobs.get(job.id))
+
+    def _ended(self, job: JobRecord) -> None:
+        """Report the end of a job, and wake all that may wait for it."""
+        core, error = self.core, (job.error or {}).get("type", "")
+        log.info(
+            "job ended",
+            extra={"kind": job.kind, "state": job.state, "lab": job.lab, "error": error},
+        )
+        core.job_ended(job)
+        core.admission.changed()
+        if job.kind == "fill":
+            core.pool.filled(requests.pool_of(job), failed=job.state == "failed")
+        if core.pool.pools:
+            core.pool.wake.set()
+        core.notifier.notify(topic(job.id))

@@ -1,4 +1,4 @@
-"""New jobs: asked for by a token, or by the service itself."""
+"""New jobs, requested with a token or by the service itself."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
-from lab.api.telemetry.trace import TRACEPARENT
+from lab.api.jobs.jobs import Jobs
+from lab.api.jobs.requests import TRACEPARENT_KEY, Request, plain
+from lab.api.telemetry.current import TRACEPARENT
 from lab.errors import Busy, InvalidSpec, LimitReached
-from lab.state.records import JobKind, JobRecord
-
-if TYPE_CHECKING:
-    from lab.api.http.auth import Caller
-    from lab.api.service import Service
-
+from lab.state.records import JobKind, JobRecord, TokenRecord
 
 _RETRY = 10.0
 _ONCE: tuple[JobKind, ...] = (
@@ -27,49 +23,51 @@ _ONCE: tuple[JobKind, ...] = (
     "delete-snapshot",
     "prune-snapshots",
 )
-"""What need not be done twice."""
+"""Kinds of which an equal job that is open serves the new request as well."""
 
 
 _ALONE: tuple[JobKind, ...] = ("start", "stop", "restart", "snapshot", "rollback")
-"""Of these a lab has one at a time, also of those that its schedule asks for."""
+"""Kinds of which a lab has one at a time, also of those that its schedule requests."""
 
 
 class KeyReused(InvalidSpec):
-    """An Idempotency-Key came before, with another request."""
+    """An Idempotency-Key was used before, with a different request."""
 
 
 def new_job(
-    caller: Caller,
+    token: TokenRecord,
     kind: JobKind,
-    request: Mapping[str, Any],
+    request: Request,
     *,
     lab: str = "",
     about: str = "",
     project: str | None = None,
     key: str | None = None,
 ) -> JobRecord:
-    """A job that ``caller`` asks for; it is not recorded yet."""
-    asked = json.dumps([kind, lab, *([about] if about else []), request], sort_keys=True)
-    digest = hashlib.sha256(asked.encode()).hexdigest()
+    """A job requested with ``token``; it is not recorded yet. ``project``: the token's if None."""
     return JobRecord(
         id=str(uuid.uuid4()),
         kind=kind,
         lab=lab,
-        project=caller.token.project if project is None else project,
-        token=caller.token.id,
+        project=token.project if project is None else project,
+        token=token.id,
         state="queued",
-        request=request,
-        digest=digest,
+        request=plain(request),
+        digest=digest_of(kind, request, lab=lab, about=about),
         created_at=time.time(),
         key=key,
         about=about,
     )
 
 
-def new_job_of_ours(
-    kind: JobKind, request: Mapping[str, Any], *, lab: str, project: str = ""
-) -> JobRecord:
-    """A job that nobody asked for; it is not recorded yet."""
+def digest_of(kind: JobKind, request: Request, *, lab: str = "", about: str = "") -> str:
+    """What is equal for equal requests, of any version of the service."""
+    text = json.dumps([kind, lab, *([about] if about else []), plain(request)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def service_job(kind: JobKind, request: Request, *, lab: str, project: str = "") -> JobRecord:
+    """A job of the service itself; it is not recorded yet."""
     return JobRecord(
         id=str(uuid.uuid4()),
         kind=kind,
@@ -77,39 +75,40 @@ def new_job_of_ours(
         project=project,
         token="",
         state="queued",
-        request=request,
+        request=plain(request),
         digest="",
         created_at=time.time(),
     )
 
 
-def submit(service: Service, job: JobRecord, check: Callable[[], None] = lambda: None) -> JobRecord:
-    """Record a job and begin it; or the one that came with the same key before.
+def submit(jobs: Jobs, job: JobRecord, check: Callable[[], None] = lambda: None) -> JobRecord:
+    """Record a job and start it; if its Idempotency-Key was used before, return that job.
 
     ``check`` may refuse a new job; no other is recorded meanwhile. Raises KeyReused, Busy while
     another job works on the same lab, LimitReached if the token has too many jobs.
     """
-    with service.store.transaction():
-        before = service.store.jobs.by_key(job.token, job.key) if job.key else None
+    store = jobs.core.store
+    with store.transaction():
+        before = store.jobs.by_key(job.token, job.key) if job.key else None
         if before is not None:
             if before.digest != job.digest:
                 raise KeyReused(
-                    "this Idempotency-Key came with another request before",
-                    hint="a new request takes a new key",
+                    "this Idempotency-Key was used before with a different request",
+                    hint="use a new key for each new request",
                 )
             return before
-        open_ = service.store.jobs.open()
+        open_ = store.jobs.open()
         for other in open_:
             if job.kind in _ONCE and other.project == job.project and _same(other, job):
-                return other  # what was asked for is being done
+                return other  # it does what is requested
         _check_alone(job, open_)
         if job.token:
-            _check_number(job, open_, service.settings.serve.token_jobs)
+            _check_number(job, open_, jobs.core.settings.serve.token_jobs)
         check()
         if parent := TRACEPARENT.get():  # not in the digest: a retry has another
-            job = replace(job, request={**job.request, "traceparent": parent})
-        service.store.jobs.add(job)
-    service.jobs.start(job.id)
+            job = replace(job, request={**job.request, TRACEPARENT_KEY: parent})
+        store.jobs.add(job)
+    jobs.start(job.id)
     return job
 
 
@@ -118,7 +117,7 @@ def _same(one: JobRecord, other: JobRecord) -> bool:
 
 
 def _check_alone(job: JobRecord, open_: Sequence[JobRecord]) -> None:
-    """Raise Busy if one of those that are ``open_`` works on the lab, and so would ``job``."""
+    """Raise Busy if ``job`` and one of the jobs ``open_`` need the same lab alone."""
     for other in open_:
         if job.kind in _ALONE and other.kind in _ALONE and other.lab == job.lab:
             raise Busy(
@@ -132,7 +131,7 @@ def _check_number(job: JobRecord, open_: Sequence[JobRecord], most: int) -> None
     own = sum(other.token == job.token and other.kind not in _ONCE for other in open_)
     if job.kind not in _ONCE and own >= most:
         raise LimitReached(
-            f"this token has {own} jobs that have not ended, it may have {most}",
+            f"this token has {own} jobs that have not ended, its limit is {most}",
             hint="wait for them (GET /v1/jobs?state=queued), or cancel some",
             retry_after=_RETRY,
         )

@@ -5,13 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from lab import schedule
+from lab.api.jobs import requests
+from lab.api.jobs.requests import (
+    BuildImage,
+    BuildTemplate,
+    CreateLab,
+    DeleteImage,
+    DeleteLab,
+    DeleteSnapshot,
+    DeleteTemplate,
+    ExpireLab,
+    FillPool,
+    LabRequest,
+    Power,
+    PruneSnapshots,
+    Request,
+    RollBack,
+    TakeSnapshot,
+)
 from lab.errors import Conflict, Interrupted, LabError, NotFound
 from lab.lifecycle import gc, power, snapshot
 from lab.lifecycle.captures import template
-from lab.lifecycle.core.context import Context, Origin
+from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.down import down
 from lab.lifecycle.images import image
@@ -20,7 +37,6 @@ from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
 from lab.locks.named import held, lock
 from lab.names import Owner
-from lab.spec import LabSpec, NodeSize
 from lab.state.records import JobKind, JobRecord, LabRecord
 from lab.state.store import Store
 from lab.wait import Deadline, until
@@ -32,78 +48,42 @@ _COPYING = 60.0
 _REMAINS = "left by a job that was cut"
 
 
+R_co = TypeVar("R_co", bound=requests.Request, covariant=True)
+R = TypeVar("R", bound=requests.Request)
+
+
 @dataclass(frozen=True)
-class Task:
-    """A job to be done; ``again``: an earlier try was cut, and may have done any part of it."""
+class Task(Generic[R_co]):
+    """A job to do. ``again``: an earlier try was interrupted, and may have done any part of it."""
 
     job: JobRecord
+    request: R_co
     again: bool
 
-    @property
-    def asked(self) -> Mapping[str, Any]:
-        """What was asked for."""
-        return self.job.request
 
+@dataclass(frozen=True)
+class Work(Generic[R]):
+    """How a kind of job is done: the type of its requests, and the function that does it.
 
-def spec_of(asked: Mapping[str, Any]) -> LabSpec:
-    """The lab that a request asks for; raises InvalidSpec.
-
-    Missing keys have their defaults: an older version of the service may have queued the request.
+    The function returns the name of the lab, or what else the job is about. It may be called once
+    more after it was interrupted anywhere.
     """
-    size = {key: asked[key] for key in ("memory", "cpus", "disk") if key in asked}
-    texts = {key: asked.get(key) or "" for key in ("name", "engine", "profile", "image")}
-    snapshots = asked.get("snapshots")
-    return LabSpec(
-        blueprint=asked["blueprint"],
-        any_name=bool(asked.get("any_name")),
-        nodes=asked.get("nodes", 3),
-        size=NodeSize(**size),
-        ttl=asked.get("ttl"),
-        snapshots=schedule.parse(snapshots) if snapshots else schedule.NONE,
-        **texts,
-    )
+
+    request: type[R]
+    run: Callable[[Context, Task[R]], str]
 
 
-def asked_of(spec: LabSpec) -> dict[str, Any]:
-    """The reverse of ``spec_of``, as a job's request."""
-    return {
-        "blueprint": spec.blueprint,
-        "name": spec.name,
-        "nodes": spec.nodes,
-        "engine": spec.engine,
-        **vars(spec.size),
-        "ttl": spec.ttl,
-        "profile": spec.profile,
-        "snapshots": str(spec.snapshots),
-        "image": spec.image,
-        "cold": False,
-    }
-
-
-def origin_of(job: JobRecord) -> Origin:
-    """Where the lab comes from that ``job`` asks for."""
-    asked = job.request
-    return Origin(
-        job.project,
-        job.id,
-        bool(asked.get("protected")),
-        asked.get("heartbeat"),
-        str(asked.get("pool", "")),
-        asked.get("idle"),
-    )
-
-
-def create(ctx: Context, task: Task) -> str:
+def create(ctx: Context, task: Task[CreateLab]) -> str:
     """Make a lab; the name it got."""
     made = lab_of(ctx.store, task.job.id) if task.again else None
     if made is not None:
         ctx.progress.note("undo", f"removing what was made of {made.name}: the service was cut")
         _clear(ctx, made.name)
-    keep = bool(task.asked.get("keep_failed"))
+    request = task.request
     try:
-        return up(ctx, spec_of(task.asked), cold=bool(task.asked["cold"]), keep_failed=keep).name
+        return up(ctx, request.spec, cold=request.cold, keep_failed=request.keep_failed).name
     except LabError as error:
-        if keep and (kept := lab_of(ctx.store, task.job.id)) is not None:
+        if request.keep_failed and (kept := lab_of(ctx.store, task.job.id)) is not None:
             _keep(ctx, kept.name, error)
         raise
 
@@ -116,14 +96,13 @@ def _keep(ctx: Context, name: str, error: LabError) -> None:
         error.details += (f"the lab {name} is kept as it is until its lease ends",)
 
 
-def delete(ctx: Context, task: Task) -> str:
+def delete(ctx: Context, task: Task[DeleteLab]) -> str:
     """Remove a lab, unless it is another of that name by now."""
     name = task.job.lab
     there = ctx.store.labs.find(name)
-    created_at = task.asked["created_at"]
-    if there is not None and created_at is not None and there.created_at != created_at:
+    if there is not None and not requests.concerns(task.job, there):
         return name
-    force = bool(task.asked["force"])
+    force = task.request.force
     if there is not None and there.state != "creating" and (force or not there.protected):
         _end_others(ctx, there, lambda: True)
     try:
@@ -134,7 +113,7 @@ def delete(ctx: Context, task: Task) -> str:
     return name
 
 
-def expire(ctx: Context, task: Task) -> str:
+def expire(ctx: Context, task: Task[ExpireLab]) -> str:
     """Remove a lab if its lease is over still; raises Conflict if that cannot be done now."""
     name = task.job.lab
     there = ctx.store.labs.find(name)
@@ -174,7 +153,7 @@ def _is_about(job: JobRecord, lab: LabRecord) -> bool:
     """Whether a job works on that lab, and not on another of its name, and does not end it."""
     if job.kind in ("create", "fill"):
         return job.id == lab.job
-    return job.kind not in ENDS and job.request.get("created_at", lab.created_at) == lab.created_at
+    return job.kind not in ENDS and requests.concerns(job, lab)
 
 
 def _until_free(ctx: Context, name: str, seconds: float) -> bool:
@@ -183,17 +162,17 @@ def _until_free(ctx: Context, name: str, seconds: float) -> bool:
     return free is not None
 
 
-def _same(ctx: Context, task: Task) -> None:
+def _same(ctx: Context, task: Task[LabRequest]) -> None:
     """Raise NotFound if there is another lab of that name by now."""
     lab = ctx.store.labs.get(task.job.lab)
-    if lab.created_at != task.asked.get("created_at", lab.created_at):
+    if not requests.concerns(task.job, lab):
         raise NotFound(f"the lab {lab.name} that was meant is gone", hint="there is another now")
 
 
-def start(ctx: Context, task: Task) -> str:
+def start(ctx: Context, task: Task[Power]) -> str:
     """Start a lab or a node, and wait until it is ready."""
     _same(ctx, task)
-    name, node = task.job.lab, str(task.asked["node"])
+    name, node = task.job.lab, task.request.node
     timeout = ctx.settings.ready_timeout
     if node:
         power.start_node(ctx, name, node, timeout=timeout)
@@ -202,24 +181,24 @@ def start(ctx: Context, task: Task) -> str:
     return name
 
 
-def stop(ctx: Context, task: Task) -> str:
+def stop(ctx: Context, task: Task[Power]) -> str:
     """Stop a lab or a node; with ``force`` its plug is pulled."""
     _same(ctx, task)
-    node = str(task.asked["node"]) or None
+    node = task.request.node or None
     with ctx.progress.step("stop", f"stopping {task.job.lab}{f', {node}' if node else ''}"):
-        power.stop(ctx, task.job.lab, node=node, force=bool(task.asked["force"]))
+        power.stop(ctx, task.job.lab, node=node, force=task.request.force)
     return task.job.lab
 
 
-def restart(ctx: Context, task: Task) -> str:
+def restart(ctx: Context, task: Task[Power]) -> str:
     """``stop``, then ``start``."""
     stop(ctx, task)
     return start(ctx, task)
 
 
-def build_image(ctx: Context, task: Task) -> str:
+def build_image(ctx: Context, task: Task[BuildImage]) -> str:
     """Build an image; which."""
-    recipe, rebuild = str(task.asked["recipe"]), bool(task.asked["rebuild"])
+    recipe, rebuild = task.request.recipe, task.request.rebuild
     if task.again and rebuild:
         # The first try may have built it, and not have lived to say so.
         since = task.job.started_at or task.job.created_at
@@ -228,22 +207,22 @@ def build_image(ctx: Context, task: Task) -> str:
     return str(Owner("image", image.build(ctx, recipe, rebuild=rebuild).key))
 
 
-def delete_image(ctx: Context, task: Task) -> str:
+def delete_image(ctx: Context, task: Task[DeleteImage]) -> str:
     """Remove an image; which."""
     return _removed(task, lambda key: image.remove(ctx, key))
 
 
-def build_template(ctx: Context, task: Task) -> str:
+def build_template(ctx: Context, task: Task[BuildTemplate]) -> str:
     """Make a template; which."""
-    return str(Owner("template", template.build(ctx, spec_of(task.asked)).key))
+    return str(Owner("template", template.build(ctx, task.request.spec).key))
 
 
-def delete_template(ctx: Context, task: Task) -> str:
+def delete_template(ctx: Context, task: Task[DeleteTemplate]) -> str:
     """Remove a template; which."""
     return _removed(task, lambda key: template.remove(ctx, key))
 
 
-def _removed(task: Task, remove: Callable[[str], None]) -> str:
+def _removed(task: Task[Request], remove: Callable[[str], None]) -> str:
     try:
         remove(task.job.about.partition(":")[2])
     except NotFound:
@@ -252,14 +231,14 @@ def _removed(task: Task, remove: Callable[[str], None]) -> str:
     return task.job.about
 
 
-def take_snapshot(ctx: Context, task: Task) -> str:
+def take_snapshot(ctx: Context, task: Task[TakeSnapshot]) -> str:
     """Snapshot a lab; under which label. Or do what the lab's schedule says; what was done."""
     _same(ctx, task)
-    name, what = task.job.lab, str(task.asked["name"])
+    name, what = task.job.lab, task.request.name
     if task.again:
         with lock(ctx.home, "lab", name, wait=False):
             power.resume_paused(ctx, inspect.nodes_of(ctx, name))
-    if task.asked.get("scheduled"):
+    if task.request.scheduled:
         return f"snapshots:{', '.join(snapshot.rotate(ctx, name))}"
     if task.again:
         # The first try may have taken it, and not have lived to say so. Labels have seconds.
@@ -271,51 +250,48 @@ def take_snapshot(ctx: Context, task: Task) -> str:
     return f"snapshot:{snapshot.take(ctx, name, what).label}"
 
 
-def delete_snapshot(ctx: Context, task: Task) -> str:
+def delete_snapshot(ctx: Context, task: Task[DeleteSnapshot]) -> str:
     """Remove a snapshot; which."""
     _same(ctx, task)
     return _removed(task, lambda label: snapshot.remove(ctx, task.job.lab, [label]))
 
 
-def prune_snapshots(ctx: Context, task: Task) -> str:
+def prune_snapshots(ctx: Context, task: Task[PruneSnapshots]) -> str:
     """Remove the snapshots that a lab's schedule does not keep; which, by this try."""
     _same(ctx, task)
     done = snapshot.rotate(ctx, task.job.lab, take_due=False)
     return f"snapshots:{','.join(line.partition('@')[2] for line in done)}"
 
 
-def roll_back(ctx: Context, task: Task) -> str:
+def roll_back(ctx: Context, task: Task[RollBack]) -> str:
     """Put a lab or a node back to a snapshot, and wait until it is ready."""
     _same(ctx, task)
-    name, node = task.job.lab, str(task.asked["node"]) or None
-    rollback(ctx, name, str(task.asked["to"]), node=node, timeout=ctx.settings.ready_timeout)
+    name, node = task.job.lab, task.request.node or None
+    rollback(ctx, name, task.request.to, node=node, timeout=ctx.settings.ready_timeout)
     return name
 
 
 ENDS: tuple[JobKind, ...] = ("delete", "expire")
 """The kinds after which there is no lab any more."""
 
-WORK: Mapping[JobKind, Callable[[Context, Task], str]] = {
-    "create": create,
-    "delete": delete,
-    "expire": expire,
-    "fill": create,
-    "start": start,
-    "stop": stop,
-    "restart": restart,
-    "build-image": build_image,
-    "delete-image": delete_image,
-    "build-template": build_template,
-    "delete-template": delete_template,
-    "snapshot": take_snapshot,
-    "delete-snapshot": delete_snapshot,
-    "prune-snapshots": prune_snapshots,
-    "rollback": roll_back,
+WORK: Mapping[JobKind, Work[Any]] = {
+    "create": Work(CreateLab, create),
+    "delete": Work(DeleteLab, delete),
+    "expire": Work(ExpireLab, expire),
+    "fill": Work(FillPool, create),
+    "start": Work(Power, start),
+    "stop": Work(Power, stop),
+    "restart": Work(Power, restart),
+    "build-image": Work(BuildImage, build_image),
+    "delete-image": Work(DeleteImage, delete_image),
+    "build-template": Work(BuildTemplate, build_template),
+    "delete-template": Work(DeleteTemplate, delete_template),
+    "snapshot": Work(TakeSnapshot, take_snapshot),
+    "delete-snapshot": Work(DeleteSnapshot, delete_snapshot),
+    "prune-snapshots": Work(PruneSnapshots, prune_snapshots),
+    "rollback": Work(RollBack, roll_back),
 }
-"""Each kind of job. It gives the name of the lab, or what else it is about.
-
-A function may be called once more after it was cut anywhere.
-"""
+"""Each kind of job."""
 
 ABOUT_OTHERS: tuple[JobKind, ...] = (
     "snapshot",

@@ -9,10 +9,11 @@ from io import FileIO
 
 from fastapi import APIRouter, WebSocket
 
-from lab.api.http.auth import Caller, service_of
+from lab.api.core.core import Core
+from lab.api.http.auth import Caller
+from lab.api.http.dependencies import core_of
 from lab.api.http.transfer import Transfer, Work
-from lab.api.http.websockets import through
-from lab.api.service import Service
+from lab.api.http.websockets import serve_websocket
 from lab.exchange.header import Kind
 from lab.lifecycle.archives.export import export
 from lab.lifecycle.archives.import_ import import_
@@ -29,7 +30,7 @@ _BUFFER = 1 << 20
 @router.websocket("/images/archive")
 async def import_image(websocket: WebSocket, resume: bool = False) -> None:
     """An image that comes."""
-    work = partial(_receive, service_of(websocket), "image", resume=resume, warm_only=False)
+    work = partial(_receive, core_of(websocket), "image", resume=resume, warm_only=False)
     await _serve(websocket, "importImage", work, incoming=True)
 
 
@@ -38,14 +39,14 @@ async def import_template(
     websocket: WebSocket, resume: bool = False, warm_only: bool = False
 ) -> None:
     """A template that comes."""
-    work = partial(_receive, service_of(websocket), "template", resume=resume, warm_only=warm_only)
+    work = partial(_receive, core_of(websocket), "template", resume=resume, warm_only=warm_only)
     await _serve(websocket, "importTemplate", work, incoming=True)
 
 
 @router.websocket("/images/{key}/archive")
 async def export_image(websocket: WebSocket, key: str, native: bool = False) -> None:
     """An image that goes."""
-    work = partial(_send, service_of(websocket), "image", key, native=native)
+    work = partial(_send, core_of(websocket), "image", key, native=native)
     await _serve(websocket, "exportImage", work, incoming=False)
 
 
@@ -54,33 +55,31 @@ async def export_template(
     websocket: WebSocket, key: str, native: bool = False, image: bool = True, ram: bool = True
 ) -> None:
     """A template that goes."""
-    work = partial(
-        _send, service_of(websocket), "template", key, native=native, image=image, ram=ram
-    )
+    work = partial(_send, core_of(websocket), "template", key, native=native, image=image, ram=ram)
     await _serve(websocket, "exportTemplate", work, incoming=False)
 
 
 async def _serve(websocket: WebSocket, action: str, work: Work, *, incoming: bool) -> None:
-    async def run(service: Service, caller: Caller, _: None) -> tuple[str, int]:
-        allowed = partial(caller.valid, service)
-        transfer = Transfer(websocket, allowed, service.stopping.is_set, IDLE)
+    async def run(core: Core, caller: Caller, _: None) -> tuple[str, int]:
+        allowed = partial(caller.valid, core)
+        transfer = Transfer(websocket, allowed, core.stopping.is_set, IDLE)
         why = await (transfer.receive(work) if incoming else transfer.send(work))
         return why, transfer.carried
 
-    seats = service_of(websocket).transfers
-    await through(websocket, action, "admin", seats, lambda *_: nullcontext(), run)
+    limit = core_of(websocket).limits.transfers
+    await serve_websocket(websocket, action, "admin", limit, lambda *_: nullcontext(), run)
 
 
 def _receive(
-    service: Service, kind: Kind, file: int, hear: Listener, *, resume: bool, warm_only: bool
+    core: Core, kind: Kind, file: int, hear: Listener, *, resume: bool, warm_only: bool
 ) -> ImportView:
     """Import what comes from ``file``."""
-    with os.fdopen(file, "rb", buffering=_BUFFER) as source, service.contexts.use(hear) as ctx:
+    with os.fdopen(file, "rb", buffering=_BUFFER) as source, core.contexts.use(hear) as ctx:
         return import_(ctx, kind, source, resume=resume, warm_only=warm_only)
 
 
 def _send(
-    service: Service,
+    core: Core,
     kind: Kind,
     which: str,
     file: int,
@@ -91,7 +90,7 @@ def _send(
     ram: bool = True,
 ) -> ExportView:
     """Export to ``file``."""
-    with os.fdopen(file, "wb", buffering=0) as to, service.contexts.use(hear) as ctx:
+    with os.fdopen(file, "wb", buffering=0) as to, core.contexts.use(hear) as ctx:
         return export(ctx, kind, which, to=_Whole(to), native=native, image=image, ram=ram)
 
 

@@ -8,13 +8,14 @@ from fastapi import APIRouter, Header, Query
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
+from lab.api.core.core import Core
 from lab.api.events.eventlog import topic
 from lab.api.http import sse
 from lab.api.http.answers import ID_LIMIT
-from lab.api.http.auth import Caller, Reader, ServiceOf
+from lab.api.http.auth import Caller, Reader
+from lab.api.http.dependencies import CoreOf
 from lab.api.http.models import Event, Page
 from lab.api.routes.jobs import Id
-from lab.api.service import Service
 
 router = APIRouter(prefix="/v1", tags=["events"])
 
@@ -34,7 +35,7 @@ Accept = Annotated[str, Header(include_in_schema=False)]
 
 @router.get("/events", operation_id="listEvents", response_model=Page[Event], responses=_STREAM)
 async def events(
-    service: ServiceOf,
+    core: CoreOf,
     caller: Reader,
     after: After = None,
     limit: Limit = 100,
@@ -48,9 +49,9 @@ async def events(
     if sse.MEDIA_TYPE in accept:
         begin = _number(last, after)
         if begin is None:
-            begin = await run_in_threadpool(service.store.events.last_id)
-        return sse.stream(service, caller, last=begin)
-    return await run_in_threadpool(listed, service, caller, after or 0, limit)
+            begin = await run_in_threadpool(core.store.events.last_id)
+        return sse.stream(core, caller, last=begin)
+    return await run_in_threadpool(listed, core, caller, after or 0, limit)
 
 
 @router.get(
@@ -60,7 +61,7 @@ async def events(
     responses=_STREAM,
 )
 async def of_job(
-    service: ServiceOf,
+    core: CoreOf,
     caller: Reader,
     job: Id,
     after: After = None,
@@ -69,18 +70,18 @@ async def of_job(
     accept: Accept = "",
 ) -> Page[Event] | Response:
     """The steps of a job, from its first; as a stream it ends with the job."""
-    await run_in_threadpool(caller.job, service, job)
+    await run_in_threadpool(caller.job, core, job)
     if sse.MEDIA_TYPE in accept:
         begin = _number(last, after) or 0
-        return sse.stream(service, caller, last=begin, job=job)
-    return await run_in_threadpool(listed, service, caller, after or 0, limit, job)
+        return sse.stream(core, caller, last=begin, job=job)
+    return await run_in_threadpool(listed, core, caller, after or 0, limit, job)
 
 
 def listed(
-    service: Service, caller: Caller, after: int, limit: int, job: str | None = None
+    core: Core, caller: Caller, after: int, limit: int, job: str | None = None
 ) -> Page[Event]:
     """A page of the events that the caller may see, of one job if ``job`` says which."""
-    found = service.store.events.after(
+    found = core.store.events.after(
         after, owner=topic(job) if job else None, project=caller.project, limit=limit + 1
     )
     items = [Event.of(record) for record in found[:limit]]

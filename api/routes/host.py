@@ -1,4 +1,4 @@
-"""What the host is: /v1/host; and who did what: /v1/audit."""
+"""The host: /v1/host; the audit trail: /v1/audit."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from lab import host as machine
+from lab.api.core.core import Core
 from lab.api.http.answers import ID_LIMIT
-from lab.api.http.auth import Admin, Reader, ServiceOf
-from lab.api.http.models import Asked, AuditEntry, Capacity, Host, Page
+from lab.api.http.auth import Admin, Reader
+from lab.api.http.dependencies import CoreOf
+from lab.api.http.models import Asked, AuditEntry, Capacity, Host, Page, PoolView
 from lab.api.http.units import IN_SECONDS, Seconds
-from lab.api.service import Service
 from lab.lifecycle.gc import gc
 from lab.lifecycle.nodes import home_ca
 
@@ -22,10 +23,10 @@ router = APIRouter(prefix="/v1", tags=["host"])
 
 
 @router.get("/host", operation_id="getHost")
-def host(service: ServiceOf, _: Reader) -> Host:
-    """What the host can do, and what room it has."""
-    settings, admission = service.settings, service.admission
-    with service.contexts.use() as ctx:
+def host(core: CoreOf, _: Reader) -> Host:
+    """The host's capabilities and capacity."""
+    settings, admission = core.settings, core.admission
+    with core.contexts.use() as ctx:
         can, space = ctx.hypervisor.capabilities(), ctx.storage.space()
         labs = sum(not lab.pool for lab in ctx.store.labs.all())
     used = admission.used()
@@ -44,8 +45,23 @@ def host(service: ServiceOf, _: Reader) -> Host:
         space_total=space.total,
         labs=labs,
         waiting=admission.waiting,
-        pools=service.pool.views(),
+        pools=_pools(core),
     )
+
+
+def _pools(core: Core) -> list[PoolView]:
+    ready = core.pool.counts()
+    return [
+        PoolView(
+            name=pool.name,
+            blueprint=pool.spec.blueprint,
+            nodes=pool.spec.nodes,
+            memory=pool.spec.size.memory,
+            count=pool.count,
+            ready=ready[pool.name],
+        )
+        for pool in core.pool.pools
+    ]
 
 
 class Pem(Response):
@@ -55,31 +71,31 @@ class Pem(Response):
 
 
 @router.get("/host/ca", operation_id="getAuthority", response_class=Pem)
-def ca(service: ServiceOf, _: Reader) -> Pem:
-    """The certificate that clients check database servers with, as PEM."""
-    return Pem(home_ca.certificate(service.settings.home).read_bytes())
+def ca(core: CoreOf, _: Reader) -> Pem:
+    """The CA certificate that verifies the database servers, as PEM."""
+    return Pem(home_ca.certificate(core.settings.home).read_bytes())
 
 
 class GcRequest(Asked):
-    """What to clear away, as for `lab gc`."""
+    """What to remove, as for `lab gc`."""
 
-    dry_run: Annotated[bool, Field(description="Only say what would go.")] = False
+    dry_run: Annotated[
+        bool, Field(description="Report what would be removed, and remove nothing.")
+    ] = False
     orphans: Annotated[
-        bool, Field(description="Also what carries our tag but is not recorded.")
+        bool, Field(description="Also tagged resources that are missing from the state database.")
     ] = False
-    unused: Annotated[
-        bool, Field(description="Also images and templates of which nothing is made now.")
-    ] = False
+    unused: Annotated[bool, Field(description="Also unused images and templates.")] = False
     age: Annotated[
         Seconds,
         Field(
-            ge=0, le=10 * 366 * 86400, description=f"Of those: not used for so long, {IN_SECONDS}."
+            ge=0, le=10 * 366 * 86400, description=f"Only those unused for this time, {IN_SECONDS}."
         ),
     ] = 0.0
 
 
 class GcReport(BaseModel):
-    """What was removed, what was left and why, and what schedules had done to snapshots."""
+    """What was removed, what was not and why, and the changes of snapshots by schedules."""
 
     removed: list[str]
     left: list[str]
@@ -87,24 +103,33 @@ class GcReport(BaseModel):
 
 
 @router.post("/host/gc", operation_id="collectGarbage")
-async def collect(service: ServiceOf, caller: Admin, asked: GcRequest) -> GcReport:
-    """Clear away what is left over; what expires and what its own jobs leave the service clears."""
-    return await service.sweeps.run(caller.token.id, partial(_collect, service, asked))
+async def collect(core: CoreOf, caller: Admin, asked: GcRequest) -> GcReport:
+    """Remove leftovers of interrupted commands; the service removes those of its own jobs."""
+    return await core.limits.collections.run(caller.token.id, partial(_collect, core, asked))
 
 
-def _collect(service: Service, asked: GcRequest) -> GcReport:
-    with service.contexts.use() as ctx:
-        return GcReport(**vars(gc(ctx, **asked.model_dump())))
+def _collect(core: Core, asked: GcRequest) -> GcReport:
+    with core.contexts.use() as ctx:
+        report = gc(
+            ctx,
+            dry_run=asked.dry_run,
+            orphans=asked.orphans,
+            unused=asked.unused,
+            age=asked.age,
+        )
+    return GcReport(
+        removed=list(report.removed), left=list(report.left), snapshots=list(report.snapshots)
+    )
 
 
 @router.get("/audit", operation_id="listAudit")
 def audit(
-    service: ServiceOf,
+    core: CoreOf,
     _: Admin,
     after: Annotated[int | None, Query(ge=1, le=ID_LIMIT)] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> Page[AuditEntry]:
-    """Who did what, the latest first."""
-    found = service.store.audit.latest(before=after, limit=limit + 1)
-    items = [AuditEntry(**vars(record)) for record in found[:limit]]
+    """The audit trail, the latest entry first."""
+    found = core.store.audit.latest(before=after, limit=limit + 1)
+    items = [AuditEntry.of(record) for record in found[:limit]]
     return Page(items=items, next=str(items[-1].id) if len(found) > limit else None)

@@ -8,7 +8,8 @@ from fastapi import APIRouter, Path, Query
 from starlette.concurrency import run_in_threadpool
 
 from lab.api.http.answers import Wait
-from lab.api.http.auth import Reader, ServiceOf, User
+from lab.api.http.auth import Reader, User
+from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.models import Job, Page
 from lab.state.records import JobKind, JobState
 
@@ -19,7 +20,7 @@ Id = Annotated[str, Path(max_length=64, pattern=r"^[0-9a-f-]+$")]
 
 @router.get("", operation_id="listJobs")
 def list_jobs(
-    service: ServiceOf,
+    core: CoreOf,
     caller: Reader,
     state: JobState | None = None,
     kind: JobKind | None = None,
@@ -30,8 +31,8 @@ def list_jobs(
     """Jobs, the newest first."""
     states, kinds = [state] if state else [], [kind] if kind else []
     if after:
-        caller.job(service, after)
-    found = service.store.jobs.latest(
+        caller.job(core, after)
+    found = core.store.jobs.latest(
         caller.project, states=states, kinds=kinds, lab=lab, after=after, limit=limit + 1
     )
     more = len(found) > limit
@@ -41,18 +42,18 @@ def list_jobs(
 
 @router.get("/{job}", operation_id="getJob")
 async def get(
-    service: ServiceOf,
+    core: CoreOf,
     caller: Reader,
     job: Id,
     wait: Wait,
 ) -> Job:
     """A job."""
-    await run_in_threadpool(caller.job, service, job)
-    return Job.of(await wait.ended(service, job))
+    await run_in_threadpool(caller.job, core, job)
+    return Job.of(await wait.ended(core, job))
 
 
 @router.post("/{job}/cancel", operation_id="cancelJob", status_code=202)
-def cancel(service: ServiceOf, caller: User, job: Id) -> Job:
-    """Have a job end at its next step, and undo what it made; fine if it has ended."""
-    service.jobs.cancel(caller.job(service, job))
-    return Job.of(caller.job(service, job))
+def cancel(jobs: JobsOf, caller: User, job: Id) -> Job:
+    """Cancel a job: it ends at its next step, and undoes what it did; no error if it has ended."""
+    jobs.cancel(caller.job(jobs.core, job))
+    return Job.of(caller.job(jobs.core, job))

@@ -10,15 +10,17 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
+from lab.api.core.admission import need_of
+from lab.api.core.core import Core
 from lab.api.events.notifier import HOST
 from lab.api.http.answers import IfMatch, Key, Wait, check_match, etag, outcome
-from lab.api.http.auth import Caller, Reader, ServiceOf, User
+from lab.api.http.auth import Caller, Reader, User
+from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.models import NAME, Job, Lab, LabPatch, LabRequest, Page, State
-from lab.api.http.quota import Snapshots, check_quota, snapshots_of
-from lab.api.jobs.admission import need_of
+from lab.api.jobs.jobs import Jobs
+from lab.api.jobs.quota import Snapshots, check_quota, snapshots_of
+from lab.api.jobs.requests import CreateLab, DeleteLab
 from lab.api.jobs.submit import new_job, submit
-from lab.api.jobs.work import spec_of
-from lab.api.service import Service
 from lab.blueprints import blueprint
 from lab.errors import Conflict, Forbidden
 from lab.lifecycle.nodes import inspect
@@ -38,16 +40,16 @@ Name = Annotated[str, Path(pattern=NAME, examples=["shop"])]
     responses={201: {"model": Lab, "description": "The lab is ready."}},
 )
 async def create(
-    service: ServiceOf, caller: User, asked: LabRequest, wait: Wait, key: Key = None
+    core: CoreOf, jobs: JobsOf, caller: User, asked: LabRequest, wait: Wait, key: Key = None
 ) -> Response:
     """Make a lab: a clone of a template, which the first use makes and which takes a while then."""
-    job = await run_in_threadpool(submit_create, service, caller, asked, key)
-    return await outcome(service, job, wait, partial(_created, service, caller))
+    job = await run_in_threadpool(submit_create, jobs, caller, asked, key)
+    return await outcome(core, job, wait, partial(_created, core, caller))
 
 
 @router.get("", operation_id="listLabs", response_model=Page[Lab])
 def list_labs(
-    service: ServiceOf,
+    core: CoreOf,
     caller: Reader,
     state: State | None = None,
     blueprint: Annotated[str, Query(max_length=64)] = "",
@@ -56,7 +58,7 @@ def list_labs(
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> Page[Lab]:
     """Labs, by name."""
-    with service.contexts.use() as ctx:
+    with core.contexts.use() as ctx:
         views = inspect.labs(ctx)
         records = {record.name: record for record in ctx.store.labs.all()}
     found = []
@@ -77,46 +79,46 @@ def list_labs(
 
 
 @router.get("/{name}", operation_id="getLab", response_model=Lab)
-async def get(service: ServiceOf, caller: Reader, name: Name, wait: Wait) -> Response:
+async def get(core: CoreOf, caller: Reader, name: Name, wait: Wait) -> Response:
     """A lab; its ETag changes with what can be changed of it. ``wait``: until it is made."""
     if wait.seconds:
-        find = partial(caller.lab, service, name)
-        await wait.until(service, HOST, find, lambda found: found.state != "creating", every=1.0)
-    return await run_in_threadpool(_respond, service, caller, name)
+        find = partial(caller.lab, core, name)
+        await wait.until(core, HOST, find, lambda found: found.state != "creating", every=1.0)
+    return await run_in_threadpool(_respond, core, caller, name)
 
 
 @router.patch("/{name}", operation_id="changeLab", response_model=Lab)
 def change(
-    service: ServiceOf, caller: User, name: Name, asked: LabPatch, if_match: IfMatch = None
+    core: CoreOf, caller: User, name: Name, asked: LabPatch, if_match: IfMatch = None
 ) -> Response:
     """Give a lab a new lease from now on, protect it, or let it end when nobody uses it."""
-    with service.store.transaction():
-        record = caller.lab(service, name)
+    with core.store.transaction():
+        record = caller.lab(core, name)
         check_match(record, if_match)
         fields: dict[str, Any] = {"active_at": time.time()}  # who changes a lab uses it
         if asked.idle is not None:
             fields["idle"] = asked.idle or None
         if asked.ttl is not None:
-            check_ttl(service, caller, asked.ttl)
+            check_ttl(core, caller, asked.ttl)
             fields["expires_at"] = time.time() + asked.ttl
         if asked.protected is not None:
             fields["protected"] = asked.protected
-        service.store.labs.update(name, **fields)
-    return _respond(service, caller, name)
+        core.store.labs.update(name, **fields)
+    return _respond(core, caller, name)
 
 
 @router.post("/{name}/heartbeat", operation_id="heartbeat", response_model=Lab)
-def heartbeat(service: ServiceOf, caller: User, name: Name) -> Response:
+def heartbeat(core: CoreOf, caller: User, name: Name) -> Response:
     """A sign of life: the lab lives so many seconds more as it was made with."""
-    with service.store.transaction():
-        record = caller.lab(service, name)
+    with core.store.transaction():
+        record = caller.lab(core, name)
         if record.heartbeat is None:
             raise Conflict(
                 f"the lab {name} was not made with a heartbeat", hint="PATCH extends its lease"
             )
         now = time.time()
-        service.store.labs.update(name, expires_at=now + record.heartbeat, active_at=now)
-    return _respond(service, caller, name)
+        core.store.labs.update(name, expires_at=now + record.heartbeat, active_at=now)
+    return _respond(core, caller, name)
 
 
 @router.delete(
@@ -127,7 +129,8 @@ def heartbeat(service: ServiceOf, caller: User, name: Name) -> Response:
     responses={204: {"description": "The lab is gone."}},
 )
 async def delete(
-    service: ServiceOf,
+    core: CoreOf,
+    jobs: JobsOf,
     caller: User,
     name: Name,
     wait: Wait,
@@ -135,93 +138,110 @@ async def delete(
     if_match: IfMatch = None,
 ) -> Response:
     """Remove a lab, with all that is in it."""
-    job = await run_in_threadpool(submit_delete, service, caller, name, if_match, force=force)
-    return await outcome(service, job, wait, lambda _: Response(status_code=204))
+    job = await run_in_threadpool(submit_delete, jobs, caller, name, if_match, force=force)
+    return await outcome(core, job, wait, lambda _: Response(status_code=204))
 
 
-def check_ttl(service: Service, caller: Caller, ttl: float) -> None:
+def check_ttl(core: Core, caller: Caller, ttl: float) -> None:
     """Raise Forbidden if a lease is longer than the service or the token allows."""
-    most = min(service.settings.serve.max_ttl, caller.token.max_ttl or float("inf"))
+    most = min(core.settings.serve.max_ttl, caller.token.max_ttl or float("inf"))
     if ttl > most:
         raise Forbidden(f"a lease has at most {most:g} s here, {ttl:g} s were asked for")
 
 
-def _default_ttl(service: Service, caller: Caller) -> float:
-    return min(service.settings.serve.default_ttl, caller.token.max_ttl or float("inf"))
+def _default_ttl(core: Core, caller: Caller) -> float:
+    return min(core.settings.serve.default_ttl, caller.token.max_ttl or float("inf"))
 
 
-def requested(service: Service, caller: Caller, asked: LabRequest) -> dict[str, Any]:
+def requested(core: Core, caller: Caller, asked: LabRequest) -> CreateLab:
     """``asked`` as a job's request, with its lease; raises InvalidSpec, Forbidden."""
-    request = {k: "" if v is None else v for k, v in asked.model_dump().items()}
-    request |= {"heartbeat": asked.heartbeat, "idle": asked.idle}
-    ttl = asked.ttl or asked.heartbeat or _default_ttl(service, caller)
-    check_ttl(service, caller, max(ttl, asked.heartbeat or 0.0))
-    request |= {"ttl": ttl, "owner": caller.token.name}
-    blueprint(asked.blueprint)
-    service.settings.profile_of(spec_of(request).profile)
+    ttl = asked.ttl or asked.heartbeat or _default_ttl(core, caller)
+    check_ttl(core, caller, max(ttl, asked.heartbeat or 0.0))
+    request = CreateLab(
+        blueprint=asked.blueprint,
+        name=asked.name or "",
+        nodes=asked.nodes,
+        engine=asked.engine or "",
+        memory=asked.memory,
+        cpus=asked.cpus,
+        disk=asked.disk,
+        ttl=ttl,
+        profile=asked.profile or "",
+        snapshots=asked.snapshots or "",
+        image=asked.image or "",
+        any_name=asked.any_name,
+        cold=asked.cold,
+        heartbeat=asked.heartbeat,
+        idle=asked.idle,
+        protected=asked.protected,
+        keep_failed=asked.keep_failed,
+        owner=caller.token.name,
+    )
+    blueprint(request.blueprint)
+    core.settings.profile_of(request.spec.profile)
     return request
 
 
-def counted(service: Service, caller: Caller, spec: LabSpec) -> Snapshots:
+def counted(core: Core, caller: Caller, spec: LabSpec) -> Snapshots:
     """The snapshots that count for the caller's quotas, if ``spec`` is limited by them."""
     limited = caller.token.max_disk is not None or spec.snapshots.keep
-    return snapshots_of(service, caller.token.project) if limited else {}
+    return snapshots_of(core, caller.token.project) if limited else {}
 
 
-def submit_create(
-    service: Service, caller: Caller, asked: LabRequest, key: str | None
-) -> JobRecord:
-    """The job that makes a lab, begun; raises what refuses it."""
-    request = requested(service, caller, asked)
-    spec = spec_of(request)
-    job = new_job(caller, "create", request, lab=spec.name, key=key)
-    taken = counted(service, caller, spec)
+def submit_create(jobs: Jobs, caller: Caller, asked: LabRequest, key: str | None) -> JobRecord:
+    """Submit the job that creates a lab; raises what refuses it."""
+    core = jobs.core
+    request = requested(core, caller, asked)
+    spec = request.spec
+    job = new_job(caller.token, "create", request, lab=spec.name, key=key)
+    taken = counted(core, caller, spec)
 
     def check() -> None:
-        service.admission.check(need_of(spec))
-        check_quota(service, caller, spec, taken)
-        if spec.name and service.store.labs.find(spec.name):
+        core.admission.check(need_of(spec))
+        check_quota(core, caller.token, spec, taken)
+        if spec.name and core.store.labs.find(spec.name):
             raise Conflict(f"lab {spec.name} exists already", hint="another name, or DELETE it")
 
-    return submit(service, job, check)
+    return submit(jobs, job, check)
 
 
-def _created(service: Service, caller: Caller, job: JobRecord) -> Response:
-    return _respond(service, caller, job.lab, status=201)
+def _created(core: Core, caller: Caller, job: JobRecord) -> Response:
+    return _respond(core, caller, job.lab, status=201)
 
 
 def submit_delete(
-    service: Service, caller: Caller, name: str, if_match: str | None, *, force: bool
+    jobs: Jobs, caller: Caller, name: str, if_match: str | None, *, force: bool
 ) -> JobRecord:
-    """The job that removes a lab, begun; raises NotFound, Changed, and Conflict if protected."""
-    record = service.store.labs.find(name)
+    """Submit the removal of a lab; raises NotFound, Changed, and Conflict if it is protected."""
+    core = jobs.core
+    record = core.store.labs.find(name)
     project, created_at = "", None
     if record is not None or caller.project is not None:
-        record = caller.lab(service, name)
+        record = caller.lab(core, name)
         check_match(record, if_match)
         project, created_at = record.project, record.created_at
         if record.protected and not force:
             raise Conflict(f"the lab {name} is protected", hint="?force=true removes it")
-    else:  # one that only tags tell of: for admins
-        with service.contexts.use() as ctx:
+    else:  # one without a record, known by its tags: for admins
+        with core.contexts.use() as ctx:
             inspect.lab(ctx, name)
-    request = {"force": force, "created_at": created_at}
-    return submit(service, new_job(caller, "delete", request, lab=name, project=project))
+    request = DeleteLab(created_at=created_at, force=force)
+    return submit(jobs, new_job(caller.token, "delete", request, lab=name, project=project))
 
 
-def seen(service: Service, caller: Caller, name: str) -> tuple[Lab, LabRecord | None]:
+def seen(core: Core, caller: Caller, name: str) -> tuple[Lab, LabRecord | None]:
     """A lab as the caller sees it, and its record if there is one; raises NotFound."""
-    with service.contexts.use() as ctx:
+    with core.contexts.use() as ctx:
         record = ctx.store.labs.find(name)
         if record is not None or caller.project is not None:
-            record = caller.lab(service, name)
+            record = caller.lab(core, name)
         view = inspect.lab(ctx, name)
     return Lab.of(view, record, login=caller.may("use")), record
 
 
-def _respond(service: Service, caller: Caller, name: str, *, status: int = 200) -> Response:
+def _respond(core: Core, caller: Caller, name: str, *, status: int = 200) -> Response:
     """A lab as the body, with its ETag; raises NotFound."""
-    lab, record = seen(service, caller, name)
+    lab, record = seen(core, caller, name)
     headers = {} if record is None else {"ETag": etag(record)}
     if status == 201:
         headers["Location"] = f"/v1/labs/{name}"

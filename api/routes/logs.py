@@ -14,13 +14,15 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
-from lab.api.http import problems, sse
-from lab.api.http.auth import Caller, ServiceOf, User
+from lab.api.core.core import Core
+from lab.api.core.problem import problem
+from lab.api.http import sse
+from lab.api.http.auth import Caller, User
+from lab.api.http.dependencies import CoreOf
 from lab.api.http.models import LogLines
 from lab.api.routes.events import Accept
 from lab.api.routes.labs import Name
 from lab.api.routes.power import NodeName
-from lab.api.service import Service
 from lab.errors import LabError
 from lab.lifecycle import node_access
 
@@ -47,7 +49,7 @@ _OVER = object()
     "/nodes/{node}/logs", operation_id="getLogs", response_model=LogLines, responses=_STREAM
 )
 async def logs(
-    service: ServiceOf,
+    core: CoreOf,
     caller: User,
     name: Name,
     node: NodeName,
@@ -57,44 +59,42 @@ async def logs(
 ) -> LogLines | Response:
     """The last lines of a node's log; as a stream also what comes after, until the node ends."""
     if sse.MEDIA_TYPE not in accept:
-        return await service.programs.run(
-            caller.token.id, partial(last_lines, service, caller, name, node, source, lines)
+        return await core.limits.programs.run(
+            caller.token.id, partial(last_lines, core, caller, name, node, source, lines)
         )
-    await run_in_threadpool(caller.lab, service, name)
-    service.followers.take(caller.token.id)
+    await run_in_threadpool(caller.lab, core, name)
+    core.limits.followers.acquire(caller.token.id)
     try:
-        found = await run_in_threadpool(_follow, service, name, node, source, lines)
+        found = await run_in_threadpool(_follow, core, name, node, source, lines)
     except BaseException:
-        service.followers.give_back(caller.token.id)
+        core.limits.followers.release(caller.token.id)
         raise
 
     def over() -> None:
         # Nobody is in it now: who is cancelled waits for the thread.
         found.close()  # type: ignore[attr-defined]
-        service.followers.give_back(caller.token.id)
+        core.limits.followers.release(caller.token.id)
 
-    return sse.Streamed(_stream(service, found, partial(caller.valid, service)), over)
+    return sse.Streamed(_stream(core, found, partial(caller.valid, core)), over)
 
 
 def last_lines(
-    service: Service, caller: Caller, name: str, node: str, source: str, lines: int
+    core: Core, caller: Caller, name: str, node: str, source: str, lines: int
 ) -> LogLines:
     """The last ``lines`` of a log; raises NotFound, NotReady, CommandFailed."""
-    caller.lab(service, name)
-    with service.contexts.use() as ctx:
+    caller.lab(core, name)
+    with core.contexts.use() as ctx:
         found = node_access.logs(ctx, name, node, source, lines=lines)
         return LogLines(lines=list(islice(found, lines)))
 
 
-def _follow(
-    service: Service, name: str, node: str, source: str, lines: int
-) -> Iterator[str | None]:
-    with service.contexts.use() as ctx:
+def _follow(core: Core, name: str, node: str, source: str, lines: int) -> Iterator[str | None]:
+    with core.contexts.use() as ctx:
         return node_access.follow(ctx, name, node, source, lines=lines, idle=_IDLE)
 
 
 async def _stream(
-    service: Service, found: Iterator[str | None], allowed: Callable[[], bool]
+    core: Core, found: Iterator[str | None], allowed: Callable[[], bool]
 ) -> AsyncIterator[str]:
     """What ``found`` gives, as long as it is ``allowed``."""
     # A thread of its own: those of requests are not to wait for logs.
@@ -102,7 +102,7 @@ async def _stream(
     checked = said = time.monotonic()
     try:
         yield ": alive\n\n"
-        while not service.stopping.is_set():
+        while not core.stopping.is_set():
             line = await anyio.to_thread.run_sync(next, found, _OVER, limiter=threads)
             now = time.monotonic()
             if now - checked >= _CHECK_EVERY:
@@ -119,7 +119,7 @@ async def _stream(
                 continue
             said = now
     except LabError as error:
-        yield _event({"problem": problems.problem(error)})
+        yield _event({"problem": problem(error)})
 
 
 def _event(data: dict[str, Any]) -> str:

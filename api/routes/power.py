@@ -1,4 +1,4 @@
-"""Starting and stopping labs and nodes, and looking into nodes."""
+"""Power and state of labs and nodes, and programs in nodes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
+from lab.api.core.core import Core
+from lab.api.core.problem import problem
 from lab.api.http import problems
 from lab.api.http.answers import Wait, Waiter, outcome
-from lab.api.http.auth import Caller, Reader, ServiceOf, User
+from lab.api.http.auth import Caller, Reader, User
+from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.models import NODE, Command, Job, Node, Output
+from lab.api.jobs.jobs import Jobs
+from lab.api.jobs.requests import Power
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name
-from lab.api.service import Service
 from lab.errors import CommandFailed, Forbidden, NotFound
 from lab.lifecycle import node_access
 from lab.lifecycle.nodes import inspect
@@ -24,30 +28,30 @@ from lab.state.records import JobRecord
 router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"])
 
 NodeName = Annotated[str, Path(pattern=NODE, examples=["n1"])]
-_DONE: dict[int | str, dict[str, Any]] = {200: {"model": Job, "description": "It is done."}}
+_DONE: dict[int | str, dict[str, Any]] = {
+    200: {"model": Job, "description": "The job has succeeded."}
+}
 Action = Literal["start", "stop", "restart", "kill"]
 
 
 @router.post(
     "/{action}", operation_id="powerLab", status_code=202, response_model=Job, responses=_DONE
 )
-async def power_lab(
-    service: ServiceOf, caller: User, name: Name, action: Action, wait: Wait
-) -> Response:
-    """Start, stop, restart or kill all nodes of a lab; to kill is to pull the plug."""
-    return await _power(service, caller, name, "", action, wait)
+async def power_lab(jobs: JobsOf, caller: User, name: Name, action: Action, wait: Wait) -> Response:
+    """Start, stop, restart or kill all nodes of a lab; kill: stop without a shutdown."""
+    return await _power(jobs, caller, name, "", action, wait)
 
 
 @router.get("/nodes", operation_id="listNodes")
-def list_nodes(service: ServiceOf, caller: Reader, name: Name) -> list[Node]:
+def list_nodes(core: CoreOf, caller: Reader, name: Name) -> list[Node]:
     """The nodes of a lab."""
-    return _nodes(service, caller, name)
+    return _nodes(core, caller, name)
 
 
 @router.get("/nodes/{node}", operation_id="getNode")
-def get_node(service: ServiceOf, caller: Reader, name: Name, node: NodeName) -> Node:
+def get_node(core: CoreOf, caller: Reader, name: Name, node: NodeName) -> Node:
     """A node of a lab."""
-    for found in _nodes(service, caller, name):
+    for found in _nodes(core, caller, name):
         if found.name == node:
             return found
     raise NotFound(f"the lab {name} has no node {node}")
@@ -55,18 +59,18 @@ def get_node(service: ServiceOf, caller: Reader, name: Name, node: NodeName) -> 
 
 @router.post("/nodes/{node}/exec", operation_id="execute", response_model=Output)
 async def execute(
-    service: ServiceOf, caller: User, name: Name, node: NodeName, asked: Command
+    core: CoreOf, caller: User, name: Name, node: NodeName, asked: Command
 ) -> Output | Response:
     """Run a program in a node as root, if the service's settings allow it.
 
     If the program fails, the answer is the problem command-failed with the status 422.
     """
-    check_execute(service)
-    run = partial(_execute, service, caller, name, node, asked)
+    check_execute(core)
+    run = partial(_execute, core, caller, name, node, asked)
     try:
-        return await service.programs.run(caller.token.id, run)
+        return await core.limits.programs.run(caller.token.id, run)
     except CommandFailed as error:
-        return problems.respond({**problems.problem(error), "status": 422})  # no fault of ours
+        return problems.respond({**problem(error), "status": 422})  # not an error of the service
 
 
 @router.post(
@@ -77,21 +81,21 @@ async def execute(
     responses=_DONE,
 )
 async def power_node(
-    service: ServiceOf, caller: User, name: Name, node: NodeName, action: Action, wait: Wait
+    jobs: JobsOf, caller: User, name: Name, node: NodeName, action: Action, wait: Wait
 ) -> Response:
-    """Start, stop, restart or kill a node; to kill is to pull the plug."""
-    return await _power(service, caller, name, node, action, wait)
+    """Start, stop, restart or kill a node; kill: stop without a shutdown."""
+    return await _power(jobs, caller, name, node, action, wait)
 
 
-def check_execute(service: Service) -> None:
-    """Raise Forbidden if the settings keep everybody out of nodes."""
-    if not service.settings.serve.execute:
-        raise Forbidden("programs are not to be run in nodes here")
+def check_execute(core: Core) -> None:
+    """Raise Forbidden if the settings do not allow access into nodes."""
+    if not core.settings.serve.execute:
+        raise Forbidden("access into nodes is disabled: execute = false in [serve]")
 
 
-def _execute(service: Service, caller: Caller, name: str, node: str, asked: Command) -> Output:
-    caller.lab(service, name)
-    with service.contexts.use() as ctx:
+def _execute(core: Core, caller: Caller, name: str, node: str, asked: Command) -> Output:
+    caller.lab(core, name)
+    with core.contexts.use() as ctx:
         stdin = asked.stdin.encode(errors="replace")
         printed = node_access.execute(
             ctx, name, node, asked.argv, stdin=stdin, timeout=asked.timeout
@@ -100,23 +104,23 @@ def _execute(service: Service, caller: Caller, name: str, node: str, asked: Comm
 
 
 async def _power(
-    service: Service, caller: Caller, name: str, node: str, action: Action, wait: Waiter
+    jobs: Jobs, caller: Caller, name: str, node: str, action: Action, wait: Waiter
 ) -> Response:
-    job = await run_in_threadpool(submit_power, service, caller, name, node, action)
-    return await outcome(service, job, wait, _done)
+    job = await run_in_threadpool(submit_power, jobs, caller, name, node, action)
+    return await outcome(jobs.core, job, wait, _done)
 
 
-def submit_power(
-    service: Service, caller: Caller, name: str, node: str, action: Action
-) -> JobRecord:
-    """The job that does ``action``, begun; of the whole lab if ``node`` is empty. NotFound."""
-    record = caller.lab(service, name)
-    with service.contexts.use() as ctx:
+def submit_power(jobs: Jobs, caller: Caller, name: str, node: str, action: Action) -> JobRecord:
+    """Submit ``action``, of the whole lab if ``node`` is empty; raises NotFound."""
+    core = jobs.core
+    record = caller.lab(core, name)
+    with core.contexts.use() as ctx:
         if node:
             inspect.node_of(ctx, name, node)
-    request = {"node": node, "force": action == "kill", "created_at": record.created_at}
+    request = Power(created_at=record.created_at, node=node, force=action == "kill")
     kind = "stop" if action == "kill" else action
-    return submit(service, new_job(caller, kind, request, lab=name, project=record.project))
+    job = new_job(caller.token, kind, request, lab=name, project=record.project)
+    return submit(jobs, job)
 
 
 def _done(job: JobRecord) -> Response:
@@ -124,7 +128,7 @@ def _done(job: JobRecord) -> Response:
     return JSONResponse(Job.of(job).model_dump(mode="json"), status_code=200, headers=headers)
 
 
-def _nodes(service: Service, caller: Caller, name: str) -> list[Node]:
-    caller.lab(service, name)
-    with service.contexts.use() as ctx:
+def _nodes(core: Core, caller: Caller, name: str) -> list[Node]:
+    caller.lab(core, name)
+    with core.contexts.use() as ctx:
         return [Node.of(view) for view in inspect.lab(ctx, name).nodes]

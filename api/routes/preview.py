@@ -1,4 +1,4 @@
-"""What a lab would be made of: /v1/preview. Nothing is made."""
+"""A dry run of creating a lab: /v1/preview."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from lab.api.http.auth import ServiceOf, User
+from lab.api.core.admission import need_of
+from lab.api.http.auth import User
+from lab.api.http.dependencies import CoreOf
 from lab.api.http.models import LabRequest
-from lab.api.http.quota import check_quota
-from lab.api.jobs.admission import need_of
-from lab.api.jobs.work import spec_of
+from lab.api.jobs.quota import check_quota
 from lab.api.routes.labs import counted, requested
 from lab.errors import ROOM_RETRY, HostUnfit
 from lab.lifecycle.preview import preview
@@ -20,7 +20,7 @@ router = APIRouter(prefix="/v1", tags=["labs"])
 
 
 class Preview(BaseModel):
-    """What a lab would be, and what it would be made of."""
+    """The lab that would be created, with its image and template."""
 
     name: Annotated[str, Field(examples=["shop"])]
     blueprint: Annotated[str, Field(examples=["pxc"])]
@@ -31,27 +31,41 @@ class Preview(BaseModel):
     disk: Annotated[int, Field(description="Of a node, in bytes; 0: the image's.")]
     profile: str
     image: str
-    image_there: Annotated[bool, Field(description="It need not be built.")]
+    image_there: Annotated[bool, Field(description="The image exists; else it is built first.")]
     template: Annotated[
-        str | None, Field(description="Empty if one is made first; null if none is cloned.")
+        str | None, Field(description="Empty if it is built first; null if none is used.")
     ]
     start: Annotated[str, Field(description="warm or cold")]
     why_cold: str
 
 
 @router.post("/preview", operation_id="previewLab")
-def preview_lab(service: ServiceOf, caller: User, asked: LabRequest) -> Preview:
-    """What `POST /v1/labs` would make now, refused as it would be; warm pools are left out."""
-    spec = spec_of(requested(service, caller, asked))
+def preview_lab(core: CoreOf, caller: User, asked: LabRequest) -> Preview:
+    """What `POST /v1/labs` would create now; refused in the same cases. Ignores warm pools."""
+    spec = requested(core, caller, asked).spec
     need = need_of(spec)
-    service.admission.check(need)
-    check_quota(service, caller, spec, counted(service, caller, spec))
-    with service.contexts.use() as ctx:
+    core.admission.check(need)
+    check_quota(core, caller.token, spec, counted(core, caller, spec))
+    with core.contexts.use() as ctx:
         found = preview(ctx, spec, cold=asked.cold)
-    if lacks := service.admission.short(need):
+    if lacks := core.admission.short(need):
         raise HostUnfit(
             f"there is no room on the host now: {lacks}",
-            hint=f"a lab would wait for it, {service.settings.serve.queue_timeout:g} s at most",
+            hint=f"a lab would wait for it, {core.settings.serve.queue_timeout:g} s at most",
             retry_after=ROOM_RETRY,
         )
-    return Preview(**vars(found))
+    return Preview(
+        name=found.name,
+        blueprint=found.blueprint,
+        engine=found.engine,
+        nodes=found.nodes,
+        memory=found.memory,
+        cpus=found.cpus,
+        disk=found.disk,
+        profile=found.profile,
+        image=found.image,
+        image_there=found.image_there,
+        template=found.template,
+        start=found.start,
+        why_cold=found.why_cold,
+    )

@@ -1,4 +1,4 @@
-"""Snapshots of labs, and going back to them: /v1/labs/{name}/snapshots."""
+"""Snapshots of labs, and rollbacks to them: /v1/labs/{name}/snapshots."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from starlette.concurrency import run_in_threadpool
 
 from lab import schedule
 from lab.api.http.answers import Key, Wait, outcome
-from lab.api.http.auth import Caller, Reader, ServiceOf, User
+from lab.api.http.auth import Caller, Reader, User
+from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.models import NODE, Asked, Job
-from lab.api.http.quota import check_snapshot, max_snapshots, snapshots_of
 from lab.api.http.units import Time
+from lab.api.jobs.jobs import Jobs
+from lab.api.jobs.quota import check_snapshot, max_snapshots, snapshots_of
+from lab.api.jobs.requests import DeleteSnapshot, PruneSnapshots, RollBack, TakeSnapshot
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name
-from lab.api.service import Service
 from lab.lifecycle import snapshot
 from lab.lifecycle.core.views import SnapshotView
 from lab.lifecycle.nodes import inspect
@@ -28,11 +30,13 @@ router = APIRouter(prefix="/v1/labs/{name}", tags=["snapshots"])
 
 _LABEL = r"^[a-z0-9][a-z0-9_.-]{0,79}$"
 Label = Annotated[str, Path(pattern=_LABEL, examples=["manual.20261121t110000"])]
-_DONE: dict[int | str, dict[str, Any]] = {200: {"model": Job, "description": "It is done."}}
+_DONE: dict[int | str, dict[str, Any]] = {
+    200: {"model": Job, "description": "The job has succeeded."}
+}
 
 
 class Snapshot(BaseModel):
-    """All disks of a lab at one moment. ``name``: what it was taken as."""
+    """All disks of a lab at one moment. ``name``: the name that was requested."""
 
     label: Annotated[str, Field(examples=["before-upgrade.20261121t110000"])]
     name: Annotated[str, Field(examples=["before-upgrade"])]
@@ -40,18 +44,18 @@ class Snapshot(BaseModel):
 
     @staticmethod
     def of(view: SnapshotView) -> Snapshot:
-        """``view`` as the service tells of it."""
-        return Snapshot(**vars(view))
+        """``view`` as the API returns it."""
+        return Snapshot(label=view.label, name=view.name, at=view.at)
 
 
 class SnapshotRequest(Asked):
-    """A snapshot to be taken."""
+    """A snapshot to take."""
 
     name: Annotated[str, Field(max_length=40, examples=["before-upgrade"])] = "manual"
 
 
 class Pruned(BaseModel):
-    """What a schedule did not keep."""
+    """The labels that a schedule does not keep."""
 
     removed: Annotated[list[str], Field(examples=[["hourly.20261121t110000"]])]
 
@@ -66,10 +70,10 @@ class RollbackRequest(Asked):
 
 
 @router.get("/snapshots", operation_id="listSnapshots")
-def snapshots(service: ServiceOf, caller: Reader, name: Name) -> list[Snapshot]:
+def snapshots(core: CoreOf, caller: Reader, name: Name) -> list[Snapshot]:
     """The snapshots of a lab, oldest first."""
-    caller.lab(service, name)
-    with service.contexts.use() as ctx:
+    caller.lab(core, name)
+    with core.contexts.use() as ctx:
         return [Snapshot.of(view) for view in snapshot.snapshots(ctx, name)]
 
 
@@ -78,10 +82,11 @@ def snapshots(service: ServiceOf, caller: Reader, name: Name) -> list[Snapshot]:
     operation_id="takeSnapshot",
     status_code=202,
     response_model=Job,
-    responses={201: {"model": Snapshot, "description": "It is taken."}},
+    responses={201: {"model": Snapshot, "description": "The snapshot is taken."}},
 )
 async def take(
-    service: ServiceOf,
+    core: CoreOf,
+    jobs: JobsOf,
     caller: User,
     name: Name,
     asked: SnapshotRequest,
@@ -89,8 +94,8 @@ async def take(
     key: Key = None,
 ) -> Response:
     """Take a snapshot of a lab, running or stopped: all disks of all nodes, at one moment."""
-    job = await run_in_threadpool(submit_take, service, caller, name, asked, key)
-    return await outcome(service, job, wait, _taken)
+    job = await run_in_threadpool(submit_take, jobs, caller, name, asked, key)
+    return await outcome(core, job, wait, _taken)
 
 
 @router.post(
@@ -98,12 +103,12 @@ async def take(
     operation_id="pruneSnapshots",
     status_code=202,
     response_model=Job,
-    responses={200: {"model": Pruned, "description": "They are gone."}},
+    responses={200: {"model": Pruned, "description": "They are removed."}},
 )
-async def prune(service: ServiceOf, caller: User, name: Name, wait: Wait) -> Response:
-    """Remove the snapshots that are more than the lab's schedule keeps; others stay."""
-    job = await run_in_threadpool(_prune, service, caller, name)
-    return await outcome(service, job, wait, _pruned)
+async def prune(core: CoreOf, jobs: JobsOf, caller: User, name: Name, wait: Wait) -> Response:
+    """Remove the scheduled snapshots that exceed what the lab's schedule keeps; others stay."""
+    job = await run_in_threadpool(_prune, jobs, caller, name)
+    return await outcome(core, job, wait, _pruned)
 
 
 @router.delete(
@@ -111,14 +116,14 @@ async def prune(service: ServiceOf, caller: User, name: Name, wait: Wait) -> Res
     operation_id="deleteSnapshot",
     status_code=202,
     response_model=Job,
-    responses={204: {"description": "The snapshot is gone."}},
+    responses={204: {"description": "The snapshot is removed."}},
 )
 async def delete(
-    service: ServiceOf, caller: User, name: Name, label: Label, wait: Wait
+    core: CoreOf, jobs: JobsOf, caller: User, name: Name, label: Label, wait: Wait
 ) -> Response:
     """Remove a snapshot, by its label or its name (the newest); the lab stays as it is."""
-    job = await run_in_threadpool(submit_delete, service, caller, name, label)
-    return await outcome(service, job, wait, lambda _: Response(status_code=204))
+    job = await run_in_threadpool(submit_delete, jobs, caller, name, label)
+    return await outcome(core, job, wait, lambda _: Response(status_code=204))
 
 
 @router.post(
@@ -129,24 +134,25 @@ async def delete(
     responses=_DONE,
 )
 async def roll_back(
-    service: ServiceOf, caller: User, name: Name, asked: RollbackRequest, wait: Wait
+    core: CoreOf, jobs: JobsOf, caller: User, name: Name, asked: RollbackRequest, wait: Wait
 ) -> Response:
-    """Put a lab, or one node, back to a snapshot; what was written since is lost."""
-    job = await run_in_threadpool(submit_rollback, service, caller, name, asked)
-    return await outcome(service, job, wait, _rolled_back)
+    """Roll back a lab, or one node, to a snapshot; later writes are lost."""
+    job = await run_in_threadpool(submit_rollback, jobs, caller, name, asked)
+    return await outcome(core, job, wait, _rolled_back)
 
 
 def submit_take(
-    service: Service, caller: Caller, name: str, asked: SnapshotRequest, key: str | None
+    jobs: Jobs, caller: Caller, name: str, asked: SnapshotRequest, key: str | None
 ) -> JobRecord:
-    """Have a snapshot taken; raises NotFound, InvalidSpec, LimitReached."""
-    record = caller.lab(service, name)
+    """Submit a snapshot; raises NotFound, InvalidSpec, LimitReached."""
+    core, token = jobs.core, caller.token
+    record = caller.lab(core, name)
     schedule.check_name(asked.name)
-    request = {**asked.model_dump(), "created_at": record.created_at}
-    job = new_job(caller, "snapshot", request, lab=name, project=record.project, key=key)
-    limited = max_snapshots(service, caller) is not None or caller.token.max_disk is not None
-    taken = snapshots_of(service, record.project) if limited else {}
-    return submit(service, job, lambda: check_snapshot(service, caller, record, taken))
+    request = TakeSnapshot(created_at=record.created_at, name=asked.name)
+    job = new_job(token, "snapshot", request, lab=name, project=record.project, key=key)
+    limited = max_snapshots(core, token) is not None or token.max_disk is not None
+    taken = snapshots_of(core, record.project) if limited else {}
+    return submit(jobs, job, lambda: check_snapshot(core, token, record, taken))
 
 
 def _taken(job: JobRecord) -> Response:
@@ -156,22 +162,23 @@ def _taken(job: JobRecord) -> Response:
     return JSONResponse(body.model_dump(mode="json"), status_code=201, headers=headers)
 
 
-def submit_delete(service: Service, caller: Caller, name: str, label: str) -> JobRecord:
-    """Have a snapshot removed; raises NotFound."""
-    record = caller.lab(service, name)
-    with service.contexts.use() as ctx:
+def submit_delete(jobs: Jobs, caller: Caller, name: str, label: str) -> JobRecord:
+    """Submit the removal of a snapshot; raises NotFound."""
+    core = jobs.core
+    record = caller.lab(core, name)
+    with core.contexts.use() as ctx:
         found = snapshot.find(ctx, name, label).label
     about = f"snapshot:{found}"
-    request = {"created_at": record.created_at}
-    job = new_job(caller, "delete-snapshot", request, lab=name, about=about, project=record.project)
-    return submit(service, job)
+    request, project = DeleteSnapshot(created_at=record.created_at), record.project
+    job = new_job(caller.token, "delete-snapshot", request, lab=name, about=about, project=project)
+    return submit(jobs, job)
 
 
-def _prune(service: Service, caller: Caller, name: str) -> JobRecord:
-    record = caller.lab(service, name)
-    request = {"created_at": record.created_at}
-    job = new_job(caller, "prune-snapshots", request, lab=name, project=record.project)
-    return submit(service, job)
+def _prune(jobs: Jobs, caller: Caller, name: str) -> JobRecord:
+    record = caller.lab(jobs.core, name)
+    request = PruneSnapshots(created_at=record.created_at)
+    job = new_job(caller.token, "prune-snapshots", request, lab=name, project=record.project)
+    return submit(jobs, job)
 
 
 def _pruned(job: JobRecord) -> Response:
@@ -179,17 +186,17 @@ def _pruned(job: JobRecord) -> Response:
     return JSONResponse(Pruned(removed=labels.split(",") if labels else []).model_dump())
 
 
-def submit_rollback(
-    service: Service, caller: Caller, name: str, asked: RollbackRequest
-) -> JobRecord:
-    """Have a lab, or one node, put back to a snapshot; raises NotFound."""
-    record = caller.lab(service, name)
-    with service.contexts.use() as ctx:
+def submit_rollback(jobs: Jobs, caller: Caller, name: str, asked: RollbackRequest) -> JobRecord:
+    """Submit the rollback of a lab, or of one node; raises NotFound."""
+    core = jobs.core
+    record = caller.lab(core, name)
+    with core.contexts.use() as ctx:
         if asked.node:
             inspect.node_of(ctx, name, asked.node)
         label = snapshot.find(ctx, name, asked.to).label
-    request = {"to": label, "node": asked.node or "", "created_at": record.created_at}
-    return submit(service, new_job(caller, "rollback", request, lab=name, project=record.project))
+    request = RollBack(created_at=record.created_at, to=label, node=asked.node or "")
+    job = new_job(caller.token, "rollback", request, lab=name, project=record.project)
+    return submit(jobs, job)
 
 
 def _rolled_back(job: JobRecord) -> Response:

@@ -1,4 +1,4 @@
-"""Into nodes: SSH and consoles through WebSockets, and what a client needs for SSH."""
+"""SSH and consoles of nodes through WebSockets, and the keys that SSH needs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from functools import partial
 from fastapi import APIRouter, WebSocket
 from pydantic import BaseModel, Field
 
-from lab.api.http.auth import Caller, ServiceOf, User, service_of
+from lab.api.core.core import Core
+from lab.api.http.auth import Caller, User
+from lab.api.http.dependencies import CoreOf, core_of
 from lab.api.http.tunnel import Tunnel
-from lab.api.http.websockets import Reach, through
+from lab.api.http.websockets import Reach, serve_websocket
 from lab.api.routes.labs import Name
 from lab.api.routes.power import NodeName, check_execute
-from lab.api.service import Service
 from lab.errors import NotReady
 from lab.lifecycle import node_access
 from lab.run import on_terminal
@@ -28,20 +29,26 @@ _CONNECT = 5.0
 
 
 class SshLogin(BaseModel):
-    """What SSH needs for a node: root's key, and the line of `known_hosts` that it is known by."""
+    """What SSH needs for a node: root's private key, and the node's line for `known_hosts`."""
 
-    host: str = Field(description="as the service's host reaches it", examples=["127.0.0.1"])
+    host: str = Field(description="The address from the service's host.", examples=["127.0.0.1"])
     port: int
     private_key: str
     known_hosts: str = Field(examples=["[127.0.0.1]:23307 ssh-ed25519 AAAA..."])
 
 
 @router.get("/ssh", operation_id="getSsh")
-def ssh_login(service: ServiceOf, caller: User, name: Name, node: NodeName) -> SshLogin:
-    """What SSH needs for a node. The same address as a WebSocket leads to the node's SSH server."""
-    _check(service, caller, name)
-    with service.contexts.use() as ctx:
-        return SshLogin(**vars(node_access.ssh_login(ctx, name, node)))
+def ssh_login(core: CoreOf, caller: User, name: Name, node: NodeName) -> SshLogin:
+    """The keys for SSH to a node. A WebSocket at the same path is connected to its SSH server."""
+    _check(core, caller, name)
+    with core.contexts.use() as ctx:
+        found = node_access.ssh_login(ctx, name, node)
+    return SshLogin(
+        host=found.host,
+        port=found.port,
+        private_key=found.private_key,
+        known_hosts=found.known_hosts,
+    )
 
 
 @router.websocket("/ssh")
@@ -57,25 +64,25 @@ async def console(websocket: WebSocket, name: str, node: str) -> None:
 
 
 async def _serve(websocket: WebSocket, action: str, reach: Reach[int]) -> None:
-    async def run(service: Service, caller: Caller, file: int) -> tuple[str, int]:
-        allowed = partial(caller.valid, service)
-        tunnel = Tunnel(websocket, file, allowed, service.stopping.is_set, IDLE)
+    async def run(core: Core, caller: Caller, file: int) -> tuple[str, int]:
+        allowed = partial(caller.valid, core)
+        tunnel = Tunnel(websocket, file, allowed, core.stopping.is_set, IDLE)
         return await tunnel.run(), tunnel.carried
 
-    await through(websocket, action, "use", service_of(websocket).tunnels, reach, run)
+    await serve_websocket(websocket, action, "use", core_of(websocket).limits.tunnels, reach, run)
 
 
 @contextmanager
-def _ssh(name: str, node: str, service: Service, caller: Caller) -> Iterator[int]:
-    _check(service, caller, name)
-    with service.contexts.use() as ctx:
+def _ssh(name: str, node: str, core: Core, caller: Caller) -> Iterator[int]:
+    _check(core, caller, name)
+    with core.contexts.use() as ctx:
         login = node_access.ssh_login(ctx, name, node)
     try:
         connection = socket.create_connection((login.host, login.port), _CONNECT)
     except OSError as error:
         raise NotReady(
             f"{node} of {name} does not answer SSH: {error.strerror or error}",
-            hint="does it run? `lab status` tells",
+            hint=f"check the node's state with `lab status {name}`",
         ) from None
     with connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -83,15 +90,15 @@ def _ssh(name: str, node: str, service: Service, caller: Caller) -> Iterator[int
 
 
 @contextmanager
-def _console(name: str, node: str, service: Service, caller: Caller) -> Iterator[int]:
-    _check(service, caller, name)
-    with service.contexts.use() as ctx:
+def _console(name: str, node: str, core: Core, caller: Caller) -> Iterator[int]:
+    _check(core, caller, name)
+    with core.contexts.use() as ctx:
         argv = node_access.console_argv(ctx, name, node)
     with on_terminal(argv) as file:
         yield file
 
 
-def _check(service: Service, caller: Caller, name: str) -> None:
-    """Raise Forbidden if nobody may into nodes, NotFound for labs of others."""
-    check_execute(service)
-    caller.lab(service, name)
+def _check(core: Core, caller: Caller, name: str) -> None:
+    """Raise Forbidden if the settings do not allow it, NotFound for labs of other projects."""
+    check_execute(core)
+    caller.lab(core, name)

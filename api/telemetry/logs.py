@@ -1,15 +1,13 @@
-"""Logs as lines of JSON, each with the request or the job that it is about."""
+"""The log: lines of JSON, each with the ids of its request and its job."""
 
 from __future__ import annotations
 
-import contextvars
 import json
 import logging
 import sys
 import time
 
-REQUEST: contextvars.ContextVar[str] = contextvars.ContextVar("request", default="")
-JOB: contextvars.ContextVar[str] = contextvars.ContextVar("job", default="")
+from lab.api.telemetry.current import JOB, REQUEST
 
 log = logging.getLogger("lab.serve")
 
@@ -17,7 +15,7 @@ _PLAIN = {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message
 
 
 class JsonLines(logging.Formatter):
-    """A record as one line of JSON: ``at``, ``level``, ``logger``, ``text``, ids, additions."""
+    """A record as one line of JSON: ``at``, ``level``, ``logger``, ``text``, ids, extra fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
@@ -35,7 +33,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def set_up(*, quiet: bool = False) -> None:
+def configure(*, quiet: bool = False) -> None:
     """Write the log to stderr; ``quiet``: warnings and errors only."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())

@@ -1,4 +1,4 @@
-"""Figures for Prometheus."""
+"""Metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _CLONED = ("restore", "start")
 
 @dataclass(frozen=True)
 class Now:
-    """What is looked up for each scrape.
+    """Values that are read for each scrape.
 
-    Labs and open jobs by state, labs ready by pool, the storage's space (None: it cannot be told),
-    and the bytes that images and templates take.
+    Labs and open jobs by state, labs ready by pool, the storage's space (None: unknown), and the
+    bytes that images and templates take.
     """
 
     labs: Mapping[str, int]
@@ -41,7 +41,7 @@ class Now:
 
 
 class Metrics:
-    """Counts what happens; a registry of its own, so that several services do not mix."""
+    """Counters of jobs, in a registry of its own, so that several services do not mix."""
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
@@ -58,7 +58,7 @@ class Metrics:
         )
         self._expired = Counter("lab_leases_expired", "Labs that expired", registry=registry)
         self._lookups = Counter(
-            "lab_template_lookups", "Labs cloned; a miss: the template had to be made first",
+            "lab_template_lookups", "Labs cloned; a miss: the template had to be created first",
             ("result",), registry=registry,
         )  # fmt: skip
         self._restores = Histogram(
@@ -73,10 +73,10 @@ class Metrics:
             "lab_storage_bytes", "What images and templates take", ("kind",), registry=registry
         )
         self._pool = Gauge(
-            "lab_pool_ready", "Labs that wait to be claimed", ("pool",), registry=registry
+            "lab_pool_ready", "Labs that can be claimed", ("pool",), registry=registry
         )
         self._claims = Counter(
-            "lab_pool_claims", "Requests that a pool is for", ("result",), registry=registry
+            "lab_pool_claims", "Requests that a pool serves", ("result",), registry=registry
         )
         self._claim_seconds = Histogram(
             "lab_pool_claim_seconds", "From request to a lab of a pool",
@@ -86,7 +86,7 @@ class Metrics:
             "lab_pool_claim_quantile_seconds", f"The same, of the last {_LATEST} claims",
             ("quantile",), registry=registry,
         )  # fmt: skip
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._latest: deque[float] = deque(maxlen=_LATEST)
         self._labs = Gauge("lab_labs", "Labs", ("state",), registry=registry)
         self._open = Gauge("lab_jobs_open", "Jobs not ended", ("state",), registry=registry)
@@ -117,18 +117,18 @@ class Metrics:
             self._expired.inc()
 
     def claimed(self, seconds: float) -> None:
-        """A request was served from a pool, so many seconds after it came."""
+        """A request was served from a pool, ``seconds`` after it was received."""
         self._claims.labels("hit").inc()
         self._claim_seconds.observe(seconds)
-        with self._guard:
+        with self._lock:
             self._latest.append(seconds)
 
     def missed(self) -> None:
-        """A pool had nothing ready for a request that it is for."""
+        """A pool had no member ready for a request that it serves."""
         self._claims.labels("miss").inc()
 
     def text(self, now: Now) -> bytes:
-        """All figures, with those that hold ``now``."""
+        """All figures in the text format of Prometheus, those of ``now`` among them."""
         for gauge, counts in (
             (self._labs, now.labs),
             (self._open, now.jobs),
@@ -141,7 +141,7 @@ class Metrics:
         free, total = (now.space.free, now.space.total) if now.space else (math.nan, math.nan)
         self._free.set(free)
         self._used.set(total - free)
-        with self._guard:
+        with self._lock:
             latest = sorted(self._latest)
         for share in _QUANTILES if latest else ():
             at = min(len(latest) - 1, int(len(latest) * share))

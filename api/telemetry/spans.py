@@ -15,13 +15,13 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from lab.api.telemetry.trace import TRACEPARENT
+from lab.api.telemetry.current import TRACEPARENT
 from lab.progress import Event
 from lab.state.records import JobRecord
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 
-Told = Callable[[str, int], None]
+Answered = Callable[[str, int], None]
 """Takes a request's route and the status of its answer."""
 
 
@@ -39,31 +39,31 @@ def exporting(url: str, name: str) -> Trace:
 
 
 class Trace:
-    """Makes spans of what it is told. Safe for use by several threads.
+    """Creates spans of requests, jobs and steps. Safe for use by several threads.
 
-    A job's span is a part of the request's that asked for it, which the job's record tells, so that
+    A job's span is a child of the span of its HTTP request, which the job's record names, so that
     it is found after a restart too; the spans of steps nest as the steps do.
     """
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
         self._tracer = provider.get_tracer("lab")
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._open: dict[str, list[tuple[str, Span]]] = {}
 
     def close(self) -> None:
-        """Tell what is left; takes as long as the collector does."""
+        """Export what is left; takes as long as the collector does."""
         self._provider.shutdown()
 
     @contextmanager
-    def request(self, method: str, path: str, request: str, parent: str) -> Iterator[Told]:
+    def request(self, method: str, path: str, request: str, parent: str) -> Iterator[Answered]:
         """A request, for the block; ``parent``: the client's traceparent, or empty."""
         about = {"http.request.method": method, "url.path": path, "lab.request": request}
         span = self._tracer.start_span(
             method, context=_context(parent), kind=SpanKind.SERVER, attributes=about
         )
 
-        def told(route: str, status: int) -> None:
+        def answered(route: str, status: int) -> None:
             if route:
                 span.update_name(f"{method} {route}")
                 span.set_attribute("http.route", route)
@@ -73,26 +73,26 @@ class Trace:
 
         token = TRACEPARENT.set(_parent(span))
         try:
-            yield told
+            yield answered
         finally:
             TRACEPARENT.reset(token)
             span.end()
 
-    def job_began(self, job: JobRecord) -> None:
-        """A job is done now; one that waited began when it was asked for."""
+    def job_began(self, job: JobRecord, parent: str) -> None:
+        """A job runs; one that was queued began when it was requested. ``parent``: or empty."""
         since = job.created_at if job.state == "queued" else time.time()
         span = self._tracer.start_span(
             f"job {job.kind}",
-            context=_context(str(job.request.get("traceparent", ""))),
+            context=_context(parent),
             attributes={"lab.job": job.id, "lab.project": job.project},
             start_time=_nanoseconds(since),
         )
-        with self._guard:
+        with self._lock:
             self._open[job.id] = [("", span)]
 
     def job_ended(self, job: JobRecord) -> None:
         """A job has ended, and its record says how."""
-        with self._guard:
+        with self._lock:
             spans = self._open.pop(job.id, [])
         if not spans:
             return
@@ -105,7 +105,7 @@ class Trace:
 
     def step(self, job: JobRecord, event: Event) -> None:
         """A step of a job that began."""
-        with self._guard:
+        with self._lock:
             spans = self._open.get(job.id)
             if not spans:
                 return
@@ -118,7 +118,7 @@ class Trace:
                 return
             if name == event.step:
                 spans.pop()
-            else:  # told of when it was over
+            else:  # reported once it was over
                 span = self._begun(span, event, time.time() - event.seconds)
         if event.state == "fail":
             span.set_status(StatusCode.ERROR)
@@ -134,7 +134,7 @@ class Trace:
 
 
 def _context(parent: str) -> Context:
-    """The context of who sent that traceparent; what is none is passed over."""
+    """The context that a traceparent names; an invalid one is ignored."""
     return _PROPAGATOR.extract({"traceparent": parent} if parent else {}, Context())
 
 

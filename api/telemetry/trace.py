@@ -1,4 +1,4 @@
-"""Traces, as an option: whether they are told of, and whose part a request is.
+"""Whether traces are exported, by the settings or by OpenTelemetry's environment variables.
 
 What needs OpenTelemetry is in ``spans``, which is imported only if traces are on.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from lab.errors import HostUnfit
@@ -16,27 +15,24 @@ if TYPE_CHECKING:
     from lab.api.telemetry.spans import Trace
     from lab.config.servefile import Serve
 
-TRACEPARENT: ContextVar[str] = ContextVar("traceparent", default="")
-"""The span of the request that is served, as W3C Trace Context writes it; empty: there is none."""
-
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 def wanted(serve: Serve, env: Mapping[str, str]) -> bool:
-    """Whether somebody is to be told: by our settings, or by OpenTelemetry's own variables."""
+    """Whether a collector is set: in our settings, or in OpenTelemetry's own variables."""
     off = env.get("OTEL_SDK_DISABLED", "").lower() == "true"
     none = env.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp"
     return not off and not none and bool(serve.trace or any(env.get(one) for one in _ENDPOINTS))
 
 
 def open_trace(serve: Serve, env: Mapping[str, str] = os.environ) -> Trace | None:
-    """What takes spans, or None if nobody is to be told; raises HostUnfit."""
+    """The exporter of spans, or None if traces are off; raises HostUnfit."""
     if not wanted(serve, env):
         return None
     try:
         from lab.api.telemetry.spans import exporting
     except ImportError as error:
         raise HostUnfit(
-            "traces take packages that are not installed", hint="install lab[trace]"
+            "the packages that traces need are not installed", hint="install lab[trace]"
         ) from error
     return exporting(serve.trace, env.get("OTEL_SERVICE_NAME", ""))

@@ -2,30 +2,29 @@
 
 ::
 
-    door       sign in, sign out; what the browser loads
-    labs       the list, one lab, and what is done to them
+    login      sign in, sign out; static files
+    labs       the list, one lab, and their forms
     nodes      power and logs
-    snapshots  of a lab: taken, gone back to, removed
+    snapshots  of a lab: take, roll back, remove
     catalog    images and templates
-    jobs       jobs, and the stream that keeps pages live
-      visit    who asks, by session; what came from elsewhere is refused; errors as pages
-      sessions what a cookie stands for, at its place
-      forms    what was typed, as the API's models
-      steps    a job's events, as lines
-      pages    templates into answers
+    jobs       jobs, and the stream that updates pages
+      request  the caller by session, the origin of forms, errors as pages
+      forms    fields of forms, as the API's models
+      events   a job's events, as lines
+      pages    answers from templates
 
-Forms and links do everything; ``static/page.js`` only fetches a page anew when something happened,
-and puts in what changed. The routes call the functions of ``api/routes``: what is allowed, and to
-whom, is decided there.
+Forms and links do everything; ``static/page.js`` only reloads a page when something happened, and
+inserts what changed. The routes call the functions of ``api/routes``: these decide what is allowed,
+and to whom.
 """
 
 from __future__ import annotations
 
 from fastapi import FastAPI
 
+from lab.api.http.place import Placed
+from lab.api.http.sessions import Sessions
 from lab.api.web import catalog, jobs, labs, login, nodes, snapshots
-from lab.api.web.place import Placed
-from lab.api.web.sessions import Sessions
 
 ROUTERS = (
     login.router,

@@ -1,4 +1,4 @@
-"""Images and templates as pages: the host's, and so for administrators to make and remove."""
+"""Images and templates as pages; only administrators build and remove them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from functools import partial
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from lab.api.http.auth import Caller, ServiceOf
+from lab.api.core.core import Core
+from lab.api.http.auth import Caller
+from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.routes import catalog
 from lab.api.routes.catalog import Which
-from lab.api.service import Service
 from lab.api.web import forms, pages
 from lab.api.web.request import Administering, Fields, Looking, PageRoute
 from lab.errors import LabError
@@ -21,57 +22,57 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
 @router.get("/images", operation_id="imagesPage")
-def images(request: Request, service: ServiceOf, caller: Looking) -> Response:
+def images(request: Request, core: CoreOf, caller: Looking) -> Response:
     """All images, and a form that builds one."""
-    return _images(request, service, caller)
+    return _images(request, core, caller)
 
 
 @router.post("/images", operation_id="buildImage")
 def build_image(
-    request: Request, service: ServiceOf, caller: Administering, fields: Fields
+    request: Request, core: CoreOf, jobs: JobsOf, caller: Administering, fields: Fields
 ) -> Response:
     """Build an image, and show its job."""
 
     def act() -> str:
         asked = forms.image_request(fields)
-        return f"/jobs/{catalog.submit_image(service, caller, asked, forms.key_of(fields)).id}"
+        return f"/jobs/{catalog.submit_image(jobs, caller, asked, forms.key_of(fields)).id}"
 
-    return pages.done(act, partial(_images, request, service, caller, typed=fields))
+    return pages.done(act, partial(_images, request, core, caller, typed=fields))
 
 
 @router.post("/images/{key}/delete", operation_id="deleteImage")
 def delete_image(
-    request: Request, service: ServiceOf, caller: Administering, key: Which
+    request: Request, core: CoreOf, jobs: JobsOf, caller: Administering, key: Which
 ) -> Response:
     """Remove an image, and show its job."""
 
     def act() -> str:
-        return f"/jobs/{catalog.submit_delete_image(service, caller, key, None).id}"
+        return f"/jobs/{catalog.submit_delete_image(jobs, caller, key, None).id}"
 
-    return pages.done(act, partial(_images, request, service, caller))
+    return pages.done(act, partial(_images, request, core, caller))
 
 
 @router.get("/templates", operation_id="templatesPage")
-def templates(request: Request, service: ServiceOf, caller: Looking) -> Response:
+def templates(request: Request, core: CoreOf, caller: Looking) -> Response:
     """All templates."""
-    return _templates(request, service, caller)
+    return _templates(request, core, caller)
 
 
 @router.post("/templates/{key}/delete", operation_id="deleteTemplate")
 def delete_template(
-    request: Request, service: ServiceOf, caller: Administering, key: Which
+    request: Request, core: CoreOf, jobs: JobsOf, caller: Administering, key: Which
 ) -> Response:
     """Remove a template, and show its job."""
 
     def act() -> str:
-        return f"/jobs/{catalog.submit_delete_template(service, caller, key, None).id}"
+        return f"/jobs/{catalog.submit_delete_template(jobs, caller, key, None).id}"
 
-    return pages.done(act, partial(_templates, request, service, caller))
+    return pages.done(act, partial(_templates, request, core, caller))
 
 
 def _images(
     request: Request,
-    service: Service,
+    core: Core,
     caller: Caller,
     error: LabError | None = None,
     *,
@@ -81,18 +82,18 @@ def _images(
         request,
         "images.html",
         at="/images",
-        images=catalog.images(service, caller),
+        images=catalog.images(core, caller),
         recipes=recipes(),
         key=forms.new_key(),
         typed=typed or {},
-        **pages.told(error),
+        **pages.outcome(error),
     )
 
 
 def _templates(
-    request: Request, service: Service, caller: Caller, error: LabError | None = None
+    request: Request, core: Core, caller: Caller, error: LabError | None = None
 ) -> Response:
-    found = catalog.templates(service, caller)
+    found = catalog.templates(core, caller)
     return pages.page(
-        request, "templates.html", at="/templates", templates=found, **pages.told(error)
+        request, "templates.html", at="/templates", templates=found, **pages.outcome(error)
     )

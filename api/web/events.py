@@ -1,14 +1,14 @@
-"""A job's events, as lines for people."""
+"""A job's events as lines of text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from lab.api.core.core import Core
 from lab.api.http.auth import Caller
 from lab.api.http.models import Event
 from lab.api.routes import events
-from lab.api.service import Service
 
 _MOST = 500
 
@@ -42,6 +42,6 @@ def lines(events: Iterable[Event]) -> list[Line]:
     return found
 
 
-def shown(service: Service, caller: Caller, job: str) -> list[Line]:
+def shown(core: Core, caller: Caller, job: str) -> list[Line]:
     """The steps of a job that the caller may see."""
-    return lines(events.listed(service, caller, 0, _MOST, job).items)
+    return lines(events.listed(core, caller, 0, _MOST, job).items)

@@ -1,4 +1,4 @@
-"""What was typed into a form, as the API's models."""
+"""The fields of forms, as the API's models."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ _LAB = (
 )  # fmt: skip
 
 
-class Mistyped(InvalidSpec):
-    """Fields of a form hold what they cannot; ``fields`` names them."""
+class InvalidForm(InvalidSpec):
+    """Fields of a form are invalid; ``fields`` names them."""
 
     def __init__(self, wrong: Mapping[str, str]) -> None:
         super().__init__(
-            "the form cannot be taken as it is",
-            hint="change what is marked, and send it again",
+            "the form has invalid fields",
+            hint="change the marked fields, and send it again",
             details=[f"{field}: {text}" for field, text in wrong.items()],
         )
         self.fields = frozenset(wrong)
 
 
 def lab_request(fields: Mapping[str, str]) -> LabRequest:
-    """The lab that a form asks for; what is empty is as for `lab up`. Raises Mistyped."""
+    """The request of a lab in a form; empty fields have their defaults. Raises InvalidForm."""
     return _read(LabRequest, {k: v for k, v in fields.items() if k in _LAB and v.strip()})
 
 
 def image_request(fields: Mapping[str, str]) -> ImageRequest:
-    """The image that a form asks for; raises Mistyped."""
+    """The request of an image in a form; raises InvalidForm."""
     return _read(ImageRequest, {k: v for k, v in fields.items() if k in ("recipe", "rebuild")})
 
 
 def snapshot_request(fields: Mapping[str, str]) -> SnapshotRequest:
-    """The snapshot that a form asks for; raises Mistyped."""
+    """The request of a snapshot in a form; raises InvalidForm."""
     return _read(SnapshotRequest, {k: v for k, v in fields.items() if k == "name" and v.strip()})
 
 
 def rollback_request(label: str, fields: Mapping[str, str]) -> RollbackRequest:
-    """Where a form wants to go back to, with all nodes or one; raises Mistyped."""
+    """The request of a rollback to ``label`` in a form; raises InvalidForm."""
     node = {k: v for k, v in fields.items() if k == "node" and v.strip()}
     return _read(RollbackRequest, {"to": label, **node})
 
 
 def new_key() -> str:
-    """For a form that makes something: one that is sent twice is one job."""
+    """A key for a form that creates something: one that is sent twice is one job."""
     return uuid.uuid4().hex
 
 
@@ -70,10 +70,10 @@ def key_of(fields: Mapping[str, str]) -> str | None:
 
 
 def lab_patch(fields: Mapping[str, str]) -> LabPatch:
-    """The change that a form asks for; raises Mistyped."""
+    """The changes of a lab in a form; raises InvalidForm."""
     asked = _read(LabPatch, {k: v for k, v in fields.items() if k in ("ttl", "protected")})
     if asked.ttl is asked.protected is None:
-        raise Mistyped({"ttl": "a duration such as 1h is needed"})
+        raise InvalidForm({"ttl": "a duration such as 1h is needed"})
     return asked
 
 
@@ -85,4 +85,4 @@ def _read(model: type[M], said: Mapping[str, str]) -> M:
         wrong: dict[str, str] = {}
         for one in error.errors():
             wrong.setdefault(str(one["loc"][0]), one["msg"].removeprefix(OURS))
-        raise Mistyped(wrong) from None
+        raise InvalidForm(wrong) from None

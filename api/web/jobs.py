@@ -8,13 +8,14 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from lab.api.http import sse
-from lab.api.http.auth import ServiceOf
+from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.models import Job
-from lab.api.routes import jobs
+from lab.api.http.sessions import session_caller
+from lab.api.routes import jobs as routes
 from lab.api.routes.jobs import Id
 from lab.api.web import pages
 from lab.api.web.events import shown
-from lab.api.web.request import Looking, PageRoute, Using, visitor
+from lab.api.web.request import Looking, PageRoute, Using
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -24,43 +25,43 @@ _AT_ONCE = 50
 @router.get("/jobs", operation_id="jobsPage")
 def list_page(
     request: Request,
-    service: ServiceOf,
+    core: CoreOf,
     caller: Looking,
     after: Annotated[str, Query(max_length=64)] = "",
 ) -> Response:
     """Jobs, the newest first."""
-    found = jobs.list_jobs(service, caller, after=after, limit=_AT_ONCE)
+    found = routes.list_jobs(core, caller, after=after, limit=_AT_ONCE)
     return pages.page(request, "jobs.html", jobs=found.items, after=after, next=found.next)
 
 
 @router.get("/jobs/{job}", operation_id="jobPage")
-def show(request: Request, service: ServiceOf, caller: Looking, job: Id) -> Response:
+def show(request: Request, core: CoreOf, caller: Looking, job: Id) -> Response:
     """A job, with its steps."""
-    record = caller.job(service, job)
-    there = record.lab and service.store.labs.find(record.lab)
+    record = caller.job(core, job)
+    lab = record.lab and core.store.labs.find(record.lab)
     return pages.page(
         request,
         "job.html",
         job=Job.of(record),
-        lines=shown(service, caller, job),
-        lab=record.lab if there and caller.sees(there.project) else "",
+        lines=shown(core, caller, job),
+        lab=record.lab if lab and caller.sees(lab.project) else "",
     )
 
 
 @router.post("/jobs/{job}/cancel", operation_id="cancelJob")
-def cancel(service: ServiceOf, caller: Using, job: Id) -> Response:
-    """Have a job end at its next step, and show how it does."""
-    jobs.cancel(service, caller, job)
+def cancel(jobs: JobsOf, caller: Using, job: Id) -> Response:
+    """Cancel a job, and show how it ends."""
+    routes.cancel(jobs, caller, job)
     return pages.go(f"/jobs/{job}")
 
 
 @router.get("/live", operation_id="live")
-def live(request: Request, service: ServiceOf, caller: Looking) -> Response:
-    """What happens from now on, as server-sent events, for as long as the session lasts."""
+def live(request: Request, core: CoreOf, caller: Looking) -> Response:
+    """New events as server-sent events, while the session lasts."""
     return sse.stream(
-        service,
+        core,
         caller,
-        last=service.store.events.last_id(),
+        last=core.store.events.last_id(),
         named=False,
-        allowed=lambda: visitor(request) is not None,
+        allowed=lambda: session_caller(request) is not None,
     )

@@ -1,4 +1,4 @@
-"""Labs as pages: the list, one lab, and what is done to them."""
+"""Labs as pages: the list, one lab, and their forms."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from lab.api.http.auth import Caller, ServiceOf
+from lab.api.core.core import Core
+from lab.api.http.auth import Caller
+from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.models import Lab
-from lab.api.routes import host, jobs, labs
+from lab.api.routes import host, labs
+from lab.api.routes.jobs import list_jobs
 from lab.api.routes.labs import Name
-from lab.api.service import Service
 from lab.api.web import forms, pages
 from lab.api.web.events import shown
 from lab.api.web.request import Fields, Looking, PageRoute, Using
@@ -26,7 +28,7 @@ from lab.state.jobs import OPEN
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 CA_FILE = "lab-ca.pem"
-"""What browsers keep the certificate of our authority as."""
+"""The name of the file in which browsers save the CA certificate."""
 _AT_ONCE = 50
 _JOBS = 5
 
@@ -34,88 +36,86 @@ _JOBS = 5
 @router.get("/", operation_id="labsPage")
 def list_page(
     request: Request,
-    service: ServiceOf,
+    core: CoreOf,
     caller: Looking,
     after: Annotated[str, Query(max_length=64)] = "",
 ) -> Response:
-    """All labs, and a form for another."""
-    return _list(request, service, caller, after=after)
+    """All labs, and a form that creates one."""
+    return _list(request, core, caller, after=after)
 
 
 @router.get("/host/ca", operation_id="getAuthority")
-def ca(service: ServiceOf, caller: Looking) -> Response:
-    """The certificate that clients check database servers with, as a file."""
-    found = host.ca(service, caller)
+def ca(core: CoreOf, caller: Looking) -> Response:
+    """The CA certificate that verifies the database servers, as a file."""
+    found = host.ca(core, caller)
     found.headers["Content-Disposition"] = f'attachment; filename="{CA_FILE}"'
     return found
 
 
 @router.post("/labs", operation_id="createLab")
-def create(request: Request, service: ServiceOf, caller: Using, fields: Fields) -> Response:
-    """Make a lab, and show its job."""
+def create(request: Request, core: CoreOf, jobs: JobsOf, caller: Using, fields: Fields) -> Response:
+    """Create a lab, and show its job."""
 
     def act() -> str:
-        job = labs.submit_create(service, caller, forms.lab_request(fields), forms.key_of(fields))
+        job = labs.submit_create(jobs, caller, forms.lab_request(fields), forms.key_of(fields))
         return f"/jobs/{job.id}"
 
-    return pages.done(act, partial(_list, request, service, caller, typed=fields))
+    return pages.done(act, partial(_list, request, core, caller, typed=fields))
 
 
 @router.get("/labs/{name}", operation_id="labPage")
-def show(request: Request, service: ServiceOf, caller: Looking, name: Name) -> Response:
+def show(request: Request, core: CoreOf, caller: Looking, name: Name) -> Response:
     """One lab."""
-    return lab_page(request, service, caller, name)
+    return lab_page(request, core, caller, name)
 
 
 @router.post("/labs/{name}/change", operation_id="changeLab")
-def change(
-    request: Request, service: ServiceOf, caller: Using, name: Name, fields: Fields
-) -> Response:
+def change(request: Request, core: CoreOf, caller: Using, name: Name, fields: Fields) -> Response:
     """Give a lab a new lease, or protect it."""
 
     def act() -> str:
-        labs.change(service, caller, name, forms.lab_patch(fields))
+        labs.change(core, caller, name, forms.lab_patch(fields))
         return f"/labs/{name}"
 
-    return pages.done(act, partial(lab_page, request, service, caller, name, typed=fields))
+    return pages.done(act, partial(lab_page, request, core, caller, name, typed=fields))
 
 
 @router.post("/labs/{name}/heartbeat", operation_id="heartbeat")
-def heartbeat(request: Request, service: ServiceOf, caller: Using, name: Name) -> Response:
-    """A sign of life, by hand."""
+def heartbeat(request: Request, core: CoreOf, caller: Using, name: Name) -> Response:
+    """Send a heartbeat, by hand."""
 
     def act() -> str:
-        labs.heartbeat(service, caller, name)
+        labs.heartbeat(core, caller, name)
         return f"/labs/{name}"
 
-    return pages.done(act, partial(lab_page, request, service, caller, name))
+    return pages.done(act, partial(lab_page, request, core, caller, name))
 
 
 @router.post("/labs/{name}/delete", operation_id="deleteLab")
 def delete(
-    request: Request, service: ServiceOf, caller: Using, name: Name, fields: Fields
+    request: Request, core: CoreOf, jobs: JobsOf, caller: Using, name: Name, fields: Fields
 ) -> Response:
     """Remove a lab, and show its job."""
 
     def act() -> str:
-        job = labs.submit_delete(service, caller, name, None, force=fields.get("force") == "yes")
+        job = labs.submit_delete(jobs, caller, name, None, force=fields.get("force") == "yes")
         return f"/jobs/{job.id}"
 
-    return pages.done(act, partial(lab_page, request, service, caller, name, typed=fields))
+    return pages.done(act, partial(lab_page, request, core, caller, name, typed=fields))
 
 
 def lab_page(
     request: Request,
-    service: Service,
+    core: Core,
     caller: Caller,
     name: str,
     error: LabError | None = None,
     *,
     typed: Mapping[str, str] | None = None,
 ) -> Response:
-    """One lab, with what was refused and typed; raises NotFound."""
-    lab, record = labs.seen(service, caller, name)
-    recent = jobs.list_jobs(service, caller, lab=name, limit=_JOBS).items
+    """One lab, with the error and the fields of a refused form; raises NotFound."""
+    lab, record = labs.seen(core, caller, name)
+    recent = list_jobs(core, caller, lab=name, limit=_JOBS).items
     open_jobs = [job for job in recent if job.state in OPEN]
     return pages.page(
         request,
@@ -124,24 +124,24 @@ def lab_page(
         lab=lab,
         recorded=record is not None,
         jobs=recent,
-        progress=[(job, shown(service, caller, job.id)) for job in open_jobs],
+        progress=[(job, shown(core, caller, job.id)) for job in open_jobs],
         addresses=_addresses(lab),
         typed=typed or {},
-        **pages.told(error),
+        **pages.outcome(error),
     )
 
 
 def _list(
     request: Request,
-    service: Service,
+    core: Core,
     caller: Caller,
     error: LabError | None = None,
     *,
     after: str = "",
     typed: Mapping[str, str] | None = None,
 ) -> Response:
-    found = labs.list_labs(service, caller, after=after, limit=_AT_ONCE)
-    serve = service.settings.serve
+    found = labs.list_labs(core, caller, after=after, limit=_AT_ONCE)
+    serve = core.settings.serve
     return pages.page(
         request,
         "labs.html",
@@ -149,21 +149,21 @@ def _list(
         labs=found.items,
         after=after,
         next=found.next,
-        jobs=jobs.list_jobs(service, caller, limit=_JOBS).items,
-        host=host.host(service, caller),
+        jobs=list_jobs(core, caller, limit=_JOBS).items,
+        host=host.host(core, caller),
         blueprints=BLUEPRINTS,
-        profiles=sorted(service.settings.all_profiles()),
-        profile=service.settings.profile,
+        profiles=sorted(core.settings.all_profiles()),
+        profile=core.settings.profile,
         default_ttl=format_duration(min(serve.default_ttl, caller.token.max_ttl or float("inf"))),
         max_ttl=format_duration(min(serve.max_ttl, caller.token.max_ttl or float("inf"))),
         key=forms.new_key(),
         typed=typed or {},
-        **pages.told(error),
+        **pages.outcome(error),
     )
 
 
 def _addresses(lab: Lab) -> list[tuple[str, str]]:
-    """What is there to copy: a name for people, and the text."""
+    """Texts to copy: a name for each, and the text."""
     if lab.connection is None:
         return []
     login, nodes = lab.connection, [node for node in lab.nodes if node.sql_port]
@@ -177,7 +177,7 @@ def _addresses(lab: Lab) -> list[tuple[str, str]]:
 
 
 def _client(lab: Lab) -> str:
-    """The client of the lab's engine, which checks the server where it has TLS."""
+    """The command of the engine's client, which verifies the server where it has TLS."""
     program, verify = (
         ("mariadb", "--ssl-verify-server-cert")
         if lab.engine == "mariadb"

@@ -1,4 +1,4 @@
-"""Signing in and out, and the files that pages load."""
+"""Signing in and out, and static files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
+from lab.api.core.problem import problem
 from lab.api.http import problems
 from lab.api.http.auth import identified
+from lab.api.http.place import new_place, place_of
+from lab.api.http.sessions import COOKIE, LASTS, cookies, session_caller
 from lab.api.web import pages
-from lab.api.web.place import new_place, place_of
-from lab.api.web.request import COOKIE, Fields, PageRoute, cookies, same_origin, visitor
-from lab.api.web.sessions import LASTS
+from lab.api.web.request import Fields, PageRoute, same_origin
 from lab.errors import LabError
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -30,17 +31,17 @@ def sign_in_page(request: Request, to: Annotated[str, Query(max_length=500)] = "
 
 @router.post("/sign-in", operation_id="signIn")
 def sign_in(request: Request, fields: Fields) -> Response:
-    """Begin a session, with the same check of the token as everywhere."""
+    """Begin a session, with the same check of the token as in the API."""
     same_origin(request)
     to = _inside(fields.get("to", "/"))
     try:
         caller = identified(request, fields.get("token", "").strip())
     except LabError as error:
-        told = problems.problem(error)
+        found = problem(error)
         # Not WWW-Authenticate: the browser would ask for a password.
         headers = {k: v for k, v in problems.headers_of(error).items() if k == "Retry-After"}
         return pages.page(
-            request, "sign-in.html", status=told["status"], headers=headers, to=to, problem=told
+            request, "sign-in.html", status=found["status"], headers=headers, to=to, problem=found
         )
     sessions = request.app.state.sessions
     for text in cookies(request):
@@ -61,9 +62,9 @@ def sign_in(request: Request, fields: Fields) -> Response:
 
 @router.post("/sign-out", operation_id="signOut")
 def sign_out(request: Request) -> Response:
-    """End the session; fine if there is none."""
+    """End the session, if there is one."""
     same_origin(request)
-    request.state.caller = visitor(request)
+    request.state.caller = session_caller(request)
     place = place_of(request)
     for text in cookies(request):
         request.app.state.sessions.end(place, text)
@@ -74,7 +75,7 @@ def sign_out(request: Request) -> Response:
 
 @router.get("/page/{file}", operation_id="pageFile")
 def file(file: str) -> Response:
-    """A stylesheet, a script, an icon; their addresses change with them."""
+    """A stylesheet, a script or an icon; its URL changes with its content."""
     if file not in pages.FILES:
         raise HTTPException(404)
     content, kind = pages.FILES[file]
@@ -83,7 +84,7 @@ def file(file: str) -> Response:
 
 
 def _inside(to: str) -> str:
-    """``to`` if it is an address of ours, else the first page."""
+    """``to`` if it is a path of this service, else the first page."""
     parts = urlsplit(to)
     ours = not parts.scheme and not parts.netloc and to.isascii() and to.isprintable()
     return to if ours and to.startswith("/") and not to.startswith("//") and "\\" not in to else "/"

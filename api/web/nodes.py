@@ -1,4 +1,4 @@
-"""Starting and stopping, and logs."""
+"""Power and logs of nodes as pages."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import get_args
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from lab.api.http import problems
-from lab.api.http.auth import Caller, ServiceOf
+from lab.api.core.core import Core
+from lab.api.core.problem import problem
+from lab.api.http.auth import Caller
+from lab.api.http.dependencies import CoreOf, JobsOf
+from lab.api.jobs.jobs import Jobs
 from lab.api.routes.labs import Name
 from lab.api.routes.logs import Lines, Source, last_lines
 from lab.api.routes.power import Action, NodeName, submit_power
-from lab.api.service import Service
 from lab.api.web import pages
 from lab.api.web.labs import lab_page
 from lab.api.web.request import PageRoute, Using
@@ -24,29 +26,30 @@ router = APIRouter(prefix="/labs/{name}", route_class=PageRoute, include_in_sche
 
 @router.post("/power/{action}", operation_id="powerLab")
 def power_lab(
-    request: Request, service: ServiceOf, caller: Using, name: Name, action: Action
+    request: Request, core: CoreOf, jobs: JobsOf, caller: Using, name: Name, action: Action
 ) -> Response:
     """Start, stop, restart or kill all nodes."""
-    return _power(request, service, caller, name, "", action)
+    return _power(request, core, jobs, caller, name, "", action)
 
 
 @router.post("/nodes/{node}/power/{action}", operation_id="powerNode")
 def power_node(
     request: Request,
-    service: ServiceOf,
+    core: CoreOf,
+    jobs: JobsOf,
     caller: Using,
     name: Name,
     node: NodeName,
     action: Action,
 ) -> Response:
     """Start, stop, restart or kill a node."""
-    return _power(request, service, caller, name, node, action)
+    return _power(request, core, jobs, caller, name, node, action)
 
 
 @router.get("/nodes/{node}/logs", operation_id="logsPage")
 async def logs(
     request: Request,
-    service: ServiceOf,
+    core: CoreOf,
     caller: Using,
     name: Name,
     node: NodeName,
@@ -54,14 +57,14 @@ async def logs(
     lines: Lines = 200,
 ) -> Response:
     """The last lines of a node's log."""
-    told, found = None, []
+    refused, found = None, []
     try:
-        wanted = partial(last_lines, service, caller, name, node, source, lines)
-        found = (await service.programs.run(caller.token.id, wanted)).lines
+        wanted = partial(last_lines, core, caller, name, node, source, lines)
+        found = (await core.limits.programs.run(caller.token.id, wanted)).lines
     except NotFound:
         raise
-    except LabError as error:  # such as: it does not run
-        told = problems.problem(error)
+    except LabError as error:  # such as: it is not running
+        refused = problem(error)
     return pages.page(
         request,
         "logs.html",
@@ -71,15 +74,21 @@ async def logs(
         sources=get_args(Source),
         lines=found,
         limit=lines,
-        problem=told,
+        problem=refused,
     )
 
 
 def _power(
-    request: Request, service: Service, caller: Caller, name: str, node: str, action: Action
+    request: Request,
+    core: Core,
+    jobs: Jobs,
+    caller: Caller,
+    name: str,
+    node: str,
+    action: Action,
 ) -> Response:
     def act() -> str:
-        submit_power(service, caller, name, node, action)
+        submit_power(jobs, caller, name, node, action)
         return f"/labs/{name}"
 
-    return pages.done(act, partial(lab_page, request, service, caller, name))
+    return pages.done(act, partial(lab_page, request, core, caller, name))

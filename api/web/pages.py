@@ -1,4 +1,4 @@
-"""Templates into answers."""
+"""Answers from templates."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from lab.api.http import problems
-from lab.api.web.place import place_of
+from lab.api.core.problem import problem
+from lab.api.http.place import place_of
+from lab.api.http.problems import headers_of
 from lab.errors import LabError, NotFound
 from lab.spec import format_duration, format_size
 from lab.state.jobs import OPEN
@@ -25,20 +26,20 @@ FILES: Mapping[str, tuple[bytes, str]] = {
     path.name: (path.read_bytes(), _TYPES[path.suffix])
     for path in sorted((_HERE / "static").iterdir())
 }
-"""What pages load: content and type."""
+"""The static files: content and type."""
 _HEADERS = {
-    # Nothing inline, nothing from elsewhere: what slipped into a page would not run.
+    # Nothing inline, nothing from other hosts: injected code would not run.
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self';"
     " img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none';"
     " frame-ancestors 'none'",
-    # With no-referrer browsers would not tell the origin of forms.
+    # With no-referrer, browsers would not send the origin of forms.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 
 
 def _left(at: float | None) -> str:
-    """How long until then (epoch seconds), in whole minutes: it does not change all the time."""
+    """The time left until ``at`` (epoch seconds), in whole minutes: pages rarely change."""
     if at is None:
         return "no end"
     seconds = at - time.time()
@@ -98,20 +99,20 @@ def page(
     return HTMLResponse(text, status_code=status, headers={**_HEADERS, **(headers or {})})
 
 
-def problem(
+def error_page(
     request: Request, found: Mapping[str, Any], headers: Mapping[str, str] | None = None
 ) -> Response:
-    """A page that tells of a problem, as ``problems.problem`` has it."""
+    """A page that reports a problem, as ``problem`` returns it."""
     return page(request, "problem.html", status=found["status"], headers=headers, problem=found)
 
 
 def go(to: str) -> Response:
-    """Have the browser GET another page of ours, after a form."""
+    """Redirect the browser to another page, after a form."""
     return RedirectResponse(to, status_code=303)
 
 
 def done(act: Callable[[], str], refused: Callable[[LabError], Response]) -> Response:
-    """Do what a form asks for, and go where ``act`` says; ``refused`` makes the page of an error.
+    """Submit a form and redirect to the path that ``act`` returns; ``refused``: the error's page.
 
     Raises NotFound: there is no page then.
     """
@@ -123,14 +124,14 @@ def done(act: Callable[[], str], refused: Callable[[LabError], Response]) -> Res
         return refused(error)
 
 
-def told(error: LabError | None) -> dict[str, Any]:
-    """What ``page`` is given to tell of an error, beside all else, and how it is answered."""
+def outcome(error: LabError | None) -> dict[str, Any]:
+    """Arguments of ``page`` that report an error, with the status and headers of the answer."""
     if error is None:
         return {"problem": None, "wrong": frozenset()}
-    found = problems.problem(error)
+    found = problem(error)
     return {
         "problem": found,
         "wrong": getattr(error, "fields", frozenset()),
         "status": found["status"],
-        "headers": problems.headers_of(error),
+        "headers": headers_of(error),
     }

@@ -1,4 +1,4 @@
-"""A lab's snapshots as a page: taken, gone back to, removed."""
+"""A lab's snapshots as a page, with forms to take, roll back to and remove them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from functools import partial
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from lab.api.http.auth import Caller, ServiceOf
+from lab.api.core.core import Core
+from lab.api.http.auth import Caller
+from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.routes import snapshots
 from lab.api.routes.labs import Name
 from lab.api.routes.snapshots import Label
-from lab.api.service import Service
 from lab.api.web import forms, pages
 from lab.api.web.request import Fields, Looking, PageRoute, Using
 from lab.errors import LabError
@@ -21,67 +22,73 @@ router = APIRouter(prefix="/labs/{name}/snapshots", route_class=PageRoute, inclu
 
 
 @router.get("", operation_id="snapshotsPage")
-def show(request: Request, service: ServiceOf, caller: Looking, name: Name) -> Response:
+def show(request: Request, core: CoreOf, caller: Looking, name: Name) -> Response:
     """The snapshots of a lab, and a form that takes one."""
-    return _snapshots(request, service, caller, name)
+    return _snapshots(request, core, caller, name)
 
 
 @router.post("", operation_id="takeSnapshot")
 def take(
-    request: Request, service: ServiceOf, caller: Using, name: Name, fields: Fields
+    request: Request, core: CoreOf, jobs: JobsOf, caller: Using, name: Name, fields: Fields
 ) -> Response:
     """Take a snapshot, and show its job."""
 
     def act() -> str:
         asked, key = forms.snapshot_request(fields), forms.key_of(fields)
-        return f"/jobs/{snapshots.submit_take(service, caller, name, asked, key).id}"
+        return f"/jobs/{snapshots.submit_take(jobs, caller, name, asked, key).id}"
 
-    return pages.done(act, partial(_snapshots, request, service, caller, name, typed=fields))
+    return pages.done(act, partial(_snapshots, request, core, caller, name, typed=fields))
 
 
 @router.post("/{label}/rollback", operation_id="rollBack")
 def roll_back(
-    request: Request, service: ServiceOf, caller: Using, name: Name, label: Label, fields: Fields
+    request: Request,
+    core: CoreOf,
+    jobs: JobsOf,
+    caller: Using,
+    name: Name,
+    label: Label,
+    fields: Fields,
 ) -> Response:
-    """Put the lab, or one node, back to a snapshot, and show the job."""
+    """Roll back the lab, or one node, to a snapshot, and show the job."""
 
     def act() -> str:
         asked = forms.rollback_request(label, fields)
-        return f"/jobs/{snapshots.submit_rollback(service, caller, name, asked).id}"
+        return f"/jobs/{snapshots.submit_rollback(jobs, caller, name, asked).id}"
 
-    return pages.done(act, partial(_snapshots, request, service, caller, name))
+    return pages.done(act, partial(_snapshots, request, core, caller, name))
 
 
 @router.post("/{label}/delete", operation_id="deleteSnapshot")
 def delete(
-    request: Request, service: ServiceOf, caller: Using, name: Name, label: Label
+    request: Request, core: CoreOf, jobs: JobsOf, caller: Using, name: Name, label: Label
 ) -> Response:
     """Remove a snapshot, and show its job."""
 
     def act() -> str:
-        return f"/jobs/{snapshots.submit_delete(service, caller, name, label).id}"
+        return f"/jobs/{snapshots.submit_delete(jobs, caller, name, label).id}"
 
-    return pages.done(act, partial(_snapshots, request, service, caller, name))
+    return pages.done(act, partial(_snapshots, request, core, caller, name))
 
 
 def _snapshots(
     request: Request,
-    service: Service,
+    core: Core,
     caller: Caller,
     name: str,
     error: LabError | None = None,
     *,
     typed: Mapping[str, str] | None = None,
 ) -> Response:
-    found = snapshots.snapshots(service, caller, name)
+    found = snapshots.snapshots(core, caller, name)
     return pages.page(
         request,
         "snapshots.html",
         at=f"/labs/{name}/snapshots",
         name=name,
-        nodes=[node.name for node in service.store.nodes.of(name)],
+        nodes=[node.name for node in core.store.nodes.of(name)],
         snapshots=list(reversed(found)),
         key=forms.new_key(),
         typed=typed or {},
-        **pages.told(error),
+        **pages.outcome(error),
     )

@@ -46,6 +46,15 @@ FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"backend", "terminal"}),
     ),
     "client": (frozenset({""}),),
+    "api": (
+        frozenset({""}),
+        frozenset({"web"}),
+        frozenset({"routes"}),
+        frozenset({"http", "background"}),
+        frozenset({"jobs"}),
+        frozenset({"core"}),
+        frozenset({"events", "telemetry"}),
+    ),
 }
 
 
@@ -212,6 +221,21 @@ def test_files_of_a_room_do_not_import_each_other_in_circles(room: str) -> None:
             uses[module] = files - {module}
     found = circles(uses)
     assert not found, f"these files import each other in a circle: {', '.join(found)}"
+
+
+@pytest.mark.parametrize("room", FLOORS)
+def test_folders_of_a_room_do_not_import_each_other_in_circles(room: str) -> None:
+    """Protects the floors: folders of one floor may use each other, one way only."""
+    uses: dict[str, set[str]] = {}
+    for path in sources():
+        source, module, package = read(path)
+        if here := floor_of(module, room):
+            targets = {
+                floor_of(name, room) for _, name in imported(source, module, package=package)
+            }
+            uses.setdefault(here[1], set()).update(t[1] for t in targets if t and t != here)
+    found = circles(uses)
+    assert not found, f"these folders import each other in a circle: {', '.join(found)}"
 
 
 def test_a_circle_is_found() -> None:

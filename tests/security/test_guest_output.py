@@ -100,9 +100,9 @@ def test_a_seat_is_given_back(
         path = "/v1/labs/shop/nodes/n1/logs"
         plain.sendall(f"GET {path} HTTP/1.1\r\n{headers}\r\n\r\n".encode())
         assert b"200 OK" in plain.recv(4096)
-        assert here.service.followers.taken() == 1
+        assert here.service.core.limits.followers.used() == 1
         time.sleep(0.7)
-    assert until(lambda: here.service.followers.taken() == 0 or None, Deadline.after(5))
+    assert until(lambda: here.service.core.limits.followers.used() == 0 or None, Deadline.after(5))
 
 
 def shown(world: World, *argv: str) -> str:

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lab.api.background.periodic import alone
+from lab.api.background.periodic import isolated
 from lab.config.settings import Settings
 from lab.errors import Interrupted, NotReady
 from lab.lifecycle import power, snapshot
@@ -50,7 +51,7 @@ class Host:
 
 
 @contextmanager
-def hosting(root: Path, behaviour: str, sql: str = "silent", **changes: object) -> Iterator[Host]:
+def hosting(root: Path, behaviour: str, sql: str = "silent", **changes: Any) -> Iterator[Host]:
     with ExitStack() as stack:
         port = stack.enter_context(behaving(sql, "tcp:0"))
         path = root / "port"
@@ -80,10 +81,10 @@ def test_leases_end_whatever_guests_do(short: Path) -> None:
         host.turned.set()
         rotate(host)
         job = host.job("snapshot", EVIL)
-        here.service.store.labs.update("other", expires_at=time.time())
+        here.service.core.store.labs.update("other", expires_at=time.time())
         here.until_gone("other", 10)
         assert here.ask("GET", f"/v1/jobs/{job['id']}").json()["state"] == "running"
-        here.service.store.labs.update(EVIL, expires_at=time.time())
+        here.service.core.store.labs.update(EVIL, expires_at=time.time())
         here.until_gone(EVIL, 20)
         assert here.ask("GET", f"/v1/jobs/{job['id']}?wait=20").json()["state"] != "running"
         assert here.make("after")["state"] == "ready"
@@ -126,11 +127,11 @@ def test_others_are_looked_at(short: Path, sql: str) -> None:
         here = host.site
         for name in (EVIL, "later"):  # by name, so that the other comes after it
             here.make(name, nodes=1, idle=60)
-        here.service.idle.look()
+        here.service.idle.check()
         host.turned.set()
-        here.service.store.labs.update("later", active_at=time.time() - 61)
+        here.service.core.store.labs.update("later", active_at=time.time() - 61)
         began = time.monotonic()
-        here.service.idle.look()
+        here.service.idle.check()
         assert time.monotonic() - began < 10
         here.until_gone("later")
 
@@ -139,7 +140,7 @@ def test_one_lab_s_error_does_not_end_a_round(caplog: pytest.LogCaptureFixture) 
     """Protects from what nobody thought of: it is logged with the lab, and the next one's turn."""
     seen = []
     for name, error in (("a", ZeroDivisionError("oops")), ("b", NotReady("silent")), ("c", None)):
-        with alone("test", name):
+        with isolated("test", name):
             if error:
                 raise error
             seen.append(name)
@@ -152,7 +153,7 @@ def test_leases_do_not_end_because_the_clock_was_set(short: Path) -> None:
     """Protects all labs from a wrong hardware clock, and from its correction."""
     with site(short, sweep=3600.0) as here:
         here.make("long", ttl=3600)
-        sweeper, labs = here.service.sweeper, here.service.store.labs
+        sweeper, labs = here.service.sweeper, here.service.core.store.labs
         sweeper.sweep()
         before = labs.get("long").expires_at or 0.0
         sweeper._wall -= 86400  # as if the clock had been set a day ahead since then
@@ -176,13 +177,13 @@ def test_guests_of_a_lab_whose_lease_goes_on_are_not_ended(short: Path, why: str
     """Protects who extends a lease at the last moment, and a long `lab up` with a short lease."""
     with site(short) as here:
         here.make("mine", ttl=3600)
-        store = here.service.store
+        store = here.service.core.store
 
         def job() -> str:
             there = here.ask("GET", "/v1/jobs?kind=expire&lab=mine").json()["items"]
             return str(there[0]["id"]) if there else ""
 
-        with here.service.contexts.use() as ctx, lock(ctx.home, "lab", "mine"):
+        with here.service.core.contexts.use() as ctx, lock(ctx.home, "lab", "mine"):
             state = "creating" if why == "made" else "ready"
             store.labs.update("mine", state=state, expires_at=time.time())
             found = until(lambda: job() or None, Deadline.after(10))

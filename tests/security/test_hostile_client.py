@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from lab.api.http import middleware
-from lab.api.http.auth import Caller
 from lab.api.http.connections import Peer, Quiet
+from lab.api.http.sessions import COOKIE
 from lab.api.jobs.submit import new_job
-from lab.api.web.request import COOKIE
+from lab.api.jobs.work import WORK
 from lab.run import run
 from lab.state.records import JobKind, JobRecord
 from tests.support.answering import answering
@@ -179,8 +180,8 @@ def test_a_long_form_is_refused(here: Site) -> None:
 @pytest.fixture
 def stuck(here: Site) -> Iterator[dict[str, Any]]:
     """A job that waits for room."""
-    serve = here.service.settings.serve
-    object.__setattr__(serve, "memory", here.service.admission.used().memory + MEMORY)
+    serve = here.service.core.settings.serve
+    object.__setattr__(serve, "memory", here.service.core.admission.used().memory + MEMORY)
     job = here.ask("POST", "/v1/labs", {**BODY, "nodes": 1, "name": "fits"}).json()
     assert here.ask("GET", f"/v1/jobs/{job['id']}?wait=20").json()["state"] == "succeeded"
     found = here.ask("POST", "/v1/labs", {**BODY, "nodes": 1, "name": "waits"}).json()
@@ -195,13 +196,13 @@ def stuck(here: Site) -> Iterator[dict[str, Any]]:
 
 def test_waits_are_limited_and_end_with_their_client(here: Site, stuck: dict[str, Any]) -> None:
     """Protects everybody from a token that only looks: it waits so often, and while it is there."""
-    waits, path = here.service.waits, f"/v1/jobs/{stuck['id']}?wait=10m"
+    waits, path = here.service.core.limits.waits, f"/v1/jobs/{stuck['id']}?wait=10m"
     reader = here.token("reader", scope="read", project="admin")
     with ExitStack() as stack:
         attacker = [
-            connected(here, head("GET", path, reader), stack=stack) for _ in range(waits.most)
+            connected(here, head("GET", path, reader), stack=stack) for _ in range(waits.per_token)
         ]
-        until(lambda: waits.taken() == waits.most)
+        until(lambda: waits.used() == waits.per_token)
         began = time.monotonic()
         assert here.ask("GET", path, token=reader).json()["state"] == "queued"  # at once
         assert here.ask("GET", "/v1/labs/fits?wait=600", token=reader).status_code == 200
@@ -211,8 +212,8 @@ def test_waits_are_limited_and_end_with_their_client(here: Site, stuck: dict[str
         assert time.monotonic() - began >= 1.0  # others may still wait
         served(here)
         assert not any(map(closed, attacker))
-    until(lambda: waits.taken() == 0, LATE)
-    until(lambda: here.service.requests.taken() == 0, LATE)
+    until(lambda: waits.used() == 0, LATE)
+    until(lambda: here.service.core.limits.requests.used() == 0, LATE)
 
 
 @pytest.mark.parametrize("ahead", [1, 3 << 18], ids=["a-byte", "much"])
@@ -223,10 +224,10 @@ def test_who_sends_more_and_leaves_keeps_no_wait(
     with ExitStack() as stack:
         sent = head("GET", f"/v1/jobs/{stuck['id']}?wait=10m", here.admin)
         left = connected(here, sent, stack=stack)
-        until(lambda: here.service.waits.taken() == 1)
+        until(lambda: here.service.core.limits.waits.used() == 1)
         with suppress(ConnectionError):  # more is not taken
             left.sendall(b"G" * ahead)
-    until(lambda: here.service.waits.taken() == 0, LATE)
+    until(lambda: here.service.core.limits.waits.used() == 0, LATE)
 
 
 def test_requests_that_are_sent_ahead_are_answered(here: Site, stuck: dict[str, Any]) -> None:
@@ -235,7 +236,7 @@ def test_requests_that_are_sent_ahead_are_answered(here: Site, stuck: dict[str, 
         first = head("GET", f"/v1/jobs/{stuck['id']}?wait=1", here.admin)
         then = head("GET", "/healthz")
         sender = connected(here, first + then, stack=stack)
-        until(lambda: here.service.waits.taken() == 1)
+        until(lambda: here.service.core.limits.waits.used() == 1)
         sender.sendall(then)
         answers = b""
         while answers.count(b"HTTP/1.1 200") < 3 or not answers.endswith(b"ok\n"):
@@ -249,8 +250,8 @@ def test_a_client_that_leaves_while_its_lab_is_made(here: Site, stuck: dict[str,
     with ExitStack() as stack:
         sent = head("POST", "/v1/labs?wait=600", here.admin, len(body)) + body
         connected(here, sent, stack=stack)
-        until(lambda: here.service.waits.taken() == 1)
-    until(lambda: here.service.waits.taken() == 0, LATE)
+        until(lambda: here.service.core.limits.waits.used() == 1)
+    until(lambda: here.service.core.limits.waits.used() == 0, LATE)
     late = here.ask("GET", "/v1/jobs?kind=create&state=queued").json()["items"][0]
     assert late["id"] != stuck["id"]
     here.ask("POST", f"/v1/jobs/{late['id']}/cancel")
@@ -266,7 +267,7 @@ def test_health_is_told_when_all_is_taken(
         for _ in range(2):
             sent = head("GET", f"/v1/jobs/{stuck['id']}?wait=600", here.admin)
             connected(here, sent, stack=stack)
-        until(lambda: here.service.waits.taken() == 2)
+        until(lambda: here.service.core.limits.waits.used() == 2)
         refused = here.ask("GET", "/v1/host")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "30")
         assert refused.json()["type"] == "urn:lab:error:overloaded"
@@ -276,7 +277,7 @@ def test_health_is_told_when_all_is_taken(
 
 def test_requests_of_a_token_are_limited(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects the others' requests: one token cannot have all that are answered at a time."""
-    monkeypatch.setattr(here.service.requests, "most", 0)
+    monkeypatch.setattr(here.service.core.limits.requests, "per_token", 0)
     refused = here.ask("GET", "/v1/host")
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "10")
 
@@ -285,17 +286,17 @@ def test_requests_of_a_session_count_as_those_of_its_token(
     here: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Protects the others' requests from a token that signs in: its pages have no other limit."""
-    requests = here.service.requests
+    requests = here.service.core.limits.requests
     with visit(here) as client:
         with client.stream("GET", "/live"):
-            until(lambda: requests.taken() == 1)
-            monkeypatch.setattr(requests, "most", 1)
+            until(lambda: requests.used() == 1)
+            monkeypatch.setattr(requests, "per_token", 1)
             assert here.ask("GET", "/v1/host").status_code == 429
             refused = client.get("/jobs")
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "10")
-        until(lambda: requests.taken() == 0)
+        until(lambda: requests.used() == 0)
         assert client.get("/jobs").status_code == 200
-        monkeypatch.setattr(requests, "most", 0)
+        monkeypatch.setattr(requests, "per_token", 0)
         assert client.get("/jobs").status_code == 429
         assert here.client.get("/sign-in").status_code == 200  # nobody's
 
@@ -343,7 +344,7 @@ def test_jobs_are_limited(here: Site, stuck: dict[str, Any]) -> None:
     for job in jobs:
         here.ask("POST", f"/v1/jobs/{job}/cancel", token=token)
         here.ask("GET", f"/v1/jobs/{job}?wait=20", token=token)
-    object.__setattr__(here.service.settings.serve, "memory", 1)  # no room to start again
+    object.__setattr__(here.service.core.settings.serve, "memory", 1)  # no room to start again
     assert here.ask("POST", "/v1/labs/fits/stop?wait=20").status_code == 200
     started = here.ask("POST", "/v1/labs/fits/start").json()["id"]
     for path in ("start", "stop", "kill", "nodes/n1/restart", "snapshots", "rollback"):
@@ -398,7 +399,7 @@ def test_only_pages_have_places(here: Site) -> None:
 
 def test_jobs_of_others_stay_when_a_lab_goes(here: Site) -> None:
     """Protects a project whose request waits from one that removes a lab of the same name."""
-    settings, used = here.service.settings.serve, here.service.admission.used().memory
+    settings, used = here.service.core.settings.serve, here.service.core.admission.used().memory
     object.__setattr__(settings, "memory", used + 2 * MEMORY)
     ours, theirs = (here.token(f"same-{n}", project=f"same-{n}") for n in (1, 2))
     body = {**BODY, "name": "same", "nodes": 1}
@@ -457,13 +458,14 @@ def test_quotas_count_all_that_a_project_takes(here: Site) -> None:
 def test_quotas_count_what_is_being_made(here: Site) -> None:
     """Protects the host's disk from requests side by side, each lab with disks of its own size."""
     token = here.token("coming", project="coming", disk=60 << 30)
-    caller = Caller(next(one for one in here.service.store.tokens.all() if one.name == "coming"))
-    jobs = here.service.store.jobs
+    store = here.service.core.store
+    record, jobs = next(one for one in store.tokens.all() if one.name == "coming"), store.jobs
     for name, disk in (("small", "8G"), ("large", "20G")):
         here.make(name, nodes=1, disk=disk, token=token)
 
     def open_(kind: JobKind, asked: dict[str, Any], lab: str = "") -> JobRecord:
-        jobs.add(job := new_job(caller, kind, asked, lab=lab))  # it is not begun
+        request = msgspec.convert(asked, WORK[kind].request)
+        jobs.add(job := new_job(record, kind, request, lab=lab))  # it is not begun
         return job
 
     def take() -> tuple[int, str]:
@@ -492,8 +494,8 @@ def test_errors_tell_no_names_of_others(here: Site) -> None:
     here.make("payroll", nodes=1, token=here.token("theirs", project="theirs"))
     token = here.token("curious", project="curious")
     job = here.ask("POST", "/v1/labs?wait=20", {**BODY, "nodes": 1, "name": "payrol"}, token=token)
-    with here.service.contexts.use() as ctx:
-        for find in (ctx.store.labs.get, here.service.store.labs.get):
+    with here.service.core.contexts.use() as ctx:
+        for find in (ctx.store.labs.get, here.service.core.store.labs.get):
             with pytest.raises(Exception, match="there is no lab payrole") as caught:
                 find("payrole")
             assert "payroll" not in caught.value.hint  # type: ignore[attr-defined]
@@ -534,7 +536,7 @@ def test_connections_that_begin_no_tls_are_closed_too(tmp_path: Path) -> None:
         with httpx.Client(base_url=found.client.base_url, verify=trust, timeout=LATE) as other:
             answer = other.get("/healthz")
             # It would hold for the ports of labs too, so it takes a setting.
-            object.__setattr__(found.service.settings.serve, "hsts", True)
+            object.__setattr__(found.service.core.settings.serve, "hsts", True)
             strict = other.get("/healthz").headers["strict-transport-security"]
         assert answer.text == "ok\n"
         assert "strict-transport-security" not in answer.headers
@@ -568,7 +570,7 @@ def test_a_large_request_does_not_block_small_ones(tmp_path: Path) -> None:
     with site(tmp_path, memory=3 * MEMORY, queue_timeout=12.0) as here:
         here.make("there", nodes=2)
         large = here.ask("POST", "/v1/labs", {**BODY, "nodes": 3, "name": "large"}).json()["id"]
-        until(lambda: here.service.admission.waiting == 1)
+        until(lambda: here.service.core.admission.waiting == 1)
         here.make("small", nodes=1)  # it passes
         here.ask("DELETE", "/v1/labs/small?wait=20")
         time.sleep(3.5)  # now the large one keeps what becomes free

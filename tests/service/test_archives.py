@@ -56,14 +56,14 @@ def forget(here: Site) -> None:
 
 def until_free(here: Site) -> None:
     end = time.monotonic() + 10
-    while here.service.transfers.taken():
+    while here.service.core.limits.transfers.used():
         assert time.monotonic() < end, "a seat is not given back"
         time.sleep(0.02)
 
 
 def imports(here: Site) -> list[str]:
     """What arrived and is there still."""
-    parent = here.service.settings.home.imports
+    parent = here.service.core.settings.home.imports
     return [path.name for path in parent.iterdir()] if parent.exists() else []
 
 
@@ -181,6 +181,6 @@ def test_archives_are_for_administrators(here: Site, monkeypatch: pytest.MonkeyP
             open_socket(url, here.admin[:-1], *path)
         with pytest.raises(Forbidden, match="scope admin"):
             open_socket(url, here.token(), *path)
-    monkeypatch.setattr(here.service.transfers, "most", 0)
+    monkeypatch.setattr(here.service.core.limits.transfers, "per_token", 0)
     with pytest.raises(LimitReached):
         open_socket(url, here.admin, *paths[0])

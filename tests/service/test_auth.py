@@ -41,7 +41,7 @@ def theirs(here: Site) -> dict[str, str]:
     """What another project has, as it stands in paths."""
     lab = here.make("theirs", token=here.token("theirs", project="theirs"))
     image = here.ask("GET", "/v1/images").json()[0]["key"]
-    token = here.service.store.tokens.all()[0].id
+    token = here.service.core.store.tokens.all()[0].id
     return {"name": "theirs", "node": "n1", "action": "stop", "job": lab["job"], "key": image,
             "token": token, "label": "origin"}  # fmt: skip
 
@@ -58,7 +58,7 @@ def test_no_route_but_health_answers_without_a_valid_token(
     """Protects everything: no, wrong, expired and revoked tokens open nothing."""
     expired = here.token("expired", scope="admin", lasts=0.001)
     revoked = here.token("revoked", scope="admin")
-    tokens.revoke(here.service.store, "revoked")
+    tokens.revoke(here.service.core.store, "revoked")
     time.sleep(0.01)
     wrong = here.admin[:-1] + ("A" if here.admin[-1] != "A" else "B")
     known = [operation["operationId"] for _, _, operation in operations(here)]
@@ -124,7 +124,7 @@ def test_tokens_are_made_listed_and_revoked(here: Site) -> None:
     assert here.ask("GET", "/v1/labs", token=made["text"]).status_code == 200
     secret = made["text"].split("_", 2)[2]
     assert secret not in here.ask("GET", "/v1/tokens").text
-    home = here.service.settings.home
+    home = here.service.core.settings.home
     kept = b"".join(path.read_bytes() for path in home.root.glob("*.db*"))
     assert secret.encode() not in kept
     path = f"/v1/tokens/{made['token']['id']}"
@@ -190,4 +190,4 @@ def test_metrics_are_named_by_the_rules_of_prometheus(here: Site) -> None:
 
 def test_a_scrape_does_not_ask_the_storage_each_time(here: Site) -> None:
     """Protects the host: ZFS runs a program to tell its space."""
-    assert here.service.space() is here.service.space()
+    assert here.service.core.space.get() is here.service.core.space.get()

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from lab.api.http.auth import Caller
+from lab.api.jobs.requests import BuildImage, BuildTemplate, DeleteTemplate, read
 from lab.api.jobs.submit import new_job, submit
 from lab.api.service import Service
 from lab.cli import main
@@ -148,19 +149,19 @@ def test_the_client_and_the_command_line(
     assert "removed image mariadb" in capsys.readouterr().err
 
 
-BUILD = {**{k: v for k, v in BODY.items() if k in SHAPE}, "name": "", "ttl": None, "engine": "",
-         "image": "", "profile": "", "snapshots": "", "cpus": 1, "disk": 0}  # fmt: skip
+BUILD = msgspec.convert({k: v for k, v in BODY.items() if k in SHAPE}, BuildTemplate)
 
 
 def build(service: Service) -> JobRecord:
-    caller = Caller(service.store.tokens.all()[0])
-    return submit(service, new_job(caller, "build-template", BUILD, key="the-key"))
+    token = service.core.store.tokens.all()[0]
+    return submit(service.jobs, new_job(token, "build-template", BUILD, key="the-key"))
 
 
 def remove(service: Service) -> JobRecord:
-    caller = Caller(service.store.tokens.all()[0])
-    about = str(Owner("template", service.store.templates.all()[0].key))
-    return submit(service, new_job(caller, "delete-template", {}, about=about))
+    token = service.core.store.tokens.all()[0]
+    about = str(Owner("template", service.core.store.templates.all()[0].key))
+    job = new_job(token, "delete-template", DeleteTemplate(), about=about)
+    return submit(service.jobs, job)
 
 
 def token_and_template(service: Service) -> None:
@@ -171,17 +172,17 @@ def token_and_template(service: Service) -> None:
 def built(service: Service, ask: Ask) -> None:
     """The same request again is the same job, and made one image and one template."""
     done = until_ended(service, ask(service).id)
-    [made] = service.store.templates.all()
+    [made] = service.core.store.templates.all()
     assert (done.state, done.about, made.state) == ("succeeded", f"template:{made.key}", "ready")
-    assert len(service.store.images.all()) == len(service.store.jobs.latest()) == 1
+    assert len(service.core.store.images.all()) == len(service.core.store.jobs.latest()) == 1
 
 
 def removed(service: Service, ask: Ask) -> None:
-    jobs = service.store.jobs.latest(kinds=["delete-template"])
+    jobs = service.core.store.jobs.latest(kinds=["delete-template"])
     if not jobs:
         jobs = [until_ended(service, ask(service).id)]  # it was not accepted yet
     assert [job.state for job in jobs] == ["succeeded"]
-    assert service.store.templates.all() == []
+    assert service.core.store.templates.all() == []
 
 
 def test_a_build_that_was_killed_is_done_by_the_next_service(tmp_path: Path) -> None:
@@ -201,9 +202,12 @@ def test_a_rebuild_is_not_done_twice(tmp_path: Path) -> None:
     with site(tmp_path) as here:
         body = {"recipe": "mariadb", "rebuild": True}
         first = here.ask("POST", "/v1/images?wait=60", body).json()
-        [record] = here.service.store.jobs.latest()
-        with here.service.contexts.use() as ctx:
-            assert build_image(ctx, Task(record, again=True)) == f"image:{first['key']}"
+        [record] = here.service.core.store.jobs.latest()
+        with here.service.core.contexts.use() as ctx:
+            assert (
+                build_image(ctx, Task(record, read(record, BuildImage), again=True))
+                == f"image:{first['key']}"
+            )
             assert ctx.store.images.get(first["key"]).created_at == pytest.approx(
                 parse_time(first["created_at"]), abs=1e-6
             )

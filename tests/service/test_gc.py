@@ -27,7 +27,7 @@ def test_what_is_left_over_is_told_and_removed(
     """Protects hosts that nobody logs in at: lost labs go if that is asked for, others stay."""
     here.make("stays")
     here.make("lost")
-    store = here.service.store
+    store = here.service.core.store
     store.labs.remove("lost")
     store.resources.all_gone(Owner("lab", "lost"))
     monkeypatch.setenv("LAB_URL", str(here.client.base_url))
@@ -42,12 +42,12 @@ def test_what_is_left_over_is_told_and_removed(
     assert any("lab:lost: not recorded" in line for line in gc()["left"])
     assert any("lost" in line for line in gc("--orphans", "--dry-run")["removed"])
     assert any("lost" in line for line in gc("--orphans")["removed"])
-    with here.service.contexts.use() as ctx:
+    with here.service.core.contexts.use() as ctx:
         owners = {guest.tags["owner"] for guest in ctx.hypervisor.guests().values()}
     assert owners == {"lab:stays"}
     assert gc("--orphans", "--unused") == {"removed": [], "left": [], "snapshots": []}
     with Client(str(here.client.base_url), here.token()) as client, pytest.raises(Forbidden):
         client.gc()
-    monkeypatch.setattr(here.service.sweeps, "most", 0)
+    monkeypatch.setattr(here.service.core.limits.collections, "per_token", 0)
     with Client() as client, pytest.raises(LimitReached):
         client.gc()

@@ -34,12 +34,12 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def record(here: Site, name: str) -> LabRecord:
-    return here.service.store.labs.get(name)
+    return here.service.core.store.labs.get(name)
 
 
 def ask(here: Site, name: str, statement: str, node: int = 0) -> None:
     """What a user of the lab does."""
-    with here.service.contexts.use() as ctx:
+    with here.service.core.contexts.use() as ctx:
         found = ctx.store.lab_with_nodes(name)
         account = Account(found.lab.user, found.lab.password)
         ctx.sql(account, found.nodes[node].sql_port, statement, timeout=5.0)
@@ -47,7 +47,7 @@ def ask(here: Site, name: str, statement: str, node: int = 0) -> None:
 
 def age(here: Site, name: str, seconds: float) -> None:
     """Let it be so long since the lab was seen used."""
-    here.service.store.labs.update(name, active_at=time.time() - seconds)
+    here.service.core.store.labs.update(name, active_at=time.time() - seconds)
 
 
 def test_a_lab_is_as_idle_after_a_restart(tmp_path: Path) -> None:
@@ -55,10 +55,10 @@ def test_a_lab_is_as_idle_after_a_restart(tmp_path: Path) -> None:
     root = tmp_path
     with site(root) as before:
         before.make("rests", idle=60)
-        before.service.idle.look()
+        before.service.idle.check()
         age(before, "rests", 61)
     with site(root) as after:
-        after.service.idle.look()
+        after.service.idle.check()
         after.until_gone("rests")
 
 
@@ -85,10 +85,10 @@ def test_the_webhook_is_told_before(tmp_path: Path) -> None:
         with site(tmp_path / "home", webhook=url, webhook_secret=str(secret)) as here:
             here.make("told", idle=600)
             for ago in (0, 250, 310, 310):  # told after half of it at the earliest
-                here.service.idle.look()
+                here.service.idle.check()
                 if ago:
-                    here.service.store.labs.update("told", active_at=start - ago)
-            here.service.idle.look()
+                    here.service.core.store.labs.update("told", active_at=start - ago)
+            here.service.idle.check()
             end = time.monotonic() + 10
             while not (said := [one for one in heard if one["event"] == "expiring"]):
                 assert time.monotonic() < end
@@ -129,7 +129,7 @@ def test_silent_labs_are_asked_at_the_same_time(tmp_path: Path) -> None:
         labs = [here.make(f"silent-{number}", idle=60, nodes=1) for number in range(6)]
         silent.set()
         began = time.monotonic()
-        here.service.idle.look()
+        here.service.idle.check()
         assert time.monotonic() - began < 6.0  # one after the other would take twelve
         assert set(asked) == {node["sql_port"] for lab in labs for node in lab["nodes"]}
 
@@ -140,12 +140,12 @@ def test_an_idle_lab_ends_and_a_used_one_does_not(here: Site) -> None:
     for name in ("unused", "used"):
         here.make(name, idle=60)
     watch = here.service.idle
-    watch.look()  # the first look only remembers
+    watch.check()  # the first look only remembers
     for name in ("unused", "used"):
         assert time.time() - (record(here, name).active_at or 0) < 5
         age(here, name, 61)
     ask(here, "used", "SELECT 1", node=1)
-    watch.look()
+    watch.check()
     here.until_gone("unused")
     expired = here.ask("GET", "/v1/jobs?kind=expire").json()["items"]
     assert [(job["lab"], job["state"]) for job in expired] == [("unused", "succeeded")]
@@ -157,7 +157,7 @@ def test_each_node_is_asked_on_one_connection(here: Site) -> None:
     """Protects nodes and this host: to connect takes a TLS handshake."""
     here.make("once", idle=60)
     connected: list[int] = []
-    with here.service.contexts.use() as ctx:
+    with here.service.core.contexts.use() as ctx:
 
         def sql(account: Account, port: int, *more: Any, **named: Any) -> list[Rows]:
             connected.append(port)
@@ -172,13 +172,13 @@ def test_our_own_questions_are_no_use(here: Site) -> None:
     """Protects from labs that live for ever because they are asked whether they live."""
     here.make("asked", idle=60)
     watch = here.service.idle
-    watch.look()
-    with here.service.contexts.use() as ctx:
+    watch.check()
+    with here.service.core.contexts.use() as ctx:
         before = activity(ctx, "asked", patience=5.0)
         status(ctx, "asked")
         assert activity(ctx, "asked", patience=5.0) == before
     seen = record(here, "asked").active_at
-    watch.look()
+    watch.check()
     assert record(here, "asked").active_at == seen
 
 
@@ -201,13 +201,13 @@ def test_a_lab_that_cannot_be_asked_is_not_idle(here: Site) -> None:
     """Protects labs that are stopped, or whose node is down, from being taken for forgotten."""
     here.make("down", idle=60)
     watch = here.service.idle
-    watch.look()
-    with here.service.contexts.use() as ctx:
+    watch.check()
+    with here.service.core.contexts.use() as ctx:
         for guest in ctx.hypervisor.guests():
             if str(guest) == "lab-down-n2":
                 ctx.hypervisor.stop(guest, force=True)
     age(here, "down", 61)
-    watch.look()
+    watch.check()
     found = record(here, "down")
     assert time.time() - (found.active_at or 0) < 5
     assert (found.expires_at or 0) > time.time() + 3000

@@ -98,7 +98,7 @@ def test_it_ends_by_its_lease(here: Site) -> None:
     """Protects the host from failures that nobody looks at."""
     assert here.ask("POST", "/v1/labs?wait=60", KEPT).status_code == 504
     assert here.ask("PATCH", "/v1/labs/shop", {"ttl": 7200}).status_code == 200
-    here.service.store.labs.update("shop", expires_at=time.time() - 1)
+    here.service.core.store.labs.update("shop", expires_at=time.time() - 1)
     here.until_gone("shop")
 
 
@@ -150,15 +150,15 @@ def test_a_service_killed_then_makes_no_other_and_takes_it_for_no_success(tmp_pa
 
     def recover() -> None:
         with serving(tmp_path) as service:
-            [job] = service.store.jobs.latest()
+            [job] = service.core.store.jobs.latest()
             done = until_ended(service, job.id)
             assert (done.state, done.lab) == ("failed", "shop")
             assert "is kept" in str(done.error)
-            [lab] = service.store.labs.all()
+            [lab] = service.core.store.labs.all()
             assert (lab.state, lab.job, lab.project) == ("failed", done.id, "shop")
             assert keep(service).id == done.id
             service.sweeper.sweep()
-            assert service.store.labs.get("shop").expires_at is not None
+            assert service.core.store.labs.get("shop").expires_at is not None
 
     assert in_child(act) == -signal.SIGKILL
     assert in_child(recover) == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.api.http.auth import Caller
+from lab.api.jobs.requests import DeleteLab
 from lab.api.jobs.submit import new_job, submit
 from lab.api.service import Service
 from lab.state.records import JobRecord
@@ -29,17 +29,17 @@ from tests.support.killed_service import (
 
 def delete(service: Service) -> JobRecord:
     """What DELETE does."""
-    caller = Caller(service.store.tokens.all()[0])
-    request = {"force": False, "created_at": service.store.labs.get("shop").created_at}
-    return submit(service, new_job(caller, "delete", request, lab="shop", key=KEY))
+    token = service.core.store.tokens.all()[0]
+    request = DeleteLab(created_at=service.core.store.labs.get("shop").created_at)
+    return submit(service.jobs, new_job(token, "delete", request, lab="shop", key=KEY))
 
 
 def after_delete(service: Service, ask: Ask) -> None:
     """The lab is gone, by one job."""
-    if not service.store.jobs.latest(kinds=["delete"]):
+    if not service.core.store.jobs.latest(kinds=["delete"]):
         until_ended(service, ask(service).id)  # it was not accepted yet
-    assert service.store.labs.all() == []
-    assert [job.state for job in service.store.jobs.latest(kinds=["delete"])] == ["succeeded"]
+    assert service.core.store.labs.all() == []
+    assert [job.state for job in service.core.store.jobs.latest(kinds=["delete"])] == ["succeeded"]
 
 
 def test_a_create_that_was_killed_is_done_by_the_next_service(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_job_that_is_cancelled_undoes_what_it_made(tmp_path: Path) -> None:
             service.jobs.cancel(job)
             go_on.set()
             assert until_ended(service, job.id).state == "cancelled"
-            assert service.store.labs.all() == []
+            assert service.core.store.labs.all() == []
         whole(tmp_path)
 
     assert in_child(act) == 0

@@ -153,7 +153,7 @@ def test_leases_end(here: Site) -> None:
     here.make("short")
     here.make("long")
     here.make("alive", heartbeat=10)
-    store = here.service.store
+    store = here.service.core.store
     store.labs.update("alive", expires_at=time.time() + 0.3)
     beat = here.ask("POST", "/v1/labs/alive/heartbeat").json()
     assert parse_time(beat["expires_at"]) > time.time() + 9
@@ -243,7 +243,7 @@ def test_labs_of_commands_are_seen_by_admins_only(here: Site) -> None:
     """Protects what people make on the same host with `lab up`."""
     from tests.support.lifecycle_world import World, make_lab
 
-    with World(here.service.settings.home.root).open() as ctx:
+    with World(here.service.core.settings.home.root).open() as ctx:
         make_lab(ctx)
     assert here.ask("GET", "/v1/labs/shop").json()["project"] == ""
     assert here.ask("GET", "/v1/labs/shop", token=here.token("other")).status_code == 404
@@ -252,11 +252,11 @@ def test_labs_of_commands_are_seen_by_admins_only(here: Site) -> None:
 
 def test_requests_wait_for_room_in_order(here: Site) -> None:
     """Protects the host from more than it has: who comes first is served first, with figures."""
-    admission, store = here.service.admission, here.service.store
+    admission, store = here.service.core.admission, here.service.core.store
     # What tests before removed may still be going, and would make room.
     assert until(lambda: not store.jobs.open() or None, Deadline.after(60))
     used = admission.used().memory
-    settings = here.service.settings
+    settings = here.service.core.settings
     object.__setattr__(settings.serve, "memory", used + 2 * MEMORY)
     try:
         first = here.make("room-1")
@@ -282,7 +282,7 @@ def test_requests_wait_for_room_in_order(here: Site) -> None:
 
 def test_a_job_that_was_not_begun_is_begun(here: Site) -> None:
     """Protects the promise of 202 from a moment in which jobs could not be begun."""
-    store = here.service.store
+    store = here.service.core.store
     made = here.make("begun")
     job = replace(
         store.jobs.get(made["job"]),
@@ -296,18 +296,18 @@ def test_a_job_that_was_not_begun_is_begun(here: Site) -> None:
 
 def test_a_home_has_one_service(here: Site) -> None:
     """Protects jobs from being done twice at the same time."""
-    other = Service(settings_of(here.service.settings.home.root))
+    other = Service(settings_of(here.service.core.settings.home.root))
     try:
         with pytest.raises(Busy):
             other.open()
     finally:
-        other.store.close()
-        other.events.close()
+        other.core.store.close()
+        other.core.events.close()
 
 
 def test_what_is_old_is_forgotten(here: Site) -> None:
     """Protects the disk: jobs that ended, their events and the trail go, open jobs stay."""
-    store, now = here.service.store, time.time()
+    store, now = here.service.core.store, time.time()
     assert store.jobs.latest()
     assert store.jobs.open() == []
     here.service.sweeper.prune(now + 1)

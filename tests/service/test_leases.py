@@ -10,9 +10,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from lab.api.jobs.submit import new_job_of_ours, submit
+from lab.api.jobs.requests import CreateLab, Power, TakeSnapshot
+from lab.api.jobs.submit import service_job, submit
 from lab.api.service import Service
 from lab.config.settings import Settings
 from lab.errors import Busy
@@ -50,7 +52,7 @@ def test_a_stopped_lab_waits_for_its_room(here: Site) -> None:
     job = here.ask("POST", "/v1/labs/one/start").json()["id"]
     here.ask("DELETE", "/v1/labs/two?wait=20")
     assert here.ask("GET", f"/v1/jobs/{job}?wait=20").json()["state"] == "succeeded"
-    assert here.service.admission.used().memory == 4 * MEMORY
+    assert here.service.core.admission.used().memory == 4 * MEMORY
     for name in ("one", "three"):
         here.ask("DELETE", f"/v1/labs/{name}?wait=20")
 
@@ -58,7 +60,7 @@ def test_a_stopped_lab_waits_for_its_room(here: Site) -> None:
 def test_what_runs_already_needs_no_room(here: Site) -> None:
     """Protects a lab whose start was killed: it can be started, however full the host is."""
     here.make("half", nodes=5)
-    here.service.store.labs.update("half", state="stopped")  # not recorded as started yet
+    here.service.core.store.labs.update("half", state="stopped")  # not recorded as started yet
     here.make("beside", nodes=5)
     assert here.ask("POST", "/v1/labs/half/start?wait=20").status_code == 200
     for name in ("half", "beside"):
@@ -76,9 +78,9 @@ def test_no_warning_comes_between_two_heartbeats(here: Site) -> None:
     """Protects webhooks from a message for each sign of life."""
     here.make("beating", heartbeat=60)
     here.make("leased", ttl=3600)
-    labs, sweeper = here.service.store.labs, here.service.sweeper
+    labs, sweeper = here.service.core.store.labs, here.service.sweeper
     assert sweeper._warning(labs.get("beating")) == 30
-    assert sweeper._warning(labs.get("leased")) == here.service.settings.serve.warn_before
+    assert sweeper._warning(labs.get("leased")) == here.service.core.settings.serve.warn_before
     for name in ("beating", "leased"):
         here.ask("DELETE", f"/v1/labs/{name}?wait=20")
 
@@ -86,9 +88,9 @@ def test_no_warning_comes_between_two_heartbeats(here: Site) -> None:
 def test_a_job_is_about_the_lab_that_was_meant(here: Site) -> None:
     """Protects a lab from what was asked for another that had its name."""
     here.make("same")
-    old = here.service.store.labs.get("same")
-    request = {"node": "", "force": True, "created_at": old.created_at - 1.0}
-    job = submit(here.service, new_job_of_ours("stop", request, lab="same", project=old.project))
+    old = here.service.core.store.labs.get("same")
+    request = Power(force=True, created_at=old.created_at - 1.0)
+    job = submit(here.service.jobs, service_job("stop", request, lab="same", project=old.project))
     ended = here.ask("GET", f"/v1/jobs/{job.id}?wait=20").json()
     assert (ended["state"], ended["error"]["status"]) == ("failed", 404)
     assert here.ask("GET", "/v1/labs/same").json()["state"] == "ready"
@@ -115,7 +117,7 @@ def rotate(here: Site) -> None:
 def test_a_schedule_that_fails_is_left_until_its_next_time(tmp_path: Path) -> None:
     """Protects the record, and the guests that each try freezes, from a job each minute."""
     with site(tmp_path) as here:
-        jobs, settings = here.service.store.jobs, here.service.settings
+        jobs, settings = here.service.core.store.jobs, here.service.core.settings
 
         def failed() -> list[str]:
             assert until(lambda: not jobs.open() or None, Deadline.after(20))
@@ -152,18 +154,18 @@ def test_a_scheduled_snapshot_is_one_of_the_jobs_of_a_lab(tmp_path: Path) -> Non
 
     with site(tmp_path, hooked(tmp_path, hook)) as here:
         lab = here.make("met", snapshots="hourly:1")
-        assert until(lambda: not here.service.store.jobs.open() or None, Deadline.after(20))
+        assert until(lambda: not here.service.core.store.jobs.open() or None, Deadline.after(20))
         armed.set()
-        asked = {"name": "", "scheduled": True}
-        ours = new_job_of_ours("snapshot", asked, lab=lab["name"], project="admin")
-        submit(here.service, ours)
+        asked = TakeSnapshot(scheduled=True)
+        ours = service_job("snapshot", asked, lab=lab["name"], project="admin")
+        submit(here.service.jobs, ours)
         try:
             assert reached.wait(20)
             refused = here.ask("POST", "/v1/labs/met/stop?wait=20")
             assert (refused.status_code, refused.json()["title"]) == (409, "Busy")
             assert ours.id in refused.json()["detail"]
             with pytest.raises(Busy, match=ours.id):
-                submit(here.service, replace(ours, id="another"))
+                submit(here.service.jobs, replace(ours, id="another"))
         finally:
             go_on.set()
         here.ask("GET", f"/v1/jobs/{ours.id}?wait=20")
@@ -199,17 +201,16 @@ def test_a_lease_that_was_changed_while_the_lab_was_made(tmp_path: Path) -> None
     """Protects who extends early: what was answered holds."""
     reached, go_on = threading.Event(), threading.Event()
     with slow(tmp_path, "hypervisor.restore", reached, go_on) as service:
-        tokens.create(service.store, "ci", scope="use", project="shop")
-        asked = {**BODY, "name": "early", "ttl": 600.0, "engine": "", "image": "", "profile": "",
-                 "snapshots": "", "cpus": 1, "disk": 0, "cold": False}  # fmt: skip
-        submit(service, new_job_of_ours("create", asked, lab="early", project="shop"))
+        tokens.create(service.core.store, "ci", scope="use", project="shop")
+        asked = msgspec.convert({**BODY, "name": "early", "ttl": 600.0}, CreateLab)
+        submit(service.jobs, service_job("create", asked, lab="early", project="shop"))
         assert reached.wait(20)
         end = time.time() + 7200
-        service.store.labs.update("early", expires_at=end)
+        service.core.store.labs.update("early", expires_at=end)
         go_on.set()
-        assert until(lambda: service.store.labs.get("early").state == "ready" or None,
+        assert until(lambda: service.core.store.labs.get("early").state == "ready" or None,
                      Deadline.after(20))  # fmt: skip
-        assert service.store.labs.get("early").expires_at == end
+        assert service.core.store.labs.get("early").expires_at == end
 
 
 def test_who_goes_back_holds_no_turn_while_waiting(tmp_path: Path) -> None:

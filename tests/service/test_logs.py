@@ -38,7 +38,7 @@ def until(what: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 def console(here: Site) -> Path:
-    return here.service.settings.home.console_log("lab-shop-n1")
+    return here.service.core.settings.home.console_log("lab-shop-n1")
 
 
 def ssh(directory: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,8 +58,8 @@ def test_each_line_comes_when_it_is_written(here: Site, client: Client) -> None:
             with console(here).open("a") as file:
                 file.write(f"{text}\n")
             assert next(found) == text
-        assert here.service.followers.taken() == 1
-    until(lambda: here.service.followers.taken() == 0)
+        assert here.service.core.limits.followers.used() == 1
+    until(lambda: here.service.core.limits.followers.used() == 0)
 
 
 def test_who_leaves_ends_what_runs_for_him(
@@ -73,7 +73,7 @@ def test_who_leaves_ends_what_runs_for_him(
         process = int(pid.read_text())
         os.kill(process, 0)
     until(lambda: not Path(f"/proc/{process}").exists())
-    assert here.service.followers.taken() == 0
+    assert here.service.core.limits.followers.used() == 0
 
 
 def test_what_ends_it_is_told(
@@ -99,8 +99,8 @@ def test_a_busy_log_ends_with_its_token(
     with Client(str(here.client.base_url), text) as client:
         found = client.follow("shop", "n1")
         assert next(found) == "a line"
-        (token,) = [one for one in here.service.store.tokens.all() if one.name == "gone"]
-        here.service.store.tokens.update(token.id, revoked_at=time.time())
+        (token,) = [one for one in here.service.core.store.tokens.all() if one.name == "gone"]
+        here.service.core.store.tokens.update(token.id, revoked_at=time.time())
         list(found)  # it ends
 
 
@@ -110,12 +110,15 @@ def test_a_console_ends_with_its_lab(here: Site, client: Client) -> None:
     next(found)
     here.ask("DELETE", "/v1/labs/shop?wait=20")
     list(found)  # it ends
-    until(lambda: here.service.followers.taken() == 0)
+    until(lambda: here.service.core.limits.followers.used() == 0)
 
 
 def test_not_too_many_at_once(here: Site, client: Client) -> None:
     """Protects requests from followers, and lets the service end while some listen."""
-    several = [client.follow("shop", "n1", "console") for _ in range(here.service.followers.most)]
+    several = [
+        client.follow("shop", "n1", "console")
+        for _ in range(here.service.core.limits.followers.per_token)
+    ]
     for one in several:
         next(one)
     with pytest.raises(LimitReached):
@@ -138,4 +141,4 @@ def test_the_command_line(here: Site) -> None:
         assert process.stdout.readline() == "later\n"
         process.terminate()
     assert process.returncode == 130
-    until(lambda: here.service.followers.taken() == 0)
+    until(lambda: here.service.core.limits.followers.used() == 0)

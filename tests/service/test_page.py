@@ -12,8 +12,8 @@ from fastapi.routing import APIRoute
 from httpx import Response
 
 from lab.api import web
-from lab.api.web.request import COOKIE, Visit
-from lab.api.web.sessions import LASTS, Sessions
+from lab.api.http.sessions import COOKIE, LASTS, Sessions
+from lab.api.web.request import SessionCaller
 from lab.lifecycle.service import token as tokens
 from tests.support.page_visit import OURS, PLACE, place_of, visit
 from tests.support.serve_world import Site, site
@@ -45,7 +45,7 @@ def routes() -> list[tuple[str, APIRoute]]:
 
 
 def scope_of(route: APIRoute) -> str:
-    found = [d.call for d in route.dependant.dependencies if isinstance(d.call, Visit)]
+    found = [d.call for d in route.dependant.dependencies if isinstance(d.call, SessionCaller)]
     return found[0].scope if found else ""
 
 
@@ -53,7 +53,7 @@ def test_no_page_is_shown_without_a_session(here: Site, theirs: dict[str, str]) 
     """Protects everything: no, wrong, ended, expired and revoked sessions open nothing."""
     with visit(here, here.token("revoked", scope="admin")) as client:
         revoked = place_of(client), client.cookies[COOKIE]
-        tokens.revoke(here.service.store, "revoked")
+        tokens.revoke(here.service.core.store, "revoked")
     with visit(here) as client:
         ended = place_of(client), client.cookies[COOKIE]
         assert client.post("/sign-out").headers["location"] == "/sign-in"
@@ -212,8 +212,8 @@ def test_a_stream_ends_with_its_token(here: Site, path: str) -> None:
         thread = threading.Thread(target=listen)
         thread.start()
         assert done.wait(10)
-        tokens.revoke(here.service.store, name)
-        here.service.bell.ring("anything")
+        tokens.revoke(here.service.core.store, name)
+        here.service.core.notifier.notify("anything")
         thread.join(10)
         assert not thread.is_alive()
         assert not [line for line in lines if line.startswith("data:")]

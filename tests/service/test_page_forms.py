@@ -78,7 +78,7 @@ def test_errors_stand_beside_what_was_typed(here: Site) -> None:
         assert 'value="Bad Name"' in page
         assert page.count('aria-invalid="true"') == 3
         assert "ttl: 'soon' is not a duration; write durations like 30m" in page
-        assert "Hint: change what is marked" in page
+        assert "Hint: change the marked fields" in page
         assert f'data-at="{place_of(client)}/"' in page  # where it goes on from
         long = client.post("/labs", data={**FORM, "ttl": "30d"})
         assert (long.status_code, "a lease has at most" in long.text) == (403, True)
@@ -99,11 +99,11 @@ def test_what_comes_from_outside_is_text(here: Site) -> None:
     """Protects who looks: log lines, errors and steps are never read as HTML."""
     evil = "<script>alert(1)</script><img src=x onerror=alert(1)>"
     lab = here.make("evil")
-    here.service.store.events.add(f"job:{lab['job']}", "note", "note", evil)
+    here.service.core.store.events.add(f"job:{lab['job']}", "note", "note", evil)
     problem = {**pages_problem(), "detail": evil, "hint": evil, "details": [evil]}
-    here.service.store.jobs.update(lab["job"], state="failed", error=problem)
-    log = here.service.settings.home.console_log
-    with visit(here) as client, here.service.contexts.use() as ctx:
+    here.service.core.store.jobs.update(lab["job"], state="failed", error=problem)
+    log = here.service.core.settings.home.console_log
+    with visit(here) as client, here.service.core.contexts.use() as ctx:
         guest = ctx.store.lab_with_nodes("evil").nodes[0].guest
         path = log(guest)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ def done(here: Site, client: Client, path: str, **fields: str) -> str:
 
 
 def labels(here: Site, name: str) -> list[str]:
-    with here.service.contexts.use() as ctx:
+    with here.service.core.contexts.use() as ctx:
         return [one.label for one in snapshots(ctx, name)]
 
 
@@ -88,7 +88,9 @@ def test_the_way_of_a_snapshot(here: Site) -> None:
         assert page.index(label) < page.index("the lab as it was made")  # the newest first
         done(here, client, f"/labs/shop/snapshots/{label}/rollback")
         done(here, client, f"/labs/shop/snapshots/{label}/rollback", node="n2")
-        asked = [one.request for one in here.service.store.jobs.latest() if one.kind == "rollback"]
+        asked = [
+            one.request for one in here.service.core.store.jobs.latest() if one.kind == "rollback"
+        ]
         assert sorted((one["to"], one["node"]) for one in asked) == [(label, ""), (label, "n2")]
         done(here, client, f"/labs/shop/snapshots/{label}/delete")
         assert label not in labels(here, "shop")

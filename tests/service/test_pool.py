@@ -84,7 +84,7 @@ def test_a_claimed_lab_is_whole_and_ones_own(here: Site) -> None:
     password = lab["connection"]["password"]
     assert password == old.password
     assert password not in here.ask("GET", "/v1/events?after=0&limit=500").text
-    with here.service.contexts.use() as ctx:
+    with here.service.core.contexts.use() as ctx:
         for node in lab["nodes"]:
             rows = ctx.sql(Account("lab", password), node["sql_port"], "SELECT 1", timeout=5.0)
             assert rows.rows == ((1,),)
@@ -108,7 +108,7 @@ def test_no_two_claimants_get_one_lab(here: Site) -> None:
         made = list(threads.map(lambda _: claim(here), range(8)))
     assert len({lab["name"] for lab in made}) == 8
     assert len({lab["job"] for lab in made}) == 8
-    records = {lab.name: lab for lab in here.service.store.labs.all()}
+    records = {lab.name: lab for lab in here.service.core.store.labs.all()}
     assert all(records[lab["name"]].job == lab["job"] for lab in made)
     until_full(here, 3)
     for lab in made:
@@ -120,7 +120,7 @@ def test_claims_are_fast_and_counted(here: Site) -> None:
     times = []
     for _ in range(CLAIMS):
         until_full(here, 3)
-        until(lambda: not here.service.store.jobs.open(), "jobs are open")
+        until(lambda: not here.service.core.store.jobs.open(), "jobs are open")
         began = time.monotonic()
         lab = claim(here)
         times.append(time.monotonic() - began)
@@ -165,7 +165,7 @@ def test_who_asks_for_something_else_gets_it_made(here: Site) -> None:
 def test_a_dead_lab_is_never_given_away(here: Site) -> None:
     """Protects who claims from what broke while it waited: the next one is taken."""
     until_full(here, 3)
-    with here.service.contexts.use() as ctx:
+    with here.service.core.contexts.use() as ctx:
         first, second, _ = pools.members(ctx)
         for guest in ctx.hypervisor.guests():
             if str(guest).startswith(f"lab-{first.name}-"):
@@ -177,14 +177,14 @@ def test_a_dead_lab_is_never_given_away(here: Site) -> None:
     lab = claim(here)
     assert lab["name"] not in (first.name, second.name)
     until_full(here, 3)
-    assert not {first.name, second.name} & {lab.name for lab in here.service.store.labs.all()}
+    assert not {first.name, second.name} & {lab.name for lab in here.service.core.store.labs.all()}
     here.ask("DELETE", f"/v1/labs/{lab['name']}?wait=20")
 
 
 def test_commands_of_the_host_treat_members_as_what_they_are(here: Site) -> None:
     """Protects members from commands that would take them for one's own, and people from them."""
     until_full(here, 3)
-    with here.service.contexts.use() as ctx:
+    with here.service.core.contexts.use() as ctx:
         states = {view.name: view.state for view in look_at_labs(ctx)}
         ours = pools.members(ctx)
         assert {states[lab.name] for lab in ours} == {"pooled"}
@@ -226,7 +226,7 @@ def test_labs_that_may_exist_beside_a_pool(
     assert claimed in kept
     until_full(here, 3)
     assert lab_up()[0] == claimed
-    assert here.service.store.labs.get(claimed).project == "shop"
+    assert here.service.core.store.labs.get(claimed).project == "shop"
     for name in (claimed, "galera"):
         here.ask("DELETE", f"/v1/labs/{name}?wait=20")
     until_full(here, 3)

@@ -30,7 +30,7 @@ POOL = (WarmPool("small", LabSpec("galera", nodes=2, size=NodeSize(memory=MEMORY
 
 def until_full(service: Service) -> None:
     end = time.monotonic() + 30
-    while service.pool.counts()["small"] < 1 or service.store.jobs.open():
+    while service.core.pool.counts()["small"] < 1 or service.core.store.jobs.open():
         assert time.monotonic() < end, "the pool does not fill"
         time.sleep(0.01)
 
@@ -43,7 +43,7 @@ def fill(service: Service) -> None:
 def fill_and_claim(service: Service) -> None:
     """A pool, and somebody who claims from it; it is full again."""
     until_full(service)
-    kept = {lab.name for lab in service.store.labs.all()}
+    kept = {lab.name for lab in service.core.store.labs.all()}
     job = until_ended(service, submit_create(service, NAMELESS).id)
     assert (job.state, job.lab in kept) == ("succeeded", True), job
     until_full(service)
@@ -85,12 +85,12 @@ def sweep_pool(tmp_path: Path, act: Callable[[Service], None], *, most: int) -> 
             with serving(root, pool=POOL, sweep=0.05) as service:
                 until_full(service)
                 end = time.monotonic() + 30
-                while any(lab.state != "ready" for lab in service.store.labs.all()):
-                    assert time.monotonic() < end, service.store.labs.all()
+                while any(lab.state != "ready" for lab in service.core.store.labs.all()):
+                    assert time.monotonic() < end, service.core.store.labs.all()
                     time.sleep(0.01)
-                labs = service.store.labs.all()
+                labs = service.core.store.labs.all()
                 claimed = [lab for lab in labs if not lab.pool]
-                jobs = service.store.jobs.latest(kinds=["create"])
+                jobs = service.core.store.jobs.latest(kinds=["create"])
                 assert all(job.state == "succeeded" for job in jobs), jobs
                 assert [lab.job for lab in claimed] == [job.id for job in jobs]
                 assert len(labs) - len(claimed) == 1

@@ -43,7 +43,7 @@ def test_members_make_room_for_requests(tmp_path: Path) -> None:
         here.ask("POST", f"/v1/jobs/{job}/cancel")
         here.ask("DELETE", "/v1/labs/other?wait=20")
         until_full(here, 3)  # there is room again
-        assert here.service.admission.used().memory <= 8 * MEMORY
+        assert here.service.core.admission.used().memory <= 8 * MEMORY
 
 
 def test_a_member_that_boots_is_called_off_at_once(tmp_path: Path) -> None:
@@ -57,28 +57,28 @@ def test_a_member_that_boots_is_called_off_at_once(tmp_path: Path) -> None:
     with site(tmp_path, slow, pool=(pool(1),), memory=2 * MEMORY) as here:
 
         def forms() -> bool:
-            return any(event.step == "form" for event in here.service.store.events.latest())
+            return any(event.step == "form" for event in here.service.core.store.events.latest())
 
         until(forms, "the pool does not fill")
         asked = time.monotonic()
         job = here.ask("POST", "/v1/labs", {**BODY, "name": "other", "nodes": 1}).json()["id"]
-        until(lambda: here.service.store.jobs.get(job).state == "running", "it waits", 10.0)
+        until(lambda: here.service.core.store.jobs.get(job).state == "running", "it waits", 10.0)
         assert time.monotonic() - asked < 5.0
         fill = here.ask("GET", "/v1/jobs?kind=fill").json()["items"][0]
         assert fill["state"] == "cancelled"
         assert members(here) == []
         here.ask("POST", f"/v1/jobs/{job}/cancel")
-        until(lambda: here.service.store.jobs.get(job).state == "cancelled", "it boots", 5.0)
+        until(lambda: here.service.core.store.jobs.get(job).state == "cancelled", "it boots", 5.0)
 
 
 def test_a_pool_stays_within_the_budget(tmp_path: Path) -> None:
     """Protects the host: what does not fit is not made, and is no failure."""
     with site(tmp_path, pool=(pool(3),), memory=5 * MEMORY) as here:
         until_full(here, 2)
-        until(lambda: not here.service.store.jobs.open(), "jobs are open")
+        until(lambda: not here.service.core.store.jobs.open(), "jobs are open")
         here.service.keeper.keep()
         assert len(members(here)) == 2
-        assert {job.state for job in here.service.store.jobs.latest()} == {"succeeded"}
+        assert {job.state for job in here.service.core.store.jobs.latest()} == {"succeeded"}
 
 
 def test_changed_settings_change_the_pool(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_changed_settings_change_the_pool(tmp_path: Path) -> None:
         until_full(here, 2)
         assert {lab.name for lab in members(here)} == old  # the next service goes on with them
         # As if the image had been another when they were made.
-        here.service.store.labs.update(min(old), image="mariadb-0")
+        here.service.core.store.labs.update(min(old), image="mariadb-0")
         until(lambda: min(old) not in {lab.name for lab in members(here)}, "it is still there")
         until_full(here, 2)
         kept = {lab.name for lab in members(here)}
@@ -115,7 +115,7 @@ def test_a_pool_that_cannot_be_filled_is_left_alone_for_a_while(tmp_path: Path) 
     with site(tmp_path, pool=(pool(1, size=size), pool(1, "good", nodes=1))) as here:
         until_full(here, 1, "good")
         here.make("other")
-        until(lambda: not here.service.store.jobs.open(), "jobs are open")
+        until(lambda: not here.service.core.store.jobs.open(), "jobs are open")
         here.service.keeper.keep()
         jobs = here.ask("GET", "/v1/jobs?kind=fill").json()["items"]
         assert sorted(job["state"] for job in jobs) == ["failed", "succeeded"]
@@ -167,7 +167,7 @@ def test_a_member_that_comes_while_the_pool_is_looked_at(tmp_path: Path) -> None
 
         def _make_room(self, ctx: Context, ready: list[LabRecord]) -> list[LabRecord]:
             del ctx
-            until(lambda: not self._service.store.jobs.open(), "the job does not end")
+            until(lambda: not self._core.store.jobs.open(), "the job does not end")
             return ready
 
     @contextmanager
@@ -176,9 +176,9 @@ def test_a_member_that_comes_while_the_pool_is_looked_at(tmp_path: Path) -> None
             yield replace(ctx, settings=settings)
 
     with site(tmp_path, slow, pool=(pool(1),)) as here:
-        jobs = here.service.store.jobs
+        jobs = here.service.core.store.jobs
         until(lambda: any(job.kind == "fill" for job in jobs.open()), "the pool is not filled")
-        Late(here.service).keep()
+        Late(here.service.core, here.service.jobs).keep()
         until_full(here, 1)
         assert len(members(here)) == 1
         assert [job.kind for job in jobs.latest()] == ["fill"]

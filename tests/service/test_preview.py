@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.api.jobs.admission import Need
+from lab.api.core.admission import Need
 from lab.cli import main
 from lab.client import Client
 from lab.errors import HostUnfit
@@ -74,7 +74,7 @@ def test_who_would_have_to_wait_is_told(here: Site) -> None:
     everything = Need(memory=4 * MEMORY)
     with (
         Client(str(here.client.base_url), here.token("later")) as client,
-        here.service.admission.enter("test", 0.0, everything, stop=lambda: None),
+        here.service.core.admission.enter("test", 0.0, everything, stop=lambda: None),
         pytest.raises(HostUnfit, match="no room on the host now") as caught,
     ):
         client.preview("galera", nodes=2, memory=MEMORY)

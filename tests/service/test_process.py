@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from lab.api.http.server import warn
+from lab.api.server import warn
 from lab.run import run
 from tests import ROOT
 from tests.support.postgres_server import NEEDED, programs, server

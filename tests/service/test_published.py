@@ -38,7 +38,7 @@ def test_a_client_can_check_the_databases(tmp_path: Path, monkeypatch: pytest.Mo
         assert "@localhost:" in login["dsn"]
         answer = here.ask("GET", login["ssl_ca"], token=here.token(scope="read"))
         assert answer.headers["content-type"].startswith("application/x-pem-file")
-        assert answer.text == here.service.settings.home.ca.read_text()
+        assert answer.text == here.service.core.settings.home.ca.read_text()
         assert "PRIVATE" not in answer.text
         assert here.client.get(login["ssl_ca"]).status_code == 401
 
@@ -59,7 +59,7 @@ def test_a_client_can_check_the_databases(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_on_the_loopback_nothing_changes(tmp_path: Path) -> None:
     with site(tmp_path) as here:
-        with here.service.contexts.use() as ctx:
+        with here.service.core.contexts.use() as ctx:
             make_lab(ctx)
         login = here.ask("GET", "/v1/labs/shop").json()["connection"]
         assert login["ssl_ca"] == ""

@@ -10,8 +10,8 @@ from typing import cast
 
 import pytest
 
-from lab.api.http.auth import Caller
-from lab.api.http.quota import snapshots_of
+from lab.api.jobs.quota import snapshots_of
+from lab.api.jobs.requests import TakeSnapshot
 from lab.api.jobs.submit import new_job, submit
 from lab.api.service import Service
 from lab.cli import main
@@ -38,13 +38,13 @@ def here(tmp_path: Path) -> Iterator[Site]:
 
 
 def tables(here: Site) -> list[str]:
-    with here.service.contexts.use() as ctx:
+    with here.service.core.contexts.use() as ctx:
         found = query(ctx, "shop", None, "SELECT name FROM sqlite_master")
     return [str(row[0]) for row in found.rows]
 
 
 def write(here: Site, table: str) -> None:
-    with here.service.contexts.use() as ctx:
+    with here.service.core.contexts.use() as ctx:
         query(ctx, "shop", "n2", f"CREATE TABLE {table} (id INT)")
 
 
@@ -114,7 +114,7 @@ def test_a_schedule_is_kept_to(
 ) -> None:
     """Protects disks, and snapshots that no schedule took: only its own go, the oldest first."""
     here.make("often", snapshots="hourly:2")
-    with here.service.contexts.use() as ctx:
+    with here.service.core.contexts.use() as ctx:
         volumes = snapshot.volumes_of(ctx, "often")
         for hour in (1, 2, 3, 4):
             ctx.storage.snapshot(volumes, f"hourly.20200101t0{hour}0000")
@@ -152,7 +152,7 @@ def test_snapshots_of_a_project_are_counted_by_one_listing(tmp_path: Path) -> No
             assert here.ask("POST", f"{SNAPSHOTS}?wait=60", {"name": name}).status_code == 201
         here.make("theirs", token=here.token(project="elsewhere"))
         asked.clear()
-        assert snapshots_of(here.service, "admin") == {"shop": 2, "other": 0}
+        assert snapshots_of(here.service.core, "admin") == {"shop": 2, "other": 0}
         assert asked == ["labels"]
 
 
@@ -169,15 +169,15 @@ class Noted:
 
 
 def take(service: Service) -> JobRecord:
-    caller = Caller(service.store.tokens.all()[0])
-    return submit(service, new_job(caller, "snapshot", {"name": "one"}, lab="shop", key="the-key"))
+    token, request = service.core.store.tokens.all()[0], TakeSnapshot(name="one")
+    return submit(service.jobs, new_job(token, "snapshot", request, lab="shop", key="the-key"))
 
 
 def taken(service: Service, ask: Ask) -> None:
     """One snapshot, whole, by one job; and the lab goes on."""
     done = until_ended(service, ask(service).id)
     assert done.state == "succeeded"
-    with service.contexts.use() as ctx:
+    with service.core.contexts.use() as ctx:
         found = [view.label for view in snapshot.snapshots(ctx, "shop") if view.name == "one"]
         assert {guest.state for guest in ctx.hypervisor.guests().values()} == {"running"}
     assert [f"snapshot:{label}" for label in found] == [done.about]

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 from httpx import Client as Http
 
-from lab.api.http.limits import Seats
+from lab.api.core.limits import Limit
 from lab.client import Client
 from lab.errors import LimitReached
 from lab.progress import Event
@@ -34,7 +34,7 @@ def fill(here: Site, token: str, stack: ExitStack) -> Http:
     """Have ``token`` listen as often as it may."""
     client = stack.enter_context(Http(base_url=here.client.base_url, timeout=20.0))
     client.headers["Authorization"] = f"Bearer {token}"
-    for _ in range(here.service.streams.most):
+    for _ in range(here.service.core.limits.streams.per_token):
         answer = stack.enter_context(client.stream("GET", "/v1/events", headers=STREAM))
         assert answer.status_code == 200
     return client
@@ -42,9 +42,11 @@ def fill(here: Site, token: str, stack: ExitStack) -> Http:
 
 def until_taken(here: Site, token: str, count: int) -> None:
     end = time.monotonic() + 20
-    while here.service.streams.taken(owner(token)) != count:
+    while here.service.core.limits.streams.used(owner(token)) != count:
         assert time.monotonic() < end
-        here.service.bell.ring("anything")  # who has gone is noticed when it is told something
+        here.service.core.notifier.notify(
+            "anything"
+        )  # who has gone is noticed when it is told something
         time.sleep(0.02)
 
 
@@ -94,18 +96,18 @@ def test_the_client_goes_on_without_a_stream(here: Site) -> None:
     until_taken(here, token, 0)
 
 
-def test_seats_are_for_each_and_for_all() -> None:
-    """Protects the count: what is given back can be taken again, and one cannot take all."""
-    seats = Seats(2, "streams are open", 3)
-    seats.take("one")
-    seats.take("one")
+def test_slots_are_for_each_and_for_all() -> None:
+    """Protects the count: a released slot can be acquired again, and one token cannot take all."""
+    limit = Limit(2, "streams are open", 3)
+    limit.acquire("one")
+    limit.acquire("one")
     with pytest.raises(LimitReached, match="2 streams are open for this token already"):
-        seats.take("one")
-    seats.take("other")
+        limit.acquire("one")
+    limit.acquire("other")
     with pytest.raises(LimitReached, match="3 streams are open already"):
-        seats.take("other")
-    seats.give_back("one")
-    seats.take("one")
+        limit.acquire("other")
+    limit.release("one")
+    limit.acquire("one")
     for who in ("one", "one", "other"):
-        seats.give_back(who)
-    assert (seats.taken("one"), seats.taken("other"), seats.taken()) == (0, 0, 0)
+        limit.release(who)
+    assert (limit.used("one"), limit.used("other"), limit.used()) == (0, 0, 0)

@@ -39,8 +39,7 @@ def spans() -> InMemorySpanExporter:
 def here(tmp_path_factory: pytest.TempPathFactory, spans: InMemorySpanExporter) -> Iterator[Site]:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
-    with site(tmp_path_factory.mktemp("trace")) as found:
-        found.service.trace = Trace(provider)
+    with site(tmp_path_factory.mktemp("trace"), trace=Trace(provider)) as found:
         yield found
 
 
@@ -126,13 +125,13 @@ def test_failures_are_marked(here: Site, spans: InMemorySpanExporter) -> None:
     here.ask("POST", "/v1/labs/taken/nodes/n1/kill?wait=20", traceparent="none of these")
     stop = told(spans, "job stop")
     assert parent_of(stop) == id_of(told(spans, "POST /v1/labs/{name}/nodes/{node}/{action}"))
-    here.service.store.labs.update("taken", blueprint="gone")
+    here.service.core.store.labs.update("taken", blueprint="gone")
     refused = here.ask("POST", "/v1/labs/taken/start?wait=20")
     assert refused.status_code == 422
     failed = told(spans, "job start")
     assert failed.status.status_code is StatusCode.ERROR
     assert failed.status.description == "urn:lab:error:invalid-spec"
-    here.service.store.labs.update("taken", blueprint=made["blueprint"])
+    here.service.core.store.labs.update("taken", blueprint=made["blueprint"])
     here.ask("GET", "/healthz")
     assert "GET /healthz" not in [span.name for span in spans.get_finished_spans()]
 
@@ -196,7 +195,7 @@ def test_traces_are_off_unless_asked_for(trace: str, env: dict[str, str], on: bo
 def test_what_is_off_is_not_imported() -> None:
     """Protects the start of the service, and those who did not install lab[trace]."""
     code = (
-        "import sys, lab.api.http.server, lab.api.http.app\n"
+        "import sys, lab.api.server, lab.api.app\n"
         "from lab.api.telemetry.trace import open_trace\n"
         "from lab.config.servefile import Serve\n"
         "assert open_trace(Serve(), {}) is None\n"

@@ -9,14 +9,16 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lab.api.http.auth import Caller
-from lab.api.jobs.contexts import Opener
+import msgspec
+
+from lab.api.core.contexts import Opener
+from lab.api.jobs.requests import CreateLab
 from lab.api.jobs.submit import new_job, submit
 from lab.api.service import Service
 from lab.config.settings import Settings
@@ -36,10 +38,12 @@ ALL = 1 << 20
 """More steps than a job has: kill at each of them."""
 
 
-def submit_create(service: Service, asked: dict[str, object]) -> JobRecord:
+def submit_create(
+    service: Service, asked: Mapping[str, object], key: str | None = KEY
+) -> JobRecord:
     """What POST does with an Idempotency-Key."""
-    caller = Caller(service.store.tokens.all()[0])
-    return submit(service, new_job(caller, "create", asked, lab=str(asked["name"]), key=KEY))
+    token, request = service.core.store.tokens.all()[0], msgspec.convert(asked, CreateLab)
+    return submit(service.jobs, new_job(token, "create", request, lab=request.name, key=key))
 
 
 def hooked(root: Path, hook: Hook) -> Opener:
@@ -80,7 +84,7 @@ def in_child(act: Callable[[], None]) -> int:
 
 def until_ended(service: Service, job: str, seconds: float = 30.0) -> JobRecord:
     end = time.monotonic() + seconds
-    while (found := service.store.jobs.get(job)).state in OPEN:
+    while (found := service.core.store.jobs.get(job)).state in OPEN:
         assert time.monotonic() < end, f"the job is {found.state} for ever"
         time.sleep(0.01)
     return found
@@ -106,7 +110,7 @@ class Steps:
 
 
 def token(service: Service) -> None:
-    tokens.create(service.store, "ci", scope="use", project="shop")
+    tokens.create(service.core.store, "ci", scope="use", project="shop")
 
 
 def whole(root: Path) -> None:
@@ -173,7 +177,7 @@ def token_and_lab(service: Service) -> None:
 
 def freed(job: JobRecord, service: Service) -> str:
     """Free the key for the next job."""
-    service.store.jobs.update(job.id, key=None)
+    service.core.store.jobs.update(job.id, key=None)
     return job.id
 
 
@@ -182,9 +186,9 @@ def after_create(service: Service, ask: Ask) -> None:
     again = ask(service)
     done = until_ended(service, again.id)
     assert done.state == "succeeded"
-    labs = service.store.labs.all()
+    labs = service.core.store.labs.all()
     assert [(lab.job, lab.state, lab.project) for lab in labs] == [(again.id, "ready", "shop")]
-    assert len(service.store.jobs.latest()) == 1
+    assert len(service.core.store.jobs.latest()) == 1
 
 
 def sweep(
@@ -207,7 +211,7 @@ def sweep(
 
         def recover(root: Path = root) -> None:
             with serving(root) as service:
-                for job in service.store.jobs.open():
+                for job in service.core.store.jobs.open():
                     until_ended(service, job.id)
                 service.sweeper.sweep()
                 after(service, ask)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from httpx import Client, Response
 
-from lab.api.web.request import COOKIE
+from lab.api.http.sessions import COOKIE
 from tests.support.serve_world import Site
 
 PLACE = re.compile(r"/~[A-Za-z0-9_-]{22}")

@@ -20,7 +20,7 @@ def pool(count: int, name: str = "small", **changes: Any) -> WarmPool:
 
 
 def members(here: Site) -> list[LabRecord]:
-    return [lab for lab in here.service.store.labs.all() if lab.pool]
+    return [lab for lab in here.service.core.store.labs.all() if lab.pool]
 
 
 def until(true: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
@@ -39,6 +39,6 @@ def until_full(here: Site, count: int, name: str = "small") -> None:
     def full() -> bool:
         there = [lab for lab in members(here) if lab.pool == name]
         ready = [lab for lab in there if lab.state == "ready"]
-        return len(there) == len(ready) == here.service.pool.counts()[name] == count
+        return len(there) == len(ready) == here.service.core.pool.counts()[name] == count
 
     until(full, "the pool does not fill")

@@ -14,10 +14,11 @@ from typing import Any
 import uvicorn
 from httpx import Client, Response
 
+from lab.api.core.contexts import Opener
 from lab.api.http.connections import Connections, Listening
-from lab.api.http.server import config, listen
-from lab.api.jobs.contexts import Opener
+from lab.api.server import config, listen
 from lab.api.service import Service
+from lab.api.telemetry.spans import Trace
 from lab.config.servefile import Serve
 from lab.config.settings import Settings
 from lab.lifecycle.core.context import open_context
@@ -65,7 +66,12 @@ class Site:
     ) -> str:
         """A new token."""
         return tokens.create(
-            self.service.store, name, scope=scope, project=project, ttl=lasts, quota=Quota(**quota)
+            self.service.core.store,
+            name,
+            scope=scope,
+            project=project,
+            ttl=lasts,
+            quota=Quota(**quota),
         ).text
 
     def ask(
@@ -99,12 +105,14 @@ class Site:
 
 
 @contextmanager
-def site(root: Path, opener: Opener = open_context, **changes: Any) -> Iterator[Site]:
+def site(
+    root: Path, opener: Opener = open_context, *, trace: Trace | None = None, **changes: Any
+) -> Iterator[Site]:
     """A service for the block; one at a time in a process, as DBOS is."""
-    service = Service(settings_of(root, **changes), opener)
+    service = Service(settings_of(root, **changes), opener, trace=trace)
     try:
         service.open()
-        admin = tokens.create(service.store, "root", scope="admin", project="admin").text
+        admin = tokens.create(service.core.store, "root", scope="admin", project="admin").text
         with (
             _listening(service) as (url, listening),
             Client(base_url=url, timeout=90.0) as client,
@@ -117,12 +125,12 @@ def site(root: Path, opener: Opener = open_context, **changes: Any) -> Iterator[
 @contextmanager
 def _listening(service: Service) -> Iterator[tuple[str, Listening]]:
     """uvicorn in a thread, as the process has it; its URL and its socket."""
-    socket = listen(service.settings.serve)
-    server = uvicorn.Server(config(service, socket.connections))
+    socket = listen(service.core.settings.serve)
+    server = uvicorn.Server(config(service.core, service.jobs, socket.connections))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
     thread.start()
     try:
-        scheme = "https" if service.settings.serve.tls_cert else "http"
+        scheme = "https" if service.core.settings.serve.tls_cert else "http"
         yield f"{scheme}://127.0.0.1:{socket.getsockname()[1]}", socket
     finally:
         service.stop()

@@ -35,8 +35,8 @@ def ssh_server(here: Site, lab: str) -> Iterator[None]:
 
     It has a port of its own, as tests run side by side and the fakes' ports are all the same.
     """
-    private = here.service.settings.home.private(Owner("lab", lab))
-    [node, *_] = here.service.store.nodes.of(lab)
+    private = here.service.core.settings.home.private(Owner("lab", lab))
+    [node, *_] = here.service.core.store.nodes.of(lab)
     known = private / "known_hosts"
     before = known.read_text()
     with _serving(asyncssh.read_private_key(private / "id_ed25519")) as (port, key):
@@ -50,9 +50,9 @@ def ssh_server(here: Site, lab: str) -> Iterator[None]:
 
 
 def _move(here: Site, node: NodeRecord, port: int) -> None:
-    with here.service.store.transaction():
-        here.service.store.nodes.remove(node.lab, node.name)
-        here.service.store.nodes.add([replace(node, ssh_port=port)])
+    with here.service.core.store.transaction():
+        here.service.core.store.nodes.remove(node.lab, node.name)
+        here.service.core.store.nodes.add([replace(node, ssh_port=port)])
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def serve(
             raise InvalidSpec(f"--port: {port} is not a port")
     settings = replace(settings, serve=replace(settings.serve, **changes))  # type: ignore[arg-type]
     try:
-        from lab.api.http.server import serve as run
+        from lab.api.server import serve as run
     except ModuleNotFoundError as error:
         raise HostUnfit(
             "the service's packages are not installed", hint="run `make venv-serve`"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lab.api.jobs.admission import Need
+from lab.api.core.admission import Need
 from lab.cli import main
 from lab.cli.backend.remote import RemoteSession
 from lab.cli.backend.remote_up import Heard
@@ -122,7 +122,7 @@ def test_inside(capsys: Capsys, env: Mapping[str, str]) -> None:
 def test_sql_goes_through_the_dsn(here: Site) -> None:
     """Protects `lab sql`: its statements go where the DSN says, with the account that it says."""
     client = Client(str(here.client.base_url), here.token())
-    with client, World(here.service.settings.home.root).open() as ctx:
+    with client, World(here.service.core.settings.home.root).open() as ctx:
         session = RemoteSession(client, ignore, ask=ctx.sql)
         with client.lab("galera", nodes=2, memory=384 * MIB) as lab:
             session.query(lab.name, None, "CREATE TABLE t (id INT)")
@@ -196,7 +196,7 @@ def test_where_the_service_is(
     monkeypatch.delenv("LAB_URL")
     monkeypatch.setenv("LAB_HYPERVISOR", "fake")
     monkeypatch.setenv("LAB_STORAGE", "fake")
-    with World(here.service.settings.home.root).open() as ctx:
+    with World(here.service.core.settings.home.root).open() as ctx:
         make_lab(ctx)  # of a command there, which only admins see
     assert out(capsys, "ls", "-o", "name") == ""
     monkeypatch.setenv("LAB_TOKEN", here.admin)
@@ -229,19 +229,19 @@ def test_an_interrupt_leaves_nothing(here: Site, env: Mapping[str, str]) -> None
     """Protects the service's host: Ctrl-C calls the job off, and waits until it is undone."""
     argv = [sys.executable, "-m", "lab", "up", "galera", "--nodes", "9", "--name", "gone"]
     service = here.service
-    everything = Need(memory=service.admission.memory_budget)
-    with service.admission.enter("test", 0.0, everything, stop=lambda: None):  # so it waits
+    everything = Need(memory=service.core.admission.memory_budget)
+    with service.core.admission.enter("test", 0.0, everything, stop=lambda: None):  # so it waits
         process = subprocess.Popen(argv, env=dict(env), stderr=subprocess.PIPE, text=True)
         end = time.monotonic() + 20
-        while not service.admission.waiting:
+        while not service.core.admission.waiting:
             assert time.monotonic() < end
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         _, message = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "interrupted, removing the lab" in message
-    assert service.store.labs.find("gone") is None
-    assert service.store.jobs.open() == []
+    assert service.core.store.labs.find("gone") is None
+    assert service.core.store.jobs.open() == []
 
 
 def test_steps_are_put_together_again() -> None:

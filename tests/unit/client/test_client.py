@@ -211,7 +211,7 @@ def test_a_service_that_is_not_there_is_told_soon() -> None:
 
 def test_every_error_survives_the_way() -> None:
     """Protects the tree: a class that is added there arrives as itself."""
-    from lab.api.http.problems import problem
+    from lab.api.core.problem import problem
 
     def kinds(root: type[LabError]) -> Iterator[type[LabError]]:
         yield root

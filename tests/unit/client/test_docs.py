@@ -125,7 +125,7 @@ def test_a_script(
     here: Site, env: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: int
 ) -> None:
     """Protects who copies the script of docs/api.md: also where requests may not wait."""
-    monkeypatch.setattr(here.service.waits, "most", waits)
+    monkeypatch.setattr(here.service.core.limits.waits, "per_token", waits)
     [script] = blocks("api.md", "A lab for a script", "sh")
     known = {**env, "CI_JOB": f"script-{waits}"}
     assert run(["sh", "-eu", "-c", script], known, tmp_path).stdout.startswith("mysql://lab:")

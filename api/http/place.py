@@ -1,9 +1,9 @@
-"""The place of a session: the part of its addresses that only its pages know.
+"""The place of a session: a path prefix that only its pages have.
 
-Browsers send a cookie to every port of a host, and what answers at a node's port is up to who has
-root in it. So the cookie of a session has a path that nobody can guess (RFC 6265, 5.1.4): another
-port gets it only with a request below that path, which no page elsewhere knows: ours send other
-origins no Referer.
+Browsers send a cookie to every port of a host, and root in a node controls what answers at its
+port. So the cookie of a session has a path that nobody can guess (RFC 6265, 5.1.4): another port
+gets it only with a request below that path, which no page elsewhere knows: ours send other origins
+no Referer.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _PLACED = re.compile(
 
 
 def new_place() -> str:
-    """A place that nobody knows, as the start of a path."""
+    """A new random place, as the start of a path."""
     return f"/~{secrets.token_urlsafe(16)}"
 
 
 def place_of(request: HTTPConnection) -> str:
-    """Where the browser is: the place of its session, empty if it is at none."""
+    """The place in a request's path; empty if it has none."""
     return str(getattr(request.state, "place", ""))
 
 

@@ -1,4 +1,4 @@
-"""What a token's project may have."""
+"""Quotas: what a token's project may have."""
 
 from __future__ import annotations
 
@@ -6,45 +6,41 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 from lab import schedule
-from lab.api.jobs.work import spec_of
+from lab.api.core.core import Core
+from lab.api.jobs.requests import CreateLab, read
 from lab.errors import LimitReached
 from lab.imagebuild.recipe import load, recipes
 from lab.lifecycle import snapshot
 from lab.schedule import PERIODS, Schedule
 from lab.spec import LabSpec, format_size
-from lab.state.records import JobRecord, LabRecord
-
-if TYPE_CHECKING:
-    from lab.api.http.auth import Caller
-    from lab.api.service import Service
+from lab.state.records import JobRecord, LabRecord, TokenRecord
 
 Snapshots = Mapping[str, int]
-"""How many snapshots labs have, by name, beside those that their schedules keep."""
+"""How many snapshots labs have, by name, those that their schedules keep apart."""
 
 
-def max_snapshots(service: Service, caller: Caller) -> int | None:
-    """How many snapshots the caller's project may have; None: no limit."""
-    most = caller.token.max_snapshots
-    if most is None and caller.token.scope != "admin":
-        return service.settings.serve.project_snapshots or None
+def max_snapshots(core: Core, token: TokenRecord) -> int | None:
+    """How many snapshots the token's project may have; None: no limit."""
+    most = token.max_snapshots
+    if most is None and token.scope != "admin":
+        return core.settings.serve.project_snapshots or None
     return most
 
 
-def max_templates(service: Service, job: JobRecord) -> int | None:
-    """How many templates may be made for the project that a job is done for; None: no limit."""
-    token = service.store.tokens.find(job.token)
+def max_templates(core: Core, job: JobRecord) -> int | None:
+    """How many templates may be created for the project of a job; None: no limit."""
+    token = core.store.tokens.find(job.token)
     if token is None or token.scope == "admin":
         return token.max_templates if token else None
     most = token.max_templates
-    return service.settings.serve.project_templates or None if most is None else most
+    return core.settings.serve.project_templates or None if most is None else most
 
 
-def snapshots_of(service: Service, project: str) -> Snapshots:
+def snapshots_of(core: Core, project: str) -> Snapshots:
     """Those of the labs of a project, as the storage has them; it is asked once."""
-    with service.contexts.use() as ctx:
+    with core.contexts.use() as ctx:
         taken = snapshot.everywhere(ctx)
         return {
             lab.name: sum(
@@ -55,40 +51,39 @@ def snapshots_of(service: Service, project: str) -> Snapshots:
         }
 
 
-def check_quota(service: Service, caller: Caller, spec: LabSpec, taken: Snapshots) -> None:
-    """Raise LimitReached if the caller's project had more than it may with ``spec``.
+def check_quota(core: Core, token: TokenRecord, spec: LabSpec, taken: Snapshots) -> None:
+    """Raise LimitReached if the token's project had more than it may with ``spec``.
 
-    Labs that are being made count, and snapshots that are being taken. ``taken``: see
+    Labs that are being created count, and snapshots that are being taken. ``taken``: see
     ``snapshots_of``. To be sure, record the job in the same transaction.
     """
-    token = caller.token
     limits = (token.max_labs, token.max_nodes, token.max_memory, token.max_cpus, token.max_disk)
     if limits == (None,) * len(limits) and not spec.snapshots.keep:
         return
-    all_ = [*_all(service, token.project, taken).values(), _wanted(spec)]
+    all_ = [*_all(core, token.project, taken).values(), _wanted(spec)]
     _check(token.project, "labs", token.max_labs, len(all_))
     _check(token.project, "nodes", token.max_nodes, sum(one.nodes for one in all_))
     _check(token.project, "memory", token.max_memory, sum(one.nodes * one.memory for one in all_))
     _check(token.project, "processors", token.max_cpus, sum(one.nodes * one.cpus for one in all_))
     _check(token.project, "disk", token.max_disk, sum(one.all_disks for one in all_))
     if spec.snapshots.keep:
-        most = max_snapshots(service, caller)
+        most = max_snapshots(core, token)
         _check(token.project, "snapshots", most, sum(one.snapshots for one in all_))
 
 
-def check_snapshot(service: Service, caller: Caller, lab: LabRecord, taken: Snapshots) -> None:
-    """Raise LimitReached if the project of ``lab`` had more than the caller may have it have.
+def check_snapshot(core: Core, token: TokenRecord, lab: LabRecord, taken: Snapshots) -> None:
+    """Raise LimitReached if the project of ``lab`` had more than the token allows.
 
     With one more snapshot of ``lab``; see ``check_quota``.
     """
-    found = _all(service, lab.project, taken)
+    found = _all(core, lab.project, taken)
     if lab.name in found:
         found[lab.name] = replace(found[lab.name], snapshots=found[lab.name].snapshots + 1)
     all_, this = found.values(), "this snapshot"
-    most = max_snapshots(service, caller)
+    most = max_snapshots(core, token)
     _check(lab.project, "snapshots", most, sum(one.snapshots for one in all_), with_=this)
     disk = sum(one.all_disks for one in all_)
-    _check(lab.project, "disk", caller.token.max_disk, disk, with_=this)
+    _check(lab.project, "disk", token.max_disk, disk, with_=this)
 
 
 def _check(
@@ -125,9 +120,9 @@ def _wanted(spec: LabSpec) -> _Taken:
     return _Taken(spec.nodes, size.memory, size.cpus, size.disk, _kept(spec.snapshots))
 
 
-def _all(service: Service, project: str, taken: Snapshots) -> dict[str, _Taken]:
-    """What the labs of a project take by name, and those that jobs are about to make by job."""
-    store, found, made = service.store, {}, set()
+def _all(core: Core, project: str, taken: Snapshots) -> dict[str, _Taken]:
+    """What the labs of a project take by name, and those that jobs are about to create by job."""
+    store, found, made = core.store, {}, set()
     jobs = store.jobs.open(project)
     # Those that a schedule asks for are among those that it keeps.
     coming = Counter(one.lab for one in jobs if one.kind == "snapshot" and one.token)
@@ -138,7 +133,7 @@ def _all(service: Service, project: str, taken: Snapshots) -> dict[str, _Taken]:
             made.add(lab.job)
     for job in jobs:
         if job.kind == "create" and job.id not in made:
-            found[job.id] = _wanted(spec_of(job.request))
+            found[job.id] = _wanted(read(job, CreateLab).spec)
     return found
 
 
@@ -148,5 +143,5 @@ def _kept(snapshots: Schedule) -> int:
 
 @cache
 def _image_disk() -> int:
-    """Bytes of the disk that a node has which asked for none: that of our images."""
+    """Bytes of the disk of a node for which no size was requested: that of our images."""
     return max(load(name).disk for name in recipes())

@@ -9,9 +9,11 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from lab.api import web
-from lab.api.http import problems
+from lab.api.core.core import Core
+from lab.api.http import dependencies, problems
 from lab.api.http.auth import FailedLogins, Needs, Reader
-from lab.api.http.middleware import Guard
+from lab.api.http.middleware import RequestMiddleware
+from lab.api.jobs.jobs import Jobs
 from lab.api.routes import (
     archives,
     catalog,
@@ -27,12 +29,11 @@ from lab.api.routes import (
     tokens,
     tunnels,
 )
-from lab.api.service import Service
 
-own = APIRouter(tags=["host"])
+document_router = APIRouter(tags=["host"])
 
 
-@own.get("/openapi.json", operation_id="getOpenApi")
+@document_router.get("/openapi.json", operation_id="getOpenApi")
 def described(request: Request, _: Reader) -> dict[str, Any]:
     """The document that describes this API."""
     found: dict[str, Any] = request.app.openapi()
@@ -40,7 +41,7 @@ def described(request: Request, _: Reader) -> dict[str, Any]:
 
 
 _ROUTERS = (
-    own,
+    document_router,
     health.router,
     labs.router,
     preview.router,
@@ -56,24 +57,24 @@ _ROUTERS = (
     tokens.router,
 )
 _ERRORS = {
-    "401": "No valid token.",
+    "401": "There is no valid token.",
     "403": "The token does not allow this.",
-    "404": "There is no such thing, or it is another project's.",
+    "404": "There is no such resource, or it is another project's.",
     "408": "The request did not arrive in time.",
-    "409": "It exists, is busy or protected, or others depend on it.",
-    "412": "It was changed since the ETag in If-Match.",
+    "409": "The resource exists, is busy or protected, or others depend on it.",
+    "412": "The resource does not have the ETag in If-Match.",
     "413": "The request is too large.",
-    "422": "What was asked for makes no sense.",
-    "429": "A quota, a rate or the queue leaves no room now.",
+    "422": "The request is invalid.",
+    "429": "A quota, a rate limit or the limit of the queue is reached.",
     "499": "The job was cancelled.",
-    "500": "A command failed, or the service has a mistake.",
-    "503": "The host cannot do it now.",
-    "504": "Something did not get ready in time.",
+    "500": "A command failed, or an internal error.",
+    "503": "The host has no room, or cannot run labs.",
+    "504": "A node was not ready in time.",
 }
 
 
-def create_app(service: Service) -> FastAPI:
-    """The application around a service that is open."""
+def create_app(core: Core, jobs: Jobs) -> FastAPI:
+    """The application of a service that is open."""
     app = FastAPI(
         title="lab",
         version="1",
@@ -83,20 +84,20 @@ def create_app(service: Service) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
     )
-    app.state.service = service
-    app.state.failures = FailedLogins(service.settings.serve.failed_auth)
+    dependencies.install(app, core, jobs)
+    app.state.failures = FailedLogins(core.settings.serve.failed_auth)
     for router in _ROUTERS:
         app.include_router(router)
-    app.add_middleware(Guard, service=service)
-    if service.settings.serve.page:
-        web.install(app)  # outside of the guard: its log and audit trail know no places
+    app.add_middleware(RequestMiddleware, core=core)
+    if core.settings.serve.page:
+        web.install(app)  # outside of the middleware, whose log and audit trail have no places
     problems.install(app)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]  # the documented way
     return app
 
 
 def scope_of(route: APIRoute) -> str:
-    """The scope that a route takes; empty if it answers without a token."""
+    """The scope that a route needs; empty if it answers without a token."""
     found = [d.call for d in route.dependant.dependencies if isinstance(d.call, Needs)]
     return found[0].scope if found else ""
 
@@ -108,7 +109,7 @@ _LIMITS = {
     "lt": "exclusiveMaximum",
     "multiple_of": "multipleOf",
 }
-"""Limits of pydantic, and what JSON Schema calls them."""
+"""Limits of pydantic, and their keywords in JSON Schema."""
 
 
 def document(app: FastAPI) -> dict[str, Any]:
@@ -132,9 +133,9 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def _limit(part: object) -> None:
-    """Move limits that pydantic puts beside alternatives to the number among these.
+    """Move limits that pydantic puts next to alternatives to the number among these.
 
-    With the words of JSON Schema; it ignores others.
+    As keywords of JSON Schema, which ignores others.
     """
     if isinstance(part, list):
         for one in part:

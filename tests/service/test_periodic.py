@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.api.background.periodic import Rounds, end
-from lab.api.jobs.submit import new_job_of_ours, submit
+from lab.api.background.periodic import Periodic, close_all
 from lab.api.service import Service
 from lab.config.settings import Settings
 from lab.errors import HostUnfit
@@ -27,8 +26,8 @@ SOON = 10.0
 """Seconds in which anything that happens at all has happened."""
 
 
-def test_rounds_go_on_after_mistakes(caplog: pytest.LogCaptureFixture) -> None:
-    """Protects leases: a round that failed, with an error of ours or any other, is not the last."""
+def test_a_task_that_fails_runs_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Protects leases: a run that failed, with an error of ours or any other, is not the last."""
     made, errors = threading.Semaphore(0), [HostUnfit("no libvirt"), ZeroDivisionError("oops")]
 
     def go() -> None:
@@ -36,52 +35,56 @@ def test_rounds_go_on_after_mistakes(caplog: pytest.LogCaptureFixture) -> None:
             raise errors.pop(0)
         made.release()
 
-    rounds = Rounds("test", go, 0.01)
-    rounds.start()
+    periodic = Periodic("test", go, 0.01)
+    periodic.start()
     assert made.acquire(timeout=SOON)
     assert made.acquire(timeout=SOON)
-    rounds.stop()
-    rounds.join()
-    told = [one.__dict__.get("error", "") for one in caplog.records if one.msg == "a round failed"]
+    periodic.stop()
+    periodic.join()
+    told = [
+        one.__dict__.get("error", "")
+        for one in caplog.records
+        if one.msg == "a periodic task failed"
+    ]
     assert told == ["no libvirt", ""]
     assert "oops" in caplog.text
 
 
-def test_rounds_are_made_when_woken() -> None:
-    """Protects who waits for the pool: no wake is lost, one during a round has another made."""
+def test_a_task_runs_when_woken() -> None:
+    """Protects who waits for the pool: no wake is lost, one during a run causes another."""
     inside, go_on = threading.Semaphore(0), threading.Semaphore(0)
 
     def go() -> None:
         inside.release()
         assert go_on.acquire(timeout=SOON)
 
-    rounds = Rounds("test", go, 3600.0)
-    rounds.start()
-    rounds.wake()
+    periodic = Periodic("test", go, 3600.0)
+    periodic.start()
+    periodic.wake()
     assert inside.acquire(timeout=SOON)
-    rounds.wake()
-    rounds.wake()
+    periodic.wake()
+    periodic.wake()
     go_on.release()
     assert inside.acquire(timeout=SOON)  # one more for both
-    rounds.stop()
-    assert rounds.ending
+    periodic.stop()
+    assert periodic.ending
     go_on.release()
-    rounds.join()
+    periodic.join()
     assert not inside.acquire(blocking=False)  # none after the end, though it was woken
 
 
-def test_rounds_that_never_began_can_end() -> None:
+def test_a_thread_that_never_started_can_be_stopped() -> None:
     """Protects a service whose start failed."""
-    rounds = Rounds("test", lambda: None, 1.0)
-    rounds.stop()
-    rounds.join()
+    periodic = Periodic("test", lambda: None, 1.0)
+    periodic.stop()
+    periodic.join()
 
 
 def test_parts_end_together(caplog: pytest.LogCaptureFixture) -> None:
     """Protects the end of the service: one part that hangs or fails keeps no other from ending."""
     go_on, ended = threading.Event(), threading.Event()
     began = time.monotonic()
-    end(
+    close_all(
         {"hangs": go_on.wait, "too": go_on.wait, "fails": lambda: 1 / 0, "ends": ended.set},
         seconds=0.5,
     )
@@ -90,9 +93,9 @@ def test_parts_end_together(caplog: pytest.LogCaptureFixture) -> None:
     assert ended.is_set()
     left = {one.__dict__["part"]: one.msg for one in caplog.records if "part" in one.__dict__}
     assert left == {
-        "hangs": "not waited for any longer",
-        "too": "not waited for any longer",
-        "fails": "not ended well",
+        "hangs": "timed out waiting for a part to close",
+        "too": "timed out waiting for a part to close",
+        "fails": "a part failed to close",
     }
 
 
@@ -129,7 +132,7 @@ def stuck(root: Path, gate: Gate) -> Iterator[Service]:
     made = submit_create(service, {**CREATE, "idle": 60, "snapshots": "hourly:1"})
     assert until_ended(service, made.id).state == "succeeded"
     deadline = time.monotonic() + 30
-    while service.pool.counts()["small"] < 1 or service.store.jobs.open():
+    while service.core.pool.counts()["small"] < 1 or service.core.store.jobs.open():
         assert time.monotonic() < deadline
         time.sleep(0.01)
     yield service
@@ -142,11 +145,15 @@ def test_a_busy_service_ends_in_time(tmp_path: Path) -> None:
         gate = Gate()
         with stuck(tmp_path, gate) as service:
             # What the sweeper does itself, besides asking for jobs.
-            service.store.resources.intend(Owner("lab", "left"), "guest", "lab-left-n1")
+            service.core.store.resources.intend(Owner("lab", "left"), "guest", "lab-left-n1")
             gate.shut = True
-            for rounds in (service.sweeper.rounds, service.keeper.rounds, service.idle.rounds):
-                rounds.wake()
-            submit(service, new_job_of_ours("create", {**CREATE, "name": "never"}, lab="never"))
+            for periodic in (
+                service.sweeper.periodic,
+                service.keeper.periodic,
+                service.idle.periodic,
+            ):
+                periodic.wake()
+            submit_create(service, {**CREATE, "name": "never"}, key=None)
             deadline = time.monotonic() + 30
             while len(gate.held) < 4:
                 assert time.monotonic() < deadline, gate.held

@@ -1,7 +1,7 @@
-"""Telling others of labs: signed, and again until it is heard.
+"""Messages about labs to a webhook: signed, and repeated until one is acknowledged.
 
-A message is a workflow of DBOS with an id made from what it tells of, so it is sent once whoever
-asks for it, and goes on after the service was cut.
+A message is a workflow of DBOS whose id is derived from its event, so it is sent once however often
+it is requested, and resumed after the service was interrupted.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _FIRST_PAUSE = 1.0
 _hook: Webhook | None = None
 
 
-class NotHeard(Exception):
-    """The other side did not answer with success."""
+class NotDelivered(Exception):
+    """The webhook did not answer with success."""
 
 
 @DBOS.workflow(name=_NAME)
-def _tell(message: dict[str, Any]) -> None:
+def _deliver(message: dict[str, Any]) -> None:
     _send(message)
 
 
@@ -60,14 +60,14 @@ def _send(message: dict[str, Any]) -> None:
 
 
 class Webhook:
-    """Where messages go. ``secret`` signs them."""
+    """The destination of messages; ``secret`` signs them."""
 
     def __init__(self, url: str, secret: bytes) -> None:
         self._url = url
         self._secret = secret
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send one message once; raises NotHeard."""
+        """Send one message once; raises NotDelivered."""
         body = json.dumps(message, sort_keys=True).encode()
         headers = {
             "Content-Type": "application/json",
@@ -83,22 +83,22 @@ class Webhook:
             connection.request("POST", path, body, headers)
             status = connection.getresponse().status
         except (OSError, http.client.HTTPException) as error:
-            raise NotHeard(f"the webhook cannot be reached: {error}") from None
+            raise NotDelivered(f"the webhook cannot be reached: {error}") from None
         finally:
             connection.close()
         if not 200 <= status < 300:
-            raise NotHeard(f"the webhook answered {status}")
+            raise NotDelivered(f"the webhook answered {status}")
 
 
 def sign(secret: bytes, body: bytes, at: int) -> str:
-    """The signature of a message that is sent ``at`` then (epoch seconds)."""
+    """The signature of a message that is sent ``at`` a time (epoch seconds)."""
     found = hmac.new(secret, b"%d." % at + body, hashlib.sha256)
     return f"t={at},v1={found.hexdigest()}"
 
 
 def open_webhook(serve: Serve) -> None:
-    """Tell the webhook of ``serve`` from now on, if there is one; raises HostUnfit."""
-    global _hook  # noqa: PLW0603  # the workflow is told no secrets: it finds them here
+    """Send messages to the webhook of ``serve``, if there is one; raises HostUnfit."""
+    global _hook  # noqa: PLW0603  # workflows are stored, so they must not hold secrets
     _hook = None
     if not serve.webhook:
         return
@@ -115,7 +115,7 @@ def open_webhook(serve: Serve) -> None:
 
 
 def ended(job: JobRecord) -> None:
-    """Tell how a job ended, where that is of interest."""
+    """Send how a job ended, if its kind has a message."""
     succeeded = job.state == "succeeded"
     word: Word
     if job.kind == "create":
@@ -126,23 +126,23 @@ def ended(job: JobRecord) -> None:
         return
     error = (job.error or {}).get("detail", "")
     at = format_time(job.ended_at or job.created_at)
-    told = {"lab": job.lab, "project": job.project, "at": at, "kind": job.kind}
-    _begin(f"webhook-{job.id}", {"event": word, "job": job.id, "error": error, **told})
+    about = {"lab": job.lab, "project": job.project, "at": at, "kind": job.kind}
+    _begin(f"webhook-{job.id}", {"event": word, "job": job.id, "error": error, **about})
 
 
 def expiring(lab: LabRecord, at: float | None, why: Literal["lease", "idle"]) -> None:
-    """Tell that a lab is to be removed soon, ``at`` then; once for each such moment.
+    """Send that a lab will be removed ``at`` a time (epoch seconds); once for each such time.
 
-    ``why``: its lease is over, or nobody uses it.
+    ``why``: its lease ends, or it is idle.
     """
-    told = {"lab": lab.name, "project": lab.project, "job": lab.job}
+    about = {"lab": lab.name, "project": lab.project, "job": lab.job}
     moment = None if at is None else format_time(at)
-    message = {"event": "expiring", "why": why, **told, "expires_at": moment}
+    message = {"event": "expiring", "why": why, **about, "expires_at": moment}
     _begin(f"webhook-{lab.name}-{lab.created_at}-{at}", message)
 
 
 def prune(before: float) -> None:
-    """Forget messages that were sent, or given up, before then (epoch seconds)."""
+    """Remove messages that were sent, or given up, before a time (epoch seconds)."""
     moment = datetime.fromtimestamp(before, timezone.utc).isoformat()
     while old := DBOS.list_workflows(
         name=_NAME, completed_before=moment, limit=_AT_ONCE, load_input=False, load_output=False
@@ -155,4 +155,4 @@ def _begin(identity: str, message: dict[str, Any]) -> None:
         return
     log.info("webhook", extra={"event": message["event"], "lab": message["lab"]})
     with SetWorkflowID(identity):
-        DBOS.start_workflow(_tell, message)
+        DBOS.start_workflow(_deliver, message)

@@ -1,4 +1,4 @@
-"""Contexts of the lifecycle for threads: one for each that works, kept for the next."""
+"""A pool of contexts of the lifecycle, one for each thread that needs one."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from lab.progress import Listener, Progress, go_on, ignore
 Opener = Callable[[Settings], AbstractContextManager[Context]]
 
 _KEPT = 8
-"""Open contexts that are kept while nobody uses them."""
+"""Open contexts that are kept while they are unused."""
 
 
 class Contexts:
-    """Hands out contexts that ``opener`` makes of ``settings``. Safe for use by several threads."""
+    """Lends contexts that ``opener`` opens from ``settings``. Safe for use by several threads."""
 
     def __init__(self, settings: Settings, opener: Opener = open_context) -> None:
         self._settings = settings
         self._opener = opener
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._idle: list[tuple[ExitStack, Context]] = []
         self._closed = False
 
@@ -38,12 +38,12 @@ class Contexts:
         owner: str = "",
         templates: int | None = None,
     ) -> Iterator[Context]:
-        """A context for the block; ``owner``: whom labs made in it belong to.
+        """A context for the block; ``owner``: of labs that are created in it.
 
-        One in which something broke is not used again, as its connections may be what broke.
+        One in which HostUnfit or a defect was raised is closed: its connections may be broken.
         Raises HostUnfit if none can be opened.
         """
-        stack, context = self._take()
+        stack, context = self._borrow()
         settings = replace(context.settings, owner=owner) if owner else context.settings
         sound = False
         try:
@@ -56,18 +56,18 @@ class Contexts:
             sound = not isinstance(error, HostUnfit)
             raise
         finally:
-            self._give_back(stack, context, sound=sound)
+            self._return(stack, context, sound=sound)
 
     def close(self) -> None:
-        """Close what nobody uses; what is in use is closed when it is given back."""
-        with self._guard:
+        """Close unused contexts; those in use are closed when they are returned."""
+        with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
         for stack, _ in idle:
             stack.close()
 
-    def _take(self) -> tuple[ExitStack, Context]:
-        with self._guard:
+    def _borrow(self) -> tuple[ExitStack, Context]:
+        with self._lock:
             if self._idle:
                 return self._idle.pop()
         stack = ExitStack()
@@ -75,8 +75,8 @@ class Contexts:
         context.store.labs.suggests = False  # a token does not see other projects' labs
         return stack, context
 
-    def _give_back(self, stack: ExitStack, context: Context, *, sound: bool) -> None:
-        with self._guard:
+    def _return(self, stack: ExitStack, context: Context, *, sound: bool) -> None:
+        with self._lock:
             keep = sound and not self._closed and len(self._idle) < _KEPT
             if keep:
                 self._idle.append((stack, context))

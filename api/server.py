@@ -1,4 +1,7 @@
-"""The process: a service behind uvicorn, from start to shutdown."""
+"""The process: a service behind uvicorn, from start to shutdown.
+
+uvicorn runs in a thread of its own, where it handles no signals; they are handled here.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,18 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from types import FrameType
 
 import uvicorn
 
-from lab.api.http.app import create_app
+from lab.api.app import create_app
+from lab.api.core.core import Core
 from lab.api.http.connections import AT_ONCE, Connections, Listening, protocol
+from lab.api.jobs.jobs import Jobs
 from lab.api.service import Service
-from lab.api.telemetry.logs import log, set_up
+from lab.api.telemetry.logs import configure, log
 from lab.config.servefile import Serve
 from lab.config.settings import Settings
 from lab.errors import HostUnfit
@@ -27,32 +33,9 @@ HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _KEEP_ALIVE = 30
 _GRACE = 5
 _FILES = 4096
-"""Open files that we allow ourselves, if the host does: a connection is one."""
+"""Limit of open files that we set, if the host allows it: a connection is one."""
 _MESSAGE = 1 << 20
 """The largest message of a WebSocket, in bytes."""
-
-
-class _Server(uvicorn.Server):
-    """Lets those go who wait for events, before it waits for connections to end."""
-
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
-        super().__init__(config)
-        self._service = service
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Handle what ends us for the block; having been asked to end is no failure."""
-        before = {one: signal.signal(one, self.handle_exit) for one in HANDLED}
-        try:
-            yield
-        finally:
-            for one, handler in before.items():
-                signal.signal(one, handler)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGTERM or SIGINT came."""
-        self._service.stop()
-        super().handle_exit(sig, frame)
 
 
 def serve(
@@ -62,35 +45,52 @@ def serve(
     started: Callable[[str], None],
     quiet: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM, SIGINT or SIGHUP.
 
-    ``first`` is told the token that the first start makes, ``started`` the service's URL. Raises
-    HostUnfit if the host cannot run labs, or the address is taken.
+    ``first`` gets the token that the first start creates, ``started`` the service's URL. Raises
+    HostUnfit if the host cannot run labs, or the address is in use.
     """
-    set_up(quiet=quiet)
-    _allow_files()
+    configure(quiet=quiet)
+    _raise_file_limit()
     check_published(settings.publish)
-    listening = listen(settings.serve)
-    service = Service(settings)
-    try:
+    with closing(listen(settings.serve)) as listening, closing(Service(settings)) as service:
         service.open()
-        made = tokens.first(service.store, settings.home)
-        if made is not None:
-            first(made)
+        created = tokens.first(service.core.store, settings.home)
+        if created is not None:
+            first(created)
         warn(settings)
         server = _loaded(service, listening.connections)
-        started(_url(settings.serve, listening))
-        server.run(sockets=[listening])
+        with _signals(service, server), ThreadPoolExecutor(1, "lab-http") as thread:
+            started(_url(settings.serve, listening))
+            thread.submit(server.run, sockets=[listening]).result()
+
+
+@contextmanager
+def _signals(service: Service, server: uvicorn.Server) -> Iterator[None]:
+    """Let a signal stop the service and uvicorn for the block; a second one closes connections.
+
+    Requests that wait for events are ended first, so that uvicorn does not wait for them.
+    """
+
+    def handle(number: int, _: FrameType | None) -> None:
+        service.stop()
+        if server.should_exit and number == signal.SIGINT:
+            server.force_exit = True
+        server.should_exit = True
+
+    before = {one: signal.signal(one, handle) for one in HANDLED}
+    try:
+        yield
     finally:
-        service.close()
-        listening.close()
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
-def config(service: Service, connections: Connections) -> uvicorn.Config:
-    """How uvicorn serves a service that is open; ``connections``: those of its socket."""
-    serve = service.settings.serve
+def config(core: Core, jobs: Jobs, connections: Connections) -> uvicorn.Config:
+    """The configuration of uvicorn for a service that is open; ``connections``: of its socket."""
+    serve = core.settings.serve
     return uvicorn.Config(
-        create_app(service),
+        create_app(core, jobs),
         loop="asyncio",  # another might not accept connections by our socket's method
         http=protocol(serve.request_timeout, connections),
         backlog=AT_ONCE,
@@ -110,13 +110,15 @@ def config(service: Service, connections: Connections) -> uvicorn.Config:
     )
 
 
-def _loaded(service: Service, connections: Connections) -> _Server:
-    found = config(service, connections)
+def _loaded(service: Service, connections: Connections) -> uvicorn.Server:
+    found = config(service.core, service.jobs, connections)
     try:
         found.load()
     except OSError as error:
-        raise HostUnfit(f"TLS does not work: {error}", hint="look at tls_cert, tls_key") from error
-    return _Server(found, service)
+        raise HostUnfit(
+            f"TLS cannot be set up: {error}", hint="check tls_cert and tls_key in [serve]"
+        ) from error
+    return uvicorn.Server(found)
 
 
 def listen(serve: Serve) -> Listening:
@@ -129,17 +131,17 @@ def listen(serve: Serve) -> Listening:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((serve.address, serve.port))
-        listening.listen()  # so that clients get an answer as soon as the address is known
+        listening.listen()  # so that clients can connect as soon as the address is printed
     except OSError as error:
         listening.close()
         raise HostUnfit(
             f"the service cannot listen at {serve.address}:{serve.port}: {error.strerror}",
-            hint="another --port, or another address in [serve]",
+            hint="choose another --port, or another address in [serve]",
         ) from error
     return listening
 
 
-def _allow_files() -> None:
+def _raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -152,10 +154,10 @@ def _url(serve: Serve, listening: socket.socket) -> str:
 
 
 def warn(settings: Settings) -> None:
-    """Tell the operator what others can reach, and if what they send can be read on the way."""
+    """Warn the operator if others can reach labs, or read secrets on their way."""
     serve = settings.serve
-    if told := warning(settings.publish):
-        log.warning(told)
+    if text := warning(settings.publish):
+        log.warning(text)
     if not serve.loopback and not serve.tls_cert:
         log.warning(
             "tokens and passwords cross the network unencrypted: set tls_cert and tls_key, or"

@@ -1,0 +1,91 @@
+"""What all parts of the service share, opened once and handed to each of them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lab.api.core.admission import Admission
+from lab.api.core.contexts import Contexts, Opener
+from lab.api.core.limits import Limits
+from lab.api.core.pool import Pool
+from lab.api.core.space import CachedSpace
+from lab.api.events.eventlog import EventLog
+from lab.api.events.notifier import Notifier
+from lab.api.telemetry.metrics import Metrics
+from lab.api.telemetry.trace import open_trace
+from lab.config.settings import Settings
+from lab.progress import Event
+from lab.state.opening import open_store
+from lab.state.records import JobRecord
+from lab.state.store import Store
+
+if TYPE_CHECKING:
+    from lab.api.telemetry.spans import Trace
+
+
+@dataclass(frozen=True)
+class Core:
+    """The record, contexts of the lifecycle, events, figures and limits.
+
+    ``trace``: None unless spans are exported. ``ready`` is set while requests are accepted,
+    ``stopping`` from the moment when the service begins to end.
+    """
+
+    settings: Settings
+    store: Store
+    contexts: Contexts
+    notifier: Notifier
+    events: EventLog
+    metrics: Metrics
+    trace: Trace | None
+    pool: Pool
+    admission: Admission
+    space: CachedSpace
+    limits: Limits = field(default_factory=Limits)
+    ready: threading.Event = field(default_factory=threading.Event)
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def job_began(self, job: JobRecord, traceparent: str) -> None:
+        """A job begins to run; ``traceparent``: the span that its span is a child of, or empty."""
+        if self.trace:
+            self.trace.job_began(job, traceparent)
+
+    def job_step(self, job: JobRecord, event: Event) -> None:
+        """A step of a job began, ended or failed, or said something."""
+        self.events.add(job.id, event)
+        self.metrics.step(job, event)
+        if self.trace:
+            self.trace.step(job, event)
+
+    def job_ended(self, job: JobRecord) -> None:
+        """A job has ended, and its record says how."""
+        self.metrics.ended(job)
+        if self.trace:
+            self.trace.job_ended(job)
+
+
+def open_core(settings: Settings, opener: Opener, trace: Trace | None = None) -> Core:
+    """The core of a service; ``opener`` opens contexts, ``trace`` replaces that of the settings.
+
+    Raises HostUnfit.
+    """
+    settings.home.create()
+    trace = trace or open_trace(settings.serve)
+    store = open_store(settings.home)
+    store.labs.suggests = False  # as in contexts
+    notifier, contexts = Notifier(), Contexts(settings, opener)
+    pool = Pool(settings.serve.pool)
+    return Core(
+        settings=settings,
+        store=store,
+        contexts=contexts,
+        notifier=notifier,
+        events=EventLog(store, notifier),
+        metrics=Metrics(),
+        trace=trace,
+        pool=pool,
+        admission=Admission(settings, store, pressed=pool.wake.set),
+        space=CachedSpace(contexts),
+    )

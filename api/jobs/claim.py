@@ -1,0 +1,65 @@
+"""Serving a request from a warm pool."""
+
+from __future__ import annotations
+
+import time
+
+from lab.api.core.core import Core
+from lab.api.jobs.requests import CreateLab, origin_of
+from lab.api.telemetry.logs import log
+from lab.errors import Conflict, Interrupted, LabError
+from lab.lifecycle.service import pool as pools
+from lab.progress import Event
+from lab.state.records import JobRecord
+from lab.state.store import Store
+
+
+def claim(core: Core, job: JobRecord, request: CreateLab) -> str:
+    """Give a ready member of a pool to ``job``; its name, empty if no pool has one that fits.
+
+    Raises Interrupted if the job was cancelled.
+    """
+    fitting = [
+        pool
+        for pool in core.pool.pools
+        if not request.cold and pools.serves(core.settings, pool.spec, request.spec)
+    ]
+    for pool in fitting:
+        while name := core.pool.pop(pool.name):
+            if _give(core, name, pool.name, job, request):
+                core.metrics.claimed(time.time() - job.created_at)
+                core.pool.wake.set()
+                return name
+    if fitting:
+        core.metrics.missed()
+    return ""
+
+
+def _give(core: Core, name: str, pool: str, job: JobRecord, request: CreateLab) -> bool:
+    """Give a member to ``job``; False if that is not possible."""
+    began = time.time()
+
+    def also(store: Store) -> None:
+        if store.jobs.get(job.id).cancel:
+            raise Interrupted("the job was cancelled")
+        store.jobs.update(job.id, state="running", lab=name, started_at=began)
+
+    ttl = request.ttl or core.settings.serve.default_ttl
+    fields = pools.given_to(
+        origin_of(job, request), request.owner, ttl, request.snapshots, job.created_at
+    )
+    try:
+        with core.contexts.use() as ctx:
+            pools.claim(ctx, name, pool, fields, also)
+    except Interrupted:
+        raise
+    except Conflict:
+        return False  # another job has it, or its lock
+    except LabError as error:
+        log.warning("a pooled lab cannot be claimed", extra={"lab": name, "error": error.what})
+        core.pool.report_unsound(name)
+        return False
+    core.events.add(job.id, Event("job", "begin", job.kind))
+    took = time.time() - began
+    core.job_step(job, Event("claim", "end", f"{name} was ready in the pool", took))
+    return True

@@ -1,0 +1,230 @@
+"""What jobs are asked to do: one type for each kind of job.
+
+A request is kept as JSON in the row of its job, and later versions read it too. So every field that
+is added has a default, and none changes its meaning; unknown fields are ignored, and a null means
+the default. The JSON also identifies a repeated request (see ``submit.digest_of``): all fields are
+written, except those of ``TakeSnapshot`` that have their defaults. So a field that is added to
+another type changes the digests of its requests, and must be left out while it has its default.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, TypeVar
+
+import msgspec
+
+from lab import schedule
+from lab.errors import InvalidSpec
+from lab.lifecycle.core.context import Origin
+from lab.spec import LabSpec, NodeSize
+from lab.state.records import JobRecord, LabRecord
+
+_USUAL = LabSpec("")
+"""Has the defaults of all fields."""
+
+TRACEPARENT_KEY = "traceparent"
+"""The key in a job's row that names the span of the HTTP request that it comes from."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What all kinds have in common: nothing."""
+
+
+class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
+    """A cluster to create; empty strings and 0 as in ``LabSpec``, ``ttl`` in seconds."""
+
+    blueprint: str
+    name: str = ""
+    nodes: int = _USUAL.nodes
+    engine: str = ""
+    memory: int = _USUAL.size.memory
+    cpus: int = _USUAL.size.cpus
+    disk: int = _USUAL.size.disk
+    ttl: float | None = None
+    profile: str = ""
+    snapshots: str = ""
+    image: str = ""
+
+    @cached_property
+    def spec(self) -> LabSpec:
+        """The specification, parsed once; raises InvalidSpec."""
+        return LabSpec(
+            blueprint=self.blueprint,
+            name=self.name,
+            nodes=self.nodes,
+            engine=self.engine,
+            size=NodeSize(self.memory, self.cpus, self.disk),
+            ttl=self.ttl,
+            profile=self.profile,
+            snapshots=schedule.parse(self.snapshots) if self.snapshots else schedule.NONE,
+            image=self.image,
+            any_name=self.may_differ,
+        )
+
+    @property
+    def may_differ(self) -> bool:
+        """Whether the lab may have another name than ``name``."""
+        return False
+
+
+class BuildTemplate(ClusterRequest, frozen=True, kw_only=True):
+    """``build-template``; ``name``, ``ttl`` and ``snapshots`` are unused."""
+
+
+class CreateLab(ClusterRequest, frozen=True, kw_only=True):
+    """``create``; ``heartbeat`` and ``idle`` in seconds, ``owner``: the token's name."""
+
+    any_name: bool = False
+    cold: bool = False
+    heartbeat: float | None = None
+    idle: float | None = None
+    protected: bool = False
+    keep_failed: bool = False
+    owner: str = ""
+
+    @property
+    def may_differ(self) -> bool:
+        """See ``ClusterRequest``."""
+        return self.any_name
+
+
+class FillPool(CreateLab, frozen=True, kw_only=True):
+    """``fill``: a member of the warm pool ``pool``."""
+
+    pool: str = ""
+
+    @staticmethod
+    def of(spec: LabSpec, name: str, *, owner: str, pool: str) -> FillPool:
+        """The request for a member called ``name`` with the specification of its pool."""
+        return FillPool(
+            blueprint=spec.blueprint,
+            name=name,
+            nodes=spec.nodes,
+            engine=spec.engine,
+            memory=spec.size.memory,
+            cpus=spec.size.cpus,
+            disk=spec.size.disk,
+            ttl=spec.ttl,
+            profile=spec.profile,
+            snapshots=str(spec.snapshots),
+            image=spec.image,
+            owner=owner,
+            pool=pool,
+        )
+
+
+class LabRequest(Request, frozen=True, kw_only=True):
+    """Something about a lab that exists.
+
+    ``created_at``: of the lab that was meant, in epoch seconds; another of that name may exist when
+    the job runs. None: any.
+    """
+
+    created_at: float | None = None
+
+
+class DeleteLab(LabRequest, frozen=True, kw_only=True):
+    """``delete``; ``force``: also if it is protected."""
+
+    force: bool = False
+
+
+class ExpireLab(LabRequest, frozen=True, kw_only=True):
+    """``expire``; ``expires_at``: the end of the lease that was over, in epoch seconds."""
+
+    expires_at: float | None = None
+
+
+class Power(LabRequest, frozen=True, kw_only=True):
+    """``start``, ``stop``, ``restart``: of ``node`` or, if it is empty, all nodes.
+
+    ``force``: stop them without a shutdown.
+    """
+
+    node: str = ""
+    force: bool = False
+
+
+class TakeSnapshot(LabRequest, frozen=True, kw_only=True, omit_defaults=True):
+    """``snapshot`` called ``name``; ``scheduled``: those that the lab's schedule wants instead."""
+
+    name: str = ""
+    scheduled: bool = False
+
+
+class DeleteSnapshot(LabRequest, frozen=True, kw_only=True):
+    """``delete-snapshot``: the one that the job is about."""
+
+
+class PruneSnapshots(LabRequest, frozen=True, kw_only=True):
+    """``prune-snapshots``."""
+
+
+class RollBack(LabRequest, frozen=True, kw_only=True):
+    """``rollback`` to the label ``to``: of ``node`` or, if it is empty, all nodes."""
+
+    to: str
+    node: str = ""
+
+
+class BuildImage(Request, frozen=True, kw_only=True):
+    """``build-image`` of ``recipe``; ``rebuild``: also if it exists."""
+
+    recipe: str
+    rebuild: bool = False
+
+
+class DeleteImage(Request, frozen=True):
+    """``delete-image``: the one that the job is about."""
+
+
+class DeleteTemplate(Request, frozen=True):
+    """``delete-template``: the one that the job is about."""
+
+
+R = TypeVar("R", bound=Request)
+
+
+def read(job: JobRecord, kind: type[R]) -> R:
+    """The request of a job whose kind has requests of type ``kind``; raises InvalidSpec."""
+    given = {key: value for key, value in job.request.items() if value is not None}
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidSpec(f"the request of job {job.id} ({job.kind}) is invalid: {error}") from None
+
+
+def plain(request: Request) -> dict[str, Any]:
+    """``request`` as the row of a job has it."""
+    found: dict[str, Any] = msgspec.to_builtins(request)
+    return found
+
+
+def traceparent_of(job: JobRecord) -> str:
+    """The span of the HTTP request that a job comes from; empty if it is not known."""
+    return str(job.request.get(TRACEPARENT_KEY, ""))
+
+
+def concerns(job: JobRecord, lab: LabRecord) -> bool:
+    """Whether a job about an existing lab means ``lab``, not another with the same name."""
+    return job.request.get("created_at") in (None, lab.created_at)
+
+
+def pool_of(job: JobRecord) -> str:
+    """The warm pool that a job creates a member of; empty for other jobs."""
+    return str(job.request.get("pool", ""))
+
+
+def origin_of(job: JobRecord, request: Request) -> Origin:
+    """Where the lab or the template comes from that ``job`` creates."""
+    if not isinstance(request, CreateLab):
+        return Origin(job.project, job.id)
+    return Origin(
+        project=job.project,
+        job=job.id,
+        protected=request.protected,
+        heartbeat=request.heartbeat,
+        pool=request.pool if isinstance(request, FillPool) else "",
+        idle=request.idle,
+    )
