@@ -28,7 +28,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     ),
 )  # fmt: skip
 
-# The same within a room: its folders from the top down. "" are the files beside the folders.
+# The same within a room: its folders from the top down. "" are the files next to the folders.
 FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     "lifecycle": (
         frozenset({""}),

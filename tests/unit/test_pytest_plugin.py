@@ -90,7 +90,7 @@ def test_without_the_flag_nothing_is_made(here: pytest.Pytester) -> None:
     assert done.stdout == "['lab.pytest_plugin']\n"
 
 
-def test_a_wrong_flag_is_told_first(here: pytest.Pytester) -> None:
+def test_a_wrong_flag_is_reported_first(here: pytest.Pytester) -> None:
     """Protects who mistypes from one error for each test."""
     result = run(here, "--lab", "galora")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -100,7 +100,7 @@ def test_a_wrong_flag_is_told_first(here: pytest.Pytester) -> None:
 def test_labs_of_a_service(
     here: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Protects CI machines that run no guests; and a refusal is told in one piece."""
+    """Protects CI machines that run no guests; and a refusal is reported as one error."""
     with serving(environment(tmp_path / "there")) as service:
         monkeypatch.setenv("LAB_URL", service.url)
         monkeypatch.setenv("LAB_TOKEN", service.token)

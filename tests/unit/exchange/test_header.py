@@ -144,7 +144,7 @@ def test_a_hostile_header_is_refused(change: Callable[[Fields], None]) -> None:
         decode(json.dumps(fields).encode())
 
 
-def test_what_is_wrong_is_told_without_harm() -> None:
+def test_an_invalid_header_is_reported_without_harm() -> None:
     """Protects terminals: an archive may hold what they would obey."""
     fields = json.loads(encode(template_header()))
     fields["parts"][0]["form"] = "\x1b[2Jsparse"
