@@ -22,7 +22,7 @@ from lab.wait import Deadline, until
 HOLD = """
 import sys
 from pathlib import Path
-from lab.locks import lock
+from lab.locks.named import lock
 from lab.paths import Home
 with lock(Home(Path(sys.argv[1])), "lab", "pxc", shared=sys.argv[2] == "shared"):
     print("held", flush=True)
