@@ -16,7 +16,7 @@ LABEL = "cidata"
 def pack(script: bytes, files: Mapping[str, bytes], *, instance: str) -> bytes:
     """The seed disk. ``script`` is run as root, once, at the end of the first boot.
 
-    ``files``: what lies beside it, by its name: lower-case letters, digits, dots and hyphens.
+    ``files``: the files next to it, by name: lower-case letters, digits, dots and hyphens.
     ``instance``: cloud-init does what it does once for each of these names.
     """
     import pycdlib  # only who builds images in a guest needs it

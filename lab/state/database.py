@@ -1,4 +1,4 @@
-"""The connection to the state: opening, transactions, and errors that tell.
+"""The connection to the state: opening, transactions, and translated errors.
 
 What differs between SQLite and PostgreSQL is in this file and nowhere else. On both,
 transactions that write run one after the other, so that "look, then write" is atomic

@@ -63,5 +63,5 @@ def test_files_and_devices_that_are_theirs_stay_as_they_are(device: Path, tmp_pa
 
 
 def test_a_missing_permission_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(HostUnfit, match="cannot be let to"):
+    with pytest.raises(HostUnfit, match="cannot be given access to"):
         let_open(tmp_path / "none", USER)

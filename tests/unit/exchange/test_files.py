@@ -152,8 +152,8 @@ def test_a_terminal_is_no_place_for_an_archive() -> None:
     os.close(child)
     said = os.read(parent, 1000)
     os.close(parent)
-    assert b"nothing for a terminal" in said
-    assert b"no archive on a terminal" in said
+    assert b"cannot be written to a terminal" in said
+    assert b"cannot be read from a terminal" in said
 
 
 def test_source_reads_a_file(tmp_path: Path) -> None:
