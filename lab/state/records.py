@@ -43,7 +43,7 @@ class LabRecord:
     """A lab.
 
     ``image``, ``template``: their keys. ``user``: the database user that ``password`` is
-    for; ``owner``: the person who made the lab. ``segment``: the number
+    for; ``owner``: the user that created the lab. ``segment``: the number
     of its private network. ``expires_at`` None: no lease. ``ready_seconds``, ``started``:
     how its last start went, None before; ``why_cold``: why it was not warm. ``project``, ``job``:
     of the service, which made it; empty for others. ``protected``: it is not removed without
