@@ -1,4 +1,4 @@
-"""One part of an archive as it arrives: a file, and beside it what of the file is good.
+"""One part of an archive as it arrives: a file, and next to it what of the file is good.
 
 The index has a record for each chunk that is in the file: offset (64 bits), length (32 bits)
 and digest. It is written after the chunk, and what it says is checked against the file when
@@ -110,8 +110,8 @@ class Arrival:
         if (len(self._records), size, digest) != (chunks, wanted, tally.digest()):
             self._cut(0)
             raise InvalidSpec(
-                f"{self._part.name} is not what an earlier transfer began to bring",
-                hint="run the same command again: it is sent again",
+                f"{self._part.name} differs from what an earlier transfer brought",
+                hint="run the same command again: the part is sent again",
             )
         os.ftruncate(self._file, size)
 

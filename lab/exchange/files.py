@@ -35,7 +35,8 @@ def target(where: str, *, resume: bool) -> Iterator[Sink]:
     if where == STANDARD:
         if sys.stdout.isatty():
             raise InvalidSpec(
-                "an archive is nothing for a terminal", hint="name a file, or pipe it somewhere"
+                "the archive cannot be written to a terminal",
+                hint="name a file, or redirect the output",
             )
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -55,7 +56,9 @@ def source(where: str) -> Iterator[BinaryIO]:
     """
     if where == STANDARD:
         if sys.stdin.isatty():
-            raise InvalidSpec("there is no archive on a terminal", hint="name a file")
+            raise InvalidSpec(
+                "an archive cannot be read from a terminal", hint="name a file, or pipe it in"
+            )
         yield sys.stdin.buffer
         return
     if where.lower().startswith(URLS):

@@ -146,7 +146,9 @@ def encode(header: Header) -> bytes:
     """As it is in an archive; raises InvalidSpec if it is too long for that."""
     data = msgspec.json.encode(header)
     if len(data) > LIMIT:
-        raise InvalidSpec("there is too much to say about this for the header of an archive")
+        raise InvalidSpec(
+            f"the header of the archive is too large: {len(data)} bytes, at most {LIMIT}"
+        )
     return data
 
 

@@ -63,7 +63,7 @@ def receive(
     reader.close()
     for name in names:
         if name not in plan:
-            raise InvalidSpec(f"the archive does not bring {name}", hint="export it again")
+            raise InvalidSpec(f"the archive does not contain {name}", hint="export it again")
 
 
 def _plan(reader: FrameReader, header: Header) -> Wanted:

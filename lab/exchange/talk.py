@@ -40,6 +40,7 @@ from lab.progress import Event, Progress
 PROTOCOL = 1
 
 _AGAIN = "run the same command again: it resumes where it ended"
+_SAME_VERSION = "install the same version of lab on both hosts, or export to a file"
 _LINE = 1 << 16
 _BANNERS = 200
 _STALL = 3600.0
@@ -66,7 +67,7 @@ class Speaker:
         self._to.flush()
 
     def retell(self, hear: Callable[[Event], None]) -> Callable[[Event], None]:
-        """A listener that passes on to ``hear``, and tells the other side too."""
+        """A listener that passes on to ``hear``, and sends them to the other side."""
 
         def listener(event: Event) -> None:
             hear(event)
@@ -129,27 +130,30 @@ class Remote:
                     banners -= 1
                 else:
                     said = line.decode(errors="replace").strip()[:100]
-                    raise InvalidSpec(f"{self._host} said what is not understood: {said!r}")
+                    raise InvalidSpec(
+                        f"{self._host} sent a line that is not understood: {said!r}",
+                        hint=_SAME_VERSION,
+                    )
 
     def greet(self) -> dict[str, Any]:
-        """What the other side says first; raises InvalidSpec if we do not understand each other."""
+        """What the other side says first; raises InvalidSpec for another protocol."""
         _, hello = self.hear("hello", banners=_BANNERS)
         self.begun = True
         if not isinstance(hello, dict) or hello.get("archive") != PROTOCOL:
             raise InvalidSpec(
-                f"{self._host} has another version of lab that exchanges archives otherwise",
-                hint="install the same version on both, or export to a file",
+                f"{self._host} has another version of lab with another protocol for archives",
+                hint=_SAME_VERSION,
             )
         return hello
 
     def wanted(self, what: object, header: Header) -> dict[str, int]:
-        """The parts of ``header`` that the other side wants; raises InvalidSpec for nonsense."""
+        """The parts of ``header`` that the other side wants; raises InvalidSpec for any other."""
         names = {part.name for part in header.parts}
         if isinstance(what, dict) and names.issuperset(what):
             found = {str(name): first for name, first in what.items()}
             if all(type(first) is int and first >= 0 for first in found.values()):
                 return found
-        raise InvalidSpec(f"{self._host} wants parts that are not there")
+        raise InvalidSpec(f"{self._host} requested parts that are not there", hint=_SAME_VERSION)
 
     def outcome(self, what: object) -> str:
         """What became of it there."""
@@ -173,7 +177,7 @@ def failure(host: str, error: CommandFailed, *, begun: bool = False) -> LabError
         said = [line for line in error.stderr.splitlines() if line.startswith("  ")]
         return kind(f"{host}: {found[1]}", hint=hint[1] if hint else "", details=said[:10])
     hints = {
-        255: f"`ssh {host} true` must work without a question: a key, a known host",
+        255: f"`ssh {host} true` must work without a prompt: it needs a key and a known host",
         127: "lab is not in the PATH there: say how it is called with --remote-lab",
     }
     hint_ = _AGAIN if begun else hints.get(error.status, "")

@@ -57,7 +57,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         newurl: str,
     ) -> urllib.request.Request | None:
         if req.type == "https" and urllib.parse.urlsplit(newurl).scheme != "https":
-            raise HostUnfit(f"{shown(req.full_url)} leads away from HTTPS, to {shown(newurl)}")
+            raise HostUnfit(f"{shown(req.full_url)} redirects from HTTPS to {shown(newurl)}")
         return super().redirect_request(req, fp, code, msg, headers, _checked(newurl))
 
 
@@ -162,9 +162,11 @@ def _checked(url: str) -> str:
         parts = urllib.parse.urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise InvalidSpec(f"this is no URL: {error}") from None
+        raise InvalidSpec(f"the URL is invalid: {error}") from None
     if parts.scheme not in _SCHEMES or not host or not _PLAIN.fullmatch(url):
-        raise InvalidSpec(f"{shown(url)!r} is no URL of a web server", hint="http:// or https://")
+        raise InvalidSpec(
+            f"{shown(url)!r} is no URL of a web server", hint="it starts with http:// or https://"
+        )
     if "@" in parts.netloc:
         raise InvalidSpec(
             f"{shown(url)}: the URL has a user or a password, which others could see",

@@ -1,4 +1,4 @@
-"""The seed: a small disk that tells a guest, at its first boot, which node it is.
+"""The seed: a small disk from which a guest, at its first boot, reads which node it is.
 
 Format: a tar archive (POSIX ustar) on a bare disk, with ``lab/seed-id`` and a tree
 ``lab/root/`` that the guest unpacks over ``/`` when the id is new to it
@@ -38,7 +38,7 @@ def pack(files: Mapping[str, SeedFile]) -> bytes:
 
 
 def seed_id(files: Mapping[str, SeedFile]) -> str:
-    """What tells this seed from others: a hash of its content."""
+    """The identity of this seed: a hash of its content."""
     digest = hashlib.sha256()
     for path in sorted(files):
         file = files[path]

@@ -1,4 +1,4 @@
-"""The QEMU guest agent of a guest, and the program beside it, whatever leads to their ports.
+"""The QEMU guest agent of a guest, and the program next to it, whatever leads to their ports.
 
 Protocol: the QEMU Guest Agent Protocol Reference (guest-ping, guest-exec, guest-exec-status).
 bhyve's guests run the same agent.

@@ -53,7 +53,7 @@ class BuiltImage:
 
 
 def write(image: BuiltImage) -> Path:
-    """Write the manifest beside the image's disk and return its path."""
+    """Write the manifest next to the image's disk and return its path."""
     values = asdict(image)
     for name in ("kernel", "initrd"):
         values[name] = values[name].name

@@ -1,4 +1,4 @@
-"""The connection to the state: opening, transactions, and errors that tell.
+"""The connection to the state: opening, transactions, and translated errors.
 
 What differs between SQLite and PostgreSQL is in this file and nowhere else. On both,
 transactions that write run one after the other, so that "look, then write" is atomic
@@ -96,7 +96,7 @@ class Database:
             return
         if write and self._path is not None:
             self._home.release_reserve()
-        with self._told(), self._current_engine().connect() as plain:
+        with self._errors_translated(), self._current_engine().connect() as plain:
             connection = plain.execution_options(lab_mode="write" if write else "read")
             with connection.begin():
                 self._local.connection, self._local.write = connection, write
@@ -195,7 +195,7 @@ class Database:
             self._engine = None
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors_translated(self) -> Iterator[None]:
         """Turn what the driver raises into our errors."""
         try:
             yield

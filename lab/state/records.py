@@ -43,13 +43,13 @@ class LabRecord:
     """A lab.
 
     ``image``, ``template``: their keys. ``user``: the database user that ``password`` is
-    for; ``owner``: the person who made the lab. ``segment``: the number
+    for; ``owner``: the user that created the lab. ``segment``: the number
     of its private network. ``expires_at`` None: no lease. ``ready_seconds``, ``started``:
     how its last start went, None before; ``why_cold``: why it was not warm. ``project``, ``job``:
     of the service, which made it; empty for others. ``protected``: it is not removed without
-    force. ``heartbeat``: seconds that each sign of life gives it, None if it needs none. ``pool``:
-    the warm pool that it waits in for somebody; empty for labs that are somebody's.
-    ``address``: at which its SQL ports are published; ``host``: what is told in its place.
+    force. ``heartbeat``: seconds of lease that each heartbeat gives it, None without.
+    ``pool``: the warm pool that it waits in for somebody; empty for labs that are somebody's.
+    ``address``: at which its SQL ports are published; ``host``: what is shown in its place.
     ``idle``: seconds without use after which its lease ends, None if it may be idle.
     ``active_at``: when it was last seen used, None if nobody has looked yet; ``activity``: what its
     servers had counted.

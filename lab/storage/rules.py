@@ -82,7 +82,7 @@ def not_ours(volume: VolumeName) -> Conflict:
     """The error for a volume that another installation made, or that cannot be read."""
     return Conflict(
         f"volume {volume} is not ours",
-        hint="it does not carry the tag of this installation; remove it by hand if it is litter",
+        hint="it lacks the tag of this installation; remove it by hand if it is unused",
     )
 
 

@@ -2,7 +2,7 @@
 
 ``install`` takes a checkout of vm-bhyve, which is not part of this repository, and lays its
 scripts out to be run by bash: FreeBSD's sh has ``setvar`` and functions without a body beyond
-it, and paths of devices lead into ROOT. What the programs do is told by their manual pages:
+it, and paths of devices lead into ROOT. What the programs do is from their manual pages:
 ifconfig(8) as far as bridges and taps go, sysrc(8), pgrep(1), md5(1), bhyvectl(8), kldstat(8).
 ``bhyve`` is the guest of ``vm_double_run``. ROOT is laid out as in ``vm_double``; ``argv`` there
 has a line for each start of bhyve.

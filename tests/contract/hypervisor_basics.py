@@ -271,7 +271,7 @@ class Owning:
 
 @contextmanager
 def _another_process(site: Site) -> Iterator[mp.connection.Connection]:
-    """A process that tells what it sees, twice when told to, and then ends all guests."""
+    """A process that reports the guests, again after each of two messages, and ends them all."""
     to, ours_end = _SPAWN.Pipe()
     child = _SPAWN.Process(target=_see_and_end, args=(site.open, site.home, ours_end))
     child.start()

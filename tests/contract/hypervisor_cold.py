@@ -18,7 +18,7 @@ class Refusing:
         assert can.why_cold
 
     def test_what_they_exclude_is_refused(self, site: Site, ours: Hypervisor) -> None:
-        """Protects callers who did not ask: nothing half is done, and they are told."""
+        """Protects callers that did not check: the call is refused and changes nothing."""
         guest = site.guest()
         ours.start(guest)
         ram, state = site.file("ram", MEMORY), site.directory / "state"

@@ -2,7 +2,7 @@
 
 It prints ``B`` when it boots and then a letter at each tick of the clock (18 a second), from
 ``a`` to ``z`` and again from ``a``; the next letter is kept in RAM. When the power button is
-pressed it switches the machine off. So its console tells whether RAM was restored.
+pressed it switches the machine off. So its console shows whether RAM was restored.
 """
 
 from __future__ import annotations

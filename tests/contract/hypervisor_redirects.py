@@ -33,7 +33,7 @@ class Redirecting:
         assert port not in ours.redirected()
 
     def test_no_two_guests_share_a_port(self, site: Site, ours: Hypervisor) -> None:
-        """Protects labs of two homes: binding the port tells nobody that it is taken."""
+        """Protects labs of two homes: binding the port does not show that it is taken."""
         port = free_port()
         ours.start(leading(site, "n1", port))
         theirs = site.hypervisor(site.foreign)

@@ -6,7 +6,7 @@ would: ``pf``, a file of rules for each anchor.
 
 Read from sbin/pfctl of FreeBSD:
 
-- pfctl.c, main: the device is opened first (and who may not, is told so), names of anchors that
+- pfctl.c, main: the device is opened first (an error without permission), names of anchors that
   begin with ``_`` are refused, a word that is no option ends with the usage
 - pfctl.c, pfctl_show_anchors: two spaces before each name, one level; an anchor that does not
   exist is a message and no failure; pfctl_test_altqsupport: what is said each time

@@ -82,7 +82,9 @@ class Basics:
         space = storage.space()
         assert 0 < space.free <= space.total
 
-    def test_space_is_told_while_volumes_come_and_go(self, place: Place, storage: Storage) -> None:
+    def test_space_is_reported_while_volumes_come_and_go(
+        self, place: Place, storage: Storage
+    ) -> None:
         other = place.open("home")
 
         def churn() -> None:

@@ -63,7 +63,7 @@ def test_a_connection_from_elsewhere_is_led_to_the_guest(
     ],
     ids=["not loaded", "no root", "disabled", "no anchor", "deeper", "nat only", "no gateway"],
 )
-def test_a_host_that_leads_nothing_is_told_what_to_do(
+def test_a_host_that_redirects_nothing_is_refused_with_the_remedy(
     site: Site, ours: Hypervisor, root: Path, machine: dict[str, object], why: str, hint: str
 ) -> None:
     """Protects users from labs that are ready and that nobody can reach."""

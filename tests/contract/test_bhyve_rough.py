@@ -54,7 +54,7 @@ def test_what_a_killed_start_left_in_the_kernel_goes(
 def test_a_guest_that_no_switch_took_is_not_started(
     site: Site, ours: Hypervisor, root: Path
 ) -> None:
-    """Protects from a lab whose nodes never meet: vm-bhyve notes it, and goes on."""
+    """Protects from a lab without a network: vm-bhyve only logs the error and starts the guest."""
     guest = replace(site.guest(), network=Network("52:54:00:4c:00:01", "", (), 0, uplink=True))
     run(["vm", "switch", "create", "public"], timeout=SECONDS)
     (root / "if/vm-public").unlink()
@@ -66,10 +66,10 @@ def test_a_guest_that_no_switch_took_is_not_started(
 
 
 @pytest.mark.parametrize("noise", ["", "/etc/rc.conf: line 12: fooo: not found"])
-def test_a_refusal_is_understood_beside_noise(
+def test_a_refusal_is_understood_next_to_other_errors(
     site: Site, ours: Hypervisor, root: Path, noise: str
 ) -> None:
-    """Protects from a flaw in rc.conf: sh tells of it at stderr, vm-bhyve of refusals at stdout."""
+    """Protects from an error in rc.conf: sh reports it on stderr, vm-bhyve refuses on stdout."""
     guest = site.guest()
     (root / "dev/vmm" / guest.name).touch()
     (root / "noise").write_text(noise)

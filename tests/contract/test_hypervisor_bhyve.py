@@ -263,7 +263,7 @@ class TestBhyve(ColdContract, Redirecting):
 
 
 @pytest.mark.parametrize(
-    ("rc", "told"),
+    ("rc", "hint"),
     [
         ({"vm_enable": "NO"}, "sysrc vm_enable=YES"),
         ({"root": False}, "run lab as root"),
@@ -272,18 +272,18 @@ class TestBhyve(ColdContract, Redirecting):
     ],
 )
 def test_a_host_that_is_not_set_up(
-    site: Site, root: Path, rc: dict[str, object], told: str
+    site: Site, root: Path, rc: dict[str, object], hint: str
 ) -> None:
-    """Protects who has just installed vm-bhyve: each refusal names what to do."""
+    """Protects users who have just installed vm-bhyve: each error names the remedy."""
     change(root, **rc)
     with pytest.raises(HostUnfit) as failure:
         site.hypervisor(site.home).capabilities()
-    assert told in failure.value.hint
+    assert hint in failure.value.hint
     assert failure.value.details
 
 
 def test_a_guest_that_reaches_the_outside(site: Site, root: Path) -> None:
-    """Protects builders, which need mirrors: on the switch that leads out, or told of it."""
+    """Protects builders, which need mirrors: without the public switch, the hint creates it."""
     guest = replace(site.guest(), network=Network("52:54:00:4c:00:01", "", (), 0, uplink=True))
     ours = site.hypervisor(site.home)
     with pytest.raises(HostUnfit, match="no switch 'public'") as failure:

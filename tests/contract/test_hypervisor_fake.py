@@ -1,4 +1,4 @@
-"""The fake keeps the contract, and fails when and how it is told to."""
+"""The fake keeps the contract, and fails when and how a test configures it to."""
 
 from __future__ import annotations
 

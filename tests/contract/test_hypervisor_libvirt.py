@@ -91,7 +91,9 @@ def _printed(guest: GuestSpec, enough: Callable[[str], object]) -> str:
 
 
 class TestLibvirt(WarmContract):
-    def test_a_restored_guest_goes_on_where_it_stood(self, site: Site, ours: Hypervisor) -> None:
+    def test_a_restored_guest_resumes_where_it_was_saved(
+        self, site: Site, ours: Hypervisor
+    ) -> None:
         former = site.former()
         ours.start(former)
         last = _printed(former, lambda text: len(text) > 10)[-1]

@@ -2,7 +2,7 @@
 
 LAB_VM_BHYVE names it. FreeBSD's programs below the scripts are doubles (``freebsd_double``), so
 this shows that the driver and the scripts understand each other, and that the double of ``vm``
-that all other tests use tells the truth.
+that all other tests use behaves like the real one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.contract.test_bhyve_rough import (
     test_a_guest_of_that_name_that_vm_bhyve_does_not_know_is_left_alone,
     test_a_guest_that_is_just_starting_is_ended,
     test_a_guest_that_no_switch_took_is_not_started,
-    test_a_refusal_is_understood_beside_noise,
+    test_a_refusal_is_understood_next_to_other_errors,
     test_a_switch_of_others_that_cannot_be_made_is_in_nobody_s_way,
     test_after_a_crash_of_the_host_a_guest_is_forgotten,
     test_after_a_crash_of_the_host_a_guest_is_started,
@@ -50,7 +50,7 @@ __all__ = [
     "test_a_guest_of_that_name_that_vm_bhyve_does_not_know_is_left_alone",
     "test_a_guest_that_is_just_starting_is_ended",
     "test_a_guest_that_no_switch_took_is_not_started",
-    "test_a_refusal_is_understood_beside_noise",
+    "test_a_refusal_is_understood_next_to_other_errors",
     "test_a_switch_of_others_that_cannot_be_made_is_in_nobody_s_way",
     "test_after_a_crash_of_the_host_a_guest_is_forgotten",
     "test_after_a_crash_of_the_host_a_guest_is_started",
@@ -122,7 +122,7 @@ def test_a_guest_s_life_in_vm_bhyve_s_own_hands(root: Path, tmp_path: Path, gold
     argv = (root / "argv").read_text()
     for place, name in ((root, "ROOT"), (tmp_path, "HOME")):
         argv = argv.replace(str(place), name)
-    # Older releases name no bus, and give other options beside the devices.
+    # Older releases name no bus, and give other options next to the devices.
     devices = re.findall(r" -s (?:0:)?(\S+)", argv)
     golden("bhyve-devices.txt", "".join(f"{device}\n" for device in devices))
     assert " -c 1 -m 16M " in argv

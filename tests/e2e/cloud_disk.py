@@ -1,7 +1,7 @@
 """A disk like a vendor's cloud image: UEFI, a GPT, Debian with cloud-init that looks for NoCloud.
 
 As vendors' do, it knows nothing of labs: its own kernel and initial RAM disk, DHCP, cloud-init's
-defaults. Beside that it has the tools of a builder, which a builder otherwise installs.
+defaults. It also has the tools of a builder, which a builder otherwise installs.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class Site:
 
     @contextmanager
     def up(self, *args: str) -> Iterator[Any]:
-        """A lab for the block, as ``lab up -o json`` tells of it; gone afterwards."""
+        """A lab for the block, as ``lab up -o json`` prints it; removed afterwards."""
         view = self.lab("up", *args, "-o", "json").json
         try:
             yield view

@@ -134,7 +134,7 @@ def test_a_node_that_died_comes_back(site: Site) -> None:
 def _lost(site: Site, name: str, node: str, value: int) -> None:
     others = tuple(other for other in NODES if other != node)
     deadline = time.monotonic() + 60
-    # Galera waits for a node that is silent before it goes on without it.
+    # Galera waits for a node that does not respond before it continues without it.
     while sizes(site, name, others) != ["2", "2"]:
         assert time.monotonic() < deadline
     status = site.sql(name, others[0], "SHOW STATUS LIKE 'wsrep_cluster_status'")
@@ -251,7 +251,7 @@ def test_start_after_a_crash(site: Site) -> None:
         # fail, and leave as inconsistent.
         site.sql(name, "n1", "CREATE TABLE d.t (id INT PRIMARY KEY) SELECT 1 AS id")
         site.lab("stop", name, "--force", "--node", "n1")
-        _go_on_without(site, name, "INSERT INTO d.t VALUES (2)")
+        _insert_without(site, name, "INSERT INTO d.t VALUES (2)")
         started = site.lab("start", name, "--timeout", "400", code=None, timeout=450)
         assert started.code == 0, _why(site, name, started)
         assert "state transfer (SST) from another node" in started.stderr
@@ -269,7 +269,7 @@ def test_start_after_a_crash(site: Site) -> None:
         _back(site, name, [[1], [2]])
 
 
-def _go_on_without(site: Site, name: str, statement: str) -> None:
+def _insert_without(site: Site, name: str, statement: str) -> None:
     """Run ``statement`` on n2, once it and n3 have given up n1 and agreed on that."""
     deadline = time.monotonic() + 120
     while sizes(site, name, NODES[1:]) != ["2", "2"]:

@@ -67,14 +67,14 @@ def test_publishing_an_image_is_killed(site: Site, moment: str) -> None:
 
 
 def test_an_image_build_is_killed(site: Site) -> None:
-    """In the middle of the bootstrap: no process goes on, no mount and no file is left."""
+    """In the middle of the bootstrap: no process, no mount and no file is left."""
     with site.sibling() as empty:
         assert empty.crash("image", "bootstrap", 1) == -signal.SIGKILL
 
         def ended() -> bool | None:
             return None if empty.processes() else True
 
-        assert until(ended, Deadline.after(5)), "what it had started goes on"
+        assert until(ended, Deadline.after(5)), "processes that it started still run"
         assert str(empty.root) not in Path("/proc/self/mountinfo").read_text()
         empty.lab("gc")
         assert empty.settled() == []
@@ -131,8 +131,8 @@ def test_ctrl_c(site: Site, case: str) -> None:
 
 
 @pytest.mark.parametrize("damage", usual_and_rare("flipped device state", "truncated RAM"))
-def test_a_damaged_template_is_made_anew(site: Site, damage: str) -> None:
-    """Real RAM images: what is damaged is never restored."""
+def test_a_damaged_template_is_rebuilt(site: Site, damage: str) -> None:
+    """Real RAM images: a damaged one is never restored."""
     site.lab("template", "build", *ONE)
     (key,) = (t["key"] for t in site.lab("template", "ls", "-o", "json").json if t["nodes"] == 1)
     if damage == "truncated RAM":
@@ -142,10 +142,10 @@ def test_a_damaged_template_is_made_anew(site: Site, damage: str) -> None:
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 0x10
         path.write_bytes(content)
-    done = site.lab("up", *ONE, "--name", site.name("anew"))
+    done = site.lab("up", *ONE, "--name", site.name("again"))
     assert "is not used" in done.stderr
     assert "warm" in done.stdout
-    site.lab("down", site.name("anew"))
+    site.lab("down", site.name("again"))
     made = [t for t in site.lab("template", "ls", "-o", "json").json if t["nodes"] == 1]
     assert [(t["key"], t["state"]) for t in made] == [(key, "ready")]
 

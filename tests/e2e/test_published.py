@@ -49,13 +49,13 @@ def test_a_published_lab_takes_tls_from_who_can_check_it(
     """Protects passwords and data on the way, and clients from a server that is another."""
     other = tmp_path / "other.pem"
     other.write_bytes(authority.make("lab").certificate)
-    told = site.lab("ca", "--path").stdout.strip()
-    assert Path(told).read_text() == site.lab("ca").stdout
+    path = site.lab("ca", "--path").stdout.strip()
+    assert Path(path).read_text() == site.lab("ca").stdout
     published = replace(site, settings={**site.settings, "LAB_PUBLISH": address})
     with published.up(*PXC, "--nodes", "3", "--name", site.name("open")) as view:
-        assert view["ssl_ca"] == told
+        assert view["ssl_ca"] == path
         assert f"@{address}:" in view["dsn"]
-        assert login(view, address, ssl_ca=told, ssl_verify_identity=True)
+        assert login(view, address, ssl_ca=path, ssl_verify_identity=True)
         with pytest.raises(pymysql.err.OperationalError, match="verify failed"):
             login(view, address, ssl_ca=str(other), ssl_verify_identity=True)
         with pytest.raises(pymysql.err.OperationalError, match="denied"):

@@ -105,5 +105,5 @@ def test_a_lab_is_claimed_from_a_pool(site: Site, tmp_path: Path) -> None:
         assert activity(site, name) != before
         site.lab("down", name, env=env)
         assert until(lambda: states(site) == ["pooled"] or None, deadline, first=0.5)
-    assert states(site) == ["pooled"], "the next service goes on with it"
+    assert states(site) == ["pooled"], "the next service keeps it"
     site.lab("down", "--all", "--yes")

@@ -62,6 +62,6 @@ def test_files_and_devices_that_are_theirs_stay_as_they_are(device: Path, tmp_pa
         assert os.listxattr(path) == []
 
 
-def test_who_may_not_is_told(tmp_path: Path) -> None:
-    with pytest.raises(HostUnfit, match="cannot be let to"):
+def test_a_missing_permission_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(HostUnfit, match="cannot be given access to"):
         let_open(tmp_path / "none", USER)

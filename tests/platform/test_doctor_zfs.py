@@ -84,15 +84,15 @@ def test_every_fact_is_there(tank: str, tmp_path: Path) -> None:
     assert isinstance(facts.neighbours.swaps, tuple)
 
 
-def test_nothing_is_amiss_with_the_pool(tank: str) -> None:
+def test_no_check_complains_about_the_pool(tank: str) -> None:
     """Protects from false alarms: this pool is as the documents advise."""
     facts, pool = look(f"{tank}/lab")
     wanted = needs(f"{tank}/lab")
     found = [check(pool, facts, wanted) for check in zfs.POOL]
     found.append(zfs.volumes.mode(facts, wanted))
     # The test's pool has a cache, and how the machine's disks trim is not ours.
-    amiss = [one for one in found if one.level != "ok" and "l2arc" not in one.topic]
-    assert not amiss
+    bad = [one for one in found if one.level != "ok" and "l2arc" not in one.topic]
+    assert not bad
 
 
 def test_troubles_show(tank: str, tmp_path: Path) -> None:
@@ -133,6 +133,6 @@ def test_a_tunable_that_was_changed_shows(tank: str) -> None:
         timeout.write_text(before)
     assert facts.tunables["txg_timeout"].value == 7
     calm = replace(facts, pools=())
-    told = next(one for one in zfs.findings(calm, needs("")) if one.topic == "zfs txg timeout")
-    assert told.advice.startswith("echo 5 > /sys/module/zfs/parameters/zfs_txg_timeout")
-    assert Path(told.advice.split()[3].rstrip(";")).exists()
+    finding = next(one for one in zfs.findings(calm, needs("")) if one.topic == "zfs txg timeout")
+    assert finding.advice.startswith("echo 5 > /sys/module/zfs/parameters/zfs_txg_timeout")
+    assert Path(finding.advice.split()[3].rstrip(";")).exists()

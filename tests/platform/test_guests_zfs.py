@@ -132,7 +132,7 @@ def test_a_lab_lives_on_zvols(site: Site, big_pool: str) -> None:
 
 
 def _survives_a_full_pool(site: Site, pool: str, name: str, node: str) -> None:
-    """Protects data: who cannot write stands still, is told of, and goes on once there is room."""
+    """Protects data: a guest that cannot write is halted, reported, and resumes with free space."""
     zfs_site.fill(pool, leave=0)
     try:
         write = ("dd", "if=/dev/urandom", "of=/x", "bs=1M", "count=64", "conv=fsync")
@@ -143,9 +143,8 @@ def _survives_a_full_pool(site: Site, pool: str, name: str, node: str) -> None:
     finally:
         zfs_site.zfs("destroy", f"{pool}/filler")
     assert site.lab("start", name, "-o", "json", timeout=SLOW).json["state"] == "ready"
-    writer.communicate(
-        timeout=SLOW
-    )  # it was told that the guest does not answer, or has written all
+    # It has written everything, or failed because the guest did not respond.
+    writer.communicate(timeout=SLOW)
     assert site.sql(name, node, "SHOW DATABASES LIKE 'ours'") == [["ours"]]
 
 
@@ -239,7 +238,7 @@ RAW = {
 
 
 def _disks(lab: str, node: str) -> list[dict[str, str]]:
-    """How libvirt has told QEMU to use the disks, but for those that are only read."""
+    """How libvirt has QEMU use the disks, but for those that are read-only."""
     argv = ["virsh", "-q", "-c", default_uri(), "dumpxml", f"lab-{lab}-{node}"]
     root = ET.fromstring(run(argv, timeout=60).stdout)  # noqa: S314  libvirt's own XML
     return [_disk(disk) for disk in root.iterfind("devices/disk") if disk.find("readonly") is None]

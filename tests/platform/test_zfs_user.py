@@ -118,7 +118,7 @@ def test_what_init_prints_is_enough(pool: str, works: Path) -> None:
         zfs_site.remove(dataset)
 
 
-def test_who_has_no_permission_is_told_so(parent: str, works: Path) -> None:
+def test_a_user_without_permission_is_refused_with_the_remedy(parent: str, works: Path) -> None:
     answer = str(spawned(work, parent, works, ["disk"]))
     assert answer.startswith(f"HostUnfit: no permission for ZFS below {parent}")
     assert "lab host init" in answer

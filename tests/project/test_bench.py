@@ -94,7 +94,7 @@ def test_markdown_is_tables_of_even_width() -> None:
     assert "- warm: after the first." in page
 
 
-def test_failures_are_told() -> None:
+def test_failures_are_reported() -> None:
     """Protects readers: a page of figures does not hide what went wrong."""
     results = Results({}, [], failures=["warm up 3: it broke"])
     assert "warm up 3: it broke" in report.text(results)
@@ -142,8 +142,8 @@ def test_facts_come_from_doctor_without_paths_of_the_scratch() -> None:
     }
 
 
-def test_a_busy_machine_is_told_of() -> None:
-    """Protects readers from figures taken beside other work."""
+def test_a_busy_machine_is_reported() -> None:
+    """Protects readers from figures measured under other load."""
     assert machine.caution(0.3, 2) == ""
     caution = machine.caution(4.41, 2)
     assert "4.41 on 2 cores" in caution

@@ -81,7 +81,7 @@ LONG = """\
 
 
 def test_interrupted_tests_end_before_what_they_left_is_looked_for(tmp_path: Path) -> None:
-    """Protects the host: tests that go on make guests after the last look, and are then killed."""
+    """Protects the host: tests that still run start guests after the check, and are then killed."""
     (tmp_path / "checkout/.ci").mkdir(parents=True)
     script = tmp_path / "checkout/.ci/run"
     script.write_text(RUN.read_text().replace("LATE=60", "LATE=0"))

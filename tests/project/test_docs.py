@@ -232,7 +232,7 @@ def test_quoted_errors_are_errors() -> None:
     sources += [ROOT / "scripts/setup-host", ROOT / "scripts/venv"]
     # Strings that follow each other are one; what is put into them stands for anything.
     code = re.sub(r'"\s*\n?\s*f?"', "", "\n".join(path.read_text() for path in sources))
-    quoted = [part for told in MESSAGE.findall(page) for part in ANYTHING.split(told)]
+    quoted = [part for message in MESSAGE.findall(page) for part in ANYTHING.split(message)]
     wanted = [part.strip(" ,:") for part in quoted if len(part.split()) > 1]
     assert len(wanted) > 10
     assert [part for part in wanted if part not in code] == []

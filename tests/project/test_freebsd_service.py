@@ -158,7 +158,7 @@ def test_it_has_limits(host: Host) -> None:
     assert host.logged("serving").rstrip().endswith("limits 0 16384")
 
 
-def test_reload_opens_the_log_anew_and_the_service_goes_on(host: Host) -> None:
+def test_reload_reopens_the_log_and_the_service_keeps_running(host: Host) -> None:
     """Protects the service, which SIGHUP ends, from newsyslog."""
     host.service("start")
     host.logged("serving")
@@ -192,16 +192,16 @@ def test_it_is_off_unless_it_was_switched_on(host: Host) -> None:
     host.logged("serving")
 
 
-def test_a_program_that_is_not_there_is_told_of(host: Host) -> None:
+def test_a_missing_program_is_reported(host: Host) -> None:
     host.rc(lab_serve_enable="YES", lab_serve_lab=str(host.root / "nothing"))
     host.refused("start", "not readable")
 
 
 def test_the_variables_it_documents_are_those_it_reads() -> None:
     text = SCRIPT.read_text()
-    told = set(re.findall(r"^#   (lab_serve_\w+) ", text, re.M))
+    documented = set(re.findall(r"^#   (lab_serve_\w+) ", text, re.M))
     set_ = set(re.findall(r'^: "\$\{(lab_serve_\w+):=', text, re.M))
-    assert told == set_ | {"lab_serve_env"}, json.dumps(sorted(told ^ set_))
+    assert documented == set_ | {"lab_serve_env"}, json.dumps(sorted(documented ^ set_))
 
 
 def test_the_documentation_has_its_variables_and_defaults() -> None:
@@ -215,11 +215,13 @@ def test_what_is_to_be_installed_for_the_service_is_what_it_needs() -> None:
     """Protects from a package that dbos needs and `--no-deps` leaves out."""
     page = (SCRIPT.parents[2] / "docs/freebsd.md").read_text()
     lines = re.findall(r"^(?:pkg|\.venv/bin/pip) install (.*)$", page, re.M)
-    told = {re.split(r"[><=]", word)[0].lower() for line in lines for word in shlex.split(line)}
-    told |= {word.removeprefix("$py-") for word in told}
+    installed = {
+        re.split(r"[><=]", word)[0].lower() for line in lines for word in shlex.split(line)
+    }
+    installed |= {word.removeprefix("$py-") for word in installed}
     needed = [one for one in requires("dbos") or [] if "extra ==" not in one]
     needed += [one for one in requires("lab") or [] if 'extra == "serve"' in one]
     names = {re.split(r"[><=!~ ;]", one)[0].lower() for one in needed}
     # The first comes with lab itself; of the second only the part that is not made for FreeBSD.
     names -= {"pyyaml"}
-    assert {name.replace("psycopg[binary]", "psycopg") for name in names} <= told
+    assert {name.replace("psycopg[binary]", "psycopg") for name in names} <= installed

@@ -71,7 +71,7 @@ def test_its_scripts_are_shell(guest: dict[str, Any]) -> None:
         run(["sh", "-n"], timeout=SECONDS, stdin=script.encode())
 
 
-def test_it_installs_what_people_are_told_to_install(guest: dict[str, Any]) -> None:
+def test_it_installs_what_the_documentation_installs(guest: dict[str, Any]) -> None:
     """Protects who follows the page from a package that only CI has."""
     prepare = guest["prepare"].replace("install -y", "install").splitlines()
     before = PAGE.read_text().partition("**2. bhyve.**")[0].splitlines()

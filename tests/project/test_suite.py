@@ -74,7 +74,7 @@ def test_named_tests_run_where_they_belong(path: str, parts: set[str]) -> None:
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_a_report_tells_of_all(tmp_path: Path, workers: str) -> None:
+def test_a_report_covers_all_tests(tmp_path: Path, workers: str) -> None:
     """Protects the sum: what passed, what failed, what was skipped and why, what was left out."""
     shutil.copy(ROOT / "tests/conftest.py", tmp_path)
     (tmp_path / "test_sample.py").write_text(SAMPLE)

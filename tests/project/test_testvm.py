@@ -87,7 +87,7 @@ def test_image_is_built_once_and_old_ones_go(tmp_path: Path) -> None:
 
 
 def test_image_in_use_stays(tmp_path: Path) -> None:
-    """Protects a guest that is kept running while the checkout goes on."""
+    """Protects a guest that is kept running while the checkout moves to a newer image."""
     with cache.image(tmp_path, "trixie", "one", fill, no_waiting) as old:
         with cache.image(tmp_path, "trixie", "two", fill, no_waiting):
             pass
@@ -200,7 +200,7 @@ def test_broken_instruction_of_old_qemu_is_hidden(version: str, cpu: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "given", "cpus", "told"),
+    ("accelerator", "given", "cpus", "emulated"),
     [
         (EMULATED, None, "1", True),
         (EMULATED, Path("/a/template.lab"), "2", True),
@@ -209,14 +209,14 @@ def test_broken_instruction_of_old_qemu_is_hidden(version: str, cpu: str) -> Non
     ids=["emulated", "with guests in it", "KVM"],
 )
 def test_what_only_emulation_needs_is_only_there(
-    accelerator: machine.Accelerator, given: Path | None, cpus: str, *, told: bool
+    accelerator: machine.Accelerator, given: Path | None, cpus: str, *, emulated: bool
 ) -> None:
     """Protects CI's time where there is no KVM, and what a true machine shows where there is."""
     words = argv(accelerator=accelerator, given=given)
     assert words[words.index("-smp") + 1] == cpus
     cmdline = words[words.index("-append") + 1].split()
     for word in ("norandmaps", "tsc=reliable", "tsc_early_khz=2600000"):
-        assert (word in cmdline) == told
+        assert (word in cmdline) == emulated
 
 
 def test_all_platform_tests_run_unless_files_are_named() -> None:

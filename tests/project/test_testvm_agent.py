@@ -160,7 +160,7 @@ def test_command_dies_when_the_host_goes_away(guest: Guest, tmp_path: Path) -> N
     assert ended(pid)
 
 
-def test_command_dies_when_the_host_begins_anew(guest: Guest, tmp_path: Path) -> None:
+def test_command_dies_when_the_host_opens_another_session(guest: Guest, tmp_path: Path) -> None:
     begin(guest, f"echo $$ >{tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; yes")
     pid = wait_for(tmp_path / "pid")
     guest.session().hello("again")

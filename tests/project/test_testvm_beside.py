@@ -1,4 +1,4 @@
-"""What runs beside: what it prints comes whole, and it does not stay."""
+"""A command in the background: its output comes in one piece, and it ends with us."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from testvm.beside import Beside
 
 
 def test_output_comes_in_one_piece_with_the_status() -> None:
-    """Protects CI: a release that fails beside another fails the run, and says why."""
+    """Protects CI: a release that fails next to another fails the run, and its output says why."""
     out = io.BytesIO()
     fine = Beside(["sh", "-c", "echo one; sleep 0.2; echo two"], timeout=60)
     wrong = Beside(["sh", "-c", "echo three; exit 4"], timeout=60)
@@ -24,7 +24,7 @@ def test_output_comes_in_one_piece_with_the_status() -> None:
 
 
 def test_it_ends_when_we_are_killed() -> None:
-    """Protects who aborts a run: no emulated machine goes on for half an hour."""
+    """Protects a host where a run is aborted: no emulated machine runs for another half an hour."""
     mark = f"300.{secrets.randbelow(10**9)}"
     script = f"""
 import time

@@ -108,7 +108,7 @@ def test_a_lab_can_be_deleted_whatever_its_guests_do(short: Path) -> None:
 
 
 def test_a_job_that_hangs_is_cancelled(short: Path) -> None:
-    """Protects who made a mistake: a start that waits for a guest ends when it is cancelled."""
+    """Protects a user after a mistake: a start that waits for a guest ends when it is cancelled."""
     with hosting(short, "drip", "http") as host:
         here = host.site
         here.make(EVIL)
@@ -166,14 +166,14 @@ def test_leases_do_not_end_because_the_clock_was_set(short: Path) -> None:
         sweeper._wall -= 60  # a correction
         sweeper.sweep()
         assert labs.get("long").expires_at == pytest.approx(before, abs=5)
-        sweeper._wall += 86400  # as if it had been set back by a day, and a sign of life came since
+        sweeper._wall += 86400  # as if it had been set back by a day, and a heartbeat came since
         labs.update("long", expires_at=time.time() + 600)
         sweeper.sweep()
         assert labs.get("long").expires_at == pytest.approx(time.time() + 600, abs=5)
 
 
 @pytest.mark.parametrize("why", ["extended", "made"])
-def test_guests_of_a_lab_whose_lease_goes_on_are_not_ended(short: Path, why: str) -> None:
+def test_guests_of_a_lab_whose_lease_is_still_valid_are_not_ended(short: Path, why: str) -> None:
     """Protects who extends a lease at the last moment, and a long `lab up` with a short lease."""
     with site(short) as here:
         here.make("mine", ttl=3600)

@@ -33,7 +33,7 @@ from tests.support.serve_world import BODY, MEMORY, Site, site
 
 CONNECTIONS = 400
 LATE = 5.0
-"""Seconds within which everybody else is answered, whatever goes on."""
+"""Seconds within which every other client is answered, under any attack."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -258,7 +258,7 @@ def test_a_client_that_leaves_while_its_lab_is_made(here: Site, stuck: dict[str,
     assert here.ask("GET", f"/v1/jobs/{late['id']}?wait=20").json()["state"] == "cancelled"
 
 
-def test_health_is_told_when_all_is_taken(
+def test_health_is_answered_when_all_slots_are_taken(
     here: Site, stuck: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Protects from a watcher that restarts a busy service; other requests get Retry-After."""
@@ -304,9 +304,9 @@ def test_requests_of_a_session_count_as_those_of_its_token(
 def test_wrong_tokens_do_not_shut_out_right_ones(here: Site) -> None:
     """Protects those behind one address from each other; who tries tokens is in the audit trail."""
     wrong = {"Authorization": f"Bearer {here.admin[:-4]}AAAA"}
-    told = [here.client.get("/v1/labs", headers=wrong).status_code for _ in range(8)]
-    assert told[-3:] == [429] * 3
-    assert set(told) == {401, 429}
+    statuses = [here.client.get("/v1/labs", headers=wrong).status_code for _ in range(8)]
+    assert statuses[-3:] == [429] * 3
+    assert set(statuses) == {401, 429}
     assert here.ask("GET", "/v1/labs").status_code == 200
     answer = here.client.post("/sign-in", data={"token": here.admin}, headers=OURS)
     assert answer.status_code == 303

@@ -1,4 +1,4 @@
-"""A server that is no service: it gives the answers that it is told to."""
+"""A server that is no service: it gives the answers that the test sets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The whole lifecycle on the fakes, with a hook before each of its steps.
 
 A step is anything that could fail or be the last thing that a killed process did: a call of
-storage or hypervisor, a commit of the record, the begin or end of what progress tells of.
+storage or hypervisor, a commit of the record, the begin or end of a step that progress reports.
 """
 
 from __future__ import annotations
@@ -101,10 +101,10 @@ class World:
             if connection.get_execution_options().get("lab_mode") == "write":
                 hook("state.commit")
 
-        def hear(told: Event) -> None:
-            if told.state == "note":
-                self.notes.append(told.text)
-            hook(f"{told.step}.{told.state}")
+        def hear(heard: Event) -> None:
+            if heard.state == "note":
+                self.notes.append(heard.text)
+            hook(f"{heard.step}.{heard.state}")
 
         home = self.home
         home.create()

@@ -55,7 +55,7 @@ def window(browser: Browser, here: Serving, token: str = "", **wanted: Any) -> I
 
 
 def tab_to(page: Page, wanted: str) -> None:
-    """Go on with Tab, as a person does, to the element with that id; each stop can be seen."""
+    """Press Tab, as a user does, until the element with that id has the focus; each is seen."""
     for _ in range(60):
         page.keyboard.press("Tab")
         at = page.evaluate(
@@ -71,7 +71,7 @@ def tab_to(page: Page, wanted: str) -> None:
 
 
 def serious(said: Any) -> bool:
-    """Whether a line of the console tells of a mistake; to be refused or led to sign in is none."""
+    """Whether a line of the console reports a fault; a refusal or a redirect to sign in is none."""
     refused = ("status of", "EventSource's response has a MIME type")
     return said.type == "error" and not any(text in said.text for text in refused)
 

@@ -18,7 +18,7 @@ OURS = {"Sec-Fetch-Site": "same-origin"}
 
 @contextmanager
 def visit(here: Site, token: str = "") -> Iterator[Client]:
-    """A browser without a window, signed in; it tells addresses without the place."""
+    """A browser without a window, signed in; its redirects are given without the place."""
     with Client(base_url=here.client.base_url, headers=OURS, timeout=30.0) as client:
         answer = client.post("/sign-in", data={"token": token or here.admin})
         assert answer.status_code == 303, answer.text

@@ -105,21 +105,21 @@ def daemon(arguments: list[str]) -> None:
         ending[0] = True
         os.kill(child[0], number)
 
-    def anew(_: int, __: object) -> None:
+    def reopen(_: int, __: object) -> None:
         os.dup2(_open(given["-o"]), log)
 
     null = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(null, number)
     while not ending[0]:
-        # The pipe is what lets daemon(8) open the file anew: the child never has it.
+        # Through the pipe daemon(8) can reopen the file: the child never has it open.
         reading, writing = os.pipe()
         out = [writing if mask & bit else null for bit in (1, 2)]
         process = subprocess.Popen(command, stdin=null, stdout=out[0], stderr=out[1])
         child[0] = process.pid
         os.close(writing)
         signal.signal(signal.SIGTERM, end)
-        signal.signal(signal.SIGHUP, anew if "-H" in given else signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, reopen if "-H" in given else signal.SIG_DFL)
         while chunk := os.read(reading, 4096):
             os.write(log, chunk)
         process.wait()

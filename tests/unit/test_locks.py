@@ -86,29 +86,29 @@ def test_shared_excludes_only_exclusive(home: Home) -> None:
             take(home)
 
 
-def test_waiting_is_told_once_and_ends(home: Home) -> None:
-    told: list[int | None] = []
+def test_waiting_is_reported_once_and_ends(home: Home) -> None:
+    holders: list[int | None] = []
     with holder(home) as process:
 
         def on_wait(pid: int | None) -> None:
-            told.append(pid)
+            holders.append(pid)
             process.kill()
 
         with lock(home, "lab", "pxc", on_wait=on_wait):
             pass
-        assert told == [process.pid]
+        assert holders == [process.pid]
 
 
 def test_waiting_has_an_end(home: Home) -> None:
-    told: list[int | None] = []
+    holders: list[int | None] = []
     with holder(home) as process:
         with pytest.raises(Conflict, match=f"process {process.pid}"):
-            take(home, deadline=Deadline.after(0.1), on_wait=told.append)
-        assert told == [process.pid]
+            take(home, deadline=Deadline.after(0.1), on_wait=holders.append)
+        assert holders == [process.pid]
 
 
 def test_a_lock_file_that_was_removed_is_not_held_twice(home: Home) -> None:
-    """Who waits for the old file must not run beside who has made a new one."""
+    """A process that waits for the old file must not run while another holds the new one."""
     inside = 0
     most = 0
     guard = threading.Lock()
@@ -210,8 +210,8 @@ def test_asking_does_not_make_a_lock_busy(home: Home) -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_who_asks_slowly_does_not_make_a_lock_busy(home: Home, *, shared: bool) -> None:
-    """Protects from a host under load, where asking may stop for long with the lock in its hand."""
+def test_a_slow_check_does_not_make_a_lock_busy(home: Home, *, shared: bool) -> None:
+    """Protects a host under load, where a check of the lock may hold it for long."""
     with lock(home, "lab", "pxc", shared=True):
         pass
     asking = os.open(home.lock("lab", "pxc"), os.O_RDWR)

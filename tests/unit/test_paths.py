@@ -1,4 +1,4 @@
-"""Protects: the modes that secrets and QEMU depend on, and the id that tells homes apart."""
+"""Protects: the modes that secrets and QEMU depend on, and the id that differs between homes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_every_file_has_a_place_of_its_own() -> None:
     assert len(set(places)) == len(places)
 
 
-def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:
+def test_a_file_in_the_way_is_reported(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("")
     with pytest.raises(HostUnfit) as caught:
         Home(tmp_path / "home").create()

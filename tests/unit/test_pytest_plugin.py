@@ -90,7 +90,7 @@ def test_without_the_flag_nothing_is_made(here: pytest.Pytester) -> None:
     assert done.stdout == "['lab.pytest_plugin']\n"
 
 
-def test_a_wrong_flag_is_told_first(here: pytest.Pytester) -> None:
+def test_a_wrong_flag_is_reported_first(here: pytest.Pytester) -> None:
     """Protects who mistypes from one error for each test."""
     result = run(here, "--lab", "galora")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

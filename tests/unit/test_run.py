@@ -99,7 +99,7 @@ def test_a_kept_lock_lasts_as_long_as_the_command(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     handle = os.open(path, os.O_RDWR | os.O_CREAT)
     fcntl.flock(handle, fcntl.LOCK_EX)
-    # the shell ends at once, what it started goes on
+    # the shell ends at once, its child still runs
     run(["sh", "-c", "sleep 0.5 >/dev/null 2>&1 &"], timeout=5, keep=[handle])
     os.close(handle)
     with path.open() as file:

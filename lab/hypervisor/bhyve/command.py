@@ -46,7 +46,7 @@ _UNFIT = {
     ),
     "no unrestricted guest support": (
         "the processor cannot run guests that boot by firmware (no unrestricted guest)",
-        "bhyve needs a newer processor for them; `lab doctor` tells more",
+        "bhyve needs a newer processor for them; `lab doctor` reports what is missing",
     ),
     "unable to locate vm-bhyve libraries": ("vm-bhyve is not whole", "pkg install -f vm-bhyve"),
     "failed to create bridge interface": (
@@ -65,7 +65,7 @@ def vm(doing: str, *arguments: str, timeout: float = _SECONDS) -> str:
     try:
         done = run(["vm", *arguments], timeout=timeout, hint=_SETUP)
     except CommandFailed as failed:
-        # At stderr may be more than vm-bhyve's: sh tells there what it does not like in rc.conf.
+        # At stderr may be more than vm-bhyve's: sh reports errors in rc.conf there.
         raise meaning(doing, _refusal(failed.stdout) or failed.stderr) from failed
     # Before 1.6 `vm start` ended well whatever it had to say.
     if refusal := _refusal(done.stdout):

@@ -59,7 +59,7 @@ def _settings(guest: GuestSpec, switch: str) -> Iterator[tuple[str, str]]:
     yield "uuid", str(guest_uuid(guest))
     yield "cpu", str(guest.cpus)
     yield "memory", f"{guest.memory // _MIB}M"
-    # bhyve's own words go to bhyve.log beside this file: they tell why a start failed.
+    # bhyve's own messages go to bhyve.log next to this file: they show why a start failed.
     yield "debug", "yes"
     yield "utctime", "yes"
     # A guest that powers itself off, or crashes, has ended; it may reboot.

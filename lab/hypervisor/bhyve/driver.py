@@ -241,7 +241,7 @@ def _switch(guest: GuestSpec, switches: Switches) -> str:
         raise HostUnfit(
             f"{guest.name} needs the network outside, and there is no switch {UPLINK!r}",
             hint=f"`vm switch create {UPLINK}`, then `vm switch add {UPLINK} em0` with a card"
-            " without address; docs/freebsd.md tells what to do with the only one",
+            " without address; docs/freebsd.md says what to do with the only one",
         )
     return UPLINK
 

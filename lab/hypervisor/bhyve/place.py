@@ -1,6 +1,6 @@
 """Guests as directories of vm-bhyve's default datastore, and whose they are.
 
-A guest is ``<name>/<name>.conf`` there. Beside it we put ``lab.json``: the tags, which the
+A guest is ``<name>/<name>.conf`` there. Next to it we put ``lab.json``: the tags, which the
 configuration cannot hold, as vm-bhyve takes quotes and hashes away from its values, and its own
 tags may only be words. The directory appears whole, by one rename, so a guest of ours is never
 without its tags, and a name goes to one of any number of installations. It ends with the guest:
@@ -35,7 +35,7 @@ _LAST_LINES = 6
 
 @dataclass(frozen=True)
 class Kept:
-    """What is written beside a guest: tags, its lab's switch, the host's ports that lead to it."""
+    """What is written next to a guest: tags, its lab's switch, the host's ports that lead to it."""
 
     tags: Mapping[str, str]
     switch: str
@@ -72,7 +72,7 @@ class Place:
         return self.directory(guest) / f"vtcon.{port}"
 
     def kept(self, guest: str) -> Kept | None:
-        """What we wrote beside a guest; None if it is not ours."""
+        """What we wrote next to a guest; None if it is not ours."""
         kept = self._read(guest)
         return kept if kept is not None and kept.tags.get("home") == self._home else None
 

@@ -2,7 +2,7 @@
 
 Between a command and its effect is ``vm _run``, a process in the background (vm::run in
 lib/vm-run of vm-bhyve): it makes the network cards, takes the lock, runs bhyve and puts all away
-afterwards. Only its log, and the lists that ``vm`` prints, tell how far it is.
+afterwards. Only its log, and the lists that ``vm`` prints, show how far it is.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def end(guest: GuestName, row: Row, *, force: bool, timeout: float) -> None:
             return
         # Also if it was locked before: bhyve was being made ready, or the guest rebooted.
         if now.state == "running" and before != "running":
-            failed = _told(guest, force=force)
+            failed = _end(guest, force=force)
         if now.state == "locked":
             stale = stale or Deadline.after(_STALE_SECONDS)
             if stale.passed:
@@ -89,8 +89,8 @@ def left_locked(guests: Iterable[str]) -> set[str]:
     return set(guests)
 
 
-def _told(guest: GuestName, *, force: bool) -> LabError | None:
-    """Tell a guest to end; what ``vm`` raised, for the guest may have ended meanwhile."""
+def _end(guest: GuestName, *, force: bool) -> LabError | None:
+    """Request a guest's end; what ``vm`` raised, for the guest may have ended meanwhile."""
     # poweroff asks for a yes unless it is forced; stop asks the guest, not us.
     how = ("poweroff", "-f") if force else ("stop",)
     try:

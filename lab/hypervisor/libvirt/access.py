@@ -76,6 +76,6 @@ def _encode(entries: Entries) -> bytes:
 
 def _refused(device: Path, user: int, error: OSError) -> HostUnfit:
     return HostUnfit(
-        f"QEMU's user {user} cannot be let to {device}: {error.strerror}",
+        f"QEMU's user {user} cannot be given access to {device}: {error.strerror}",
         hint="run lab as root, or use qemu:///session, where QEMU runs as yourself",
     )

@@ -103,7 +103,7 @@ def _checked(out: Path, recipe: Recipe, layout: Layout) -> BuiltImage:
         raise _senseless(MANIFEST)
     for path in (*disks.values(), image.kernel, image.initrd):
         if not path.is_file() or manifest.digest(path) != image.digests.get(path.name):
-            raise InvalidSpec(f"{path.name} did not come out of the builder whole")
+            raise InvalidSpec(f"{path.name} from the builder is incomplete")
     return image
 
 

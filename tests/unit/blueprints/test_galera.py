@@ -50,7 +50,7 @@ def test_config(golden: Golden, nodes: int) -> None:
 
 @pytest.mark.parametrize("text", ["[mysqld]\nx = $unheard_of\n", "[mysqld]\nx = $(\n"])
 def test_an_option_file_of_another_version(text: str) -> None:
-    """Protects labs of imported images: what cannot be filled in is told."""
+    """Protects labs of imported images: an unknown variable of the option file is reported."""
     other = replace(engine(), config=text)
     with pytest.raises(InvalidSpec, match="this version of lab does not know"):
         GALERA.files(members(1)[0], members(1), other, 768 * MIB, PLAIN)

@@ -107,9 +107,9 @@ def test_what_the_most_advanced_is(better: str) -> None:
 
 
 def test_what_a_running_server_knows_counts() -> None:
-    """It was paused and went on alone: how it started says little."""
-    went_on = stands(5, server="active", status="non-Primary") + "wsrep_last_committed\t9\n"
-    assert orders(went_on, stands(7), stands(7)) == {"n1": "bootstrap"}
+    """It was paused and resumed alone: the position of its start is out of date."""
+    resumed = stands(5, server="active", status="non-Primary") + "wsrep_last_committed\t9\n"
+    assert orders(resumed, stands(7), stands(7)) == {"n1": "bootstrap"}
 
 
 def test_a_view_that_is_not_restored_is_given_up() -> None:

@@ -105,7 +105,7 @@ def test_a_stream_goes_as_it_is() -> None:
     assert [offset for offset, _ in chunks] == [0, MIB, 2 * MIB, 3 * MIB]
 
 
-def test_the_senders_error_is_the_one_that_is_told() -> None:
+def test_the_senders_error_is_the_one_that_is_reported() -> None:
     """Protects the cause: not that the stream ended, but why."""
 
     def broken(to: BinaryIO) -> None:

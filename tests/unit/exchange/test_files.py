@@ -1,4 +1,4 @@
-"""Protects exported files: whole under their name or not there, and gone on with only if right."""
+"""Protects exported files: complete under their name or absent, and resumed only if they match."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 2, 4, 500, 1004, len(WHOLE) - 1])
-def test_resume_goes_on_where_the_file_ends(tmp_path: Path, length: int) -> None:
+def test_resume_continues_at_the_end_of_the_file(tmp_path: Path, length: int) -> None:
     path = tmp_path / "x.lab"
     partial = interrupted(path)
     os.truncate(partial, length)
@@ -88,7 +88,7 @@ def test_resume_refuses_what_is_something_else(tmp_path: Path) -> None:
     with pytest.raises(Conflict, match="behind the end"):
         export(path, resume=True)
     assert not path.exists()
-    export(path)  # anew
+    export(path)  # without --resume
     assert path.read_bytes() == WHOLE
 
 
@@ -152,8 +152,8 @@ def test_a_terminal_is_no_place_for_an_archive() -> None:
     os.close(child)
     said = os.read(parent, 1000)
     os.close(parent)
-    assert b"nothing for a terminal" in said
-    assert b"no archive on a terminal" in said
+    assert b"cannot be written to a terminal" in said
+    assert b"cannot be read from a terminal" in said
 
 
 def test_source_reads_a_file(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Protects who imports: whatever happened to an archive on its way is found, and told where."""
+"""Protects imports: any damage of an archive on its way is found, and its place reported."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_is_no_archive_is_said() -> None:
 
 
 def test_a_good_frame_of_the_wrong_kind(tmp_path: Path) -> None:
-    """Protects the structure: frames with right checksums in an order that makes no sense."""
+    """Protects the structure: frames with right checksums in an invalid order."""
     to = io.BytesIO()
     writer = FrameWriter(to)
     writer.put(b"Z", b"")
@@ -92,24 +92,24 @@ def test_a_good_frame_of_the_wrong_kind(tmp_path: Path) -> None:
         received(to.getvalue(), tmp_path)
 
 
-def test_every_cut_of_an_archive_is_told_with_its_part(tmp_path: Path) -> None:
+def test_every_cut_of_an_archive_is_reported_with_its_part(tmp_path: Path) -> None:
     """Protects all or nothing: truncation at each place, and nothing is left behind."""
     stream = archive()
-    told = set()
+    parts = set()
     for at in [*range(0, len(stream) - 1, 997), *range(len(stream) - 200, len(stream))]:
         with pytest.raises(InvalidSpec) as caught:
             received(stream[:at], tmp_path)
         assert f"after byte {at}," in caught.value.what
         found = re.search(r", in (.*)$", caught.value.what)
         assert found
-        told.add(found[1])
+        parts.add(found[1])
         assert list(tmp_path.iterdir()) == []
-    assert told >= {"its header", "image/os (part 1 of 3)", "image/kernel (part 2 of 3)"}
+    assert parts >= {"its header", "image/os (part 1 of 3)", "image/kernel (part 2 of 3)"}
     assert received(stream, tmp_path) == expected()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_flip_in_an_archive_is_told(tmp_path: Path) -> None:
+def test_every_flip_in_an_archive_is_reported(tmp_path: Path) -> None:
     stream = archive()
     for at in [*range(0, len(stream), 1499), *range(len(stream) - 150, len(stream), 7)]:
         damaged = bytearray(stream)

@@ -52,7 +52,7 @@ def test_a_template_from_linux_starts_labs_there(linux: Side, freebsd: Side, ram
             assert query(ctx, "shop", node.name, "SHOW GLOBAL STATUS LIKE 'wsrep_%'").rows
 
 
-def test_who_wants_ram_is_told_why_not(linux: Side, freebsd: Side) -> None:
+def test_a_request_for_ram_is_refused_with_the_reason(linux: Side, freebsd: Side) -> None:
     archive = linux.exported("template", linux.make_template())
     with pytest.raises(HostUnfit, match="bhyve cannot"):
         freebsd.imported("template", archive, warm_only=True)

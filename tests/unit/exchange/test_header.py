@@ -144,7 +144,7 @@ def test_a_hostile_header_is_refused(change: Callable[[Fields], None]) -> None:
         decode(json.dumps(fields).encode())
 
 
-def test_what_is_wrong_is_told_without_harm() -> None:
+def test_an_invalid_header_is_reported_without_harm() -> None:
     """Protects terminals: an archive may hold what they would obey."""
     fields = json.loads(encode(template_header()))
     fields["parts"][0]["form"] = "\x1b[2Jsparse"
@@ -170,5 +170,5 @@ def test_nonsense_is_refused(data: bytes) -> None:
 
 def test_a_header_has_a_limit() -> None:
     packages = {f"package-{n}": "x" * 200 for n in range(9000)}
-    with pytest.raises(InvalidSpec, match="too much"):
+    with pytest.raises(InvalidSpec, match="header of the archive is too large"):
         encode(replace(image_header(), image=replace(IMAGE, packages=packages)))

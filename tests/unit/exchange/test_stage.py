@@ -33,12 +33,12 @@ NAMES = list(CONTENT)
 
 
 def cut(stream: bytes, parent: Path, at: int) -> None:
-    """A transfer that ends there, to be gone on with."""
+    """A transfer that ends there, to be resumed."""
     with pytest.raises(InvalidSpec, match="too early"):
         received(stream[:at], parent, keep=True)
 
 
-def go_on(parent: Path) -> tuple[dict[str, bytes], dict[str, int], int]:
+def resume(parent: Path) -> tuple[dict[str, bytes], dict[str, int], int]:
     """Ask for what is missing and get it: the files, what was asked for, bytes of the transfer."""
     header = image_header()
     with stage(parent, header, keep=True, floor=0) as there:
@@ -51,10 +51,10 @@ def go_on(parent: Path) -> tuple[dict[str, bytes], dict[str, int], int]:
 
 
 @pytest.mark.parametrize("part", range(1, 12))
-def test_a_transfer_goes_on_where_it_was_cut(tmp_path: Path, part: int) -> None:
+def test_a_transfer_resumes_where_it_was_cut(tmp_path: Path, part: int) -> None:
     stream = archive()
     cut(stream, tmp_path, len(stream) * part // 12)
-    found, wanted, size = go_on(tmp_path)
+    found, wanted, size = resume(tmp_path)
     assert found == expected()
     assert size <= len(stream) - 32 * sum(wanted.values())
     assert list(tmp_path.iterdir()) == []
@@ -63,7 +63,7 @@ def test_a_transfer_goes_on_where_it_was_cut(tmp_path: Path, part: int) -> None:
 def test_what_is_complete_is_not_sent_again(tmp_path: Path) -> None:
     stream = archive()
     cut(stream, tmp_path, len(stream) - 1)
-    found, wanted, size = go_on(tmp_path)
+    found, wanted, size = resume(tmp_path)
     assert found == expected()
     assert wanted == {name: len(chunks) for name, chunks in CONTENT.items()}
     assert size < 3000 < len(stream)
@@ -125,12 +125,12 @@ def test_what_is_kept_is_verified(tmp_path: Path, damage: Callable[[Path], None]
     stream = archive()
     cut(stream, tmp_path, len(stream) - 100)
     damage(_stage_path(tmp_path))
-    found, wanted, _ = go_on(tmp_path)
+    found, wanted, _ = resume(tmp_path)
     assert wanted["image/os"] < len(CONTENT["image/os"])
     assert found == expected()
 
 
-def test_another_archive_of_the_same_key_begins_anew(tmp_path: Path) -> None:
+def test_another_archive_of_the_same_key_starts_from_the_beginning(tmp_path: Path) -> None:
     """Protects against a mixture of two builds of one image."""
     stream = archive()
     cut(stream, tmp_path, len(stream) - 100)
@@ -149,17 +149,17 @@ def test_a_source_that_changed_is_noticed_at_the_end_of_the_part(tmp_path: Path)
     writer = FrameWriter(to)
     sending.begin(writer, header)
     sending.send(writer, outgoing(header, content), dict.fromkeys(NAMES, 1), Progress())
-    with pytest.raises(InvalidSpec, match="not what an earlier transfer began"):
+    with pytest.raises(InvalidSpec, match="differs from what an earlier transfer brought"):
         received(to.getvalue(), tmp_path, keep=True)
-    found, wanted, _ = go_on(tmp_path)
+    found, wanted, _ = resume(tmp_path)
     assert wanted["image/os"] == 0
     assert found == expected()
 
 
-def test_a_transfer_that_goes_on_with_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_transfer_that_resumes_what_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match="continues at chunk 2"):
         received(archive({"image/os": 2}), tmp_path)
-    with pytest.raises(InvalidSpec, match="does not bring image/kernel"):
+    with pytest.raises(InvalidSpec, match="does not contain image/kernel"):
         received(archive({"image/os": 0}), tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Protects what two hosts say to each other: what is odd is refused, what goes wrong is told."""
+"""Protects the protocol between two hosts: invalid lines are refused, errors are reported."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_a_command_may_have_words() -> None:
     assert argv[-4:] == ["sudo", "lab", "--home=/srv/lab", "-q"]
 
 
-def _remote(script: str, told: list[Event]) -> tuple[list[str], Progress]:
-    return [sys.executable, "-c", script], Progress(told.append)
+def _remote(script: str, heard: list[Event]) -> tuple[list[str], Progress]:
+    return [sys.executable, "-c", script], Progress(heard.append)
 
 
 def _say(*lines: object) -> str:
@@ -63,10 +63,10 @@ HELLO = {"hello": {"archive": 1, "storage": "qcow2"}}
 
 
 def _greet(script: str) -> tuple[dict[str, object], list[Event]]:
-    told: list[Event] = []
-    argv, progress = _remote(script, told)
+    heard: list[Event] = []
+    argv, progress = _remote(script, heard)
     with run.conversation(argv, stall=20) as conversation:
-        return talk.Remote(conversation, "db2", progress).greet(), told
+        return talk.Remote(conversation, "db2", progress).greet(), heard
 
 
 def test_a_greeting_behind_what_a_shell_prints() -> None:
@@ -75,7 +75,7 @@ def test_a_greeting_behind_what_a_shell_prints() -> None:
 
 
 @pytest.mark.parametrize("hello", [{"archive": 2, "storage": "zfs"}, "hello", None, {}])
-def test_another_protocol_is_told(hello: object) -> None:
+def test_another_protocol_is_reported(hello: object) -> None:
     with pytest.raises(InvalidSpec, match="db2 has another version of lab"):
         _greet(_say({"hello": hello}))
 
@@ -88,8 +88,8 @@ def test_endless_banners_are_no_greeting() -> None:
 def test_steps_and_notes_are_passed_on_as_text() -> None:
     """Protects the terminal: the other side cannot draw on it."""
     lines = [{"doing": "unpacking"}, {"note": "cold \x1b[2J\x07 because"}, HELLO]
-    _, told = _greet(_say(*lines))
-    assert [(e.state, e.text) for e in told] == [
+    _, heard = _greet(_say(*lines))
+    assert [(e.state, e.text) for e in heard] == [
         ("begin", "db2: unpacking"),
         ("note", "db2: cold  [2J  because"),
         ("end", "db2: unpacking"),
@@ -126,7 +126,7 @@ def _fails(status: int, stderr: str = "") -> str:
     return f"import sys; sys.stderr.write({stderr!r}); sys.exit({status})"
 
 
-def test_the_other_sides_error_is_told_in_its_own_words() -> None:
+def test_the_other_sides_error_is_reported_unchanged() -> None:
     said = "lab: error: no space on /srv: 2G needed, 1G free\n  a detail\nhint: free some\n"
     argv, progress = _remote(_fails(5, said), [])
     with run.conversation(argv, stall=20) as conversation:
@@ -144,7 +144,7 @@ def test_the_other_sides_error_is_told_in_its_own_words() -> None:
 @pytest.mark.parametrize(
     ("status", "hint"), [(255, "ssh db2 true"), (127, "--remote-lab"), (1, "")]
 )
-def test_what_ssh_says_is_told(status: int, hint: str) -> None:
+def test_errors_of_ssh_are_reported(status: int, hint: str) -> None:
     error = talk.failure("db2", CommandFailed(["ssh"], status, stderr="Permission denied\n"))
     assert isinstance(error, CommandFailed)
     assert error.details == ("Permission denied",)

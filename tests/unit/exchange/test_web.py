@@ -149,7 +149,7 @@ def test_a_server_that_leads_in_a_circle() -> None:
 def test_https_does_not_lead_to_http() -> None:
     request = urllib.request.Request("https://labs.example/a.lab")
     headers = http.client.HTTPMessage()
-    with pytest.raises(HostUnfit, match="away from HTTPS"):
+    with pytest.raises(HostUnfit, match="redirects from HTTPS"):
         web._Redirects().redirect_request(
             request, io.BytesIO(), 302, "Found", headers, "http://labs.example/a.lab"
         )

@@ -142,7 +142,7 @@ def test_files_are_replaced_with_their_modes(port: Port, tmp_path: Path) -> None
     assert old.read_bytes() == b""
 
 
-def test_a_failure_is_told_and_ends_the_message(port: Port, tmp_path: Path) -> None:
+def test_a_failure_is_reported_and_ends_the_message(port: Port, tmp_path: Path) -> None:
     untouched, later = tmp_path / "untouched", tmp_path / "later"
     answer = port.tell(
         item("file", "/nowhere/at-all", "600", ME, "x"), item("file", str(untouched), "600", ME, "")

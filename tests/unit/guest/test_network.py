@@ -1,4 +1,4 @@
-"""Addresses within a lab, and what a node is told about them."""
+"""Addresses within a lab, and the network configuration of a node."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_labs_have_subnets_of_their_own() -> None:
     assert len(seen) == 6
 
 
-def test_a_node_is_told_its_lab_s_own_address() -> None:
+def test_a_node_is_given_its_lab_s_own_address() -> None:
     file = network.cards(2, 23306)["/etc/lab/network"].content.decode().splitlines()
     assert "OUTER_ADDRESS=100.86.194.131/26" in file
     assert "OUTER_GATEWAY=100.86.194.129" in file

@@ -72,7 +72,7 @@ class Guest:
         return done.stdout
 
     def started(self) -> tuple[str, str]:
-        """What the host is told of the position, and the server's arguments."""
+        """The position that is reported to the host, and the server's arguments."""
         self.run("recover")
         arguments = self.root / "run/mysqld/wsrep-start-position"
         text = arguments.read_text().strip() if arguments.exists() else '=""'
@@ -113,7 +113,7 @@ def test_a_node_that_was_being_given_data_is_doubtful(guest: Guest) -> None:
     assert guest.started()[0] == f"{UUID}:42 yes"
 
 
-def test_what_cannot_be_recovered_is_told(guest: Guest) -> None:
+def test_what_cannot_be_recovered_is_reported(guest: Guest) -> None:
     """The server is started all the same: its own log says what is wrong."""
     guest.grastate(UUID, -1)
     assert guest.started() == ("damaged no", "")

@@ -186,7 +186,7 @@ def test_from_inside_there_is_an_answer_before_any_password(world: World) -> Non
 
 
 def test_ram_needs_the_disk_of_the_same_moment(world: World) -> None:
-    """Protects data: a real guest would go on with caches that its disk never had."""
+    """Protects data: a real guest would resume with caches that do not match its disk."""
     images = world.template()
     guests = world.guests(Owner("lab", "a"), 3000)
     swapped = world.storage.get(VolumeName(Owner("lab", "a"), "n1", "os")).path

@@ -187,7 +187,7 @@ def test_a_host_with_kvm(good: dict[str, Path]) -> None:
     assert "counter" not in facts
 
 
-def test_kvm_can_be_declined_and_insisted_on(bad: dict[str, Path], good: dict[str, Path]) -> None:
+def test_kvm_can_be_declined_and_required(bad: dict[str, Path], good: dict[str, Path]) -> None:
     machine, facts = probe(Connection(), accelerator="tcg", **good)
     assert machine.accelerator == "tcg"
     assert facts["accelerator"] == "TCG"
@@ -225,7 +225,7 @@ def test_a_host_without_qemu(bad: dict[str, Path]) -> None:
         ("hypervisor constant_tsc", "unknown", 0),
     ],
 )
-def test_the_rate_of_the_counter_is_told_where_it_is_known(flags: str, mhz: str, khz: int) -> None:
+def test_the_rate_of_the_counter_is_given_where_it_is_known(flags: str, mhz: str, khz: int) -> None:
     """Protects clocks of emulated guests on busy hosts."""
     assert tsc_khz(_cpuinfo("AMD EPYC", flags, mhz)) == khz
 
@@ -251,7 +251,7 @@ def _cpuinfo(model: str, flags: str, mhz: str) -> str:
     return f"processor\t: 0\n{text}\nprocessor\t: 1\n{text}\n"
 
 
-def test_only_emulated_guests_are_told_the_rate(good: dict[str, Path]) -> None:
+def test_only_emulated_guests_are_given_the_rate(good: dict[str, Path]) -> None:
     """Protects templates of hosts with KVM from depending on it."""
     machine, _ = probe(Connection(), accelerator="auto", **good)
     assert machine.tsc_khz == 0

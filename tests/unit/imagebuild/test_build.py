@@ -1,4 +1,4 @@
-"""What a build tells when it cannot go on, and its parts that need no root."""
+"""The errors of a build that fails, and its parts that need no root."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ BROKEN = "E: Unable to locate package galera-5"
         (BROKEN, CommandFailed, "mmdebstrap"),
     ],
 )
-def test_bootstrap_failures_are_told_apart(output: str, kind: type, said: str) -> None:
+def test_bootstrap_failures_have_their_own_errors(output: str, kind: type, said: str) -> None:
     error = bootstrap.explain(FAILED, output)
     assert type(error) is kind
     assert said in error.what
@@ -82,7 +82,7 @@ OWN_UNSIGNED = "W: GPG error: http://own/pxc/apt trixie InRelease: NO_PUBKEY 012
         (OWN_UNSIGNED, "http://own/pxc/apt is not signed"),
     ],
 )
-def test_the_recipes_own_repository_is_told_from_debians(output: str, said: str) -> None:
+def test_the_recipes_own_repository_is_distinguished_from_debians(output: str, said: str) -> None:
     """Another recipe can be built where just one recipe's repository fails."""
     error = bootstrap.explain(FAILED, output, OWN)
     assert type(error) is RecipeFailed
@@ -114,7 +114,7 @@ def tools(directory: Path, *names: str) -> Path:
     return directory
 
 
-def test_a_missing_tool_is_told_before_any_work(
+def test_a_missing_tool_is_reported_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = [tool for tool in TOOLS if tool != "mcopy"]

@@ -253,7 +253,9 @@ def test_the_calls_of_the_provision_script(mysql9: Path, top: Path) -> None:
         [*isolated(network=False), *inside, *initialise],
         check=True, capture_output=True, timeout=300, env=PLAIN,
     )  # fmt: skip
-    assert (mysql9 / "var/lib/mysql/#innodb_redo").is_dir(), "what goes on the log volume"
+    assert (mysql9 / "var/lib/mysql/#innodb_redo").is_dir(), (
+        "the redo log, which is on the log volume"
+    )
     start += certificate(mysql9)
     socket = mysql9 / "run/mysqld/mysqld.sock"
     with running([*inside, *start], socket, top / "9.log") as server:

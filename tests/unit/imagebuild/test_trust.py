@@ -30,8 +30,8 @@ def fingerprint(keyring: bytes) -> str:
     body = keyring[start : start + length]
     assert tag == 6
     assert body[0] == 4, "a version 4 public key"
-    told = b"\x99" + length.to_bytes(2, "big") + body
-    return hashlib.sha1(told, usedforsecurity=False).hexdigest().upper()
+    packet = b"\x99" + length.to_bytes(2, "big") + body
+    return hashlib.sha1(packet, usedforsecurity=False).hexdigest().upper()
 
 
 def test_the_keys_are_those_that_are_written_down() -> None:

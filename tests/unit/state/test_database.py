@@ -1,4 +1,4 @@
-"""Protects: the state may be lost, damaged, newer or out of reach, and that is told well."""
+"""Protects: a state that is lost, damaged, newer or out of reach is reported with its remedy."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_existing_state_opens_without_alembic(home: Home) -> None:
 
 
 @pytest.mark.parametrize("all_files", [True, False])
-def test_a_state_that_is_removed_while_we_run_starts_anew(home: Home, all_files: bool) -> None:
+def test_a_state_that_is_removed_while_we_run_is_recreated(home: Home, all_files: bool) -> None:
     with Store(home) as store:
         assert store.resources.all()
         for path in home.root.glob("state.db*" if all_files else "state.db"):
@@ -80,7 +80,7 @@ def test_a_state_that_is_removed_while_we_run_starts_anew(home: Home, all_files:
         assert [thing.ref for thing in again.resources.all()] == ["new"]
 
 
-def test_a_home_that_is_removed_while_we_run_starts_anew(home: Home) -> None:
+def test_a_home_that_is_removed_while_we_run_is_recreated(home: Home) -> None:
     import shutil
 
     with Store(home) as store:
@@ -122,7 +122,7 @@ def test_another_process_that_writes_for_too_long(
     with closing(sqlite3.connect(home.database, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with Store(home) as store:
-            assert store.resources.all()  # reading goes on
+            assert store.resources.all()  # reads still work
             with pytest.raises(Conflict, match="is busy"):
                 store.resources.intend(PXC, "guest", "x")
 

@@ -49,7 +49,7 @@ def test_any_content(tmp_path: Path, cluster_bits: int, size: int, share: float)
     fill(disk, extents)
     run(["qemu-img", "check", "-f", "qcow2", disk], timeout=60)
     assert flat(disk) == content
-    # as a guest does that goes on with it
+    # as a guest that writes to it later
     run(["qemu-io", "-f", "qcow2", "-c", f"write -P 7 0 {size}", disk], timeout=60)
     run(["qemu-img", "check", "-f", "qcow2", disk], timeout=60)
     assert flat(disk) == b"\x07" * size

@@ -1,4 +1,4 @@
-"""Protects holes in copied files, and the locks that tell the dead from the living."""
+"""Protects holes in copied files, and the locks that show whether a process still runs."""
 
 from __future__ import annotations
 

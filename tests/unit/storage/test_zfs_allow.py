@@ -54,7 +54,7 @@ def test_who_has_all_lacks_nothing(text: str) -> None:
         f"\tuser alice {ALL}\n",
     ],
 )
-def test_who_has_nothing_is_told_the_command(text: str) -> None:
+def test_without_any_permission_the_error_names_the_command(text: str) -> None:
     (command,) = missing(text, "tank/lab", ALICE)
     assert command == f"zfs allow -u alice {','.join(sorted(PERMISSIONS))} tank/lab"
 

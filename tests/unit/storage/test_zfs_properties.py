@@ -33,7 +33,7 @@ def test_what_others_wrote_is_read_without_a_fall(text: str) -> None:
     assert isinstance(decode(text), str)
 
 
-def test_tags_are_told_from_other_properties() -> None:
+def test_tags_are_separated_from_other_properties() -> None:
     tags = {"owner": "lab:pxc", "node": "n1", "home": "not the one"}
     written = tag_properties(tags)
     assert written["lab.tag:owner"] == "lab:pxc"
