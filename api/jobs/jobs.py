@@ -1,8 +1,8 @@
 """Jobs: what takes time, on DBOS, so that it outlives the process.
 
-A job is a row of ours (who wants what, how it ended) and a workflow of DBOS with the same id, which
-makes sure that it is done: one that a killed service left is begun again by the next. The row comes
-first; a row without a workflow is given one at the start.
+A job is a row of ours (the request, and how it ended) and a workflow of DBOS with the same id. DBOS
+makes sure that it is done: the next service restarts what a killed one left. The row is written
+first; at the start, a row without a workflow gets one.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _WRITES = 6
 _TRIES = 20
 """How often a job is begun: one that takes the service down with it is given up."""
 _OVER = ("SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
-"""The states of workflows that DBOS does not go on with."""
+"""The states of workflows that DBOS does not continue."""
 _VERSION = "1"
-"""Of the workflows, not of the program: a newer program goes on with an older one's jobs."""
+"""Of the workflows, not of the program: a newer program continues an older one's jobs."""
 
 _running: Jobs | None = None
 
@@ -147,7 +147,7 @@ class Jobs:
                 self._take_up(job)
 
     def _take_up(self, job: JobRecord) -> None:
-        """See to a job that an earlier service left; DBOS goes on with those that it knows."""
+        """Take over a job that an earlier service left; DBOS continues those that it knows."""
         known = DBOS.get_workflow_status(job.id)
         if known is None:
             self.start(job.id)

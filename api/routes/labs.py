@@ -109,7 +109,7 @@ def change(
 
 @router.post("/{name}/heartbeat", operation_id="heartbeat", response_model=Lab)
 def heartbeat(core: CoreOf, caller: User, name: Name) -> Response:
-    """A sign of life: the lab lives so many seconds more as it was made with."""
+    """A heartbeat: the lease is extended by the heartbeat timeout that the lab was created with."""
     with core.store.transaction():
         record = caller.lab(core, name)
         if record.heartbeat is None:

@@ -39,7 +39,7 @@ Lines = Annotated[int, Query(ge=1, le=5000)]
 _IDLE = 0.5
 """Seconds without a line after which it is looked whether somebody listens still."""
 _ALIVE_EVERY = 15.0
-"""Seconds without a line after which a sign of life is sent."""
+"""Seconds without a line after which an empty message is sent."""
 _CHECK_EVERY = 5.0
 """Seconds between two looks whether the listener's token is valid still."""
 _OVER = object()

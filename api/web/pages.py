@@ -84,7 +84,7 @@ def page(
 ) -> Response:
     """The page that ``template`` makes of ``data``; everything in it is escaped.
 
-    ``at``: where it can be got anew, if that is not where the request went.
+    ``at``: where it can be fetched again, if that is not where the request went.
     """
     caller = getattr(request.state, "caller", None)
     query = f"?{request.url.query}" if request.url.query else ""

@@ -85,14 +85,14 @@ def _use(used: bool, *, fits: bool) -> Use:
 
 
 def _fits(ctx: Context, key: str, current: set[str]) -> bool:
-    """Whether somebody who asks for what this template is gets it."""
+    """Whether a request with the specification of this template uses it."""
     record = ctx.store.templates.get(key)
     if record.image not in current:
         return False
     try:
         return templates_.is_for(key, _key_now(ctx, record))
     except HostUnfit:
-        return True  # what QEMU is cannot be told now
+        return True  # QEMU's version is unknown now
     except LabError:
         return False  # its image, its blueprint or its profile is gone
 

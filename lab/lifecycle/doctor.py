@@ -165,8 +165,8 @@ def _client() -> Iterator[Finding]:
 
 
 def _published(settings: Settings) -> Iterator[Finding]:
-    where, told = settings.publish, settings.published_as
-    text = where if where == told else f"{where}, told as {told}"
+    where, name = settings.publish, settings.published_as
+    text = where if where == name else f"{where}, published as {name}"
     try:
         check_published(where)
     except LabError as error:
@@ -221,7 +221,7 @@ def _engines(settings: Settings) -> Iterator[Finding]:
 
 
 def of_hypervisor(capabilities: Capabilities) -> Iterator[Finding]:
-    """What a hypervisor tells of itself, with the reason if its guests are emulated."""
+    """What a hypervisor reports of itself, with the reason if its guests are emulated."""
     for topic, value in capabilities.facts.items():
         if topic == "accelerator" and capabilities.why_emulated:
             text = f"{value} (no KVM: {capabilities.why_emulated})"
@@ -239,7 +239,7 @@ def _halted(ctx: Context) -> Iterator[Finding]:
     for guest in ctx.hypervisor.guests().values():
         if guest.why:
             lab = guest.tags.get("owner", "").removeprefix("lab:")
-            advice = f"free some space, then `lab start {lab}`: it goes on where it stood"
+            advice = f"free some space, then `lab start {lab}`: it resumes where it stood"
             yield Finding(guest.name, "warn", f"paused: {guest.why}", advice)
 
 

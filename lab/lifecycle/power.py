@@ -180,7 +180,7 @@ def check_room(ctx: Context, record: LabRecord, nodes: int) -> None:
 
 
 def boot(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> None:
-    """Start those of ``nodes`` that have no guest; paused ones of the lab go on.
+    """Start those of ``nodes`` that have no guest; paused ones of the lab are resumed.
 
     Raises HostUnfit, at once if there is not enough memory or native AIO.
     """
@@ -207,7 +207,7 @@ def _start_guests(ctx: Context, record: LabRecord, image: Image, nodes: Sequence
 
 
 def resume_paused(ctx: Context, nodes: Sequence[Node]) -> None:
-    """Let paused nodes go on, such as those that a killed ``stop`` left; their clocks stood.
+    """Resume paused nodes, such as those that a killed ``stop`` left; their clocks stood.
 
     The lab's lock is held.
     """

@@ -20,7 +20,7 @@ from lab.paths import writing
 
 _QUERY_SECONDS = 600.0
 _CHECKS = {"mariadb": "ssl-verify-server-cert", "mysql": f"ssl-mode={SSL_MODE}"}
-"""How each client program is told to check that the server is who it should be."""
+"""The option with which each client program verifies the server."""
 
 
 def query(ctx: Context, name: str, node: str | None, statement: str) -> Rows:

@@ -37,7 +37,7 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
         if not working:
             raise NotReady(
                 f"the lab {name} will not get ready: the command that was making it has ended",
-                hint=f"`lab up` makes it anew, `lab down {name}` removes what is left",
+                hint=f"`lab up` creates it again, `lab down {name}` removes what is left",
             )
     else:
         doing = "being made" if found.state == "creating" else found.state

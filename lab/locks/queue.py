@@ -1,6 +1,6 @@
 """One of several locks, first come, first served: nobody is overtaken, however many wait.
 
-Who wants one draws a ticket, a lock that is held while waiting, and is first once no lower ticket
+A process draws a ticket, a lock that is held while waiting, and is first once no lower ticket
 is held. A ticket is gone when its process is, so nobody waits for the dead. Only who is first
 looks for a free lock; each of the others waits for the one before it (after the queue lock of
 Craig, Landin and Hagersten).

@@ -194,7 +194,7 @@ def test_a_link_from_another_site(browser: Browser, here: Serving) -> None:
 
 
 def test_wrong_tokens_and_reading_ones(browser: Browser, here: Serving) -> None:
-    """Protects labs from guests; guests are told what is wrong."""
+    """Protects labs from guests; users see what is wrong."""
     body = {"name": "looker", "project": "p", "scope": "read"}
     reading = here.ask("POST", "/v1/tokens", body).json()["text"]
     user = here.ask("POST", "/v1/tokens", {"name": "user", "project": "p"}).json()["text"]
@@ -232,7 +232,7 @@ def test_mistakes_are_told_beside_the_form(browser: Browser, here: Serving) -> N
         expect(page.get_by_role("alert")).to_be_focused()
         expect(page.get_by_label("Name")).to_have_value("Not A Name")
         expect(page.get_by_label("Name")).to_have_attribute("aria-invalid", "true")
-        # The page of a refused form goes on being live.
+        # The page of a refused form stays live.
         make(here, "later")
         expect(page.locator("#lab-later")).to_be_visible(timeout=LIVE)
         expect(page.get_by_label("Name")).to_have_value("Not A Name")
@@ -264,7 +264,7 @@ def test_the_whole_way_without_a_script(browser: Browser, here: Serving) -> None
         page.get_by_label("Name").fill("plain")
         page.get_by_label("Nodes", exact=True).fill("2")
         page.get_by_role("button", name="Create").click()
-        # The job's page reloads itself while it goes on.
+        # The job's page reloads itself while it runs.
         page.get_by_role("link", name="The lab plain").click(timeout=20_000)
         expect(page.locator("#lab h1")).to_contain_text("plain")
         for _ in range(100):

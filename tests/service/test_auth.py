@@ -119,7 +119,7 @@ def test_passwords_are_for_those_who_may_use_a_lab(here: Site, theirs: dict[str,
 
 
 def test_tokens_are_made_listed_and_revoked(here: Site) -> None:
-    """Protects the life of a token, and its secret: it is told once, and kept as a hash."""
+    """Protects the life of a token, and its secret: it is shown once, and kept as a hash."""
     made = here.ask("POST", "/v1/tokens", {"name": "new", "project": "p", "max_labs": 1}).json()
     assert here.ask("GET", "/v1/labs", token=made["text"]).status_code == 200
     secret = made["text"].split("_", 2)[2]

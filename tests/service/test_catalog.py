@@ -52,12 +52,12 @@ def test_an_image_from_recipe_to_removal(here: Site) -> None:
     found = here.ask("GET", "/v1/images/mariadb")
     assert found.json() == made
     tag = found.headers["etag"]
-    anew = here.ask("POST", "/v1/images?wait=60", {"recipe": "mariadb", "rebuild": True})
-    assert anew.status_code == 201
-    assert anew.headers["etag"] != tag
+    rebuilt = here.ask("POST", "/v1/images?wait=60", {"recipe": "mariadb", "rebuild": True})
+    assert rebuilt.status_code == 201
+    assert rebuilt.headers["etag"] != tag
     stale = here.ask("DELETE", f"/v1/images/{made['key']}?wait=60", If_Match=tag)
     assert stale.status_code == 412
-    gone = here.ask("DELETE", "/v1/images/mariadb?wait=60", If_Match=anew.headers["etag"])
+    gone = here.ask("DELETE", "/v1/images/mariadb?wait=60", If_Match=rebuilt.headers["etag"])
     assert gone.status_code == 204
     assert here.ask("GET", "/v1/images").json() == []
     assert here.ask("DELETE", "/v1/images/mariadb").status_code == 404

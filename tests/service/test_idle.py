@@ -63,7 +63,7 @@ def test_a_lab_is_as_idle_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_the_webhook_is_told_before(tmp_path: Path) -> None:
-    """Protects those who would have gone on: they are told once, while there is time."""
+    """Protects users who would have continued: one warning is sent, while there is time."""
     heard: list[dict[str, object]] = []
     start = time.time()
 
@@ -83,11 +83,11 @@ def test_the_webhook_is_told_before(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{server.server_address[1]}/"
     try:
         with site(tmp_path / "home", webhook=url, webhook_secret=str(secret)) as here:
-            here.make("told", idle=600)
-            for ago in (0, 250, 310, 310):  # told after half of it at the earliest
+            here.make("warned", idle=600)
+            for ago in (0, 250, 310, 310):  # sent after half of it at the earliest
                 here.service.idle.check()
                 if ago:
-                    here.service.core.store.labs.update("told", active_at=start - ago)
+                    here.service.core.store.labs.update("warned", active_at=start - ago)
             here.service.idle.check()
             end = time.monotonic() + 10
             while not (said := [one for one in heard if one["event"] == "expiring"]):
@@ -96,7 +96,7 @@ def test_the_webhook_is_told_before(tmp_path: Path) -> None:
     finally:
         server.shutdown()
         server.server_close()
-    assert [(one["lab"], one["why"]) for one in said] == [("told", "idle")]
+    assert [(one["lab"], one["why"]) for one in said] == [("warned", "idle")]
     assert parse_time(str(said[0]["expires_at"])) == pytest.approx(start - 310 + 600, abs=1e-6)
 
 

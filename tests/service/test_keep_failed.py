@@ -66,7 +66,7 @@ def here(tmp_path: Path, trouble: Trouble) -> Iterator[Site]:
 def test_it_can_be_looked_at_and_removed(
     here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects who has to find out why: the guests are there, and the failure is told."""
+    """Protects who has to find out why: the guests are there, and the failure is reported."""
     for name, value in (("LAB_URL", str(here.client.base_url)), ("LAB_TOKEN", here.token()),
                         ("LAB_HOME", str(tmp_path / "none"))):  # fmt: skip
         monkeypatch.setenv(name, value)
@@ -74,9 +74,10 @@ def test_it_can_be_looked_at_and_removed(
     assert main((*UP, "--name", "usual")) == NotReady.exit_code
     assert "kept" not in capsys.readouterr().err
     assert main((*UP, "--keep-failed", "--ttl", "1h")) == NotReady.exit_code
-    told = capsys.readouterr().err
+    reported = capsys.readouterr().err
     assert (
-        "the node does not answer\n  the lab galera is kept as it is until its lease ends\n" in told
+        "the node does not answer\n  the lab galera is kept as it is until its lease ends\n"
+        in reported
     )
     assert main(("ls", "-o", "name")) == 0
     assert capsys.readouterr().out == "galera\n"
@@ -133,7 +134,7 @@ def keep(service: Service) -> JobRecord:
 
 
 def test_a_service_killed_then_makes_no_other_and_takes_it_for_no_success(tmp_path: Path) -> None:
-    """Protects who is told of a lab: the next service says that it failed, and leaves it there."""
+    """Protects users of a lab that failed: the next service reports that it failed, and leaves it there."""
     trouble = Trouble()
 
     def hook(step: str) -> None:

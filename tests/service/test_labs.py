@@ -133,7 +133,7 @@ def test_lists_are_filtered_and_come_in_parts(here: Site) -> None:
 
 
 def test_a_change_tells_of_what_it_changes(here: Site) -> None:
-    """Protects two people who change one lab: the second is told."""
+    """Protects two people who change one lab: the second gets 412."""
     here.make("change")
     tag = here.ask("GET", "/v1/labs/change").headers["etag"]
     changed = here.ask("PATCH", "/v1/labs/change", {"protected": True, "ttl": 7200}, If_Match=tag)
@@ -172,7 +172,7 @@ def test_leases_end(here: Site) -> None:
 
 
 def test_nodes_stop_start_and_are_looked_into(here: Site) -> None:
-    """Protects tests of failover: nodes come and go on their own."""
+    """Protects tests of failover: nodes are stopped and started one by one."""
     here.make("nodes")
     assert here.ask("POST", "/v1/labs/nodes/nodes/n2/kill?wait=20").status_code == 200
     assert here.ask("GET", "/v1/labs/nodes").json()["state"] == "not-primary"
@@ -186,17 +186,17 @@ def test_nodes_stop_start_and_are_looked_into(here: Site) -> None:
 
 
 def test_every_step_is_an_event_and_can_be_gone_on_with(here: Site) -> None:
-    """Protects progress: nothing is lost when a client comes back, nothing told twice."""
+    """Protects progress: nothing is lost when a client comes back, nothing is sent twice."""
     lab = here.make("steps")
     path = f"/v1/jobs/{lab['job']}/events"
-    told = here.stream(path)
-    steps = [(one["step"], one["state"]) for one in told]
+    reported = here.stream(path)
+    steps = [(one["step"], one["state"]) for one in reported]
     assert steps[0] == ("job", "begin")
     assert steps[-1] == ("job", "end")
     assert {"preflight", "clone", "restore", "personalise", "ready"} <= {step for step, _ in steps}
-    rest = here.stream(path, Last_Event_ID=str(told[4]["id"]))
-    assert rest == told[5:]
-    assert here.ask("GET", f"{path}?limit=500").json()["items"] == told
+    rest = here.stream(path, Last_Event_ID=str(reported[4]["id"]))
+    assert rest == reported[5:]
+    assert here.ask("GET", f"{path}?limit=500").json()["items"] == reported
     password = lab["connection"]["password"]
     assert password not in here.ask("GET", f"{path}?limit=500").text
 

@@ -68,14 +68,14 @@ def test_what_runs_already_needs_no_room(here: Site) -> None:
 
 
 def test_signs_of_life_are_leases(here: Site) -> None:
-    """Protects the limits of tokens: no sign of life gives more than they allow."""
+    """Protects the limits of tokens: no heartbeat gives more than they allow."""
     short = here.token("short", ttl=600.0)
     body = {**BODY, "ttl": 60, "heartbeat": 3600}
     assert here.ask("POST", "/v1/labs", body, token=short).status_code == 403
 
 
 def test_no_warning_comes_between_two_heartbeats(here: Site) -> None:
-    """Protects webhooks from a message for each sign of life."""
+    """Protects webhooks from a message for each heartbeat."""
     here.make("beating", heartbeat=60)
     here.make("leased", ttl=3600)
     labs, sweeper = here.service.core.store.labs, here.service.sweeper
@@ -176,7 +176,7 @@ def test_a_scheduled_snapshot_is_one_of_the_jobs_of_a_lab(tmp_path: Path) -> Non
 def slow(
     root: Path, at: str, reached: threading.Event, go_on: threading.Event
 ) -> Iterator[Service]:
-    """A service whose labs wait at a step until they may go on."""
+    """A service whose labs wait at a step until they may continue."""
 
     def hook(step: str) -> None:
         if step == at:
@@ -214,7 +214,7 @@ def test_a_lease_that_was_changed_while_the_lab_was_made(tmp_path: Path) -> None
 
 
 def test_who_goes_back_holds_no_turn_while_waiting(tmp_path: Path) -> None:
-    """Protects from a deadlock with who makes the template anew, and waits for a turn."""
+    """Protects from a deadlock with a command that recreates the template, and waits for a slot."""
     from lab.lifecycle.rollback import rollback
     from lab.lifecycle.up import up
     from tests.support.lifecycle_world import named

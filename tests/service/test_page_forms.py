@@ -1,4 +1,4 @@
-"""The web page: what its forms do, how it tells of errors, and what may be in it."""
+"""The web page: what its forms do, how it shows errors, and what may be in it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_way_of_a_lab(here: Site) -> None:
 
 
 def test_errors_stand_beside_what_was_typed(here: Site) -> None:
-    """Protects who mistyped: what is wrong is marked and told, and nothing is to be typed again."""
+    """Protects who mistyped: what is wrong is marked and named, and nothing is to be typed again."""
     with visit(here) as client:
         typed = {**FORM, "name": "Bad Name", "nodes": "99", "ttl": "soon"}
         answer = client.post("/labs", data=typed)
@@ -79,7 +79,7 @@ def test_errors_stand_beside_what_was_typed(here: Site) -> None:
         assert page.count('aria-invalid="true"') == 3
         assert "ttl: 'soon' is not a duration; write durations like 30m" in page
         assert "Hint: change the marked fields" in page
-        assert f'data-at="{place_of(client)}/"' in page  # where it goes on from
+        assert f'data-at="{place_of(client)}/"' in page  # where it continues
         long = client.post("/labs", data={**FORM, "ttl": "30d"})
         assert (long.status_code, "a lease has at most" in long.text) == (403, True)
         here.make("taken")
@@ -151,11 +151,11 @@ def test_pages_run_nothing_but_our_own(here: Site) -> None:
 
 def test_steps_are_lines() -> None:
     """Protects progress: each step once, with its end, in the order of its beginning."""
-    told = [("job", "begin"), ("image", "begin"), ("build", "begin"), ("undo", "note"),
+    reported = [("job", "begin"), ("image", "begin"), ("build", "begin"), ("undo", "note"),
             ("build", "end"), ("image", "fail"), ("clone", "begin"), ("job", "fail")]  # fmt: skip
     events = [
         Event(id=number, at=0.0, job="j", step=step, state=state, text="", seconds=1.0)
-        for number, (step, state) in enumerate(told)
+        for number, (step, state) in enumerate(reported)
     ]
     assert [(one.step, one.state, one.seconds) for one in lines(events)] == [
         ("image", "failed", 1.0),

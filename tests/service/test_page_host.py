@@ -114,5 +114,5 @@ def test_who_may_only_look_sees_no_forms(here: Site) -> None:
                 shown = {one for one in actions - {"/sign-out"} if one.startswith(path)}
                 assert bool(shown) == (path in forms), (scope, path)
                 assert "looks-" in page
-                # Who uses an image is told to those who see all projects.
+                # The users of an image are shown to those who see all projects.
                 assert "these go first" not in page

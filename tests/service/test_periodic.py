@@ -1,4 +1,4 @@
-"""What the service does beside requests: it goes on whatever happens, and ends when it is to."""
+"""What the service does beside requests: it continues whatever happens, and ends when it is to."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def test_a_task_that_fails_runs_again(caplog: pytest.LogCaptureFixture) -> None:
     assert made.acquire(timeout=SOON)
     periodic.stop()
     periodic.join()
-    told = [
+    reported = [
         one.__dict__.get("error", "")
         for one in caplog.records
         if one.msg == "a periodic task failed"
     ]
-    assert told == ["no libvirt", ""]
+    assert reported == ["no libvirt", ""]
     assert "oops" in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""kill -9 of a service that keeps a pool: the next one goes on with it, and nothing is left."""
+"""kill -9 of a service that keeps a pool: the next one continues with it, and nothing is left."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def fill_and_claim(service: Service) -> None:
 
 
 def sweep_pool(tmp_path: Path, act: Callable[[Service], None], *, most: int) -> None:
-    """Kill a service that keeps a pool at ``most`` of its steps; the next one goes on with it."""
+    """Kill a service that keeps a pool at ``most`` of its steps; the next one continues with it."""
 
     def run(root: Path, steps: Steps) -> None:
         with serving(root, steps, pool=POOL, sweep=0.05) as service:

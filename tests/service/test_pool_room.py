@@ -88,7 +88,7 @@ def test_changed_settings_change_the_pool(tmp_path: Path) -> None:
         old = {lab.name for lab in members(here)}
     with site(tmp_path, pool=(pool(2),)) as here:
         until_full(here, 2)
-        assert {lab.name for lab in members(here)} == old  # the next service goes on with them
+        assert {lab.name for lab in members(here)} == old  # the next service continues with them
         # As if the image had been another when they were made.
         here.service.core.store.labs.update(min(old), image="mariadb-0")
         until(lambda: min(old) not in {lab.name for lab in members(here)}, "it is still there")
@@ -143,19 +143,19 @@ def test_published_labs_are_claimed_too(tmp_path: Path) -> None:
 
 
 def test_pools_are_read_from_settings() -> None:
-    """Protects the settings: a mistake is told with its place."""
+    """Protects the settings: a mistake is reported with its place."""
     table = {"blueprint": "pxc", "nodes": 1, "memory": "1G", "cpus": 2, "count": 4}
     assert parse([table]) == (
         WarmPool("pxc", LabSpec("pxc", nodes=1, size=NodeSize(1 << 30, 2)), 4),
     )
-    for wrong, told in (
+    for wrong, reported in (
         ([{"nodes": 3}], "no blueprint"),
         ([table, table], "two pools are called pxc"),
         ([{**table, "count": 0}], "from 1 to 100"),
         ([{**table, "nodez": 1}], "unknown key 'nodez'"),
         ([{**table, "nodes": 10}], "1 to 9 nodes"),
     ):
-        with pytest.raises(InvalidSpec, match=told):
+        with pytest.raises(InvalidSpec, match=reported):
             parse(wrong)
 
 

@@ -57,7 +57,7 @@ def test_the_first_start_and_the_end(env: dict[str, str]) -> None:
         second.process.kill()
         second.process.wait(10)
         assert second.process.stdout is not None
-        assert second.process.stdout.read() == ""  # the token is told once
+        assert second.process.stdout.read() == ""  # the token is printed once
 
 
 def test_a_stream_ends_with_the_service(env: dict[str, str]) -> None:
@@ -100,7 +100,7 @@ def test_requests_have_limits(env: dict[str, str]) -> None:
 def test_tls_by_files_and_a_warning_without(
     env: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Protects tokens on the way: TLS works with two files, and its absence is told of."""
+    """Protects tokens on the way: TLS works with two files, and its absence is reported."""
     for address, warned in (("127.0.0.1", False), ("::1", False), ("192.0.2.1", True)):
         caplog.clear()
         warn(settings_of(tmp_path, address=address))
@@ -122,7 +122,7 @@ def test_tls_by_files_and_a_warning_without(
 
 
 def test_a_webhook_is_signed_and_tried_again(env: dict[str, str], tmp_path: Path) -> None:
-    """Protects those who rely on being told: who was away is told later, and knows by whom."""
+    """Protects receivers of events: one that was away gets them later, and can verify the sender."""
     heard: list[tuple[str, str, bytes]] = []
 
     class Ear(http.server.BaseHTTPRequestHandler):
@@ -158,8 +158,8 @@ def test_a_webhook_is_signed_and_tried_again(env: dict[str, str], tmp_path: Path
         server.shutdown()
         server.server_close()
     ready = [body for event, _, body in heard if event == "ready"]
-    told = json.loads(ready[0])
-    assert (told["lab"], told["job"]) == ("hook", made["job"])
+    reported = json.loads(ready[0])
+    assert (reported["lab"], reported["job"]) == ("hook", made["job"])
     for _, signature, body in heard:
         assert made["connection"]["password"].encode() not in body
         at, value = re.fullmatch(r"t=(\d+),v1=(\w+)", signature).groups()  # type: ignore[union-attr]
@@ -201,7 +201,7 @@ def test_the_script_in_the_docs_runs(env: dict[str, str]) -> None:
 
 @pytest.mark.skipif(programs() is None, reason=NEEDED)
 def test_jobs_are_kept_in_postgresql(env: dict[str, str]) -> None:
-    """Protects those who keep jobs there: they are done, and gone on with after a kill."""
+    """Protects those who keep jobs there: they are done, and continued after a kill."""
     with server() as url:
         configure(env, f'[serve]\ndatabase = "{url}"\n')
         with serving(env) as found:

@@ -24,7 +24,7 @@ from tests.support.serve_world import site
 
 
 def test_a_client_can_check_the_databases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects passwords on the way: who follows what is told talks to the lab, and by TLS."""
+    """Protects passwords on the way: the reported address leads to the lab, by TLS."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     asked: list[Account] = []
 

@@ -174,7 +174,7 @@ def take(service: Service) -> JobRecord:
 
 
 def taken(service: Service, ask: Ask) -> None:
-    """One snapshot, whole, by one job; and the lab goes on."""
+    """One snapshot, whole, by one job; and the lab keeps running."""
     done = until_ended(service, ask(service).id)
     assert done.state == "succeeded"
     with service.core.contexts.use() as ctx:

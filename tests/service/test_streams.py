@@ -46,7 +46,7 @@ def until_taken(here: Site, token: str, count: int) -> None:
         assert time.monotonic() < end
         here.service.core.notifier.notify(
             "anything"
-        )  # who has gone is noticed when it is told something
+        )  # a client that is gone is noticed when something is sent
         time.sleep(0.02)
 
 
@@ -56,7 +56,7 @@ def test_a_token_has_so_many_streams(here: Site) -> None:
     with ExitStack() as stack:
         fill(here, token, stack)
         job = here.ask("GET", "/v1/jobs", token=token)
-        assert job.status_code == 200  # all but streams goes on
+        assert job.status_code == 200  # all but streams continues
         refused = here.ask("GET", "/v1/events", token=token, Accept="text/event-stream")
         assert refused.status_code == 429
         assert refused.headers["retry-after"] == "10"
@@ -71,7 +71,7 @@ def test_a_token_has_so_many_streams(here: Site) -> None:
 
 
 def test_pages_are_counted_and_refused_as_well(here: Site) -> None:
-    """Protects from many windows; the page is told in a way that it understands."""
+    """Protects from many windows; the page gets an answer that it understands."""
     token = here.token("windows")
     with ExitStack() as stack:
         fill(here, token, stack)
@@ -85,13 +85,13 @@ def test_pages_are_counted_and_refused_as_well(here: Site) -> None:
 
 def test_the_client_goes_on_without_a_stream(here: Site) -> None:
     """Protects large test runs with one token: progress is not heard, and nothing else is lost."""
-    token, told = here.token("many"), list[Event]()
+    token, reported = here.token("many"), list[Event]()
     with ExitStack() as stack:
         fill(here, token, stack)
         with Client(str(here.client.base_url), token) as client:
-            lab = client.create("galera", nodes=1, memory=MEMORY, listener=told.append)
+            lab = client.create("galera", nodes=1, memory=MEMORY, listener=reported.append)
             assert lab.state == "ready"
-            assert told == []
+            assert reported == []
             client.delete(lab.name)
     until_taken(here, token, 0)
 

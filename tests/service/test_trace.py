@@ -43,7 +43,7 @@ def here(tmp_path_factory: pytest.TempPathFactory, spans: InMemorySpanExporter) 
         yield found
 
 
-def told(spans: InMemorySpanExporter, name: str) -> ReadableSpan:
+def span(spans: InMemorySpanExporter, name: str) -> ReadableSpan:
     """The latest span of that name, once it has ended."""
     end = time.monotonic() + 10
     while True:
@@ -69,7 +69,7 @@ def test_a_request_its_job_and_steps_are_one_trace(here: Site, spans: InMemorySp
     body = {**BODY, "name": "traced"}
     answer = here.ask("POST", "/v1/labs?wait=60", body, traceparent=TRACEPARENT)
     assert answer.status_code == 201
-    job, request = told(spans, "job create"), told(spans, "POST /v1/labs")
+    job, request = span(spans, "job create"), span(spans, "POST /v1/labs")
     assert parent_of(request) == PARENT
     assert request.kind is SpanKind.SERVER
     about = dict(request.attributes or {})
@@ -80,12 +80,12 @@ def test_a_request_its_job_and_steps_are_one_trace(here: Site, spans: InMemorySp
     assert dict(job.attributes or {})["lab.state"] == "succeeded"
     # The first lab forms a template first: that has steps of its own.
     for name, parent in (("preflight", job), ("template", job), ("restore", job), ("ready", job)):
-        step = told(spans, name)
+        step = span(spans, name)
         assert parent_of(step) == id_of(parent), name
         assert job.start_time is not None
         assert job.end_time is not None
         assert job.start_time <= (step.start_time or 0) <= (step.end_time or 0) <= job.end_time
-    assert parent_of(told(spans, "capture")) == id_of(told(spans, "template"))
+    assert parent_of(span(spans, "capture")) == id_of(span(spans, "template"))
     ours = [span for span in spans.get_finished_spans() if span.name != "GET /v1/labs/{name}"]
     assert {f"{span.context.trace_id:032x}" for span in ours if span.context} == {TRACE}
     password = answer.json()["connection"]["password"]
@@ -95,13 +95,13 @@ def test_a_request_its_job_and_steps_are_one_trace(here: Site, spans: InMemorySp
 def test_our_client_goes_on_with_the_trace_of_a_pipeline(
     here: Site, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Protects CI whose steps are spans: TRACEPARENT is where they tell of it."""
+    """Protects CI whose steps are spans: TRACEPARENT names their span."""
     for value, parent in ((TRACEPARENT, PARENT), ("no-trace", None)):
         spans.clear()
         monkeypatch.setenv("TRACEPARENT", value)
         with Client(str(here.client.base_url), here.admin) as client:
             client.labs()
-        found = told(spans, "GET /v1/labs").parent
+        found = span(spans, "GET /v1/labs").parent
         assert (f"{found.span_id:016x}" if found else None) == parent
 
 
@@ -123,12 +123,12 @@ def test_failures_are_marked(here: Site, spans: InMemorySpanExporter) -> None:
     made = here.make("taken")
     spans.clear()
     here.ask("POST", "/v1/labs/taken/nodes/n1/kill?wait=20", traceparent="none of these")
-    stop = told(spans, "job stop")
-    assert parent_of(stop) == id_of(told(spans, "POST /v1/labs/{name}/nodes/{node}/{action}"))
+    stop = span(spans, "job stop")
+    assert parent_of(stop) == id_of(span(spans, "POST /v1/labs/{name}/nodes/{node}/{action}"))
     here.service.core.store.labs.update("taken", blueprint="gone")
     refused = here.ask("POST", "/v1/labs/taken/start?wait=20")
     assert refused.status_code == 422
-    failed = told(spans, "job start")
+    failed = span(spans, "job start")
     assert failed.status.status_code is StatusCode.ERROR
     assert failed.status.description == "urn:lab:error:invalid-spec"
     here.service.core.store.labs.update("taken", blueprint=made["blueprint"])
@@ -136,7 +136,7 @@ def test_failures_are_marked(here: Site, spans: InMemorySpanExporter) -> None:
     assert "GET /healthz" not in [span.name for span in spans.get_finished_spans()]
 
 
-def test_a_collector_is_told(tmp_path: Path) -> None:
+def test_a_collector_is_span(tmp_path: Path) -> None:
     """Protects the way out: OTLP over HTTP, by OpenTelemetry's own variables, to the last span."""
     heard: list[ExportTraceServiceRequest] = []
 

@@ -88,10 +88,10 @@ def test_a_node_with_another_key_is_refused(here: Site, env: Mapping[str, str]) 
     host, kind, _ = known.read_text().split()
     other = "AAAAC3NzaC1lZDI1NTE5AAAAIGJ0c2VvZmFub3RoZXJob3N0a2V5bm90dGhpc29u"
     known.write_text(f"{host} {kind} {other}\n")
-    code, out, told = lab(env, "ssh", "shop", "--", "uptime")
+    code, out, reported = lab(env, "ssh", "shop", "--", "uptime")
     assert (code, out) == (255, b"")
-    assert "verification failed" in told
-    assert env["LAB_TOKEN"] not in told
+    assert "verification failed" in reported
+    assert env["LAB_TOKEN"] not in reported
 
 
 @pytest.mark.usefixtures("guest")

@@ -45,7 +45,7 @@ def test_messages_that_were_sent_are_forgotten(tmp_path: Path, hook: tuple[str, 
     sending: dict[str, Any] = {"webhook": url, "webhook_secret": str(secret), "warn_before": 90}
     # A sweep by itself, once the messages are forgotten, would send them again.
     with site(tmp_path / "home", **sending, sweep=3600.0) as here:
-        here.make("told", ttl=60)
+        here.make("reported", ttl=60)
         here.service.sweeper.sweep()
 
         def sent() -> bool | None:

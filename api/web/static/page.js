@@ -1,4 +1,4 @@
-// Keeps the page live: when something happens, the page is fetched anew and what changed of its
+// Keeps the page live: when something happens, the page is fetched again and what changed of its
 // live parts is put in. Without this the page works all the same; reloading shows what is new.
 "use strict";
 
@@ -24,8 +24,8 @@ function states(root) {
 function tell(before, after) {
   const news = [...after].filter(([key, state]) => before.get(key) !== state);
   const gone = [...before.keys()].filter((key) => !after.has(key));
-  const told = [...news.map((one) => one.join(": ")), ...gone.map((key) => `${key}: gone`)];
-  if (told.length) say(told.slice(0, 5).join(", "));
+  const lines = [...news.map((one) => one.join(": ")), ...gone.map((key) => `${key}: gone`)];
+  if (lines.length) say(lines.slice(0, 5).join(", "));
 }
 
 // Somebody marks its text, to copy it: it is left alone until that is over.

@@ -38,7 +38,7 @@ class Tunable:
 
 @dataclass(frozen=True)
 class Versions:
-    """Of OpenZFS, such as ``2.3.9-0+deb13u1``; empty if not told."""
+    """Of OpenZFS, such as ``2.3.9-0+deb13u1``; empty if unknown."""
 
     userland: str
     kernel: str
@@ -63,7 +63,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class Scan:
-    """A scrub or resilver. ``at``: when it began or ended, UTC seconds, None if not told."""
+    """A scrub or resilver. ``at``: when it began or ended, UTC seconds, None if unknown."""
 
     kind: Literal["scrub", "resilver"]
     state: Literal["finished", "canceled", "paused", "running"]
@@ -114,7 +114,7 @@ class Neighbours:
     """Who else looks at block devices. All but ``swaps`` are Linux's.
 
     ``lvm``: None if it is not installed. ``multipath``: regular expressions of device names
-    that multipathd is told to take. ``holders``: ZVol device -> what is stacked on it, such
+    that multipathd is configured to take. ``holders``: ZVol device -> what is stacked on it, such
     as ``LVM-...``. ``link_rule``: udev's rule for ZVols, empty if there is none.
     """
 

@@ -76,12 +76,12 @@ def multipath(facts: Facts, needs: Needs) -> Finding:
     """By default multipathd takes SCSI, DASD and NVMe only; blacklist_exceptions may name more."""
     del needs
     topic = "multipath and zvols"
-    told = [name for name in facts.neighbours.multipath if _matches(name, "zd0")]
-    if told:
+    taken = [name for name in facts.neighbours.multipath if _matches(name, "zd0")]
+    if taken:
         advice = (
             "take it out of blacklist_exceptions in /etc/multipath.conf; multipathd reconfigure"
         )
-        value = f"multipathd is told to take them: {', '.join(told)}"
+        value = f"multipathd is configured to take them: {', '.join(taken)}"
         return Finding(topic, "warn", value, advice, _BUSY)
     return Finding(topic, "ok", "left alone", why=_BUSY)
 

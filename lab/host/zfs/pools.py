@@ -32,7 +32,7 @@ def health(pool: Pool, facts: Facts, needs: Needs) -> Finding:
     if found.state != "ONLINE" or errors:
         value = ", ".join(part for part in (found.state, errors) if part)
         return Finding(topic, "warn", value, advice, why)
-    if not found.problem or _ASHIFT in found.problem:  # `ashift` tells of that
+    if not found.problem or _ASHIFT in found.problem:  # `ashift` reports that
         return Finding(topic, "ok", "ONLINE, no known errors")
     if any(word in found.problem for word in _HARMLESS):
         return Finding(topic, "ok", "ONLINE, no known errors", why=found.problem)
@@ -165,7 +165,7 @@ def autotrim(pool: Pool, facts: Facts, needs: Needs) -> Finding:
     """Whether disks hear of freed space."""
     del facts, needs
     topic = f"{pool.name} autotrim"
-    why = "labs come and go; an SSD that is not told of free blocks slows down"
+    why = "labs come and go; an SSD without TRIM of free blocks slows down"
     if isinstance(pool.properties, Unknown):
         return Finding(topic, "note", str(pool.properties), why=why)
     value = pool.properties.get("autotrim", "")

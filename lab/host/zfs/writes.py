@@ -26,7 +26,7 @@ def txg_timeout(facts: Facts, needs: Needs) -> Finding:
 
 
 def cache_flush(facts: Facts, needs: Needs) -> Finding:
-    """Whether disks are told to make writes durable.
+    """Whether disks are asked to make writes durable.
 
     zfs(4) of zfs_nocacheflush and zil_nocacheflush: pool corruption on power loss if a
     volatile out-of-order write cache is enabled. FreeBSD's vdev_geom.c has

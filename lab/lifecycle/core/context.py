@@ -70,7 +70,7 @@ RunAs = tuple[int, int] | None
 class Origin:
     """Who has a lab made, as its record keeps it; empty where that is not the service.
 
-    ``heartbeat``: seconds that each sign of life gives the lab; None: it needs none. ``pool``: the
+    ``heartbeat``: heartbeat timeout in seconds; None: no heartbeats are needed. ``pool``: the
     warm pool that it is made for. ``idle``: seconds without use after which its lease ends.
     """
 

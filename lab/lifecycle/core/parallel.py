@@ -26,7 +26,7 @@ def each(
 
     All steps run to their end, then the first failure is raised, so that nothing is still
     being made when its undoing begins. ``over`` is called as soon as one failed or we are
-    interrupted: the others need not go on.
+    interrupted: the others need not continue.
     """
     todo = list(items)
     if len(todo) <= 1:

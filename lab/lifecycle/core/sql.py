@@ -186,8 +186,8 @@ def _text(error: Exception) -> str:
         return f"{error}"[:_REASON] + _REMEDY
     if isinstance(error, FileNotFoundError):  # nothing else is opened
         return f"there is no certificate of an authority at {error.filename}{_REMEDY}"
-    told = isinstance(error, pymysql.err.MySQLError) and len(error.args) > 1
-    return str(error.args[1] if told else error)[:_REASON]
+    coded = isinstance(error, pymysql.err.MySQLError) and len(error.args) > 1
+    return str(error.args[1] if coded else error)[:_REASON]
 
 
 def _code(error: Exception) -> int:

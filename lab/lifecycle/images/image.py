@@ -230,7 +230,7 @@ def ready(ctx: Context, key: str) -> bool:
 
 
 def there(ctx: Context, key: str) -> bool:
-    """As ``ready``, the image's lock being held: then a lost record is made anew as well."""
+    """As ``ready``, the image's lock being held: then a lost record is recreated as well."""
     return ready(ctx, key) or _recorded_again(ctx, key)
 
 

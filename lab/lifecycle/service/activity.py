@@ -31,7 +31,7 @@ _OURS = frozenset(
 _SERVER = ("system user", "event_scheduler")
 _SHORTEST = 0.001
 _LONG = 1
-"""Seconds from which a statement runs for long: those that end sooner are told by the counters.
+"""Seconds from which a statement runs for long: those that end sooner show in the counters.
 
 A connection is seen for some moments after its client closed it, ours of a moment ago as well:
 as Quit, Killed, Busy, or still with its question.

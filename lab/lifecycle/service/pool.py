@@ -2,7 +2,7 @@
 
 A member is a whole lab whose record names its pool; it belongs to nobody. It is known by its name
 from its making on, as guests, volumes and files are named after that; so who claims one gets the
-name too. Its password was told to nobody, and stays.
+name too. Its password is unknown to all users, and stays.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def claim(
     fields: dict[str, Any],
     also: Callable[[Store], None],
 ) -> None:
-    """Give a member of ``pool`` to who wants it: its record gets ``fields``, all or nothing.
+    """Claim a member of ``pool``: its record gets ``fields``, all or nothing.
 
     ``also`` is called in the same transaction, and may raise. Raises Conflict if it is no member
     any more or somebody works on it, NotReady if not every node can be used at once.

@@ -1,4 +1,4 @@
-"""Profiles mean what they say, and those of users are read with every mistake told."""
+"""Profiles mean what they say, and those of users are read, and every mistake is reported."""
 
 from __future__ import annotations
 

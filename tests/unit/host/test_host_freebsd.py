@@ -1,4 +1,4 @@
-"""FreeBSD as a host: each thing that bhyve needs is looked at, and told how to be mended."""
+"""FreeBSD as a host: each thing that bhyve needs is checked, with the remedy."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_python_s_packages(root: Path, module: str) -> None:
     ],
 )
 def test_pf(root: Path, changes: Answers, what: str, advice: str) -> None:
-    """It matters to who publishes labs; everybody else is only told."""
+    """It matters to who publishes labs; all others get a note."""
     for published, level in ((True, "fail"), (False, "note")):
         text = "net.link.tap.up_on_open=1\nnet.inet.ip.forwarding=1\n"
         found = findings(root, {"sysctl_ei_net": text, **changes}, published=published)["pf"]

@@ -69,9 +69,9 @@ def test_lvm_that_is_no_trouble(facts: Facts, bsd: Facts) -> None:
 
 
 def test_multipath(facts: Facts) -> None:
-    told = neighbours.multipath(near(facts, multipath=("^zd", "^sd", "(")), NEEDS)
-    assert told.level == "warn"
-    assert told.value.endswith("them: ^zd")
+    finding = neighbours.multipath(near(facts, multipath=("^zd", "^sd", "(")), NEEDS)
+    assert finding.level == "warn"
+    assert finding.value.endswith("them: ^zd")
     assert neighbours.multipath(near(facts, multipath=("^sd",)), NEEDS).level == "ok"
 
 
