@@ -134,7 +134,7 @@ def keep(service: Service) -> JobRecord:
 
 
 def test_a_service_killed_then_makes_no_other_and_takes_it_for_no_success(tmp_path: Path) -> None:
-    """Protects users of a lab that failed: the next service reports that it failed, and leaves it there."""
+    """Protects users of a failed lab: the next service reports the failure and keeps the lab."""
     trouble = Trouble()
 
     def hook(step: str) -> None:

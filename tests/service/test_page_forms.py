@@ -69,7 +69,7 @@ def test_the_way_of_a_lab(here: Site) -> None:
 
 
 def test_errors_stand_beside_what_was_typed(here: Site) -> None:
-    """Protects who mistyped: what is wrong is marked and named, and nothing is to be typed again."""
+    """Protects users who mistyped: errors are marked and named, and input is kept."""
     with visit(here) as client:
         typed = {**FORM, "name": "Bad Name", "nodes": "99", "ttl": "soon"}
         answer = client.post("/labs", data=typed)

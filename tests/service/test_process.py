@@ -122,7 +122,7 @@ def test_tls_by_files_and_a_warning_without(
 
 
 def test_a_webhook_is_signed_and_tried_again(env: dict[str, str], tmp_path: Path) -> None:
-    """Protects receivers of events: one that was away gets them later, and can verify the sender."""
+    """Protects receivers: one that was away gets events later, and can verify the sender."""
     heard: list[tuple[str, str, bytes]] = []
 
     class Ear(http.server.BaseHTTPRequestHandler):
