@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -41,6 +43,7 @@ def behaving(behaviour: str, place: str, leak: Path | None = None) -> Iterator[i
         stdout=subprocess.PIPE,
         text=True,
         env={"LEAK": str(leak or "/dev/null")},
+        start_new_session=True,  # it forks for each connection
     ) as process:
         try:
             assert process.stdout is not None
@@ -48,7 +51,7 @@ def behaving(behaviour: str, place: str, leak: Path | None = None) -> Iterator[i
             assert word == "ready", behaviour
             yield int(port or 0)
         finally:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
