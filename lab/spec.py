@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import cast
 
 from lab.errors import InvalidSpec
 from lab.names import check_lab_name
@@ -13,6 +15,10 @@ from lab.schedule import NONE, Schedule
 MIB = 1 << 20
 GIB = 1 << 30
 NODES_LIMIT = 9
+
+BLUEPRINTS: Mapping[str, int] = {"pxc": 3, "galera": 3, "single": 1}
+"""The blueprints, and the number of nodes that a lab of each has unless another is requested."""
+_NODES = 3
 
 _SIZE = re.compile(r"(\d{1,15})\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _UNIT = {"": 1, "K": 1 << 10, "M": MIB, "G": GIB, "T": 1 << 40}
@@ -111,12 +117,12 @@ class LabSpec:
     blueprint's own choice. ``ttl`` in seconds, None for no lease. ``profile`` empty: that of
     the settings. ``snapshots``: the schedule by which they are taken. ``image`` empty: that
     of the engine's recipe as it is now. ``any_name``: a lab that a service has ready may have
-    another name than ``name``.
+    another name than ``name``. ``nodes``: left out, the blueprint's own number.
     """
 
     blueprint: str
     name: str = ""
-    nodes: int = 3
+    nodes: int = cast("int", None)  # never None once the specification exists
     engine: str = ""
     size: NodeSize = NodeSize()
     ttl: float | None = None
@@ -128,6 +134,8 @@ class LabSpec:
     def __post_init__(self) -> None:
         if self.name:
             check_lab_name(self.name)
+        if cast("int | None", self.nodes) is None:
+            object.__setattr__(self, "nodes", BLUEPRINTS.get(self.blueprint, _NODES))
         if not 1 <= self.nodes <= NODES_LIMIT:
             raise InvalidSpec(
                 f"a lab has 1 to {NODES_LIMIT} nodes, not {self.nodes}",

@@ -43,7 +43,10 @@ class Cluster(Asked):
     """What a cluster is to be; what is left out is as for `lab up`."""
 
     blueprint: Annotated[str, Field(pattern=WORD, examples=["pxc"])]
-    nodes: Annotated[int, Field(ge=1, le=NODES_LIMIT)] = 3
+    nodes: Annotated[
+        Annotated[int, Field(ge=1, le=NODES_LIMIT)] | None,
+        Field(description="Default: the blueprint's, 3 of a cluster."),
+    ] = None
     engine: Annotated[str | None, Field(pattern=WORD, examples=["mariadb"])] = None
     image: Annotated[str | None, Field(pattern=WORD, description="Its key.")] = None
     profile: Annotated[str | None, Field(pattern=WORD, examples=["balanced"])] = None

@@ -56,7 +56,7 @@ def spec_of(asked: Mapping[str, Any]) -> LabSpec:
     return LabSpec(
         blueprint=asked["blueprint"],
         any_name=bool(asked.get("any_name")),
-        nodes=asked.get("nodes", 3),
+        nodes=asked.get("nodes") or LabSpec.nodes,
         size=NodeSize(**size),
         ttl=asked.get("ttl"),
         snapshots=schedule.parse(snapshots) if snapshots else schedule.NONE,

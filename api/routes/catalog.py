@@ -18,7 +18,7 @@ from lab.api.jobs.admission import need_of
 from lab.api.jobs.submit import new_job, submit
 from lab.api.jobs.work import spec_of
 from lab.api.service import Service
-from lab.blueprints import blueprint
+from lab.blueprints import planned
 from lab.errors import Conflict
 from lab.imagebuild.recipe import load
 from lab.lifecycle import catalog
@@ -155,8 +155,8 @@ def _build_template(
     service: Service, caller: Caller, asked: TemplateRequest, key: str | None
 ) -> JobRecord:
     request = {k: "" if v is None else v for k, v in asked.model_dump().items()} | _NO_LAB
-    blueprint(asked.blueprint)
     spec = spec_of(request)
+    planned(spec)
     service.settings.profile_of(spec.profile)
     job = new_job(caller, "build-template", request, key=key)
     return submit(service, job, lambda: service.admission.check(need_of(spec)))

@@ -19,7 +19,7 @@ from lab.api.jobs.admission import need_of
 from lab.api.jobs.submit import new_job, submit
 from lab.api.jobs.work import spec_of
 from lab.api.service import Service
-from lab.blueprints import blueprint
+from lab.blueprints import planned
 from lab.errors import Conflict, Forbidden
 from lab.lifecycle.nodes import inspect
 from lab.spec import LabSpec
@@ -157,8 +157,9 @@ def requested(service: Service, caller: Caller, asked: LabRequest) -> dict[str, 
     ttl = asked.ttl or asked.heartbeat or _default_ttl(service, caller)
     check_ttl(service, caller, max(ttl, asked.heartbeat or 0.0))
     request |= {"ttl": ttl, "owner": caller.token.name}
-    blueprint(asked.blueprint)
-    service.settings.profile_of(spec_of(request).profile)
+    spec = spec_of(request)
+    planned(spec)
+    service.settings.profile_of(spec.profile)
     return request
 
 

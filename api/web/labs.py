@@ -151,7 +151,7 @@ def _list(
         next=found.next,
         jobs=jobs.list_jobs(service, caller, limit=_JOBS).items,
         host=host.host(service, caller),
-        blueprints=BLUEPRINTS,
+        blueprints=list(BLUEPRINTS),
         profiles=sorted(service.settings.all_profiles()),
         profile=service.settings.profile,
         default_ttl=format_duration(min(serve.default_ttl, caller.token.max_ttl or float("inf"))),

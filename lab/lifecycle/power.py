@@ -48,12 +48,13 @@ def stop(ctx: Context, name: str, *, node: str | None = None, force: bool = Fals
     and Conflict while another command works on the lab.
     """
     with lock(ctx.home, "lab", name, wait=False):
-        _check_made(record_of(ctx, name))
+        record = record_of(ctx, name)
+        _check_made(record)
         if node is not None:
             guest = node_of(ctx, name, node).guest
             ctx.hypervisor.stop(guest, force=force)
         else:
-            _stop_all(ctx, nodes_of(ctx, name), force=force)
+            _stop_all(ctx, record, nodes_of(ctx, name), force=force)
             ctx.store.labs.update(name, **STOPPED)
     return lab(ctx, name)
 
@@ -77,12 +78,13 @@ def start_node(
     return _start(ctx, name, [node_of(ctx, name, node)], timeout, pace)
 
 
-def _stop_all(ctx: Context, nodes: Sequence[Node], *, force: bool) -> None:
+def _stop_all(ctx: Context, record: LabRecord, nodes: Sequence[Node], *, force: bool) -> None:
     there = ctx.hypervisor.guests()
     guests = [n.guest for n in nodes if n.guest in there]
     if not force:
         # A stop that was killed may have paused some: they were written out before that.
-        write_out(ctx, [guest for guest in guests if there[guest].state == "running"])
+        awake = [guest for guest in guests if there[guest].state == "running"]
+        write_out(ctx, blueprint(record.blueprint), awake)
         if ctx.hypervisor.capabilities().pauses:
             ctx.hypervisor.pause(guests)
     each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
@@ -138,7 +140,7 @@ def bring_back(
     engine = image_of(ctx, record).engine
     with ctx.progress.step("ready", "waiting until every node can be used"):
         until_back(
-            ctx, there, plan, ask, deadline, all_here=whole, pause=_LOOK_EVERY, pace=pace,
+            ctx, there, plan, engine, ask, deadline, all_here=whole, pause=_LOOK_EVERY, pace=pace,
             booted=booted,
         )  # fmt: skip
         again = [node for node in there if node.name in started]

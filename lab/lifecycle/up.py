@@ -241,11 +241,11 @@ class _Allotted:
 def _allot(
     ctx: Context, job: _Job, image: Image, *, template_key: str | None, why_cold: str
 ) -> _Allotted:
-    roles = job.plan.roles(job.spec.nodes)
+    plans = job.plan.plan(job.spec)
     password = make_password()
     with ctx.store.transaction():
         record = ctx.store.labs.get(job.owner.name)
-        nodes, segment = allot(ctx, job.owner, roles, record.address, record.host)
+        nodes, segment = allot(ctx, job.owner, plans, record.address, record.host, image=image.key)
         ctx.store.labs.update(
             job.owner.name,
             engine=image.engine.name,

@@ -65,11 +65,11 @@ def fit(ctx: Context, header: Header, template: TemplateFacts, *, warm_only: boo
             f" program has {plan_.version}",
             hint="use the same version of lab on both hosts",
         )
-    if [node.role for node in template.nodes] != plan_.roles(len(template.nodes)):
-        raise InvalidSpec(f"the template's nodes have other roles than those of {plan_.name}")
     size = NodeSize(template.memory, template.cpus, template.disk)
     profile = _profile(ctx, template)
     spec = LabSpec(plan_.name, nodes=len(template.nodes), size=size, profile=profile.name)
+    if [node.role for node in template.nodes] != [node.role for node in plan_.plan(spec)]:
+        raise InvalidSpec(f"the template's nodes have other roles than those of {plan_.name}")
     image = _image(ctx, header)
     why_cold = _why_cold(ctx, template, image, spec)
     if why_cold and warm_only:
@@ -105,7 +105,7 @@ def publish(ctx: Context, header: Header, template: TemplateFacts, stage: Stage,
 def _assemble(
     ctx: Context, name: str, image: Image, template: TemplateFacts, stage: Stage, fit_: Fit
 ) -> Manifest:
-    nodes = plan(Owner("template", name), fit_.plan.roles(len(template.nodes)))
+    nodes = plan(Owner("template", name), fit_.plan.plan(fit_.spec), image=image.key)
     snapshots = _disks(ctx, nodes, image, template, stage, fit_.spec)
     for node in nodes:
         files = {"seed": ctx.home.seed(node.owner, node.name)}

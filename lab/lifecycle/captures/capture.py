@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from lab.blueprints import Blueprint
 from lab.lifecycle.captures import manifests
 from lab.lifecycle.captures.manifests import CapturedNode, Manifest
 from lab.lifecycle.core.context import Context
@@ -21,7 +22,7 @@ FORMED = "formed"
 
 
 def capture(
-    ctx: Context, name: str, nodes: tuple[Node, ...], image: Image, *, warm: bool
+    ctx: Context, name: str, nodes: tuple[Node, ...], image: Image, plan: Blueprint, *, warm: bool
 ) -> Manifest:
     """Freeze the guests of ``nodes`` at one moment, disks and RAM, and end them.
 
@@ -30,7 +31,7 @@ def capture(
     """
     guests = [node.guest for node in nodes]
     if not warm:
-        bring_to_rest(ctx, guests)
+        bring_to_rest(ctx, plan, image.engine, nodes)
         each(lambda guest: ctx.hypervisor.stop(guest, force=False), guests)
     else:
         ctx.hypervisor.pause(guests)

@@ -280,7 +280,7 @@ def _make(
     profile = ctx.settings.profile_of(spec.profile)
     warm = ctx.hypervisor.capabilities().warm
     with making(ctx, name, image, spec, warm=warm):
-        nodes = tuple(plan(owner, plan_.roles(spec.nodes)))
+        nodes = tuple(plan(owner, plan_.plan(spec), image=image.key))
         formation = Formation(
             owner,
             image,
@@ -302,7 +302,7 @@ def _make(
                     rehearse(ctx, nodes, timeout=timeout)
                 if warm:
                     _check_clocks(ctx, nodes)
-                manifest = capture(ctx, name, nodes, image, warm=warm)
+                manifest = capture(ctx, name, nodes, image, plan_, warm=warm)
         finish(ctx, manifest, time.time() - began)
     if not spec.image:
         failures.withdraw(ctx, image.recipe)

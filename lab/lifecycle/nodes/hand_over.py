@@ -32,8 +32,9 @@ def hand_over(
     """
     with ctx.progress.step("personalise", "new clock, seeds, password and keys"):
         personalise(
-            ctx, nodes, blueprint, engine, account.password, prepared, timeout=deadline.left
-        )
+            ctx, nodes, blueprint, engine, account.password, prepared,
+            timeout=deadline.left, cluster=cluster,
+        )  # fmt: skip
     with ctx.progress.step("ready", "waiting until every node can be used"):
         ask = through_port(blueprint, account, ctx.sql)
         until_ready(ctx, cluster or nodes, blueprint, ask, deadline, pause=_LOOK_EVERY)

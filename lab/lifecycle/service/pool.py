@@ -51,6 +51,7 @@ def new_name(blueprint: str) -> str:
 def check(settings: Settings, spec: LabSpec) -> None:
     """Raise InvalidSpec if there can be no lab as ``spec``: its blueprint, profile or engine."""
     plan = blueprint(spec.blueprint)
+    plan.plan(spec)
     settings.profile_of(spec.profile)
     if spec.engine:
         required(plan, spec.engine)
