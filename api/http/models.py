@@ -127,6 +127,17 @@ class Node(BaseModel):
     sql_port: Annotated[int, Field(examples=[23306])]
     ssh_port: int
     guest: str
+    image: Annotated[str, Field(description="The key of its image.")]
+    memory: Annotated[int, Field(description="In bytes.")]
+    cpus: int
+    disk: Annotated[int, Field(description="In bytes; 0: the image's.")]
+    services: Annotated[
+        dict[str, int],
+        Field(
+            description="The ports on which it listens, in the guest.",
+            examples=[{"sql": 3306, "ssh": 22}],
+        ),
+    ]
 
     @staticmethod
     def of(view: NodeView) -> Node:
@@ -145,6 +156,13 @@ class Lab(BaseModel):
     engine_version: str
     state: State
     nodes: list[Node]
+    endpoints: Annotated[
+        dict[str, list[str]],
+        Field(
+            description="The nodes that users connect to; the first of the first is the default.",
+            examples=[{"rw": ["n1", "n2", "n3"]}],
+        ),
+    ]
     image: str
     template: str
     profile: str

@@ -28,7 +28,6 @@ from lab.lifecycle.nodes.recovery import USUAL, Pace, until_back
 from lab.lifecycle.nodes.start_slots import turn
 from lab.locks.named import lock
 from lab.names import Owner
-from lab.spec import NodeSize
 from lab.state.records import LabRecord
 from lab.wait import Deadline
 
@@ -187,17 +186,20 @@ def boot(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> None:
     there = ctx.hypervisor.guests()
     missing = [node for node in nodes if node.guest not in there]
     check_memory(ctx, record, len(missing))
-    image = image_of(ctx, record)
     with ctx.progress.step("boot", f"starting {record.name}"):
-        _start_guests(ctx, record, image, missing)
+        _start_guests(ctx, record, missing)
         resume_paused(ctx, nodes_of(ctx, record.name))
 
 
-def _start_guests(ctx: Context, record: LabRecord, image: Image, nodes: Sequence[Node]) -> None:
+def _start_guests(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> None:
+    found = {key: images.find(ctx, key) for key in {node.image for node in nodes}}
     for left in reversed(range(TRIES)):
         nodes = move_taken(ctx, nodes)
         try:
-            each(ctx.hypervisor.start, [_spec(ctx, record, image, node) for node in nodes])
+            each(
+                ctx.hypervisor.start,
+                [_spec(ctx, record, found[node.image], node) for node in nodes],
+            )
             return
         except PortTaken:
             if not left:
@@ -229,6 +231,5 @@ def _spec(ctx: Context, record: LabRecord, image: Image, node: Node) -> GuestSpe
         seed=seed,
         console_log=ctx.home.console_log(node.guest),
     )
-    size = NodeSize(record.memory, record.cpus, record.disk)
     volumes = [ctx.storage.get(node.volume(disk)) for disk in image.volumes]
-    return guest_spec(node, volumes, image, size, wiring)
+    return guest_spec(node, volumes, image, node.size, wiring)

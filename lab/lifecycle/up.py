@@ -40,7 +40,7 @@ from lab.lifecycle.nodes.start_slots import turn
 from lab.lifecycle.reserve import claimed, existing, pin
 from lab.names import Owner
 from lab.spec import LabSpec
-from lab.state.records import LabRecord, NodeRecord
+from lab.state.records import LabRecord
 from lab.undo import Undo
 from lab.wait import Deadline
 
@@ -258,21 +258,7 @@ def _allot(
             started="cold" if why_cold else "warm",
             why_cold=why_cold,
         )
-        ctx.store.nodes.add(
-            [
-                NodeRecord(
-                    job.owner.name,
-                    n.name,
-                    n.index,
-                    n.role,
-                    n.guest,
-                    n.sql_port,
-                    n.ssh_port,
-                    n.extra,
-                )
-                for n in nodes
-            ]
-        )
+        ctx.store.nodes.add(node.record for node in nodes)
     record = replace(record, user=USER, password=password)
     return _Allotted(nodes, segment, account_of(ctx, record))
 

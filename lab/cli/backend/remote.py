@@ -294,9 +294,9 @@ class RemoteSession(Session):
         from lab.lifecycle.core.sql import Account
 
         lab = self._client.get(name)
-        if not lab.user or not lab.nodes:
+        if not lab.user or lab.entry is None:
             raise NotReady(f"the lab {name} is {lab.state}: it has no account for us (yet)")
-        chosen = lab.node(node) if node else lab.nodes[0]
+        chosen = lab.node(node) if node else lab.entry
         return Account(lab.user, lab.password, chosen.host, str(self.ca())), chosen.sql_port
 
 

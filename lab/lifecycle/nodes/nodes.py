@@ -20,6 +20,7 @@ from lab.names import (
     is_loopback,
 )
 from lab.spec import NodeSize
+from lab.state.records import NodeRecord
 from lab.storage import Volume
 
 
@@ -58,6 +59,23 @@ class Node:
         """What is recorded of how it is reached, where ports are not forwarded."""
         found: dict[str, str | int] = {"address": self.own} if self.own else {}
         return found | ({"redirect": self.redirect} if self.redirect else {})
+
+    @property
+    def record(self) -> NodeRecord:
+        """What is recorded of a lab's node."""
+        return NodeRecord(
+            lab=self.owner.name,
+            name=self.name,
+            idx=self.index,
+            role=self.role,
+            guest=self.guest,
+            sql_port=self.sql_port,
+            ssh_port=self.ssh_port,
+            extra=self.extra,
+            image=self.image,
+            services={service.name: service.port for service in self.services},
+            **vars(self.size),
+        )
 
     @property
     def ssh_host(self) -> str:
