@@ -20,6 +20,9 @@ from lab.suggest import did_you_mean
 
 __all__ = ["BLUEPRINTS"]
 
+ENGINES = {"percona": "percona-xtradb-cluster", "mariadb": "mariadb"}
+"""The names of engines in requests, and the recipes of their images."""
+
 T = TypeVar("T")
 
 
@@ -180,8 +183,8 @@ class Blueprint(Protocol):
         """Raised when templates that were made before must not be used any more."""
 
     @property
-    def engines(self) -> tuple[str, ...]:
-        """Recipes that can be used, the preferred one first."""
+    def engines(self) -> Mapping[str, str]:
+        """Names in messages, by the recipes that can be used, the preferred one first."""
 
     @property
     def transient(self) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lab.blueprints import (
     Cluster,
@@ -45,7 +45,7 @@ class Galera:
     """
 
     name: str
-    engines: tuple[str, ...]
+    engines: Mapping[str, str] = field(hash=False)
     version: int = 1
     transient: str = "WSREP has not yet prepared|Lock wait timeout|Deadlock found"
     flush: tuple[str, ...] = ("FLUSH ENGINE LOGS", "FLUSH LOCAL ENGINE LOGS")
@@ -159,5 +159,6 @@ def _identity(member: Member) -> str:
     return str(uuid.uuid5(_NAMESPACE, f"lab/{member.name}"))
 
 
-PXC = Galera("pxc", ("percona-xtradb-cluster", "mariadb"))
-GALERA = Galera("galera", ("mariadb",))
+_MARIADB = {"mariadb": "MariaDB with Galera"}
+PXC = Galera("pxc", {"percona-xtradb-cluster": "Percona XtraDB Cluster", **_MARIADB})
+GALERA = Galera("galera", _MARIADB)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lab.blueprints import (
     Cluster,
@@ -34,7 +34,7 @@ class Single:
 
     name: str = "single"
     version: int = 1
-    engines: tuple[str, ...] = ("mariadb",)
+    engines: Mapping[str, str] = field(default_factory=lambda: {"mariadb": "MariaDB"}, hash=False)
     transient: str = "Lock wait timeout|Deadlock found"
     flush: tuple[str, ...] = ("FLUSH ENGINE LOGS",)
 

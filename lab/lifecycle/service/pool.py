@@ -181,4 +181,4 @@ def _recipe(spec: LabSpec) -> str:
     if spec.engine:
         return recipe_of(spec.engine)
     engines = blueprint(spec.blueprint).engines
-    return engines[0] if len(engines) == 1 else ""
+    return next(iter(engines)) if len(engines) == 1 else ""

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from lab.blueprints import BLUEPRINTS, blueprint
+from lab.blueprints import ENGINES as RECIPES
 from lab.cli import main
 from lab.cli.backend.session import Lifecycle, Recorded
 from lab.cli.complete import ENGINES
 from lab.config.settings import Settings
 from lab.errors import InvalidSpec
-from lab.lifecycle.images.engine import NAMES
 from lab.paths import Home
 from lab.state.records import LabRecord, NodeRecord
 from lab.state.store import Store
@@ -69,7 +69,7 @@ def test_names_complete(
 
 def test_only_what_is_there_is_offered() -> None:
     """Protects from offering what is then refused."""
-    assert tuple(NAMES) == ENGINES
+    assert tuple(RECIPES) == ENGINES
     assert [blueprint(name).name for name in BLUEPRINTS] == list(BLUEPRINTS)
     with pytest.raises(InvalidSpec) as refused:
         blueprint("zzz")

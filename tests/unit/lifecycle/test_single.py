@@ -23,6 +23,7 @@ from lab.lifecycle.up import up
 from lab.lifecycle.wait import wait
 from lab.names import GuestName
 from lab.spec import LabSpec
+from tests.support.exchange_world import Side
 from tests.support.lifecycle_world import SIZE, World
 
 SPEC = LabSpec("single", name="solo", size=SIZE)
@@ -114,6 +115,17 @@ def test_a_server_that_ended_is_started_again(world: World) -> None:
         assert power.start(ctx, "solo", timeout=10, pace=pace).state == "ready"
         assert count(ctx) == 0
     assert "n1: its server had ended; its server is restarted" in world.notes
+
+
+def test_its_template_travels(tmp_path: Path) -> None:
+    """Protects exchange: roles and number of nodes are those of the blueprint on both hosts."""
+    here, there = Side(tmp_path / "here"), Side(tmp_path / "there")
+    with here.open() as ctx:
+        key = template.build(ctx, SPEC).key
+    done = there.imported("template", here.exported("template", key), warm_only=True)
+    with there.open() as ctx:
+        made = up(ctx, SPEC)
+        assert (made.started, made.template) == ("warm", done.key)
 
 
 def test_where_ram_is_not_captured(tmp_path: Path) -> None:
