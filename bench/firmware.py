@@ -85,13 +85,13 @@ def _up_and_down(site: Site) -> tuple[float, dict[str, list[float]]]:
 def _inside(site: Site, node: str) -> dict[str, float]:
     """Where the time of a guest's own start went, in seconds."""
 
-    def told(*words: str) -> dict[str, str]:
+    def properties(*words: str) -> dict[str, str]:
         argv = ("exec", "bench", "--node", node, "--", "systemctl", "show", *words)
         lines = _run(site, *argv).stdout.splitlines()
         return dict(line.split("=", 1) for line in lines if "=" in line)
 
-    kernel = int(told("-p", _KERNEL)[_KERNEL]) / 1e6
-    servers = [told("-p", _START, "-p", _READY, server) for server in _SERVERS]
+    kernel = int(properties("-p", _KERNEL)[_KERNEL]) / 1e6
+    servers = [properties("-p", _START, "-p", _READY, server) for server in _SERVERS]
     start, ready = (max(int(server[key]) / 1e6 for server in servers) for key in (_START, _READY))
     return {"kernel": kernel, "system": start - kernel, "server": ready - start}
 

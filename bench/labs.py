@@ -137,7 +137,7 @@ def scratch_home(parent: Path) -> Iterator[Home]:
 
 
 def _clear(home: Home) -> None:
-    """Remove all guests of ``home``; what the program cannot remove is told."""
+    """Remove all guests of ``home``; what cannot be removed is reported."""
     for words in (("down", "--all", "--yes"), ("gc", "--orphans")):
         with suppress(subprocess.TimeoutExpired):
             try:

@@ -43,7 +43,7 @@ QUICK = Runs(warm=3, cold=1, image=1, memory=1, load=1, ls=3, at_once=1, service
 
 @dataclass
 class Log:
-    """What is told while measuring, and what went wrong."""
+    """Progress while measuring, and failures."""
 
     say: Callable[[str], None]
     failures: list[str] = field(default_factory=list)

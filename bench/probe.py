@@ -71,11 +71,11 @@ def unready(ports: Sequence[int], user: str, password: str, proof: str) -> list[
             if cursor.fetchall() != ((42,),):
                 found.append(f"port {port}: the row written through the first port is not there")
             cursor.execute("SHOW GLOBAL STATUS LIKE 'wsrep%'")
-            found += [f"port {port}: {line}" for line in amiss(dict(cursor.fetchall()), len(ports))]
+            found += [f"port {port}: {line}" for line in unmet(dict(cursor.fetchall()), len(ports))]
     return found
 
 
-def amiss(status: Mapping[str, str], nodes: int) -> list[str]:
+def unmet(status: Mapping[str, str], nodes: int) -> list[str]:
     """What of a node's ``status`` is not as it is in a ready cluster of ``nodes``."""
     wanted = READY | {"wsrep_cluster_size": str(nodes)}
     return [

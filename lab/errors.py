@@ -8,7 +8,7 @@ code of the CLI and the status of the HTTP API::
     ├── NotFound        3 / 404
     ├── Conflict        4 / 409   exists, busy (Busy), protected, has clones
     ├── HostUnfit       5 / 503   missing tool, no permission, no memory, no space
-    │                             (PortTaken, RestoreFailed, RecipeFailed)
+    │                             (PortTaken, RestoreFailed, RecipeFailed, OutOfReach)
     ├── CommandFailed   6 / 500   argv, exit status, last lines of stderr
     ├── NotReady        7 / 504   requirement, node, last log line
     ├── Unauthorized    8 / 401
@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+ROOM_RETRY = 30.0
+"""Seconds after which what the host had no room for is worth another try."""
 _LINE = 2048
 """Characters that are kept of each detail, which may be what a guest sent."""
 
@@ -29,21 +31,30 @@ _LINE = 2048
 class LabError(Exception):
     """What happened, in one line, and what to do about it, in another.
 
-    ``details`` are further lines (log lines, figures) shown below the first.
+    ``details`` are further lines (log lines, figures) shown below the first. ``retry_after``:
+    seconds after which the same may succeed; None: only if something is changed.
     """
 
     exit_code: ClassVar[int] = 1
     http_status: ClassVar[int] = 500
 
-    def __init__(self, what: str, *, hint: str = "", details: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        hint: str = "",
+        details: Sequence[str] = (),
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(what)
         self.what = what
         self.hint = hint
         self.details = tuple(line[:_LINE] for line in details)
+        self.retry_after = retry_after
 
 
 class InvalidSpec(LabError):
-    """What was asked for makes no sense, whatever the host."""
+    """The request is invalid, on any host."""
 
     exit_code = 2
     http_status = 422
@@ -90,6 +101,10 @@ class RecipeFailed(HostUnfit):
 
     Another recipe may still be built.
     """
+
+
+class OutOfReach(RecipeFailed):
+    """Nobody answers at the recipe's repository; that may be the fault of this host's network."""
 
 
 class CommandFailed(LabError):
@@ -144,21 +159,10 @@ class Forbidden(LabError):
 
 
 class LimitReached(LabError):
-    """A quota, a rate or a queue leaves no room now; ``retry_after``: seconds, if that may help."""
+    """A quota, a rate or a queue leaves no room now."""
 
     exit_code = 10
     http_status = 429
-
-    def __init__(
-        self,
-        what: str,
-        *,
-        hint: str = "",
-        details: Sequence[str] = (),
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(what, hint=hint, details=details)
-        self.retry_after = retry_after
 
 
 class Interrupted(LabError):

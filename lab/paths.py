@@ -30,7 +30,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.errors import HostUnfit, InvalidSpec
+from lab.errors import ROOM_RETRY, HostUnfit, InvalidSpec
 from lab.names import Owner
 
 REACHABLE = 0o711
@@ -75,7 +75,7 @@ class Home:
 
     @property
     def jobs_database(self) -> Path:
-        """Where the service keeps how far its jobs are, unless that is told otherwise."""
+        """The database of the service's jobs, unless the setting ``database`` names another."""
         return self.root / "jobs.db"
 
     @property
@@ -301,6 +301,7 @@ def no_space(path: Path) -> HostUnfit:
     return HostUnfit(
         f"{path} cannot be written: no space is left on the file system at {mount_point(path)}",
         hint="free some space there: `lab gc` removes leftovers, `lab down` a lab",
+        retry_after=ROOM_RETRY,
     )
 
 

@@ -170,7 +170,7 @@ def feed(
     """Run ``argv`` with the pieces of ``source`` as its stdin, to its end.
 
     It is killed when ``source`` raises, or when it took nothing for ``stall`` seconds. If it
-    ends early, the rest of ``source`` is still read: what is wrong there is told first.
+    ends early, the rest of ``source`` is still read: what is wrong there is reported first.
     ``keep`` as in ``run``. Raises what ``source`` raises, HostUnfit and CommandFailed as
     ``run`` does.
     """
@@ -249,7 +249,7 @@ class Conversation:
         return found
 
     def ended(self) -> CommandFailed:
-        """What to tell of a program that ended before its time."""
+        """The error of a program that ended early."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE)
         self._errors.seek(0)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Take the pictures of docs/web.md anew: Chromium before `lab serve`, on the fakes.
+"""Take the pictures of docs/web.md again: Chromium before `lab serve`, on the fakes.
 
 `make browser`, then `.venv/bin/python scripts/screenshots.py`.
 """

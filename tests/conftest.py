@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 from _pytest.junitxml import xml_key
+from _pytest.mark import KeywordMatcher
+from _pytest.mark.expression import Expression
 
 # Modules that hold tests or parts of them, but are not found as test files.
 pytest.register_assert_rewrite("tests.contract", "tests.e2e", "tests.security", "tests.support")
@@ -33,13 +35,26 @@ def short() -> Iterator[Path]:
 
 
 LEFT_OUT = pytest.StashKey[list[str]]()
-"""The tests marked ``rare`` that were not selected."""
+"""The tests that were not selected because they are marked ``rare``."""
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    rare = [item for item in items if item.get_closest_marker("rare")]
+    rare = [item for item in items if item.get_closest_marker("rare") and _else_selected(item)]
     if rare:
         rare[0].config.stash.setdefault(LEFT_OUT, []).extend(item.nodeid for item in rare)
+
+
+def _else_selected(item: pytest.Item) -> bool:
+    """Whether ``-k`` and ``-m`` would select a test if it were not marked ``rare``."""
+    keywords, marks = item.config.option.keyword, item.config.option.markexpr
+    if keywords and not Expression.compile(keywords).evaluate(KeywordMatcher.from_item(item)):
+        return False
+    names = {mark.name for mark in item.iter_markers()} - {"rare"}
+
+    def is_marked(name: str, /, **_: object) -> bool:
+        return name in names
+
+    return bool(marks) and Expression.compile(marks).evaluate(is_marked)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -75,14 +75,24 @@ class Result:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the parts that the command line names; the first exit status that is not 0."""
+    """Run the parts that the command line names; the first exit status that is not 0.
+
+    That of pytest without tests if no part had any, as with a ``-k`` that is misspelt.
+    """
     options = _parser().parse_args(words)
     signal.signal(signal.SIGTERM, _interrupted)
     chosen = Options.parse(options.words, everything=options.all, releases=options.releases)
     began = time.monotonic()
     results = run_parts(options.only or PARTS, chosen, timeout=options.timeout)
     _say(summary(results, chosen, seconds=time.monotonic() - began))
-    return next((result.status for result in results if result.status), 0)
+    return status_of(results)
+
+
+def status_of(results: Sequence[Result]) -> int:
+    """The exit status of all parts."""
+    selected = any(result.counts or result.skipped for result in results)
+    good = 0 if selected else NO_TESTS
+    return next((result.status for result in results if result.status), good)
 
 
 @dataclass(frozen=True)

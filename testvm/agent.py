@@ -1,7 +1,7 @@
 """The agent in the guest: does what the host asks for over a virtio port.
 
 It lives as long as the machine. A command that is under way when the host goes away, or
-begins anew, is killed with all of its children.
+restarts, is killed with all of its children.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _run(link: Link, request: wire.Message) -> None:
 
 
 def _forward(link: Link, process: subprocess.Popen[bytes], out: int) -> bool:
-    """Send what comes from ``out`` until the process ends; False if the host began anew."""
+    """Send what comes from ``out`` until the process ends; False if the host restarted."""
     until = None
     while until is None or time.monotonic() < until:
         message = link.next(also=out, timeout=0.2)

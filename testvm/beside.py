@@ -15,7 +15,7 @@ from lab.run import run
 class Beside:
     """``argv`` in the background; after ``timeout`` seconds it is ended.
 
-    It is also told to end (SIGTERM) when we do, however we do: by the kernel.
+    It is also ended (SIGTERM) when we end, however we do: by the kernel.
     """
 
     def __init__(self, argv: Sequence[str], *, timeout: float) -> None:

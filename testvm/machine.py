@@ -57,7 +57,7 @@ class Accelerator:
 
     @property
     def cmdline(self) -> str:
-        """What the guest's kernel is told."""
+        """The kernel command line of the guest."""
         if self.kvm:
             return _CMDLINE
         known = f" tsc_early_khz={self.tsc_khz}" if self.tsc_khz else ""

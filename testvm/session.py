@@ -17,7 +17,7 @@ class Session:
     """Talks to the agent over ``channel``; every wait ends at ``deadline``.
 
     All methods raise NotReady if the guest goes away or the deadline passes. ``facts`` is
-    what the guest told of itself.
+    what the guest reported.
     """
 
     facts: Mapping[str, str] = {}

@@ -12,6 +12,7 @@ from lab.api.telemetry.logs import log
 from lab.errors import LabError
 from lab.hypervisor import Guest
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.parallel import each
 from lab.lifecycle.service.activity import activity
 from lab.names import GuestName
 from lab.state.records import LabRecord
@@ -23,6 +24,8 @@ EVERY = 15.0
 """Seconds between two looks at a lab."""
 _PATIENCE = 2.0
 """Seconds that a lab may take, whatever its nodes do."""
+_AT_ONCE = 8
+"""Labs that are asked at the same time, each with a thread for every node."""
 
 
 class IdleWatch:
@@ -45,12 +48,13 @@ class IdleWatch:
         busy = {job.lab for job in store.jobs.open()}
         with self._service.contexts.use() as ctx:
             guests = ctx.hypervisor.guests()
-            for lab in wanted:
-                if self.rounds.ending:
-                    return
-                if lab.name not in busy:
+
+            def one(lab: LabRecord) -> None:
+                if not self.rounds.ending:
                     with alone("idle", lab.name):
                         self._look_at(ctx, lab, guests)
+
+            each(one, [lab for lab in wanted if lab.name not in busy], most=_AT_ONCE)
 
     def _look_at(self, ctx: Context, lab: LabRecord, guests: Mapping[GuestName, Guest]) -> None:
         try:

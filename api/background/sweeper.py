@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from dbos import DBOS
 
+from lab import schedule
 from lab.api.background import webhooks
 from lab.api.background.periodic import Rounds, alone
 from lab.api.jobs.submit import new_job_of_ours, submit
 from lab.api.jobs.work import ENDS
 from lab.api.telemetry.logs import log
 from lab.lifecycle import gc, snapshot
+from lab.schedule import PERIODS
 from lab.state.records import LabRecord
 
 if TYPE_CHECKING:
@@ -139,17 +141,38 @@ class Sweeper:
                 if not lab.snapshots or lab.name in busy:
                     continue
                 with alone("sweeper", lab.name):
-                    if snapshot.is_due(ctx, lab) and self._is_time(f"snapshot {lab.name}"):
+                    if not snapshot.is_due(ctx, lab) or self._failed_lately(lab):
+                        continue
+                    if self._is_time(f"snapshot {lab.name}"):
                         asked = {"name": "", "scheduled": True, "created_at": lab.created_at}
                         job = new_job_of_ours("snapshot", asked, lab=lab.name, project=lab.project)
                         submit(service, job)
+
+    def _failed_lately(self, lab: LabRecord) -> bool:
+        """Whether the schedule of a lab failed, and its next time has not come.
+
+        Of the jobs that failed the last one is kept.
+        """
+        jobs = self._service.store.jobs
+        found = jobs.latest(states=["failed"], kinds=["snapshot"], lab=lab.name)
+        made = lab.created_at
+        ours = [job for job in found if not job.token and job.request["created_at"] == made]
+        if older := [job.id for job in ours[1:]]:
+            self._forget(older)
+        kinds = [kind for kind, _ in schedule.parse(lab.snapshots).keep]
+        pause = min((PERIODS[kind] for kind in kinds), default=0.0)
+        return bool(ours) and time.time() < ours[0].created_at + pause
+
+    def _forget(self, jobs: list[str]) -> None:
+        """Forget jobs that ended, by id."""
+        DBOS.delete_workflows(jobs, delete_children=True)
+        self._service.store.jobs.remove_all(jobs)
 
     def prune(self, before: float) -> None:
         """Forget what ended before then (epoch seconds): jobs, events, messages, the trail."""
         store = self._service.store
         while old := store.jobs.ended_before(before):
-            DBOS.delete_workflows(old, delete_children=True)
-            store.jobs.remove_all(old)
+            self._forget(old)
         # Not sooner: a message that is forgotten would be sent again.
         webhooks.prune(before - self._service.settings.serve.warn_before)
         store.events.prune(before)

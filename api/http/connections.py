@@ -26,6 +26,9 @@ AT_ONCE = 32
 """Connections that are accepted before what came by those before is read: far less than may be
 quiet, so that none is closed whose request has arrived."""
 
+_AHEAD = 256 << 10
+"""Bytes that are read of further requests while one is being answered."""
+
 Peer = tuple[str, int]
 """Address and port of the other end."""
 
@@ -136,6 +139,19 @@ class _Patient(H11Protocol):
         super().data_received(data)
         self._watch()
         self._settle()
+
+    def handle_events(self) -> None:
+        """See ``H11Protocol``, which reads no further once the next request begins to arrive.
+
+        Then nobody would see the client leave, so we read on. One that sends too much ahead is
+        disconnected: it may send again what was not answered (RFC 9112, 9.3.2).
+        """
+        super().handle_events()
+        if self.flow.read_paused and self.conn.their_state is h11.DONE:
+            if len(self.conn.trailing_data[0]) > _AHEAD:
+                self.transport.abort()
+            else:
+                self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lab.api.http import problems
 from lab.api.http.auth import Caller, bearer, identified, note
 from lab.api.telemetry.logs import REQUEST, log
-from lab.errors import HostUnfit, LabError
+from lab.api.web.place import place_of
+from lab.api.web.request import visitor
+from lab.errors import ROOM_RETRY, HostUnfit, LabError
 
 if TYPE_CHECKING:
     from lab.api.service import Service
@@ -31,7 +33,7 @@ _HEADERS = (
 )
 """What answers say unless a route says otherwise."""
 _TLS = ((b"strict-transport-security", b"max-age=2592000"),)
-"""What answers say where they are encrypted."""
+"""What answers say where they are encrypted, if the settings say that the host's ports all are."""
 _FOR_TOKENS = ("/v1/", "/openapi.json")
 """The paths of which nothing is read or answered without a valid token."""
 _FORM = 16 << 10
@@ -82,7 +84,8 @@ class Guard:
         request = given if _ID.fullmatch(given) else uuid.uuid4().hex
         token = REQUEST.set(request)
         began = time.monotonic()
-        answer = _Answer(send, request, partial(self._note, scope), scope["scheme"])
+        more = _TLS if scope["scheme"] == "https" and self._service.settings.serve.hsts else ()
+        answer = _Answer(send, request, partial(self._note, scope), more)
         try:
             await self._traced(scope, receive, answer, request)
         finally:
@@ -106,12 +109,16 @@ class Guard:
     async def _answer(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         with ExitStack() as held:
             try:
-                if scope["path"].startswith(_FOR_TOKENS):
-                    caller = await run_in_threadpool(_identified, scope)
+                caller = await _caller(scope)
+                if caller is not None:
                     held.enter_context(self._service.requests.seat(caller.token.id))
                 body = await self._body(scope, receive)
                 if self._answering >= _MOST and scope["path"] != "/healthz":
-                    raise Overloaded("too many requests are being answered", hint="try again later")
+                    raise Overloaded(
+                        "too many requests are being answered",
+                        hint="try again later",
+                        retry_after=ROOM_RETRY,
+                    )
             except LabError as error:
                 headers = problems.headers_of(error) | (
                     {"Connection": "close"} if _has_body(scope) else {}
@@ -173,9 +180,16 @@ class Guard:
         return True
 
 
-def _identified(scope: Scope) -> Caller:
+async def _caller(scope: Scope) -> Caller | None:
+    """Whose seat a request takes: its token's, or its session's; None if it needs neither.
+
+    Raises as ``identified``.
+    """
     request = HTTPConnection(scope)
-    return identified(request, bearer(request))
+    if scope["path"].startswith(_FOR_TOKENS):
+        return await run_in_threadpool(lambda: identified(request, bearer(request)))
+    # Not the caller yet: a form may come from elsewhere, which the page's routes check.
+    return await run_in_threadpool(visitor, request) if place_of(request) else None
 
 
 def _has_body(scope: Scope) -> bool:
@@ -187,11 +201,15 @@ class _Answer:
     """Sends an answer on, with our headers; ``before`` is told its status first."""
 
     def __init__(
-        self, send: Send, request: str, before: Callable[[int], Awaitable[None]], scheme: str
+        self,
+        send: Send,
+        request: str,
+        before: Callable[[int], Awaitable[None]],
+        more: Iterable[tuple[bytes, bytes]],
     ) -> None:
         self._send = send
         self._before = before
-        self._more = [(b"x-request-id", request.encode()), *(_TLS if scheme == "https" else ())]
+        self._more = [(b"x-request-id", request.encode()), *more]
         self.status = 0
 
     async def __call__(self, message: Message) -> None:

@@ -16,11 +16,9 @@ from starlette.exceptions import HTTPException
 
 from lab.api.http.units import OURS
 from lab.api.telemetry.logs import REQUEST, log
-from lab.errors import CommandFailed, Conflict, HostUnfit, LabError, LimitReached, Unauthorized
+from lab.errors import CommandFailed, Conflict, LabError, Unauthorized
 
 MEDIA_TYPE = "application/problem+json"
-_RETRY = 30.0
-"""Seconds after which what the host had no room for is worth another try."""
 
 
 class Changed(Conflict):
@@ -80,10 +78,8 @@ def headers_of(error: LabError) -> dict[str, str]:
     """The headers that go with an error."""
     if isinstance(error, Unauthorized):
         return {"WWW-Authenticate": 'Bearer realm="lab"'}
-    if isinstance(error, LimitReached):
-        after = error.retry_after
-        return {} if after is None else {"Retry-After": str(math.ceil(after))}
-    return {"Retry-After": str(round(_RETRY))} if isinstance(error, HostUnfit) else {}
+    after = error.retry_after
+    return {} if after is None else {"Retry-After": str(math.ceil(after))}
 
 
 def install(app: FastAPI) -> None:

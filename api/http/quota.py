@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -41,12 +43,12 @@ def max_templates(service: Service, job: JobRecord) -> int | None:
 
 
 def snapshots_of(service: Service, project: str) -> Snapshots:
-    """Those of the labs of a project, as the storage has them; costs time."""
+    """Those of the labs of a project, as the storage has them; it is asked once."""
     with service.contexts.use() as ctx:
+        there = snapshot.everywhere(ctx)
         return {
             lab.name: sum(
-                one.at is not None and one.name not in PERIODS
-                for one in snapshot.there(ctx, lab.name)
+                one.at is not None and one.name not in PERIODS for one in there.get(lab.name, ())
             )
             for lab in ctx.store.labs.all()
             if lab.project == project
@@ -56,50 +58,37 @@ def snapshots_of(service: Service, project: str) -> Snapshots:
 def check_quota(service: Service, caller: Caller, spec: LabSpec, taken: Snapshots) -> None:
     """Raise LimitReached if the caller's project had more than it may with ``spec``.
 
-    Labs that are being made count. ``taken``: see ``snapshots_of``. To be sure, record the job in
-    the same transaction.
+    Labs that are being made count, and snapshots that are being taken. ``taken``: see
+    ``snapshots_of``. To be sure, record the job in the same transaction.
     """
     token = caller.token
     limits = (token.max_labs, token.max_nodes, token.max_memory, token.max_cpus, token.max_disk)
     if limits == (None,) * len(limits) and not spec.snapshots.keep:
         return
-    recorded, coming = _labs(service, token.project)
-    specs = [*coming, spec]
-    sizes = [(lab.node_count, lab.memory, lab.cpus, lab.disk) for lab in recorded]
-    sizes += [(one.nodes, one.size.memory, one.size.cpus, one.size.disk) for one in specs]
-    counts = [_kept(schedule.parse(lab.snapshots)) + taken.get(lab.name, 0) for lab in recorded]
-    counts += [_kept(one.snapshots) for one in specs]
-    disk = sum(
-        nodes * (disk or _image_disk()) * (1 + count)
-        for (nodes, _, _, disk), count in zip(sizes, counts, strict=True)
-    )
-    _check(token.project, "labs", token.max_labs, len(sizes))
-    _check(token.project, "nodes", token.max_nodes, sum(n for n, *_ in sizes))
-    _check(token.project, "memory", token.max_memory, sum(n * m for n, m, *_ in sizes))
-    _check(token.project, "processors", token.max_cpus, sum(n * c for n, _, c, _ in sizes))
-    _check(token.project, "disk", token.max_disk, disk)
+    all_ = [*_all(service, token.project, taken).values(), _wanted(spec)]
+    _check(token.project, "labs", token.max_labs, len(all_))
+    _check(token.project, "nodes", token.max_nodes, sum(one.nodes for one in all_))
+    _check(token.project, "memory", token.max_memory, sum(one.nodes * one.memory for one in all_))
+    _check(token.project, "processors", token.max_cpus, sum(one.nodes * one.cpus for one in all_))
+    _check(token.project, "disk", token.max_disk, sum(one.all_disks for one in all_))
     if spec.snapshots.keep:
-        _check(token.project, "snapshots", max_snapshots(service, caller), sum(counts))
+        most = max_snapshots(service, caller)
+        _check(token.project, "snapshots", most, sum(one.snapshots for one in all_))
 
 
 def check_snapshot(service: Service, caller: Caller, lab: LabRecord, taken: Snapshots) -> None:
-    """Raise LimitReached if the project of ``lab`` had more than the caller may have it have."""
-    open_ = service.store.jobs.open(lab.project)
-    more = 1 + sum(job.kind == "snapshot" for job in open_)
-    recorded, coming = _labs(service, lab.project)
-    counts = {one.name: _kept(schedule.parse(one.snapshots)) for one in recorded}
-    wanted = sum(counts.values()) + sum(_kept(one.snapshots) for one in coming)
-    wanted += sum(taken.values()) + more
-    this = "this snapshot"
-    _check(lab.project, "snapshots", max_snapshots(service, caller), wanted, with_=this)
-    if caller.token.max_disk is not None:
-        disk = sum(
-            one.node_count
-            * (one.disk or _image_disk())
-            * (1 + counts[one.name] + taken.get(one.name, 0) + more * (one.name == lab.name))
-            for one in recorded
-        )
-        _check(lab.project, "disk", caller.token.max_disk, disk, with_=this)
+    """Raise LimitReached if the project of ``lab`` had more than the caller may have it have.
+
+    With one more snapshot of ``lab``; see ``check_quota``.
+    """
+    found = _all(service, lab.project, taken)
+    if lab.name in found:
+        found[lab.name] = replace(found[lab.name], snapshots=found[lab.name].snapshots + 1)
+    all_, this = found.values(), "this snapshot"
+    most = max_snapshots(service, caller)
+    _check(lab.project, "snapshots", most, sum(one.snapshots for one in all_), with_=this)
+    disk = sum(one.all_disks for one in all_)
+    _check(lab.project, "disk", caller.token.max_disk, disk, with_=this)
 
 
 def _check(
@@ -115,16 +104,42 @@ def _check(
         )
 
 
-def _labs(service: Service, project: str) -> tuple[list[LabRecord], list[LabSpec]]:
-    """The labs of a project, and those that jobs are about to make."""
-    recorded = [lab for lab in service.store.labs.all() if lab.project == project]
-    made = {lab.job for lab in recorded}
-    coming = [
-        spec_of(job.request)
-        for job in service.store.jobs.open(project)
-        if job.kind == "create" and job.id not in made
-    ]
-    return recorded, coming
+@dataclass(frozen=True)
+class _Taken:
+    """What a lab takes. ``memory``, ``cpus``, ``disk``: of a node, sizes in bytes."""
+
+    nodes: int
+    memory: int
+    cpus: int
+    disk: int
+    snapshots: int
+
+    @property
+    def all_disks(self) -> int:
+        """Bytes of the disks of all nodes, once more for each snapshot."""
+        return self.nodes * (self.disk or _image_disk()) * (1 + self.snapshots)
+
+
+def _wanted(spec: LabSpec) -> _Taken:
+    size = spec.size
+    return _Taken(spec.nodes, size.memory, size.cpus, size.disk, _kept(spec.snapshots))
+
+
+def _all(service: Service, project: str, taken: Snapshots) -> dict[str, _Taken]:
+    """What the labs of a project take by name, and those that jobs are about to make by job."""
+    store, found, made = service.store, {}, set()
+    jobs = store.jobs.open(project)
+    # Those that a schedule asks for are among those that it keeps.
+    coming = Counter(one.lab for one in jobs if one.kind == "snapshot" and one.token)
+    for lab in store.labs.all():
+        if lab.project == project:
+            count = _kept(schedule.parse(lab.snapshots)) + taken.get(lab.name, 0) + coming[lab.name]
+            found[lab.name] = _Taken(lab.node_count, lab.memory, lab.cpus, lab.disk, count)
+            made.add(lab.job)
+    for job in jobs:
+        if job.kind == "create" and job.id not in made:
+            found[job.id] = _wanted(spec_of(job.request))
+    return found
 
 
 def _kept(snapshots: Schedule) -> int:

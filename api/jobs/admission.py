@@ -10,14 +10,13 @@ from dataclasses import dataclass
 
 from lab import host
 from lab.config.settings import Settings
-from lab.errors import HostUnfit, Interrupted, LimitReached
+from lab.errors import ROOM_RETRY, HostUnfit, Interrupted, LimitReached
 from lab.spec import LabSpec, format_size
 from lab.state.records import JobKind, LabRecord
 from lab.state.store import Store
 
 _LOOK_EVERY = 0.5
 """Seconds between two looks: labs also go without our doing."""
-_RETRY = 30.0
 _TURNS = 4
 """While one is first in the queue: others may pass in the first and third part of its time."""
 TAKE_ROOM: tuple[JobKind, ...] = ("create", "build-template")
@@ -112,7 +111,7 @@ class Admission:
             raise LimitReached(
                 f"{queued} requests wait for room on the host already",
                 hint="try again later, or remove a lab",
-                retry_after=_RETRY,
+                retry_after=ROOM_RETRY,
             )
 
     @contextmanager

@@ -31,7 +31,7 @@ _ONCE: tuple[JobKind, ...] = (
 
 
 _ALONE: tuple[JobKind, ...] = ("start", "stop", "restart", "snapshot", "rollback")
-"""Of these a lab has one at a time that was asked for."""
+"""Of these a lab has one at a time, also of those that its schedule asks for."""
 
 
 class KeyReused(InvalidSpec):
@@ -102,8 +102,9 @@ def submit(service: Service, job: JobRecord, check: Callable[[], None] = lambda:
         for other in open_:
             if job.kind in _ONCE and other.project == job.project and _same(other, job):
                 return other  # what was asked for is being done
+        _check_alone(job, open_)
         if job.token:
-            _check(job, open_, service.settings.serve.token_jobs)
+            _check_number(job, open_, service.settings.serve.token_jobs)
         check()
         if parent := TRACEPARENT.get():  # not in the digest: a retry has another
             job = replace(job, request={**job.request, "traceparent": parent})
@@ -116,14 +117,18 @@ def _same(one: JobRecord, other: JobRecord) -> bool:
     return (one.kind, one.digest) == (other.kind, other.digest)
 
 
-def _check(job: JobRecord, open_: Sequence[JobRecord], most: int) -> None:
-    """Raise Busy or LimitReached if ``job`` is one too many beside those that are ``open_``."""
+def _check_alone(job: JobRecord, open_: Sequence[JobRecord]) -> None:
+    """Raise Busy if one of those that are ``open_`` works on the lab, and so would ``job``."""
     for other in open_:
-        if job.kind in _ALONE and other.kind in _ALONE and other.lab == job.lab and other.token:
+        if job.kind in _ALONE and other.kind in _ALONE and other.lab == job.lab:
             raise Busy(
                 f"the lab {job.lab} is busy: the job {other.id} ({other.kind}) has not ended",
                 hint=f"GET /v1/jobs/{other.id}?wait=60 waits for it, POST .../cancel ends it",
             )
+
+
+def _check_number(job: JobRecord, open_: Sequence[JobRecord], most: int) -> None:
+    """Raise LimitReached if the token of ``job`` has too many that are ``open_``."""
     own = sum(other.token == job.token and other.kind not in _ONCE for other in open_)
     if job.kind not in _ONCE and own >= most:
         raise LimitReached(

@@ -13,7 +13,7 @@ from lab.api.http.quota import check_quota
 from lab.api.jobs.admission import need_of
 from lab.api.jobs.work import spec_of
 from lab.api.routes.labs import counted, requested
-from lab.errors import HostUnfit
+from lab.errors import ROOM_RETRY, HostUnfit
 from lab.lifecycle.preview import preview
 
 router = APIRouter(prefix="/v1", tags=["labs"])
@@ -52,5 +52,6 @@ def preview_lab(service: ServiceOf, caller: User, asked: LabRequest) -> Preview:
         raise HostUnfit(
             f"there is no room on the host now: {lacks}",
             hint=f"a lab would wait for it, {service.settings.serve.queue_timeout:g} s at most",
+            retry_after=ROOM_RETRY,
         )
     return Preview(**vars(found))

@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
 
 from lab.api.http import problems
 from lab.api.http.auth import Caller, service_of
@@ -48,14 +49,14 @@ def same_origin(request: Request) -> None:
         )
 
 
-def cookies(request: Request) -> list[str]:
+def cookies(request: HTTPConnection) -> list[str]:
     """All cookies of a session: a lab's port can set one as well, for all ports of the host."""
     parts = [p for line in request.headers.getlist("cookie") for p in line.split(";")]
     pairs = [part.strip().partition("=") for part in parts]
     return [value for name, _, value in pairs if name == COOKIE]
 
 
-def visitor(request: Request) -> Caller | None:
+def visitor(request: HTTPConnection) -> Caller | None:
     """Whom the session of a request belongs to, as long as their token is valid."""
     sessions, place = request.app.state.sessions, place_of(request)
     found = (sessions.token_of(place, text) for text in cookies(request))

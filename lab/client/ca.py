@@ -6,7 +6,9 @@ import hashlib
 import os
 import secrets
 import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from lab.errors import HostUnfit, LabError
@@ -14,6 +16,7 @@ from lab.paths import PRIVATE, make_directory, writing
 
 _BEGIN = "-----BEGIN CERTIFICATE-----"
 _LIMIT = 65536
+_UNUSED = 30 * 86400.0
 
 
 def check_pem(data: object) -> str:
@@ -44,4 +47,16 @@ def _write(directory: Path, pem: str) -> Path:
             draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
             draft.write_text(pem, encoding="utf-8")
             draft.replace(path)
+            _prune(directory)
+        else:
+            with suppress(OSError):  # in a cache that can only be read
+                os.utime(path)
     return path
+
+
+def _prune(directory: Path) -> None:
+    """Remove the files that were not used for ``_UNUSED`` seconds: of services that are gone."""
+    for path in directory.glob("ca-*.pem*"):
+        with suppress(OSError):  # removed by another process
+            if time.time() - path.stat().st_mtime > _UNUSED:
+                path.unlink()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lab import errors
-from lab.errors import CommandFailed, Conflict, InvalidSpec, LabError, LimitReached, NotReady
+from lab.errors import CommandFailed, Conflict, InvalidSpec, LabError, NotReady
 
 MEDIA_TYPE = "application/problem+json"
 _URN = "urn:lab:error:"
@@ -30,9 +30,7 @@ def error_of(
         return _command_failed(problem, what, hint, details)
     if status >= 500 and (request := _text(problem, "request_id")):
         details.append(f"request {request} in the service's log")
-    if issubclass(kind, LimitReached):
-        return LimitReached(what, hint=hint, details=details, retry_after=retry_after)
-    return kind(what, hint=hint, details=details)
+    return kind(what, hint=hint, details=details, retry_after=retry_after)
 
 
 def _command_failed(

@@ -28,7 +28,8 @@ class Serve:
 
     ``proxy``: the address of a proxy that tells whom it asks for; empty: there is none.
     ``database``: where jobs are kept, as SQLAlchemy writes it; empty: a file in the home.
-    ``tls_cert``, ``tls_key``: files. ``metrics``: /metrics answers, to anybody. ``execute``:
+    ``tls_cert``, ``tls_key``: files. ``hsts``: browsers are to use TLS for all ports of the host.
+    ``metrics``: /metrics answers, to anybody. ``execute``:
     programs may be run in nodes. ``default_ttl``, ``max_ttl``: leases. ``sweep``: how often expired
     labs are looked for. ``memory``, ``cpus``: what all labs may have together; 0: what the host has
     available, and no limit. ``queue``, ``queue_timeout``: how many requests may wait for room, and
@@ -48,6 +49,7 @@ class Serve:
     proxy: str = ""
     tls_cert: str = ""
     tls_key: str = ""
+    hsts: bool = False
     database: str = field(default="", repr=False)
     metrics: bool = False
     page: bool = True
@@ -144,6 +146,7 @@ KEYS: Keys = {
     "proxy": Key("the address of a proxy", tomlfile.text),
     "tls_cert": _FILE,
     "tls_key": _FILE,
+    "hsts": _BOOL,
     "database": Key("a URL such as postgresql://host/lab", tomlfile.text),
     "metrics": _BOOL,
     "page": _BOOL,

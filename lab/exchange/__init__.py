@@ -6,7 +6,7 @@ directory of its own; what an archive's parts are made of and become is the life
 ::
 
     header    what is in an archive; trust: what of it is believed
-    frames    the bytes: framed, chained by digests, so that damage is told where it is
+    frames    the bytes: framed, chained by digests, so that damage is located
     content   parts as chunks: of a file, of a volume, of what a volume changed of its image
     sending   the parts that the other side wants, from where it has them
     stage     where parts gather until all are there; kept for a while, if wanted

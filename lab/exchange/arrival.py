@@ -2,7 +2,7 @@
 
 The index has a record for each chunk that is in the file: offset (64 bits), length (32 bits)
 and digest. It is written after the chunk, and what it says is checked against the file when
-a transfer goes on: so nothing needs to be synced, whatever ends the process or the machine.
+a transfer resumes: so nothing needs to be synced, whatever ends the process or the machine.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Arrival:
             self._cut(0)
             raise InvalidSpec(
                 f"{self._part.name} is not what an earlier transfer began to bring",
-                hint="do the same again: it is brought anew",
+                hint="run the same command again: it is sent again",
             )
         os.ftruncate(self._file, size)
 

@@ -2,7 +2,7 @@
 
 Chunks come in whole grains (but for the end of a file), at most ``LIMIT`` bytes each, and the
 same content always comes as the same chunks, wherever a file system or a storage keeps holes:
-only so can a transfer go on where another one ended.
+only so can a transfer resume where another one ended.
 """
 
 from __future__ import annotations

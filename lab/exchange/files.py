@@ -104,7 +104,7 @@ class _File:
         """Nothing may be there behind the end."""
         if self._there > self._at:
             raise Conflict(
-                f"{self._path} goes on behind the end of this archive",
+                f"{self._path} continues behind the end of this archive",
                 hint="remove it, or export to another file",
             )
         os.fsync(self._handle)
@@ -125,7 +125,7 @@ def _file(path: Path, *, resume: bool) -> Iterator[_File]:
     if path.exists():
         if not resume:
             raise Conflict(
-                f"{path} exists already", hint="remove it; --resume goes on with a partial one"
+                f"{path} exists already", hint="remove it; --resume continues a partial one"
             )
         partial = partial if partial.exists() else path
     with _opened(partial) as handle:
@@ -141,7 +141,7 @@ def _file(path: Path, *, resume: bool) -> Iterator[_File]:
                 raise
             raise HostUnfit(
                 f"{partial} cannot be written: {error.strerror}",
-                hint="free some space; --resume goes on with what is there",
+                hint="free some space; --resume continues the partial file",
             ) from error
         if partial != path:
             partial.rename(path)

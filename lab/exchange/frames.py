@@ -152,7 +152,8 @@ class FrameReader:
             if not part:
                 raise InvalidSpec(
                     f"the archive ends too early, after byte {self._at}, in {self.where}",
-                    hint="it was cut off: do it again; --resume and --to go on where it ended",
+                    hint="it was cut off: run the command again;"
+                    " --resume and --to continue where it ended",
                 )
             parts.append(part)
             left -= len(part)

@@ -53,8 +53,8 @@ def receive(
     for number, part in enumerate((p for p in header.parts if p.name in plan), 1):
         reader.where = f"{part.name} (part {number} of {len(plan)})"
         if part.name in names:
-            told = f"{part.name}, {format_size(part.data)} (part {number} of {len(plan)})"
-            with progress.step("receive", f"receiving {told}"), stage.open(part) as arrival:
+            text = f"{part.name}, {format_size(part.data)} (part {number} of {len(plan)})"
+            with progress.step("receive", f"receiving {text}"), stage.open(part) as arrival:
                 _receive_part(reader, stage, arrival, plan[part.name])
         else:
             _skip_part(reader)
@@ -76,13 +76,13 @@ def _plan(reader: FrameReader, header: Header) -> Wanted:
             return dict(plan)
     except (ValueError, TypeError):
         pass
-    raise reader.damaged("the list of its parts makes no sense")
+    raise reader.damaged("the list of its parts is invalid")
 
 
 def _receive_part(reader: FrameReader, stage: Stage, arrival: Arrival, first: int) -> None:
     if first > arrival.chunks:
         raise InvalidSpec(
-            f"the archive goes on at chunk {first} of {reader.where}; {arrival.chunks} are here",
+            f"the archive continues at chunk {first} of {reader.where}; {arrival.chunks} are here",
             hint="export it again, as a whole",
         )
     number = first

@@ -46,8 +46,8 @@ def send(
     writer.put(b"W", json.dumps(plan).encode())
     for number, outgoing in enumerate(going, 1):
         name, data = outgoing.part.name, outgoing.part.data
-        told = f"{name}, {format_size(data)} (part {number} of {len(going)})"
-        with progress.step("send", f"sending {told}"):
+        text = f"{name}, {format_size(data)} (part {number} of {len(going)})"
+        with progress.step("send", f"sending {text}"):
             _send_part(writer, outgoing, plan[name])
     writer.put(b"Z", b"")
     writer.flush()

@@ -4,7 +4,7 @@
 
     <parent>/<kind>.<key>/    held (flock) by the process that receives it
       identity                of the archive's header
-      keep                    there if another transfer is to go on where this one ends
+      keep                    exists if another transfer is to resume where this one ends
       <number>                a part; <number>.index: what of it is good
 
 A stage goes when it was used, or when the transfer failed, unless it is to be kept. What a
@@ -116,7 +116,7 @@ def remove_abandoned(parent: Path, now: float | None = None) -> tuple[list[str],
     for directory in clone_lock.abandoned(parent):
         over = _last_write(directory) + KEPT
         if (directory / "keep").exists() and over > (time.time() if now is None else now):
-            left.append(f"{directory.name}: an import that was cut off; --resume goes on with it")
+            left.append(f"{directory.name}: an import that was cut off; --resume continues it")
             continue
         shutil.rmtree(directory, ignore_errors=True)
         removed.append(f"unfinished import {directory.name}")

@@ -10,7 +10,7 @@ lines of JSON, one word and what goes with it each; the archive comes the other 
                                              the parts that are wanted
     {"done": {"key", "outcome"}}
 
-``{"doing": text}`` and ``{"note": text}`` may come at any time. Errors are told on stderr and by
+``{"doing": text}`` and ``{"note": text}`` may come at any time. Errors are printed on stderr and by
 the exit code, as ever.
 """
 
@@ -39,7 +39,7 @@ from lab.progress import Event, Progress
 
 PROTOCOL = 1
 
-_AGAIN = "do the same again: it goes on where it ended"
+_AGAIN = "run the same command again: it resumes where it ended"
 _LINE = 1 << 16
 _BANNERS = 200
 _STALL = 3600.0

@@ -153,4 +153,4 @@ def _text(what: str, value: str, pattern: str) -> None:
 
 def _nonsense(why: str) -> InvalidSpec:
     why = "".join(c if c.isprintable() else "?" for c in why[:300])
-    return InvalidSpec(f"the archive's header makes no sense: {why}", hint="export it again")
+    return InvalidSpec(f"the archive's header is invalid: {why}", hint="export it again")

@@ -23,7 +23,7 @@ from lab.errors import Forbidden, HostUnfit, InvalidSpec, LabError, NotFound
 TIMEOUT = 60.0
 """Seconds that a server may say nothing."""
 PAUSES = (0.5, 2.0, 5.0, 15.0)
-"""Seconds before each try to go on; more tries without a new byte in between are not made."""
+"""Seconds before each try to resume; more tries without a new byte in between are not made."""
 
 _BUFFER = 1 << 20
 _SCHEMES = ("http", "https")
@@ -144,7 +144,7 @@ class _Download(io.RawIOBase):
             if self._answer.status != 206 or found is None or int(found[1]) != self._at:
                 raise HostUnfit(
                     f"{shown(self._url)} was cut off after {self._at} bytes, and the server does"
-                    " not go on there: the file is another by now, or it cannot",
+                    " not resume there: the file is another by now, or it cannot",
                     hint="try again; with --resume what arrived is kept",
                 )
 

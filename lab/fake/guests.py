@@ -46,7 +46,7 @@ class Record:
     read_only: bool = False
 
     def listens(self, host: str, port: int, guest_port: int, *, own: bool) -> bool:
-        """Whether ``port`` leads to ``guest_port`` for who asks at ``host``.
+        """Whether ``port`` leads to ``guest_port`` for connections to ``host``.
 
         ``own``: guests are reached at their own addresses, not through the host's.
         """

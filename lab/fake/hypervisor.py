@@ -70,7 +70,7 @@ class FakeHypervisor:
         """See Hypervisor; guests are files of ours."""
 
     def close(self) -> None:
-        """There is nothing to give back; guests go on."""
+        """There is nothing to give back; guests keep running."""
 
     def capabilities(self) -> Capabilities:
         """See Hypervisor."""
@@ -189,6 +189,7 @@ class FakeHypervisor:
 
     def segment_free(self, segment: int) -> bool:
         """See Hypervisor."""
+        self._before("segment_free")
         with self._guests.hold():
             return all(
                 (record.home, record.segment) != (self._home, segment)

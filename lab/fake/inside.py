@@ -1,4 +1,4 @@
-"""What goes on inside the guests of the fake hypervisor: a pretended Galera cluster, or a server.
+"""What happens inside the guests of the fake hypervisor: a Galera cluster or a server.
 
 All that a guest knows is on its first disk, so snapshots, clones and rollbacks of the
 disk do to it what they do to a real one: ``MAGIC``, then one line of JSON. Its data are the

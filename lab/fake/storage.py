@@ -132,6 +132,12 @@ class FakeStorage:
             return []
         return [VolumeSnapshot(volume, label, entry.size) for label in entry.snapshots]
 
+    def labels(self) -> dict[VolumeName, list[str]]:
+        """See ``Storage.labels``."""
+        with self._locked() as entries:
+            ours = [(name, entry) for name, entry in entries.items() if entry.home == self._home]
+            return {VolumeName.parse(name): list(entry.snapshots) for name, entry in ours}
+
     def clone(
         self,
         origin: VolumeSnapshot,
@@ -165,6 +171,12 @@ class FakeStorage:
             # the path stays the same, as with the real ones
             (self._contents / new).replace(self._contents / entry.content)
         return self._volume(volume, entry)
+
+    def check_rollback(self, volumes: Sequence[VolumeName], label: str) -> None:
+        """See ``Storage.check_rollback``."""
+        with self._locked() as entries:
+            frozen = [self._frozen(entries, volume, label) for volume in volumes]
+            self._need(sum(sparse.allocated(path) for path in frozen))
 
     def drop(self, snapshot: VolumeSnapshot) -> None:
         """See ``Storage.drop``."""

@@ -1,1 +1,1 @@
-"""What happens inside a guest: the seed it boots with and how a clone is made itself."""
+"""What happens inside a guest: the seed it boots with and how a clone is personalised."""

@@ -78,7 +78,7 @@ def message(
     authorized: str,
     statements: Sequence[str],
 ) -> bytes:
-    """What ``/usr/lib/lab/personalise`` in the guest is told.
+    """The message to ``/usr/lib/lab/personalise`` in the guest.
 
     ``now``: UTC seconds since the epoch. ``engine``: the uid and gid in the guest that own
     the TLS files in ``tls_directory``; ``authorized``: the public key that may log in as

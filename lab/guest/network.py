@@ -54,7 +54,7 @@ def inner_mac(index: int) -> str:
 
 
 def files(index: int, names: list[str], own: int | None = None) -> dict[str, SeedFile]:
-    """What the ``index``-th of the nodes ``names`` is told about its network.
+    """The network configuration of the ``index``-th of the nodes ``names``.
 
     ``own``: the lab's segment, where the hypervisor forwards no ports.
     """

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.errors import HostUnfit
+from lab.errors import ROOM_RETRY, HostUnfit
 from lab.host import cgroup
 from lab.spec import LabSpec, format_size
 
@@ -70,6 +70,7 @@ def check_memory(
             f" of memory; {format_size(have.available)} of {format_size(have.total)} is available"
             f" and {format_size(floor)} is kept free",
             hint=hint,
+            retry_after=ROOM_RETRY if needed + floor <= have.total else None,
         )
 
 
@@ -105,10 +106,12 @@ def check_aio(nodes: int, left: int | None) -> None:
     QEMU before version 8 does not start without it; later versions are slower.
     """
     if left is not None and nodes * AIO_OF_GUEST > left:
+        what = f"{nodes} nodes need" if nodes > 1 else "a node needs"
         raise HostUnfit(
-            f"{nodes} nodes need {nodes * AIO_OF_GUEST} requests of native AIO, and {left} are"
-            " left (fs.aio-max-nr)",
+            f"{what} {nodes * AIO_OF_GUEST} requests of native AIO, and {left} are left"
+            " (fs.aio-max-nr)",
             hint=AIO_REMEDY,
+            retry_after=ROOM_RETRY,
         )
 
 
@@ -128,4 +131,5 @@ def check_space(
         raise HostUnfit(
             f"{have} at {where}, and {format_size(floor)} is kept free",
             hint="free some space (`lab gc`, `lab down`), or set space_floor lower",
+            retry_after=ROOM_RETRY,
         )

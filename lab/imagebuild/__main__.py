@@ -19,11 +19,11 @@ from lab.imagebuild.recipe import load
 from lab.progress import Event, Progress
 
 FAILURE = "failure.json"
-"""Beside the image's files if there is none: what went wrong, as ``told`` has it."""
+"""Beside the image's files if there is none: the error, as ``as_data`` has it."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Build what the command line says; the exit status. ``OUT/failure.json`` tells of an error."""
+    """Build what the command line says; the exit status. ``OUT/failure.json`` has the error."""
     parser = argparse.ArgumentParser(prog="images", description=__doc__)
     parser.add_argument("recipe", metavar="RECIPE")
     parser.add_argument("out", metavar="OUT", type=Path, help="an empty directory")
@@ -41,12 +41,12 @@ def main(words: Sequence[str] | None = None) -> int:
             mirror=options.mirror,
         )
     except LabError as error:
-        (out / FAILURE).write_text(json.dumps(told(error)), encoding="utf-8")
+        (out / FAILURE).write_text(json.dumps(as_data(error)), encoding="utf-8")
         return error.exit_code
     return 0
 
 
-def told(error: LabError) -> dict[str, object]:
+def as_data(error: LabError) -> dict[str, object]:
     """An error as data: ``code``, ``what``, ``hint``, ``details``.
 
     ``recipe``: whether the recipe may be the cause, so that another may still be built.

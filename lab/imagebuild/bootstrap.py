@@ -175,7 +175,7 @@ def _only(own: Sequence[str], telling: Sequence[str]) -> bool:
 
 
 def full_disk(output: str) -> list[str]:
-    """The lines of ``output`` that tell of a full disk."""
+    """The lines of ``output`` that report a full disk."""
     return [line for line in output.splitlines() if _NO_SPACE.search(line)]
 
 

@@ -64,7 +64,7 @@ def write(image: BuiltImage) -> Path:
 
 
 def read(directory: Path) -> BuiltImage:
-    """The image in ``directory``; raises InvalidSpec if its manifest makes no sense."""
+    """The image in ``directory``; raises InvalidSpec if its manifest is invalid."""
     try:
         values: dict[str, Any] = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
         for name in ("kernel", "initrd"):
@@ -110,18 +110,23 @@ def seal(path: Path) -> str:
     return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
-def damaged(image: BuiltImage) -> Path | None:
-    """The kernel or initrd of a published image, if it is not what was built; else None.
+def check(image: BuiltImage) -> dict[str, str]:
+    """The seals that kernel and initrd of a published image have now; they are what was built.
 
-    It is read only if its seal differs, as that of a copy does. Raises OSError.
+    A file is read only if its seal differs, as that of a copy does. Raises InvalidSpec if it is
+    not what was built, and OSError.
     """
+    seals = {}
     for what, path in (("kernel", image.kernel), ("initrd", image.initrd)):
         if not path.is_file():
-            return path
-        wanted = image.digests.get(path.name)  # none in images of early versions
-        if wanted and image.seals.get(what) != seal(path) and digest(path) != wanted:
-            return path
-    return None
+            raise InvalidSpec(f"{path} is not what was built")
+        wanted = image.digests.get(path.name)
+        if not wanted:
+            continue  # in images of early versions
+        seals[what] = seal(path)  # before it is read: a later change makes it differ
+        if image.seals.get(what) != seals[what] and digest(path) != wanted:
+            raise InvalidSpec(f"{path} is not what was built")
+    return seals
 
 
 def digest(path: Path) -> str:

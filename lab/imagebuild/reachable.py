@@ -48,7 +48,7 @@ def reachable(recipe: Recipe, *, timeout: float = TIMEOUT) -> bool:
 def reachable_recently(recipe: Recipe, memory: Path, *, timeout: float = TIMEOUT) -> bool:
     """As ``reachable``, with answers kept in the file ``memory``: yes for an hour, no for 5 min.
 
-    An older no is given once more, and asked about beside what the caller goes on to do: only
+    An older no is given once more, and asked again while the caller continues: only
     the first question of all keeps anybody waiting.
     """
     if recipe.repository is None:
@@ -69,6 +69,12 @@ def reachable_recently(recipe: Recipe, memory: Path, *, timeout: float = TIMEOUT
     answer = reachable(recipe, timeout=timeout)
     _remember(memory, url, value=answer)
     return answer
+
+
+def unreachable(recipe: Recipe, memory: Path) -> None:
+    """Remember in the file ``memory`` that the recipe's repository did not answer."""
+    if recipe.repository is not None:
+        _remember(memory, recipe.repository.urls[0], value=False)
 
 
 def _remember(memory: Path, url: str, *, value: bool) -> None:

@@ -47,7 +47,7 @@ class Recipe:
 
     ``version_package`` is the package whose version is the engine's. ``service``,
     ``user`` and ``config`` are the engine's systemd unit, account and option file;
-    ``log_files`` what of its data directory goes on a log volume, where there is one.
+    ``log_files`` which files of its data directory are kept on a log volume, where there is one.
     ``occupied`` is a directory that holds a file while packages are installed, for packages
     that initialise an empty one; the recipe's ``provision`` empties it.
     """

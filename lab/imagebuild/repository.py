@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from lab.errors import CommandFailed, RecipeFailed
+from lab.errors import CommandFailed, OutOfReach, RecipeFailed
 from lab.imagebuild.recipe import Repository
 from lab.run import run
 
@@ -32,12 +32,16 @@ UNREACHABLE = (urllib.error.URLError, http.client.HTTPException, OSError)
 def pinned_key(repository: Repository, scratch: Path) -> Path:
     """Fetch the repository's key into a keyring file below ``scratch`` and return it.
 
-    Raises RecipeFailed if it cannot be fetched or is not the key that the recipe pins.
+    Raises OutOfReach if nobody answers, RecipeFailed if it is not the key that the recipe pins.
     """
     try:
         offered = fetch(repository.key_url, _TIMEOUT)
     except UNREACHABLE as error:
-        raise RecipeFailed(
+        kind: type[RecipeFailed] = OutOfReach
+        if isinstance(error, urllib.error.HTTPError):  # its owner's server did answer
+            error.close()
+            kind = RecipeFailed
+        raise kind(
             f"cannot fetch the key of {repository.urls[0]}: {error}",
             hint="check the network; behind a proxy, set http_proxy and https_proxy",
         ) from None

@@ -39,7 +39,7 @@ def doctor(settings: Settings) -> list[Finding]:
         *_machine(),
         *_process_1(settings),
         *_memory(settings),
-        *kernel_limits(committed_memory(settings) or 0),
+        *kernel_limits(),
         *_space(settings),
         *_tools(settings),
         *_client(),
@@ -87,8 +87,8 @@ def _memory(settings: Settings) -> Iterator[Finding]:
     )
 
 
-def kernel_limits(labs: int, proc: Path = Path("/proc")) -> Iterator[Finding]:
-    """Sysctls of Linux that keep guests from starting; ``labs``: bytes that their nodes have."""
+def kernel_limits(proc: Path = Path("/proc")) -> Iterator[Finding]:
+    """Sysctls of Linux that keep the guests of one more lab from starting."""
     left = host.aio_left(proc / "sys/fs")
     if left is not None and left < 3 * host.AIO_OF_GUEST:
         text = f"{left} requests of native AIO are left, a guest needs {host.AIO_OF_GUEST}"
@@ -100,8 +100,9 @@ def kernel_limits(labs: int, proc: Path = Path("/proc")) -> Iterator[Finding]:
         room = sizes["CommitLimit"] - sizes["Committed_AS"]
     except (OSError, ValueError, KeyError, IndexError):
         return
-    # libvirt gives each guest RAM of its own as well, which is never touched, but reserved.
-    needed = 2 * max(labs, 3 * (768 << 20))
+    # libvirt gives each guest RAM of its own as well, which is never touched, but reserved. What
+    # guests that run have reserved is in Committed_AS.
+    needed = 2 * 3 * (768 << 20)
     if strict and room < needed:
         yield Finding(
             "vm.overcommit_memory",
@@ -206,7 +207,7 @@ def _guests(settings: Settings) -> Iterator[Finding]:
 def _engines(settings: Settings) -> Iterator[Finding]:
     """Preferred engines that are not used now, by recorded failures: no repository is queried."""
     recipe = load("percona-xtradb-cluster")
-    answers = recall(settings.home.root / "reachable.json")
+    answers = recall(failures.answers(settings.home))
     failed = failures.recent(settings.home)
     for failure in failed.values():
         why = f"step {failure.step}: {failure.what}"

@@ -22,6 +22,7 @@ from lab.lifecycle.nodes.inspect import lab, node_of, nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec
 from lab.lifecycle.nodes.personalise import correct_clocks, renew, set_clocks
 from lab.lifecycle.nodes.ports import TRIES, move_taken
+from lab.lifecycle.nodes.preflight import check_aio
 from lab.lifecycle.nodes.quiesce import write_out
 from lab.lifecycle.nodes.readiness import through_port, until_ready
 from lab.lifecycle.nodes.recovery import USUAL, Pace, until_back
@@ -170,22 +171,23 @@ def image_of(ctx: Context, record: LabRecord) -> Image:
     return images.find(ctx, record.image)
 
 
-def check_memory(ctx: Context, record: LabRecord, nodes: int) -> None:
-    """Raise HostUnfit unless so many more ``nodes`` of a lab fit."""
+def check_room(ctx: Context, record: LabRecord, nodes: int) -> None:
+    """Raise HostUnfit unless there is memory and native AIO for so many more ``nodes`` of a lab."""
     if nodes:
         hint = "stop or remove another lab (`lab ls`), or set memory_floor lower"
         have, floor = host.memory(), ctx.settings.memory_floor
         host.check_memory(nodes, record.memory, have, floor, hint=hint)
+        check_aio(ctx, nodes)
 
 
 def boot(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> None:
     """Start those of ``nodes`` that have no guest; paused ones of the lab go on.
 
-    Raises HostUnfit, at once if there is not enough memory.
+    Raises HostUnfit, at once if there is not enough memory or native AIO.
     """
     there = ctx.hypervisor.guests()
     missing = [node for node in nodes if node.guest not in there]
-    check_memory(ctx, record, len(missing))
+    check_room(ctx, record, len(missing))
     with ctx.progress.step("boot", f"starting {record.name}"):
         _start_guests(ctx, record, missing)
         resume_paused(ctx, nodes_of(ctx, record.name))

@@ -55,8 +55,16 @@ class Client:
 
 
 def client(ctx: Context, name: str, node: str | None) -> Client:
-    """The client program that opens a session on a node; raises HostUnfit if there is none."""
+    """The client program that opens a session on a node.
+
+    Raises as ``query`` does, and HostUnfit if there is no such program.
+    """
     account, port = _login(ctx, name, node)
+    if not ctx.home.ca.exists():
+        raise NotReady(
+            f"there is no certificate of an authority at {ctx.home.ca}",
+            hint=f"`lab stop {name}` and `lab start {name}` give nodes new certificates",
+        )
     options = ctx.home.private(Owner("lab", name)) / f"client-{secrets.token_hex(6)}.cnf"
     return program(account, port, options)
 

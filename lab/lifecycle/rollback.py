@@ -22,7 +22,7 @@ from lab.lifecycle.nodes.form import until_formed
 from lab.lifecycle.nodes.hand_over import hand_over
 from lab.lifecycle.nodes.inspect import lab, node_of, nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
-from lab.lifecycle.nodes.personalise import prepare
+from lab.lifecycle.nodes.personalise import Prepared, prepare
 from lab.lifecycle.nodes.ports import move_taken
 from lab.lifecycle.nodes.start_slots import turn
 from lab.lifecycle.snapshot import find, volumes_of
@@ -49,30 +49,33 @@ def rollback(
             raise Conflict(f"the lab {name} is {record.state}")
         nodes = nodes_of(ctx, name) if node is None else (node_of(ctx, name, node),)
         label = find(ctx, name, to).label
-        # Going back to the origin frees space; what was begun must come to its end.
-        if label != ORIGIN and not interrupted.exists(ctx, name):
-            space, floor = ctx.storage.space(), ctx.settings.space_floor
-            host.check_space(space.free, floor, ctx.home.root, what="a rollback")
+        volumes = volumes_of(ctx, name, node)
+        if not interrupted.exists(ctx, name):  # what was begun must come to its end
+            if label != ORIGIN:  # going back to the origin frees space
+                space, floor = ctx.storage.space(), ctx.settings.space_floor
+                host.check_space(space.free, floor, ctx.home.root, what="a rollback")
+            # Of all volumes, before any is changed: they must not end at different points in time.
+            ctx.storage.check_rollback(volumes, label)
         interrupted.begin(ctx, name, label, node)
         with ctx.progress.step("rollback", f"putting {node or name} back to {label}"):
             each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)
             # Until it runs again: a command that is killed now leaves a lab that can be started.
             if node is None:
                 ctx.store.labs.update(name, **power.STOPPED)
-            each(lambda v: ctx.storage.rollback(v, label), volumes_of(ctx, name, node))
+            each(lambda v: ctx.storage.rollback(v, label), volumes)
         if label != ORIGIN:
             interrupted.end(ctx, name)
         nodes = move_taken(ctx, nodes)
         image = power.image_of(ctx, record)
         origin = _template(ctx, record, image) if label == ORIGIN else nullcontext()
         # Lock order: a command that makes the template again holds it while it waits for a slot.
-        with origin as manifest, turn(ctx, warm=_warm(record, manifest, nodes)) as give_back:
-            began = time.time()
-            why_cold = f"rolled back to {label}: a snapshot has no RAM"
+        with origin as manifest:
             if label == ORIGIN:
-                why_cold = _from_origin(ctx, record, image, manifest, nodes, timeout)
+                began, why_cold = _from_origin(ctx, record, image, manifest, nodes, timeout)
             else:
-                power.bring_back(ctx, record, nodes, timeout, booted=give_back)
+                with turn(ctx) as give_back:
+                    began, why_cold = time.time(), f"rolled back to {label}: a snapshot has no RAM"
+                    power.bring_back(ctx, record, nodes, timeout, booted=give_back)
         interrupted.end(ctx, name)
         how = power.how_started(began, why_cold) if len(nodes) == record.node_count else {}
         ctx.store.labs.update(name, state="ready", **how)
@@ -86,36 +89,44 @@ def _from_origin(
     manifest: Manifest | None,
     nodes: Sequence[Node],
     timeout: float,
-) -> str:
+) -> tuple[float, str]:
     """Bring up nodes that are clones which never ran, and make them this lab's again.
 
-    ``manifest``: of the template that they are clones of, if its RAM can be trusted. Returns why
-    they were booted; empty if their RAM was restored.
+    ``manifest``: of the template that they are clones of, if its RAM can be trusted. Returns when
+    the start that succeeded began, and why they were booted; empty if their RAM was restored.
     """
     plan = blueprint(record.blueprint)
-    prepared = None
     why = (manifest.why_cold if manifest else "") or ctx.hypervisor.capabilities().why_cold
     why = why or "rolled back to its origin: no template has its RAM"
+
+    def finish(prepared: Prepared, deadline: Deadline) -> None:
+        account = account_of(ctx, record)
+        cluster = power.running(ctx, record.name)
+        hand_over(ctx, nodes, plan, image.engine, account, prepared, deadline, cluster=cluster)
+
     if manifest and _warm(record, manifest, nodes):
-        power.check_memory(ctx, record, len(nodes))
-        size = NodeSize(record.memory, record.cpus, record.disk)
-        try:
-            prepared = wake(ctx, manifest, image, size, nodes, record.segment)
-        except RestoreFailed as error:
-            why = unrestored(error)
-            template.mark_broken(ctx, manifest.key, f"{why}; {record.name} boots from its disks")
-            each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)
-        deadline = Deadline.after(timeout)
-    warm = prepared is not None
-    if prepared is None:
+        with turn(ctx, warm=True):
+            began = time.time()
+            power.check_room(ctx, record, len(nodes))
+            size = NodeSize(record.memory, record.cpus, record.disk)
+            try:
+                prepared = wake(ctx, manifest, image, size, nodes, record.segment)
+            except RestoreFailed as error:
+                why = unrestored(error)
+                template.mark_broken(
+                    ctx, manifest.key, f"{why}; {record.name} boots from its disks"
+                )
+                each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)
+            else:
+                finish(prepared, Deadline.after(timeout))
+                return began, ""
+    with turn(ctx):
+        began = time.time()
         power.boot(ctx, record, nodes)
         deadline = Deadline.after(timeout)
         until_formed(ctx, power.running(ctx, record.name), plan, deadline)
-        prepared = prepare(ctx, nodes[0].owner, nodes)
-    account = account_of(ctx, record)
-    cluster = power.running(ctx, record.name)
-    hand_over(ctx, nodes, plan, image.engine, account, prepared, deadline, cluster=cluster)
-    return "" if warm else why
+        finish(prepare(ctx, nodes[0].owner, nodes), deadline)
+    return began, why
 
 
 def _warm(record: LabRecord, manifest: Manifest | None, nodes: Sequence[Node]) -> bool:

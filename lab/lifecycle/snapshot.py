@@ -121,10 +121,23 @@ def find(ctx: Context, name: str, wanted: str) -> Taken:
 
 def there(ctx: Context, name: str) -> list[Taken]:
     """The snapshots that all volumes of a lab have, oldest first."""
-    volumes = volumes_of(ctx, name)
-    if not volumes:
+    return _whole([[s.label for s in ctx.storage.snapshots(v)] for v in volumes_of(ctx, name)])
+
+
+def everywhere(ctx: Context) -> dict[str, list[Taken]]:
+    """``there`` of all labs that have volumes, by name; asks the storage once."""
+    labels: dict[str, list[list[str]]] = {}
+    for volume, found in ctx.storage.labels().items():
+        if volume.owner.kind == "lab":
+            labels.setdefault(volume.owner.name, []).append(found)
+    return {name: _whole(found) for name, found in labels.items()}
+
+
+def _whole(labels: Sequence[Sequence[str]]) -> list[Taken]:
+    """The snapshots that all volumes have; ``labels``: those of each."""
+    if not labels:
         return []
-    first, *others = ([s.label for s in ctx.storage.snapshots(v)] for v in volumes)
+    first, *others = labels
     return [schedule.read(label) for label in first if all(label in other for other in others)]
 
 

@@ -243,9 +243,9 @@ def _allot(
 ) -> _Allotted:
     plans = job.plan.plan(job.spec)
     password = make_password()
+    record = ctx.store.labs.get(job.owner.name)
+    nodes, segment = allot(ctx, job.owner, plans, record.address, record.host, image=image.key)
     with ctx.store.transaction():
-        record = ctx.store.labs.get(job.owner.name)
-        nodes, segment = allot(ctx, job.owner, plans, record.address, record.host, image=image.key)
         ctx.store.labs.update(
             job.owner.name,
             engine=image.engine.name,

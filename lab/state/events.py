@@ -33,7 +33,7 @@ class Events:
             connection.execute(insert(_events).values(values))
 
     def add_all(self, found: Sequence[EventRecord]) -> None:
-        """Note several steps at once; their ids are given anew."""
+        """Note several steps at once; they get new ids."""
         rows = [{k: v for k, v in vars(one).items() if k != "id"} for one in found]
         if rows:
             with self._database.write() as connection:
@@ -78,7 +78,7 @@ class Events:
     def prune(self, before: float) -> int:
         """Forget what happened before then (epoch seconds); how many events that were.
 
-        The last one stays: ids go on behind it, and those who listen wait for larger ones.
+        The last one stays: later ids are larger, and listeners wait for larger ones.
         """
         last = select(func.max(_events.c.id)).scalar_subquery()
         old = delete(_events).where(_events.c.at < before, _events.c.id < last)

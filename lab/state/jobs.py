@@ -60,7 +60,7 @@ class Jobs(Keyed[JobRecord]):
             if after:
                 last = self.find(after)
                 if last is None:
-                    raise InvalidSpec(f"there is no job {after!r} to go on after")
+                    raise InvalidSpec(f"there is no job {after!r} to list those after")
                 at = last.created_at
                 query = query.where(
                     or_(_c.created_at < at, (_c.created_at == at) & (_c.id < after))

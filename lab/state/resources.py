@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Literal
 
 from sqlalchemy import Connection, RowMapping, delete, insert, select, update
@@ -94,24 +95,27 @@ class Resources:
     ) -> list[int]:
         """The lowest ``count`` ports from ``first`` to ``last`` that nobody has, now ours.
 
-        No two owners, in whatever process, get the same. ``is_free`` asks the host and
-        must be quick, as others wait meanwhile; each port is asked for once at most.
+        No two owners, in whatever process, get the same. ``is_free`` asks the host: before the
+        transaction, as that may take long, and once more if another owner took one meanwhile.
 
         Raises HostUnfit if there are not enough; nothing is reserved then.
         """
-        with self._database.write() as connection:
-            refs = connection.execute(select(_c.ref).where(_c.kind == kind)).scalars()
-            taken = {int(ref) for ref in refs}
-            found: list[int] = []
-            for port in range(first, last + 1):
-                if len(found) == count:
-                    break
-                if port not in taken and is_free(port):
-                    found.append(port)
+        while True:
+            with self._database.read() as connection:
+                taken = _taken(connection, kind)
+            free = (p for p in range(first, last + 1) if p not in taken and is_free(p))
+            found = list(islice(free, count))
             if len(found) < count:
                 raise _exhausted(count, (first, last), taken, len(found))
-            _add(connection, owner, [(kind, str(port)) for port in found], "made")
-            return found
+            with self._database.write() as connection:
+                if _taken(connection, kind).isdisjoint(found):
+                    _add(connection, owner, [(kind, str(port)) for port in found], "made")
+                    return found
+
+
+def _taken(connection: Connection, kind: ResourceKind) -> set[int]:
+    """The ports, or segments, that anybody has."""
+    return {int(ref) for ref in connection.execute(select(_c.ref).where(_c.kind == kind)).scalars()}
 
 
 def _rows(

@@ -113,6 +113,9 @@ class Storage(Protocol):
     def snapshots(self, volume: VolumeName) -> list[VolumeSnapshot]:
         """The snapshots of ``volume``, oldest first; empty if the volume is absent."""
 
+    def labels(self) -> dict[VolumeName, list[str]]:
+        """The labels of the snapshots of all our volumes, oldest first: one listing for all."""
+
     def clone(
         self,
         origin: VolumeSnapshot,
@@ -134,6 +137,12 @@ class Storage(Protocol):
 
         Later snapshots stay as they are. Returns the volume, whose path may be another one
         than before. Raises NotFound if there is no such snapshot or volume.
+        """
+
+    def check_rollback(self, volumes: Sequence[VolumeName], label: str) -> None:
+        """Raise HostUnfit (with figures) unless ``rollback`` of all ``volumes`` fits as of now.
+
+        Guests may have them open. Raises NotFound as ``rollback`` does.
         """
 
     def drop(self, snapshot: VolumeSnapshot) -> None:

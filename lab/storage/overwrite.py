@@ -21,7 +21,7 @@ _UNFIT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EACCES, errn
 def overwrite(volume: Volume, extents: Iterable[tuple[int, bytes]]) -> None:
     """Write ascending ``extents`` (offset, bytes) into a clone to which nobody wrote yet.
 
-    On stable storage when this returns; if it does not, the volume is of no use. Raises
+    On stable storage when this returns; if it does not, the volume is unusable. Raises
     HostUnfit if there is no space, InvalidSpec for extents out of place.
     """
     try:

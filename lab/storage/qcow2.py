@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
+from lab import host
 from lab.config.profile import VolumeProfile
 from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.names import VolumeName
@@ -135,6 +136,11 @@ class Qcow2Storage:
         found = batch.labels(self._shelf, volume)
         return [VolumeSnapshot(volume, label, record.size) for label, record in found]
 
+    def labels(self) -> dict[VolumeName, list[str]]:
+        """See ``Storage``."""
+        ours = (name for name in self._shelf.names() if self._ours(name))
+        return {name: [label for label, _ in batch.labels(self._shelf, name)] for name in ours}
+
     def clone(
         self,
         origin: VolumeSnapshot,
@@ -175,6 +181,20 @@ class Qcow2Storage:
             self._shelf.give(work / DISK)
             (work / DISK).replace(disk)
             return self._volume(volume, record)
+
+    def check_rollback(self, volumes: Sequence[VolumeName], label: str) -> None:
+        """At the same time: all copies may be there before any disk that they replace is gone."""
+        needs, floor = 0, 0
+        for volume in volumes:
+            with self._held(volume, shared=True):
+                self._visible(volume, label)
+                needed = sparse.allocated(self._frozen(volume, label).path)
+                if needed > sparse.allocated(self._shelf.place(volume) / DISK):
+                    floor = self._floor
+                needs += needed
+        root = self._shelf.root
+        if not sparse.shares_blocks(root):
+            host.check_space(self.space().free, floor, root, needed=needs, what="a rollback")
 
     def drop(self, snapshot: VolumeSnapshot) -> None:
         """See ``Storage``; a clone counts also if another installation made it."""

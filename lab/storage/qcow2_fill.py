@@ -26,7 +26,7 @@ def fill(path: Path, extents: Iterable[tuple[int, bytes]]) -> None:
     """Write ascending ``extents`` (offset, bytes), whole clusters each, into the empty ``path``.
 
     Only the last one may end within a cluster, at the end of the disk. The file is on stable
-    storage when this returns, and of no use if it does not. Raises InvalidSpec for extents
+    storage when this returns, and unusable if it does not. Raises InvalidSpec for extents
     out of place and for a file that is not empty.
     """
     header = read_header(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
+from lab.errors import ROOM_RETRY, Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.names import VolumeName
 from lab.spec import format_size
 from lab.storage import Tags
@@ -100,4 +100,5 @@ def no_space(where: str, needs: int, free: int) -> HostUnfit:
     return HostUnfit(
         f"no space on {where}: {format_size(needs)} needed, {format_size(free)} free",
         hint="free some space, stop labs that are no longer needed, or run `lab gc`",
+        retry_after=ROOM_RETRY,
     )

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +58,15 @@ def copy(source: Path, target: Path, *, floor: int = 0) -> None:
         os.ftruncate(writer.fileno(), os.fstat(reader.fileno()).st_size)
         for offset, length in extents(reader.fileno()):
             _copy_extent(reader.fileno(), writer.fileno(), offset, length)
+
+
+def shares_blocks(directory: Path) -> bool:
+    """Whether copies in ``directory`` share their blocks, and take no space at first."""
+    with (
+        tempfile.TemporaryFile(dir=directory) as source,
+        tempfile.TemporaryFile(dir=directory) as target,
+    ):
+        return _reflink(source.fileno(), target.fileno())
 
 
 def take(source: Path, target: Path) -> None:

@@ -93,7 +93,7 @@ def read_header(source: BinaryIO) -> Opening:
         header = StreamHeader(label=label, size=size, data=int(fields["data"]))
         return Opening(str(fields["format"]), header, line + checksum)
     except (ValueError, TypeError, KeyError) as error:
-        raise damaged("its header makes no sense") from error
+        raise damaged("its header is invalid") from error
 
 
 def read_exactly(source: BinaryIO, length: int) -> bytes:

@@ -113,6 +113,14 @@ class Basics:
         clone = storage.clone(storage.snapshots(vol("a"))[1], vol("c"), {})
         assert place.get(clone, 0, 1) == b"m"
 
+    def test_all_labels_are_listed_at_once(self, storage: Storage) -> None:
+        assert storage.labels() == {}
+        for name in ("a", "b", "c"):
+            storage.create(vol(name), SIZE, {})
+        for label in ("z", "m"):
+            storage.snapshot([vol("a"), vol("b")], label)
+        assert storage.labels() == {vol("a"): ["z", "m"], vol("b"): ["z", "m"], vol("c"): []}
+
     def test_snapshots_of_nothing(self, storage: Storage) -> None:
         assert storage.snapshots(vol("a")) == []
         assert storage.snapshot([], "x") == []

@@ -19,6 +19,7 @@ class Returns:
         for _ in range(2):
             place.put(before, 0, b"change")
             place.put(before, MIB, b"more")
+            storage.check_rollback([formed.volume], "formed")
             storage.rollback(formed.volume, "formed")
             assert storage.get(formed.volume) == before
             assert place.get(before, 0, 6) == b"origin"
@@ -77,6 +78,8 @@ class Returns:
         for volume, label in ((formed.volume, "absent"), (vol("absent"), "formed")):
             with pytest.raises(NotFound):
                 storage.rollback(volume, label)
+            with pytest.raises(NotFound):
+                storage.check_rollback([formed.volume, volume], label)
         assert place.get(storage.get(formed.volume), 0, 6) == b"change"
 
     def test_rollback_keeps_all_snapshots(self, place: Place, storage: Storage) -> None:

@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lab.errors import CommandFailed, Conflict, HostUnfit, LabError
 from lab.names import VolumeName
 from lab.run import run
-from lab.storage import Storage, Volume, batch
+from lab.spec import GIB
+from lab.storage import Space, Storage, Volume, batch
 from lab.storage.qcow2 import Qcow2Storage
 from lab.storage.shelf import SnapshotRecord
 from tests.contract.storage_contract import SMALL_ROOM, Place, StorageContract
@@ -62,6 +64,17 @@ def get(volume: Volume, offset: int, length: int) -> bytes:
 
 def qemu_io(volume: Volume, command: str) -> str:
     return run(["qemu-io", "-f", "qcow2", "-c", command, volume.path], timeout=60).stdout
+
+
+class Small(Qcow2Storage):
+    """As if only ``free`` bytes of its file system were free."""
+
+    def __init__(self, free: int, *more: Any, **options: Any) -> None:
+        super().__init__(*more, **options)
+        self._free = free
+
+    def space(self) -> Space:
+        return Space(self._free, 1 << 40)
 
 
 class TestQcow2(StorageContract):
@@ -134,6 +147,32 @@ class TestQcow2(StorageContract):
             careful.rollback(formed.volume, "large")
         assert place.get(storage.get(formed.volume), 0, 6) == b"origin"
         assert labels(storage, formed.volume) == ["formed", "large"]
+
+    def test_all_copies_of_a_rollback_fit_or_it_is_refused(
+        self, place: Place, storage: Storage
+    ) -> None:
+        """Protects a lab: a rollback that is refused after its first volume leaves it torn."""
+        made = [storage.create(vol("a", node), SIZE, {}) for node in ("n1", "n2")]
+        volumes = [volume.name for volume in made]
+        storage.snapshot(volumes, "empty")
+        for volume in made:
+            place.put(volume, 0, os.urandom(4 * MIB))
+        storage.snapshot(volumes, "large")
+        root = made[0].path.parents[4]
+
+        def small(free: int, floor: int = 0) -> Storage:
+            return Small(free, root, "home", OWNER, floor=floor)
+
+        small(9 * MIB).check_rollback(volumes, "large")
+        with pytest.raises(HostUnfit, match="a rollback needs 8"):
+            small(7 * MIB).check_rollback(volumes, "large")
+        small(7 * MIB).check_rollback(volumes[:1], "large")
+        small(9 * MIB, floor=GIB).check_rollback(volumes, "large")
+        storage.rollback(volumes[0], "empty")
+        small(9 * MIB, floor=GIB).check_rollback(volumes, "empty")
+        with pytest.raises(HostUnfit, match="1G is kept free") as refused:
+            small(9 * MIB, floor=GIB).check_rollback(volumes, "large")
+        assert "space_floor" in refused.value.hint
 
     def test_only_the_owner_reads_disks(
         self, place: Place, storage: Storage, tmp_path: Path

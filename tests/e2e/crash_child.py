@@ -79,7 +79,7 @@ def main(verb: str, moment: str, count: int) -> None:
             opened,
             storage=DiesBefore(opened.storage, moment, count),
             hypervisor=DiesBefore(opened.hypervisor, moment, count),
-            sql=(lambda *_, **__: die()) if moment == "sql" else opened.sql,
+            sql_all=(lambda *_, **__: die()) if moment == "sql" else opened.sql_all,
         )
         if moment == "guest":
             watch(opened)

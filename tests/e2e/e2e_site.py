@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ PXC = ("pxc", "--engine", "mariadb")
 
 PXC_SPEC = LabSpec("pxc", nodes=3, engine="mariadb")
 CRASH_NAME = "E2E_CRASH_NAME"
+
+_UNUSED = 14 * 86400.0
 
 _KEPT = ("images", "templates", "storage/images", "storage/templates", "logs/images", "locks")
 _DATABASES = ("state.db", "jobs.db")
@@ -74,6 +76,8 @@ def kept_place() -> Iterator[Path | None]:
         base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     place = base / "lab-test" / f"e2e-{layout.hexdigest()[:8]}"
     make_directory(place.parent, REACHABLE)  # root's umask may be 077
+    if not place.exists():
+        prune(place.parent, lambda old: Site(old).remove())
     place.mkdir(exist_ok=True)
     with place.with_suffix(".lock").open("w") as lock:
         try:
@@ -82,6 +86,16 @@ def kept_place() -> Iterator[Path | None]:
             yield None
         else:
             yield place
+
+
+def prune(parent: Path, remove: Callable[[Path], object]) -> None:
+    """Remove the places in ``parent`` that no run is in, nor was for ``_UNUSED`` seconds."""
+    for place in sorted(path for path in parent.glob("e2e-*") if path.is_dir()):
+        # Each run opens the lock for writing, which sets its time of modification.
+        with place.with_suffix(".lock").open("a") as lock, suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if time.time() - os.fstat(lock.fileno()).st_mtime > _UNUSED:
+                remove(place)
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,7 @@ def spawned(target: object, *args: object) -> object:
         ours.close()
 
 
+@pytest.mark.rare
 def test_what_init_prints_is_enough(pool: str, works: Path) -> None:
     """Protects users from a list of permissions that lacks one, on this version of ZFS."""
     dataset = f"{pool}/alice"

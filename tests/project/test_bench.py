@@ -15,7 +15,7 @@ from bench.__main__ import PAGE, PREFACE
 from bench.figures import Figure, Results, Target, ratio, start_up
 from bench.labs import Failed, Home, awake, ended, environment, one_line
 from bench.measure import Log
-from bench.probe import amiss, disk, pss, qemu_of
+from bench.probe import disk, pss, qemu_of, unmet
 from lab.paths import Home as LabHome
 from lab.state.store import Store
 
@@ -179,7 +179,7 @@ def test_disk_counts_blocks_not_holes(tmp_path: Path) -> None:
     assert 100_000 <= disk([tmp_path, tmp_path / "absent"]) < 1_000_000
 
 
-def test_a_node_that_is_not_synced_is_amiss() -> None:
+def test_a_node_that_is_not_synced_is_unmet() -> None:
     """Protects the check that a lab called ready is ready."""
     good = {
         "wsrep_local_state_comment": "Synced",
@@ -187,9 +187,9 @@ def test_a_node_that_is_not_synced_is_amiss() -> None:
         "wsrep_ready": "ON",
         "wsrep_cluster_size": "3",
     }
-    assert amiss(good, 3) == []
-    assert amiss(good | {"wsrep_cluster_size": "2"}, 3) == ["wsrep_cluster_size is 2, not 3"]
-    assert len(amiss({}, 3)) == 4
+    assert unmet(good, 3) == []
+    assert unmet(good | {"wsrep_cluster_size": "2"}, 3) == ["wsrep_cluster_size is 2, not 3"]
+    assert len(unmet({}, 3)) == 4
 
 
 def test_commands_run_without_the_users_settings(tmp_path: Path) -> None:

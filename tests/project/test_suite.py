@@ -89,6 +89,41 @@ def test_a_report_tells_of_all(tmp_path: Path, workers: str) -> None:
     assert (found.status, found.left_out) == (1, 2)
 
 
+@pytest.mark.parametrize(
+    ("words", "left_out"),
+    [
+        (["-m", "not rare", "-k", "one"], 1),
+        (["-m", "not rare", "-k", "typo"], 0),
+        (["-k", "one"], 0),
+        (["-m", "e2e"], 0),
+        (["-m", "not e2e and not rare"], 2),
+    ],
+)
+def test_only_what_is_rare_and_asked_for_is_left_out(
+    tmp_path: Path, words: list[str], left_out: int
+) -> None:
+    """Protects the summary: what `-k` or another part's mark deselects was not left out."""
+    shutil.copy(ROOT / "tests/conftest.py", tmp_path)
+    (tmp_path / "test_sample.py").write_text(SAMPLE)
+    (tmp_path / "pytest.ini").write_text(MARKS + "    e2e\n")
+    report = tmp_path / "unit.xml"
+    argv = [sys.executable, "-m", "pytest", f"--junitxml={report}", *words, "-n", "0"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert suite.read("unit", done.returncode, 1.0, report).left_out == left_out
+
+
+def test_a_run_without_tests_fails(tmp_path: Path) -> None:
+    """Protects who misspells `-k`: nothing was tested."""
+    none = tmp_path / "unit.xml"
+    none.write_text("<testsuites><testsuite/></testsuites>")
+    unit, zfs = suite.read("unit", suite.NO_TESTS, 1.0, none), suite.read_text("", 0, 1.0)
+    assert suite.status_of([unit, zfs]) == suite.status_of([]) == suite.NO_TESTS
+    assert suite.status_of([unit, suite.read_text(GUEST, 0, 300.0)]) == 0
+    skipped = suite.read_text("test-zfs: trixie: skipped because there is no QEMU\n", 0, 1.0)
+    assert suite.status_of([unit, skipped]) == 0
+    assert suite.status_of([unit, Result("e2e", suite.INTERRUPTED, 1.0)]) == suite.INTERRUPTED
+
+
 GUEST = """\
 test-zfs: trixie: booting
 SKIPPED [2] tests/platform/test_guests_zfs.py:9: no template was handed over

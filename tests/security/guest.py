@@ -7,7 +7,7 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +18,8 @@ from lab.guest import authority
 from lab.hypervisor import GuestChannel, Hypervisor
 from lab.hypervisor.agent import AgentChannel
 from lab.hypervisor.lines import exchange, next_line
-from lab.lifecycle.core.context import Context, Sql
-from lab.lifecycle.core.sql import Account, ask
+from lab.lifecycle.core.context import Context, SqlAll
+from lab.lifecycle.core.sql import Account, ask_all
 from lab.lifecycle.core.views import Rows
 from lab.names import LOOPBACK, GuestName
 from lab.progress import go_on
@@ -123,19 +123,24 @@ def infested(ctx: Context, path: Path, port: int, turned: threading.Event | None
         turned = threading.Event()
         turned.set()
     bad = cast("Hypervisor", _Hypervisor(ctx.hypervisor, path, turned))
-    return replace(ctx, hypervisor=bad, sql=_asking(ctx, port, turned))
+    return replace(ctx, hypervisor=bad, sql_all=_asking(ctx, port, turned))
 
 
-def _asking(ctx: Context, real: int, turned: threading.Event) -> Sql:
+def _asking(ctx: Context, real: int, turned: threading.Event) -> SqlAll:
 
     def sql(
-        account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
-    ) -> Rows:
+        account: Account,
+        port: int,
+        statements: Sequence[str],
+        *,
+        timeout: float,
+        whole: bool = False,
+    ) -> list[Rows]:
         ports = [node.sql_port for node in ctx.store.nodes.of(EVIL)]
         if turned.is_set() and port in ports:
             plain = Account(account.user, account.password)
-            return ask(plain, real, statement, timeout=timeout, whole=whole)
-        return ctx.sql(account, port, statement, timeout=timeout, whole=whole)
+            return ask_all(plain, real, statements, timeout=timeout, whole=whole)
+        return ctx.sql_all(account, port, statements, timeout=timeout, whole=whole)
 
     return sql
 

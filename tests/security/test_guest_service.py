@@ -264,11 +264,11 @@ def test_a_port_of_a_node_that_does_not_run_is_not_asked(short: Path) -> None:
     with World(short).open() as ctx:
         up(ctx, named("shop", nodes=1))
 
-        def sql(*_: object, **__: object) -> Rows:
+        def sql(*_: object, **__: object) -> list[Rows]:
             asked.append(1)
             raise NotReady("a stranger")
 
-        watched = replace(ctx, sql=sql)
+        watched = replace(ctx, sql_all=sql)
         lab(watched, "shop")
         assert asked
         asked.clear()

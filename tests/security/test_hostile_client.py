@@ -11,7 +11,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,12 @@ import httpx
 import pytest
 
 from lab.api.http import middleware
-from lab.api.http.connections import Quiet
+from lab.api.http.auth import Caller
+from lab.api.http.connections import Peer, Quiet
+from lab.api.jobs.submit import new_job
 from lab.api.web.request import COOKIE
 from lab.run import run
+from lab.state.records import JobKind, JobRecord
 from tests.support.answering import answering
 from tests.support.page_visit import OURS, visit
 from tests.support.serve_world import BODY, MEMORY, Site, site
@@ -81,6 +84,14 @@ def closed(connection: socket.socket) -> bool:
     return True
 
 
+def stands(peer: Peer, quiet: Quiet) -> bool:
+    """Whether a connection is quiet for longer than between two answers."""
+    end = time.monotonic() + 0.5
+    while peer in quiet and time.monotonic() < end:
+        time.sleep(0.01)
+    return peer in quiet
+
+
 def served(here: Site) -> None:
     """Everybody else is answered, and soon; who has a token may keep the connection."""
     url = here.client.base_url
@@ -117,15 +128,7 @@ def test_who_does_not_read_answers_is_closed_too(here: Site) -> None:
         stalled.connect((url.host, url.port))
         stalled.sendall(b"GET /page/page.css HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
         strangers, peer = here.connections.strangers, stalled.getsockname()
-
-        def stands() -> bool:
-            """Whether it is counted for longer than between two answers."""
-            end = time.monotonic() + 0.5
-            while peer in strangers and time.monotonic() < end:
-                time.sleep(0.01)
-            return peer in strangers
-
-        until(stands, 20.0)
+        until(partial(stands, peer, strangers), 20.0)
         for _ in range(CONNECTIONS):
             connected(here, stack=stack)
         until(lambda: peer not in strangers)
@@ -212,6 +215,34 @@ def test_waits_are_limited_and_end_with_their_client(here: Site, stuck: dict[str
     until(lambda: here.service.requests.taken() == 0, LATE)
 
 
+@pytest.mark.parametrize("ahead", [1, 3 << 18], ids=["a-byte", "much"])
+def test_who_sends_more_and_leaves_keeps_no_wait(
+    here: Site, stuck: dict[str, Any], ahead: int
+) -> None:
+    """Protects waits from clients that are gone, and sent more than the request before."""
+    with ExitStack() as stack:
+        sent = head("GET", f"/v1/jobs/{stuck['id']}?wait=10m", here.admin)
+        left = connected(here, sent, stack=stack)
+        until(lambda: here.service.waits.taken() == 1)
+        with suppress(ConnectionError):  # more is not taken
+            left.sendall(b"G" * ahead)
+    until(lambda: here.service.waits.taken() == 0, LATE)
+
+
+def test_requests_that_are_sent_ahead_are_answered(here: Site, stuck: dict[str, Any]) -> None:
+    """Protects clients that send the next request before the first is answered (pipelining)."""
+    with ExitStack() as stack:
+        first = head("GET", f"/v1/jobs/{stuck['id']}?wait=1", here.admin)
+        then = head("GET", "/healthz")
+        sender = connected(here, first + then, stack=stack)
+        until(lambda: here.service.waits.taken() == 1)
+        sender.sendall(then)
+        answers = b""
+        while answers.count(b"HTTP/1.1 200") < 3 or not answers.endswith(b"ok\n"):
+            answers += (came := sender.recv(65536))
+            assert came, answers
+
+
 def test_a_client_that_leaves_while_its_lab_is_made(here: Site, stuck: dict[str, Any]) -> None:
     """Protects the service from requests whose clients are gone, bodies or not."""
     body = json.dumps({**BODY, "nodes": 1, "name": "unheard"}).encode()
@@ -248,6 +279,25 @@ def test_requests_of_a_token_are_limited(here: Site, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(here.service.requests, "most", 0)
     refused = here.ask("GET", "/v1/host")
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "10")
+
+
+def test_requests_of_a_session_count_as_those_of_its_token(
+    here: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects the others' requests from a token that signs in: its pages have no other limit."""
+    requests = here.service.requests
+    with visit(here) as client:
+        with client.stream("GET", "/live"):
+            until(lambda: requests.taken() == 1)
+            monkeypatch.setattr(requests, "most", 1)
+            assert here.ask("GET", "/v1/host").status_code == 429
+            refused = client.get("/jobs")
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "10")
+        until(lambda: requests.taken() == 0)
+        assert client.get("/jobs").status_code == 200
+        monkeypatch.setattr(requests, "most", 0)
+        assert client.get("/jobs").status_code == 429
+        assert here.client.get("/sign-in").status_code == 200  # nobody's
 
 
 def test_wrong_tokens_do_not_shut_out_right_ones(here: Site) -> None:
@@ -404,6 +454,39 @@ def test_quotas_count_all_that_a_project_takes(here: Site) -> None:
         here.ask("DELETE", f"/v1/labs/{lab['name']}?wait=20")
 
 
+def test_quotas_count_what_is_being_made(here: Site) -> None:
+    """Protects the host's disk from requests side by side, each lab with disks of its own size."""
+    token = here.token("coming", project="coming", disk=60 << 30)
+    caller = Caller(next(one for one in here.service.store.tokens.all() if one.name == "coming"))
+    jobs = here.service.store.jobs
+    for name, disk in (("small", "8G"), ("large", "20G")):
+        here.make(name, nodes=1, disk=disk, token=token)
+
+    def open_(kind: JobKind, asked: dict[str, Any], lab: str = "") -> JobRecord:
+        jobs.add(job := new_job(caller, kind, asked, lab=lab))  # it is not begun
+        return job
+
+    def take() -> tuple[int, str]:
+        answer = here.ask("POST", "/v1/labs/small/snapshots?wait=20", {}, token=token)
+        return answer.status_code, answer.json().get("detail", "")
+
+    assert take()[0] == 201
+    snapshot = open_("snapshot", {}, "large")
+    assert take() == (
+        429, "the project coming may have 60G of disk, with this snapshot it had 64G"
+    )  # fmt: skip
+    body = {**BODY, "nodes": 1, "disk": "5G"}
+    refused = here.ask("POST", "/v1/labs", body, token=token)
+    assert (refused.status_code, "it had 61G" in refused.json()["detail"]) == (429, True)
+    jobs.remove_all([snapshot.id])
+    create = open_("create", {"blueprint": "galera", "nodes": 1, "disk": 17 << 30})
+    assert "it had 61G" in take()[1]
+    jobs.remove_all([create.id])
+    assert take()[0] == 201
+    for name in ("small", "large"):
+        assert here.ask("DELETE", f"/v1/labs/{name}?wait=20", token=token).status_code == 204
+
+
 def test_errors_tell_no_names_of_others(here: Site) -> None:
     """Protects what other projects call their labs: a mistyped name is not corrected to theirs."""
     here.make("payroll", nodes=1, token=here.token("theirs", project="theirs"))
@@ -450,9 +533,34 @@ def test_connections_that_begin_no_tls_are_closed_too(tmp_path: Path) -> None:
         attacker = [connected(found, stack=stack) for _ in range(CONNECTIONS)]
         with httpx.Client(base_url=found.client.base_url, verify=trust, timeout=LATE) as other:
             answer = other.get("/healthz")
+            # It would hold for the ports of labs too, so it takes a setting.
+            object.__setattr__(found.service.settings.serve, "hsts", True)
+            strict = other.get("/healthz").headers["strict-transport-security"]
         assert answer.text == "ok\n"
-        assert answer.headers["strict-transport-security"].startswith("max-age=")
+        assert "strict-transport-security" not in answer.headers
+        assert strict.startswith("max-age=")
         until(lambda: sum(map(closed, attacker)) >= CONNECTIONS - 256)
+
+
+@pytest.mark.parametrize(("count", "last"), [(40, b""), (9, b"Connection: close\r\n")],
+                         ids=["stalled", "closing"])  # fmt: skip
+def test_answers_that_are_never_read_end(tmp_path: Path, count: int, last: bytes) -> None:
+    """Protects memory and files from clients that leave answers unread, one of which closes.
+
+    The answers are more than the sockets take: by more than the server buffers, or by less.
+    """
+    asked = head("GET", "/page/page.css")
+    with site(tmp_path, request_timeout=3.0) as here, socket.socket() as stalled:
+        here.listening.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDBUF, 4096
+        )  # accepted ones as well
+        stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stalled.connect((here.client.base_url.host, here.client.base_url.port))
+        stalled.sendall(asked * (count - 1) + asked[:-2] + last + b"\r\n")
+        peer, strangers = stalled.getsockname(), here.connections.strangers
+        until(partial(stands, peer, strangers), 20.0)
+        until(lambda: peer not in strangers, 20.0)
+        until(partial(closed, stalled))
 
 
 def test_a_large_request_does_not_block_small_ones(tmp_path: Path) -> None:

@@ -6,11 +6,17 @@ import http.server
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lab.config.settings import Settings
+from lab.errors import NotReady
+from lab.lifecycle.core.context import Context, open_context
 from lab.lifecycle.core.sql import Account
 from lab.lifecycle.core.views import Rows
 from lab.lifecycle.nodes.inspect import status
@@ -94,6 +100,40 @@ def test_the_webhook_is_told_before(tmp_path: Path) -> None:
     assert parse_time(str(said[0]["expires_at"])) == pytest.approx(start - 310 + 600, abs=1e-6)
 
 
+def test_silent_labs_are_asked_at_the_same_time(tmp_path: Path) -> None:
+    """Protects the watch of all labs from a few whose nodes say nothing: each costs seconds."""
+    silent = threading.Event()
+    asked: list[int] = []
+
+    @contextmanager
+    def opener(settings: Settings) -> Iterator[Context]:
+        with open_context(settings) as ctx:
+
+            def sql(
+                account: Account,
+                port: int,
+                statements: Sequence[str],
+                *,
+                timeout: float,
+                whole: bool = False,
+            ) -> list[Rows]:
+                if not silent.is_set():
+                    return ctx.sql_all(account, port, statements, timeout=timeout, whole=whole)
+                asked.append(port)
+                time.sleep(timeout)
+                raise NotReady(f"no answer at {port}")
+
+            yield replace(ctx, sql_all=sql)
+
+    with site(tmp_path, opener) as here:
+        labs = [here.make(f"silent-{number}", idle=60, nodes=1) for number in range(6)]
+        silent.set()
+        began = time.monotonic()
+        here.service.idle.look()
+        assert time.monotonic() - began < 6.0  # one after the other would take twelve
+        assert set(asked) == {node["sql_port"] for lab in labs for node in lab["nodes"]}
+
+
 def test_an_idle_lab_ends_and_a_used_one_does_not(here: Site) -> None:
     """Protects the host from labs that were forgotten, and labs from being taken for such."""
     here.make("plain")
@@ -111,6 +151,21 @@ def test_an_idle_lab_ends_and_a_used_one_does_not(here: Site) -> None:
     assert [(job["lab"], job["state"]) for job in expired] == [("unused", "succeeded")]
     assert record(here, "used").expires_at == pytest.approx(time.time() + 3600, abs=30)
     assert record(here, "plain").active_at is None  # nobody asks those that may be idle
+
+
+def test_each_node_is_asked_on_one_connection(here: Site) -> None:
+    """Protects nodes and this host: to connect takes a TLS handshake."""
+    here.make("once", idle=60)
+    connected: list[int] = []
+    with here.service.contexts.use() as ctx:
+
+        def sql(account: Account, port: int, *more: Any, **named: Any) -> list[Rows]:
+            connected.append(port)
+            return ctx.sql_all(account, port, *more, **named)
+
+        activity(replace(ctx, sql_all=sql), "once", patience=5.0)
+        ports = [node.sql_port for node in ctx.store.nodes.of("once")]
+    assert sorted(connected) == ports
 
 
 def test_our_own_questions_are_no_use(here: Site) -> None:

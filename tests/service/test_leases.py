@@ -15,11 +15,13 @@ import pytest
 from lab.api.jobs.submit import new_job_of_ours, submit
 from lab.api.service import Service
 from lab.config.settings import Settings
+from lab.errors import Busy
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.service import token as tokens
 from lab.locks.named import lock
 from lab.locks.queue import take_free
 from lab.wait import Deadline, until
+from tests.support.killed_service import hooked
 from tests.support.lifecycle_world import World
 from tests.support.serve_world import BODY, MEMORY, Site, settings_of, site
 
@@ -102,6 +104,70 @@ def test_schedules_of_snapshots_are_kept(here: Site) -> None:
         return any(one["name"] == "hourly" for one in found) or None
 
     assert until(taken, Deadline.after(20), first=0.2)
+
+
+def rotate(here: Site) -> None:
+    """Have schedules looked at, as the sweeper does each minute."""
+    here.service.sweeper._tried.clear()
+    here.service.sweeper._rotate()
+
+
+def test_a_schedule_that_fails_is_left_until_its_next_time(tmp_path: Path) -> None:
+    """Protects the record, and the guests that each try freezes, from a job each minute."""
+    with site(tmp_path) as here:
+        jobs, settings = here.service.store.jobs, here.service.settings
+
+        def failed() -> list[str]:
+            assert until(lambda: not jobs.open() or None, Deadline.after(20))
+            return [job.id for job in jobs.latest(kinds=["snapshot"], lab="full")]
+
+        here.make("full", snapshots="hourly:2,daily:1")
+        floor = settings.space_floor
+        object.__setattr__(settings, "space_floor", 1 << 62)
+        rotate(here)
+        first = failed()
+        assert [jobs.get(one).state for one in first] == ["failed"]
+        rotate(here)
+        assert failed() == first
+        jobs.update(first[0], created_at=time.time() - 3601)
+        rotate(here)
+        second = failed()
+        assert set(second) > set(first)
+        rotate(here)
+        assert failed() == [second[0]]  # one is kept
+        object.__setattr__(settings, "space_floor", floor)
+        jobs.update(second[0], created_at=time.time() - 3601)
+        rotate(here)
+        assert [jobs.get(one).state for one in failed()] == ["succeeded", "failed"]
+
+
+def test_a_scheduled_snapshot_is_one_of_the_jobs_of_a_lab(tmp_path: Path) -> None:
+    """Protects who stops a lab just then from a job that fails: it is refused, and says why."""
+    armed, reached, go_on = (threading.Event() for _ in range(3))
+
+    def hook(step: str) -> None:
+        if step == "hypervisor.pause" and armed.is_set():
+            reached.set()
+            assert go_on.wait(20)
+
+    with site(tmp_path, hooked(tmp_path, hook)) as here:
+        lab = here.make("met", snapshots="hourly:1")
+        assert until(lambda: not here.service.store.jobs.open() or None, Deadline.after(20))
+        armed.set()
+        asked = {"name": "", "scheduled": True}
+        ours = new_job_of_ours("snapshot", asked, lab=lab["name"], project="admin")
+        submit(here.service, ours)
+        try:
+            assert reached.wait(20)
+            refused = here.ask("POST", "/v1/labs/met/stop?wait=20")
+            assert (refused.status_code, refused.json()["title"]) == (409, "Busy")
+            assert ours.id in refused.json()["detail"]
+            with pytest.raises(Busy, match=ours.id):
+                submit(here.service, replace(ours, id="another"))
+        finally:
+            go_on.set()
+        here.ask("GET", f"/v1/jobs/{ours.id}?wait=20")
+        assert here.ask("POST", "/v1/labs/met/stop?wait=20").status_code == 200
 
 
 @contextmanager

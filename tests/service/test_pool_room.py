@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -194,16 +194,21 @@ def test_a_lab_that_is_claimed_while_labs_are_listed(tmp_path: Path) -> None:
         with open_context(settings) as ctx:
 
             def sql(
-                account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
-            ) -> Rows:
+                account: Account,
+                port: int,
+                statements: Sequence[str],
+                *,
+                timeout: float,
+                whole: bool = False,
+            ) -> list[Rows]:
                 del whole
                 waits = not answer.is_set() and not asked.is_set()
                 asked.set()
                 if waits:
                     answer.wait(10)
-                return ctx.sql(account, port, statement, timeout=timeout)
+                return ctx.sql_all(account, port, statements, timeout=timeout)
 
-            yield replace(ctx, sql=sql)
+            yield replace(ctx, sql_all=sql)
 
     with site(tmp_path, opener, pool=(pool(1),)) as here, ThreadPoolExecutor() as threads:
         until_full(here, 1)

@@ -79,4 +79,5 @@ def test_who_would_have_to_wait_is_told(here: Site) -> None:
     ):
         client.preview("galera", nodes=2, memory=MEMORY)
     assert "would wait" in caught.value.hint
+    assert caught.value.retry_after == 30.0
     here.ask("DELETE", "/v1/labs/full?wait=30")

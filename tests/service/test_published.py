@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,18 @@ def test_a_machine_without_a_cache(tmp_path: Path) -> None:
     assert kept.read_text() == "the certificate"
     assert kept.is_relative_to(tmp_path / "tmp")
     assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
+
+
+def test_certificates_that_are_not_used_any_more_are_removed(tmp_path: Path) -> None:
+    """Protects the user's cache: each service that ever was has a certificate of its own."""
+    env = {"XDG_CACHE_HOME": str(tmp_path)}
+    gone, used, recent = (keep(f"certificate {n}", env) for n in range(3))
+    old = time.time() - 31 * 86400
+    for path in (gone, used):
+        os.utime(path, (old, old))
+    assert keep("certificate 1", env) == used
+    new = keep("certificate 3", env)
+    assert sorted(new.parent.iterdir()) == sorted((used, recent, new))
 
 
 def test_what_is_no_certificate_is_not_kept() -> None:

@@ -36,7 +36,7 @@ def test_a_request_without_a_number_gets_one_node(here: Site) -> None:
     assert here.ask("DELETE", "/v1/labs/solo?wait=30").status_code == 204
 
 
-@pytest.mark.parametrize("path", ["/v1/labs", "/v1/labs/preview", "/v1/templates"])
+@pytest.mark.parametrize("path", ["/v1/labs", "/v1/preview", "/v1/templates"])
 def test_more_nodes_are_refused_at_once(here: Site, path: str) -> None:
     """Protects queues: what cannot be made is no job."""
     refused = here.ask("POST", path, {**BODY, "nodes": 2})

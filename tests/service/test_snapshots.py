@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from lab.api.http.auth import Caller
+from lab.api.http.quota import snapshots_of
 from lab.api.jobs.submit import new_job, submit
 from lab.api.service import Service
 from lab.cli import main
 from lab.client import Client
+from lab.config.settings import Settings
 from lab.errors import InvalidSpec, NotFound
 from lab.lifecycle import snapshot
+from lab.lifecycle.core.context import Context, open_context
 from lab.lifecycle.query import query
 from lab.progress import Event
 from lab.state.records import JobRecord
+from lab.storage import Storage
 from tests.support.killed_service import Ask, sweep, token_and_lab, until_ended
 from tests.support.serve_world import Site, site
 
@@ -127,6 +134,38 @@ def test_a_schedule_is_kept_to(
         client.snapshots.prune("often")
     with Client(str(here.client.base_url), here.admin) as client:
         assert client.snapshots.prune("often") == []
+
+
+def test_snapshots_of_a_project_are_counted_by_one_listing(tmp_path: Path) -> None:
+    """Protects the host: on ZFS each listing is a program, and each request counts."""
+    asked: list[str] = []
+
+    @contextmanager
+    def opener(settings: Settings) -> Iterator[Context]:
+        with open_context(settings) as ctx:
+            yield replace(ctx, storage=cast(Storage, Noted(ctx.storage, asked)))
+
+    with site(tmp_path, opener) as here:
+        for name in ("shop", "other"):
+            here.make(name)
+        for name in ("one", "two"):
+            assert here.ask("POST", f"{SNAPSHOTS}?wait=60", {"name": name}).status_code == 201
+        here.make("theirs", token=here.token(project="elsewhere"))
+        asked.clear()
+        assert snapshots_of(here.service, "admin") == {"shop": 2, "other": 0}
+        assert asked == ["labels"]
+
+
+class Noted:
+    """A storage; what it is asked is noted."""
+
+    def __init__(self, storage: Storage, asked: list[str]) -> None:
+        self._storage = storage
+        self._asked = asked
+
+    def __getattr__(self, name: str) -> object:
+        self._asked.append(name)
+        return getattr(self._storage, name)
 
 
 def take(service: Service) -> JobRecord:

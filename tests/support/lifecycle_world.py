@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Connection, event
@@ -117,14 +118,17 @@ class World:
         )
 
         def ask(
-            account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
-        ) -> Rows:
+            account: Account,
+            port: int,
+            statements: Sequence[str],
+            *,
+            timeout: float,
+            whole: bool = False,
+        ) -> list[Rows]:
             del timeout, whole
-            result = fake.sql(
-                port, account.user, account.password, statement,
-                host=account.host, tls=bool(account.ca),
-            )  # fmt: skip
-            return Rows(result.columns, result.rows, result.affected)
+            ask_one = partial(fake.sql, port, account.user, account.password)
+            found = (ask_one(one, host=account.host, tls=bool(account.ca)) for one in statements)
+            return [Rows(result.columns, result.rows, result.affected) for result in found]
 
         event.listen(Engine, "commit", committing)
         try:

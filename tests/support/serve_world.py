@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 from httpx import Client, Response
 
-from lab.api.http.connections import Connections
+from lab.api.http.connections import Connections, Listening
 from lab.api.http.server import config, listen
 from lab.api.jobs.contexts import Opener
 from lab.api.service import Service
@@ -47,7 +47,12 @@ class Site:
     service: Service
     client: Client
     admin: str
-    connections: Connections
+    listening: Listening
+
+    @property
+    def connections(self) -> Connections:
+        """Those on which nothing is being answered."""
+        return self.listening.connections
 
     def token(
         self,
@@ -101,24 +106,24 @@ def site(root: Path, opener: Opener = open_context, **changes: Any) -> Iterator[
         service.open()
         admin = tokens.create(service.store, "root", scope="admin", project="admin").text
         with (
-            _listening(service) as (url, connections),
+            _listening(service) as (url, listening),
             Client(base_url=url, timeout=90.0) as client,
         ):
-            yield Site(service, client, admin, connections)
+            yield Site(service, client, admin, listening)
     finally:
         service.close()
 
 
 @contextmanager
-def _listening(service: Service) -> Iterator[tuple[str, Connections]]:
-    """uvicorn in a thread, as the process has it; its URL, and who is connected."""
+def _listening(service: Service) -> Iterator[tuple[str, Listening]]:
+    """uvicorn in a thread, as the process has it; its URL and its socket."""
     socket = listen(service.settings.serve)
     server = uvicorn.Server(config(service, socket.connections))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
     thread.start()
     try:
         scheme = "https" if service.settings.serve.tls_cert else "http"
-        yield f"{scheme}://127.0.0.1:{socket.getsockname()[1]}", socket.connections
+        yield f"{scheme}://127.0.0.1:{socket.getsockname()[1]}", socket
     finally:
         service.stop()
         server.should_exit = True

@@ -1,7 +1,7 @@
 """The hypervisor of FreeBSD hosts: bhyve guests, kept by vm-bhyve.
 
 A guest exists while it runs, as with libvirt's transient domains. vm-bhyve keeps its directory
-afterwards; that goes when the guest is stopped, started anew or forgotten.
+afterwards; that goes when the guest is stopped, restarted or forgotten.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class BhyveHypervisor:
         self._probing = threading.Lock()
 
     def close(self) -> None:
-        """There is nothing to give back; guests go on."""
+        """There is nothing to give back; guests keep running."""
 
     @property
     def run_as(self) -> None:

@@ -2,7 +2,7 @@
 
 bhyve(8), "Virtio console device backends", and pci_virtio_console.c: a port takes one connection
 at a time and closes any other at once; what is sent before the guest has opened its port is
-lost, and nobody is told. So requests wait their turn, and begin with a sign that comes back.
+lost without an error. So requests wait their turn, and begin with a sign that comes back.
 """
 
 from __future__ import annotations

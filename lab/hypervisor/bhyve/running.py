@@ -20,13 +20,13 @@ from lab.wait import Deadline, attempts
 
 _START_SECONDS = 60.0
 _END_SECONDS = 30.0
-"""How long bhyve may take to go once it was told to; it has nothing to wait for then."""
+"""How long bhyve may take to end once it was asked to; it has nothing to wait for then."""
 _STALE_SECONDS = 3.0
 """How long a lock without a process counts: vm-bhyve holds it a moment before and after."""
 _OVER = ("fatal;", "bhyve exited with status", "stopped")
 """How vm-bhyve notes in a guest's log that it will not run (vm::run in lib/vm-run)."""
 _ALONE = "failed to "
-"""How it notes that a card is on no switch, and goes on (switch::standard::provision)."""
+"""How it notes that a card is on no switch, and continues (switch::standard::provision)."""
 
 
 def listed() -> dict[str, Row]:

@@ -74,7 +74,7 @@ class Switches:
             try:
                 home = json.loads(path.read_text())["home"]
             except (OSError, ValueError, TypeError, KeyError):
-                continue  # another's, or of no use to anyone
+                continue  # another's, or unused
             if home == self._home:
                 yield path.stem.removeprefix("switch-")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import libvirt
 
-from lab.errors import Conflict, HostUnfit, LabError, NotFound
+from lab.errors import ROOM_RETRY, Conflict, HostUnfit, LabError, NotFound
 from lab.hypervisor.libvirt import session
 
 USE_SESSION = f"as an ordinary user use {session.URI} (the default): unset LAB_LIBVIRT_URI"
@@ -67,6 +67,7 @@ def _unreachable(uri: str, error: libvirt.libvirtError) -> HostUnfit:
         f"libvirt does not answer at {uri}",
         hint="is it installed and running? `lab doctor` looks, `make setup` sets it up",
         details=[text],
+        retry_after=ROOM_RETRY,
     )
 
 

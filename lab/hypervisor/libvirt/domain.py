@@ -60,7 +60,7 @@ class Machine:
 
 
 _HALT = {"error_policy": "stop", "rerror_policy": "report"}
-"""A guest whose disk cannot be written is paused, and goes on where it was once there is space."""
+"""A guest whose disk cannot be written is paused, and resumes once there is space."""
 
 
 def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: bool = False) -> str:

@@ -72,7 +72,7 @@ class LibvirtHypervisor:
         self._probing = threading.Lock()
 
     def close(self) -> None:
-        """Give the connection back; guests go on."""
+        """Give the connection back; guests keep running."""
         with suppress(libvirt.libvirtError):
             self._connection.close()
 

@@ -89,7 +89,7 @@ def _socket(sockets: Path, owner: tuple[int, int] | None) -> Iterator[Path]:
     """A free path for a socket, in a directory to which only ``owner`` may write, or we if None.
 
     It is short, since the limit for the whole path is 107 bytes. The directory is held: what
-    a killed process left is told from what is in use.
+    a killed process left is distinguished from what is in use.
     """
     with clone_lock.scratch(sockets) as directory:
         if owner is not None:

@@ -86,8 +86,8 @@ def tsc_khz(cpuinfo: str) -> int:
 
     An emulated guest has the host's counter. It would measure its rate against a timer that is
     emulated as well: on a busy host the measure was eight times too small, and the guest's clock as
-    many times too fast, until Linux gave the counter up. Linux refines what it is told, within one
-    per cent, so this is rounded to 10 MHz.
+    many times too fast, until Linux gave the counter up. Linux refines the rate that it is given,
+    within one per cent, so this is rounded to 10 MHz.
 
     Linux prints the rate as ``cpu MHz`` where it can see no changes of the processor's clock, as in
     a virtual machine. Source: show_cpuinfo and arch_freq_get_on_cpu in arch/x86/kernel/cpu. A

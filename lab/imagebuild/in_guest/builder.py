@@ -113,11 +113,11 @@ class Builder:
                 there = self.hypervisor.guests().get(guest.name)
                 if there is None:
                     return
-                if there.state == "paused":  # nobody would let it go on
+                if there.state == "paused":  # nothing would resume it
                     raise HostUnfit(f"the builder was paused: {there.why or 'by somebody'}")
             raise HostUnfit(
                 f"the builder did not end within {_SECONDS / 60:g} minutes",
-                hint="is the mirror slow? the builder's console told this last",
+                hint="is the mirror slow? the last lines of the builder's console are below",
                 details=_last(guest.console_log),
             )
         finally:

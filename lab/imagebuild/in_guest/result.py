@@ -29,7 +29,7 @@ def read(result: Path, out: Path, recipe: Recipe, layout: Layout, log: Path) -> 
     """Unpack the archive on the disk ``result`` into ``out``; the builder's log goes to ``log``.
 
     Raises what the build in the guest failed with, HostUnfit if the guest never came that far,
-    InvalidSpec for what makes no sense.
+    InvalidSpec for what is invalid.
     """
     limits = {f"{name}.raw": recipe.disk for name in VOLUMES[layout]} | _FILES
     try:
@@ -83,14 +83,14 @@ def _raise_failure(out: Path, log: Path) -> None:
 
 def _failure(path: Path) -> LabError:
     try:
-        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        what, hint = str(told["what"]), str(told["hint"])
-        details = [str(line) for line in told["details"]]
-        code = int(told["code"])
+        failure: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        what, hint = str(failure["what"]), str(failure["hint"])
+        details = [str(line) for line in failure["details"]]
+        code = int(failure["code"])
     except (ValueError, KeyError, TypeError):
         return _senseless(FAILURE)
     kind = InvalidSpec if code == InvalidSpec.exit_code else HostUnfit
-    if told.get("recipe") is True:
+    if failure.get("recipe") is True:
         kind = RecipeFailed
     return kind(f"in the builder: {what}", hint=hint, details=details)
 
@@ -108,4 +108,4 @@ def _checked(out: Path, recipe: Recipe, layout: Layout) -> BuiltImage:
 
 
 def _senseless(what: str) -> InvalidSpec:
-    return InvalidSpec(f"what the builder made makes no sense: {what}")
+    return InvalidSpec(f"the builder's result is invalid: {what}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -35,6 +36,21 @@ class Sql(Protocol):
         self, account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
     ) -> Rows:
         """Rows; raises NotReady or CommandFailed."""
+
+
+class SqlAll(Protocol):
+    """Runs statements on one connection; see ``sql.ask_all``."""
+
+    def __call__(
+        self,
+        account: Account,
+        port: int,
+        statements: Sequence[str],
+        *,
+        timeout: float,
+        whole: bool = False,
+    ) -> list[Rows]:
+        """Rows of each; raises NotReady or CommandFailed."""
 
 
 class Build(Protocol):
@@ -74,7 +90,7 @@ UNKNOWN = Origin()
 class Context:
     """The record, the seams, and whom to tell. Built by ``open_context``.
 
-    ``sql`` asks a server through a published port, ``build`` makes an image from a recipe.
+    ``sql_all`` asks a server through a published port, ``build`` makes an image from a recipe.
     ``templates``: how many there may be that were made for the origin's project; None: no limit.
     """
 
@@ -83,10 +99,16 @@ class Context:
     storage: Storage
     hypervisor: Hypervisor
     progress: Progress
-    sql: Sql
+    sql_all: SqlAll
     build: Build
     origin: Origin = UNKNOWN
     templates: int | None = None
+
+    def sql(
+        self, account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
+    ) -> Rows:
+        """Run one statement; see ``Sql``."""
+        return self.sql_all(account, port, [statement], timeout=timeout, whole=whole)[0]
 
     @property
     def home(self) -> Home:
@@ -137,11 +159,11 @@ def _bhyve(settings: Settings, store: Store, progress: Progress) -> Iterator[Con
 
 
 def _ask(
-    account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
-) -> Rows:
-    from lab.lifecycle.core.sql import ask
+    account: Account, port: int, statements: Sequence[str], *, timeout: float, whole: bool = False
+) -> list[Rows]:
+    from lab.lifecycle.core.sql import ask_all
 
-    return ask(account, port, statement, timeout=timeout, whole=whole)
+    return ask_all(account, port, statements, timeout=timeout, whole=whole)
 
 
 def _build(settings: Settings, hypervisor: Hypervisor) -> Build:
@@ -171,18 +193,17 @@ def _fake(settings: Settings, store: Store, progress: Progress) -> Iterator[Cont
     storage = _fake_storage(settings, None)
 
     def ask(
-        account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
-    ) -> Rows:
+        account: Account,
+        port: int,
+        statements: Sequence[str],
+        *,
+        timeout: float,
+        whole: bool = False,
+    ) -> list[Rows]:
         del timeout, whole  # the fake answers at once, and little
-        result = fake.sql(
-            port,
-            account.user,
-            account.password,
-            statement,
-            host=account.host,
-            tls=bool(account.ca),
-        )
-        return Rows(result.columns, result.rows, result.affected)
+        ask_one = partial(fake.sql, port, account.user, account.password)
+        found = (ask_one(one, host=account.host, tls=bool(account.ca)) for one in statements)
+        return [Rows(result.columns, result.rows, result.affected) for result in found]
 
     yield Context(settings, store, storage, fake, progress, ask, build)
 

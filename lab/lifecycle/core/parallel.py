@@ -16,9 +16,13 @@ _THREADS = 16
 
 
 def each(
-    step: Callable[[T], R], items: Iterable[T], *, over: Callable[[], object] = lambda: None
+    step: Callable[[T], R],
+    items: Iterable[T],
+    *,
+    over: Callable[[], object] = lambda: None,
+    most: int = _THREADS,
 ) -> list[R]:
-    """``step`` of every item, at the same time; results in order.
+    """``step`` of every item, ``most`` at the same time; results in order.
 
     All steps run to their end, then the first failure is raised, so that nothing is still
     being made when its undoing begins. ``over`` is called as soon as one failed or we are
@@ -27,7 +31,7 @@ def each(
     todo = list(items)
     if len(todo) <= 1:
         return [step(item) for item in todo]
-    with ThreadPoolExecutor(min(_THREADS, len(todo))) as pool:
+    with ThreadPoolExecutor(min(most, len(todo))) as pool:
         futures = [pool.submit(step, item) for item in todo]
         first: set[Future[R]] = set()
         try:

@@ -12,7 +12,7 @@ import math
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -36,6 +36,7 @@ _MOST = 1 << 20
 than a hundredth of that."""
 _REASON = 1024
 """Characters of a reason that are kept."""
+_REMEDY = "; `lab stop` and `lab start` give nodes new certificates"
 _READ = 64
 """Bytes that each part of a packet counts as, beside its own: what keeping it takes."""
 
@@ -58,26 +59,38 @@ class Account:
 def ask(
     account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
 ) -> Rows:
-    """Run one statement; ``timeout``: seconds for all of it, from connecting to the last row.
+    """Run one statement; see ``ask_all``."""
+    return ask_all(account, port, [statement], timeout=timeout, whole=whole)[0]
 
-    ``whole``: the answer may have any size. Raises NotReady if no server answers, or not as one,
-    CommandFailed if it refuses the statement.
+
+def ask_all(
+    account: Account, port: int, statements: Sequence[str], *, timeout: float, whole: bool = False
+) -> list[Rows]:
+    """Run statements on one connection, one after the other; the answers in order.
+
+    ``timeout``: seconds for all of it, from connecting to the last row. ``whole``: the answers may
+    have any size. Raises NotReady if no server answers, or not as one, CommandFailed if it refuses
+    a statement.
     """
     deadline = Deadline.after(timeout)
     connected = False
     try:
         with _connected(account, port, deadline, math.inf if whole else _MOST) as connection:
             connected = True
-            with connection.cursor(pymysql.cursors.Cursor) as cursor:
-                affected = cursor.execute(statement)
-                columns = tuple(column[0] for column in cursor.description or ())
-                return Rows(columns, tuple(cursor.fetchall()), affected)
+            return [_run(connection, statement) for statement in statements]
     except Exception as error:  # noqa: BLE001  what comes need not be what a server sends
         if connected and (code := _code(error)):
             raise CommandFailed(["SQL"], code, stderr=_text(error)) from None
         what = "no answer to a statement" if connected else "no SQL"
         text = f"no answer within {timeout:g} s" if deadline.passed else _text(error)
         raise NotReady(f"{what} at {account.host}:{port}", details=[text]) from None
+
+
+def _run(connection: Connection[Any], statement: str) -> Rows:
+    with connection.cursor(pymysql.cursors.Cursor) as cursor:
+        affected = cursor.execute(statement)
+        columns = tuple(column[0] for column in cursor.description or ())
+        return Rows(columns, tuple(cursor.fetchall()), affected)
 
 
 class _Refused(Exception):
@@ -146,24 +159,33 @@ def _shut(connected: socket.socket) -> None:
 
 
 def _tls(account: Account) -> ssl.SSLContext:
-    """What checks the server; raises OSError if there is no authority in the file."""
-    return _context(account.ca, Path(account.ca).stat().st_mtime_ns, verify=account.verify)
+    """What checks the server; raises OSError if its authority is to be checked, and not there."""
+    if not account.verify:
+        return _unchecked()
+    return _context(account.ca, Path(account.ca).stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=8)
-def _context(ca: str, changed: int, *, verify: bool) -> ssl.SSLContext:
+def _context(ca: str, changed: int) -> ssl.SSLContext:
     """The context for a certificate that was written then: reading it takes a millisecond."""
     del changed
-    context = ssl.create_default_context(cafile=ca)
-    if not verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
+    return ssl.create_default_context(cafile=ca)
+
+
+@lru_cache(maxsize=1)
+def _unchecked() -> ssl.SSLContext:
+    """TLS with whatever certificate the server has."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
     return context
 
 
 def _text(error: Exception) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return f"{error}"[:_REASON] + "; `lab stop` and `lab start` give nodes new certificates"
+        return f"{error}"[:_REASON] + _REMEDY
+    if isinstance(error, FileNotFoundError):  # nothing else is opened
+        return f"there is no certificate of an authority at {error.filename}{_REMEDY}"
     told = isinstance(error, pymysql.err.MySQLError) and len(error.args) > 1
     return str(error.args[1] if told else error)[:_REASON]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from lab.blueprints import ENGINES, Blueprint
-from lab.errors import Interrupted, InvalidSpec, LabError
+from lab.errors import Interrupted, InvalidSpec, LabError, OutOfReach
 from lab.imagebuild.recipe import Recipe, load
 from lab.lifecycle.core.build_lock import hold
 from lab.lifecycle.core.context import Context
@@ -105,7 +105,9 @@ def made_of(
                 raise
             except LabError as error:
                 held.close()
-                if not _free(plan, spec) or not _next(ctx, plan, spec, choice, began, failed):
+                if not _free(plan, spec) or not _next(
+                    ctx, plan, spec, choice, began, failed, error
+                ):
                     raise
                 failed.append(choice.recipe)
                 _show(ctx, load(choice.recipe), error)
@@ -170,12 +172,20 @@ def _changed(
 
 
 def _next(
-    ctx: Context, plan: Blueprint, spec: LabSpec, choice: Choice, began: float, failed: list[str]
+    ctx: Context,
+    plan: Blueprint,
+    spec: LabSpec,
+    choice: Choice,
+    began: float,
+    failed: list[str],
+    error: LabError,
 ) -> bool:
-    """Whether another engine is to be used after ``choice`` failed, tried since ``began``."""
+    """Whether another engine is to be used after ``choice``, tried since ``began``, failed."""
     failure = failures.of(ctx, load(choice.recipe))
     recorded = failure is not None and failure.at >= began
-    if recorded and choose(ctx, plan, spec).recipe != choice.recipe:
+    if (recorded or isinstance(error, OutOfReach)) and choose(
+        ctx, plan, spec
+    ).recipe != choice.recipe:
         return True
     for recipe in [*failed, choice.recipe] if recorded else failed:
         failures.withdraw(ctx, recipe)
@@ -222,13 +232,25 @@ def key_for(ctx: Context, plan: Blueprint, spec: LabSpec) -> str:
     return record.key
 
 
+def keys_for(ctx: Context, plan: Blueprint, spec: LabSpec) -> list[str]:
+    """The keys of the images that ``spec`` may be made of, the one of ``key_for`` first.
+
+    Raises as that does.
+    """
+    found = [key_for(ctx, plan, spec)]
+    if _free(plan, spec):
+        layout, profile = ctx.settings.layout, ctx.settings.profile_of(spec.profile)
+        found += [images.key_of(load(name), layout, profile) for name in plan.engines]
+    return list(dict.fromkeys(found))
+
+
 def _can_be_had(ctx: Context, recipe: Recipe, spec: LabSpec) -> bool:
     """Whether the image of a recipe is there, as the recipe is now, or may be built."""
     if _there(ctx, recipe, spec):
         return True
     from lab.imagebuild.reachable import reachable_recently
 
-    return reachable_recently(recipe, ctx.home.root / "reachable.json")
+    return reachable_recently(recipe, failures.answers(ctx.home))
 
 
 def _there(ctx: Context, recipe: Recipe, spec: LabSpec) -> bool:

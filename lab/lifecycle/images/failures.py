@@ -9,6 +9,10 @@ cluster, and that or CommandFailed while their servers are prepared for the capt
 if the nodes had the time that the settings give them. All other failures are the host's, and the
 next engine would fail as well: no space, memory or permission, a missing tool, Debian's mirror out
 of reach, storage or a hypervisor that fails, an interrupt.
+
+If nobody answers at the recipe's own repository, and no other was asked before, it may be this
+host's network: for some minutes the next engine is used, as if the repository had been out of reach
+before the build (lab/imagebuild/reachable.py).
 """
 
 from __future__ import annotations
@@ -19,8 +23,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lab.errors import LabError
+from lab.errors import LabError, OutOfReach
 from lab.imagebuild.key import image_key
+from lab.imagebuild.reachable import unreachable
 from lab.imagebuild.recipe import Recipe
 from lab.lifecycle.core.context import Context
 from lab.paths import Home
@@ -64,9 +69,15 @@ class Failure:
 def recorded(
     ctx: Context, recipe: Recipe, failed: str, log: Path, *kinds: type[LabError]
 ) -> Iterator[None]:
-    """If the block fails with one of ``kinds``, that is recorded, in the file ``log`` as well."""
+    """If the block fails with one of ``kinds``, that is recorded, in the file ``log`` as well.
+
+    With OutOfReach, only that the recipe's repository does not answer.
+    """
     try:
         yield
+    except OutOfReach:
+        unreachable(recipe, answers(ctx.home))
+        raise
     except kinds as error:
         now = time.strftime("%Y-%m-%d %H:%M:%S")
         step = ctx.progress.failed or ctx.progress.under_way
@@ -84,6 +95,11 @@ def recorded(
         with suppress(OSError):  # a full disk: the failure itself is what counts
             remember(_memory(ctx.home), recipe.name, asdict(found))
         raise
+
+
+def answers(home: Home) -> Path:
+    """The file in which lab/imagebuild/reachable.py keeps which repositories answered."""
+    return home.root / "reachable.json"
 
 
 def withdraw(ctx: Context, recipe: str) -> None:

@@ -99,18 +99,19 @@ def built(ctx: Context, key: str) -> manifest.BuiltImage:
     except InvalidSpec as error:
         raise NotFound(f"the image {key} has lost its files", hint="`lab image rm` it") from error
     try:
-        damaged = manifest.damaged(found)
+        seals = manifest.check(found)
+    except InvalidSpec as error:
+        raise _damaged(key, str(error)) from error
     except OSError as error:
         raise HostUnfit(f"the image {key} cannot be read: {error}") from error
-    if damaged is not None:
-        raise _damaged(key, f"{damaged} is not what was built")
+    publish.reseal(ctx, key, found, seals)
     return found
 
 
 def check_disks(ctx: Context, image: Image) -> None:
     """Raise HostUnfit if a disk of an image is not what was built."""
     try:
-        publish.check_disks(ctx, snapshots(ctx, image), built(ctx, image.key))
+        publish.check_disks(ctx, image.key, snapshots(ctx, image), built(ctx, image.key))
     except InvalidSpec as error:
         raise _damaged(image.key, str(error)) from error
 

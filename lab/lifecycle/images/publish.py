@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from lab.config.profile import Profile
-from lab.errors import InvalidSpec
+from lab.errors import Conflict, HostUnfit, InvalidSpec
 from lab.exchange.pipes import reading
 from lab.imagebuild import manifest
 from lab.lifecycle.core.context import Context
+from lab.locks.named import lock
 from lab.names import Owner, VolumeName
 from lab.paths import writing
 from lab.state.records import ResourceKind
@@ -63,16 +66,44 @@ def publish(
 
 
 def check_disks(
-    ctx: Context, snapshots: Mapping[str, VolumeSnapshot], built: manifest.BuiltImage
+    ctx: Context, key: str, snapshots: Mapping[str, VolumeSnapshot], built: manifest.BuiltImage
 ) -> None:
     """Raise InvalidSpec unless an image's disks are what was built.
 
     ``snapshots``: by the names of the disks. One is read only if its seal differs.
     """
+    seals = {}
     for name, snapshot in snapshots.items():
         digest = built.digests.get(built.disks[name].name)
-        if name in built.seals and digest and built.seals[name] != ctx.storage.seal(snapshot):
-            _check_content(ctx, snapshot, digest)
+        if name in built.seals and digest:
+            seals[name] = ctx.storage.seal(snapshot)  # before it is read, as in manifest.check
+            if built.seals[name] != seals[name]:
+                _check_content(ctx, snapshot, digest)
+    reseal(ctx, key, built, seals)
+
+
+def reseal(ctx: Context, key: str, built: manifest.BuiltImage, seals: Mapping[str, str]) -> None:
+    """Record ``seals`` of files that were read and are what was built: they are not read again.
+
+    Nothing if they are recorded. It is left to the next check while another command makes or
+    removes the image, and where the manifest cannot be written.
+    """
+    if seals.items() <= built.seals.items():
+        return
+    path = ctx.home.image(key) / manifest.MANIFEST
+    with (
+        suppress(Conflict, HostUnfit, InvalidSpec, OSError),
+        lock(ctx.home, "image", key, shared=True, wait=False),
+        tempfile.TemporaryDirectory(dir=path.parent) as work,
+    ):
+        there = manifest.read(path.parent)
+        if replace(there, seals={}) != replace(built, seals={}):
+            return  # it was made again
+        sealed = replace(there, seals={**there.seals, **seals})
+        draft = manifest.write(replace(sealed, kernel=Path(work) / built.kernel.name))
+        shutil.copystat(path, draft)
+        sparse.sync(draft)
+        draft.replace(path)
 
 
 def _check_content(ctx: Context, snapshot: VolumeSnapshot, digest: str) -> None:

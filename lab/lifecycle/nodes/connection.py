@@ -10,7 +10,6 @@ from lab.errors import InvalidSpec
 from lab.guest.network import inner_address
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import SSL_MODE
-from lab.lifecycle.nodes.home_ca import certificate
 from lab.names import EVERYWHERE, LOOPBACK, is_loopback
 from lab.state.records import LabRecord, NodeRecord
 
@@ -28,12 +27,12 @@ def account_of(ctx: Context, record: LabRecord, *, verify: bool = True) -> Accou
 
     ``verify``: with the server's certificate checked: while a node does not run, other users of
     this host can listen at its port. Not by the published name, which may not resolve to this
-    host here.
+    host here. The authority is not made here: nodes have no certificate of a new one.
     """
     from lab.lifecycle.core.sql import Account
 
     host = LOOPBACK if record.address == EVERYWHERE else record.address
-    return Account(record.user, record.password, host, str(certificate(ctx.home)), verify)
+    return Account(record.user, record.password, host, str(ctx.home.ca), verify)
 
 
 def dsn_of(record: LabRecord, node: NodeRecord) -> str:

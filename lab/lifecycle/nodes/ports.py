@@ -29,7 +29,7 @@ def check_published(address: str) -> None:
 def reserve_ports(ctx: Context, owner: Owner, count: int, address: str = LOOPBACK) -> list[int]:
     """``count`` TCP ports that nobody uses, on the loopback and at ``address``.
 
-    Raises HostUnfit.
+    Not to be called in a transaction: the hypervisor is asked. Raises HostUnfit.
     """
     check_published(address)
     first, last = ctx.settings.port_range
@@ -53,18 +53,25 @@ def move_taken(ctx: Context, nodes: Sequence[Node]) -> tuple[Node, ...]:
     if not taken:
         return tuple(nodes)
     owner, published = nodes[0].owner, nodes[0].address
+    new = dict(zip(taken, reserve_ports(ctx, owner, len(taken), published), strict=True))
+    moved = tuple(_moved(node, new) for node in nodes)
     with ctx.store.transaction():
-        new = dict(zip(taken, reserve_ports(ctx, owner, len(taken), published), strict=True))
-        moved = tuple(_moved(node, new) for node in nodes)
         for node in moved:
             ports = {"sql_port": node.sql_port, "ssh_port": node.ssh_port}
             ctx.store.nodes.update(owner.name, node.name, **ports, extra=node.extra)
-        for port in taken:
-            ctx.store.resources.gone(owner, "port", str(port))
+        _give_back(ctx, owner)
     personalise.move_hosts(ctx, owner, new)
     changes = ", ".join(f"{old} is {now} now" for old, now in new.items())
     ctx.progress.note("ports", f"other programs use ports of {owner.name}: {changes}")
     return moved
+
+
+def _give_back(ctx: Context, owner: Owner) -> None:
+    """Keep no port that no node of a lab has: those moved from, or reserved by who was killed."""
+    used = {p for n in ctx.store.nodes.of(owner.name) for p in (n.sql_port, n.ssh_port, n.redirect)}
+    for found in ctx.store.resources.of(owner):
+        if found.kind == "port" and int(found.ref) not in used:
+            ctx.store.resources.gone(owner, "port", found.ref)
 
 
 def _moved(node: Node, new: Mapping[int, int]) -> Node:
@@ -90,6 +97,7 @@ def allot(
 
     ``plans``: of its blueprint; ``image``: the key of the image of its engine.
     ``address``, ``host``: where ports are published, and what others are told. Raises HostUnfit.
+    Not to be called in a transaction.
     """
     if ctx.hypervisor.capabilities().forwards:
         ports = reserve_ports(ctx, owner, 2 * len(plans), address)
@@ -137,7 +145,7 @@ def _leads(ctx: Context, address: str) -> bool:
 
 
 def reserve_segment(ctx: Context, owner: Owner) -> int:
-    """A number for a private segment that nobody uses; raises HostUnfit."""
+    """A number for a private segment that nobody uses; as ``reserve_ports``. Raises HostUnfit."""
     first, last = ctx.settings.port_range
     return ctx.store.resources.reserve_ports(
         owner, 1, first, last, ctx.hypervisor.segment_free, kind="segment"

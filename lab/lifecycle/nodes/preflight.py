@@ -22,8 +22,12 @@ def preflight(ctx: Context, spec: LabSpec) -> None:
     space = ctx.storage.space()
     needed = spec.nodes * spec.size.disk
     host.check_space(space.free, ctx.settings.space_floor, ctx.home.root, needed=needed)
-    capabilities = ctx.hypervisor.capabilities()
-    if capabilities.name == "libvirt":
-        host.check_aio(spec.nodes, host.aio_left())
-    if capabilities.redirects and not is_loopback(ctx.settings.publish):
+    check_aio(ctx, spec.nodes)
+    if ctx.hypervisor.capabilities().redirects and not is_loopback(ctx.settings.publish):
         ctx.hypervisor.redirected()
+
+
+def check_aio(ctx: Context, nodes: int) -> None:
+    """Raise HostUnfit unless so many more ``nodes`` can have native AIO, where guests use it."""
+    if ctx.hypervisor.capabilities().name == "libvirt":
+        host.check_aio(nodes, host.aio_left())

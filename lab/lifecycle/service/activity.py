@@ -72,9 +72,9 @@ def activity(
         if node.guest not in there:
             raise NotReady(f"{node.name} of {name} does not run")
         asked = account_at(account, node.own)
-        counters, processes = (
-            ctx.sql(asked, node.sql_port, question, timeout=max(deadline.left, _SHORTEST))
-            for question in (_COUNTERS, _PROCESSES)
+        left = max(deadline.left, _SHORTEST)
+        counters, processes = ctx.sql_all(
+            asked, node.sql_port, [_COUNTERS, _PROCESSES], timeout=left
         )
         try:
             return f"{node.name}:{_count(counters)}", _busy(processes)

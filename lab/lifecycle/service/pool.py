@@ -21,7 +21,7 @@ from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context, Origin
 from lab.lifecycle.core.release import forget
 from lab.lifecycle.images import image as images
-from lab.lifecycle.images.engine import key_for, recipe_of, required
+from lab.lifecycle.images.engine import keys_for, recipe_of, required
 from lab.lifecycle.nodes import configuration
 from lab.lifecycle.nodes.inspect import nodes_of
 from lab.lifecycle.nodes.observe import observe
@@ -73,10 +73,21 @@ def serves(settings: Settings, kept: LabSpec, asked: LabSpec) -> bool:
 
 
 def keys(ctx: Context, spec: LabSpec) -> Keys:
-    """What a lab as ``spec`` is made of now; raises NotFound if the image is not there."""
+    """What a lab as ``spec`` is made of now; raises NotFound if the image is not there.
+
+    Where no engine is required, that is what is there, image and template: the preferred engine
+    may fail when it is built, and members of the next one are kept until then.
+    """
     plan = blueprint(spec.blueprint)
-    image = images.find(ctx, key_for(ctx, plan, spec))
-    return Keys(image.key, template.key_of(ctx, image, plan, spec))
+    first, *others = keys_for(ctx, plan, spec)
+    for key in (first, *others):
+        if images.ready(ctx, key):
+            image = images.find(ctx, key)
+            made_of = template.key_of(ctx, image, plan, spec)
+            if template.current(ctx, made_of):
+                return Keys(key, made_of)
+    image = images.find(ctx, first)
+    return Keys(first, template.key_of(ctx, image, plan, spec))
 
 
 def fits(settings: Settings, record: LabRecord, spec: LabSpec, wanted: Keys) -> bool:

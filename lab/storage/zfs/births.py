@@ -40,7 +40,7 @@ class Births:
         args: list[str],
         errors: Mapping[Fault, LabError] | None = None,
     ) -> None:
-        """Run the one command ``args`` that makes ``volume``, told its name.
+        """Run the one command ``args`` that makes ``volume``, given its name.
 
         ``errors``: what faults stand for here. Raises Conflict if it exists, HostUnfit.
         """
@@ -51,7 +51,7 @@ class Births:
     def hidden(
         self, volume: VolumeName, tags: Tags, what: str, fill: Callable[[Work, str], int]
     ) -> Volume:
-        """What ``fill`` makes out of sight, told its name there, as the new ``volume``.
+        """What ``fill`` makes out of sight, given its name there, as the new ``volume``.
 
         ``fill`` returns its size in bytes. Raises Conflict if ``volume`` exists, HostUnfit. On
         any error what was made is destroyed.

@@ -20,7 +20,7 @@ from lab.storage.zfs.names import Layout
 from lab.storage.zfs.pool import Pool
 from lab.storage.zfs.properties import HOME, options, tags_of
 from lab.storage.zfs.removal import HOLD, Removal
-from lab.storage.zfs.stack import Stack
+from lab.storage.zfs.stack import Stack, stacks
 from lab.storage.zfs.streams import Streams
 from lab.storage.zfs.sweep import Sweep
 from lab.storage.zfs.works import Work, Works
@@ -143,6 +143,12 @@ class ZfsStorage:
         stack = self._pool.search(volume)
         return stack.as_snapshots() if stack else []
 
+    def labels(self) -> dict[VolumeName, list[str]]:
+        """See ``Storage``; one ``zfs list``."""
+        self._works.settle()
+        found = stacks(self._pool.everything(), self._pool.layout, self._pool.home)
+        return {name: [one.label for one in stack.as_snapshots()] for name, stack in found.items()}
+
     def clone(
         self,
         origin: VolumeSnapshot,
@@ -182,6 +188,11 @@ class ZfsStorage:
             made = self._births.appear(work, volume, size, tags, number=number)
             self._sweep.trim(work, volume)
             return made
+
+    def check_rollback(self, volumes: Sequence[VolumeName], label: str) -> None:
+        """See ``Storage``; nothing is copied, so there is no space to check."""
+        for volume in volumes:
+            self._visible(VolumeSnapshot(volume, label, 0))
 
     def drop(self, snapshot: VolumeSnapshot) -> None:
         """See ``Storage``; what a rollback made from it keeps it, out of sight."""

@@ -77,7 +77,7 @@ _LINES: tuple[tuple[re.Pattern[str], Fault], ...] = (
 
 
 def classify(stderr: str) -> Fault:
-    """The fault that the first line which we know tells of."""
+    """The fault that the first known line reports."""
     for line in stderr.split("\n"):
         text = line.strip()
         for pattern, fault in _LINES:
@@ -90,7 +90,7 @@ def classify(stderr: str) -> Fault:
 
 
 def fault_of(error: CommandFailed) -> Fault:
-    """Why ``zfs`` failed; one that was killed has told nothing."""
+    """Why ``zfs`` failed; one that was killed has printed nothing."""
     return classify(error.stderr) if error.status > 0 else Fault.OTHER
 
 

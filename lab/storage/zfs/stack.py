@@ -3,7 +3,7 @@
 Usually that is one, the base. After a rollback past a later snapshot there is one more: a clone
 of a snapshot of a lower one. The highest is what guests open; snapshots of all of them count.
 A dataset that only looks like a part, because its volume was destroyed and another made in
-its place, is told by its origin.
+its place, is known by its origin.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Who is at work, and whose last command still runs.
 
-A process that is killed leaves the command that it started: ``zfs`` goes on in the kernel, and
+A process that is killed leaves the command that it started: ``zfs`` continues in the kernel, and
 a volume may appear a moment later. So each call that changes something has a directory for as
 long as it lasts, held by the process, and a file in it that its commands hold as well. Who
 finds a directory that no process holds, and a file that somebody does, waits.

@@ -117,3 +117,19 @@ def test_curl(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("tmp.*")] == []
     audit = here.ask("GET", "/v1/audit?limit=500").json()["items"]
     assert env["LAB_TOKEN"] not in json.dumps(audit)
+
+
+@pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq")
+@pytest.mark.parametrize("waits", [64, 0], ids=["waits", "refused"])
+def test_a_script(
+    here: Site, env: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: int
+) -> None:
+    """Protects who copies the script of docs/api.md: also where requests may not wait."""
+    monkeypatch.setattr(here.service.waits, "most", waits)
+    [script] = blocks("api.md", "A lab for a script", "sh")
+    known = {**env, "CI_JOB": f"script-{waits}"}
+    assert run(["sh", "-eu", "-c", script], known, tmp_path).stdout.startswith("mysql://lab:")
+    monkeypatch.undo()
+    gone = here.ask("GET", "/v1/jobs?kind=delete").json()["items"][0]
+    assert here.ask("GET", f"/v1/jobs/{gone['id']}?wait=20").json()["state"] == "succeeded"
+    assert nothing_is_left(here)

@@ -157,7 +157,7 @@ def test_a_source_that_changed_is_noticed_at_the_end_of_the_part(tmp_path: Path)
 
 
 def test_a_transfer_that_goes_on_with_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSpec, match="goes on at chunk 2"):
+    with pytest.raises(InvalidSpec, match="continues at chunk 2"):
         received(archive({"image/os": 2}), tmp_path)
     with pytest.raises(InvalidSpec, match="does not bring image/kernel"):
         received(archive({"image/os": 0}), tmp_path)

@@ -150,7 +150,7 @@ def test_what_ssh_says_is_told(status: int, hint: str) -> None:
     assert error.details == ("Permission denied",)
     assert hint in error.hint
     assert "ssh db2" in str(error)
-    assert "same again" in talk.failure("db2", error, begun=True).hint
+    assert "same command again" in talk.failure("db2", error, begun=True).hint
 
 
 def test_a_remote_that_ends_while_it_is_written_to() -> None:

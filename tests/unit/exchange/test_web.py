@@ -119,7 +119,7 @@ def test_a_line_that_stays_broken() -> None:
 def test_another_file_is_never_joined_to_the_first(changes: dict[str, object]) -> None:
     with (
         serving(breaks=[1000], **changes) as (url, _),
-        pytest.raises(HostUnfit, match="the server does not go on there"),
+        pytest.raises(HostUnfit, match="the server does not resume there"),
     ):
         fetched(url)
 

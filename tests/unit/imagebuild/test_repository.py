@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.errors import HostUnfit
+from lab.errors import HostUnfit, OutOfReach, RecipeFailed
 from lab.imagebuild import bootstrap, repository
 from lab.imagebuild.reachable import reachable, reachable_recently
 from lab.imagebuild.recipe import Recipe, Repository, load
@@ -132,8 +132,14 @@ def test_no_key_at_all(served: Served, scratch: Path, content: bytes) -> None:
 
 def test_key_out_of_reach(served: Served, scratch: Path) -> None:
     gone = replace(served.described, key_url=f"{served.url}/nowhere")
-    with pytest.raises(HostUnfit, match="cannot fetch"):
+    with pytest.raises(RecipeFailed, match="cannot fetch") as answered:
         repository.pinned_key(gone, scratch)
+    assert not isinstance(answered.value, OutOfReach), "its owner's server did answer"
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    silent = replace(served.described, key_url=f"http://127.0.0.1:{port}/key.asc")
+    with pytest.raises(OutOfReach, match="cannot fetch"):
+        repository.pinned_key(silent, scratch)
 
 
 def test_source_entries_trust_one_key() -> None:

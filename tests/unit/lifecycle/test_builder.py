@@ -28,13 +28,15 @@ from lab.fake.hypervisor import FakeHypervisor
 from lab.guest import nocloud
 from lab.hypervisor import GuestSpec
 from lab.imagebuild import isolate, manifest
-from lab.imagebuild.__main__ import told
+from lab.imagebuild.__main__ import as_data
 from lab.imagebuild.in_guest.builder import Builder, check_cloud_image
 from lab.imagebuild.recipe import load
+from lab.lifecycle.core.release import lost_logs
 from lab.paths import Home
 from lab.progress import Progress
 from lab.spec import MIB
 from lab.wait import Deadline, until
+from tests.support.lifecycle_world import World
 
 RECIPE = load("mariadb")
 Play = Callable[[Path], None]
@@ -230,12 +232,12 @@ def test_it_says_whether_another_recipe_could_be_built(
     tmp_path: Path, hypervisor: Watched, cloud: Path
 ) -> None:
     """Protects users who did not require this engine: the next one is used."""
-    failed = told(CommandFailed(["sh"], 1, stderr="mysqld ended"))
+    failed = as_data(CommandFailed(["sh"], 1, stderr="mysqld ended"))
     files = {"failure.json": json.dumps(failed).encode(), "status": b"6\n"}
     with pytest.raises(RecipeFailed, match="in the builder: sh") as failure:
         build(tmp_path, hypervisor, cloud, writes(archive(tmp_path / "none", **files)))
     assert failure.value.details == ("mysqld ended",)
-    assert told(HostUnfit("no space"))["recipe"] is False
+    assert as_data(HostUnfit("no space"))["recipe"] is False
 
 
 def test_one_that_is_paused_is_not_waited_for(
@@ -269,6 +271,28 @@ def test_one_that_is_called_off(tmp_path: Path, hypervisor: Watched, cloud: Path
             log=home.image_log(out.name),
         )  # fmt: skip
     assert hypervisor.guests() == {}
+
+
+def test_gc_keeps_the_log_of_one_that_runs(tmp_path: Path, cloud: Path) -> None:
+    """Protects the last lines of a builder that does not end; it is recorded nowhere."""
+    lost: list[list[Path]] = []
+    with World(tmp_path / "world").open() as ctx:
+        out = ctx.home.build("mariadb-0123456789abcdef")
+        out.mkdir()
+
+        def look() -> None:
+            if ctx.hypervisor.guests():
+                assert list(ctx.home.console_log("x").parent.iterdir())
+                lost.append(lost_logs(ctx))
+                raise Interrupted("seen")
+
+        with pytest.raises(Interrupted):
+            Builder(cloud, ctx.home, ctx.hypervisor).build(
+                RECIPE, out, layout="single", progress=Progress(halt=look),
+                log=ctx.home.image_log(out.name),
+            )  # fmt: skip
+        assert lost == [[]]
+        assert not list(ctx.home.console_log("x").parent.iterdir())
 
 
 def test_one_that_could_not_begin(tmp_path: Path, hypervisor: Watched, cloud: Path) -> None:

@@ -73,12 +73,14 @@ def test_image_import_is_killed(there: Side, image_archive: bytes) -> None:
     assert sweep(there, nothing, importing("image", image_archive)) >= IMPORTING
 
 
+@pytest.mark.rare
 def test_template_import_is_killed(there: Side, template_archive: bytes) -> None:
     """The image may have become one of ours by then: it is whole, and of use."""
     seen = sweep(there, nothing, importing("template", template_archive))
     assert seen >= {*IMPORTING, "storage.clone"}
 
 
+@pytest.mark.rare
 def test_template_import_beside_its_image_is_killed(
     there: Side, image_archive: bytes, template_archive: bytes
 ) -> None:
@@ -87,6 +89,7 @@ def test_template_import_beside_its_image_is_killed(
     assert seen >= {*IMPORTING, "storage.clone"} - {"storage.import_raw"}
 
 
+@pytest.mark.rare
 def test_a_killed_import_is_gone_on_with(there: Side, template_archive: bytes) -> None:
     """Protects --resume: whenever it died, the next one ends well, and nothing is left over."""
     verb = importing("template", template_archive, resume=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from lab.errors import CommandFailed, HostUnfit, Interrupted, NotReady, RecipeFailed
+from lab.errors import CommandFailed, HostUnfit, Interrupted, NotReady, OutOfReach, RecipeFailed
 from lab.fake import images
 from lab.imagebuild.manifest import BuiltImage
 from lab.imagebuild.recipe import Recipe, load
@@ -200,6 +200,28 @@ def test_if_no_engine_works_it_is_not_one_engines_fault(
     assert failures.recent(ctx.home) == {}
 
 
+def test_a_host_without_a_network_is_not_the_engines_fault(
+    world: World, ctx: Context, builder: Builder
+) -> None:
+    """Protects the next day: only that the repository does not answer is remembered, for minutes.
+
+    It did answer within the last hour, so a build was begun.
+    """
+    image.build(ctx, "mariadb")
+    builder.failing[PERCONA] = OutOfReach("cannot fetch the key", hint="check the network")
+    assert up(ctx, SPEC).engine == "mariadb"
+    assert up(ctx, replace(SPEC, name="b", nodes=1)).engine == "mariadb"
+    assert builder.tries == ["mariadb", PERCONA]
+    assert failures.recent(ctx.home) == {}
+    assert "Percona's repository is out of reach: using MariaDB with Galera" in world.notes
+    builder.failing.clear()
+    path = ctx.home.root / "reachable.json"
+    [(url, (at_, answer))] = json.loads(path.read_text()).items()
+    assert (answer, time.time() - at_ < 60) == (False, True)
+    path.write_text(json.dumps({url: [time.time(), True]}))
+    assert up(ctx, replace(SPEC, name="c")).engine == "percona"
+
+
 def test_an_interrupt_while_the_next_is_built_keeps_the_record(
     ctx: Context, builder: Builder
 ) -> None:
@@ -235,6 +257,26 @@ def test_templates_pools_and_previews_do_the_same(
     assert preview(ctx, SPEC).engine == "mariadb"
     assert not world.notes, "nothing is to be built"
     assert builder.tries == [PERCONA, "mariadb"]
+
+
+def test_members_of_a_pool_stay_until_others_can_be_made(ctx: Context, builder: Builder) -> None:
+    """Protects a full pool when the record of a failure expires: the engine may fail again."""
+    up(ctx, SPEC)
+    member = ctx.store.labs.get("shop")
+
+    def fits() -> bool:
+        return pool.fits(ctx.settings, member, SPEC, pool.keys(ctx, SPEC))
+
+    assert fits()
+    outdated(ctx, age=90_000)
+    assert preview(ctx, replace(SPEC, name="b")).engine == "percona"
+    assert fits(), "there is no image of the other engine yet"
+    builder.failing.clear()
+    image.build(ctx, PERCONA)
+    assert fits(), "nor a template"
+    assert up(ctx, replace(SPEC, name="b")).engine == "percona"
+    assert not fits()
+    assert pool.fits(ctx.settings, ctx.store.labs.get("b"), SPEC, pool.keys(ctx, SPEC))
 
 
 def test_cold_starts_too(ctx: Context) -> None:
@@ -301,6 +343,7 @@ def test_two_commands_try_it_once(world: World, builder: Builder) -> None:
     assert sorted(builder.tries) == ["mariadb", PERCONA]
 
 
+@pytest.mark.rare
 def test_a_kill_at_any_step_leaves_nothing(world: World) -> None:
     """The kill sweep, through the failure of one engine and the making of the next."""
     baseline, step, killed = world.there(), 0, 0

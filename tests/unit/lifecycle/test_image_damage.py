@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ from lab.lifecycle.captures import template
 from lab.lifecycle.down import down
 from lab.lifecycle.images import image
 from lab.lifecycle.up import up
+from lab.locks.named import lock
 from lab.paths import Home
 from lab.spec import MIB
-from tests.support.lifecycle_world import World, make_image, named
+from tests.support.lifecycle_world import World, make_image, make_template, named
 
 
 @pytest.fixture
@@ -64,6 +66,43 @@ def test_a_copy_of_an_image_is_as_good(world: World) -> None:
         for path in _contents(ctx.home):
             os.utime(path)
         assert up(ctx, named("shop")).state == "ready"
+
+
+def test_a_copy_of_an_image_is_read_once(world: World) -> None:
+    """Protects the time of each command in a home that was restored from a backup."""
+    with world.open() as ctx:
+        make_image(ctx)
+        (key,) = (view.key for view in image.images(ctx))
+        path = ctx.home.image(key) / manifest.MANIFEST
+        before, at, files = image.built(ctx, key), path.stat(), sorted(path.parent.iterdir())
+        for file in (ctx.home.image(key) / "kernel", *_contents(ctx.home)):
+            os.utime(file)
+        make_template(ctx)
+        found = image.built(ctx, key)
+        assert found.seals.keys() == before.seals.keys()
+        assert all(found.seals[name] != before.seals[name] for name in ("kernel", "os"))
+        assert replace(found, seals=before.seals) == before
+        assert (path.stat().st_mtime_ns, path.stat().st_mode) == (at.st_mtime_ns, at.st_mode)
+        # A digest that no content has: nothing is compared with it any more.
+        text = path.read_text()
+        for name in ("kernel", "os.raw"):
+            text = text.replace(found.digests[name], "0" * 64)
+        path.write_text(text)
+        image.check_disks(ctx, image.find(ctx, key))
+        assert sorted(path.parent.iterdir()) == files
+
+
+def test_a_home_that_cannot_be_written_is_only_read(world: World) -> None:
+    """Protects commands that only look: a seal that cannot be recorded is no failure."""
+    with world.open() as ctx:
+        make_image(ctx)
+        (key,) = (view.key for view in image.images(ctx))
+        before = image.built(ctx, key).seals
+        os.utime(ctx.home.image(key) / "kernel")
+        with lock(ctx.home, "image", key):
+            assert image.built(ctx, key).seals == before
+        assert image.built(ctx, key).seals == before
+        assert image.built(ctx, key).seals != before
 
 
 def test_a_damaged_disk_is_reported_before_a_cluster_is_formed_of_it(world: World) -> None:

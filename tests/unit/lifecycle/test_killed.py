@@ -75,6 +75,7 @@ def test_image_build(world: World) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.rare
 def test_template_capture(world: World) -> None:
     """Protects the host from guests, RAM and disks of half a template."""
     assert sweep(world, make_image, make_template) >= {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -16,10 +17,11 @@ from lab.fake.hypervisor import FakeHypervisor
 from lab.fake.inside import Inside
 from lab.lifecycle import power
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.sql import Account
+from lab.lifecycle.core.sql import Account, ask_all
 from lab.lifecycle.core.sql import ask as ask_sql
 from lab.lifecycle.core.views import LAB_STATES, NODE_STATES, LabState, NodeState, Rows
 from lab.lifecycle.nodes.inspect import lab, labs, status
+from lab.lifecycle.query import client, query
 from lab.lifecycle.up import up
 from lab.locks.named import lock
 from lab.names import GuestName
@@ -56,15 +58,20 @@ def silent(ctx: Context, *ports: int, over: threading.Event) -> Context:
     """``ctx`` with servers that accept a connection and then answer nothing."""
 
     def sql(
-        account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
-    ) -> Rows:
+        account: Account,
+        port: int,
+        statements: Sequence[str],
+        *,
+        timeout: float,
+        whole: bool = False,
+    ) -> list[Rows]:
         del whole
         if port in ports:
             over.wait(30)
             raise NotReady("the test is over")
-        return ctx.sql(account, port, statement, timeout=timeout)
+        return ctx.sql_all(account, port, statements, timeout=timeout)
 
-    return replace(ctx, sql=sql)
+    return replace(ctx, sql_all=sql)
 
 
 def test_a_node_left_alone_is_not_ready(world: World) -> None:
@@ -194,6 +201,28 @@ def test_what_is_no_greeting_of_a_server_is_no_answer(said: bytes) -> None:
         with pytest.raises(NotReady, match="no SQL at"):
             ask_sql(Account("lab", "x"), server.getsockname()[1], "SELECT 1", timeout=5)
         thread.join()
+
+
+def test_a_lost_authority_is_not_made_by_looking(world: World) -> None:
+    """A new one would not have signed what the nodes show, and clients would be given it."""
+    with world.open() as opened:
+        make(opened)
+        for path in (opened.home.ca, opened.home.ca_key):
+            path.unlink()
+        ctx = replace(opened, sql_all=ask_all)
+        view = status(ctx, "shop")
+        assert view.lab.state == labs(ctx)[0].state == "unreachable"
+        assert "`lab stop` and `lab start` give nodes new certificates" in str(view.requirements)
+        with pytest.raises(NotReady) as failed:
+            query(ctx, "shop", "n1", "SELECT 1")
+        assert "`lab start`" in str(failed.value.details)
+        with pytest.raises(NotReady) as failed:
+            client(ctx, "shop", "n1")
+        assert "`lab start shop`" in failed.value.hint
+        assert not opened.home.ca.exists()
+        power.stop(opened, "shop")
+        assert power.start(opened, "shop", timeout=10).state == "ready"
+        assert opened.home.ca.exists()
 
 
 @pytest.mark.parametrize(

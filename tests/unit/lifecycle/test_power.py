@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from lab import host
 from lab.cli.terminal.show import lab_text
 from lab.errors import HostUnfit, NotFound, NotReady
 from lab.fake.hypervisor import FakeHypervisor
+from lab.hypervisor import Capabilities
 from lab.lifecycle import node_access, power, snapshot
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.down import down
@@ -206,3 +208,24 @@ def test_what_is_said_of_the_start_is_of_the_last_one(world: World) -> None:
         assert view.why_cold == f"rolled back to {label}: a snapshot has no RAM"
         power.stop(ctx, "shop", node="n2", force=True)
         assert power.start_node(ctx, "shop", "n2", timeout=10).seconds == view.seconds
+
+
+def test_a_start_without_native_aio_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects from guests of which only some start: `lab up` has the same check."""
+    if host.aio_left() is None:
+        pytest.skip("nothing limits native AIO here")
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        power.stop(ctx, "shop")
+    world.capabilities = Capabilities("libvirt", "fake", warm=True)
+    with world.open() as ctx:
+        with monkeypatch.context() as limited:
+            limited.setattr(host, "AIO_OF_GUEST", 1 << 40)
+            with pytest.raises(HostUnfit, match="native AIO"):
+                power.start(ctx, "shop", timeout=10)
+            with pytest.raises(HostUnfit, match=r"a node needs .* native AIO"):
+                power.start_node(ctx, "shop", "n1", timeout=10)
+            assert ctx.hypervisor.guests() == {}
+        assert power.start(ctx, "shop", timeout=10).state == "ready"

@@ -6,6 +6,7 @@ The host itself goes to these addresses: what is led on is only what comes from 
 from __future__ import annotations
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from lab.lifecycle.nodes import personalise
 from lab.lifecycle.nodes.inspect import lab, nodes_of
 from lab.lifecycle.query import query
 from lab.lifecycle.up import up
+from lab.names import Owner
+from lab.state.store import Store
 from tests.support.lifecycle_world import SPEC, Verb, World, make_cold, make_lab
 
 LEADS = Capabilities(
@@ -145,3 +148,26 @@ def test_nothing_is_made_where_nothing_can_be_led(world: World) -> None:
             up(ctx, replace(SPEC, name="shop"))
         for records in (ctx.store.labs, ctx.store.images, ctx.store.templates):
             assert records.all() == []
+
+
+def test_nobody_waits_while_the_hypervisor_is_asked_for_ports(world: World) -> None:
+    """Protects all other writers from a hypervisor that does not answer: none of them waits."""
+    asked: list[str] = []
+
+    def writes(step: str) -> None:
+        if step in ("hypervisor.redirected", "hypervisor.segment_free"):
+            asked.append(step)
+            with ThreadPoolExecutor(1) as pool, Store(world.home) as other:
+                pool.submit(other.resources.intend, Owner("lab", "other"), "volume", step).result()
+
+    with world.open(writes) as ctx:
+        view = up(ctx, replace(SPEC, name="shop"))
+        power.stop(ctx, "shop")
+        with socket.socket() as taker:
+            taker.bind(("0.0.0.0", view.nodes[0].sql_port))  # noqa: S104
+            taker.listen()
+            moved = power.start(ctx, "shop", timeout=20.0)
+        assert moved.nodes[0].sql_port != view.nodes[0].sql_port
+        ports = {int(r.ref) for r in ctx.store.resources.all() if r.kind == "port"}
+        assert ports == {node.sql_port for node in moved.nodes}
+    assert set(asked) == {"hypervisor.redirected", "hypervisor.segment_free"}

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from lab.errors import Interrupted
+from lab.errors import Interrupted, RestoreFailed
 from lab.lifecycle import power
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes import start_slots
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
-from lab.locks.named import LockKind, lock
+from lab.locks.named import LockKind, held, lock
 from lab.locks.queue import ahead, ticket
 from lab.progress import Progress
 from tests.support.lifecycle_world import World, make_template, named
@@ -46,6 +46,28 @@ def test_a_warm_start_does_not_wait_behind_cold_ones(world: World) -> None:
             assert up(ctx, named("shop"), timeout=10).state == "ready"
             assert rollback(ctx, "shop", timeout=10).state == "ready"
     assert not [note for note in world.notes if "slot" in note]
+
+
+def test_going_back_boots_in_a_slot_for_boots(world: World) -> None:
+    """Where RAM is not restored: a boot takes minutes, and restores must not wait for it."""
+    taken: dict[str, tuple[bool, bool]] = {}
+
+    def hook(step: str) -> None:
+        if step in ("hypervisor.restore", "hypervisor.start"):
+            slots = [str(number) for number in range(start_slots.slots_here())]
+            taken[step] = (
+                any(held(world.home, "restore", slot) for slot in slots),
+                any(held(world.home, "boot", slot) for slot in slots),
+            )
+        if step == "hypervisor.restore":
+            raise RestoreFailed("lab-shop-n1 could not be restored")
+
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+    with world.open(hook) as ctx:
+        view = rollback(ctx, "shop", timeout=10)
+    assert (view.state, view.started) == ("ready", "cold")
+    assert taken == {"hypervisor.restore": (True, False), "hypervisor.start": (False, True)}
 
 
 def test_a_wait_is_reported_in_a_line(world: World) -> None:

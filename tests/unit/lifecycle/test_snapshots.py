@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,6 +24,7 @@ from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
 from lab.locks.named import lock
+from lab.spec import MIB
 from tests.support.lifecycle_world import World, named
 
 COLD = Capabilities("fake", "fake", warm=False, why_cold="it is cold")
@@ -291,3 +293,25 @@ def test_space_that_stays_free_is_not_taken(world: World) -> None:
         assert lab(ctx, "shop").state == "ready"
         assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin", "first"]
         assert rollback(ctx, "shop", timeout=20.0).state == "ready", "it frees space"
+
+
+def test_a_rollback_that_does_not_fit_changes_nothing(world: World) -> None:
+    """Protects from a lab whose first node is at one point in time, and the second at another."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        for volume, size in zip(snapshot.volumes_of(ctx, "shop"), (1, 4), strict=True):
+            with ctx.storage.get(volume).path.open("r+b") as file:
+                file.seek(4 * MIB)
+                file.write(os.urandom(size * MIB))
+        snapshot.take(ctx, "shop", "first")
+        world.capacity = ctx.storage.space().total - ctx.storage.space().free + 2 * MIB
+    with world.open() as opened:
+        ctx = replace(opened, settings=replace(opened.settings, space_floor=0))
+        disks = [ctx.storage.get(v).path for v in snapshot.volumes_of(ctx, "shop")]
+        before = [disk.stat() for disk in disks]
+        with pytest.raises(HostUnfit, match="needed"):
+            rollback(ctx, "shop", "first", timeout=20.0)
+        assert [disk.stat().st_ino for disk in disks] == [stat.st_ino for stat in before]
+        assert not interrupted.exists(ctx, "shop")
+        assert lab(ctx, "shop").state == "ready"
+        assert len(ctx.hypervisor.guests()) == 2

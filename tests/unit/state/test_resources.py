@@ -6,6 +6,7 @@ import multiprocessing
 import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,19 @@ def test_ports_are_the_lowest_free(store: Store) -> None:
     assert store.resources.reserve_ports(PXC, 1, 100, 110, anything, kind="segment") == [100]
     store.resources.all_gone(PXC)
     assert store.resources.reserve_ports(OTHER, 1, 100, 110, anything) == [100]
+
+
+def test_a_port_that_another_took_while_the_host_was_asked(store: Store, home: Home) -> None:
+    """Protects both: the host is asked outside of a transaction, so others write meanwhile."""
+
+    def is_free(port: int) -> bool:
+        if not store.resources.of(OTHER):
+            with ThreadPoolExecutor(1) as pool, Store(home) as theirs:
+                take = partial(theirs.resources.reserve_ports, OTHER, 1, 100, 110, anything)
+                assert pool.submit(take).result() == [port]
+        return True
+
+    assert store.resources.reserve_ports(PXC, 2, 100, 110, is_free) == [101, 102]
 
 
 def test_an_exhausted_range_reserves_nothing(store: Store) -> None:

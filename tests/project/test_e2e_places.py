@@ -1,0 +1,31 @@
+"""The places in which end-to-end tests keep images and templates."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+from pathlib import Path
+
+from tests.e2e.e2e_site import prune
+
+
+def test_places_of_old_checkouts_are_removed(tmp_path: Path) -> None:
+    """Protects the disk, and the runs of other checkouts: their places are in use, or recent."""
+    now = time.time()
+    for name, days in (("e2e-old", 15), ("e2e-busy", 15), ("e2e-recent", 13)):
+        (tmp_path / name).mkdir()
+        lock = tmp_path / f"{name}.lock"
+        lock.touch()
+        os.utime(lock, (now, now - days * 86400))
+    (tmp_path / "other").mkdir()
+    with (tmp_path / "e2e-busy.lock").open("a") as busy:
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        prune(tmp_path, shutil.rmtree)
+    left = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
+    assert left == ["e2e-busy", "e2e-recent", "other"]
+    prune(tmp_path, shutil.rmtree)
+    with (tmp_path / "e2e-recent.lock").open("w"):  # as a run does
+        assert time.time() - (tmp_path / "e2e-recent.lock").stat().st_mtime < 3600
+    assert not (tmp_path / "e2e-busy").exists()
