@@ -50,7 +50,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The flags."""
     group = parser.getgroup("lab", "labs of MySQL-family clusters")
     group.addoption("--lab", metavar="BLUEPRINT", help="create labs, such as pxc, for the fixtures")
-    group.addoption("--lab-nodes", metavar="N", type=int, help="nodes of a lab, default 3")
+    group.addoption(
+        "--lab-nodes", metavar="N", type=int, help="nodes of a lab; default: the blueprint's"
+    )
     group.addoption("--lab-ttl", metavar="TIME", help="the lease of a lab, default 1h")
     group.addoption(
         "--lab-scope",
@@ -118,7 +120,7 @@ def _remove(name: str) -> None:
 
 def _spec(config: pytest.Config) -> LabSpec:
     """The lab that flags and lab.toml describe; raises InvalidSpec."""
-    from lab.blueprints import blueprint
+    from lab.blueprints import planned
     from lab.cli import flags
     from lab.config import labfile
 
@@ -131,7 +133,7 @@ def _spec(config: pytest.Config) -> LabSpec:
     lease = settings.default_ttl or _LEASE
     values = labfile.read(config.rootpath)
     spec = labfile.merge(values, cast("LabValues", given), default_ttl=lease)
-    blueprint(spec.blueprint)
+    planned(spec)
     return spec
 
 

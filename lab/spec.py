@@ -1,9 +1,10 @@
 """What the user asked for, validated: sizes, durations and the lab itself."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Annotated
+from typing import Annotated, cast
 
 from lab import schedule
 from lab.errors import InvalidSpec
@@ -14,6 +15,10 @@ from lab.schedule import NONE, Schedule
 MIB = 1 << 20
 GIB = 1 << 30
 NODES_LIMIT = 9
+
+BLUEPRINTS: Mapping[str, int] = {"pxc": 3, "galera": 3, "single": 1}
+"""The blueprints, and the number of nodes that a lab of each has unless another is requested."""
+_NODES = 3
 
 _SIZE = re.compile(r"(\d{1,15})\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _UNIT = {"": 1, "K": 1 << 10, "M": MIB, "G": GIB, "T": 1 << 40}
@@ -146,8 +151,9 @@ class LabSpec:
     """How the nodes become a cluster."""
     name: Annotated[str, Key("a text such as shop", text)] = ""
     """Empty: the first free one made from the blueprint's."""
-    nodes: Annotated[int, Key("a whole number", number)] = 3
-    """How many nodes there are."""
+    # None only until __post_init__.
+    nodes: Annotated[int, Key("a whole number", number)] = cast("int", None)
+    """How many nodes there are; left out: the blueprint's own number."""
     engine: Annotated[str, Key("a text such as mariadb", text)] = ""
     """The required engine; empty: the blueprint's own choice."""
     size: Given[NodeSize] = NodeSize()
@@ -166,6 +172,8 @@ class LabSpec:
     def __post_init__(self) -> None:
         if self.name:
             check_lab_name(self.name)
+        if cast("int | None", self.nodes) is None:
+            object.__setattr__(self, "nodes", BLUEPRINTS.get(self.blueprint, _NODES))
         if not 1 <= self.nodes <= NODES_LIMIT:
             raise InvalidSpec(
                 f"a lab has 1 to {NODES_LIMIT} nodes, not {self.nodes}",

@@ -50,7 +50,10 @@ class Cluster(Asked):
     """A cluster; fields that are left out have the defaults of `lab up`."""
 
     blueprint: Annotated[str, Field(pattern=WORD, examples=["pxc"])]
-    nodes: Annotated[int, Field(ge=1, le=NODES_LIMIT)] = 3
+    nodes: Annotated[
+        Annotated[int, Field(ge=1, le=NODES_LIMIT)] | None,
+        Field(description="Default: the blueprint's, 3 of a cluster."),
+    ] = None
     engine: Annotated[str | None, Field(pattern=WORD, examples=["mariadb"])] = None
     image: Annotated[str | None, Field(pattern=WORD, description="The key of an image.")] = None
     profile: Annotated[str | None, Field(pattern=WORD, examples=["balanced"])] = None
@@ -133,6 +136,17 @@ class Node(BaseModel):
     sql_port: Annotated[int, Field(examples=[23306])]
     ssh_port: int
     guest: str
+    image: Annotated[str, Field(description="The key of its image.")]
+    memory: Annotated[int, Field(description="In bytes.")]
+    cpus: int
+    disk: Annotated[int, Field(description="In bytes; 0: the image's.")]
+    services: Annotated[
+        dict[str, int],
+        Field(
+            description="The ports on which it listens, in the guest.",
+            examples=[{"sql": 3306, "ssh": 22}],
+        ),
+    ]
 
     @staticmethod
     def of(view: NodeView) -> Node:
@@ -145,6 +159,11 @@ class Node(BaseModel):
             sql_port=view.sql_port,
             ssh_port=view.ssh_port,
             guest=view.guest,
+            image=view.image,
+            memory=view.memory,
+            cpus=view.cpus,
+            disk=view.disk,
+            services=dict(view.services),
         )
 
 
@@ -159,6 +178,13 @@ class Lab(BaseModel):
     engine_version: str
     state: State
     nodes: list[Node]
+    endpoints: Annotated[
+        dict[str, list[str]],
+        Field(
+            description="The nodes that users connect to; the first of the first is the default.",
+            examples=[{"rw": ["n1", "n2", "n3"]}],
+        ),
+    ]
     image: str
     template: str
     profile: str
@@ -193,6 +219,7 @@ class Lab(BaseModel):
             engine_version=view.engine_version,
             state=cast(State, view.state),
             nodes=[Node.of(node) for node in view.nodes],
+            endpoints={name: list(nodes) for name, nodes in view.endpoints.items()},
             image=view.image,
             template=view.template,
             profile=view.profile,

@@ -20,13 +20,14 @@ from lab.api.http.models import Job
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.requests import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
 from lab.api.jobs.submit import new_job, submit
-from lab.blueprints import blueprint
+from lab.blueprints import planned
 from lab.errors import Conflict
 from lab.imagebuild.recipe import load
 from lab.lifecycle import catalog
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.views import ImageView, TemplateView
 from lab.names import Owner
+from lab.spec import LabSpec
 from lab.state.records import JobRecord
 
 router = APIRouter(prefix="/v1", tags=["host"])
@@ -157,7 +158,7 @@ def _build_template(
 ) -> JobRecord:
     request = BuildTemplate(
         blueprint=asked.blueprint,
-        nodes=asked.nodes,
+        nodes=LabSpec(asked.blueprint).nodes if asked.nodes is None else asked.nodes,
         engine=asked.engine or "",
         memory=asked.memory,
         cpus=asked.cpus,
@@ -166,7 +167,7 @@ def _build_template(
         image=asked.image or "",
     )
     core = jobs.core
-    blueprint(request.blueprint)
+    planned(request.spec)
     core.settings.profile_of(request.spec.profile)
     job = new_job(caller.token, "build-template", request, key=key)
     return submit(jobs, job, lambda: core.admission.check(need_of(request.spec)))

@@ -21,7 +21,7 @@ from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import Snapshots, check_quota, snapshots_of
 from lab.api.jobs.requests import CreateLab, DeleteLab
 from lab.api.jobs.submit import new_job, submit
-from lab.blueprints import blueprint
+from lab.blueprints import planned
 from lab.errors import Conflict, Forbidden
 from lab.lifecycle.nodes import inspect
 from lab.spec import LabSpec
@@ -160,7 +160,7 @@ def requested(core: Core, caller: Caller, asked: LabRequest) -> CreateLab:
     request = CreateLab(
         blueprint=asked.blueprint,
         name=asked.name or "",
-        nodes=asked.nodes,
+        nodes=LabSpec(asked.blueprint).nodes if asked.nodes is None else asked.nodes,
         engine=asked.engine or "",
         memory=asked.memory,
         cpus=asked.cpus,
@@ -177,7 +177,7 @@ def requested(core: Core, caller: Caller, asked: LabRequest) -> CreateLab:
         keep_failed=asked.keep_failed,
         owner=caller.token.name,
     )
-    blueprint(request.blueprint)
+    planned(request.spec)
     core.settings.profile_of(request.spec.profile)
     return request
 

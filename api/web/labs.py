@@ -151,7 +151,7 @@ def _list(
         next=found.next,
         jobs=list_jobs(core, caller, limit=_JOBS).items,
         host=host.host(core, caller),
-        blueprints=BLUEPRINTS,
+        blueprints=list(BLUEPRINTS),
         profiles=sorted(core.settings.all_profiles()),
         profile=core.settings.profile,
         default_ttl=format_duration(min(serve.default_ttl, caller.token.max_ttl or float("inf"))),

@@ -1,19 +1,55 @@
-"""How nodes become a cluster: one topology a file, pure configuration and checks.
+"""Topologies: which nodes a lab has, of which role, and how they become one system. One a file.
 
-A blueprint touches nothing itself: it says which files a node boots with, which statements
-make a clone itself, and how one reads from a node's answers whether it is ready.
+A blueprint is data and small functions. It plans the nodes, says which files each boots with, when
+a node of a role is ready, what to do before disks are captured, what helps nodes that do not get
+ready, and which nodes users connect to. It reaches guests through ``Cluster`` only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
+from lab.guest import network
 from lab.guest.seed import SeedFile
+from lab.spec import BLUEPRINTS, LabSpec, NodeSize
 from lab.suggest import did_you_mean
+
+__all__ = ["BLUEPRINTS"]
+
+ENGINES = {"percona": "percona-xtradb-cluster", "mariadb": "mariadb"}
+"""The names of engines in requests, and the recipes of their images."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Service:
+    """A TCP port of a node that is reached from outside of the lab. ``port``: the guest's."""
+
+    name: str
+    port: int
+
+
+SERVICES = (Service("sql", network.SQL_PORT), Service("ssh", network.SSH_PORT))
+"""The services of a node with a database server."""
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """A node of a lab to be made.
+
+    ``recipe``: of its image; empty: the recipe of the engine that the lab gets.
+    """
+
+    name: str
+    role: str
+    size: NodeSize
+    recipe: str = ""
+    services: tuple[Service, ...] = SERVICES
 
 
 @dataclass(frozen=True)
@@ -22,7 +58,7 @@ class Engine:
 
     ``config``: the template of its my.cnf, ``config_path`` where a node's goes in the guest;
     ``user``, ``uid``, ``gid``: who the server runs as there; ``log_directory``: where it
-    keeps its logs, which may be a volume of their own.
+    keeps its logs, which may be a volume of their own; ``service``: its systemd unit.
     """
 
     name: str
@@ -33,48 +69,106 @@ class Engine:
     uid: int
     gid: int
     log_directory: str = "/var/lib/mysql"
+    service: str = ""
 
 
 @dataclass(frozen=True)
 class Member:
-    """One node of a lab to be: ``index`` counts from 1, ``address`` is on the lab's segment."""
+    """A node as blueprints see it: ``index`` counts from 1, ``address`` is on the lab's segment."""
 
     name: str
     index: int
     address: str
+    role: str = ""
 
 
 Unmet = Literal["degraded", "not-synced", "not-primary"]
 """States of a node that answers but does not meet a requirement, the worst last: it accepts
-statements, but its cluster is incomplete; it is joining, donating or desynced; it is in no primary
-component."""
+statements, but its cluster is incomplete; it is joining, donating or desynced; it refuses
+statements that write."""
 
 
 @dataclass(frozen=True)
-class Check:
-    """A requirement of a node. ``name``: in a word or two, ``what``: so that it can be looked up.
+class Condition:
+    """A requirement of a node: ``variable`` in its answer has ``value``.
 
-    ``found``: the value that was found. ``unmet``: the state of the node while it is not met.
+    ``name``: in a word or two. ``unmet``: the state of the node while it is not met. ``hint``: the
+    remedy for a node that answers and does not meet it in time, if there is a special one.
     """
 
     name: str
-    what: str
-    met: bool
-    found: str
+    variable: str
+    value: str
     unmet: Unmet = "degraded"
+    hint: str = ""
+
+    @property
+    def what(self) -> str:
+        """The requirement, as it can be looked up."""
+        return f"{self.variable} is {self.value}"
+
+    def found(self, answer: Mapping[str, str]) -> str:
+        """The value in ``answer``."""
+        return answer.get(self.variable, "nothing")
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """What helps a node back into its cluster.
+    """What helps a node that booted and does not get ready.
 
-    ``order`` is one of the guest's program ``rejoin``: start the server again; start the cluster
-    from this node's data; forget this node's data, so that it is given another's.
+    ``order``: its name; the same order is counted for each node. ``argv``: the program that does
+    it, run in the node as root. ``why``: the reason; ``effect``: what happens to the node, empty if
+    ``why`` says it. ``replaces``: the node's data are replaced by those of another node.
     """
 
     node: str
-    order: Literal["restart", "bootstrap", "transfer"]
+    order: str
+    argv: tuple[str, ...]
     why: str
+    effect: str = ""
+    replaces: bool = False
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is known of the nodes that run while they do not get ready.
+
+    ``standings``: the output of the blueprint's ``standing`` program, by node. ``all_here``: those
+    are all nodes of the lab. ``waited``: nothing changed for as long as a node could need.
+    ``given``: how often each order was given to a node.
+    """
+
+    standings: Mapping[str, str]
+    all_here: bool
+    waited: bool
+    given: Mapping[tuple[str, str], int]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What users connect to: ``name`` is ``rw``, ``nodes`` are the names of nodes, best first."""
+
+    name: str
+    nodes: tuple[str, ...]
+
+
+class Cluster(Protocol):
+    """The running nodes of a lab, from inside."""
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """The nodes, in order."""
+
+    def run(
+        self, member: Member, argv: Sequence[str], *, stdin: bytes = b"", timeout: float
+    ) -> str:
+        """Run a program in a node as root and return its output.
+
+        ``timeout`` in seconds. Raises NotReady or CommandFailed.
+        """
+
+    def each(self, step: Callable[[Member], T]) -> list[T]:
+        """Run ``step`` for all nodes at the same time; the first error is raised."""
 
 
 class Blueprint(Protocol):
@@ -82,18 +176,29 @@ class Blueprint(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is asked for by."""
+        """The name by which users request it."""
 
     @property
     def version(self) -> int:
-        """Raised when what ``files`` gives changes so that older templates must not serve."""
+        """Raised when templates that were made before must not be used any more."""
 
     @property
-    def engines(self) -> tuple[str, ...]:
-        """Recipes that can be used, the preferred one first."""
+    def engines(self) -> Mapping[str, str]:
+        """Names in messages, by the recipes that can be used, the preferred one first."""
 
-    def roles(self, nodes: int) -> list[str]:
-        """The role of each node."""
+    @property
+    def transient(self) -> str:
+        """A regular expression for errors of a server that a retry may solve."""
+
+    @property
+    def flush(self) -> tuple[str, ...]:
+        """The statements that each server executes before disks of running nodes are captured.
+
+        A guest that boots from such a disk must find all commits in it, and must be able to rejoin.
+        """
+
+    def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
+        """The nodes of the lab; raises InvalidSpec if there can be no such lab."""
 
     def files(
         self,
@@ -105,46 +210,77 @@ class Blueprint(Protocol):
     ) -> Mapping[str, SeedFile]:
         """What ``member`` boots with, by absolute path; ``memory`` of the node in bytes."""
 
-    def own(
-        self, member: Member, engine: Engine, user: str, password: str, *, tls: bool = False
-    ) -> Sequence[str]:
-        """The statements that make a cloned ``member`` itself. No password in clear text.
+    def form(self, cluster: Cluster) -> None:
+        """The steps after the first boot, before nodes are queried; none if files are sufficient.
 
-        ``tls``: the user is let in through TLS only.
+        Raises NotReady or CommandFailed. Labs are clones of the result, so it runs once for each
+        template, and for a lab that is made without one.
+        """
+
+    def question(self, role: str) -> str:
+        """The statement to whose answer ``requirements`` apply; its rows are (name, value)."""
+
+    def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:
+        """What a node of ``role`` must meet to be ready in a lab of ``nodes``."""
+
+    def own(
+        self,
+        member: Member,
+        members: Sequence[Member],
+        engine: Engine,
+        user: str,
+        password: str,
+        *,
+        tls: bool = False,
+    ) -> Sequence[str]:
+        """The statements that give a cloned ``member`` its identity. No password in clear text.
+
+        ``members``: the nodes that run. ``tls``: the user may log in through TLS only.
         """
 
     def renew(self, engine: Engine) -> str:
-        """The statement that has a server read its certificate and key anew."""
+        """The statement with which a server reads its certificate and key again."""
 
-    def question(self) -> str:
-        """The statement whose rows (name, value) ``checks`` wants."""
+    def rest(self, cluster: Cluster, engine: Engine) -> None:
+        """Bring all servers to rest before their guests shut down, to be captured without RAM.
 
-    def checks(self, answer: Mapping[str, str], nodes: int) -> list[Check]:
-        """What a node must meet to be ready in a lab of ``nodes``, by the ``answer`` it gave."""
-
-    def remedies(
-        self, standings: Mapping[str, str], *, all_here: bool, waited: bool
-    ) -> list[Remedy]:
-        """What nodes need that booted and will not become a cluster by themselves; often nothing.
-
-        ``standings``: what ``rejoin state`` says in each running node. ``all_here``: those are
-        all nodes of the lab. ``waited``: they had all the time that they could need. Raises
-        NotReady if only the nodes that do not run could help.
+        Clones of the disks must boot as if they had been formed and not run. Nobody else writes to
+        the cluster. Raises NotReady or CommandFailed.
         """
 
+    def standing(self, engine: Engine) -> tuple[str, ...]:
+        """The program that describes a node that does not get ready, in lines."""
 
-BLUEPRINTS = ("pxc", "galera")
-"""The names that ``blueprint`` knows."""
+    def unchanging(self, standing: str) -> str:
+        """``standing`` without what changes in a node all the time."""
+
+    def remark(self, standing: str) -> str:
+        """What users should know of a node of this ``standing``; empty for nothing."""
+
+    def remedies(self, situation: Situation, engine: Engine) -> list[Remedy]:
+        """What to do now, in this order; nothing while nodes can recover by themselves.
+
+        Raises NotReady if only nodes that do not run could help.
+        """
+
+    def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
+        """What users connect to; the first endpoint's first node is the default."""
 
 
 def blueprint(name: str) -> Blueprint:
     """The blueprint of that name; raises InvalidSpec."""
     from lab.blueprints.galera import GALERA, PXC
+    from lab.blueprints.single import SINGLE
 
-    known: dict[str, Blueprint] = {"pxc": PXC, "galera": GALERA}
+    known: dict[str, Blueprint] = {"pxc": PXC, "galera": GALERA, "single": SINGLE}
     if name not in known:
         raise InvalidSpec(
             f"there is no blueprint {name!r}",
             hint=did_you_mean(name, known, otherwise=f"blueprints: {', '.join(known)}"),
         )
     return known[name]
+
+
+def planned(spec: LabSpec) -> tuple[NodePlan, ...]:
+    """The nodes of a lab; raises InvalidSpec if there can be no such lab."""
+    return blueprint(spec.blueprint).plan(spec)

@@ -9,32 +9,51 @@ joining. Format: the Galera documentation, "Recovering Primary Component".
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from string import Template
+from dataclasses import dataclass, field
 
-from lab.blueprints import Check, Engine, Member, Remedy, Unmet, rejoin
+from lab.blueprints import (
+    Cluster,
+    Condition,
+    Endpoint,
+    Engine,
+    Member,
+    NodePlan,
+    Remedy,
+    Situation,
+    rejoin,
+    server,
+)
 from lab.config.profile import EngineProfile
-from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
-from lab.spec import MIB
+from lab.names import node_name
+from lab.spec import LabSpec
 
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
 
 
 @dataclass(frozen=True)
 class Galera:
-    """See Blueprint. ``engines`` differ: ``pxc`` prefers Percona's, ``galera`` is MariaDB's."""
+    """See Blueprint. ``engines`` differ: ``pxc`` prefers Percona's, ``galera`` is MariaDB's.
+
+    ``transient``: the errors 1047, 1205 and 1213. ``flush``: first a replicated statement that
+    changes nothing: executing it, a node notes its position in the cluster's history, which MariaDB
+    omits after a CREATE TABLE ... SELECT of its own. A node whose tables are ahead of its position
+    would receive that again when it starts, and leave as inconsistent. Then the redo log, and
+    with it the position.
+    """
 
     name: str
-    engines: tuple[str, ...]
+    engines: Mapping[str, str] = field(hash=False)
     version: int = 1
+    transient: str = "WSREP has not yet prepared|Lock wait timeout|Deadlock found"
+    flush: tuple[str, ...] = ("FLUSH ENGINE LOGS", "FLUSH LOCAL ENGINE LOGS")
 
-    def roles(self, nodes: int) -> list[str]:
+    def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
         """See Blueprint."""
-        return ["member"] * nodes
+        names = (node_name(number) for number in range(1, spec.nodes + 1))
+        return tuple(NodePlan(name, "member", spec.size) for name in names)
 
     def files(
         self,
@@ -45,98 +64,80 @@ class Galera:
         profile: EngineProfile,
     ) -> Mapping[str, SeedFile]:
         """See Blueprint."""
-        config = _config(member, members, engine, memory, profile)
+        peers = ",".join(other.address for other in members)
+        more = {
+            "node_name": member.name,
+            "node_address": member.address,
+            "cluster_name": "lab",
+            # A node alone has no one to find: it always starts a cluster of its own.
+            "cluster_address": f"gcomm://{peers}" if len(members) > 1 else "gcomm://",
+        }
+        config = server.options(member, engine, memory, profile, more)
         files = {engine.config_path: SeedFile(config.encode())}
         if len(members) > 1:
             view = SeedFile(_view(member, members).encode(), 0o660, engine.uid, engine.gid)
             files["/var/lib/mysql/gvwstate.dat"] = view
         return files
 
-    def own(
-        self, member: Member, engine: Engine, user: str, password: str, *, tls: bool = False
-    ) -> Sequence[str]:
-        """See Blueprint."""
-        how = "VIA mysql_native_password USING"
-        if not _is_mariadb(engine):
-            how = "WITH mysql_native_password AS"
-        require = " REQUIRE SSL" if tls else ""
-        alter = (
-            f"ALTER USER '{user}'@'%' IDENTIFIED {how} '{native_hash(password)}'"
-            f"{require} ACCOUNT UNLOCK"
-        )
-        # Accounts are replicated: one node changes them for all.
-        return [self.renew(engine), alter] if member.index == 1 else [self.renew(engine)]
+    def form(self, cluster: Cluster) -> None:
+        """See Blueprint; nodes restore the view of their files together."""
 
-    def renew(self, engine: Engine) -> str:
-        """See Blueprint."""
-        return "FLUSH LOCAL SSL" if _is_mariadb(engine) else "ALTER INSTANCE RELOAD TLS"
-
-    def question(self) -> str:
+    def question(self, role: str) -> str:  # noqa: ARG002  part of the protocol
         """See Blueprint."""
         # LIKE, not WHERE: the server then computes only these of its hundreds of variables.
         return "SHOW GLOBAL STATUS LIKE 'wsrep_%'"
 
-    def checks(self, answer: Mapping[str, str], nodes: int) -> list[Check]:
+    def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:  # noqa: ARG002
         """See Blueprint."""
-        wanted: tuple[tuple[str, str, str, Unmet], ...] = (
-            ("Synced", "wsrep_local_state_comment", "Synced", "not-synced"),
-            ("Primary", "wsrep_cluster_status", "Primary", "not-primary"),
-            (f"size {nodes}", "wsrep_cluster_size", str(nodes), "degraded"),
-            ("wsrep_ready", "wsrep_ready", "ON", "not-synced"),
+        return (
+            Condition("Synced", "wsrep_local_state_comment", "Synced", "not-synced"),
+            Condition("Primary", "wsrep_cluster_status", "Primary", "not-primary"),
+            Condition(f"size {nodes}", "wsrep_cluster_size", str(nodes), "degraded"),
+            Condition("wsrep_ready", "wsrep_ready", "ON", "not-synced"),
         )
-        return [
-            Check(name, f"{key} is {value}", found == value, found, unmet)
-            for name, key, value, unmet in wanted
-            for found in [answer.get(key, "nothing")]
-        ]
 
-    def remedies(
-        self, standings: Mapping[str, str], *, all_here: bool, waited: bool
-    ) -> list[Remedy]:
+    def own(
+        self,
+        member: Member,
+        members: Sequence[Member],
+        engine: Engine,
+        user: str,
+        password: str,
+        *,
+        tls: bool = False,
+    ) -> Sequence[str]:
         """See Blueprint."""
-        return rejoin.remedies(standings, all_here=all_here, waited=waited)
+        if member != members[0]:  # accounts are replicated: one node changes them for all
+            return [self.renew(engine)]
+        return [self.renew(engine), server.unlock(engine, user, password, tls=tls)]
 
+    def renew(self, engine: Engine) -> str:
+        """See Blueprint."""
+        return server.renew(engine)
 
-def _is_mariadb(engine: Engine) -> bool:
-    return engine.name == "mariadb"
+    def rest(self, cluster: Cluster, engine: Engine) -> None:
+        """See Blueprint."""
+        rejoin.rest(cluster, engine)
 
+    def standing(self, engine: Engine) -> tuple[str, ...]:
+        """See Blueprint."""
+        return rejoin.program("state", engine)
 
-def native_hash(password: str) -> str:
-    """What the server keeps of a password: ``mysql_native_password``, SHA1 of SHA1."""
-    inner = hashlib.sha1(password.encode(), usedforsecurity=False).digest()
-    return "*" + hashlib.sha1(inner, usedforsecurity=False).hexdigest().upper()
+    def unchanging(self, standing: str) -> str:
+        """See Blueprint."""
+        return rejoin.unchanging(standing)
 
+    def remark(self, standing: str) -> str:
+        """See Blueprint."""
+        return rejoin.remark(standing)
 
-def _config(
-    member: Member,
-    members: Sequence[Member],
-    engine: Engine,
-    memory: int,
-    profile: EngineProfile,
-) -> str:
-    peers = ",".join(other.address for other in members)
-    values = {
-        "server_id": member.index,
-        "buffer_pool": f"{memory * profile.buffer_pool // 100 // MIB}M",
-        "flush_method": profile.flush_method,
-        "flush_log": profile.flush_log,
-        "doublewrite": "ON" if profile.doublewrite else "OFF",
-        "io_capacity": profile.io_capacity,
-        "log_directory": engine.log_directory,
-        "node_name": member.name,
-        "node_address": member.address,
-        "cluster_name": "lab",
-        # A node alone has no one to find: it always starts a cluster of its own.
-        "cluster_address": f"gcomm://{peers}" if len(members) > 1 else "gcomm://",
-    }
-    try:
-        return Template(engine.config).substitute(values)
-    except (KeyError, ValueError) as error:
-        # one of another version of lab, which was imported
-        raise InvalidSpec(
-            f"the image's option file asks for what this version of lab does not know: {error}",
-            hint="use an image that this version of lab built",
-        ) from None
+    def remedies(self, situation: Situation, engine: Engine) -> list[Remedy]:
+        """See Blueprint."""
+        return rejoin.remedies(situation, engine)
+
+    def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
+        """See Blueprint; all nodes are writable."""
+        return (Endpoint("rw", tuple(node.name for node in nodes)),)
 
 
 def _view(member: Member, members: Sequence[Member]) -> str:
@@ -158,5 +159,6 @@ def _identity(member: Member) -> str:
     return str(uuid.uuid5(_NAMESPACE, f"lab/{member.name}"))
 
 
-PXC = Galera("pxc", ("percona-xtradb-cluster", "mariadb"))
-GALERA = Galera("galera", ("mariadb",))
+_MARIADB = {"mariadb": "MariaDB with Galera"}
+PXC = Galera("pxc", {"percona-xtradb-cluster": "Percona XtraDB Cluster", **_MARIADB})
+GALERA = Galera("galera", _MARIADB)

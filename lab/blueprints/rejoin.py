@@ -1,10 +1,10 @@
-"""How the nodes of a Galera cluster that all went down become one again.
+"""How the nodes of a Galera cluster stop together, and how they form it again after a crash.
 
 Galera does most of it: nodes that were its last primary view (``gvwstate.dat``) restore that
 together, the most advanced gives the others what they lack. What it cannot do by itself, as
 each node sees only itself, is decided here, where all of them are seen:
 
-- no last view is complete, so that everyone waits for ever: the most advanced starts anew;
+- no last view is complete, so that all nodes wait for ever: the most advanced one bootstraps;
 - a node's tables are ahead of the position that it noted (a CREATE TABLE ... SELECT right
   before a crash): given that statement again, it leaves as inconsistent. Its data are dropped;
 - a server does not start at all: once more, then without its data.
@@ -16,12 +16,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lab.blueprints import Remedy
+from lab.blueprints import Cluster, Engine, Member, Remedy, Situation
 from lab.errors import NotReady
 
+_PROGRAM = "/usr/lib/lab/rejoin"
+_REST = "/usr/lib/lab/rest"
+_STOP_SECONDS = 120.0
+_MOST = 2
+"""How often a node is given the same order; then a server that only ends is given data."""
+_EFFECTS = {
+    "restart": "; its server is restarted",
+    "transfer": "; its data are replaced by a state transfer (SST) from another node",
+    "bootstrap": "",
+}
+_POSITION = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}):(\d{1,19})\n")
 _NOWHERE = "00000000-0000-0000-0000-000000000000"
 _ENDED = ("failed", "inactive")
 _SEQNO = re.compile("[0-9]{1,19}")
@@ -81,44 +92,102 @@ def _number(text: str) -> int:
     return int(text) if _SEQNO.fullmatch(text) else -1
 
 
-def remedies(standings: Mapping[str, str], *, all_here: bool, waited: bool) -> list[Remedy]:
+def program(order: str, engine: Engine) -> tuple[str, ...]:
+    """The guest's program ``rejoin`` with an order: state, restart, bootstrap or transfer."""
+    return (_PROGRAM, order, engine.service)
+
+
+def unchanging(standing: str) -> str:
     """See Blueprint."""
-    nodes = [_Standing.parse(node, text) for node, text in standings.items()]
+    return "".join(line for line in standing.splitlines() if "last_committed" not in line)
+
+
+def remark(standing: str) -> str:
+    """See Blueprint."""
+    if "transfer\tyes" not in standing.splitlines():
+        return ""
+    return (
+        "lacks write sets of its cluster: state transfer from another node"
+        " (IST; SST if no node has them any more)"
+    )
+
+
+def remedies(situation: Situation, engine: Engine) -> list[Remedy]:
+    """See Blueprint."""
+    found = []
+    for node, order, why in _orders(situation):
+        if order == "restart" and situation.given.get((node, order), 0) >= _MOST:
+            order = "transfer" if len(situation.standings) > 1 else order  # noqa: PLW2901
+        if situation.given.get((node, order), 0) < _MOST:
+            argv, effect = program(order, engine), _EFFECTS[order]
+            found.append(Remedy(node, order, argv, why, effect, replaces=order == "transfer"))
+    # The node that starts the cluster is first: the others find it when they look.
+    return sorted(found, key=lambda remedy: remedy.order != "bootstrap")
+
+
+def rest(cluster: Cluster, engine: Engine) -> None:
+    """See Blueprint.
+
+    A node that boots from such a disk needs no recovery pass, which is a second start of the
+    server, and restores the view together with the others, with nothing to transfer.
+    """
+
+    def say(member: Member, *words: str) -> str:
+        return cluster.run(member, [_REST, *words], timeout=_STOP_SECONDS)
+
+    cluster.each(lambda member: say(member, "view"))
+    last = last_of(cluster.each(lambda member: say(member, "stop", engine.service)))
+    cluster.each(lambda member: say(member, "at", str(last)))
+
+
+def last_of(positions: Sequence[str]) -> int:
+    """The last step that a node saw, from where all stopped (``UUID:SEQNO``, as they print it).
+
+    Raises NotReady unless all of them stopped cleanly, and in one history.
+    """
+    found = [match for match in map(_POSITION.fullmatch, positions) if match]
+    if len(found) < len(positions) or len({match[1] for match in found}) != 1:
+        stopped = [repr(position) for position in positions]
+        raise NotReady("the servers did not stop cleanly in one history", details=stopped)
+    return max(int(match[2]) for match in found)
+
+
+def _orders(situation: Situation) -> list[tuple[str, str, str]]:
+    """Node, order and reason."""
+    nodes = [_Standing.parse(node, text) for node, text in situation.standings.items()]
     if any(node.status == "Primary" for node in nodes):
-        return [r for node in nodes if (r := _follows(node, waited=waited))]
+        return [r for node in nodes if (r := _follows(node, waited=situation.waited))]
     if any(node.history is None for node in nodes):
         return []
     ended = [
-        Remedy(node.node, "restart", "its server had ended")
-        for node in nodes
-        if node.server in _ENDED
+        (node.node, "restart", "its server had ended") for node in nodes if node.server in _ENDED
     ]
     starts = any(node.bootstraps and node.server not in _ENDED for node in nodes)
-    if not waited and (starts or _restorable(nodes)):
+    if not situation.waited and (starts or _restorable(nodes)):
         return ended
-    if not all_here:
+    if not situation.all_here:
         names = ", ".join(node.node for node in nodes)
         raise NotReady(
-            f"{names} cannot tell whether the nodes that do not run have newer data",
+            f"cannot bootstrap from {names}: a stopped node may have a higher seqno",
             hint="`lab start` without --node starts all of them",
         )
     best = _most_advanced(nodes)
-    why = "no last view is complete, so the cluster starts anew from the most advanced node"
+    why = "no last view is complete, so the cluster is bootstrapped from the most advanced node"
     return [
-        Remedy(best.node, "bootstrap", f"{why} ({best.seqno})"),
-        *(r for r in ended if r.node != best.node),
+        (best.node, "bootstrap", f"{why} ({best.seqno})"),
+        *(order for order in ended if order[0] != best.node),
     ]
 
 
-def _follows(node: _Standing, *, waited: bool) -> Remedy | None:
+def _follows(node: _Standing, *, waited: bool) -> tuple[str, str, str] | None:
     """What ``node`` needs to follow others that are a cluster already."""
     if node.lost:
-        return Remedy(node.node, "transfer", "it does not fit the others' history")
+        return node.node, "transfer", "it does not fit the others' history"
     if node.server in _ENDED:
-        return Remedy(node.node, "restart", "its server had ended")
+        return node.node, "restart", "its server had ended"
     recovered = node.history is not None
     if waited and recovered and node.server == "activating" and not node.transfer:
-        return Remedy(node.node, "transfer", "it did not find the others")
+        return node.node, "transfer", "it did not find the others"
     return None
 
 

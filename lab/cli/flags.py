@@ -79,7 +79,10 @@ Blueprint = Annotated[
     ),
 ]
 Nodes = Annotated[
-    str, typer.Option("--nodes", metavar="N", show_default=False, help="1 to 9; default 3.")
+    str,
+    typer.Option(
+        "--nodes", metavar="N", show_default=False, help="1 to 9; default: 3, of single 1."
+    ),
 ]
 Memory = Annotated[
     str,

@@ -23,7 +23,7 @@ class Record:
     ``saved``: its RAM was captured, so that it may only be stopped. ``why``: see Guest.
     ``addresses``: of the host, where ``ports`` are open; ``own``: the address that its seed
     gives it.
-    ``clock_offset``: seconds that its clock is ahead of ours.
+    ``clock_offset``: seconds that its clock is ahead of ours. ``read_only``: its server's variable.
     ``commands``: how often its server was asked what, as its counters ``Com_*`` have it.
     """
 
@@ -43,6 +43,7 @@ class Record:
     own: str = ""
     commands: dict[str, int] = field(default_factory=dict)
     clock_offset: float = 0.0
+    read_only: bool = False
 
     def listens(self, host: str, port: int, guest_port: int, *, own: bool) -> bool:
         """Whether ``port`` leads to ``guest_port`` for connections to ``host``.

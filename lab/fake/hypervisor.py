@@ -1,8 +1,8 @@
 """A hypervisor for tests that behaves: guests are JSON files, and they answer.
 
 It keeps the whole contract, between processes too, and refuses what the real one refuses.
-Its guests pretend to be nodes of a Galera cluster: through ``channel`` and, in the place of
-published ports, through ``sql``.
+Its guests pretend to be nodes of a Galera cluster, or single servers where their option file says
+so: through ``channel`` and, in the place of published ports, through ``sql``.
 """
 
 from __future__ import annotations
@@ -299,10 +299,32 @@ class FakeHypervisor:
             return fake_rejoin.rejoin(record, peers, word)
 
     def _execute(self, record: Record, statement: str) -> Result:
-        everyone = self._guests.all()
-        apart = guest_side.read_inside(record.disks).apart
-        if apart not in ("", "inconsistent"):
+        inside = guest_side.read_inside(record.disks)
+        if inside.apart not in ("", "inconsistent"):
             raise NotReady(f"no SQL in {record.name}", details=["Connection refused"])
+        shown = guest_side.variables(statement, read_only=record.read_only)
+        if shown is not None:
+            return shown
+        if (value := guest_side.sets_read_only(statement)) is not None:
+            self._guests.put(replace(record, read_only=value))
+            return Result()
+        if guest_side.alone(record.disks):
+            return self._execute_alone(record, inside, statement)
+        return self._execute_together(record, inside.apart, statement)
+
+    def _execute_alone(self, record: Record, inside: Inside, statement: str) -> Result:
+        counted = {name: str(number) for name, number in record.commands.items()}
+        shown = guest_side.show_status(statement, counted)
+        if shown is not None:
+            return shown
+        if statement in guest_side.NO_DATA:
+            return Result()
+        result = guest_side.execute(inside, statement)
+        guest_side.write_inside(record.disks, inside)
+        return result
+
+    def _execute_together(self, record: Record, apart: str, statement: str) -> Result:
+        everyone = self._guests.all()
         peers = [
             peer
             for peer in segment_of(record, everyone)

@@ -1,4 +1,4 @@
-"""What happens inside the guests of the fake hypervisor: a pretended Galera cluster.
+"""What happens inside the guests of the fake hypervisor: a Galera cluster or a server.
 
 All that a guest knows is on its first disk, so snapshots, clones and rollbacks of the
 disk do to it what they do to a real one: ``MAGIC``, then one line of JSON. Its data are the
@@ -28,7 +28,13 @@ _ACCOUNT = re.compile(
     r" (?:USING|AS) '(\*[0-9A-F]{40})'( REQUIRE SSL)? ACCOUNT UNLOCK"
 )
 _DATABASE = re.compile(r"(CREATE|DROP) DATABASE (?:IF (?:NOT )?EXISTS )?`?(\w+)`?", re.IGNORECASE)
-NO_DATA = ("DO 1", "FLUSH LOCAL SSL", "ALTER INSTANCE RELOAD TLS")
+NO_DATA = (
+    "DO 1",
+    "FLUSH LOCAL SSL",
+    "ALTER INSTANCE RELOAD TLS",
+    "FLUSH ENGINE LOGS",
+    "FLUSH LOCAL ENGINE LOGS",
+)
 """Statements that touch no data: a node executes them even without its cluster."""
 
 
@@ -110,6 +116,12 @@ def members(disks: Sequence[Disk]) -> int:
     return sum(line.startswith(prefix) for line in _seeded(disks, "/etc/hosts"))
 
 
+def alone(disks: Sequence[Disk]) -> bool:
+    """Whether the option file in a guest's seed makes its server a node of no cluster."""
+    options = _seeded(disks, "/99-lab.cnf")
+    return bool(options) and not any(line.startswith("wsrep_") for line in options)
+
+
 def own_address(disks: Sequence[Disk]) -> str:
     """The address towards the host that a guest's seed gives it, empty if it does not."""
     lines = [line.partition("=") for line in _seeded(disks, "/etc/lab/network")]
@@ -117,14 +129,15 @@ def own_address(disks: Sequence[Disk]) -> str:
 
 
 def _seeded(disks: Sequence[Disk], path: str) -> list[str]:
-    """The lines of a file in a guest's seed, none if it has none."""
+    """The lines of the file whose path ends so in a guest's seed, none if it has none."""
     for disk in disks:
         # The seed of a builder is a file system for cloud-init.
         if disk.serial == seed.SERIAL and tarfile.is_tarfile(disk.path):
             with tarfile.open(disk.path) as archive:
-                if f"lab/root{path}" in archive.getnames():
-                    file = archive.extractfile(f"lab/root{path}")
-                    return file.read().decode().splitlines() if file else []
+                for name in archive.getnames():
+                    if name.startswith("lab/root/") and name.endswith(path):
+                        file = archive.extractfile(name)
+                        return file.read().decode().splitlines() if file else []
     return []
 
 
@@ -149,7 +162,11 @@ def status(running: int, nodes: int, apart: str = "") -> dict[str, str]:
 def counter(statement: str) -> str:
     """The status variable that counts statements like this one."""
     words = re.findall(r"[A-Z]+", statement.upper())
-    shown = {"STATUS": "show_status", "PROCESSLIST": "show_processlist"}
+    shown = {
+        "STATUS": "show_status",
+        "PROCESSLIST": "show_processlist",
+        "VARIABLES": "show_variables",
+    }
     kinds = [shown[word] for word in words if words[0] == "SHOW" and word in shown]
     return f"Com_{kinds[0] if kinds else words[0].lower() if words else 'empty_query'}"
 
@@ -164,9 +181,24 @@ def processes(user: str, statement: str) -> Result | None:
 
 def show_status(statement: str, variables: dict[str, str]) -> Result | None:
     """The answer if ``statement`` is SHOW STATUS, of the variables that it is LIKE."""
-    if not re.match(r"SHOW (GLOBAL )?STATUS\b", statement, re.IGNORECASE):
+    return _shown("STATUS", statement, variables)
+
+
+def variables(statement: str, *, read_only: bool) -> Result | None:
+    """The answer if ``statement`` is SHOW VARIABLES, of the few that there are."""
+    return _shown("VARIABLES", statement, {"read_only": "ON" if read_only else "OFF"})
+
+
+def sets_read_only(statement: str) -> bool | None:
+    """The value if ``statement`` sets the global variable ``read_only``."""
+    found = re.fullmatch(r"SET GLOBAL read_only *= *(ON|OFF|1|0)", statement, re.IGNORECASE)
+    return found[1].upper() in ("ON", "1") if found else None
+
+
+def _shown(kind: str, statement: str, variables: dict[str, str]) -> Result | None:
+    if not re.match(rf"SHOW (GLOBAL )?{kind}\b", statement, re.IGNORECASE):
         return None
-    like = re.search(r"LIKE '(\w+)%'", statement, re.IGNORECASE)
+    like = re.search(r"LIKE '(\w+)%?'", statement, re.IGNORECASE)
     start = like[1] if like else ""
     rows = tuple(pair for pair in variables.items() if pair[0].startswith(start))
     return Result(("Variable_name", "Value"), rows, len(rows))

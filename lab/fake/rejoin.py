@@ -41,7 +41,7 @@ def rest(inside: Inside, words: Sequence[str]) -> str:
     match list(words):
         case ["view"]:
             inside.put(_VIEW, b"", "660")
-        case ["stop"]:
+        case ["stop", *_]:
             inside.apart = "failed"
             return f"{_HISTORY}:{len(inside.statements)}\n"
         case ["at", seqno] if int(seqno) >= len(inside.statements) and _VIEW in inside.files:

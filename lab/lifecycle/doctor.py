@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lab import host
+from lab.blueprints import blueprint
 from lab.config.settings import Settings
 from lab.errors import LabError
 from lab.guest import nocloud
@@ -21,7 +22,7 @@ from lab.imagebuild.recipe import load
 from lab.lifecycle.core.context import Context, hypervisor_of, open_context
 from lab.lifecycle.core.views import Finding
 from lab.lifecycle.images import failures
-from lab.lifecycle.images.engine import OUT_OF_REACH, TITLES
+from lab.lifecycle.images.engine import OUT_OF_REACH
 from lab.lifecycle.nodes.connection import warning
 from lab.lifecycle.nodes.ports import check_published
 from lab.names import is_loopback
@@ -216,7 +217,7 @@ def _engines(settings: Settings) -> Iterator[Finding]:
     repository = recipe.repository
     known = answers.get(repository.urls[0]) if repository else None
     if known is not None and not known[1] and recipe.name not in failed:
-        instead = f"`lab up pxc` uses {TITLES['mariadb']}"
+        instead = f"`lab up pxc` uses {blueprint('pxc').engines['mariadb']}"
         yield Finding(recipe.name, "note", f"{OUT_OF_REACH}: {instead}")
 
 

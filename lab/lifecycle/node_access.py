@@ -11,6 +11,7 @@ from typing import TextIO
 
 from lab.errors import InvalidSpec, NotFound, NotReady
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.images.units import engine_units
 from lab.lifecycle.nodes.inspect import node_of, record_of
 from lab.lifecycle.nodes.ssh import SshLogin, known_as, ssh_command
 from lab.names import GuestName, Owner
@@ -75,7 +76,7 @@ def logs(ctx: Context, name: str, node: str, source: str, *, lines: int) -> Iter
     if source == "console":
         with _console(ctx, name, node) as file:
             return iter([line.rstrip("\r\n") for line in deque(_cut(file), maxlen=lines)])
-    argv = _journal(source, lines)
+    argv = _journal(ctx, name, node, source, lines)
     text = execute(ctx, name, node, argv, timeout=_LOG_SECONDS)
     return iter(text.decode(errors="replace").splitlines())
 
@@ -90,11 +91,11 @@ def follow(
     if source == "console":
         path = ctx.home.console_log(node_of(ctx, name, node).guest)
         return _growing(_console(ctx, name, node), path, lines, idle)
-    argv = [*_journal(source, lines), "-f"]
+    argv = [*_journal(ctx, name, node, source, lines), "-f"]
     return lines_of([*ssh_argv(ctx, name, node), " ".join(argv)], idle=idle)
 
 
-def _journal(source: str, lines: int) -> list[str]:
+def _journal(ctx: Context, name: str, node: str, source: str, lines: int) -> list[str]:
     """The command that prints a log in the guest; raises InvalidSpec if there is none such."""
     if source not in _SOURCES:
         known = f"sources: {', '.join(_SOURCES)}"
@@ -102,7 +103,7 @@ def _journal(source: str, lines: int) -> list[str]:
         raise InvalidSpec(f"there is no log {source!r}", hint=hint)
     argv = ["journalctl", "--no-pager", "-o", "short-iso", "-n", str(lines)]
     if source == "engine":
-        argv += ["-u", "mariadb.service", "-u", "mysql.service", "-o", "cat"]
+        argv += [*engine_units(ctx, node_of(ctx, name, node).image), "-o", "cat"]
     return argv
 
 

@@ -29,7 +29,6 @@ from lab.lifecycle.nodes.readiness import through_port, until_ready
 from lab.lifecycle.nodes.recovery import USUAL, Pace, until_back
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.locks.named import lock
-from lab.spec import NodeSize
 from lab.state.records import LabRecord
 from lab.wait import Deadline
 
@@ -49,12 +48,13 @@ def stop(ctx: Context, name: str, *, node: str | None = None, force: bool = Fals
     and Conflict while another command works on the lab.
     """
     with lock(ctx.home, "lab", name, wait=False):
-        _check_made(record_of(ctx, name))
+        record = record_of(ctx, name)
+        _check_made(record)
         if node is not None:
             guest = node_of(ctx, name, node).guest
             ctx.hypervisor.stop(guest, force=force)
         else:
-            _stop_all(ctx, nodes_of(ctx, name), force=force)
+            _stop_all(ctx, record, nodes_of(ctx, name), force=force)
             ctx.store.labs.update(name, **STOPPED)
     return lab(ctx, name)
 
@@ -78,12 +78,13 @@ def start_node(
     return _start(ctx, name, [node_of(ctx, name, node)], timeout, pace)
 
 
-def _stop_all(ctx: Context, nodes: Sequence[Node], *, force: bool) -> None:
+def _stop_all(ctx: Context, record: LabRecord, nodes: Sequence[Node], *, force: bool) -> None:
     there = ctx.hypervisor.guests()
     guests = [n.guest for n in nodes if n.guest in there]
     if not force:
         # A stop that was killed may have paused some: they were written out before that.
-        write_out(ctx, [guest for guest in guests if there[guest].state == "running"])
+        awake = [guest for guest in guests if there[guest].state == "running"]
+        write_out(ctx, blueprint(record.blueprint), awake)
         if ctx.hypervisor.capabilities().pauses:
             ctx.hypervisor.pause(guests)
     each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
@@ -139,7 +140,7 @@ def bring_back(
     engine = image_of(ctx, record).engine
     with ctx.progress.step("ready", "waiting until every node can be used"):
         until_back(
-            ctx, there, plan, ask, deadline, all_here=whole, pause=_LOOK_EVERY, pace=pace,
+            ctx, there, plan, engine, ask, deadline, all_here=whole, pause=_LOOK_EVERY, pace=pace,
             booted=booted,
         )  # fmt: skip
         again = [node for node in there if node.name in started]
@@ -187,17 +188,20 @@ def boot(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> None:
     there = ctx.hypervisor.guests()
     missing = [node for node in nodes if node.guest not in there]
     check_room(ctx, record, len(missing))
-    image = image_of(ctx, record)
     with ctx.progress.step("boot", f"starting {record.name}"):
-        _start_guests(ctx, record, image, missing)
+        _start_guests(ctx, record, missing)
         resume_paused(ctx, nodes_of(ctx, record.name))
 
 
-def _start_guests(ctx: Context, record: LabRecord, image: Image, nodes: Sequence[Node]) -> None:
+def _start_guests(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> None:
+    found = {key: images.find(ctx, key) for key in {node.image for node in nodes}}
     for left in reversed(range(TRIES)):
         nodes = move_taken(ctx, nodes)
         try:
-            each(ctx.hypervisor.start, [_spec(ctx, record, image, node) for node in nodes])
+            each(
+                ctx.hypervisor.start,
+                [_spec(ctx, record, found[node.image], node) for node in nodes],
+            )
             return
         except PortTaken:
             if not left:
@@ -228,6 +232,5 @@ def _spec(ctx: Context, record: LabRecord, image: Image, node: Node) -> GuestSpe
         seed=seed,
         console_log=ctx.home.console_log(node.guest),
     )
-    size = NodeSize(record.memory, record.cpus, record.disk)
     volumes = [ctx.storage.get(node.volume(disk)) for disk in image.volumes]
-    return guest_spec(node, volumes, image, size, wiring)
+    return guest_spec(node, volumes, image, node.size, wiring)

@@ -12,7 +12,7 @@ from lab.errors import HostUnfit, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.sql import Account
 from lab.lifecycle.core.views import SSL_MODE, Rows
-from lab.lifecycle.nodes.connection import account_of
+from lab.lifecycle.nodes.connection import account_of, entry_of
 from lab.lifecycle.nodes.inspect import record_of
 from lab.lifecycle.nodes.readiness import account_at
 from lab.names import GuestName, Owner
@@ -24,7 +24,7 @@ _CHECKS = {"mariadb": "ssl-verify-server-cert", "mysql": f"ssl-mode={SSL_MODE}"}
 
 
 def query(ctx: Context, name: str, node: str | None, statement: str) -> Rows:
-    """Run one statement on a node of a lab (the first by default), as the lab's user.
+    """Run one statement on a node of a lab (by default its entry point), as the lab's user.
 
     Raises NotFound, NotReady or CommandFailed.
     """
@@ -92,7 +92,7 @@ def _login(ctx: Context, name: str, node: str | None) -> tuple[Account, int]:
     nodes = ctx.store.nodes.of(name)
     if not nodes or not record.user:
         raise NotReady(f"the lab {name} is {record.state}: it has no account yet")
-    chosen = nodes[0] if node is None else ctx.store.nodes.get(name, node)
+    chosen = entry_of(record, nodes) if node is None else ctx.store.nodes.get(name, node)
     if GuestName(chosen.guest) not in ctx.hypervisor.guests():  # another may listen at its port
         raise NotReady(
             f"{chosen.name} of {name} does not run",

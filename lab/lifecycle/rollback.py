@@ -113,9 +113,10 @@ def make_usable(
 ) -> None:
     """Personalise ``nodes`` and wait until all running nodes of the lab are ready."""
     plan, account = blueprint(record.blueprint), account_of(ctx, record)
-    started = Started(nodes, plan, image.engine, account, prepared, deadline)
+    cluster = power.running(ctx, record.name)
+    started = Started(nodes, plan, image.engine, account, prepared, deadline, cluster)
     personalise(ctx, started)
-    wait_ready(ctx, started, power.running(ctx, record.name))
+    wait_ready(ctx, started)
 
 
 def restore(

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 
 from lab import host, schedule
+from lab.blueprints import blueprint
 from lab.errors import Conflict, Interrupted, LabError, NotFound
 from lab.lifecycle.captures import interrupted
 from lab.lifecycle.captures.capture import Capture, of_lab
@@ -155,7 +156,7 @@ def _take(ctx: Context, name: str, what: str) -> Taken:
     label = schedule.label(what, time.time(), [one.label for one in taken(ctx, name)])
     with ctx.progress.step("snapshot", f"taking the snapshot {label}"):
         running = _running(ctx, name)
-        write_out(ctx, running)
+        write_out(ctx, blueprint(ctx.store.labs.get(name).blueprint), running)
         if ctx.hypervisor.capabilities().pauses:
             made = _paused(ctx, name, running, volumes, label)
         else:

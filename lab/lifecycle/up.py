@@ -27,7 +27,7 @@ from lab.lifecycle.nodes.start_slots import start_slot
 from lab.lifecycle.reserve import existing, reserved_name, with_existing_name
 from lab.names import Owner
 from lab.spec import LabSpec, NodeSize
-from lab.state.records import LabRecord, NodeRecord
+from lab.state.records import LabRecord
 from lab.undo import Undo
 from lab.wait import Deadline
 
@@ -150,10 +150,9 @@ def allot(
     """
     why_cold, password = _why_cold(ctx, capture), make_password()
     record = ctx.store.labs.get(lab.name)
-    plan = blueprint(record.blueprint)
-    nodes, segment = ports.allot(
-        ctx, lab, plan.roles(record.node_count), record.address, record.host
-    )
+    plan, size = blueprint(record.blueprint), NodeSize(record.memory, record.cpus, record.disk)
+    plans = plan.plan(LabSpec(record.blueprint, nodes=record.node_count, size=size))
+    nodes, segment = ports.allot(ctx, lab, plans, record.address, record.host, image=image.key)
     with ctx.store.transaction():
         ctx.store.labs.update(
             lab.name,
@@ -167,15 +166,7 @@ def allot(
             started="cold" if why_cold else "warm",
             why_cold=why_cold,
         )
-        ctx.store.nodes.add(
-            [
-                NodeRecord(
-                    lab.name, n.name, n.index, n.role, n.guest, n.sql_port, n.ssh_port, n.extra
-                )
-                for n in nodes
-            ]
-        )
-    size = NodeSize(record.memory, record.cpus, record.disk)
+        ctx.store.nodes.add(node.record for node in nodes)
     profile = ctx.settings.profile_of(record.profile)
     account = account_of(ctx, replace(record, user=USER, password=password))
     return Formation(lab, image, plan, size, profile, nodes, segment), account

@@ -17,7 +17,7 @@ from lab.errors import HostUnfit
 if TYPE_CHECKING:
     from alembic.config import Config
 
-REVISION = "0010"
+REVISION = "0011"
 """The schema that this program works with: the head of ``migrations/versions``."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -45,11 +45,11 @@ def stored_revision(connection: Connection) -> str | None:
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
-def upgrade(connection: Connection) -> None:
-    """Bring the database to ``REVISION`` within the transaction of ``connection``."""
+def upgrade(connection: Connection, to: str = "head") -> None:
+    """Bring the database to a revision within the transaction of ``connection``."""
     from alembic import command
 
-    command.upgrade(_config(connection), "head")
+    command.upgrade(_config(connection), to)
 
 
 def differences(connection: Connection) -> list[Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lab.names import LOOPBACK, Owner
+from lab.spec import NodeSize
 
 LabState = Literal["creating", "ready", "stopped", "failed", "removing"]
 ImageState = Literal["building", "ready"]
@@ -93,7 +94,9 @@ class LabRecord:
 class NodeRecord:
     """A node of a lab. ``sql_port``, ``ssh_port``: on the host, 0 for none, or at ``own``.
 
-    ``extra``: what only one blueprint or driver knows about it; no secrets.
+    ``extra``: what only one blueprint or driver knows about it; no secrets. ``image``: the key of
+    its image; ``memory``, ``cpus``, ``disk``: its size; ``services``: the ports on which it listens
+    for others than its peers, in the guest, by their names.
     """
 
     lab: str
@@ -104,6 +107,11 @@ class NodeRecord:
     sql_port: int = 0
     ssh_port: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    image: str = ""
+    memory: int = NodeSize.memory
+    cpus: int = NodeSize.cpus
+    disk: int = NodeSize.disk
+    services: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def own(self) -> str:

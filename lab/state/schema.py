@@ -95,6 +95,11 @@ nodes = Table(
     _int("sql_port"),
     _int("ssh_port"),
     Column("extra", JSON, nullable=False),
+    Column("image", String, nullable=False, server_default=text("''")),
+    Column("memory", BigInteger, nullable=False, server_default=text("0")),
+    Column("cpus", Integer, nullable=False, server_default=text("1")),
+    Column("disk", BigInteger, nullable=False, server_default=text("0")),
+    Column("services", JSON, nullable=False, server_default=text("'{}'")),
 )
 
 images = Table(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.blueprints import Engine, Situation
 from lab.blueprints.rejoin import remedies
 from lab.errors import CommandFailed, Interrupted, NotReady
 from lab.hypervisor import GuestChannel
@@ -91,7 +92,8 @@ def test_one_node_that_failed_ends_the_wait_for_the_others(short: Path) -> None:
 def test_a_position_that_is_no_number(seqno: str) -> None:
     """Protects a start from digits that are none to int()."""
     view = f"position\tabc:{seqno}\nserver\tinactive\nwsrep_last_committed\t{seqno}\n"
-    found = remedies({"n1": view, "n2": view}, all_here=True, waited=True)
+    situation = Situation({"n1": view, "n2": view}, True, True, {})
+    found = remedies(situation, Engine("mariadb", "11.8", "", "", "mysql", 1, 1))
     assert {one.node for one in found} == {"n1", "n2"}
 
 

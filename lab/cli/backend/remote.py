@@ -295,7 +295,7 @@ class RemoteSession:
         from lab.lifecycle.core.sql import Account
 
         lab = self._client.get(name)
-        if not lab.user or not lab.nodes:
+        if not lab.user or lab.entry is None:
             raise NotReady(f"lab {name} is {lab.state}: its account does not exist yet")
-        chosen = lab.node(node) if node else lab.nodes[0]
+        chosen = lab.node(node) if node else lab.entry
         return Account(lab.user, lab.password, chosen.host, str(self.ca())), chosen.sql_port

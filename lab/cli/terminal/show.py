@@ -75,7 +75,7 @@ def labs_text(views: Sequence[LabView], now: float) -> str:
                 f"{view.engine} {view.engine_version}".strip() or "-",
                 str(len(view.nodes)),
                 view.state,
-                view.nodes[0].address if view.nodes else "-",
+                view.entry.address if view.entry else "-",
                 age(view.created_at, now),
                 left(view.expires_at, now),
             )

@@ -24,20 +24,20 @@ _BARE = re.compile(r"[A-Za-z0-9_@%+=:,./?&-]*")
 
 
 def environment(view: LabView) -> dict[str, str]:
-    """The variables for a program that uses a lab, with the address of its first node.
+    """The variables for a program that uses a lab, with the address of its first endpoint.
 
     ``LAB_HOSTS`` and ``LAB_PORTS`` have the addresses and SQL ports of all nodes. The MYSQL_
     variables are those that the mysql and mariadb clients read. ``LAB_SSL_`` ones are there if
     the lab takes TLS.
     """
-    if not view.nodes:
+    first = view.entry
+    if first is None:
         raise NotFound(f"lab {view.name} has no nodes", hint="`lab down` removes the rest")
     if not view.user:
         raise NotFound(
             f"lab {view.name} is {view.state}: its ports and its password are unknown",
             hint=f"`lab status {view.name}` shows its nodes, `lab down {view.name}` removes it",
         )
-    first = view.nodes[0]
     tls = {"LAB_SSL_CA": view.ssl_ca, "LAB_SSL_MODE": SSL_MODE} if view.ssl_ca else {}
     return {
         "LAB_NAME": view.name,

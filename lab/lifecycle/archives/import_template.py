@@ -65,11 +65,11 @@ def fit(ctx: Context, header: Header, template: TemplateFacts, *, warm_only: boo
             f" program has {plan.version}",
             hint="use the same version of lab on both hosts",
         )
-    if [node.role for node in template.nodes] != plan.roles(len(template.nodes)):
-        raise InvalidSpec(f"the template's nodes have other roles than those of {plan.name}")
     size = NodeSize(template.memory, template.cpus, template.disk)
     profile = _profile(ctx, template)
     spec = LabSpec(plan.name, nodes=len(template.nodes), size=size, profile=profile.name)
+    if [node.role for node in template.nodes] != [node.role for node in plan.plan(spec)]:
+        raise InvalidSpec(f"the template's nodes have other roles than those of {plan.name}")
     image = _image(ctx, header)
     why_cold = _why_cold(ctx, template, image, spec)
     if why_cold and warm_only:
@@ -108,7 +108,7 @@ def _assemble(
     ctx: Context, name: str, image: Image, template: TemplateFacts, stage: Stage, target: Fit
 ) -> Capture:
     ref = template_ref(name)
-    nodes = plan_nodes(ref.owner, target.plan.roles(len(template.nodes)))
+    nodes = plan_nodes(ref.owner, target.plan.plan(target.spec), image=image.key)
     snapshots = _disks(ctx, nodes, image, template, stage, target.spec)
     for node in nodes:
         files = {"seed": ctx.home.seed(ref, node.name)}

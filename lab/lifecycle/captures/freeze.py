@@ -6,10 +6,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from lab.blueprints import Blueprint
 from lab.lifecycle.captures import manifests
 from lab.lifecycle.captures.capture import Capture, CapturedNode
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
+from lab.lifecycle.images.ready import Image
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.quiesce import bring_to_rest
 from lab.names import CaptureRef, template_ref
@@ -18,16 +20,22 @@ from lab.storage import VolumeSnapshot, sparse
 
 
 def freeze(
-    ctx: Context, ref: CaptureRef, nodes: Sequence[Node], disks: Sequence[str], *, warm: bool
+    ctx: Context,
+    ref: CaptureRef,
+    nodes: Sequence[Node],
+    image: Image,
+    blueprint: Blueprint,
+    *,
+    warm: bool,
 ) -> Capture:
-    """Capture the guests of ``nodes`` at one moment, their ``disks`` and RAM, and end them.
+    """Capture the guests of ``nodes`` at one moment, their disks and RAM, and end them.
 
     Without RAM (``warm`` is false) their servers are stopped before, and they shut down. Raises as
     ``bring_to_rest``, storage and hypervisor do.
     """
     guests = [node.guest for node in nodes]
     if not warm:
-        bring_to_rest(ctx, guests)
+        bring_to_rest(ctx, blueprint, image.engine, nodes)
         each(lambda guest: ctx.hypervisor.stop(guest, force=False), guests)
     else:
         ctx.hypervisor.pause(guests)
@@ -37,7 +45,7 @@ def freeze(
             ),
             nodes,
         )
-    volumes = [node.volume(disk) for node in nodes for disk in disks]
+    volumes = [node.volume(disk) for node in nodes for disk in image.volumes]
     snapshots = ctx.storage.snapshot(volumes, ref.label)
     if warm:
         each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)

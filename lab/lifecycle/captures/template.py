@@ -271,7 +271,7 @@ def _make(
     profile = ctx.settings.profile_of(spec.profile)
     warm = ctx.hypervisor.capabilities().warm
     with making(ctx, name, image, spec, warm=warm):
-        nodes = tuple(plan_nodes(owner, plan.roles(spec.nodes)))
+        nodes = tuple(plan_nodes(owner, plan.plan(spec), image=image.key))
         formation = Formation(
             owner,
             image,
@@ -293,7 +293,7 @@ def _make(
                     rehearse(ctx, nodes, timeout=timeout)
                 if warm:
                     _check_clocks(ctx, nodes)
-                capture = freeze(ctx, template_ref(name), nodes, image.volumes, warm=warm)
+                capture = freeze(ctx, template_ref(name), nodes, image, plan, warm=warm)
         finish(ctx, capture, time.time() - began)
     if not spec.image:
         failures.withdraw(ctx, image.recipe)

@@ -24,7 +24,7 @@ NodeState = Literal[
 ]
 NODE_STATES: Mapping[NodeState, str] = {
     "ready": "all its requirements are met",
-    "degraded": "in a primary component that lacks nodes of the lab",
+    "degraded": "it answers, but its cluster lacks nodes of the lab, or it is read-only",
     "not-synced": "in a primary component, but joining, donating or desynced",
     "not-primary": "in no primary component: it refuses statements",
     "unreachable": "its guest runs, but SQL did not answer in time",
@@ -59,7 +59,11 @@ READY: tuple[LabState, ...] = ("ready", "pooled")
 
 @dataclass(frozen=True)
 class NodeView:
-    """A node of a lab. ``state``: see ``NODE_STATES``; ``why``: see ``Guest``."""
+    """A node of a lab. ``state``: see ``NODE_STATES``; ``why``: see ``Guest``.
+
+    ``image``: the key of its image; ``services``: the ports on which it listens in the guest, by
+    their names.
+    """
 
     name: str
     role: str
@@ -69,6 +73,11 @@ class NodeView:
     ssh_port: int
     guest: str
     why: str = ""
+    image: str = ""
+    memory: int = 0
+    cpus: int = 1
+    disk: int = 0
+    services: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def address(self) -> str:
@@ -83,7 +92,8 @@ class LabView:
     ``seconds``: how long its last start took. ``steps``: what ``up`` did just now;
     ``first_use_seconds``: what of that went into an image and a template, before ``seconds``.
     ``risks``: what its profile lets be lost, empty if no commit can be. ``ssl_ca``: where the
-    certificate is that clients check its servers with; empty: it takes no TLS.
+    certificate is that clients check its servers with; empty: it takes no TLS. ``endpoints``: the
+    names of the nodes that users connect to, by the names of endpoints; the first is the default.
     """
 
     name: str
@@ -112,6 +122,13 @@ class LabView:
     seconds: float = 0.0
     first_use_seconds: float = 0.0
     steps: tuple[Step, ...] = ()
+    endpoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def entry(self) -> NodeView | None:
+        """The node to which users connect who name none; None if the lab has no nodes."""
+        first = next(iter(self.endpoints.values()), ())[:1]
+        return next((n for n in self.nodes if n.name in first), next(iter(self.nodes), None))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from lab.blueprints import Blueprint
+from lab.blueprints import ENGINES, Blueprint
 from lab.errors import Interrupted, InvalidSpec, LabError, OutOfReach
 from lab.imagebuild.recipe import Recipe, load
 from lab.lifecycle.core.build_lock import build_lock
@@ -18,12 +18,6 @@ from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Image
 from lab.spec import LabSpec, format_size
 from lab.suggest import did_you_mean
-
-NAMES = {"percona": "percona-xtradb-cluster", "mariadb": "mariadb"}
-"""What users call an engine, and the recipe of its image."""
-
-TITLES = {"percona-xtradb-cluster": "Percona XtraDB Cluster", "mariadb": "MariaDB with Galera"}
-"""The names of engines in messages, by the recipes of their images."""
 
 OUT_OF_REACH = "Percona's repository is out of reach"
 
@@ -40,14 +34,14 @@ class Choice:
 
 def recipe_of(engine: str) -> str:
     """The recipe that a user means by ``engine``."""
-    return NAMES.get(engine, engine)
+    return ENGINES.get(engine, engine)
 
 
 def required(plan: Blueprint, engine: str) -> str:
     """The recipe of an ``engine`` that the user requires; raises InvalidSpec."""
     recipe = recipe_of(engine)
     if recipe not in plan.engines:
-        known = [name for name, r in NAMES.items() if r in plan.engines]
+        known = [name for name, r in ENGINES.items() if r in plan.engines]
         raise InvalidSpec(
             f"{plan.name} cannot run on the engine {engine!r}",
             hint=did_you_mean(engine, known, otherwise=f"engines: {', '.join(known)}"),
@@ -72,11 +66,11 @@ def choose(ctx: Context, plan: Blueprint, spec: LabSpec) -> Choice:
         if failure is not None and failure.failed == failures.UNBUILT and _there(ctx, recipe, spec):
             failure = None  # it was imported since, or built for another profile
         if failure is None and _can_be_had(ctx, recipe, spec):
-            return Choice(name, passed and f"{passed}: using {TITLES[name]}{remedy}")
+            return Choice(name, passed and f"{passed}: using {plan.engines[name]}{remedy}")
         if not passed and failure is not None:
             passed, remedy = str(failure), f"; {failure.remedy}"
         passed = passed or OUT_OF_REACH
-    return Choice(last, passed and f"{passed}: using {TITLES[last]}{remedy}")
+    return Choice(last, passed and f"{passed}: using {plan.engines[last]}{remedy}")
 
 
 @contextmanager
@@ -229,7 +223,7 @@ def key_for(ctx: Context, plan: Blueprint, spec: LabSpec) -> str:
         profile = ctx.settings.profile_of(spec.profile)
         return images.key_of(recipe, ctx.settings.layout, profile)
     record = images.named(ctx, spec.image)
-    wanted = [NAMES.get(spec.engine, spec.engine)] if spec.engine else plan.engines
+    wanted = [ENGINES.get(spec.engine, spec.engine)] if spec.engine else plan.engines
     if record.recipe not in wanted:
         raise InvalidSpec(
             f"{plan.name} cannot be made of the image {record.key}",

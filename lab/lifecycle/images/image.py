@@ -150,6 +150,7 @@ def engine(facts: manifest.BuiltImage) -> Engine:
         uid=facts.uid,
         gid=facts.gid,
         log_directory=_LOG_VOLUME if "log" in facts.disks else _DATA_DIRECTORY,
+        service=facts.service,
     )
 
 

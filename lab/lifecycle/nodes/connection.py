@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from lab.blueprints import Endpoint, Member, blueprint
+from lab.errors import InvalidSpec
+from lab.guest.network import inner_address
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import SSL_MODE
 from lab.names import EVERYWHERE, LOOPBACK, is_loopback
@@ -36,6 +40,21 @@ def dsn_of(record: LabRecord, node: NodeRecord) -> str:
     mode = f"?ssl-mode={SSL_MODE}" if beyond(record) else ""
     host, port = told(record, node)
     return f"mysql://{record.user}:{record.password}@{host}:{port}/{mode}"
+
+
+def endpoints_of(record: LabRecord, nodes: Sequence[NodeRecord]) -> tuple[Endpoint, ...]:
+    """What users of a lab connect to, by its blueprint; all nodes if the blueprint is unknown."""
+    members = [Member(n.name, n.idx, inner_address(n.idx), n.role) for n in nodes]
+    try:
+        return blueprint(record.blueprint).endpoints(members)
+    except InvalidSpec:  # of another version of lab
+        return (Endpoint("rw", tuple(node.name for node in nodes)),)
+
+
+def entry_of(record: LabRecord, nodes: Sequence[NodeRecord]) -> NodeRecord:
+    """The node to which users of a lab connect who name none; there is one at least."""
+    first = endpoints_of(record, nodes)[0].nodes[0]
+    return next(node for node in nodes if node.name == first)
 
 
 def told(record: LabRecord, node: NodeRecord) -> tuple[str, int]:

@@ -13,6 +13,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Image
+from lab.lifecycle.nodes.cluster import GuestCluster
 from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, own_seed, seed_disk
 from lab.lifecycle.nodes.readiness import FROM_INSIDE, through_agent, until_ready
 from lab.names import CaptureRef, Owner, VolumeName
@@ -54,6 +55,7 @@ def form(ctx: Context, formation: Formation, timeout: float) -> Deadline:
         specs = [_prepare(ctx, formation, node, volumes[node.name]) for node in formation.nodes]
         each(ctx.hypervisor.start, specs)
     deadline = Deadline.after(timeout)
+    formation.blueprint.form(GuestCluster(ctx, formation.nodes))
     until_formed(ctx, formation.nodes, formation.blueprint, deadline)
     return deadline
 

@@ -22,7 +22,7 @@ class Started:
     """Nodes of a lab that run as clones, not yet as this lab's.
 
     ``account``: of the lab's user; ``prepared``: the identities that they are to get;
-    ``deadline``: when they must be ready.
+    ``deadline``: when they must be ready. ``cluster``: all nodes that run then, if more than these.
     """
 
     nodes: Sequence[Node]
@@ -31,6 +31,7 @@ class Started:
     account: Account
     prepared: Prepared
     deadline: Deadline
+    cluster: Sequence[Node] = ()
 
 
 def personalise(ctx: Context, started: Started) -> None:
@@ -44,16 +45,14 @@ def personalise(ctx: Context, started: Started) -> None:
             started.account.password,
             started.prepared,
             timeout=started.deadline.left,
+            cluster=started.cluster,
         )
 
 
-def wait_ready(ctx: Context, started: Started, cluster: Sequence[Node] = ()) -> None:
-    """Wait until the lab's account can use all nodes; raises NotReady.
-
-    ``cluster``: the nodes that must be ready, if only some of them were started.
-    """
+def wait_ready(ctx: Context, started: Started) -> None:
+    """Wait until the lab's account can use all nodes; raises NotReady."""
     with ctx.progress.step("ready", "waiting until every node can be used"):
-        blueprint, nodes = started.blueprint, cluster or started.nodes
+        blueprint, nodes = started.blueprint, started.cluster or started.nodes
         ask = through_port(blueprint, started.account, ctx.sql)
         until_ready(ctx, nodes, blueprint, ask, started.deadline, pause=_POLL)
         # Again: the first message reached a guest that had only just resumed.

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from lab.blueprints import Service
 from lab.config.profile import risks
 from lab.errors import InvalidSpec, NotFound
 from lab.hypervisor import Guest
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import FIRST_USE, LabState, LabStatus, LabView, NodeState, NodeView
-from lab.lifecycle.nodes.connection import beyond, dsn_of, told
+from lab.lifecycle.nodes.connection import beyond, dsn_of, endpoints_of, entry_of, told
 from lab.lifecycle.nodes.observe import Key, Observed, lab_state, observe
 from lab.locks.named import held
 from lab.names import LOOPBACK, GuestName, Owner
 from lab.progress import Step
+from lab.spec import NodeSize
 from lab.state.records import LabRecord, LabWithNodes, NodeRecord
 
 if TYPE_CHECKING:
@@ -102,6 +104,8 @@ def _nodes(found: LabWithNodes) -> tuple[Node, ...]:
         Node(
             owner, n.name, n.idx, n.role, n.sql_port, n.ssh_port,
             *((n.own, n.own) if n.own and not n.redirect else where), n.own, n.redirect,
+            size=NodeSize(n.memory, n.cpus, n.disk), image=n.image,
+            services=tuple(Service(name, port) for name, port in n.services.items()),
         )
         for n in found.nodes
     )  # fmt: skip
@@ -147,7 +151,8 @@ def _view(
 ) -> LabView:
     record = found.lab
     nodes = tuple(_node(record, node, guests, observed) for node in found.nodes)
-    dsn = dsn_of(record, found.nodes[0]) if nodes and record.user else ""
+    endpoints = endpoints_of(record, found.nodes)
+    dsn = dsn_of(record, entry_of(record, found.nodes)) if nodes and record.user else ""
     return LabView(
         name=record.name,
         blueprint=record.blueprint,
@@ -158,6 +163,7 @@ def _view(
         user=record.user,
         password=record.password,
         dsn=dsn,
+        endpoints={endpoint.name: endpoint.nodes for endpoint in endpoints},
         ssl_ca=str(ctx.home.ca) if beyond(record) else "",
         image=record.image,
         template=record.template or "",
@@ -196,7 +202,21 @@ def _node(
     state: NodeState = seen.state if seen else guest.state if guest else "stopped"
     why = guest.why if guest else ""
     host, port = told(record, node)
-    return NodeView(node.name, node.role, state, host, port, node.ssh_port, node.guest, why)
+    return NodeView(
+        name=node.name,
+        role=node.role,
+        state=state,
+        host=host,
+        sql_port=port,
+        ssh_port=node.ssh_port,
+        guest=node.guest,
+        why=why,
+        image=node.image,
+        memory=node.memory,
+        cpus=node.cpus,
+        disk=node.disk,
+        services=node.services,
+    )
 
 
 def _state(ctx: Context, record: LabRecord, nodes: Sequence[str]) -> LabState:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lab.blueprints import Blueprint, Engine, Member
+from lab.blueprints import SERVICES, Blueprint, Engine, Member, NodePlan, Service
 from lab.config.profile import EngineProfile
 from lab.guest import network, seed
 from lab.hypervisor import Disk, Forward, GuestSpec, Network
@@ -18,9 +18,9 @@ from lab.names import (
     VolumeName,
     guest_name,
     is_loopback,
-    node_name,
 )
 from lab.spec import NodeSize
+from lab.state.records import NodeRecord
 from lab.storage import Volume
 
 
@@ -31,7 +31,8 @@ class Node:
     ``address``: at which its SQL port is published; ``host``: what others are told in its place.
     ``own``: the guest's own address, where the hypervisor forwards no ports; ``address`` and
     ``host`` are the same then, and the ports are the guest's. Unless ``redirect``: that port at
-    ``address`` leads other machines to its SQL port.
+    ``address`` leads other machines to its SQL port. ``image``: the key of its image, empty if that
+    is not known; ``services``: what it listens on for others than its peers.
     """
 
     owner: Owner
@@ -44,6 +45,9 @@ class Node:
     host: str = LOOPBACK
     own: str = ""
     redirect: int = 0
+    size: NodeSize = field(default_factory=NodeSize)
+    image: str = ""
+    services: tuple[Service, ...] = SERVICES
 
     @property
     def published(self) -> bool:
@@ -55,6 +59,23 @@ class Node:
         """What is recorded of how it is reached, where ports are not forwarded."""
         found: dict[str, str | int] = {"address": self.own} if self.own else {}
         return found | ({"redirect": self.redirect} if self.redirect else {})
+
+    @property
+    def record(self) -> NodeRecord:
+        """What is recorded of a lab's node."""
+        return NodeRecord(
+            lab=self.owner.name,
+            name=self.name,
+            idx=self.index,
+            role=self.role,
+            guest=self.guest,
+            sql_port=self.sql_port,
+            ssh_port=self.ssh_port,
+            extra=self.extra,
+            image=self.image,
+            services={service.name: service.port for service in self.services},
+            **vars(self.size),
+        )
 
     @property
     def ssh_host(self) -> str:
@@ -86,30 +107,43 @@ class Wiring:
 
 def plan(
     owner: Owner,
-    roles: Sequence[str],
+    plans: Sequence[NodePlan],
     ports: Sequence[int] = (),
     *,
+    image: str = "",
     address: str = LOOPBACK,
     host: str = LOOPBACK,
 ) -> list[Node]:
-    """The nodes of ``owner``, one for each role. ``ports``: first all SQL, then all SSH ones.
+    """The nodes of ``owner``, as planned. ``ports``: first all SQL, then all SSH ones.
 
-    ``address``, ``host``: as in Node.
+    ``image``: the key of the image of the lab's engine. ``address``, ``host``: as in Node.
     """
-    count = len(roles)
+    count = len(plans)
     sql, ssh = ports[:count] or [0] * count, ports[count:] or [0] * count
     return [
         Node(
-            owner, node_name(number), number, role, sql[number - 1], ssh[number - 1], address, host
+            owner,
+            planned.name,
+            number,
+            planned.role,
+            sql[number - 1],
+            ssh[number - 1],
+            address,
+            host,
+            size=planned.size,
+            image=image,
+            services=planned.services,
         )
-        for number, role in enumerate(roles, 1)
+        for number, planned in enumerate(plans, 1)
     ]
 
 
-def plan_own(owner: Owner, roles: Sequence[str], segment: int) -> list[Node]:
+def plan_own(
+    owner: Owner, plans: Sequence[NodePlan], segment: int, *, image: str = ""
+) -> list[Node]:
     """As ``plan``, where the host reaches guests at their own addresses."""
     found = []
-    for node in plan(owner, roles):
+    for node in plan(owner, plans, image=image):
         own = network.own_address(segment, node.index)
         found.append(
             replace(
@@ -124,6 +158,11 @@ def plan_own(owner: Owner, roles: Sequence[str], segment: int) -> list[Node]:
     return found
 
 
+def member_of(node: Node) -> Member:
+    """``node`` as blueprints see it."""
+    return Member(node.name, node.index, network.inner_address(node.index), node.role)
+
+
 def seed_disk(
     node: Node,
     nodes: Sequence[Node],
@@ -134,7 +173,7 @@ def seed_disk(
     segment: int,
 ) -> bytes:
     """The seed that ``node`` boots with on ``segment``."""
-    members = [Member(n.name, n.index, network.inner_address(n.index)) for n in nodes]
+    members = [member_of(n) for n in nodes]
     own = segment if node.own else None
     files = network.files(node.index, [n.name for n in nodes], own)
     files |= blueprint.files(members[node.index - 1], members, engine, size.memory, profile)

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from lab.blueprints import Blueprint, Engine, Member
+from lab.blueprints import Blueprint, Engine
 from lab.errors import CommandFailed, NotFound, NotReady
 from lab.guest import authority, identity, network
 from lab.guest.identity import make_password
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each, each_until
 from lab.lifecycle.nodes.home_ca import authority as authority_of
-from lab.lifecycle.nodes.nodes import Node
+from lab.lifecycle.nodes.nodes import Node, member_of
 from lab.lifecycle.nodes.ssh import known_as
 from lab.names import EVERYWHERE, LOOPBACK, Owner
 from lab.paths import writing
@@ -47,8 +47,6 @@ _TLS_DIRECTORY = "/etc/mysql/tls"
 _SECONDS = 60.0
 _AGAIN = 0.25
 """Seconds before a message that the server refused is sent again."""
-_PASSES = re.compile(r"WSREP has not yet prepared|Lock wait timeout|Deadlock found")
-"""Transient errors of the server: 1047, 1205 and 1213."""
 _HOST = re.compile(r"^(\[127\.0\.0\.1\]:)(\d+)", re.MULTILINE)
 
 
@@ -110,16 +108,20 @@ def personalise(
     prepared: Prepared,
     *,
     timeout: float,
+    cluster: Sequence[Node] = (),
 ) -> None:
     """Give every node what it must not share; raises NotReady or CommandFailed.
 
-    ``timeout``: seconds that it may take.
+    ``timeout``: seconds that it may take. ``cluster``: the nodes that run, if ``nodes`` are only
+    some of them.
     """
     login, own = prepared
+    members = [member_of(node) for node in cluster or nodes]
 
     def one(node: Node, halt: Callable[[], None]) -> None:
-        member = Member(node.name, node.index, network.inner_address(node.index))
-        statements = blueprint.own(member, engine, USER, password, tls=node.published)
+        statements = blueprint.own(
+            member_of(node), members, engine, USER, password, tls=node.published
+        )
 
         def message() -> bytes:
             return identity.message(
@@ -131,7 +133,7 @@ def personalise(
                 statements=statements,
             )
 
-        _send(ctx, node, message, Deadline.after(timeout), halt)
+        _send(ctx, node, message, blueprint.transient, Deadline.after(timeout), halt)
 
     each_until(one, nodes, ctx.progress.halt)
 
@@ -140,10 +142,11 @@ def _send(
     ctx: Context,
     node: Node,
     message: Callable[[], bytes],
+    transient: str,
     deadline: Deadline,
     halt: Callable[[], None],
 ) -> None:
-    """Send ``message`` to a node; retry while its cluster has no primary component.
+    """Send ``message`` to a node; retry while its server answers with a ``transient`` error.
 
     The guest's program retries by itself for ten seconds; on a busy host a cluster may take
     longer. All items may be repeated. Raises NotReady or CommandFailed.
@@ -157,7 +160,7 @@ def _send(
         try:
             channel.personalise(message(), timeout=deadline.left, halt=halt)
         except CommandFailed as error:
-            if not _PASSES.search(error.stderr):
+            if not re.search(transient, error.stderr):
                 raise
             refused = error
         else:
@@ -190,7 +193,7 @@ def renew(
             authorized=login.public,
             statement=blueprint.renew(engine),
         )
-        _send(ctx, node, lambda: message, Deadline.after(timeout), halt)
+        _send(ctx, node, lambda: message, blueprint.transient, Deadline.after(timeout), halt)
 
     each_until(one, nodes, ctx.progress.halt)
 

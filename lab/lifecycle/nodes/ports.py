@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from lab.blueprints import NodePlan
 from lab.errors import HostUnfit
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes import personalise
@@ -84,18 +85,26 @@ def _moved(node: Node, new: Mapping[int, int]) -> Node:
 
 
 def allot(
-    ctx: Context, owner: Owner, roles: Sequence[str], address: str, host: str
+    ctx: Context,
+    owner: Owner,
+    plans: Sequence[NodePlan],
+    address: str,
+    host: str,
+    *,
+    image: str = "",
 ) -> tuple[tuple[Node, ...], int]:
     """The nodes of a lab with what leads to them, and its segment; all of it reserved.
 
+    ``plans``: of its blueprint; ``image``: the key of the image of its engine.
     ``address``, ``host``: where ports are published, and what others are told. Raises HostUnfit.
     Not to be called in a transaction.
     """
     if ctx.hypervisor.capabilities().forwards:
-        ports = reserve_ports(ctx, owner, 2 * len(roles), address)
+        ports = reserve_ports(ctx, owner, 2 * len(plans), address)
         segment = reserve_segment(ctx, owner)
-        return tuple(plan(owner, roles, ports, address=address, host=host)), segment
-    nodes: list[Node] = plan_own(owner, roles, segment := reserve_segment(ctx, owner))
+        return tuple(plan(owner, plans, ports, image=image, address=address, host=host)), segment
+    segment = reserve_segment(ctx, owner)
+    nodes = plan_own(owner, plans, segment, image=image)
     if is_loopback(address):
         return tuple(nodes), segment
     if not ctx.hypervisor.capabilities().redirects:
@@ -104,7 +113,7 @@ def allot(
             " no ports lead to them",
             hint="set publish (LAB_PUBLISH) to 127.0.0.1, and let the host's firewall redirect",
         )
-    ports = reserve_ports(ctx, owner, len(roles), address)
+    ports = reserve_ports(ctx, owner, len(plans), address)
     return tuple(
         replace(node, address=address, host=host, redirect=port)
         for node, port in zip(nodes, ports, strict=True)

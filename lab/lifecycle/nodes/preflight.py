@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lab import host
+from lab.blueprints import planned
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes.ports import check_published
 from lab.names import is_loopback
@@ -10,7 +11,11 @@ from lab.spec import LabSpec
 
 
 def preflight(ctx: Context, spec: LabSpec) -> None:
-    """Raise HostUnfit unless this host can take the lab; nothing is made before this passes."""
+    """Raise HostUnfit unless this host can take the lab; nothing is made before this passes.
+
+    Raises InvalidSpec if the blueprint has no such lab.
+    """
+    planned(spec)
     check_published(ctx.settings.publish)
     host.check_cpus(spec)
     host.check_memory(spec.nodes, spec.size.memory, host.memory(), ctx.settings.memory_floor)

@@ -16,6 +16,7 @@ from lab.hypervisor import Hypervisor
 from lab.lifecycle.core.context import Context, Sql
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import NodeState, Requirement
+from lab.lifecycle.images.units import engine_units
 from lab.lifecycle.nodes.nodes import Node
 from lab.wait import Deadline, attempts
 
@@ -35,10 +36,7 @@ _INSIDE = 3
 that is busy with just that than to be asked again and again."""
 _VALUE = 1024
 """Characters that are kept of a status variable: what it is goes into messages."""
-_LOG = (
-    "/usr/bin/journalctl", "--no-pager", "-b", "-o", "cat", "-n", "500",
-    "-u", "mariadb.service", "-u", "mysql.service",
-)  # fmt: skip
+_LOG = ("/usr/bin/journalctl", "--no-pager", "-b", "-o", "cat", "-n", "500")
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])")
 """What terminals are told: control sequences (ECMA-48) and titles."""
 
@@ -53,7 +51,7 @@ def through_port(
 
     def answer(node: Node) -> Mapping[str, str]:
         there = account_at(account, node.own)
-        rows = sql(there, node.sql_port, blueprint.question(), timeout=patience)
+        rows = sql(there, node.sql_port, blueprint.question(node.role), timeout=patience)
         if len(rows.columns) != 2:
             raise NotReady(f"{node.name} sent an invalid answer: {len(rows.columns)} columns")
         return {str(name): str(value)[:_VALUE] for name, value in rows.rows}
@@ -73,7 +71,7 @@ def through_agent(blueprint: Blueprint, hypervisor: Hypervisor) -> Ask:
         channel = hypervisor.channel(node.guest)
         if not channel.ping(0.0):
             raise NotReady(f"the guest agent of {node.name} does not answer")
-        question = blueprint.question().encode() + b"\n"
+        question = blueprint.question(node.role).encode() + b"\n"
         said = channel.run(["/usr/lib/lab/sql", str(_INSIDE)], stdin=question, timeout=30.0)
         lines = said.decode(errors="replace")
         pairs = (line.split("\t", 1) for line in lines.splitlines() if "\t" in line)
@@ -100,7 +98,7 @@ def until_ready(
     """
     missing = first_missing(ctx, nodes, blueprint, answer, deadline, pause=pause, way=way)
     if missing is not None:
-        raise not_ready(ctx, nodes, missing)
+        raise not_ready(ctx, nodes, blueprint, missing)
 
 
 def first_missing(
@@ -139,13 +137,17 @@ def first_missing(
     return next((found for found in each(one, nodes, over=over.set) if found is not None), None)
 
 
-def not_ready(ctx: Context, nodes: Sequence[Node], missing: Requirement) -> NotReady:
+def not_ready(
+    ctx: Context, nodes: Sequence[Node], blueprint: Blueprint, missing: Requirement
+) -> NotReady:
     """What to raise when a node of ``nodes`` did not meet ``missing`` in time."""
     (node,) = (node for node in nodes if node.name == missing.node)
+    conditions = blueprint.requirements(node.role, len(nodes))
+    hints = [one.hint for one in conditions if one.name == missing.name and one.hint]
     return NotReady(
         f"{node.name} is not ready: required: {missing.what}; found: {missing.found}",
         details=_errors(ctx, node) or tail(ctx.home.console_log(node.guest)),
-        hint=WAIT_LONGER,
+        hint=", ".join([*hints, WAIT_LONGER]),
     )
 
 
@@ -154,7 +156,8 @@ def _errors(ctx: Context, node: Node) -> list[str]:
     with suppress(LabError):
         channel = ctx.hypervisor.channel(node.guest)
         if channel.ping(1.0):
-            log = channel.run(_LOG, timeout=_PATIENCE).decode(errors="replace")
+            argv = [*_LOG, *engine_units(ctx, node.image)]
+            log = channel.run(argv, timeout=_PATIENCE).decode(errors="replace")
             return [line for line in log.splitlines() if "[ERROR]" in line][-5:]
     return []
 
@@ -177,15 +180,17 @@ def ask_node(
 
     ``way``: the text of the requirement that SQL answers.
     """
+    conditions = blueprint.requirements(node.role, nodes)
     try:
         found = answer(node)
     except (CommandFailed, NotReady, NotFound) as error:
         first = Requirement(node.name, "SQL", way, met=False, found=_reason(error))
-        checks = blueprint.checks({}, nodes)
-        rest = [(Requirement(node.name, c.name, c.what, met=None), c.unmet) for c in checks]
+        rest = [(Requirement(node.name, c.name, c.what, met=None), c.unmet) for c in conditions]
         return [(first, "unreachable"), *rest]
-    checks = blueprint.checks(found, nodes)
-    met = [(Requirement(node.name, c.name, c.what, c.met, c.found), c.unmet) for c in checks]
+    met = [
+        (Requirement(node.name, c.name, c.what, c.found(found) == c.value, c.found(found)), c.unmet)
+        for c in conditions
+    ]
     return [(Requirement(node.name, "SQL", way, met=True), "unreachable"), *met]
 
 

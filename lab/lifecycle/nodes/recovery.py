@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lab.blueprints import Blueprint, Remedy
+from lab.blueprints import Blueprint, Engine, Remedy, Situation
 from lab.errors import LabError
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
@@ -16,15 +16,7 @@ from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.readiness import Ask, first_missing, not_ready
 from lab.wait import Deadline
 
-_PROGRAM = "/usr/lib/lab/rejoin"
 _SECONDS = 30.0
-_AGAIN = 2
-"""How often a node is given the same order; then a server that only ends is given data."""
-_DONE = {
-    "restart": "; its server is restarted",
-    "transfer": "; its data are replaced by a state transfer (SST) from another node",
-    "bootstrap": "",
-}
 
 
 @dataclass(frozen=True)
@@ -47,6 +39,7 @@ def until_back(
     ctx: Context,
     nodes: Sequence[Node],
     blueprint: Blueprint,
+    engine: Engine,
     answer: Ask,
     deadline: Deadline,
     *,
@@ -55,19 +48,19 @@ def until_back(
     pace: Pace,
     booted: Callable[[], None],
 ) -> None:
-    """``until_ready`` for nodes that booted; who needs help to rejoin its cluster is helped.
+    """``until_ready`` for nodes that booted; the blueprint's remedies are applied to them.
 
     ``all_here``: ``nodes`` are all of the lab's. ``booted`` is called when they have booted,
     ready or not. Raises as ``until_ready`` does.
     """
-    rescue = _Rescue(ctx, nodes, blueprint, pace, all_here=all_here)
+    rescue = _Rescue(ctx, nodes, blueprint, engine, pace, all_here=all_here)
     while True:
         slice_ = Deadline.after(min(pace.look, deadline.left))
         missing = first_missing(ctx, nodes, blueprint, answer, slice_, pause=pause)
         if missing is None:
             return
         if deadline.passed:
-            raise not_ready(ctx, nodes, missing)
+            raise not_ready(ctx, nodes, blueprint, missing)
         rescue.look()
         if time.monotonic() - max(rescue.answering, rescue.since) >= pace.boot:
             booted()
@@ -83,13 +76,14 @@ class _Rescue:
     ctx: Context
     nodes: Sequence[Node]
     blueprint: Blueprint
+    engine: Engine
     pace: Pace
     all_here: bool = field(kw_only=True)
     seen: Mapping[str, str] = field(default_factory=dict)
     since: float = field(default_factory=time.monotonic)
     answering: float = math.inf
     given: Counter[tuple[str, str]] = field(default_factory=Counter)
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
 
     def look(self) -> None:
         """See how all nodes stand, and help who needs help; raises NotReady if none can be."""
@@ -98,8 +92,9 @@ class _Rescue:
         )
         if all(standings.values()):
             self.answering = min(self.answering, time.monotonic())
-        self._tell(standings)
-        before, self.seen = self.seen, {n: _still(text) for n, text in standings.items()}
+        self._report(standings)
+        before = self.seen
+        self.seen = {n: self.blueprint.unchanging(text) for n, text in standings.items()}
         if self.seen != before:
             # What changes may yet come right by itself.
             self.since = time.monotonic()
@@ -107,9 +102,8 @@ class _Rescue:
         if not all(standings.values()):
             return
         waited = time.monotonic() - self.since >= self.pace.patience
-        found = self.blueprint.remedies(standings, all_here=self.all_here, waited=waited)
-        # Who starts the cluster is told first: the others find it when they look.
-        for remedy in sorted(found, key=lambda r: r.order != "bootstrap"):
+        situation = Situation(standings, self.all_here, waited, self.given)
+        for remedy in self.blueprint.remedies(situation, self.engine):
             self._give(remedy)
 
     def _ask(self, node: Node) -> str:
@@ -117,38 +111,25 @@ class _Rescue:
             channel = self.ctx.hypervisor.channel(node.guest)
             if not channel.ping(1.0):
                 return ""
-            return channel.run([_PROGRAM, "state"], timeout=_SECONDS).decode(errors="replace")
+            argv = self.blueprint.standing(self.engine)
+            return channel.run(argv, timeout=_SECONDS).decode(errors="replace")
         except LabError:
             return ""  # it boots, or its image is too old to say
 
-    def _tell(self, standings: Mapping[str, str]) -> None:
+    def _report(self, standings: Mapping[str, str]) -> None:
         for node, text in standings.items():
-            if "transfer\tyes" in text.splitlines() and node not in self.told:
-                self.told.add(node)
-                self.ctx.progress.note(
-                    "recover",
-                    f"{node} lacks write sets of its cluster: state transfer from another node"
-                    " (IST; SST if no node has them any more)",
-                )
+            if (remark := self.blueprint.remark(text)) and node not in self.reported:
+                self.reported.add(node)
+                self.ctx.progress.note("recover", f"{node} {remark}")
 
     def _give(self, remedy: Remedy) -> None:
-        order = remedy.order
-        if order == "restart" and self.given[remedy.node, order] >= _AGAIN and len(self.nodes) > 1:
-            order = "transfer"
-        if self.given[remedy.node, order] >= _AGAIN:
-            return
-        self.given[remedy.node, order] += 1
+        self.given[remedy.node, remedy.order] += 1
         self.since = time.monotonic()
-        if order == "transfer":
-            self.told.add(remedy.node)
-        self.ctx.progress.note("recover", f"{remedy.node}: {remedy.why}{_DONE[order]}")
+        if remedy.replaces:
+            self.reported.add(remedy.node)
+        self.ctx.progress.note("recover", f"{remedy.node}: {remedy.why}{remedy.effect}")
         node = next(node for node in self.nodes if node.name == remedy.node)
         try:
-            self.ctx.hypervisor.channel(node.guest).run([_PROGRAM, order], timeout=_SECONDS)
+            self.ctx.hypervisor.channel(node.guest).run(remedy.argv, timeout=_SECONDS)
         except LabError as error:
             self.ctx.progress.note("recover", f"{remedy.node}: {error}")
-
-
-def _still(standing: str) -> str:
-    """``standing`` without what goes on in a node that is well."""
-    return "".join(line for line in standing.splitlines() if "last_committed" not in line)

@@ -25,7 +25,13 @@ from lab.wait import Deadline
 _COUNTERS = "SHOW GLOBAL STATUS LIKE 'Com%'"
 _PROCESSES = "SHOW PROCESSLIST"
 _OURS = frozenset(
-    {"Com_show_status", "Com_show_processlist", "Com_set_option", "Com_admin_commands"}
+    {
+        "Com_show_status",
+        "Com_show_variables",
+        "Com_show_processlist",
+        "Com_set_option",
+        "Com_admin_commands",
+    }
 )
 """What asking, and logging in to ask, adds to."""
 _SERVER = ("system user", "event_scheduler")

@@ -51,6 +51,7 @@ def new_name(blueprint: str) -> str:
 def check(settings: Settings, spec: LabSpec) -> None:
     """Raise InvalidSpec if there can be no lab as ``spec``: its blueprint, profile or engine."""
     plan = blueprint(spec.blueprint)
+    plan.plan(spec)
     settings.profile_of(spec.profile)
     if spec.engine:
         required(plan, spec.engine)
@@ -191,4 +192,4 @@ def _recipe(spec: LabSpec) -> str:
     if spec.engine:
         return recipe_of(spec.engine)
     engines = blueprint(spec.blueprint).engines
-    return engines[0] if len(engines) == 1 else ""
+    return next(iter(engines)) if len(engines) == 1 else ""

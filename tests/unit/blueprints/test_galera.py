@@ -9,12 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from lab.blueprints import Engine, Member, blueprint
-from lab.blueprints.galera import GALERA, PXC, native_hash
+from lab.blueprints import Engine, Member, blueprint, planned
+from lab.blueprints.galera import GALERA, PXC
+from lab.blueprints.server import native_hash
 from lab.config.profile import PROFILES, EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest.network import inner_address
-from lab.spec import MIB
+from lab.spec import MIB, LabSpec
 from tests import ROOT
 
 Golden = Callable[[str, str], None]
@@ -104,13 +105,15 @@ def test_nodes_differ_only_where_they_must() -> None:
 @pytest.mark.parametrize("name", ["mariadb", "percona-xtradb-cluster"])
 def test_no_statement_holds_the_password(name: str) -> None:
     """Protects the password: statements end in logs."""
-    first, second = members(2)
-    statements = GALERA.own(first, engine(name), "lab", "s3cret")
+    first, second = both = members(2)
+    statements = GALERA.own(first, both, engine(name), "lab", "s3cret")
     assert not any("s3cret" in statement for statement in statements)
     assert any(native_hash("s3cret") in statement for statement in statements)
     # Accounts are replicated: only one node may change them.
-    assert not any("ALTER USER" in s for s in GALERA.own(second, engine(name), "lab", "s3cret"))
-    only = GALERA.own(first, engine(name), "lab", "s3cret", tls=True)
+    others = GALERA.own(second, both, engine(name), "lab", "s3cret")
+    assert not any("ALTER USER" in statement for statement in others)
+    assert any("ALTER USER" in s for s in GALERA.own(second, [second], engine(name), "lab", "x"))
+    only = GALERA.own(first, both, engine(name), "lab", "s3cret", tls=True)
     assert only[-1] == statements[-1].replace(" ACCOUNT", " REQUIRE SSL ACCOUNT")
 
 
@@ -125,10 +128,10 @@ def test_native_hash_is_the_server_s() -> None:
 
 def test_a_ready_node_meets_every_check() -> None:
     """What `lab status` lists: nothing that was looked at is left out because it is fine."""
-    checks = GALERA.checks(READY, 3)
+    checks = GALERA.requirements("member", 3)
     assert [check.name for check in checks] == ["Synced", "Primary", "size 3", "wsrep_ready"]
-    assert all(check.met for check in checks)
-    assert {check.what: check.found for check in checks} == {
+    assert all(check.found(READY) == check.value for check in checks)
+    assert {check.what: check.found(READY) for check in checks} == {
         f"{name} is {value}": value for name, value in READY.items()
     }
 
@@ -144,14 +147,19 @@ def test_a_ready_node_meets_every_check() -> None:
 )
 def test_what_is_unmet_is_named(name: str, value: str) -> None:
     """Protects users from a lab that is handed out too early, and from not knowing why."""
-    unmet = [c for c in GALERA.checks({**READY, name: value}, 3) if not c.met]
-    assert [(c.what, c.found) for c in unmet] == [(f"{name} is {READY[name]}", value)]
+    assert unmet({**READY, name: value}) == [(f"{name} is {READY[name]}", value)]
     missing = {key: found for key, found in READY.items() if key != name}
-    assert [c.found for c in GALERA.checks(missing, 3) if not c.met] == ["nothing"]
+    assert [found for _, found in unmet(missing)] == ["nothing"]
+
+
+def unmet(answer: dict[str, str]) -> list[tuple[str, str]]:
+    """What a node of three lacks by its answer, and what was found."""
+    wanted = GALERA.requirements("member", 3)
+    return [(c.what, c.found(answer)) for c in wanted if c.found(answer) != c.value]
 
 
 def test_the_question_asks_for_all_that_is_wanted() -> None:
-    prefix = GALERA.question().partition("'")[2].rstrip("%'")
+    prefix = GALERA.question("member").partition("'")[2].rstrip("%'")
     assert prefix
     assert all(name.startswith(prefix) for name in READY)
 
@@ -159,7 +167,8 @@ def test_the_question_asks_for_all_that_is_wanted() -> None:
 def test_blueprints_are_found_by_name() -> None:
     assert blueprint("pxc") is PXC
     assert blueprint("galera") is GALERA
-    assert blueprint("pxc").roles(3) == ["member"] * 3
+    nodes = planned(LabSpec("pxc", nodes=3))
+    assert [(node.name, node.role) for node in nodes] == [(f"n{n}", "member") for n in (1, 2, 3)]
     with pytest.raises(InvalidSpec) as error:
         blueprint("galero")
     assert "galera" in error.value.hint

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lab.blueprints import blueprint
+from lab.blueprints import Engine, Situation, blueprint
 from lab.errors import NotReady
 
+ENGINE = Engine("mariadb", "11.8", "", "", "mysql", 1, 1, service="mariadb.service")
 UUID = "0fd7f221-e597-11f1-869e-4f5edd524c08"
 OTHER = "1fd7f221-e597-11f1-869e-4f5edd524c08"
 NOWHERE = "00000000-0000-0000-0000-000000000000"
@@ -44,7 +45,8 @@ A, B, C = (stands(me=me, view="abc") for me in "abc")
 def orders(*nodes: str, all_here: bool = True, waited: bool = False) -> dict[str, str]:
     """The orders by node, n1 first."""
     standings = {f"n{number}": text for number, text in enumerate(nodes, 1)}
-    found = blueprint("galera").remedies(standings, all_here=all_here, waited=waited)
+    situation = Situation(standings, all_here, waited, {})
+    found = blueprint("galera").remedies(situation, ENGINE)
     assert all(remedy.why for remedy in found)
     return {remedy.node: remedy.order for remedy in found}
 
@@ -118,8 +120,28 @@ def test_a_view_that_is_not_restored_is_given_up() -> None:
 
 def test_a_part_of_the_nodes_does_not_start_alone() -> None:
     """Those that do not run may have newer data, which would be lost silently."""
-    with pytest.raises(NotReady, match="n1 cannot tell") as failure:
+    with pytest.raises(NotReady, match="cannot bootstrap from n1") as failure:
         orders(A, all_here=False)
     assert "lab start" in failure.value.hint
     # It was the last one: the others had left before.
     assert orders(stands(me="a", view="a"), all_here=False) == {}
+
+
+def test_an_order_that_did_not_help_is_given_twice_at_most() -> None:
+    """Then a server that only ends is given the data of another node; one alone has no other."""
+    ended = stands(server="failed")
+    given = {("n2", "restart"): 2}
+    both = {"n1": PRIMARY, "n2": ended}
+    for count, expected in ((given, ["transfer"]), ({**given, ("n2", "transfer"): 2}, [])):
+        found = blueprint("galera").remedies(Situation(both, True, False, count), ENGINE)
+        assert [one.order for one in found] == expected
+    alone = Situation({"n2": stands(server="failed", me="a", view="a")}, True, False, given)
+    assert blueprint("galera").remedies(alone, ENGINE) == []
+
+
+def test_remedies_are_programs_of_the_guest() -> None:
+    """Protects the unit: it is that of the image, not one that is assumed."""
+    torn = {"n1": stands(7, me="a", view="ab"), "n2": stands(9), "n3": stands(server="failed")}
+    first, second = blueprint("galera").remedies(Situation(torn, True, False, {}), ENGINE)
+    assert (first.node, first.argv[1:]) == ("n2", ("bootstrap", "mariadb.service"))
+    assert (second.node, second.argv[1:]) == ("n3", ("restart", "mariadb.service"))

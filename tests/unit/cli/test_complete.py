@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from lab.blueprints import BLUEPRINTS, blueprint
+from lab.blueprints import ENGINES as RECIPES
 from lab.cli import main
 from lab.cli.backend.local import Lifecycle
 from lab.cli.backend.session import Recorded
 from lab.cli.complete import ENGINES
 from lab.config.settings import Settings
 from lab.errors import InvalidSpec
-from lab.lifecycle.images.engine import NAMES
 from lab.paths import Home
 from lab.state.records import LabRecord, NodeRecord
 from lab.state.store import Store
@@ -45,7 +45,7 @@ def offered(
         ("lab exec shop --node ", ["n1", "n2", "n3"]),
         ("lab logs --source ", ["engine", "journal", "console"]),
         ("lab ls -o y", ["yaml"]),
-        ("lab up ", ["pxc", "galera"]),
+        ("lab up ", ["pxc", "galera", "single"]),
         ("lab up g", ["galera"]),
         ("lab up --engine ", ["percona", "mariadb"]),
         ("lab up --profile d", ["durable", "disposable"]),
@@ -70,7 +70,7 @@ def test_names_complete(
 
 def test_only_what_is_there_is_offered() -> None:
     """Protects from offering what is then refused."""
-    assert tuple(NAMES) == ENGINES
+    assert tuple(RECIPES) == ENGINES
     assert [blueprint(name).name for name in BLUEPRINTS] == list(BLUEPRINTS)
     with pytest.raises(InvalidSpec) as refused:
         blueprint("zzz")

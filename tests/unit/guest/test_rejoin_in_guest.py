@@ -19,15 +19,13 @@ NEW = "--wsrep-new-cluster"
 
 @dataclass
 class Guest:
-    """A directory that the programs take for a guest. ``unit``: the server's."""
+    """A directory that the programs take for a guest."""
 
     root: Path
-    unit: str = "mariadb.service"
 
     def __post_init__(self) -> None:
         for name in ("var/lib/mysql", "run/mysqld", "usr/bin", "usr/lib/lab", "bin"):
             (self.root / name).mkdir(parents=True)
-        (self.root / f"etc/systemd/system/{self.unit}.d").mkdir(parents=True)
         self.config("gcomm://10.77.0.1,10.77.0.2")
         self.program("usr/bin/galera_recovery", "exit 1")
         for name in ("systemctl", "pgrep"):
@@ -41,7 +39,7 @@ class Guest:
     def config(self, address: str) -> None:
         path = self.root / "etc/mysql/mariadb.conf.d/99-lab.cnf"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"wsrep_cluster_address = {address}\n")
+        path.write_text(f"wsrep_provider = /lib/x.so\nwsrep_cluster_address = {address}\n")
 
     def grastate(self, uuid: str, seqno: int, safe: int = 0) -> None:
         text = (
@@ -91,6 +89,14 @@ def test_a_first_start_needs_nothing(guest: Guest) -> None:
 def test_a_clean_stop_needs_no_recovery_pass(guest: Guest) -> None:
     guest.grastate(UUID, 42)
     assert guest.started() == (f"{UUID}:42 no", "")
+
+
+@pytest.mark.parametrize("seqno", [42, -1])
+def test_a_server_without_a_provider_just_starts(guest: Guest, seqno: int) -> None:
+    """Protects single servers: the image's data directory is that of a cluster of one."""
+    (guest.root / "etc/mysql/mariadb.conf.d/99-lab.cnf").write_text("[mariadbd]\n")
+    guest.grastate(UUID, seqno, safe=1)
+    assert guest.started() == ("none no", "")
 
 
 def test_who_left_last_starts_the_cluster(guest: Guest) -> None:
@@ -164,7 +170,7 @@ def test_how_a_node_stands(guest: Guest) -> None:
         "my_uuid: a\n#vwbeg\nview_id: 3 a 9\nbootstrap: 0\nmember: a 0\nmember: b 0\n#vwend\n"
     )
     guest.program("bin/systemctl", "echo activating; exit 3")
-    assert guest.run("rejoin", "state").splitlines() == [
+    assert guest.run("rejoin", "state", "mariadb.service").splitlines() == [
         "server\tactivating", "me\ta", "member\ta", "member\tb",
     ]  # fmt: skip
     guest.order("bootstrap")
@@ -174,7 +180,7 @@ def test_how_a_node_stands(guest: Guest) -> None:
         "usr/lib/lab/sql",
         r"printf 'wsrep_cluster_size\t2\nwsrep_cluster_status\tPrimary\n'",
     )
-    assert guest.run("rejoin", "state").splitlines() == [
+    assert guest.run("rejoin", "state", "mariadb.service").splitlines() == [
         "server\tactivating", f"position\t{UUID}:42", "doubtful\tno", "bootstraps\tyes",
         "transfer\tyes", "wsrep_cluster_status\tPrimary",
     ]  # fmt: skip
@@ -182,25 +188,26 @@ def test_how_a_node_stands(guest: Guest) -> None:
 
 @pytest.mark.parametrize("unit", ["mariadb.service", "mysql.service"])
 def test_an_order_is_left_and_the_server_started(tmp_path: Path, unit: str) -> None:
-    guest = Guest(tmp_path / unit, unit)
+    guest = Guest(tmp_path / unit)
     guest.program("bin/systemctl", f'echo "$*" >>{guest.root}/called')
-    guest.run("rejoin", "transfer")
+    guest.run("rejoin", "transfer", unit)
     called = (guest.root / "called").read_text().splitlines()
     assert called[1:] == [f"stop {unit}", f"reset-failed {unit}", f"start --no-block {unit}"]
     assert (guest.root / "run/lab-rejoin").read_text() == "transfer\n"
     (guest.root / "run/lab-rejoin").unlink()
-    guest.run("rejoin", "restart")
+    guest.run("rejoin", "restart", unit)
     assert not (guest.root / "run/lab-rejoin").exists()
 
 
 def test_nodes_at_rest_start_as_they_were_formed(guest: Guest) -> None:
     """Protects cold clones: no recovery pass, no start of a new cluster, nothing to transfer."""
-    guest.program("bin/systemctl", f'rm "{guest.data("gvwstate.dat")}"')
+    removes = f'[ "$*" = "stop mysql.service" ] && rm "{guest.data("gvwstate.dat")}"'
+    guest.program("bin/systemctl", removes)
     guest.data("gvwstate.dat").write_text("view of all\n")
     guest.data("galera.cache").touch()
     guest.grastate(UUID, 42, safe=1)
     guest.run("rest", "view")
-    assert guest.run("rest", "stop") == f"{UUID}:42\n"
+    assert guest.run("rest", "stop", "mysql.service") == f"{UUID}:42\n"
     guest.run("rest", "at", "44")
     assert guest.data("gvwstate.dat").read_text() == "view of all\n"
     assert not guest.data("galera.cache").exists()

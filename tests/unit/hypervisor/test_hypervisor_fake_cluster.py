@@ -20,7 +20,7 @@ from lab.hypervisor import Capabilities, DirectBoot, GuestShape, GuestSpec, Memo
 from lab.lifecycle.images.ready import Image
 from lab.lifecycle.nodes.nodes import Wiring, guest_spec, plan, seed_disk
 from lab.names import Owner, VolumeName
-from lab.spec import MIB, NodeSize
+from lab.spec import MIB, LabSpec, NodeSize
 
 HOME = "0badcafe"
 ENGINE = Engine("mariadb", "11.8", "[mariadbd]\n", "/etc/mysql/lab.cnf", "mysql", 100, 101)
@@ -38,7 +38,7 @@ class World:
         """Guests of ``owner`` with their disks: new ones for the template, else its clones."""
         ports = list(range(first_port, first_port + nodes)) if first_port else []
         found = []
-        planned = plan(owner, ["member"] * nodes, ports)
+        planned = plan(owner, GALERA.plan(LabSpec("galera", nodes=nodes, size=SIZE)), ports)
         boot = DirectBoot(self.root / "kernel", self.root / "initrd", "")
         for node in planned:
             volume = VolumeName(owner, node.name, "os")
@@ -86,22 +86,23 @@ class World:
         return guests
 
     def personalise(self, guest: GuestSpec, index: int, password: str) -> None:
-        member = Member(f"n{index}", index, network.inner_address(index))
+        members = [Member(f"n{n}", n, network.inner_address(n)) for n in (1, 2, 3)]
         message = identity.message(
             identity.make_node_identity(TlsKey(b"key", b"certificate")),
             now=time.time(),
             engine=(100, 101),
             tls_directory="/etc/mysql/tls",
             authorized="ssh-ed25519 AAAA",
-            statements=GALERA.own(member, ENGINE, "lab", password),
+            statements=GALERA.own(members[index - 1], members, ENGINE, "lab", password),
         )
         self.hypervisor.channel(guest.name).personalise(message, timeout=1.0)
 
     def ready(self, port: int, name: str) -> list[str]:
         """What a node lacks, asked through its port as a user would."""
-        result = self.hypervisor.sql(port, "lab", f"password-of-{name}", GALERA.question())
+        result = self.hypervisor.sql(port, "lab", f"password-of-{name}", GALERA.question("member"))
         found = {str(row[0]): str(row[1]) for row in result.rows}
-        return [check.what for check in GALERA.checks(found, 3) if not check.met]
+        wanted = GALERA.requirements("member", 3)
+        return [one.what for one in wanted if one.found(found) != one.value]
 
 
 @pytest.fixture
@@ -176,7 +177,8 @@ def test_from_inside_there_is_an_answer_before_any_password(world: World) -> Non
     for guest in guests:
         world.hypervisor.start(guest)
     channel = world.hypervisor.channel(guests[0].name)
-    text = channel.run(["/usr/lib/lab/sql"], stdin=GALERA.question().encode(), timeout=1).decode()
+    question = GALERA.question("member").encode()
+    text = channel.run(["/usr/lib/lab/sql"], stdin=question, timeout=1).decode()
     assert "wsrep_cluster_size\t3\n" in text
     assert channel.run(["/bin/sync"], timeout=1) == b""
     with pytest.raises(CommandFailed, match="127"):
@@ -224,5 +226,5 @@ def test_the_seed_tells_how_many_nodes_there_are(world: World) -> None:
     guests = world.guests(TEMPLATE)
     world.hypervisor.start(guests[0])
     assert any(disk.serial == seed.SERIAL for disk in guests[0].disks)
-    rows = world.hypervisor.execute(guests[0].name, GALERA.question()).rows
+    rows = world.hypervisor.execute(guests[0].name, GALERA.question("member")).rows
     assert ("wsrep_cluster_status", "non-Primary") in rows

@@ -100,7 +100,7 @@ def running(argv: list[str], socket: Path, log: Path) -> Iterator[Server]:
 
 def own(*, tls: bool = False) -> list[str]:
     members = [Member(f"n{n}", n, inner_address(n)) for n in (1, 2, 3)]
-    return [*PXC.own(members[0], ENGINE, "lab", PASSWORD, tls=tls)]
+    return [*PXC.own(members[0], members, ENGINE, "lab", PASSWORD, tls=tls)]
 
 
 @pytest.fixture(scope="module")
@@ -157,8 +157,8 @@ def test_the_account_on_a_real_server(mysql8: Server) -> None:
         mysql8.ask("SELECT 1", "lab", PASSWORD[:-1])
     [grants, *_] = mysql8.ask("SHOW GRANTS", "lab", PASSWORD)
     assert "WITH GRANT OPTION" in grants[0]
-    assert mysql8.ask(PXC.question(), "lab", PASSWORD) == []
-    for flush in ("FLUSH ENGINE LOGS", "FLUSH LOCAL ENGINE LOGS"):
+    assert mysql8.ask(PXC.question("member"), "lab", PASSWORD) == []
+    for flush in PXC.flush:
         mysql8.ask(flush)
 
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from lab.blueprints.galera import GALERA
 from lab.errors import CommandFailed, NotReady
 from lab.fake.hypervisor import FakeHypervisor
 from lab.fake.inside import Inside
@@ -115,7 +116,10 @@ def test_an_attempt_without_time_does_not_hide_the_servers_reason(world: World) 
 
     node, refusing = Node(Owner("lab", "shop"), "n1", 1, "member"), cast("Any", Hypervisor())
     with world.open() as ctx, pytest.raises(CommandFailed, match="personalise"):
-        _send(replace(ctx, hypervisor=refusing), node, lambda: b"", Deadline.after(0.3), go_on)
+        _send(
+            replace(ctx, hypervisor=refusing), node, lambda: b"", GALERA.transient,
+            Deadline.after(0.3), go_on,
+        )  # fmt: skip
 
 
 def known(ctx: Context) -> list[str]:

@@ -86,7 +86,7 @@ def test_one_of_many_does_not_start_alone(world: World) -> None:
         make(ctx)
         trouble(ctx, "lost view", "lost view", "lost view")
         began = time.monotonic()
-        with pytest.raises(NotReady, match="newer data"):
+        with pytest.raises(NotReady, match="higher seqno"):
             power.start_node(ctx, "shop", "n2", timeout=10, pace=FAST)
         assert time.monotonic() - began < 5
         assert lab(ctx, "shop").state == "unreachable"

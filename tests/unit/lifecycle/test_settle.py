@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lab.blueprints.rejoin import last_of
 from lab.errors import NotReady
-from lab.lifecycle.nodes.quiesce import last_of
 
 HISTORY = "0fd7f221-e597-11f1-869e-4f5edd524c08"
 OTHER = "0fd7f221-e597-11f1-869e-000000000000"

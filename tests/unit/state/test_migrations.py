@@ -8,11 +8,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import CheckConstraint, Connection, create_engine, inspect, make_url, text
+from sqlalchemy import (
+    CheckConstraint,
+    Connection,
+    create_engine,
+    inspect,
+    make_url,
+    select,
+    text,
+)  # fmt: skip
 from sqlalchemy.schema import CreateTable
 
 from lab.state import migrate
-from lab.state.schema import metadata
+from lab.state.keyed import as_records
+from lab.state.records import NodeRecord
+from lab.state.schema import metadata, nodes
 
 
 @pytest.fixture
@@ -39,6 +49,34 @@ def test_check_constraints_agree(migrated: Connection) -> None:
 def test_the_constant_is_the_head(migrated: Connection) -> None:
     assert migrate.head() == migrate.REVISION
     assert migrate.stored_revision(migrated) == migrate.REVISION
+
+
+def test_nodes_get_what_their_lab_has(tmp_path: Path) -> None:
+    """Protects labs of the previous version: their nodes start with the size that they had."""
+    engine = create_engine(f"sqlite:///{tmp_path}/state.db")
+    with engine.begin() as connection:
+        migrate.upgrade(connection, "0010")
+        connection.execute(
+            text(
+                "INSERT INTO labs (name, blueprint, engine, engine_version, image, node_count,"
+                " memory, cpus, disk, state, password, user, owner, segment, created_at, why_cold)"
+                " VALUES ('shop', 'pxc', 'mariadb', '11.8', 'mariadb-1', 1, 402653184, 2, 7,"
+                " 'ready', '', 'lab', 'me', 1, 0, '')"
+            )
+        )
+        connection.execute(
+            text(
+                "INSERT INTO nodes (lab, name, idx, role, guest, sql_port, ssh_port, extra)"
+                " VALUES ('shop', 'n1', 1, 'member', 'lab-shop-n1', 23306, 23307, '{}')"
+            )
+        )
+        migrate.upgrade(connection)
+        (node,) = as_records(connection.execute(select(nodes)), NodeRecord)
+    assert node == NodeRecord(
+        "shop", "n1", 1, "member", "lab-shop-n1", 23306, 23307, {},
+        "mariadb-1", 402653184, 2, 7, {"sql": 3306, "ssh": 22},
+    )  # fmt: skip
+    engine.dispose()
 
 
 def test_numbers_count_up() -> None:

@@ -1,0 +1,85 @@
+"""What blueprints share: the option file and the statements of one server of the MySQL family."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from string import Template
+
+from lab.blueprints import Engine, Member
+from lab.config.profile import EngineProfile
+from lab.errors import InvalidSpec
+from lab.spec import MIB
+
+
+def options(
+    member: Member,
+    engine: Engine,
+    memory: int,
+    profile: EngineProfile,
+    more: Mapping[str, str] | None = None,
+) -> str:
+    """The option file of ``member``, from the image's template.
+
+    ``memory`` of the node in bytes; ``more``: the variables of the blueprint. Raises InvalidSpec if
+    the template has a variable that is not known here.
+    """
+    values = {
+        "server_id": str(member.index),
+        "buffer_pool": f"{memory * profile.buffer_pool // 100 // MIB}M",
+        "flush_method": profile.flush_method,
+        "flush_log": str(profile.flush_log),
+        "doublewrite": "ON" if profile.doublewrite else "OFF",
+        "io_capacity": str(profile.io_capacity),
+        "log_directory": engine.log_directory,
+        **(more or {}),
+    }
+    try:
+        return Template(engine.config).substitute(values)
+    except (KeyError, ValueError) as error:
+        # one of another version of lab, which was imported
+        raise InvalidSpec(
+            f"the image's option file asks for what this version of lab does not know: {error}",
+            hint="use an image that this version of lab built",
+        ) from None
+
+
+def without_group(config: str, group: str) -> str:
+    """An option file without the lines of ``[group]``."""
+    kept, here = [], ""
+    for line in config.splitlines(keepends=True):
+        if line.startswith("["):
+            here = line.strip()
+        if here != f"[{group}]":
+            kept.append(line)
+    return "".join(kept)
+
+
+def unlock(engine: Engine, user: str, password: str, *, tls: bool) -> str:
+    """The statement that sets the password of ``user`` by its hash, and unlocks the account.
+
+    ``tls``: the user may log in through TLS only.
+    """
+    how = "VIA mysql_native_password USING"
+    if not _is_mariadb(engine):
+        how = "WITH mysql_native_password AS"
+    require = " REQUIRE SSL" if tls else ""
+    return (
+        f"ALTER USER '{user}'@'%' IDENTIFIED {how} '{native_hash(password)}'{require}"
+        " ACCOUNT UNLOCK"
+    )
+
+
+def renew(engine: Engine) -> str:
+    """See Blueprint."""
+    return "FLUSH LOCAL SSL" if _is_mariadb(engine) else "ALTER INSTANCE RELOAD TLS"
+
+
+def native_hash(password: str) -> str:
+    """What the server keeps of a password: ``mysql_native_password``, SHA1 of SHA1."""
+    inner = hashlib.sha1(password.encode(), usedforsecurity=False).digest()
+    return "*" + hashlib.sha1(inner, usedforsecurity=False).hexdigest().upper()
+
+
+def _is_mariadb(engine: Engine) -> bool:
+    return engine.name == "mariadb"

@@ -1,0 +1,128 @@
+"""One server that is in no cluster: MariaDB, from the image that the Galera blueprints use too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from lab.blueprints import (
+    Cluster,
+    Condition,
+    Endpoint,
+    Engine,
+    Member,
+    NodePlan,
+    Remedy,
+    Situation,
+    server,
+)
+from lab.config.profile import EngineProfile
+from lab.errors import InvalidSpec
+from lab.guest.seed import SeedFile
+from lab.names import node_name
+from lab.spec import LabSpec
+
+_PROGRAM = "/usr/lib/lab/rejoin"
+_ENDED = ("failed", "inactive")
+_MOST = 2
+"""How often a server that ended is started again."""
+
+
+@dataclass(frozen=True)
+class Single:
+    """See Blueprint."""
+
+    name: str = "single"
+    version: int = 1
+    engines: Mapping[str, str] = field(default_factory=lambda: {"mariadb": "MariaDB"}, hash=False)
+    transient: str = "Lock wait timeout|Deadlock found"
+    flush: tuple[str, ...] = ("FLUSH ENGINE LOGS",)
+
+    def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
+        """See Blueprint."""
+        if spec.nodes != 1:
+            raise InvalidSpec(
+                f"{self.name} has exactly one node, not {spec.nodes}",
+                hint="leave out the number of nodes, or use a cluster: pxc or galera",
+            )
+        return (NodePlan(node_name(1), "server", spec.size),)
+
+    def files(
+        self,
+        member: Member,
+        members: Sequence[Member],  # noqa: ARG002  part of the protocol
+        engine: Engine,
+        memory: int,
+        profile: EngineProfile,
+    ) -> Mapping[str, SeedFile]:
+        """See Blueprint."""
+        # Without them the server loads no provider and starts as any other MariaDB.
+        alone = replace(engine, config=server.without_group(engine.config, "galera"))
+        text = server.options(member, alone, memory, profile)
+        return {engine.config_path: SeedFile(text.encode())}
+
+    def form(self, cluster: Cluster) -> None:
+        """See Blueprint."""
+
+    def question(self, role: str) -> str:  # noqa: ARG002  part of the protocol
+        """See Blueprint."""
+        return "SHOW GLOBAL VARIABLES LIKE 'read_only'"
+
+    def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:  # noqa: ARG002
+        """See Blueprint."""
+        hint = "`SET GLOBAL read_only = OFF` lets it accept writes again"
+        return (Condition("writable", "read_only", "OFF", "degraded", hint),)
+
+    def own(
+        self,
+        member: Member,  # noqa: ARG002  part of the protocol
+        members: Sequence[Member],  # noqa: ARG002  part of the protocol
+        engine: Engine,
+        user: str,
+        password: str,
+        *,
+        tls: bool = False,
+    ) -> Sequence[str]:
+        """See Blueprint."""
+        return [self.renew(engine), server.unlock(engine, user, password, tls=tls)]
+
+    def renew(self, engine: Engine) -> str:
+        """See Blueprint."""
+        return server.renew(engine)
+
+    def rest(self, cluster: Cluster, engine: Engine) -> None:
+        """See Blueprint; the guest's shutdown stops the server cleanly."""
+
+    def standing(self, engine: Engine) -> tuple[str, ...]:
+        """See Blueprint."""
+        return (_PROGRAM, "state", engine.service)
+
+    def unchanging(self, standing: str) -> str:
+        """See Blueprint."""
+        return _server(standing)
+
+    def remark(self, standing: str) -> str:  # noqa: ARG002  part of the protocol
+        """See Blueprint."""
+        return ""
+
+    def remedies(self, situation: Situation, engine: Engine) -> list[Remedy]:
+        """See Blueprint; the server recovers by itself, unless it has ended."""
+        argv = (_PROGRAM, "restart", engine.service)
+        return [
+            Remedy(node, "restart", argv, "its server had ended", "; its server is restarted")
+            for node, standing in situation.standings.items()
+            if _server(standing) in _ENDED and situation.given.get((node, "restart"), 0) < _MOST
+        ]
+
+    def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
+        """See Blueprint."""
+        return (Endpoint("rw", tuple(node.name for node in nodes)),)
+
+
+def _server(standing: str) -> str:
+    """The state of the server's unit, in systemd's words; empty if it is not known."""
+    pairs = (line.split("\t", 1) for line in standing.splitlines() if "\t" in line)
+    return next((value for name, value in pairs if name == "server"), "")
+
+
+SINGLE = Single()
