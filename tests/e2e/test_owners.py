@@ -9,18 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.e2e_site import PXC, Site
-from tests.support.other_user import NOBODY, tried
+from tests.support.other_user import EVERYBODY, NOBODY, tried
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(os.geteuid() != 0, reason="guests of ordinary users run as themselves"),
 ]
 
-EVERYBODY = re.compile(
-    r"ca\.pem|images/[^/]+/(kernel|initrd|manifest\.json)|templates/[^/]+/(manifest\.json|n\d\.seed)"
-    r"|logs/images/[^/]+\.log|reachable\.json|failures\.json"
-)
-"""Files that everybody may read: nothing in them is secret."""
 DISK = re.compile(r"storage/(labs/[^/]+/n\d|templates/[^/]+/n\d|images/[^/]+/base)/os/disk\.qcow2")
 """What guests write to, or could: nothing is made of the last two once they are captured."""
 RAM = re.compile(r"templates/[^/]+/n\d\.ram")

@@ -1,8 +1,8 @@
 # What a guest does whose root is hostile: `perl guest.pl BEHAVIOUR PLACE`.
 #
-# PLACE: unix:PATH or tcp:PORT, where it listens and each connection meets the behaviour, or
-# port:NAME, a virtio port. It runs on the host of the tests, and in guests, whose images have perl
-# but few of its modules. "ready" is printed once it can be met.
+# PLACE: unix:PATH, tcp:PORT (all addresses) or tcp:ADDRESS:PORT, where it listens and each
+# connection meets the behaviour, or port:NAME, a virtio port. It runs on the host of the tests, and
+# in guests, whose images have perl but few of its modules. "ready" is printed once it can be met.
 use Socket;
 
 $SIG{PIPE} = "IGNORE";
@@ -147,7 +147,9 @@ if ($kind eq "port") {
         select(undef, undef, undef, 0.01);
     }
 }
-my $address = $kind eq "unix" ? sockaddr_un($where) : sockaddr_in($where, $where ? INADDR_ANY : INADDR_LOOPBACK);
+my ($number, $host) = reverse split /:/, $where;
+my $at = $host ? inet_aton($host) : $where ? INADDR_ANY : INADDR_LOOPBACK;
+my $address = $kind eq "unix" ? sockaddr_un($where) : sockaddr_in($number, $at);
 socket(my $door, $kind eq "unix" ? PF_UNIX : PF_INET, SOCK_STREAM, 0) or die "socket: $!\n";
 setsockopt($door, SOL_SOCKET, SO_REUSEADDR, pack("l", 1)) if $kind eq "tcp";
 bind($door, $address) && listen($door, 100) or die "$place: $!\n";

@@ -36,15 +36,24 @@ THIEVES = ("sql-clear", "sql-old", "sql-dialog", "sql-sha2", "sql-sha256")
 
 
 @contextmanager
-def behaving(behaviour: str, place: str, leak: Path | None = None) -> Iterator[int]:
-    """The program at ``place`` for the block; its port, if it has one. ``leak``: what it got."""
-    with subprocess.Popen(
-        ["perl", str(PROGRAM), behaviour, place],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={"LEAK": str(leak or "/dev/null")},
-        start_new_session=True,  # it forks for each connection
-    ) as process:
+def behaving(
+    behaviour: str, place: str, leak: Path | None = None, prefix: Sequence[str] = ()
+) -> Iterator[int]:
+    """The program at ``place`` for the block; its port, if it has one. ``leak``: what it got.
+
+    ``prefix``: argv of what runs it, such as ``setpriv``.
+    """
+    with (
+        PROGRAM.open() as program,
+        subprocess.Popen(
+            [*prefix, "perl", "-", behaviour, place],
+            stdin=program,  # who runs it need not be able to open it
+            stdout=subprocess.PIPE,
+            text=True,
+            env={"LEAK": str(leak or "/dev/null")},
+            start_new_session=True,  # it forks for each connection
+        ) as process,
+    ):
         try:
             assert process.stdout is not None
             word, _, port = process.stdout.readline().strip().partition(" ")

@@ -15,8 +15,9 @@ pytestmark = pytest.mark.e2e
 
 NODES = "3"
 """Of the template that these tests share with others."""
-_AGENT = "org.qemu.guest_agent.0"
-_PERSONALISE = "org.lab.personalise.0"
+AGENT = "port:org.qemu.guest_agent.0"
+PERSONALISE = "port:org.lab.personalise.0"
+"""A node's ports, as places where it can behave."""
 _ANSWER = 5.0
 """Seconds that a command may take that looks at a lab; emulated guests share the processors."""
 _EXCHANGE = 30.0
@@ -31,7 +32,7 @@ def become(site: Site, lab: str, *, stop: str, behaviour: str, place: str) -> No
         f" 'sleep 1; systemctl stop {stop}; exec perl /root/guest.pl {behaviour} {place}'"
     )
     site.lab("exec", lab, "--node", "n1", "--", "/bin/sh", "-c", script)
-    seen = 0 if _AGENT not in place else NotReady.exit_code
+    seen = NotReady.exit_code if place == AGENT else 0
     look = ("exec", lab, "--timeout", "5s", "--", "/bin/grep", "-q", "ready", "/run/evil")
     for _ in range(60):
         done = site.lab(*look, code=None)
@@ -42,9 +43,9 @@ def become(site: Site, lab: str, *, stop: str, behaviour: str, place: str) -> No
 
 
 @contextmanager
-def evil(site: Site, name: str) -> Iterator[str]:
-    """A lab whose n1 has the program."""
-    with site.up(*PXC, "--nodes", NODES, "--name", site.name(name)) as view:
+def evil(site: Site, name: str, *size: str) -> Iterator[str]:
+    """A lab whose n1 has the program; ``size``: flags, the default is ``NODES`` nodes."""
+    with site.up(*PXC, *(size or ("--nodes", NODES)), "--name", site.name(name)) as view:
         lab = view["name"]
         put = ("exec", lab, "--node", "n1", "--stdin", "--", "/bin/sh", "-c", "cat >/root/guest.pl")
         site.lab(*put, stdin=PROGRAM.read_text())
@@ -54,8 +55,7 @@ def evil(site: Site, name: str) -> Iterator[str]:
 def test_a_node_that_floods_its_ports(site: Site) -> None:
     """Protects all labs of the host: each command has an end, and the lab can be removed."""
     with evil(site, "flood") as lab:
-        place = f"port:{_PERSONALISE}"
-        become(site, lab, stop="lab-personalise", behaviour="endless", place=place)
+        become(site, lab, stop="lab-personalise", behaviour="endless", place=PERSONALISE)
         assert site.lab("snapshot", "take", lab, "--label", "mine").seconds < _EXCHANGE
         for behaviour in ("sql-rows", "sql-file", "http"):
             become(site, lab, stop="mariadb", behaviour=behaviour, place="tcp:3306")
@@ -65,7 +65,7 @@ def test_a_node_that_floods_its_ports(site: Site) -> None:
             assert site.lab("ls", "-o", "json").seconds < _ANSWER
             refused = site.lab("sql", lab, "-e", "SELECT 1", code=None)
             assert refused.code == NotReady.exit_code, refused
-        become(site, lab, stop="qemu-guest-agent", behaviour="wrong", place=f"port:{_AGENT}")
+        become(site, lab, stop="qemu-guest-agent", behaviour="wrong", place=AGENT)
         assert site.lab("down", lab).seconds < _EXCHANGE
 
 
@@ -73,9 +73,8 @@ def test_a_node_that_floods_its_ports(site: Site) -> None:
 def test_a_node_that_says_a_byte_at_a_time(site: Site) -> None:
     """Protects from whoever is slow on purpose; each wait for a guest has a limit of its own."""
     with evil(site, "drip") as lab:
-        place = f"port:{_PERSONALISE}"
-        become(site, lab, stop="lab-personalise", behaviour="drip", place=place)
+        become(site, lab, stop="lab-personalise", behaviour="drip", place=PERSONALISE)
         assert site.lab("snapshot", "take", lab, "--label", "mine").seconds < 100
-        become(site, lab, stop="qemu-guest-agent", behaviour="drip", place=f"port:{_AGENT}")
+        become(site, lab, stop="qemu-guest-agent", behaviour="drip", place=AGENT)
         assert site.lab("snapshot", "take", lab, "--label", "other").seconds < 200
         assert site.lab("stop", lab, "--force").seconds < _EXCHANGE

@@ -20,18 +20,13 @@ from lab.names import Owner, VolumeName, template_ref
 from lab.spec import MIB
 from lab.storage.qcow2 import Qcow2Storage
 from tests.support.lifecycle_world import World, named
-from tests.support.other_user import NOBODY, Found, tried
+from tests.support.other_user import EVERYBODY, NOBODY, Found, tried
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 QEMU = (54321, 54322)
 """The user and group that QEMU is said to run as."""
 
-EVERYBODY = re.compile(
-    r"ca\.pem|images/[^/]+/(kernel|initrd|manifest\.json)|templates/[^/]+/(manifest\.json|n\d\.seed)"
-    r"|logs/images/[^/]+\.log|reachable\.json|failures\.json"
-)
-"""Files that everybody may read: nothing in them is secret."""
 FAKES = re.compile(
     r"fake-guests(/.*)?|storage/(scratch|contents(/.*)?|state\.json)|logs/console/.*"
 )

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 NOBODY = 65534
+EVERYBODY = re.compile(
+    r"ca\.pem|images/[^/]+/(kernel|initrd|manifest\.json)|templates/[^/]+/(manifest\.json|n\d\.seed)"
+    r"|logs/images/[^/]+\.log|reachable\.json|failures\.json"
+)
+"""Files of a home that everybody may read: nothing in them is secret."""
 
 Found = dict[str, set[str]]
 """Paths relative to the root that was looked through, by what can be done with them."""
@@ -19,10 +26,9 @@ def tried(root: Path, uid: int, gid: int) -> Found:
     """What the user ``uid`` of the group ``gid``, and of no other, can do with what is below.
 
     ``read``, ``write`` and ``chmod`` files, ``rename`` anything, ``list`` and ``fill`` directories,
-    ``connect`` to sockets. All is as it was afterwards.
+    ``connect`` to sockets. All is as it was afterwards. Others may work below ``root`` meanwhile.
     """
-    paths = [root, *sorted(root.rglob("*"))]
-    modes = {path: path.lstat().st_mode for path in paths}
+    modes = modes_below(root)
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -50,6 +56,16 @@ def tried(root: Path, uid: int, gid: int) -> Found:
     for what, name in json.loads(answer):
         result.setdefault(what, set()).add(name)
     return result
+
+
+def modes_below(root: Path) -> dict[Path, int]:
+    """``root`` and all that is below it, with types and modes; what vanishes meanwhile is not."""
+    names = (Path(at, name) for at, below, files in os.walk(root) for name in (*below, *files))
+    found = {root: root.lstat().st_mode}
+    for path in names:
+        with suppress(FileNotFoundError):
+            found[path] = path.lstat().st_mode
+    return found
 
 
 def _attempts(path: Path, mode: int) -> Iterator[tuple[str, Callable[[], object]]]:
