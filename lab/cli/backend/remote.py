@@ -291,11 +291,16 @@ class RemoteSession:
         return replace(view, ssl_ca=str(self.ca())) if view.ssl_ca else view
 
     def _login(self, name: str, node: str | None) -> tuple[Account, int]:
-        """The account and the port of a lab; raises NotReady if the lab has no account yet."""
+        """The account and the port of a lab; raises NotReady if there is no account or the node is stopped."""
         from lab.lifecycle.core.sql import Account
 
         lab = self._client.get(name)
         if not lab.user or lab.entry is None:
             raise NotReady(f"lab {name} is {lab.state}: its account does not exist yet")
         chosen = lab.node(node) if node else lab.entry
+        if chosen.state == "stopped":  # another may listen at its port
+            raise NotReady(
+                f"{chosen.name} of {name} does not run",
+                hint=f"`lab start {name} --node {chosen.name}` starts it",
+            )
         return Account(lab.user, lab.password, chosen.host, str(self.ca())), chosen.sql_port

@@ -138,6 +138,10 @@ def test_sql_that_does_not_answer_says_why(capsys: Capsys) -> None:
     message = fails(capsys, 7, "sql", "far", "-e", "SELECT 1")  # the fakes have no server
     assert "no SQL at 127.0.0.1:" in message
     assert "hint: ports of labs are on the loopback of the service's host" in message
+    out(capsys, "stop", "far", "--node", "2", "--force")
+    message = fails(capsys, 7, "sql", "far", "--node", "2", "-e", "SELECT 1")
+    assert "n2 of far does not run" in message  # another may listen at its port
+    assert "hint: `lab start far --node n2` starts it" in message
     out(capsys, "down", "far")
 
 
