@@ -291,7 +291,10 @@ class RemoteSession:
         return replace(view, ssl_ca=str(self.ca())) if view.ssl_ca else view
 
     def _login(self, name: str, node: str | None) -> tuple[Account, int]:
-        """The account and the port of a lab; raises NotReady if there is no account or the node is stopped."""
+        """The account and the port of a lab.
+
+        Raises NotReady if there is no account, or the node does not run.
+        """
         from lab.lifecycle.core.sql import Account
 
         lab = self._client.get(name)
