@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lab.imagebuild.key import image_key
-from lab.imagebuild.recipe import GUEST, RECIPES, Recipe, load
+from lab.imagebuild.recipe import GUEST, HERE, RECIPES, Recipe, load
 from lab.imagebuild.tree import files, overlay_tar
 
 SINGLE = {"os": 16384}
@@ -43,7 +43,7 @@ class Inputs:
 def inputs(tmp_path: Path) -> Inputs:
     for name in ("mariadb", "guest"):
         shutil.copytree(RECIPES / name, tmp_path / name)
-    for source in [*RECIPES.glob("*.py"), *RECIPES.glob("*.sh")]:
+    for source in [*HERE.glob("*.py"), *HERE.glob("*.sh")]:
         shutil.copy(source, tmp_path)
     return Inputs(tmp_path)
 
