@@ -49,6 +49,7 @@ lint: venv-dev ## style, types, shell scripts, spelling
 	.venv/bin/mypy
 	.venv/bin/shellcheck $(scripts)
 	.venv/bin/codespell
+	scripts/words
 
 format: venv-dev ## let ruff put the code in order
 	.venv/bin/ruff check --fix .

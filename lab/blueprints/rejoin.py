@@ -65,7 +65,7 @@ class _Standing:
         pairs = [line.split("\t", 1) for line in text.splitlines() if "\t" in line]
         values = dict(pairs)
         history, _, seqno = values.get("position", "").rpartition(":")
-        # Since its server started it may have gone on, until it lost the others.
+        # Since its server started it may have advanced, until it lost the others.
         seqno = max(seqno, values.get("wsrep_last_committed", ""), key=_number)
         return _Standing(
             node,

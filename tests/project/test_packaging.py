@@ -206,9 +206,7 @@ def call(installed: Path, project: Path, env: Mapping[str, str], *words: str) ->
 
 def test_an_installed_wheel_makes_labs(installed: Path, project: Path, env: dict[str, str]) -> None:
     """Protects users who install it: recipes, programs for guests and migrations are found."""
-    code = (
-        "import lab.api.server, lab.imagebuild.recipe as r; print(lab.__file__, *r.recipes())"
-    )
+    code = "import lab.api.server, lab.imagebuild.recipe as r; print(lab.__file__, *r.recipes())"
     where, *recipes = call(installed, project, env, "python", "-c", code).split()
     assert where.startswith(str(installed))
     assert "mariadb" in recipes

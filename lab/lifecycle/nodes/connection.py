@@ -38,7 +38,7 @@ def account_of(ctx: Context, record: LabRecord, *, verify: bool = True) -> Accou
 def dsn_of(record: LabRecord, node: NodeRecord) -> str:
     """``mysql://USER:PASSWORD@HOST:PORT/``, with how to check the server where that is needed."""
     mode = f"?ssl-mode={SSL_MODE}" if beyond(record) else ""
-    host, port = told(record, node)
+    host, port = published_at(record, node)
     return f"mysql://{record.user}:{record.password}@{host}:{port}/{mode}"
 
 
@@ -57,8 +57,8 @@ def entry_of(record: LabRecord, nodes: Sequence[NodeRecord]) -> NodeRecord:
     return next(node for node in nodes if node.name == first)
 
 
-def told(record: LabRecord, node: NodeRecord) -> tuple[str, int]:
-    """The host and the port at which people are told that SQL answers."""
+def published_at(record: LabRecord, node: NodeRecord) -> tuple[str, int]:
+    """The host and the port that are printed for SQL connections."""
     if node.redirect:
         return record.host, node.redirect
     return node.own or record.host, node.sql_port

@@ -11,7 +11,7 @@ from lab.errors import InvalidSpec, NotFound
 from lab.hypervisor import Guest
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import FIRST_USE, LabState, LabStatus, LabView, NodeState, NodeView
-from lab.lifecycle.nodes.connection import beyond, dsn_of, endpoints_of, entry_of, told
+from lab.lifecycle.nodes.connection import beyond, dsn_of, endpoints_of, entry_of, published_at
 from lab.lifecycle.nodes.observe import Key, Observed, lab_state, observe
 from lab.locks.named import held
 from lab.names import LOOPBACK, GuestName, Owner
@@ -77,13 +77,13 @@ def status(ctx: Context, name: str) -> LabStatus:
 
 
 def record_of(ctx: Context, name: str) -> LabRecord:
-    """The record of a lab; raises NotFound, which says so if only tags tell of the lab."""
+    """The record of a lab; raises NotFound, which says if tagged resources of it exist."""
     found = ctx.store.labs.find(name)
     if found is not None:
         return found
     if name in tagged(ctx, ctx.hypervisor.guests()) and ctx.store.labs.find(name) is None:
         raise NotFound(
-            f"the lab {name} is not recorded (any more): only its guests and volumes tell of it",
+            f"the lab {name} is missing from the state database: only its guests and volumes exist",
             hint=f"`lab status {name}` shows its guests, `lab exec`, `lab logs` and `lab console`"
             f" work, `lab down {name}` removes it",
         )
@@ -112,7 +112,7 @@ def _nodes(found: LabWithNodes) -> tuple[Node, ...]:
 
 
 def node_of(ctx: Context, name: str, node: str) -> Node:
-    """One node of a lab, without ports if only its guest's tags tell of it; raises NotFound."""
+    """One node of a lab, without ports if only its tagged guest exists; raises NotFound."""
     nodes = _tagged_nodes(ctx, name) if ctx.store.labs.find(name) is None else ()
     nodes = nodes or nodes_of(ctx, name)
     for found in nodes:
@@ -134,7 +134,7 @@ def _tagged_nodes(ctx: Context, name: str) -> tuple[Node, ...]:
 
 
 def tagged(ctx: Context, guests: Mapping[GuestName, Guest]) -> set[str]:
-    """The labs that the tags of ``guests`` and of our volumes, or directories tell of."""
+    """The labs that the tags of ``guests`` and of our volumes, or directories name."""
     owners = {guest.tags.get("owner", "") for guest in guests.values()}
     owners |= {str(volume.name.owner) for volume in ctx.storage.volumes()}
     owners |= {f"lab:{path.name}" for path in ctx.home.labs.iterdir()}
@@ -201,7 +201,7 @@ def _node(
     seen = observed.get((record.name, node.name))
     state: NodeState = seen.state if seen else guest.state if guest else "stopped"
     why = guest.why if guest else ""
-    host, port = told(record, node)
+    host, port = published_at(record, node)
     return NodeView(
         name=node.name,
         role=node.role,
@@ -233,7 +233,7 @@ def _proved(found: LabWithNodes, guests: Mapping[GuestName, Guest]) -> dict[Key,
 
 
 def _unrecorded(name: str, guests: Mapping[GuestName, Guest]) -> LabView:
-    """A lab that only tags tell of: the record was lost. It can be looked at and removed."""
+    """A lab whose record was lost, known by its tags. It can be inspected and removed."""
     ours = sorted(g.name for g in guests.values() if g.tags.get("owner") == f"lab:{name}")
     nodes = tuple(
         NodeView(found.tags.get("node", ""), "", found.state, LOOPBACK, 0, 0, found.name, found.why)

@@ -28,7 +28,7 @@ from lab.storage import Volume
 class Node:
     """A node to be made. Ports are the host's, 0 for none.
 
-    ``address``: at which its SQL port is published; ``host``: what others are told in its place.
+    ``address``: at which its SQL port is published; ``host``: the name that is printed instead.
     ``own``: the guest's own address, where the hypervisor forwards no ports; ``address`` and
     ``host`` are the same then, and the ports are the guest's. Unless ``redirect``: that port at
     ``address`` leads other machines to its SQL port. ``image``: the key of its image, empty if that

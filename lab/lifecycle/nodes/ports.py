@@ -96,8 +96,8 @@ def allot(
     """The nodes of a lab with what leads to them, and its segment; all of it reserved.
 
     ``plans``: of its blueprint; ``image``: the key of the image of its engine.
-    ``address``, ``host``: where ports are published, and what others are told. Raises HostUnfit.
-    Not to be called in a transaction.
+    ``address``, ``host``: where ports are published, and the name that is printed.
+    Raises HostUnfit. Not to be called in a transaction.
     """
     if ctx.hypervisor.capabilities().forwards:
         ports = reserve_ports(ctx, owner, 2 * len(plans), address)

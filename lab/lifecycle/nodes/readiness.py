@@ -38,7 +38,7 @@ _VALUE = 1024
 """Characters that are kept of a status variable: what it is goes into messages."""
 _LOG = ("/usr/bin/journalctl", "--no-pager", "-b", "-o", "cat", "-n", "500")
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])")
-"""What terminals are told: control sequences (ECMA-48) and titles."""
+"""What terminals interpret: control sequences (ECMA-48) and titles."""
 
 
 def through_port(

@@ -36,7 +36,7 @@ def world(tmp_path: Path) -> World:
 
 
 def reached(ctx: Context, view: LabView) -> None:
-    """Every node answers at the address and port that people are told."""
+    """Every node answers at the address and port that are printed."""
     record = ctx.store.labs.get(view.name)
     for number, node in enumerate(view.nodes, 1):
         assert node.host == own_address(record.segment, number)

@@ -1,4 +1,4 @@
-"""Certificates: made once for a home, for each node anew, and good for a TLS client."""
+"""Certificates: made once for a home, for each node again, and good for a TLS client."""
 
 from __future__ import annotations
 

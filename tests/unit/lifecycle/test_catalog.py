@@ -1,4 +1,4 @@
-"""What is of use: images and templates that nothing asks for any more are told of, and can go."""
+"""Unused images and templates are reported, and can be removed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_the_next_lab_is_made_of_is_current(world: World) -> None:
 
 
 def test_another_qemu_leaves_a_template_behind(world: World) -> None:
-    """Only told of, until somebody asks for its removal; a lab that was cloned keeps it."""
+    """Only reported, until its removal is requested; a lab that was cloned keeps it."""
     with world.open() as ctx:
         make_lab(ctx)
     world.version = "2"
@@ -59,8 +59,8 @@ def test_another_qemu_leaves_a_template_behind(world: World) -> None:
         assert lab(ctx, "shop").state == "ready"
         down(ctx, "shop")
         assert uses(ctx) == ["unused", "current"]
-        (told,) = gc(ctx).left
-        assert "lab gc --unused" in told
+        (line,) = gc(ctx).left
+        assert "lab gc --unused" in line
         assert uses(ctx) == ["unused", "current"]
         assert gc(ctx, unused=True, age=3600.0).removed == ()
         (planned,) = gc(ctx, unused=True, dry_run=True).removed

@@ -103,7 +103,7 @@ def test_an_image_that_is_there_needs_no_repository(world: World, ctx: Context) 
 
 
 def test_an_image_of_an_older_recipe_is_none(world: World, ctx: Context) -> None:
-    """It would have to be built anew, from a repository that cannot be reached."""
+    """It would have to be built again, from a repository that cannot be reached."""
     image.build(ctx, PERCONA)
     record = ctx.store.images.all()[0]
     ctx.store.images.remove(record.key)

@@ -63,7 +63,7 @@ def sweep(world: World, before: Verb, verb: Verb, error: BaseException) -> int:
             verb(ctx)
             done = True
         with world.open() as ctx:
-            # A poll that fails once is tried again: then the verb went on to its end. An
+            # A poll that fails once is tried again: then the verb continued to its end. An
             # image or template that was finished on the way to a failed lab may stay.
             logs = remove_new(ctx, baseline, labs=done)
         assert world.there() - logs == baseline - logs, f"failed at step {step}, {hook.done}"

@@ -21,7 +21,7 @@ PATIENCE = 0.3
 
 
 def called_off(ctx: Context) -> Context:
-    """``ctx`` for somebody who wants nothing any more after ``PATIENCE`` seconds."""
+    """``ctx`` whose user interrupts after ``PATIENCE`` seconds."""
     end = time.monotonic() + PATIENCE
 
     def halt() -> None:

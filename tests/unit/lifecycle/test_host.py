@@ -157,7 +157,7 @@ def test_a_damaged_template_without_a_record_is_not_used(world: World) -> None:
 
 def test_a_host_without_memory_or_processors_refuses(world: World) -> None:
     """Before anything is made, for labs and templates alike, with figures."""
-    for size, told in (
+    for size, message in (
         (NodeSize(memory=4096 * GIB), "4T"),
         (NodeSize(cpus=64), "64 CPUs"),
         (NodeSize(disk=1 << 50), "2048T"),
@@ -166,7 +166,7 @@ def test_a_host_without_memory_or_processors_refuses(world: World) -> None:
         spec = replace(SPEC, size=size)
         with world.open() as ctx:
             for verb in (up, template.build):
-                with pytest.raises(HostUnfit, match=told) as refused:
+                with pytest.raises(HostUnfit, match=message) as refused:
                     verb(ctx, spec)
                 assert refused.value.hint
         assert world.there() == before

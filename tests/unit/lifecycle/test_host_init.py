@@ -1,4 +1,4 @@
-"""Protects `lab host init`: only an empty or own dataset is taken, root is told all that lacks."""
+"""Protects `lab host init`: only an empty or own dataset is used, all that is missing is shown."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_up_gives_up_in_the_end(world: World) -> None:
 
 
 def test_a_stopped_lab_whose_ports_are_taken(world: World) -> None:
-    """It gets others, told in a note; what is printed and known to ssh is true."""
+    """It gets others, with a note; what is printed and known to ssh is true."""
     with world.open() as ctx:
         make_lab(ctx)
         power.stop(ctx, "shop")

@@ -97,7 +97,7 @@ def test_a_paused_lab_does_not_pass_for_ready(world: World) -> None:
 
 
 def test_a_node_that_cannot_write_is_told_and_goes_on(world: World) -> None:
-    """Protects labs on a full disk: the others go on, and this one where it stood."""
+    """Protects labs on a full disk: the others keep running, and this one resumes."""
     why = "a disk could not be written: no space is left for it"
     with world.open() as ctx:
         make(ctx)
@@ -116,7 +116,7 @@ def test_a_node_that_cannot_write_is_told_and_goes_on(world: World) -> None:
 
 
 def test_a_start_that_failed_and_a_wait_that_succeeds(world: World) -> None:
-    """The nodes go on; who waited for them knows that the lab is ready, and so do all."""
+    """The nodes keep running; who waited for them knows that the lab is ready, and so do all."""
     with world.open() as ctx:
         make(ctx)
         power.stop(ctx, "shop")

@@ -52,7 +52,7 @@ def names(found: x509.Certificate) -> set[str]:
 
 
 def test_others_are_told_the_name_and_take_tls(world: World) -> None:
-    """The account of a lab that others can reach is of no use without TLS."""
+    """The account of a lab that others can reach is useless without TLS."""
     with world.open() as ctx:
         view = up(ctx, named("shop"))
         port = view.nodes[0].sql_port
@@ -64,7 +64,7 @@ def test_others_are_told_the_name_and_take_tls(world: World) -> None:
         with pytest.raises(NotReady, match="no SQL"):
             ctx.hypervisor.sql(port, view.user, view.password, "SELECT 1")
         assert ctx.hypervisor.sql(port, view.user, view.password, "SELECT 1", tls=True).rows
-        # From this host all goes on as ever.
+        # From this host all works as before.
         assert query(ctx, "shop", "n2", "SELECT 1").rows == ((1,),)
         assert {one.met for one in status(ctx, "shop").requirements} == {True}
         assert wait(ctx, "shop", timeout=10).state == "ready"
@@ -87,7 +87,7 @@ def test_ssh_stays_on_the_loopback(world: World) -> None:
 
 
 def test_a_lab_keeps_its_address_under_another_setting(world: World) -> None:
-    """What was told once stays true: whoever has the DSN goes on with it."""
+    """What was printed once stays true: a known DSN keeps working."""
     with world.open() as ctx:
         before = up(ctx, named("shop"))
         power.stop(ctx, "shop")
@@ -127,7 +127,7 @@ def test_each_start_brings_a_new_certificate(world: World) -> None:
 
 
 def test_an_address_of_another_host(world: World) -> None:
-    """It is told before anything is made; and a lab whose address went is not started at others."""
+    """It is reported first; a lab whose address is gone is not started at others."""
     elsewhere = replace(world, publish="192.0.2.1", publish_name="")
     before = world.there()
     with elsewhere.open() as ctx, pytest.raises(HostUnfit, match=r"192\.0\.2\.1") as failed:

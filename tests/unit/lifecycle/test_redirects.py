@@ -47,7 +47,7 @@ def led(ctx: Context) -> dict[int, str]:
 
 
 def reached(ctx: Context, view: LabView) -> None:
-    """Others are told of ports that lead to the nodes; this host reaches all with TLS."""
+    """Others get ports that lead to the nodes; this host reaches all with TLS."""
     record = ctx.store.labs.get(view.name)
     for number, node in enumerate(view.nodes, 1):
         assert node.host == "labs.example"

@@ -1,4 +1,4 @@
-"""A template that is not what was captured is never used: it is told, and made anew."""
+"""A template that is not what was captured is never used: it is reported, and recreated."""
 
 from __future__ import annotations
 
@@ -151,9 +151,9 @@ def test_a_damaged_template_is_made_anew(world: World, damage: Damage) -> None:
     with world.open() as ctx:
         view = up(ctx, named("shop"))
         assert view.started == "warm"
-        (anew,) = template.templates(ctx)
-        assert (anew.key, anew.state) == (found.key, "ready")
-        assert anew.created_at > found.created_at
+        (new,) = template.templates(ctx)
+        assert (new.key, new.state) == (found.key, "ready")
+        assert new.created_at > found.created_at
         down(ctx, "shop")
     assert any("is not used" in note for note in world.notes)
     assert world.there() == before, "nothing of the damaged one is left"
@@ -223,7 +223,7 @@ def test_each_difference_has_a_template_of_its_own(world: World) -> None:
 
 
 def test_without_warm_restore_clones_boot_formed_disks(world: World) -> None:
-    """As on bhyve: the same template without RAM, and the reason is told."""
+    """As on bhyve: the same template without RAM, and the reason is reported."""
     world.capabilities = Capabilities("fake", "bhyve", warm=False, why_cold="bhyve cannot")
     with world.open() as ctx:
         view = up(ctx, named("shop"))

@@ -1,4 +1,4 @@
-"""Times: what was only for the first use is told apart, and only readiness has a time limit."""
+"""Times: what was only for the first use is separated, and only readiness has a time limit."""
 
 from __future__ import annotations
 
