@@ -80,7 +80,7 @@ def test_the_state_file_is_lost(world: World) -> None:
         assert report.removed == ()
         assert any("lab:shop" in line for line in report.left)
         assert len(ctx.hypervisor.guests()) == 2
-        _is_told_of(ctx)
+        _is_reported(ctx)
         down(ctx, "shop")
         assert ctx.hypervisor.guests() == {}
         assert labs(ctx) == []
@@ -112,7 +112,7 @@ def test_a_directory_is_all_that_is_left(world: World) -> None:
     assert world.there() == before
 
 
-def _is_told_of(ctx: Context) -> None:
+def _is_reported(ctx: Context) -> None:
     """What needs the record says so; into the guests one comes all the same."""
     verbs: list[Callable[[], object]] = [
         lambda: query(ctx, "shop", None, "SELECT 1"),
@@ -128,7 +128,7 @@ def _is_told_of(ctx: Context) -> None:
         lambda: rollback(ctx, "shop", timeout=1),
     ]
     for verb in verbs:
-        with pytest.raises(NotFound, match="not recorded") as refused:
+        with pytest.raises(NotFound, match="missing from the state database") as refused:
             verb()
         assert "lab down shop" in refused.value.hint
     assert node_access.execute(ctx, "shop", "n2", ["/bin/sync"], timeout=5) == b""
