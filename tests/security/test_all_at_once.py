@@ -33,7 +33,7 @@ from tests.support.serve_process import Serving, configure, serving
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.rare,  # its guests are emulated where there is no KVM: minutes
+    pytest.mark.rare,  # 5.5 minutes where guests are emulated; the parts are tested for each change
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a user"),
 ]
 
