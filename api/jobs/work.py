@@ -239,7 +239,7 @@ def take_snapshot(ctx: Context, task: Task[TakeSnapshot]) -> str:
         with lock(ctx.home, "lab", name, wait=False):
             power.resume_paused(ctx, inspect.nodes_of(ctx, name))
     if task.request.scheduled:
-        return f"snapshots:{', '.join(snapshot.rotate(ctx, name))}"
+        return _labels(snapshot.rotate(ctx, name))
     if task.again:
         # The first try may have taken it, and not have lived to say so. Labels have seconds.
         since = int(task.job.started_at or task.job.created_at)
@@ -259,7 +259,11 @@ def delete_snapshot(ctx: Context, task: Task[DeleteSnapshot]) -> str:
 def prune_snapshots(ctx: Context, task: Task[PruneSnapshots]) -> str:
     """Remove the snapshots that a lab's schedule does not keep; which, by this try."""
     _same(ctx, task)
-    done = snapshot.rotate(ctx, task.job.lab, take_due=False)
+    return _labels(snapshot.rotate(ctx, task.job.lab, take_due=False))
+
+
+def _labels(done: Sequence[str]) -> str:
+    """The subject of a job: the labels in the lines of ``rotate``."""
     return f"snapshots:{','.join(line.partition('@')[2] for line in done)}"
 
 

@@ -39,7 +39,7 @@ _UNUSED = 14 * 86400.0
 _KEPT = ("images", "templates", "storage/images", "storage/templates", "logs/images", "locks")
 _DATABASES = ("state.db", "jobs.db")
 _KEPT_FILES = (
-    *(f"{name}{part}" for name in _DATABASES for part in ("", "-wal", "-shm")),
+    *(f"{name}{part}" for name in _DATABASES for part in ("", "-journal", "-wal", "-shm")),
     "admin-token", "reachable.json", "ca.pem", "ca.key", "reserve",
 )  # fmt: skip
 
