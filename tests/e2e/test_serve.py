@@ -30,9 +30,9 @@ nodes = 3
 """
 ACTIVITY = """
 import sys
-from lab.lifecycle.activity import activity
-from lab.lifecycle.context import open_context
-from lab.settings import load
+from lab.lifecycle.service.activity import activity
+from lab.lifecycle.core.context import open_context
+from lab.config.settings import load
 with open_context(load()) as context:
     print(activity(context, sys.argv[1], patience=5.0))
 """

@@ -87,7 +87,7 @@ def test_make_up_as_an_ordinary_user() -> None:
 
 STARTED = """\
 import subprocess, sys, time
-from images.isolate import check, isolated
+from lab.imagebuild.isolate import check, isolated
 check()
 subprocess.Popen([*isolated(network=False), "sh", "-c", "touch x; chown 33:33 x; sleep 4242"])
 time.sleep(60)
