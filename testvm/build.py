@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lab.errors import CommandFailed, HostUnfit
 from lab.imagebuild import bootstrap, isolate, kernel
-from lab.imagebuild.recipe import RECIPES
+from lab.imagebuild.recipe import HERE
 from lab.imagebuild.tree import files
 from lab.progress import Progress
 from lab.run import require, run
@@ -125,7 +125,7 @@ def _inside(job: _Job, script: str, *, timeout: float) -> None:
 
 def _chroot(job: _Job) -> list[str]:
     argv = isolate.isolated(network=False)
-    return [*argv, "sh", str(RECIPES / "chroot.sh"), str(job.root)]
+    return [*argv, "sh", str(HERE / "chroot.sh"), str(job.root)]
 
 
 def _install_python(job: _Job) -> None:
