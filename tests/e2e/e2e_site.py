@@ -175,6 +175,12 @@ class Site:
         assert code is None or done.code == code, f"lab {' '.join(args)}: {done}"
         return done
 
+    def template(self, nodes: int, blueprint: str = PXC[0]) -> dict[str, Any]:
+        """The one template of this size, as ``lab template ls -o json`` prints it."""
+        listed = self.lab("template", "ls", "-o", "json").json
+        (found,) = (t for t in listed if (t["blueprint"], t["nodes"]) == (blueprint, nodes))
+        return dict(found)
+
     def start(self, *args: str) -> subprocess.Popen[str]:
         """Start ``lab ARGS``; the caller ends it."""
         return subprocess.Popen(

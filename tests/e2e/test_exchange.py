@@ -17,9 +17,10 @@ def _up(site: Site, *args: str) -> Any:
     return site.lab("up", *THREE, "--name", site.name("moved"), *args, "-o", "json").json
 
 
+@pytest.mark.rare  # archives are tested on fakes and real storage, restoring in the contract
 def test_a_template_is_of_use_elsewhere(site: Site) -> None:
     """Protects hosts that never formed a cluster: RAM and disks fit, and nothing is built."""
-    (key,) = (t["key"] for t in site.lab("template", "ls", "-o", "json").json if t["nodes"] == 3)
+    key = site.template(3)["key"]
     with site.sibling() as other:
         archive = other.root / "template.lab"
         site.lab("template", "export", key, str(archive))

@@ -76,23 +76,17 @@ def spoil(site: Site, key: str) -> None:
     manifests.write(site.home.manifest(template_ref(key)), replace(manifest, nodes=nodes))
 
 
-def of_two(site: Site) -> dict[str, Any]:
-    """The one template of two nodes."""
-    (found,) = (t for t in site.lab("template", "ls", "-o", "json").json if t["nodes"] == 2)
-    return dict(found)
-
-
 @pytest.mark.rare  # three clusters are formed; what real QEMU refuses is tested in the contract
 def test_what_qemu_refuses_is_formed_again_and_then_booted(image: Site) -> None:
     """First one damaged template, then a QEMU that has other devices whatever is formed."""
     site, name = image, image.name("odd")
     image.lab("template", "build", *PXC, "--nodes", "2", timeout=600)
-    spoil(site, of_two(site)["key"])
+    spoil(site, site.template(2)["key"])
     done = site.lab("up", *PXC, "--nodes", "2", "--name", name, timeout=900)
     assert "(warm)" in done.stdout
     assert "is broken and is not used: its RAM was not restored" in done.stderr
     assert "the previous template is broken: forming a cluster" in done.stderr
-    formed = of_two(site)
+    formed = site.template(2)
     assert (formed["state"], formed["warm"], formed["why"]) == ("ready", True, "")
     site.lab("down", name)
 
