@@ -34,7 +34,7 @@ def host(core: CoreOf, _: Reader) -> Host:
     return Host(
         hypervisor=can.name,
         accelerator=can.accelerator,
-        warm=can.warm,
+        warm=not can.why_cold,
         why_cold=can.why_cold,
         storage=settings.storage,
         memory=Capacity(total=admission.memory_budget, used=used.memory),

@@ -28,6 +28,7 @@ from lab.hypervisor import (  # fmt: skip
     GuestShape,
     GuestSpec,
     GuestState,
+    Memory,
     MemoryImage,
 )
 from lab.names import LOOPBACK, GuestName
@@ -60,7 +61,7 @@ class FakeHypervisor:
         self._home = home
         self._before = before
         facts = {"fake": f"version {version}"}
-        self._capabilities = capabilities or Capabilities("fake", "fake", warm=True, facts=facts)
+        self._capabilities = capabilities or Capabilities("fake", "fake", facts=facts)
         self._version = version
         self._boot_seconds = boot_seconds
         self.own_seconds = own_seconds
@@ -71,6 +72,11 @@ class FakeHypervisor:
 
     def close(self) -> None:
         """There is nothing to give back; guests keep running."""
+
+    @property
+    def memory(self) -> Memory | None:
+        """See Hypervisor."""
+        return None if self._capabilities.why_cold else self
 
     def capabilities(self) -> Capabilities:
         """See Hypervisor."""
@@ -96,10 +102,8 @@ class FakeHypervisor:
             self._make(guest, "running", time.time() + self._boot_seconds, "boots")
 
     def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
-        """See Hypervisor."""
+        """See Memory."""
         self._before("restore")
-        if not self._capabilities.warm:
-            raise fake_memory.no_restore(guest, self._capabilities.why_cold)
         guest = replace(guest, memory_file=memory.ram)
         with self._guests.hold():
             self._guests.refuse(guest)
@@ -117,22 +121,18 @@ class FakeHypervisor:
             self._guests.put(replace(record, clock_offset=float(state["clock_offset"])))
 
     def pause(self, guests: Sequence[GuestName]) -> None:
-        """See Hypervisor."""
+        """See Memory."""
         self._before("pause")
-        self._check_pauses()
         self._all(guests, "paused")
 
     def resume(self, guests: Sequence[GuestName]) -> None:
-        """See Hypervisor."""
+        """See Memory."""
         self._before("resume")
-        self._check_pauses()
         self._all(guests, "running")
 
     def save_memory(self, guest: GuestName, ram: Path, state: Path) -> MemoryImage:
-        """See Hypervisor."""
+        """See Memory."""
         self._before("save_memory")
-        if not self._capabilities.warm:
-            raise HostUnfit(f"the memory of {guest} cannot be saved here")
         with self._guests.hold():
             record = self._guests.find(guest, self._home)
             if record.state != "paused":
@@ -367,10 +367,6 @@ class FakeHypervisor:
         with guest.console_log.open("a") as log:
             log.write(f"{guest.name} {what}\n")
         self._guests.put(Record.of(guest, state, since))
-
-    def _check_pauses(self) -> None:
-        if not self._capabilities.pauses:
-            raise HostUnfit("guests cannot stand still here")
 
     def _all(self, guests: Sequence[GuestName], state: GuestState) -> None:
         with self._guests.hold():

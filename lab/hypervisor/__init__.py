@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from lab.errors import HostUnfit
 from lab.names import GuestName
 from lab.progress import go_on
 from lab.storage import Tags, VolumeFormat
@@ -134,8 +135,8 @@ class Capabilities:
 
     ``facts`` is shown by ``lab doctor``, and what of it differs where RAM does not fit.
     ``why_emulated``: why guests are emulated, empty if they are not; ``remedy``: the remedy.
-    ``warm`` says whether RAM can be captured and restored, ``why_cold`` why not. ``pauses``:
-    guests can be paused and resumed. ``direct``: they can boot a kernel without firmware.
+    ``why_cold``: why RAM can be neither captured nor restored, empty if it can: the hypervisor has
+    a ``memory`` then. ``direct``: guests can boot a kernel without firmware.
     ``forwards``: ports of the host lead to guests; without it guests are reached at their own
     addresses. ``redirects``: connections from other machines, and only those, can be led to these
     addresses from ports of the host.
@@ -145,11 +146,9 @@ class Capabilities:
 
     name: str
     accelerator: Literal["kvm", "tcg", "bhyve", "fake"]
-    warm: bool
     why_cold: str = ""
     why_emulated: str = ""
     remedy: str = ""
-    pauses: bool = True
     direct: bool = True
     forwards: bool = True
     redirects: bool = False
@@ -205,8 +204,36 @@ class GuestChannel(Protocol):
         """Put a file into the guest. Raises as ``run`` does."""
 
 
+class Memory(Protocol):
+    """Guests that stand still, and their RAM. Safe for use by several threads at once."""
+
+    def pause(self, guests: Sequence[GuestName]) -> None:
+        """Stop the virtual CPUs of all ``guests`` together and flush their disks."""
+
+    def resume(self, guests: Sequence[GuestName]) -> None:
+        """Let all ``guests`` run again together."""
+
+    def save_memory(self, guest: GuestName, ram: Path, state: Path) -> MemoryImage:
+        """Save the RAM and device state of a paused guest whose ``memory_file`` is ``ram``.
+
+        The guest can only be stopped after this.
+        """
+
+    def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
+        """Bring a guest up from saved RAM, copy-on-write; it stays paused until ``resume``.
+
+        Raises as ``Hypervisor.start`` does, HostUnfit if a file of ``memory`` is missing or of
+        another size, RestoreFailed if what they hold cannot be loaded, NotReady if that takes too
+        long; nothing is left when it fails.
+        """
+
+
 class Hypervisor(Protocol):
-    """Starts, restores, pauses and stops guests. Safe for use by several threads at once."""
+    """Starts and stops guests. Safe for use by several threads at once."""
+
+    @property
+    def memory(self) -> Memory | None:
+        """What pauses guests and restores them; None where that cannot be done."""
 
     @property
     def run_as(self) -> tuple[int, int] | None:
@@ -226,29 +253,6 @@ class Hypervisor(Protocol):
 
         Raises Conflict if a guest of that name exists, PortTaken if another program has one
         of its ports, HostUnfit if it cannot be started for another reason.
-        """
-
-    def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
-        """Bring a guest up from saved RAM, copy-on-write; it stays paused until ``resume``.
-
-        Raises as ``start`` does, HostUnfit where ``warm`` is False or a file of ``memory`` is
-        missing or of another size, RestoreFailed if what they hold cannot be loaded, NotReady if
-        that takes too long; nothing is left when it fails.
-        """
-
-    def pause(self, guests: Sequence[GuestName]) -> None:
-        """Stop the virtual CPUs of all ``guests`` together and flush their disks.
-
-        Raises HostUnfit where ``pauses`` is False.
-        """
-
-    def resume(self, guests: Sequence[GuestName]) -> None:
-        """Let all ``guests`` run again together; raises HostUnfit where ``pauses`` is False."""
-
-    def save_memory(self, guest: GuestName, ram: Path, state: Path) -> MemoryImage:
-        """Save the RAM and device state of a paused guest whose ``memory_file`` is ``ram``.
-
-        The guest can only be stopped after this. Raises HostUnfit where ``warm`` is False.
         """
 
     def stop(self, guest: GuestName, *, force: bool, timeout: float = 60.0) -> None:
@@ -285,3 +289,13 @@ class Hypervisor(Protocol):
 
     def console_argv(self, guest: GuestName) -> list[str]:
         """The command that connects a terminal to the guest's console; raises NotFound."""
+
+
+def memory_of(hypervisor: Hypervisor) -> Memory:
+    """The ``memory`` of ``hypervisor``; raises HostUnfit, with the reason, if it has none."""
+    if hypervisor.memory is None:
+        raise HostUnfit(
+            "guests can be neither paused nor restored from RAM here",
+            details=[hypervisor.capabilities().why_cold],
+        )
+    return hypervisor.memory

@@ -192,8 +192,8 @@ def _guests(settings: Settings) -> Iterator[Finding]:
         with open_context(settings) as ctx:
             capabilities = ctx.hypervisor.capabilities()
             yield from of_hypervisor(capabilities)
-            warm = "yes" if capabilities.warm else f"no: {capabilities.why_cold}"
-            yield Finding("warm start", "ok" if capabilities.warm else "warn", warm)
+            why = capabilities.why_cold
+            yield Finding("warm start", "warn" if why else "ok", f"no: {why}" if why else "yes")
             yield from _paths(settings, ctx.hypervisor.run_as)
             if ctx.hypervisor.run_as is not None and not capabilities.reads_ram:
                 found = "QEMU before 8.2 needs to write to the files, which all labs share"

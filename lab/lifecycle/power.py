@@ -9,7 +9,7 @@ from typing import Any
 from lab import host
 from lab.blueprints import blueprint
 from lab.errors import Conflict, NotReady, PortTaken
-from lab.hypervisor import GuestSpec
+from lab.hypervisor import GuestSpec, memory_of
 from lab.lifecycle.captures import interrupted
 from lab.lifecycle.captures.capture import parent_of
 from lab.lifecycle.core.context import Context
@@ -85,8 +85,8 @@ def _stop_all(ctx: Context, record: LabRecord, nodes: Sequence[Node], *, force: 
         # A stop that was killed may have paused some: they were written out before that.
         awake = [guest for guest in guests if there[guest].state == "running"]
         write_out(ctx, blueprint(record.blueprint), awake)
-        if ctx.hypervisor.capabilities().pauses:
-            ctx.hypervisor.pause(guests)
+        if (memory := ctx.hypervisor.memory) is not None:
+            memory.pause(guests)
     each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
 
 
@@ -218,7 +218,7 @@ def resume_paused(ctx: Context, nodes: Sequence[Node]) -> None:
     there = ctx.hypervisor.guests()
     paused = [n for n in nodes if n.guest in there and there[n.guest].state == "paused"]
     if paused:
-        ctx.hypervisor.resume([node.guest for node in paused])
+        memory_of(ctx.hypervisor).resume([node.guest for node in paused])
         set_clocks(ctx, paused)
 
 

@@ -51,7 +51,7 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
 def _why_cold(ctx: Context, found: TemplateRecord | None) -> str:
     """Why a lab would boot; empty if it would not."""
     capabilities = ctx.hypervisor.capabilities()
-    if not capabilities.warm:
+    if capabilities.why_cold:
         return capabilities.why_cold
     return "" if found is None or found.warm else found.why or "the template has no RAM"
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from lab import host, schedule
 from lab.blueprints import blueprint
 from lab.errors import Conflict, Interrupted, LabError, NotFound
+from lab.hypervisor import Memory
 from lab.lifecycle.captures import interrupted
 from lab.lifecycle.captures.capture import Capture, of_lab
 from lab.lifecycle.core.context import Context
@@ -157,8 +158,8 @@ def _take(ctx: Context, name: str, what: str) -> Taken:
     with ctx.progress.step("snapshot", f"taking the snapshot {label}"):
         running = _running(ctx, name)
         write_out(ctx, blueprint(ctx.store.labs.get(name).blueprint), running)
-        if ctx.hypervisor.capabilities().pauses:
-            made = _paused(ctx, name, running, volumes, label)
+        if (memory := ctx.hypervisor.memory) is not None:
+            made = _paused(ctx, name, memory, running, volumes, label)
         else:
             made = ctx.storage.snapshot(volumes, label)
         ctx.storage.persist(made)
@@ -168,17 +169,18 @@ def _take(ctx: Context, name: str, what: str) -> Taken:
 def _paused(
     ctx: Context,
     name: str,
+    memory: Memory,
     running: Sequence[GuestName],
     volumes: Sequence[VolumeName],
     label: str,
 ) -> Sequence[VolumeSnapshot]:
     """Take a snapshot while the guests that run are paused."""
     try:
-        ctx.hypervisor.pause(running)
+        memory.pause(running)
         made = ctx.storage.snapshot(volumes, label)
     finally:
         guests = ctx.hypervisor.guests()
-        ctx.hypervisor.resume([guest for guest in running if guest in guests])
+        memory.resume([guest for guest in running if guest in guests])
     # Their clocks stood still meanwhile.
     try:
         set_clocks(ctx, [node for node in nodes_of(ctx, name) if node.guest in running])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lab.errors import Conflict, HostUnfit, NotFound, NotReady, PortTaken
-from lab.hypervisor import DirectBoot, Disk, Forward, GuestShape, GuestSpec, Hypervisor
+from lab.hypervisor import DirectBoot, Disk, Forward, GuestShape, GuestSpec, Hypervisor, memory_of
 from lab.names import GuestName
 from tests.contract.hypervisor_site import MIB, ClosableHypervisor, Opener, Site, states
 
@@ -137,27 +137,27 @@ class Pausing:
             ours.start(guest)
         names = [guest.name for guest in guests]
         for _ in range(2):
-            ours.pause(names)
+            memory_of(ours).pause(names)
             assert states(ours) == dict.fromkeys(names, "paused")
         for _ in range(2):
-            ours.resume(names)
+            memory_of(ours).resume(names)
             assert states(ours) == dict.fromkeys(names, "running")
 
     def test_all_or_none_are_paused_and_resumed(self, site: Site, ours: Hypervisor) -> None:
         guest = site.guest().name
         ours.start(site.guest())
         with pytest.raises(NotFound):
-            ours.pause([guest, _ABSENT])
+            memory_of(ours).pause([guest, _ABSENT])
         assert states(ours) == {guest: "running"}
-        ours.pause([guest])
+        memory_of(ours).pause([guest])
         with pytest.raises(NotFound):
-            ours.resume([guest, _ABSENT])
+            memory_of(ours).resume([guest, _ABSENT])
         assert states(ours) == {guest: "paused"}
 
     def test_a_paused_guest_is_silent(self, site: Site, ours: Hypervisor) -> None:
         guest = site.guest().name
         ours.start(site.guest())
-        ours.pause([guest])
+        memory_of(ours).pause([guest])
         assert not ours.channel(guest).ping(1.0)
         with pytest.raises(NotReady):
             ours.channel(guest).run(["/bin/true"], timeout=1.0)
@@ -166,14 +166,14 @@ class Pausing:
 
     def test_force_ends_a_paused_one_at_once(self, site: Site, ours: Hypervisor) -> None:
         ours.start(site.guest())
-        ours.pause([site.guest().name])
+        memory_of(ours).pause([site.guest().name])
         ours.stop(site.guest().name, force=True)
         assert states(ours) == {}
 
     def test_a_guest_that_does_not_react_stays(self, site: Site, ours: Hypervisor) -> None:
         guest = site.guest().name
         ours.start(site.guest())
-        ours.pause([guest])
+        memory_of(ours).pause([guest])
         with pytest.raises(NotReady, match=guest):
             ours.stop(guest, force=False, timeout=0.5)
         assert states(ours) == {guest: "paused"}
@@ -182,10 +182,11 @@ class Pausing:
         foreign = site.hypervisor(site.foreign)
         spec = site.guest(home=site.foreign)
         foreign.start(spec)
+        memory = memory_of(ours)
         for meddle in (
-            lambda: ours.pause([spec.name]),
-            lambda: ours.resume([spec.name]),
-            lambda: ours.save_memory(spec.name, site.directory / "ram", site.directory / "state"),
+            lambda: memory.pause([spec.name]),
+            lambda: memory.resume([spec.name]),
+            lambda: memory.save_memory(spec.name, site.directory / "ram", site.directory / "state"),
         ):
             with pytest.raises(Conflict, match="not ours"):
                 meddle()
@@ -196,7 +197,7 @@ class Pausing:
         ours.start(site.guest())
         with _another_process(site) as talk:
             assert talk.recv() == {guest: "running"}
-            ours.pause([guest])
+            memory_of(ours).pause([guest])
             talk.send("look again")
             assert talk.recv() == {guest: "paused"}
             talk.send("end it")

@@ -7,31 +7,21 @@ from dataclasses import replace
 import pytest
 
 from lab.errors import HostUnfit
-from lab.hypervisor import Forward, Hypervisor, MemoryImage
-from tests.contract.hypervisor_site import MEMORY, Site, states
+from lab.hypervisor import Forward, Hypervisor, memory_of
+from tests.contract.hypervisor_site import Site, states
 
 
 class Refusing:
     def test_the_capabilities_say_so(self, ours: Hypervisor) -> None:
         can = ours.capabilities()
-        assert (can.warm, can.pauses, can.direct, can.forwards) == (False, False, False, False)
+        assert (can.direct, can.forwards) == (False, False)
         assert can.why_cold
+        assert ours.memory is None
 
-    def test_what_they_exclude_is_refused(self, site: Site, ours: Hypervisor) -> None:
-        """Protects callers that did not check: the call is refused and changes nothing."""
-        guest = site.guest()
-        ours.start(guest)
-        ram, state = site.file("ram", MEMORY), site.directory / "state"
-        for refused in (
-            lambda: ours.pause([guest.name]),
-            lambda: ours.resume([guest.name]),
-            lambda: ours.save_memory(guest.name, ram, state),
-            lambda: ours.restore(site.guest("n2"), MemoryImage(ram, site.put("s", b"x"), MEMORY)),
-        ):
-            with pytest.raises(HostUnfit):
-                refused()
-        assert states(ours) == {guest.name: "running"}
-        assert not state.exists()
+    def test_a_caller_that_needs_memory_is_told_why_not(self, ours: Hypervisor) -> None:
+        with pytest.raises(HostUnfit) as failure:
+            memory_of(ours)
+        assert failure.value.details == (ours.capabilities().why_cold,)
 
     def test_no_kernel_is_booted_without_firmware(self, site: Site, ours: Hypervisor) -> None:
         with pytest.raises(HostUnfit):

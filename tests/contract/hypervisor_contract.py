@@ -38,7 +38,11 @@ class HypervisorContract(Starting, Reaching, Stopping, Owning):
 
 
 class WarmContract(HypervisorContract, KernelBooting, Forwarding, Pausing, Capturing, Restoring):
-    """With ``warm``, ``pauses`` and ``forwards``."""
+    """With ``memory`` and ``forwards``."""
+
+    def test_memory_and_capabilities_agree(self, ours: ClosableHypervisor) -> None:
+        assert ours.memory is not None
+        assert ours.capabilities().why_cold == ""
 
 
 class ColdContract(HypervisorContract, Refusing):

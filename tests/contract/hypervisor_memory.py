@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lab.errors import Conflict, HostUnfit, NotFound, RestoreFailed
-from lab.hypervisor import Disk, GuestSpec, Hypervisor, MemoryImage
+from lab.hypervisor import Disk, GuestSpec, Hypervisor, MemoryImage, memory_of
 from lab.names import GuestName
 from tests.contract.hypervisor_site import MEMORY, MIB, Site, states
 
@@ -24,7 +24,7 @@ class Capturing:
         assert guest.memory_file
         ours.start(guest)
         with pytest.raises(Conflict, match="pause"):
-            ours.save_memory(guest.name, guest.memory_file, state)
+            memory_of(ours).save_memory(guest.name, guest.memory_file, state)
         assert not state.exists()
         assert states(ours) == {guest.name: "running"}
 
@@ -32,10 +32,12 @@ class Capturing:
         guest, other = site.former(), site.guest("n2")
         for one in (guest, other):
             ours.start(one)
-        ours.pause([guest.name, other.name])
+        memory_of(ours).pause([guest.name, other.name])
         for one in (guest, other):
             with pytest.raises(Conflict):
-                ours.save_memory(one.name, site.file("x.ram", MEMORY), site.directory / "state")
+                memory_of(ours).save_memory(
+                    one.name, site.file("x.ram", MEMORY), site.directory / "state"
+                )
         assert not (site.directory / "state").exists()
 
     def test_a_saved_state_is_not_overwritten(self, site: Site, ours: Hypervisor) -> None:
@@ -43,14 +45,16 @@ class Capturing:
         state = site.put("state", b"precious")
         assert guest.memory_file
         ours.start(guest)
-        ours.pause([guest.name])
+        memory_of(ours).pause([guest.name])
         with pytest.raises(Conflict, match="exists"):
-            ours.save_memory(guest.name, guest.memory_file, state)
+            memory_of(ours).save_memory(guest.name, guest.memory_file, state)
         assert state.read_bytes() == b"precious"
 
     def test_an_absent_guest_is_not_saved(self, site: Site, ours: Hypervisor) -> None:
         with pytest.raises(NotFound):
-            ours.save_memory(GuestName("lab-ct-absent-n1"), site.directory / "r", site.directory)
+            memory_of(ours).save_memory(
+                GuestName("lab-ct-absent-n1"), site.directory / "r", site.directory
+            )
 
     def test_an_image_is_what_was_asked_for(self, site: Site, ours: Hypervisor) -> None:
         guest = site.former()
@@ -67,9 +71,9 @@ class Restoring:
         clones = [site.guest("n2"), site.guest("n3")]
         names = [clone.name for clone in clones]
         for clone in clones:
-            ours.restore(clone, image)
+            memory_of(ours).restore(clone, image)
         assert states(ours) == dict.fromkeys(names, "paused")
-        ours.resume(names)
+        memory_of(ours).resume(names)
         assert states(ours) == dict.fromkeys(names, "running")
         for clone in clones:
             ours.stop(clone.name, force=True)
@@ -78,18 +82,18 @@ class Restoring:
     def test_a_clone_can_be_captured(self, site: Site, ours: Hypervisor) -> None:
         image = site.capture(ours, site.former())
         clone = replace(site.guest("n2"), memory_file=image.ram)
-        ours.restore(clone, image)
-        ours.resume([clone.name])
+        memory_of(ours).restore(clone, image)
+        memory_of(ours).resume([clone.name])
         second = site.freeze(ours, clone)
-        ours.restore(site.guest("n3"), second)
-        ours.resume([site.guest("n3").name])
+        memory_of(ours).restore(site.guest("n3"), second)
+        memory_of(ours).resume([site.guest("n3").name])
         assert states(ours) == {site.guest("n3").name: "running"}
 
     def test_a_running_name_is_not_restored_over(self, site: Site, ours: Hypervisor) -> None:
         image = site.capture(ours, site.former())
         ours.start(site.guest("n2"))
         with pytest.raises(Conflict):
-            ours.restore(site.guest("n2"), image)
+            memory_of(ours).restore(site.guest("n2"), image)
         assert states(ours) == {site.guest("n2").name: "running"}
 
     def test_what_cannot_be_restored_leaves_nothing(self, site: Site, ours: Hypervisor) -> None:
@@ -99,12 +103,12 @@ class Restoring:
         for what, spoil in _SPOILED.items():
             spoiled = spoil(clone, image)
             with pytest.raises(HostUnfit) as failure:
-                ours.restore(*spoiled)
+                memory_of(ours).restore(*spoiled)
             assert failure.value.details, what
             # A missing or truncated file is not a refused restore.
             assert isinstance(failure.value, RestoreFailed) == (what in _NOT_LOADED), what
             assert states(ours) == {}, what
-        ours.restore(clone, image)
+        memory_of(ours).restore(clone, image)
         assert states(ours) == {clone.name: "paused"}
 
     def test_a_capture_of_another_shape_has_another_fingerprint(

@@ -18,6 +18,7 @@ from lab.hypervisor import (
     Hypervisor,
     MemoryImage,
     Network,
+    memory_of,
 )
 from lab.names import GuestName
 from tests.contract.hypervisor_kernel import kernel
@@ -130,9 +131,9 @@ class Site:
     def freeze(self, hypervisor: Hypervisor, guest: GuestSpec) -> MemoryImage:
         """Capture the RAM of a guest that runs, and end it."""
         assert guest.memory_file
-        hypervisor.pause([guest.name])
+        memory_of(hypervisor).pause([guest.name])
         state = self.directory / f"{guest.name}-{secrets.token_hex(2)}.state"
-        image = hypervisor.save_memory(guest.name, guest.memory_file, state)
+        image = memory_of(hypervisor).save_memory(guest.name, guest.memory_file, state)
         hypervisor.stop(guest.name, force=True)
         return image
 

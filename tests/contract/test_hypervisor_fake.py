@@ -38,9 +38,7 @@ class TestColdFake(ColdContract, Redirecting):
         cold = Capabilities(
             "fake",
             "fake",
-            warm=False,
             why_cold="it is cold",
-            pauses=False,
             direct=False,
             forwards=False,
             redirects=True,

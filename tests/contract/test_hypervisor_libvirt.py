@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lab.errors import HostUnfit, RestoreFailed
-from lab.hypervisor import Disk, FirmwareBoot, GuestSpec, Hypervisor
+from lab.hypervisor import Disk, FirmwareBoot, GuestSpec, Hypervisor, memory_of
 from lab.paths import Home
 from lab.wait import Deadline, until
 from tests.contract.hypervisor_contract import Site, WarmContract
@@ -101,10 +101,10 @@ class TestLibvirt(WarmContract):
         last = former.console_log.read_text()[-1]
         clones = [site.guest("n2"), site.guest("n3")]
         for clone in clones:
-            ours.restore(clone, image)
+            memory_of(ours).restore(clone, image)
         time.sleep(0.3)
         assert not any(clone.console_log.read_text() for clone in clones), "they are paused"
-        ours.resume([clone.name for clone in clones])
+        memory_of(ours).resume([clone.name for clone in clones])
         shown = [_printed(clone, lambda text: len(text) > 10)[:10] for clone in clones]
         assert shown[0] == shown[1]
         assert "B" not in shown[0], "a restored guest does not boot"
@@ -115,7 +115,7 @@ class TestLibvirt(WarmContract):
         image = site.capture(ours, site.former())
         image.state.write_bytes(image.state.read_bytes()[:5000])
         with pytest.raises(RestoreFailed) as failure:
-            ours.restore(site.guest("n2"), image)
+            memory_of(ours).restore(site.guest("n2"), image)
         assert any("load of migration failed" in line for line in failure.value.details)
 
     def test_a_guest_that_boots_from_its_disk(self, site: Site, ours: Hypervisor) -> None:
@@ -142,8 +142,8 @@ class TestLibvirt(WarmContract):
             os.chown(image.ram, os.geteuid(), run_as[1] if run_as else -1)
         before = image.ram.stat()
         clone = site.guest("n2")
-        ours.restore(clone, image)
-        ours.resume([clone.name])
+        memory_of(ours).restore(clone, image)
+        memory_of(ours).resume([clone.name])
         assert _printed(clone, lambda text: len(text) > 10), "it writes to its RAM"
         ours.stop(clone.name, force=True)
         after = image.ram.stat()
@@ -152,5 +152,5 @@ class TestLibvirt(WarmContract):
 
     def test_nothing_is_left_in_the_sockets_directory(self, site: Site, ours: Hypervisor) -> None:
         image = site.capture(ours, site.former())
-        ours.restore(site.guest("n2"), image)
+        memory_of(ours).restore(site.guest("n2"), image)
         assert list((site.directory / "home" / "run").iterdir()) == []

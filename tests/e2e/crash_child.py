@@ -43,6 +43,8 @@ class DiesBefore:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._real, name)
+        if found is self._real:  # a driver is its own ``memory``
+            return self
         if name != self._method:
             return found
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lab.config.settings import load
-from lab.hypervisor import Disk, GuestSpec, MemoryImage
+from lab.hypervisor import Disk, GuestSpec, Memory, MemoryImage
 from lab.lifecycle.captures import manifests, template
 from lab.lifecycle.core.context import Context, open_context
 from lab.lifecycle.down import down
@@ -38,6 +38,10 @@ class Odd:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
+
+    @property
+    def memory(self) -> Memory:
+        return self
 
     def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
         """Raises RestoreFailed."""

@@ -15,7 +15,7 @@ from lab.exchange.frames import FrameReader, FrameWriter
 from lab.exchange.header import Kind
 from lab.exchange.pipes import reading
 from lab.fake import images
-from lab.hypervisor import GuestSpec, Hypervisor, MemoryImage
+from lab.hypervisor import GuestSpec, Hypervisor, Memory, MemoryImage, memory_of
 from lab.imagebuild import manifest
 from lab.imagebuild.manifest import BuiltImage
 from lab.imagebuild.recipe import Recipe
@@ -45,11 +45,15 @@ class TakesAnyDisk:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
+    @property
+    def memory(self) -> Memory:
+        return self
+
     def start(self, guest: GuestSpec) -> None:
         self._real.start(_raw(guest))
 
     def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
-        self._real.restore(_raw(guest), memory)
+        memory_of(self._real).restore(_raw(guest), memory)
 
 
 def _raw(guest: GuestSpec) -> GuestSpec:

@@ -13,10 +13,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
-from typing import NoReturn
 
 from lab.errors import Conflict, HostUnfit, LabError, NotFound
-from lab.hypervisor import Capabilities, Guest, GuestShape, GuestSpec, MemoryImage
+from lab.hypervisor import Capabilities, Guest, GuestShape, GuestSpec
 from lab.hypervisor.agent import GUEST_AGENT, AgentChannel
 from lab.hypervisor.bhyve import redirects, text
 from lab.hypervisor.bhyve.command import vm
@@ -53,15 +52,17 @@ class BhyveHypervisor:
     def run_as(self) -> None:
         """See Hypervisor; bhyve runs as we do."""
 
+    @property
+    def memory(self) -> None:
+        """See Hypervisor."""
+
     def capabilities(self) -> Capabilities:
         """See Hypervisor."""
         self._place()
         return Capabilities(
             "bhyve",
             "bhyve",
-            warm=False,
             why_cold=_COLD,
-            pauses=False,
             direct=False,
             forwards=False,
             redirects=True,
@@ -106,24 +107,6 @@ class BhyveHypervisor:
             with suppress(LabError):
                 self.stop(guest.name, force=True)
             raise
-
-    def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
-        """See Hypervisor; never done here."""
-        del memory
-        _refuse(f"{guest.name} could not be restored")
-
-    def pause(self, guests: Sequence[GuestName]) -> None:
-        """See Hypervisor; never done here."""
-        _refuse(f"pausing {', '.join(guests)}")
-
-    def resume(self, guests: Sequence[GuestName]) -> None:
-        """See Hypervisor; never done here."""
-        _refuse(f"resuming {', '.join(guests)}")
-
-    def save_memory(self, guest: GuestName, ram: Path, state: Path) -> MemoryImage:
-        """See Hypervisor; never done here."""
-        del ram, state
-        _refuse(f"saving the memory of {guest}")
 
     def stop(self, guest: GuestName, *, force: bool, timeout: float = 60.0) -> None:
         """See Hypervisor."""
@@ -276,10 +259,6 @@ def _check_disks(place: Place, guest: GuestSpec, rows: Mapping[str, Row]) -> Non
         for path, writes in place.disks(name).items():
             if path in wanted and (writes or wanted[path]):
                 raise _unfit(guest.name, f"{path} is a disk of {name}")
-
-
-def _refuse(doing: str) -> NoReturn:
-    raise HostUnfit(doing, details=[_COLD])
 
 
 def _unfit(guest: str, why: str) -> HostUnfit:

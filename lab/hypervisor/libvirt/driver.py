@@ -33,11 +33,12 @@ from lab.hypervisor import (
     GuestShape,
     GuestSpec,
     GuestState,
+    Memory,
     MemoryImage,
     Network,
 )
 from lab.hypervisor.agent import AgentChannel
-from lab.hypervisor.libvirt import access, logs, memory, segments, session
+from lab.hypervisor.libvirt import access, device_state, logs, segments, session
 from lab.hypervisor.libvirt.channel import DomainPorts
 from lab.hypervisor.libvirt.connection import connect, default_uri, translated
 from lab.hypervisor.libvirt.domain import Machine, domain_xml, memory_path, port_sockets, read_tags
@@ -93,13 +94,17 @@ class LibvirtHypervisor:
         """The uid and gid that QEMU runs as, None if ours; raises HostUnfit."""
         return self.machine.run_as
 
+    @property
+    def memory(self) -> Memory:
+        """See Hypervisor: QEMU can do that everywhere."""
+        return self
+
     def capabilities(self) -> Capabilities:
         """See Hypervisor."""
         machine = self.machine
         return Capabilities(
             name="libvirt",
             accelerator="kvm" if machine.accelerator == "kvm" else "tcg",
-            warm=True,
             why_emulated=machine.why_emulated,
             remedy=machine.remedy,
             reads_ram=machine.reads_ram,
@@ -122,13 +127,13 @@ class LibvirtHypervisor:
         self._create(guest, domain_xml(guest, self.machine), flags=0)
 
     def restore(self, guest: GuestSpec, memory_image: MemoryImage) -> None:
-        """See Hypervisor."""
+        """See Memory."""
         _check_image(guest, memory_image)
         guest = replace(guest, memory_file=memory_image.ram)
         xml = domain_xml(guest, self.machine, incoming=True)
         domain = self._create(guest, xml, flags=libvirt.VIR_DOMAIN_START_PAUSED)
         try:
-            memory.load(
+            device_state.load(
                 self._monitor(domain), self._sockets, memory_image.state, self.machine.run_as
             )
         except BaseException as error:
@@ -144,15 +149,15 @@ class LibvirtHypervisor:
             ) from error
 
     def pause(self, guests: Sequence[GuestName]) -> None:
-        """See Hypervisor."""
+        """See Memory."""
         self._all(guests, "suspend", "pausing", unless="paused")
 
     def resume(self, guests: Sequence[GuestName]) -> None:
-        """See Hypervisor."""
+        """See Memory."""
         self._all(guests, "resume", "resuming", unless="running")
 
     def save_memory(self, guest: GuestName, ram: Path, state: Path) -> MemoryImage:
-        """See Hypervisor."""
+        """See Memory."""
         domain = self._find(guest)
         with translated(f"saving the memory of {guest}"):
             found = _state(domain.state()[0])
@@ -162,7 +167,7 @@ class LibvirtHypervisor:
                 raise Conflict(f"the memory of {guest} is not in {ram}")
             if state.exists():
                 raise Conflict(f"{state} exists already")
-            memory.save(self._monitor(domain), self._sockets, state, self.machine.run_as)
+            device_state.save(self._monitor(domain), self._sockets, state, self.machine.run_as)
         return MemoryImage(ram=ram, state=state, size=ram.stat().st_size)
 
     def stop(self, guest: GuestName, *, force: bool, timeout: float = 60.0) -> None:
@@ -279,7 +284,7 @@ class LibvirtHypervisor:
         with ThreadPoolExecutor(_PARALLEL) as pool:
             list(pool.map(one, domains))
 
-    def _monitor(self, domain: Any) -> memory.Monitor:
+    def _monitor(self, domain: Any) -> device_state.Monitor:
         def ask(command: Mapping[str, Any]) -> Mapping[str, Any]:
             answer = json.loads(libvirt_qemu.qemuMonitorCommand(domain, json.dumps(command), 0))
             if "error" in answer:

@@ -175,8 +175,8 @@ def _why_cold(ctx: Context, template: TemplateFacts, image: Image, spec: LabSpec
     capabilities = ctx.hypervisor.capabilities()
     if not template.warm:
         return "the template was exported without RAM"
-    if not capabilities.warm:
-        return capabilities.why_cold or "this hypervisor restores no RAM"
+    if capabilities.why_cold:
+        return capabilities.why_cold
     if ctx.hypervisor.fingerprint(templates.shape_of(image, spec)) == template.fingerprint:
         return ""
     ours, theirs = strings(capabilities.facts), template.host

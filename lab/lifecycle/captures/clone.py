@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lab.errors import RestoreFailed
-from lab.hypervisor import MemoryImage
+from lab.hypervisor import MemoryImage, memory_of
 from lab.lifecycle.captures.capture import Capture, disk_snapshots
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
@@ -80,7 +80,7 @@ def wake(
         guest = guest_spec(node, volumes, image, size, wiring)
         if ram:
             state = ctx.home.device_state(capture.ref, node.name)
-            ctx.hypervisor.restore(guest, MemoryImage(ram, state, guest.memory))
+            memory_of(ctx.hypervisor).restore(guest, MemoryImage(ram, state, guest.memory))
         else:
             ctx.hypervisor.start(guest)
 
@@ -102,7 +102,7 @@ def wake(
         result = prepared.result()
     if capture.warm:
         with ctx.progress.step("resume", "resuming all nodes together"):
-            ctx.hypervisor.resume([node.guest for node in nodes])
+            memory_of(ctx.hypervisor).resume([node.guest for node in nodes])
     return result
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab.blueprints import Blueprint
+from lab.hypervisor import memory_of
 from lab.lifecycle.captures import manifests
 from lab.lifecycle.captures.capture import Capture, CapturedNode
 from lab.lifecycle.core.context import Context
@@ -38,9 +39,10 @@ def freeze(
         bring_to_rest(ctx, blueprint, image.engine, nodes)
         each(lambda guest: ctx.hypervisor.stop(guest, force=False), guests)
     else:
-        ctx.hypervisor.pause(guests)
+        memory = memory_of(ctx.hypervisor)
+        memory.pause(guests)
         each(
-            lambda node: ctx.hypervisor.save_memory(
+            lambda node: memory.save_memory(
                 node.guest, ctx.home.ram(ref, node.name), ctx.home.device_state(ref, node.name)
             ),
             nodes,

@@ -269,7 +269,7 @@ def _make(
 ) -> None:
     owner, began = Owner("template", name), time.time()
     profile = ctx.settings.profile_of(spec.profile)
-    warm = ctx.hypervisor.capabilities().warm
+    warm = ctx.hypervisor.memory is not None
     with making(ctx, name, image, spec, warm=warm):
         nodes = tuple(plan_nodes(owner, plan.plan(spec), image=image.key))
         formation = Formation(

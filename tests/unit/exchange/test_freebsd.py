@@ -17,7 +17,7 @@ from tests.support.exchange_world import Side
 from tests.support.lifecycle_world import SPEC
 
 BHYVE = Capabilities(
-    "fake", "bhyve", warm=False, why_cold="bhyve cannot", pauses=False, direct=False,
+    "fake", "bhyve", why_cold="bhyve cannot", direct=False,
     forwards=False, redirects=True,
 )  # fmt: skip
 

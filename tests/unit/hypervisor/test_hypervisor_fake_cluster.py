@@ -16,7 +16,7 @@ from lab.fake.hypervisor import FakeHypervisor
 from lab.fake.storage import FakeStorage
 from lab.guest import identity, network, seed
 from lab.guest.authority import TlsKey
-from lab.hypervisor import Capabilities, DirectBoot, GuestShape, GuestSpec, MemoryImage
+from lab.hypervisor import Capabilities, DirectBoot, GuestShape, GuestSpec, MemoryImage, memory_of
 from lab.lifecycle.images.ready import Image
 from lab.lifecycle.nodes.nodes import Wiring, guest_spec, plan, seed_disk
 from lab.names import Owner, VolumeName
@@ -64,11 +64,11 @@ class World:
         for guest in guests:
             self.hypervisor.start(guest)
         names = [guest.name for guest in guests]
-        self.hypervisor.pause(names)
+        memory_of(self.hypervisor).pause(names)
         images = []
         for number, name in enumerate(names, 1):
             ram, state = self.root / f"n{number}.ram", self.root / f"n{number}.state"
-            images.append(self.hypervisor.save_memory(name, ram, state))
+            images.append(memory_of(self.hypervisor).save_memory(name, ram, state))
         volumes = [VolumeName(TEMPLATE, f"n{number}", "os") for number in (1, 2, 3)]
         self.storage.snapshot(volumes, "formed")
         for name in names:
@@ -79,8 +79,8 @@ class World:
         """A lab with that name, restored, running, and its own from ``port`` on."""
         guests = self.guests(Owner("lab", name), port)
         for guest, image in zip(guests, images, strict=True):
-            self.hypervisor.restore(guest, image)
-        self.hypervisor.resume([guest.name for guest in guests])
+            memory_of(self.hypervisor).restore(guest, image)
+        memory_of(self.hypervisor).resume([guest.name for guest in guests])
         for index, guest in enumerate(guests, 1):
             self.personalise(guest, index, f"password-of-{name}")
         return guests
@@ -163,7 +163,7 @@ def test_a_node_that_was_away_catches_up(world: World) -> None:
 
 def test_a_minority_is_no_cluster(world: World) -> None:
     guests = world.clone("a", 3000, world.template())
-    world.hypervisor.pause([guest.name for guest in guests[1:]])
+    memory_of(world.hypervisor).pause([guest.name for guest in guests[1:]])
     assert len(world.ready(3000, "a")) == 4
     with pytest.raises(CommandFailed) as failure:
         world.hypervisor.sql(3000, "lab", "password-of-a", "SELECT 1")
@@ -194,7 +194,7 @@ def test_ram_needs_the_disk_of_the_same_moment(world: World) -> None:
     swapped = world.storage.get(VolumeName(Owner("lab", "a"), "n1", "os")).path
     swapped.write_bytes(b'lab-fake-guest 1\n{"statements": ["CREATE TABLE t (a INT)"]}\n')
     with pytest.raises(HostUnfit) as failure:
-        world.hypervisor.restore(guests[0], images[0])
+        memory_of(world.hypervisor).restore(guests[0], images[0])
     assert "same moment" in failure.value.details[0]
 
 
@@ -204,7 +204,7 @@ def test_another_version_does_not_restore(world: World) -> None:
     shape = GuestShape(SIZE.memory, 1, 2, "direct")
     assert newer.fingerprint(shape) != world.hypervisor.fingerprint(shape)
     with pytest.raises(HostUnfit, match="could not be restored"):
-        newer.restore(world.guests(Owner("lab", "a"), 3000)[0], images[0])
+        memory_of(newer).restore(world.guests(Owner("lab", "a"), 3000)[0], images[0])
 
 
 def test_a_guest_that_still_boots_is_silent(world: World) -> None:
@@ -216,9 +216,10 @@ def test_a_guest_that_still_boots_is_silent(world: World) -> None:
 
 
 def test_capabilities_are_what_the_test_wants(tmp_path: Path) -> None:
-    cold = Capabilities("fake", "bhyve", warm=False, why_cold="the test wants it cold")
+    cold = Capabilities("fake", "bhyve", why_cold="the test wants it cold")
     assert FakeHypervisor(tmp_path, capabilities=cold).capabilities() == cold
-    assert FakeHypervisor(tmp_path).capabilities().warm
+    assert FakeHypervisor(tmp_path, capabilities=cold).memory is None
+    assert FakeHypervisor(tmp_path).memory is not None
 
 
 def test_the_seed_tells_how_many_nodes_there_are(world: World) -> None:

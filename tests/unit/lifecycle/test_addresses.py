@@ -25,9 +25,7 @@ from lab.lifecycle.up import up
 from lab.names import Owner
 from tests.support.lifecycle_world import SPEC, Verb, World, make_cold, make_lab
 
-SELF = Capabilities(
-    "fake", "bhyve", warm=False, why_cold="bhyve cannot", pauses=False, direct=False, forwards=False
-)
+SELF = Capabilities("fake", "bhyve", why_cold="bhyve cannot", direct=False, forwards=False)
 
 
 @pytest.fixture

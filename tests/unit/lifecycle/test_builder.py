@@ -27,7 +27,7 @@ from lab.errors import (
 from lab.fake import images
 from lab.fake.hypervisor import FakeHypervisor
 from lab.guest import nocloud
-from lab.hypervisor import GuestSpec
+from lab.hypervisor import GuestSpec, memory_of
 from lab.imagebuild import isolate, manifest
 from lab.imagebuild.__main__ import as_data
 from lab.imagebuild.in_guest.builder import Builder, check_cloud_image
@@ -248,7 +248,7 @@ def test_one_that_is_paused_is_not_waited_for(
 
     def stand_still(_: Path) -> None:
         (guest,) = hypervisor.guests()
-        hypervisor.pause([guest])
+        memory_of(hypervisor).pause([guest])
         until(lambda: not hypervisor.guests() or None, Deadline.after(20))
 
     with pytest.raises(HostUnfit, match="paused"):

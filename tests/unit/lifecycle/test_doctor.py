@@ -65,14 +65,14 @@ def test_memory_of_running_labs(tmp_path: Path) -> None:
 def test_emulation_is_noted_with_its_reason() -> None:
     """Protects who wonders why guests are slow."""
     facts = {"qemu": "7.2", "accelerator": "TCG"}
-    found = of_hypervisor(Capabilities("x", "tcg", warm=True, why_emulated="no", facts=facts))
+    found = of_hypervisor(Capabilities("x", "tcg", why_emulated="no", facts=facts))
     advice = "guests are emulated: many times slower than with KVM"
     assert [*found] == [
         Finding("qemu", "ok", "7.2"),
         Finding("accelerator", "note", "TCG (no KVM: no)", advice),
     ]
     facts["accelerator"] = "KVM"
-    found = of_hypervisor(Capabilities("x", "kvm", warm=True, facts=facts))
+    found = of_hypervisor(Capabilities("x", "kvm", facts=facts))
     assert {one.level for one in found} == {"ok"}
 
 

@@ -199,7 +199,7 @@ def test_what_only_one_of_the_hosts_knows_is_a_difference(here: Side, there: Sid
     """Protects who looks for the reason: why guests are emulated is none."""
     there.version = "2"
     there.capabilities = Capabilities(
-        "fake", "fake", warm=True, facts={"counter": "2600 MHz"}, why_emulated="the test says so"
+        "fake", "fake", facts={"counter": "2600 MHz"}, why_emulated="the test says so"
     )
     done = there.imported("template", here.exported("template", here.make_template()))
     assert (
@@ -213,7 +213,7 @@ def test_another_kernel_is_named(here: Side, there: Side) -> None:
     there.version = "2"
     for side, kernel in ((here, "6.1.0-25"), (there, "6.1.0-26")):
         facts = {"kernel": f"{kernel}, kvm_intel nested=Y"}
-        side.capabilities = Capabilities("fake", "fake", warm=True, facts=facts)
+        side.capabilities = Capabilities("fake", "fake", facts=facts)
     done = there.imported("template", here.exported("template", here.make_template()))
     assert (
         "(kernel 6.1.0-26, kvm_intel nested=Y here, 6.1.0-25, kvm_intel nested=Y there)"
@@ -232,7 +232,7 @@ def test_ram_that_was_given_up_is_not_exported(here: Side, there: Side) -> None:
 
 
 def test_a_hypervisor_that_restores_nothing(here: Side, there: Side) -> None:
-    there.capabilities = Capabilities("fake", "fake", warm=False, why_cold="no RAM on this one")
+    there.capabilities = Capabilities("fake", "fake", why_cold="no RAM on this one")
     done = there.imported("template", here.exported("template", here.make_template()))
     assert "no RAM on this one" in done.notes[0]
     with there.open() as ctx:

@@ -12,7 +12,7 @@ from lab import host
 from lab.cli.terminal.show import lab_text
 from lab.errors import HostUnfit, NotFound, NotReady
 from lab.fake.hypervisor import FakeHypervisor
-from lab.hypervisor import Capabilities
+from lab.hypervisor import Capabilities, memory_of
 from lab.lifecycle import node_access, power, snapshot
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.down import down
@@ -82,7 +82,7 @@ def test_resumed_nodes_have_the_right_clock(world: World) -> None:
     with world.open() as ctx:
         make(ctx)
         assert isinstance(ctx.hypervisor, FakeHypervisor)
-        ctx.hypervisor.pause([N1])
+        memory_of(ctx.hypervisor).pause([N1])
         began = time.time()
         assert power.start(ctx, "shop", timeout=10).state == "ready"
         assert ctx.hypervisor.inside(N1).clock >= began > ctx.hypervisor.inside(N2).clock
@@ -91,7 +91,7 @@ def test_resumed_nodes_have_the_right_clock(world: World) -> None:
 def test_a_paused_lab_does_not_pass_for_ready(world: World) -> None:
     with world.open() as ctx:
         make(ctx)
-        ctx.hypervisor.pause([N1, N2])
+        memory_of(ctx.hypervisor).pause([N1, N2])
         view = lab(ctx, "shop")
         assert (view.state, [node.state for node in view.nodes]) == ("degraded", ["paused"] * 2)
 
@@ -219,7 +219,7 @@ def test_a_start_without_native_aio_is_refused(
     with world.open() as ctx:
         up(ctx, named("shop"))
         power.stop(ctx, "shop")
-    world.capabilities = Capabilities("libvirt", "fake", warm=True)
+    world.capabilities = Capabilities("libvirt", "fake")
     with world.open() as ctx:
         with monkeypatch.context() as limited:
             limited.setattr(host, "AIO_OF_GUEST", 1 << 40)

@@ -43,7 +43,7 @@ def test_cold_says_why(world: World) -> None:
         up(ctx, named("shop"))
         asked = preview(ctx, named(""), cold=True)
         assert (asked.start, asked.why_cold, asked.template) == ("cold", "asked for", None)
-    world.capabilities = Capabilities("fake", "fake", warm=False, why_cold="it is cold")
+    world.capabilities = Capabilities("fake", "fake", why_cold="it is cold")
     with world.open() as ctx:
         found = preview(ctx, named(""))
         assert (found.start, found.why_cold) == ("cold", "it is cold")

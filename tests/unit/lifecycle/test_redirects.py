@@ -30,7 +30,7 @@ from lab.state.store import Store
 from tests.support.lifecycle_world import SPEC, Verb, World, make_cold, make_lab
 
 LEADS = Capabilities(
-    "fake", "bhyve", warm=False, why_cold="bhyve cannot", pauses=False, direct=False,
+    "fake", "bhyve", why_cold="bhyve cannot", direct=False,
     forwards=False, redirects=True,
 )  # fmt: skip
 

@@ -130,7 +130,7 @@ def test_its_template_travels(tmp_path: Path) -> None:
 
 def test_where_ram_is_not_captured(tmp_path: Path) -> None:
     """Protects hosts without RAM restore: the template is captured from a clean stop."""
-    world = World(tmp_path, Capabilities("fake", "bhyve", warm=False, why_cold="no RAM here"))
+    world = World(tmp_path, Capabilities("fake", "bhyve", why_cold="no RAM here"))
     with world.open() as ctx:
         made = up(ctx, SPEC)
         assert (made.state, made.started) == ("ready", "cold")

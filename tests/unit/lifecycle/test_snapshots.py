@@ -28,7 +28,7 @@ from lab.names import template_ref
 from lab.spec import MIB
 from tests.support.lifecycle_world import World, named
 
-COLD = Capabilities("fake", "fake", warm=False, why_cold="it is cold")
+COLD = Capabilities("fake", "fake", why_cold="it is cold")
 
 
 @pytest.fixture

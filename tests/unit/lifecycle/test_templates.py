@@ -224,7 +224,7 @@ def test_each_difference_has_a_template_of_its_own(world: World) -> None:
 
 def test_without_warm_restore_clones_boot_formed_disks(world: World) -> None:
     """As on bhyve: the same template without RAM, and the reason is reported."""
-    world.capabilities = Capabilities("fake", "bhyve", warm=False, why_cold="bhyve cannot")
+    world.capabilities = Capabilities("fake", "bhyve", why_cold="bhyve cannot")
     with world.open() as ctx:
         view = up(ctx, named("shop"))
         assert (view.started, view.why_cold) == ("cold", "bhyve cannot")

@@ -109,7 +109,7 @@ def test_a_slow_build_takes_no_time_from_the_nodes(world: World) -> None:
 def test_a_template_takes_no_time_from_the_lab(world: World) -> None:
     """Each cluster that is waited for has the whole time, from when its guests were started."""
     world.boot_seconds = SLOW / 2
-    world.capabilities = Capabilities("fake", "fake", warm=False, why_cold="it is cold")
+    world.capabilities = Capabilities("fake", "fake", why_cold="it is cold")
     with world.open() as ctx:
         make_image(ctx)
         began = time.monotonic()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lab.errors import NotReady
-from lab.hypervisor.libvirt.memory import load, save
+from lab.hypervisor.libvirt.device_state import load, save
 
 
 class Slow:
