@@ -1,13 +1,22 @@
-"""Did you mean: the word that a mistyped one is nearest to."""
+"""Did you mean: the words that a mistyped or unfinished one may stand for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+_MOST = 3
+"""Words that a hint names: a beginning that more words have says too little."""
+
 
 def did_you_mean(word: str, known: Iterable[str], *, otherwise: str = "") -> str:
-    """A hint that names the nearest of ``known``, or ``otherwise`` if none is near."""
+    """A hint that names those of ``known`` that begin with ``word``, or the nearest one.
+
+    ``otherwise`` if none is near.
+    """
     import difflib  # only needed when something went wrong
 
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"did you mean {near[0]!r}?" if near else otherwise
+    words = list(known)
+    longer = [one for one in words if word and one.startswith(word)]
+    if not 0 < len(longer) <= _MOST:
+        longer = difflib.get_close_matches(word, words, n=1)
+    return f"did you mean {' or '.join(map(repr, longer))}?" if longer else otherwise

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from dbos import DBOS
 
-from lab import schedule
 from lab.api.background.periodic import Periodic, isolated
 from lab.api.core.core import Core
 from lab.api.events import webhooks
@@ -151,7 +150,7 @@ class Sweeper:
                         submit(self._jobs, job)
 
     def _failed_recently(self, lab: LabRecord) -> bool:
-        """Whether a scheduled snapshot of a lab failed, and its next time has not come.
+        """Whether a scheduled snapshot of a lab failed within the last hour.
 
         Of the jobs that failed, the last one is kept.
         """
@@ -160,9 +159,7 @@ class Sweeper:
         ours = [job for job in found if not job.token and concerns(job, lab)]
         if older := [job.id for job in ours[1:]]:
             self._forget(older)
-        kinds = [kind for kind, _ in schedule.parse(lab.snapshots).keep]
-        pause = min((PERIODS[kind] for kind in kinds), default=0.0)
-        return bool(ours) and time.time() < ours[0].created_at + pause
+        return bool(ours) and time.time() < ours[0].created_at + PERIODS["hourly"]
 
     def _forget(self, jobs: list[str]) -> None:
         """Remove jobs that have ended, by id."""

@@ -3,6 +3,10 @@
 A line that breaks is mended: the rest is asked for with Range and If-Range (RFC 9110), so what
 follows is of the same file, or the reading ends. Nothing is taken on trust: what arrives goes
 through the same checks as a file.
+
+A program in a pipe does not do that: with --retry, curl sends the beginning a second time and
+exits with 0, and ``-C -`` resumes only what it writes to a file. httpx resumes nothing, and is
+installed with the extra ``client`` only.
 """
 
 from __future__ import annotations

@@ -36,7 +36,9 @@ def memory(root: Path = ROOT) -> MemoryLimit | None:
     """
     with suppress(OSError, ValueError, KeyError):
         if (root / "memory.max").exists():
-            total, used = _number(root / "memory.max"), _number(root / "memory.current")
+            # Beyond memory.high nothing is killed, but all is slowed down for reclaim.
+            total = min(_limit(root / "memory.max"), _limit(root / "memory.high"))
+            used = _number(root / "memory.current")
             stat, prefix = root / "memory.stat", ""
         else:
             directory = root / "memory"
@@ -65,6 +67,12 @@ def processors(root: Path = ROOT) -> int | None:
     return None
 
 
+def _limit(path: Path) -> int:
+    """Bytes; ``_NO_LIMIT`` for ``max``, and if the file is not there or holds something else."""
+    with suppress(OSError, ValueError):
+        return _number(path)
+    return _NO_LIMIT
+
+
 def _number(path: Path) -> int:
-    """Raises ValueError for ``max``: no limit."""
     return int(path.read_text(encoding="ascii"))

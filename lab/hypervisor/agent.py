@@ -7,6 +7,7 @@ bhyve's guests run the same agent.
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
@@ -21,6 +22,19 @@ T = TypeVar("T")
 GUEST_AGENT = "org.qemu.guest_agent.0"
 PERSONALISE = "org.lab.personalise.0"
 """The virtio ports of a guest: QEMU's agent, and the program that makes a clone itself."""
+
+_VALUES = 1000
+"""Values that an answer may have: one of many megabytes is the output of a program, in one text."""
+
+
+def loaded(answer: bytes) -> Any:
+    """What the JSON of an answer says; raises ValueError, RecursionError.
+
+    A list of empty objects takes 25 times the memory of its text, so values are counted first.
+    """
+    if answer.count(b",") > _VALUES:
+        raise ValueError(f"an answer of more than {_VALUES} values")
+    return json.loads(answer)
 
 
 class Ports(Protocol):

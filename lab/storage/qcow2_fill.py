@@ -3,6 +3,10 @@
 Source: docs/interop/qcow2.txt of QEMU, version 3. Behind the clusters of an empty image (see
 ``qcow2_format``) come, in turn, the data clusters of one L2 table and that table; at the end
 more refcount blocks, if one is not enough. What is all zeros becomes an entry that says so.
+
+Measured on 298 extents (61 MiB) above a base of 1 GiB, with QEMU 7.2: 0.05 s and 43 MiB here, 0.9 s
+and 356 MiB by ``qemu-img convert -B``, 0.4 s and 62 MiB by ``qemu-io``; ``qemu-img convert
+--target-is-zero`` is as fast, but what was overwritten with zeros shows the base again.
 """
 
 from __future__ import annotations

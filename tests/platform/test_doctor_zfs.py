@@ -88,8 +88,8 @@ def test_no_check_complains_about_the_pool(tank: str) -> None:
     """Protects from false alarms: this pool is as the documents advise."""
     facts, pool = look(f"{tank}/lab")
     wanted = needs(f"{tank}/lab")
-    found = [check(pool, facts, wanted) for check in zfs.POOL]
-    found.append(zfs.volumes.mode(facts, wanted))
+    found = [check(facts, wanted, pool) for check in zfs.checks.POOL]
+    found.append(zfs.checks.volmode(facts, wanted))
     # The test's pool has a cache, and how the machine's disks trim is not ours.
     bad = [one for one in found if one.level != "ok" and "l2arc" not in one.topic]
     assert not bad
@@ -103,7 +103,7 @@ def test_troubles_show(tank: str, tmp_path: Path) -> None:
     facts, pool = look(f"{tank}/lab")
     found = {
         one.topic.removeprefix(f"{tank} "): one
-        for one in (check(pool, facts, needs(f"{tank}/lab")) for check in zfs.POOL)
+        for one in (check(facts, needs(f"{tank}/lab"), pool) for check in zfs.checks.POOL)
     }
     assert found["health"].level == "warn"
     assert "zpool online" in found["health"].advice
@@ -116,7 +116,7 @@ def test_a_dataset_and_a_pool_that_are_not_there(tank: str) -> None:
     facts, pool = look(f"{tank}/none")
     assert isinstance(facts.dataset, Unknown)
     assert "does not exist" in facts.dataset.why
-    assert zfs.pools.space(pool, facts, needs(f"{tank}/none")).level == "ok"
+    assert zfs.checks.space(facts, needs(f"{tank}/none"), pool).level == "ok"
     kind = system()
     found = zfs.look(needs(f"{tank}x/lab"), kind)
     assert [one.value for one in found if one.level == "fail"] == [f"there is no pool {tank}x"]

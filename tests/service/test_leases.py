@@ -114,8 +114,12 @@ def rotate(here: Site) -> None:
     here.service.sweeper._rotate()
 
 
-def test_a_schedule_that_fails_is_left_until_its_next_time(tmp_path: Path) -> None:
-    """Protects the record, and the guests that each try freezes, from a job each minute."""
+@pytest.mark.parametrize("plan", ["hourly:2,daily:1", "weekly:1"])
+def test_a_schedule_that_fails_is_left_for_an_hour(tmp_path: Path, plan: str) -> None:
+    """Protects the record, and the guests that each try freezes, from a job each minute.
+
+    And a lab with one snapshot a week from a second week without.
+    """
     with site(tmp_path) as here:
         jobs, settings = here.service.core.store.jobs, here.service.core.settings
 
@@ -123,7 +127,7 @@ def test_a_schedule_that_fails_is_left_until_its_next_time(tmp_path: Path) -> No
             assert until(lambda: not jobs.open() or None, Deadline.after(20))
             return [job.id for job in jobs.latest(kinds=["snapshot"], lab="full")]
 
-        here.make("full", snapshots="hourly:2,daily:1")
+        here.make("full", snapshots=plan)
         floor = settings.space_floor
         object.__setattr__(settings, "space_floor", 1 << 62)
         rotate(here)

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from lab.fake.storage import FakeStorage
+from lab.locks import flock
 from lab.paths import Home
+from lab.wait import Deadline
 from tests.support.serve_process import environment, serving
 
 ARCHIVE = Path(__file__).parent / "data" / "home-0010.tar.xz"
@@ -28,20 +31,52 @@ ROOT = Path("/tmp/lab-upgrade")
 """Where it was made: templates are bound to the path of their home."""
 
 
+@contextmanager
+def reserved() -> Iterator[None]:
+    """Be the only run that uses ``ROOT``. The kernel gives the lock back if a run is killed."""
+    lock = ROOT.with_suffix(".lock")
+    # Not O_CREAT alone: the kernel refuses that for another user's file in /tmp.
+    with suppress(FileExistsError):
+        os.close(os.open(lock, os.O_CREAT | os.O_EXCL, 0o644))
+    handle = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        assert flock.take_until(handle, Deadline.after(300)), f"another run keeps {lock}"
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def unpacked() -> Iterator[None]:
+    """The home of the earlier version at its place."""
+    with reserved():
+        if ROOT.exists():  # a run was killed
+            shutil.rmtree(ROOT)
+        ROOT.mkdir()
+        try:
+            with closing(tarfile.open(ARCHIVE)) as archive:
+                archive.extraction_filter = lambda member, _: member
+                archive.extractall(ROOT.parent)  # noqa: S202  ours
+            _seal()
+            yield
+        finally:
+            shutil.rmtree(ROOT, ignore_errors=True)
+
+
 @pytest.fixture
 def env(tmp_path: Path) -> Iterator[dict[str, str]]:
-    try:
-        ROOT.mkdir()
-    except FileExistsError:
-        pytest.skip(f"{ROOT} exists: remove it to run this test")
-    try:
-        with closing(tarfile.open(ARCHIVE)) as archive:
-            archive.extraction_filter = lambda member, _: member
-            archive.extractall(ROOT.parent)  # noqa: S202  ours
-        _seal()
+    with unpacked():
         yield environment(tmp_path) | {"LAB_HOME": str(ROOT)}
-    finally:
-        shutil.rmtree(ROOT, ignore_errors=True)
+
+
+def test_what_a_killed_run_left_is_removed() -> None:
+    """Protects this test from being left out for ever after one run was killed."""
+    with reserved():
+        (ROOT / "left").mkdir(parents=True, exist_ok=True)
+    with unpacked():
+        assert ROOT.is_dir()
+        assert not (ROOT / "left").exists()
+    assert not ROOT.exists()
 
 
 def _seal() -> None:

@@ -130,7 +130,7 @@ def put(root: Path, path: str, content: str) -> None:
 
 def freebsd(root: Path, release: str) -> tuple[Source, Programs]:
     """A FreeBSD host: nothing but programs."""
-    from lab.host.zfs.names import TUNABLES, names_on
+    from lab.host.zfs.tunables import TUNABLES, names_on
 
     names = [name for key in TUNABLES for name in names_on("freebsd", key)]
     programs = Programs(pool_answers("2.3"))

@@ -98,7 +98,8 @@ class Pool:
 
     def of(self, *roles: Role) -> tuple[Disk, ...]:
         """The disks with one of these roles; none if they are unknown."""
-        return tuple(d for d in _known(self.disks) if d.role in roles)
+        known = () if isinstance(self.disks, Unknown) else self.disks
+        return tuple(disk for disk in known if disk.role in roles)
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Lvm:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Who else looks at block devices. All but ``swaps`` are Linux's.
+    """Other users of block devices. All but ``swaps`` are Linux's.
 
     ``lvm``: None if it is not installed. ``multipath``: regular expressions of device names
     that multipathd is configured to take. ``holders``: ZVol device -> what is stacked on it, such
@@ -130,9 +131,8 @@ class Neighbours:
 class Facts:
     """All of it. ``arc``: the counters of ``arcstats``; ``now``: UTC seconds.
 
-    ``module``: the kernel has ZFS loaded.
-    ``tunables``: by our name for them, see ``names``. ``dataset``: properties of the one that
-    labs are below, None if none is configured.
+    ``module``: the kernel has ZFS loaded. ``tunables``: by our name for them, see ``tunables``.
+    ``dataset``: properties of the one that labs are below, None if none is configured.
     """
 
     system: System
@@ -163,7 +163,3 @@ class Needs:
     def level(self, level: Level) -> Level:
         """``level`` where labs are on ZFS; where they are not, nothing is worse than a note."""
         return level if self.dataset else "note"
-
-
-def _known(disks: tuple[Disk, ...] | Unknown) -> tuple[Disk, ...]:
-    return () if isinstance(disks, Unknown) else disks

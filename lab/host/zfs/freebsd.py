@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from lab.host.zfs import parse
 from lab.host.zfs.facts import Disk, Neighbours, Tunable, Unknown
-from lab.host.zfs.names import TUNABLES, names_on
-from lab.host.zfs.source import Source
+from lab.host.zfs.source import Source, formed
+from lab.host.zfs.tunables import TUNABLES, names_on
 
 _ARC = "kstat.zfs.misc.arcstats"
 
@@ -27,30 +27,22 @@ def tunables(source: Source) -> dict[str, Tunable]:
     found = {}
     for key in TUNABLES:
         names = names_on("freebsd", key)
-        for name in names:
-            if name in have:
-                found[key] = Tunable(name, have[name])
-                break
-        else:
-            if names:
-                found[key] = Tunable(names[0], missing)
+        name = next((name for name in names if name in have), names[0] if names else "")
+        if name:
+            found[key] = Tunable(name, have.get(name, missing))
     return found
 
 
 def arc(source: Source) -> Mapping[str, int] | Unknown:
     """The ARC's counters."""
     said = source.said("sysctl", "-e", _ARC)
-    if isinstance(said, Unknown):
-        return said
-    return parse.numbers(parse.sysctls(said), f"{_ARC}.")
+    return formed(said, lambda text: parse.numbers(parse.sysctls(text), f"{_ARC}."))
 
 
 def disk(source: Source, what: Disk) -> Disk:
     """``what`` with what GEOM says of it; whether its cache is volatile it does not say."""
-    if not what.path.startswith("/dev/"):
-        return what
-    said = source.said("diskinfo", "-v", what.path)
-    if isinstance(said, Unknown):
+    said = source.said("diskinfo", "-v", what.path) if what.path.startswith("/dev/") else None
+    if said is None or isinstance(said, Unknown):
         return what
     facts = parse.diskinfo(said)
     speed = facts.get("Rotation rate in RPM", "")
@@ -78,5 +70,4 @@ def _sector(facts: Mapping[str, int]) -> int | None:
 
 def neighbours(source: Source) -> Neighbours:
     """Only swap: nothing else on FreeBSD opens ZVols by itself."""
-    swaps = source.said("swapctl", "-l")
-    return Neighbours(swaps if isinstance(swaps, Unknown) else parse.swaps(swaps))
+    return Neighbours(formed(source.said("swapctl", "-l"), parse.swaps))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from lab.host.zfs import parse
 from lab.host.zfs.facts import Disk, Lvm, Neighbours, Tunable, Unknown
-from lab.host.zfs.names import TUNABLES, names_on
-from lab.host.zfs.source import Source
+from lab.host.zfs.source import Source, formed
+from lab.host.zfs.tunables import TUNABLES, names_on
+
+T = TypeVar("T")
 
 _MODULE = "/sys/module/zfs"
 _BLOCK = "/sys/class/block"
@@ -27,11 +30,11 @@ def has_module(source: Source) -> bool:
 
 def tunables(source: Source) -> dict[str, Tunable]:
     """Those of ``names`` that there are on Linux."""
-    found = {}
-    for key in TUNABLES:
-        for name in names_on("linux", key):
-            found[key] = Tunable(name, source.number(f"{_MODULE}/parameters/{name}"))
-    return found
+    return {
+        key: Tunable(name, source.number(f"{_MODULE}/parameters/{name}"))
+        for key in TUNABLES
+        for name in names_on("linux", key)
+    }
 
 
 def arc(source: Source) -> Mapping[str, int] | Unknown:
@@ -59,18 +62,21 @@ def disk(source: Source, what: Disk) -> Disk:
     cache = source.text(f"{here}/queue/write_cache")
     return replace(
         what,
-        sector=None if isinstance(sector, Unknown) else sector,
-        rotates=None if isinstance(rotates, Unknown) else bool(rotates),
-        discards=None if isinstance(discards, Unknown) else discards > 0,
-        volatile=None if isinstance(cache, Unknown) else cache.strip() == "write back",
+        sector=_or_none(sector),
+        rotates=_or_none(formed(rotates, bool)),
+        discards=_or_none(formed(discards, bool)),
+        volatile=_or_none(formed(cache, lambda text: text.strip() == "write back")),
     )
+
+
+def _or_none(fact: T | Unknown) -> T | None:
+    return None if isinstance(fact, Unknown) else fact
 
 
 def neighbours(source: Source) -> Neighbours:
     """Who else looks at block devices."""
-    swaps = source.text("/proc/swaps")
     return Neighbours(
-        swaps if isinstance(swaps, Unknown) else parse.swaps(swaps),
+        formed(source.text("/proc/swaps"), parse.swaps),
         _lvm(source),
         _multipath(source),
         _holders(source),

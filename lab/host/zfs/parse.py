@@ -7,21 +7,14 @@ Lines that are not of the form are left out, so what is missing stays missing.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Collection, Iterator, Mapping
+from typing import Literal
 
-from lab.host.zfs.facts import Disk, Role, Versions
+from lab.host.zfs.facts import Disk, Role, Scan, Status, Unknown, Versions
 
-_SECTIONS: dict[str, Role] = {
-    "logs": "logs",
-    "cache": "cache",
-    "special": "special",
-    "dedup": "dedup",
-    "spare": "spare",
-}
+_SECTIONS: tuple[Role, ...] = ("logs", "cache", "special", "dedup", "spare")
 _GROUP = re.compile(r"(?:mirror|raidz[123]?|draid\S*|spare|replacing|root|indirect)-[0-9]+")
-_CACHED = re.compile(r"( *)(type|id|path|ashift): (?:'(.*)'|([0-9]+))")
-_CACHED_POOL = re.compile(r"(\S.*):")
-_CACHED_CHILD = re.compile(r"( *)children\[[0-9]+\]:")
 
 
 def lines(text: str) -> list[str]:
@@ -63,11 +56,22 @@ def properties(text: str) -> dict[str, str]:
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
+def diskinfo(text: str) -> dict[str, str]:
+    """What FreeBSD's ``diskinfo -v`` says of one device: ``value # name`` a line."""
+    rows = (line.partition("#") for line in lines(text))
+    return {name.strip().rstrip("."): value.strip() for value, sign, name in rows if sign}
+
+
+def swaps(text: str) -> tuple[str, ...]:
+    """The devices in /proc/swaps, or in what FreeBSD's ``swapctl -l`` prints."""
+    return tuple(line.split()[0] for line in lines(text)[1:] if line.strip())
+
+
 def disks(text: str) -> tuple[Disk, ...]:
     """The devices of one pool in what ``zpool list -HvpP`` prints."""
     found = []
     group = ""
-    for role, name, top in _rows(text):
+    for role, name, top in _devices(text):
         is_group = bool(_GROUP.fullmatch(name))
         if top:
             group = name if is_group else ""
@@ -78,10 +82,10 @@ def disks(text: str) -> tuple[Disk, ...]:
 
 def tops(text: str, roles: Collection[Role]) -> list[str]:
     """Its devices and groups that stand by themselves, as ``zpool list -Hvp`` names them."""
-    return [name for role, name, top in _rows(text) if top and role in roles]
+    return [name for role, name, top in _devices(text) if top and role in roles]
 
 
-def _rows(text: str) -> Iterator[tuple[Role, str, bool]]:
+def _devices(text: str) -> Iterator[tuple[Role, str, bool]]:
     """Role and name of each device and group, and whether it is part of no group.
 
     The pool's own line comes first, then a line with a tab before it for each device and each
@@ -92,9 +96,8 @@ def _rows(text: str) -> Iterator[tuple[Role, str, bool]]:
     for line in lines(text)[1:]:
         fields = line.split("\t")
         section = line.partition(" ")[0]
-        if section in _SECTIONS:
-            role = _SECTIONS[section]
-        elif fields[0] == "" and len(fields) > 9:
+        role = next((one for one in _SECTIONS if one == section), role)
+        if fields[0] == "" and len(fields) > 9:
             yield role, fields[1], fields[3] != "-" or role == "spare"
 
 
@@ -107,42 +110,69 @@ def ashifts(text: str) -> dict[str, int]:
 
 
 def cached_ashifts(text: str, pool: str) -> dict[str, int]:
-    """The same in what ``zdb -C`` prints of its cache file, for OpenZFS 2.1."""
-    found: dict[str, int] = {}
-    for child in _children(text, pool):
-        name = child.get("path") or f"{child.get('type', '?')}-{child.get('id', '?')}"
-        if child.get("ashift", "").isdigit():
-            found[name] = int(child["ashift"])
-    return found
+    """The same in what ``zdb -C`` prints of its cache file, for OpenZFS 2.1.
 
-
-def _children(text: str, pool: str) -> Iterator[dict[str, str]]:
-    """Type, id, path and ashift of the pool's top-level devices, as texts."""
-    inside, child, depth = False, dict[str, str](), 0
-    for line in lines(text):
-        head = _CACHED_POOL.fullmatch(line)
-        start = _CACHED_CHILD.fullmatch(line)
-        value = _CACHED.fullmatch(line)
-        if head:
-            inside, depth = head[1] == pool, 0
-        elif inside and start and depth in (0, len(start[1])):
-            yield child
-            child, depth = {}, len(start[1])
-        elif inside and value and len(value[1]) == depth + 4:
-            child[value[2]] = value[3] if value[3] is not None else value[4]
-    yield child
-
-
-def diskinfo(text: str) -> dict[str, str]:
-    """What FreeBSD's ``diskinfo -v`` says of one device: ``value # name`` a line."""
+    A pool's name is not indented, its devices (``children[0]:``) are by 8, their values by 12.
+    """
+    whole = "".join(f"{line}\n" for line in lines(text))
+    config = re.search(rf"^{re.escape(pool)}:\n((?: .*\n)*)", whole, re.M)
     found = {}
-    for line in lines(text):
-        value, sign, name = line.partition("#")
-        if sign:
-            found[name.strip().rstrip(".")] = value.strip()
+    for device in re.findall(
+        r"^ {8}children\[\d+\]:\n((?: {12}.*\n)*)", config[1] if config else "", re.M
+    ):
+        values = dict(re.findall(r"^ {12}(type|id|path|ashift): '?(.*?)'?$", device, re.M))
+        if values.get("ashift", "").isdigit():
+            name = values.get("path") or f"{values.get('type', '?')}-{values.get('id', '?')}"
+            found[name] = int(values["ashift"])
     return found
 
 
-def swaps(text: str) -> tuple[str, ...]:
-    """The devices in /proc/swaps, or in what FreeBSD's ``swapctl -l`` prints."""
-    return tuple(line.split()[0] for line in lines(text)[1:] if line.strip())
+# `zpool status` of one pool (cmd/zpool/zpool_main.c, OpenZFS 2.1 to 2.4): each part begins with its
+# name and a colon after at most seven spaces; further lines of it begin with a tab. The
+# machine-readable form (-j) came with 2.3 only.
+_PART = re.compile(r" {0,7}([a-z]+):(?: (.*))?")
+# A sequential resilver names its device: resilver (mirror-0) in progress since ...
+_ENDED = re.compile(r"(scrub repaired|resilvered) .* with ([0-9]+) errors on (.*)")
+_CANCELED = re.compile(r"(scrub|resilver)(?: \(.*?\))? canceled on (.*)")
+_STARTED = re.compile(r"(scrub|resilver)(?: \(.*?\))? (in progress|paused) since (.*)")
+
+
+def status(text: str) -> Status | Unknown:
+    """The first pool's; Unknown if the text does not say how the pool is."""
+    parts: list[tuple[str, str]] = []
+    for line in lines(text):
+        part = _PART.fullmatch(line)
+        if part and part[1] == "pool" and parts:
+            break
+        if part:
+            parts.append((part[1], part[2] or ""))
+        elif parts:
+            parts[-1] = (parts[-1][0], f"{parts[-1][1]} {line}")
+    parts = [(name, " ".join(text.split())) for name, text in parts]
+    first = dict(reversed(parts))
+    if not first.get("state"):
+        return Unknown("`zpool status` was cut off or is of an unknown form")
+    scans = tuple(scan for name, text in parts if name == "scan" and (scan := _scan(text)))
+    problem, action = first.get("status", ""), first.get("action", "")
+    return Status(first["state"], problem, action, scans, first.get("errors", ""))
+
+
+def _scan(text: str) -> Scan | None:
+    """None for ``none requested`` and what newer versions may say."""
+    kind: Literal["scrub", "resilver"] = "scrub" if text.startswith("scrub ") else "resilver"
+    if found := _ENDED.match(text):
+        return Scan(kind, "finished", _when(found[3]), int(found[2]))
+    if found := _CANCELED.match(text):
+        return Scan(kind, "canceled", _when(found[2]))
+    if found := _STARTED.match(text):
+        return Scan(kind, "paused" if found[2] == "paused" else "running", _when(found[3]))
+    return None
+
+
+def _when(text: str) -> float | None:
+    """Of ctime(3), local time: the first five words, such as Sat Nov 21 11:23:35 2026."""
+    words = " ".join(text.split()[:5])
+    try:
+        return time.mktime(time.strptime(words, "%a %b %d %H:%M:%S %Y"))
+    except (ValueError, OverflowError):
+        return None

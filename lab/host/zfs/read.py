@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from lab.host.zfs import freebsd, linux, parse
-from lab.host.zfs.facts import Disk, Facts, Neighbours, Pool, Role, System, Unknown, Versions
-from lab.host.zfs.source import Source
-from lab.host.zfs.status import status
+from lab.host.zfs.facts import Disk, Facts, Neighbours, Pool, Role, System, Unknown
+from lab.host.zfs.source import Source, formed
 
 _OF_A_DATASET = ("available", "used", "creation", "volmode", "dedup")
 _SMALLEST_WRITE: tuple[Role, ...] = ("data", "special", "dedup", "logs")
@@ -20,61 +19,54 @@ def read(system: System, source: Source, dataset: str) -> Facts | None:
     ``dataset``: where labs are; its pool is the only one looked at. Empty: all pools are.
     """
     place = linux if system == "linux" else freebsd
-    module = place.has_module(source)
     # Not `zfs version`: that would load the module on FreeBSD.
     said = source.said("zfs", "--version")
-    versions = said if isinstance(said, Unknown) else parse.versions(said)
-    if not module:
+    versions = formed(said, parse.versions)
+    if not place.has_module(source):  # nothing more is asked, for that may load it
+        why = Unknown("the module is not loaded")
         absent = isinstance(said, Unknown) and said.absent
-        return None if absent else _unloaded(system, versions)
+        unloaded = Facts(system, time.time(), False, versions, {}, why, why, None, Neighbours(why))
+        return None if absent else unloaded
     return Facts(
         system,
         time.time(),
-        module,
+        True,
         versions,
         place.tunables(source),
         place.arc(source),
         _pools(source, dataset.partition("/")[0], place.disk),
-        _properties(source, "zfs", ",".join(_OF_A_DATASET), dataset) if dataset else None,
+        _properties(source, dataset) if dataset else None,
         place.neighbours(source),
     )
-
-
-def _unloaded(system: System, versions: Versions | Unknown) -> Facts:
-    """Programs without a module: nothing more is asked, for that may load it."""
-    why = Unknown("the module is not loaded")
-    return Facts(system, time.time(), False, versions, {}, why, why, None, Neighbours(why))
 
 
 def _pools(
     source: Source, only: str, look: Callable[[Source, Disk], Disk]
 ) -> tuple[Pool, ...] | Unknown:
-    said = source.said("zpool", "list", "-Hp", "-o", "name")
-    if isinstance(said, Unknown):
-        return said
-    names = [name for name in parse.lines(said) if name and only in ("", name)]
-    return tuple(_pool(source, name, look) for name in names)
+    listed = formed(source.said("zpool", "list", "-Hp", "-o", "name"), parse.lines)
+    if isinstance(listed, Unknown):
+        return listed
+    return tuple(_pool(source, name, look) for name in listed if name and only in ("", name))
 
 
 def _pool(source: Source, name: str, look: Callable[[Source, Disk], Disk]) -> Pool:
-    listed = source.said("zpool", "list", "-HvpP", name)
-    disks = listed if isinstance(listed, Unknown) else parse.disks(listed)
-    said = source.said("zpool", "status", "-p", name)
+    disks = formed(source.said("zpool", "list", "-HvpP", name), parse.disks)
+    status = source.said("zpool", "status", "-p", name)
+    own = source.said("zpool", "get", "-Hp", "-o", "property,value", "all", name)
     return Pool(
         name,
-        _properties(source, "zpool", "all", name),
-        _properties(source, "zfs", ",".join(_OF_A_DATASET), name),
-        disks if isinstance(disks, Unknown) else tuple(look(source, d) for d in disks),
+        formed(own, parse.properties),
+        _properties(source, name),
+        disks if isinstance(disks, Unknown) else tuple(look(source, disk) for disk in disks),
         _ashifts(source, name),
-        said if isinstance(said, Unknown) else status(said),
+        status if isinstance(status, Unknown) else parse.status(status),
     )
 
 
-def _properties(
-    source: Source, program: str, wanted: str, name: str
-) -> Mapping[str, str] | Unknown:
-    said = source.said(program, "get", "-Hp", "-o", "property,value", wanted, name)
-    return said if isinstance(said, Unknown) else parse.properties(said)
+def _properties(source: Source, dataset: str) -> Mapping[str, str] | Unknown:
+    wanted = ",".join(_OF_A_DATASET)
+    said = source.said("zfs", "get", "-Hp", "-o", "property,value", wanted, dataset)
+    return formed(said, parse.properties)
 
 
 def _ashifts(source: Source, name: str) -> Mapping[str, int] | Unknown:

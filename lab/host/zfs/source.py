@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from lab.errors import CommandFailed, HostUnfit
 from lab.host.zfs.facts import Unknown
@@ -13,6 +14,8 @@ from lab.host.zfs.facts import Unknown
 TIMEOUT = 10.0
 """Seconds a program may take: a suspended pool makes some of them wait for good."""
 
+Raw = TypeVar("Raw")
+Value = TypeVar("Value")
 Run = Callable[[Sequence[str]], str]
 
 
@@ -22,6 +25,11 @@ def run(argv: Sequence[str]) -> str:
 
     env = {**os.environ, "LC_ALL": "C"}
     return programs.run(argv, timeout=TIMEOUT, env=env).stdout
+
+
+def formed(fact: Raw | Unknown, form: Callable[[Raw], Value]) -> Value | Unknown:
+    """``form(fact)``; an unknown fact stays as it is."""
+    return fact if isinstance(fact, Unknown) else form(fact)
 
 
 @dataclass(frozen=True)

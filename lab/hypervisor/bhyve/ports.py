@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.errors import NotReady
-from lab.hypervisor.agent import GUEST_AGENT, PERSONALISE
+from lab.hypervisor.agent import GUEST_AGENT, PERSONALISE, loaded
 from lab.hypervisor.bhyve.place import Place
 from lab.hypervisor.lines import next_line
 from lab.locks import flock
@@ -82,7 +82,7 @@ class SocketPorts:
         except OSError as error:
             raise self._silent(str(error)) from None
         try:
-            answer = json.loads(line)
+            answer = loaded(line)
             if "error" in answer:
                 raise NotReady(
                     f"the guest agent of {self._guest} refuses {request['execute']}",
@@ -129,7 +129,7 @@ def _in_step(port: socket.socket, path: Path, deadline: Deadline) -> bool:
     while not soon.passed:
         line = next_line(port, soon, most=_OUTPUT).rpartition(b"\xff")[2]
         try:
-            if json.loads(line).get("return") == sign:
+            if loaded(line).get("return") == sign:
                 return True
         except (ValueError, AttributeError, RecursionError):
             continue  # the rest of an answer that somebody did not wait for

@@ -12,7 +12,7 @@ import libvirt
 import libvirt_qemu
 
 from lab.errors import NotReady
-from lab.hypervisor.agent import PERSONALISE
+from lab.hypervisor.agent import PERSONALISE, loaded
 from lab.hypervisor.lines import exchange
 from lab.names import GuestName
 from lab.progress import go_on
@@ -54,5 +54,5 @@ class DomainPorts:
                 raise NotReady(
                     f"the guest agent of {self._guest} does not answer", details=[str(error)]
                 ) from None
-            return json.loads(answer)["return"]
+            return loaded(answer.encode())["return"]
         raise NotReady(f"the guest agent of {self._guest} did not connect in {timeout:g} s")

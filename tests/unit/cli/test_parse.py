@@ -149,6 +149,8 @@ def test_the_name_may_be_left_out(elsewhere: Path, capsys: Capture) -> None:
     ("line", "error"),
     [
         ("upp", "there is no verb 'upp'\nhint: did you mean 'up'?"),
+        ("stat", "there is no verb 'stat'\nhint: did you mean 'status'?"),
+        ("sta", "there is no verb 'sta'\nhint: did you mean 'status' or 'start'?"),
         ("zzz", "there is no verb 'zzz'\nhint: `lab --help` lists them"),
         ("image bild", "there is no verb 'bild'\nhint: did you mean 'build'?"),
         ("up pxc --nodse 3", "lab up has no flag '--nodse'\nhint: did you mean '--nodes'?"),

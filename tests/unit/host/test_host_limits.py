@@ -49,6 +49,23 @@ def test_memory_of_a_container(tmp_path: Path, version: type) -> None:
     assert found == host.Memory(GIB + 300 * MIB, 4 * GIB, limited=True)
 
 
+@pytest.mark.parametrize(
+    ("most", "high", "limit"),
+    [("max", str(4 * GIB), 4 * GIB), (str(4 * GIB), "max", 4 * GIB),
+     (str(8 * GIB), str(4 * GIB), 4 * GIB), (str(4 * GIB), str(8 * GIB), 4 * GIB),
+     (str(4 * GIB), "?", 4 * GIB)],
+)  # fmt: skip
+def test_memory_above_which_a_container_is_throttled(
+    tmp_path: Path, most: str, high: str, limit: int
+) -> None:
+    """Protects guests: beyond memory.high they are not killed, but stand still for reclaim."""
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    version2(tmp_path / "cgroup", most, 3 * GIB)
+    write(tmp_path / "cgroup", memory_high=high)
+    found = host.memory(tmp_path / "meminfo", tmp_path / "cgroup")
+    assert found == host.Memory(limit - 3 * GIB + 300 * MIB, limit, limited=True)
+
+
 @pytest.mark.parametrize("version", [version1, version2])
 def test_a_large_container_on_a_full_host(tmp_path: Path, version: type) -> None:
     """Protects hosts: a cgroup may be allowed more than is left."""

@@ -10,7 +10,7 @@ import pytest
 
 from lab.host import zfs
 from lab.host.finding import Finding
-from lab.host.zfs import neighbours, volumes
+from lab.host.zfs import checks
 from lab.host.zfs.facts import (
     Facts,
     Needs,
@@ -36,7 +36,7 @@ from tests.support.zfs_hosts import (
 )
 
 Check = Callable[[Facts, Needs], Finding]
-PoolCheck = Callable[[Pool, Facts, Needs], Finding]
+PoolCheck = Callable[[Facts, Needs, Pool], Finding]
 
 
 @pytest.fixture
@@ -56,10 +56,10 @@ def test_a_host_in_order(facts: Facts) -> None:
     found = list(zfs.findings(calm, NEEDS))
     assert [one.topic for one in found if one.level != "ok"] == []
     assert [one.topic for one in found if one.advice] == []
-    assert len(found) == len(zfs.HOST) + len(zfs.POOL)
+    assert len(found) == len(checks.HOST) + len(checks.POOL)
 
 
-@pytest.mark.parametrize("check", zfs.HOST)
+@pytest.mark.parametrize("check", checks.HOST)
 def test_what_cannot_be_read_is_said(facts: Facts, check: Check) -> None:
     """Protects from guesses: an unknown fact is a note with its reason, and no advice."""
     blind = replace(
@@ -70,17 +70,17 @@ def test_what_cannot_be_read_is_said(facts: Facts, check: Check) -> None:
     )
     blind = near(blind, swaps=SECRET, lvm=SECRET, holders=SECRET)
     one = check(blind, NEEDS)
-    if check not in (volumes.block_size, neighbours.links, neighbours.multipath):
+    if check not in (checks.block_size, checks.links, checks.multipath):
         assert one.level == "note"
         assert "Permission denied" in one.value
     assert not one.advice
 
 
-@pytest.mark.parametrize("check", zfs.POOL)
+@pytest.mark.parametrize("check", checks.POOL)
 def test_what_cannot_be_read_of_a_pool_is_said(facts: Facts, check: PoolCheck) -> None:
     changes = dict.fromkeys(("properties", "root", "disks", "ashifts", "status"), SECRET)
     blind = pool_of(facts, **changes)
-    one = check(blind, replace(facts, dataset=SECRET), NEEDS)
+    one = check(replace(facts, dataset=SECRET), NEEDS, blind)
     assert (one.level, one.advice) == ("note", "")
     assert "Permission denied" in one.value
 
@@ -90,7 +90,7 @@ def test_parameters_of_other_versions_are_no_fault(tmp_path: Path, version: str)
     """Protects hosts with 2.1: what came with 2.2 is not missing there."""
     found = read("linux", linux(tmp_path, version)[0], "tank/lab")
     assert found
-    one = volumes.queues(found, NEEDS)
+    one = checks.queues(found, NEEDS)
     assert one.level == "ok"
     assert ("not in this version" in one.value) == (version == "2.1")
 
@@ -141,19 +141,19 @@ def test_texts_are_of_one_line(facts: Facts, bsd: Facts) -> None:
     ],
 )
 def test_versions(facts: Facts, userland: str, kernel: str, level: str) -> None:
-    one = volumes.versions(replace(facts, versions=Versions(userland, kernel)), NEEDS)
+    one = checks.versions(replace(facts, versions=Versions(userland, kernel)), NEEDS)
     assert one.level == level
 
 
 def test_block_size(facts: Facts) -> None:
     old = replace(facts, versions=Versions("2.1.11-1", "2.1.11-1"))
-    assert "zfs itself with 8K" in volumes.block_size(old, NEEDS).value
-    assert "zfs itself with 16K" in volumes.block_size(facts, NEEDS).value
+    assert "zfs itself with 8K" in checks.block_size(old, NEEDS).value
+    assert "zfs itself with 16K" in checks.block_size(facts, NEEDS).value
 
 
 def test_zvols_that_make_no_devices(facts: Facts) -> None:
-    assert volumes.mode(tuned(facts, inhibit_dev=1), NEEDS).level == "fail"
-    assert volumes.mode(tuned(facts, inhibit_dev=1), replace(NEEDS, dataset="")).level == "note"
+    assert checks.volmode(tuned(facts, inhibit_dev=1), NEEDS).level == "fail"
+    assert checks.volmode(tuned(facts, inhibit_dev=1), replace(NEEDS, dataset="")).level == "note"
 
 
 @pytest.mark.parametrize(
@@ -169,22 +169,24 @@ def test_zvols_that_make_no_devices(facts: Facts) -> None:
 )
 def test_volmode(facts: Facts, volmode: str, tunable: int, level: str) -> None:
     """Protects hosts from the partitions of guests, by the property that volumes inherit."""
-    one = volumes.mode(tuned(replace(facts, dataset={"volmode": volmode}), volmode=tunable), NEEDS)
+    one = checks.volmode(
+        tuned(replace(facts, dataset={"volmode": volmode}), volmode=tunable), NEEDS
+    )
     assert one.level == level
     assert one.advice == ("" if level == "ok" else "zfs set volmode=dev tank/lab")
 
 
 def test_volmode_before_there_is_a_dataset(facts: Facts, bsd: Facts) -> None:
     for host in (facts, bsd):
-        one = volumes.mode(replace(host, dataset=None), replace(NEEDS, dataset=""))
+        one = checks.volmode(replace(host, dataset=None), replace(NEEDS, dataset=""))
         assert (one.level, one.value) == ("ok", "full by default; `lab host init` sets dev")
 
 
 def test_zvol_threads(facts: Facts) -> None:
-    few = volumes.threads(tuned(facts, zvol_threads=4), NEEDS)
+    few = checks.threads(tuned(facts, zvol_threads=4), NEEDS)
     assert few.level == "note"
     assert "echo" not in few.advice  # it is read when the module is loaded
     assert "modprobe.d" in few.advice
-    assert volumes.threads(tuned(facts, zvol_threads=64), NEEDS).level == "ok"
-    assert volumes.threads(tuned(facts, zvol_request_sync=1), NEEDS).level == "warn"
-    assert volumes.queues(tuned(facts, zvol_use_blk_mq=1), NEEDS).level == "note"
+    assert checks.threads(tuned(facts, zvol_threads=64), NEEDS).level == "ok"
+    assert checks.threads(tuned(facts, zvol_request_sync=1), NEEDS).level == "warn"
+    assert checks.queues(tuned(facts, zvol_use_blk_mq=1), NEEDS).level == "note"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.host.zfs import neighbours
+from lab.host.zfs import checks
 from lab.host.zfs.facts import (
     Facts,
     Lvm,
@@ -26,9 +26,9 @@ def bsd(tmp_path: Path) -> Facts:
 
 
 def test_links(facts: Facts, bsd: Facts) -> None:
-    assert neighbours.links(near(facts, link_rule=""), NEEDS).level == "warn"
-    assert neighbours.links(near(facts, udev=False), NEEDS).level == "note"
-    assert neighbours.links(bsd, NEEDS).level == "ok"
+    assert checks.links(near(facts, link_rule=""), NEEDS).level == "warn"
+    assert checks.links(near(facts, udev=False), NEEDS).level == "note"
+    assert checks.links(bsd, NEEDS).level == "ok"
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_links(facts: Facts, bsd: Facts) -> None:
 )
 def test_lvm_filters(facts: Facts, patterns: tuple[str, ...], level: str) -> None:
     """Protects the rule of lvm.conf(5): one accepted name of a device makes it accepted."""
-    one = neighbours.lvm(near(facts, lvm=Lvm(False, (patterns, ("a|.*|",)))), NEEDS)
+    one = checks.lvm(near(facts, lvm=Lvm(False, (patterns, ("a|.*|",)))), NEEDS)
     assert one.level == level
     if level == "warn":
         assert "global_filter" in one.advice
@@ -56,23 +56,23 @@ def test_the_advised_lvm_filter_works() -> None:
     """Protects those who copy it."""
     import re
 
-    advised = tuple(re.findall(r'"(.*?)"', neighbours.FILTER))
-    assert neighbours.keeps_out(Lvm(False, (advised,)))
+    advised = tuple(re.findall(r'"(.*?)"', checks.LVM_FILTER))
+    assert checks.lvm_keeps_out(Lvm(False, (advised,)))
 
 
 def test_lvm_that_is_no_trouble(facts: Facts, bsd: Facts) -> None:
-    assert neighbours.lvm(near(facts, lvm=None), NEEDS).value == "no LVM here"
-    assert neighbours.lvm(near(facts, lvm=Lvm(True, (("a|.*|",),))), NEEDS).level == "ok"
-    assert neighbours.lvm(bsd, NEEDS).level == "ok"
+    assert checks.lvm(near(facts, lvm=None), NEEDS).value == "no LVM here"
+    assert checks.lvm(near(facts, lvm=Lvm(True, (("a|.*|",),))), NEEDS).level == "ok"
+    assert checks.lvm(bsd, NEEDS).level == "ok"
     loose = near(facts, lvm=Lvm(False, ()))
-    assert neighbours.lvm(loose, replace(NEEDS, dataset="")).level == "note"
+    assert checks.lvm(loose, replace(NEEDS, dataset="")).level == "note"
 
 
 def test_multipath(facts: Facts) -> None:
-    finding = neighbours.multipath(near(facts, multipath=("^zd", "^sd", "(")), NEEDS)
+    finding = checks.multipath(near(facts, multipath=("^zd", "^sd", "(")), NEEDS)
     assert finding.level == "warn"
     assert finding.value.endswith("them: ^zd")
-    assert neighbours.multipath(near(facts, multipath=("^sd",)), NEEDS).level == "ok"
+    assert checks.multipath(near(facts, multipath=("^sd",)), NEEDS).level == "ok"
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,14 @@ def test_multipath(facts: Facts) -> None:
     [("LVM-x", "vgchange -an"), ("mpath-x", "multipath -f"), ("md127", "lsblk /dev/zd16")],
 )
 def test_what_holds_zvols(facts: Facts, holder: str, word: str) -> None:
-    one = neighbours.holders(near(facts, holders={"zd16": holder}), NEEDS)
+    one = checks.holders(near(facts, holders={"zd16": holder}), NEEDS)
     assert one.level == "warn"
     assert word in one.advice
     many = {f"zd{n}": holder for n in range(0, 96, 16)}
-    assert "and 3 more" in neighbours.holders(near(facts, holders=many), NEEDS).value
+    assert "and 3 more" in checks.holders(near(facts, holders=many), NEEDS).value
 
 
 def test_swap(facts: Facts, bsd: Facts) -> None:
-    assert "swapoff /dev/zd16" in neighbours.swap(facts, NEEDS).advice
-    assert neighbours.swap(bsd, NEEDS).value == "on a ZVol: /dev/zvol/zroot/swap"
-    assert neighbours.swap(near(facts, swaps=("/dev/sda2",)), NEEDS).level == "ok"
+    assert "swapoff /dev/zd16" in checks.swap(facts, NEEDS).advice
+    assert checks.swap(bsd, NEEDS).value == "on a ZVol: /dev/zvol/zroot/swap"
+    assert checks.swap(near(facts, swaps=("/dev/sda2",)), NEEDS).level == "ok"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.host.zfs import pools
+from lab.host.zfs import checks
 from lab.host.zfs.facts import (
     Facts,
     Scan,
@@ -53,7 +53,7 @@ def bsd(tmp_path: Path) -> Facts:
     ],
 )  # fmt: skip
 def test_health(facts: Facts, status: Status, level: str, word: str) -> None:
-    one = pools.health(pool_of(facts, status=status), facts, NEEDS)
+    one = checks.health(facts, NEEDS, pool_of(facts, status=status))
     assert one.level == level
     assert word in f"{one.value} {one.advice}"
 
@@ -76,7 +76,7 @@ def test_scrub(facts: Facts, scan: Scan, level: str, word: str) -> None:
     now = 1.8e9
     then = replace(scan, at=None if scan.at is None else now + scan.at)
     pool = pool_of(facts, status=Status("ONLINE", scans=(then,)), root={"creation": "1500000000"})
-    one = pools.scrub(pool, replace(facts, now=now), NEEDS)
+    one = checks.scrub(replace(facts, now=now), NEEDS, pool)
     assert one.level == level
     assert word in one.value
     assert bool(one.advice) == (level != "ok")
@@ -85,7 +85,7 @@ def test_scrub(facts: Facts, scan: Scan, level: str, word: str) -> None:
 def test_a_new_pool_needs_no_scrub(facts: Facts) -> None:
     root = {"creation": str(int(facts.now - 2 * DAY))}
     pool = pool_of(facts, status=Status("ONLINE"), root=root)
-    one = pools.scrub(pool, facts, NEEDS)
+    one = checks.scrub(facts, NEEDS, pool)
     assert (one.level, one.value) == ("ok", "none yet; the pool is 2 days old")
 
 
@@ -104,19 +104,19 @@ def test_space(facts: Facts, capacity: str, available: int, dataset: str, level:
     """Protects guests from a pool that fills: a warning at 80 %, the end at the floor."""
     pool = pool_of(facts, properties={"capacity": capacity})
     below = {"available": str(available)}
-    one = pools.space(pool, replace(facts, dataset=below), replace(NEEDS, dataset=dataset))
+    one = checks.space(replace(facts, dataset=below), replace(NEEDS, dataset=dataset), pool)
     assert one.level == level
 
 
 def test_space_without_the_dataset(facts: Facts) -> None:
     """Protects the first run: before `lab host init` the pool itself is asked."""
-    one = pools.space(pool_of(facts), replace(facts, dataset=SECRET), NEEDS)
+    one = checks.space(replace(facts, dataset=SECRET), NEEDS, pool_of(facts))
     assert one.level == "ok"
 
 
 def test_fragmentation(facts: Facts) -> None:
     found = [
-        pools.fragmentation(pool_of(facts, properties={"fragmentation": value}), facts, NEEDS)
+        checks.fragmentation(facts, NEEDS, pool_of(facts, properties={"fragmentation": value}))
         for value in ("3", "61", "-")
     ]
     assert levels(*found) == ["ok", "note", "note"]
@@ -138,7 +138,7 @@ def test_ashift(
     facts: Facts, ashifts: Mapping[str, int], sector: int | None, level: str, word: str
 ) -> None:
     pool = pool_of(facts, ashifts=ashifts, disks=(replace(DATA, sector=sector),))
-    one = pools.ashift(pool, facts, NEEDS)
+    one = checks.ashift(facts, NEEDS, pool)
     assert one.level == level
     assert word in one.value
     assert ("zpool create -o ashift" in one.advice) == (level != "ok")
@@ -148,7 +148,7 @@ def test_ashift_that_zpool_itself_complains_of(facts: Facts) -> None:
     """Protects where the disks are not readable to us, but were to ZFS."""
     says = Status("ONLINE", "One or more devices are configured to use a non-native block size.")
     pool = pool_of(facts, ashifts={"sda": 12}, disks=(), status=says)
-    assert pools.ashift(pool, facts, NEEDS).level == "warn"
+    assert checks.ashift(facts, NEEDS, pool).level == "warn"
 
 
 @pytest.mark.parametrize(
@@ -158,20 +158,20 @@ def test_ashift_that_zpool_itself_complains_of(facts: Facts) -> None:
 def test_autotrim(facts: Facts, value: str, discards: bool | None, level: str) -> None:
     disks = (replace(DATA, discards=discards),)
     pool = pool_of(facts, properties={"autotrim": value}, disks=disks)
-    assert pools.autotrim(pool, facts, NEEDS).level == level
+    assert checks.autotrim(facts, NEEDS, pool).level == level
 
 
 def test_features(facts: Facts) -> None:
     """Protects clones: a compression that the pool does not have cannot be set on them."""
     pool = pool_of(facts, properties={"feature@lz4_compress": "disabled"})
-    one = pools.features(pool, facts, NEEDS)
+    one = checks.features(facts, NEEDS, pool)
     assert one.level == "fail"
     assert one.advice == "zpool set feature@lz4_compress=enabled tank"
     profile = replace(NEEDS.profile, data=replace(NEEDS.profile.data, compression="zstd-3"))
     needs = replace(NEEDS, profile=profile)
-    assert pools.features(pool_of(facts), facts, needs).value == "lz4_compress, zstd_compress"
+    assert checks.features(facts, needs, pool_of(facts)).value == "lz4_compress, zstd_compress"
 
 
 def test_dedup(facts: Facts) -> None:
-    one = pools.dedup(pool_of(facts), replace(facts, dataset={"dedup": "on"}), NEEDS)
+    one = checks.dedup(replace(facts, dataset={"dedup": "on"}), NEEDS, pool_of(facts))
     assert (one.level, one.advice) == ("warn", "zfs set dedup=off tank/lab")

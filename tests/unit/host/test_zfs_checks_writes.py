@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.config.profile import PROFILES
-from lab.host.zfs import arc, writes
+from lab.host.zfs import checks
 from lab.host.zfs.facts import (
     Disk,
     Facts,
@@ -41,21 +41,21 @@ def bsd(tmp_path: Path) -> Facts:
 
 def test_arc_against_guests(facts: Facts) -> None:
     """Protects guests' memory, by figures: the default of 2.3 leaves 1G to all else."""
-    idle = arc.limit(facts, NEEDS)
+    idle = checks.arc_limit(facts, NEEDS)
     assert idle.level == "note"
     assert "at most 1.9G of 2.9G" in idle.value
     assert "MemAvailable" not in idle.why
-    busy = arc.limit(facts, replace(NEEDS, guests=2 * GIB))
+    busy = checks.arc_limit(facts, replace(NEEDS, guests=2 * GIB))
     assert busy.level == "warn"
     assert "running labs have 2G" in busy.value
     assert "zfs_arc_max=" in busy.advice
     assert "/etc/modprobe.d/zfs.conf" in busy.advice
-    assert arc.limit(counted(facts, c_max=GIB), replace(NEEDS, guests=GIB)).level == "ok"
-    assert "unknown" in arc.limit(facts, replace(NEEDS, guests=None)).value
+    assert checks.arc_limit(counted(facts, c_max=GIB), replace(NEEDS, guests=GIB)).level == "ok"
+    assert "unknown" in checks.arc_limit(facts, replace(NEEDS, guests=None)).value
 
 
 def test_arc_on_freebsd(bsd: Facts) -> None:
-    one = arc.limit(bsd, NEEDS)
+    one = checks.arc_limit(bsd, NEEDS)
     assert "8.5G, at most 30.9G of 31.9G" in one.value
     assert "sysctl vfs.zfs.arc.max=" in one.advice
     assert "/etc/sysctl.conf" in one.advice
@@ -64,11 +64,11 @@ def test_arc_on_freebsd(bsd: Facts) -> None:
 
 def test_an_arc_limit_that_is_ignored(facts: Facts) -> None:
     """Protects those who set a limit that ZFS silently does not obey."""
-    one = arc.limit(tuned(facts, arc_max=1 << 20), NEEDS)
+    one = checks.arc_limit(tuned(facts, arc_max=1 << 20), NEEDS)
     assert one.level == "warn"
     assert "zfs_arc_max=1048576 is not in force" in one.value
     obeyed = counted(tuned(facts, arc_max=GIB), c_max=GIB)
-    assert arc.limit(obeyed, NEEDS).level == "ok"
+    assert checks.arc_limit(obeyed, NEEDS).level == "ok"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_an_arc_limit_that_is_ignored(facts: Facts) -> None:
 )
 def test_advised_limit(total: int, guests: int, expected: int) -> None:
     """Protects the advice: it leaves room, and ZFS takes it (64M, and above a 32nd)."""
-    value = arc.advised(total, guests, 512 * MIB)
+    value = checks.advised_arc(total, guests, 512 * MIB)
     assert value == expected
     assert value >= 64 * MIB
     assert value > total // 32
@@ -92,24 +92,24 @@ def test_advised_limit(total: int, guests: int, expected: int) -> None:
 
 def test_prefetch_is_judged_by_what_it_brought(facts: Facts, bsd: Facts) -> None:
     busy = {"predictive_prefetch": 5000, "demand_iohit_predictive_prefetch": 0}
-    used = arc.prefetch(counted(facts, **busy, demand_hit_predictive_prefetch=4000), NEEDS)
-    waste = arc.prefetch(counted(facts, **busy, demand_hit_predictive_prefetch=500), NEEDS)
+    used = checks.prefetch(counted(facts, **busy, demand_hit_predictive_prefetch=4000), NEEDS)
+    waste = checks.prefetch(counted(facts, **busy, demand_hit_predictive_prefetch=500), NEEDS)
     assert levels(used, waste) == ["ok", "note"]
     assert "only 10 %" in waste.value
     assert "zfs_prefetch_disable" in waste.advice
-    assert arc.prefetch(bsd, NEEDS).value == "on; 82 % of what it read was of use"
-    assert "too little" in arc.prefetch(counted(facts, predictive_prefetch=9), NEEDS).value
-    assert arc.prefetch(tuned(facts, prefetch_disable=1), NEEDS).value == "off"
+    assert checks.prefetch(bsd, NEEDS).value == "on; 82 % of what it read was of use"
+    assert "too little" in checks.prefetch(counted(facts, predictive_prefetch=9), NEEDS).value
+    assert checks.prefetch(tuned(facts, prefetch_disable=1), NEEDS).value == "off"
 
 
 def test_prefetch_of_2_1_is_not_judged(tmp_path: Path) -> None:
     found = read("linux", linux(tmp_path, "2.1")[0], "")
     assert found
-    assert "does not count" in arc.prefetch(found, NEEDS).value
+    assert "does not count" in checks.prefetch(found, NEEDS).value
 
 
 def test_txg_timeout(facts: Facts) -> None:
-    one, two = (writes.txg_timeout(tuned(facts, txg_timeout=n), NEEDS) for n in (30, 1))
+    one, two = (checks.txg_timeout(tuned(facts, txg_timeout=n), NEEDS) for n in (30, 1))
     assert levels(one, two) == ["note", "note"]
     assert "power loss" in one.why
     assert "batch" in two.why
@@ -118,18 +118,18 @@ def test_txg_timeout(facts: Facts) -> None:
 def test_cache_flush(facts: Facts, bsd: Facts) -> None:
     """Protects pools: without flushes only a write cache that is none, or protected, is safe."""
     off = tuned(facts, nocacheflush=1)
-    one = writes.cache_flush(off, NEEDS)
+    one = checks.cache_flush(off, NEEDS)
     assert one.level == "warn"
     assert "zfs_nocacheflush=1" in one.value
     assert "echo 0 >" in one.advice
     safe = Disk("/dev/sda", "data", volatile=False)
     all_safe = replace(off, pools=(pool_of(off, disks=(safe,)),))
-    assert writes.cache_flush(all_safe, NEEDS).level == "note"
+    assert checks.cache_flush(all_safe, NEEDS).level == "note"
     some = (pool_of(off, disks=(safe, replace(safe, volatile=None))),)
-    assert writes.cache_flush(replace(off, pools=some), NEEDS).level == "warn"
-    zil = writes.cache_flush(tuned(facts, zil_nocacheflush=1), NEEDS)
+    assert checks.cache_flush(replace(off, pools=some), NEEDS).level == "warn"
+    zil = checks.cache_flush(tuned(facts, zil_nocacheflush=1), NEEDS)
     assert zil.level == "warn"
-    geom = writes.cache_flush(tuned(bsd, bio_flush_disable=1), NEEDS)
+    geom = checks.cache_flush(tuned(bsd, bio_flush_disable=1), NEEDS)
     assert "vfs.zfs.vdev.bio_flush_disable=0" in geom.advice
 
 
@@ -137,7 +137,7 @@ def test_cache_flush_of_freebsd_12(tmp_path: Path) -> None:
     """Protects from a name that people still copy from old articles."""
     found = read("freebsd", freebsd(tmp_path, "12")[0], "")
     assert found
-    one = writes.cache_flush(found, NEEDS)
+    one = checks.cache_flush(found, NEEDS)
     assert "vfs.zfs.cache_flush_disable=1" in one.value
 
 
@@ -158,18 +158,18 @@ LOG = Disk("/dev/nvme0n1", "logs")
 )
 def test_slog(facts: Facts, disks: tuple[Disk, ...], profile: str, level: str, word: str) -> None:
     """Protects the money of those who buy a log device that their profile never writes to."""
-    one = writes.slog(pool_of(facts, disks=disks), facts, replace(NEEDS, profile=PROFILES[profile]))
+    one = checks.slog(facts, replace(NEEDS, profile=PROFILES[profile]), pool_of(facts, disks=disks))
     assert one.level == level
     assert word in f"{one.value} {one.advice}"
 
 
 def test_l2arc(facts: Facts) -> None:
     pool = pool_of(facts, disks=(DATA, Disk("/dev/nvme0n1p2", "cache")))
-    one = writes.l2arc(pool, counted(facts, l2_hdr_size=100 * MIB), NEEDS)
+    one = checks.l2arc(counted(facts, l2_hdr_size=100 * MIB), NEEDS, pool)
     assert one.level == "note"
     assert "takes 100M of memory" in one.value
     everything = replace(
         NEEDS.profile, name="all", data=replace(NEEDS.profile.data, primarycache="all")
     )
-    assert writes.l2arc(pool, facts, replace(NEEDS, profile=everything)).level == "ok"
-    assert writes.l2arc(pool_of(facts, disks=(DATA,)), facts, NEEDS).level == "ok"
+    assert checks.l2arc(facts, replace(NEEDS, profile=everything), pool).level == "ok"
+    assert checks.l2arc(facts, NEEDS, pool_of(facts, disks=(DATA,))).level == "ok"

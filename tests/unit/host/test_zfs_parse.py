@@ -10,7 +10,7 @@ import pytest
 
 from lab.host.zfs import parse
 from lab.host.zfs.facts import Disk, Scan, Status, Unknown, Versions
-from lab.host.zfs.status import status
+from lab.host.zfs.parse import status
 from tests.support.zfs_hosts import text
 
 
