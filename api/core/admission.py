@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lab import host
+from lab.blueprints import sizes
 from lab.config.settings import Settings
 from lab.errors import ROOM_RETRY, HostUnfit, Interrupted, LimitReached
-from lab.spec import LabSpec, format_size
-from lab.state.records import JobKind, LabRecord
+from lab.spec import LabSpec, NodeSize, format_size
+from lab.state.records import JobKind, LabWithNodes
 from lab.state.store import Store
 
 _LOOK_EVERY = 0.5
@@ -53,23 +54,30 @@ class Need:
 
 def need_of(spec: LabSpec) -> Need:
     """What ``spec`` takes."""
-    size, nodes = spec.size, spec.nodes
-    return Need(nodes * size.memory, nodes * size.disk, nodes * size.cpus, 2 * nodes)
+    all_ = sizes(spec)
+    return replace(_to_run(all_), disk=sum(size.disk for size in all_), ports=2 * len(all_))
 
 
-def need_of_lab(lab: LabRecord) -> Need:
+def need_of_lab(found: LabWithNodes) -> Need:
     """What a lab takes as it is; disk space apart."""
-    running = lab.node_count if lab.state != "stopped" else 0
-    return Need(running * lab.memory, 0, running * lab.cpus, 2 * lab.node_count)
+    running = _to_run(found.sizes) if found.lab.state != "stopped" else Need()
+    return replace(running, ports=2 * len(found.sizes))
 
 
-def need_to_wake(lab: LabRecord, running: int) -> Need:
+def need_to_wake(found: LabWithNodes, running: Collection[str]) -> Need:
     """What a lab that is stopped takes beyond what it has, once it runs; nothing for others.
 
-    ``running``: nodes that run already, as a start that was killed leaves them.
+    ``running``: the names of nodes that run already, as a start that was killed leaves them.
     """
-    stopped = lab.node_count - running if lab.state == "stopped" else 0
-    return Need(memory=stopped * lab.memory, cpus=stopped * lab.cpus)
+    if found.lab.state != "stopped":
+        return Need()
+    return _to_run([node.size for node in found.nodes if node.name not in running])
+
+
+def _to_run(nodes: Sequence[NodeSize]) -> Need:
+    """What guests of these sizes take while they run."""
+    memory = sum(size.memory for size in nodes)
+    return Need(memory=memory, cpus=sum(size.cpus for size in nodes))
 
 
 class Admission:
@@ -203,10 +211,10 @@ class Admission:
 
     def _used(self) -> Need:
         total = sum(self._inside.values(), Need())
-        for lab in self._store.labs.all():
-            if lab.job in self._inside:
+        for found in self._store.labs_with_nodes():
+            if found.lab.job in self._inside:
                 continue
-            total += need_of_lab(lab)
+            total += need_of_lab(found)
         return total
 
     def _lacks(self, ticket: tuple[float, str], need: Need) -> str:

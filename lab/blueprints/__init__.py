@@ -241,9 +241,10 @@ class Blueprint(Protocol):
     def renew(self, engine: Engine) -> str:
         """The statement with which a server reads its certificate and key again."""
 
-    def rest(self, cluster: Cluster, engine: Engine) -> None:
+    def rest(self, cluster: Cluster, engines: Mapping[str, Engine]) -> None:
         """Bring all servers to rest before their guests shut down, to be captured without RAM.
 
+        ``engines``: by the names of nodes.
         Clones of the disks must boot as if they had been formed and not run. Nobody else writes to
         the cluster. Raises NotReady or CommandFailed.
         """
@@ -257,9 +258,10 @@ class Blueprint(Protocol):
     def remark(self, standing: str) -> str:
         """What users should know of a node of this ``standing``; empty for nothing."""
 
-    def remedies(self, situation: Situation, engine: Engine) -> list[Remedy]:
+    def remedies(self, situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy]:
         """What to do now, in this order; nothing while nodes can recover by themselves.
 
+        ``engines``: by the names of nodes.
         Raises NotReady if only nodes that do not run could help.
         """
 
@@ -279,6 +281,14 @@ def blueprint(name: str) -> Blueprint:
             hint=did_you_mean(name, known, otherwise=f"blueprints: {', '.join(known)}"),
         )
     return known[name]
+
+
+def sizes(spec: LabSpec) -> list[NodeSize]:
+    """The sizes of the nodes of a lab; as requested if another version of lab has its blueprint."""
+    try:
+        return [node.size for node in planned(spec)]
+    except InvalidSpec:
+        return [spec.size] * spec.nodes
 
 
 def planned(spec: LabSpec) -> tuple[NodePlan, ...]:

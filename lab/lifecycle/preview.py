@@ -8,8 +8,7 @@ from lab.imagebuild.recipe import load
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import Preview
-from lab.lifecycle.images import image as images
-from lab.lifecycle.images.engine import choose, key_for
+from lab.lifecycle.images.engine import choose, find, key_for, other_keys
 from lab.lifecycle.nodes.preflight import preflight
 from lab.spec import LabSpec
 from lab.state.records import TemplateRecord
@@ -26,7 +25,8 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
         raise Conflict(f"lab {spec.name} exists already", hint=f"`lab status {spec.name}` shows it")
     profile, key = ctx.settings.profile_of(spec.profile), key_for(ctx, plan, spec)
     record = ctx.store.images.find(key)
-    built = record is not None and record.state == "ready"
+    keys = (key, *other_keys(ctx, plan, spec).values())
+    built = all(r is not None and r.state == "ready" for r in map(ctx.store.images.find, keys))
     if not built and not spec.image and (why := choose(ctx, plan, spec).why):
         ctx.progress.note("engine", why)
     found = _template(ctx, key, plan, spec) if built else None
@@ -58,5 +58,5 @@ def _why_cold(ctx: Context, found: TemplateRecord | None) -> str:
 
 def _template(ctx: Context, key: str, plan: Blueprint, spec: LabSpec) -> TemplateRecord | None:
     """The template that would be cloned, None if there is none yet."""
-    name = template.current(ctx, template.key_of(ctx, images.find(ctx, key), plan, spec))
+    name = template.current(ctx, template.key_of(ctx, find(ctx, plan, spec, key), plan, spec))
     return ctx.store.templates.find(name) if name else None

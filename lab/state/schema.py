@@ -137,6 +137,7 @@ templates = Table(
     Column("profile", String, nullable=False, server_default="balanced"),
     Column("why", String, nullable=False, server_default=text("''")),
     Column("project", String, nullable=False, server_default=text("''")),
+    Column("nodes", JSON, nullable=False, server_default=text("'{}'")),
     CheckConstraint("state IN ('building', 'ready', 'broken')", "state"),
 )
 

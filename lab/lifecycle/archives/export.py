@@ -20,7 +20,7 @@ from lab.lifecycle.captures.capture import Capture, disk_snapshots
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import ExportView
 from lab.lifecycle.images import image as images
-from lab.lifecycle.images.ready import Image
+from lab.lifecycle.images.ready import Image, Images
 from lab.spec import MIB
 from lab.storage import VolumeSnapshot, sparse
 
@@ -64,9 +64,11 @@ def _template_contents(
     Raises NotFound, and Conflict for a template that is not whole or that nobody would use.
     """
     record = templates.named(ctx, key)
+    if len(record.images) > 1:
+        raise Conflict(f"the nodes of the template {record.key} have different images")
     with (
         images.using_key(ctx, record.image) as image,
-        templates.kept(ctx, record.key, image) as capture,
+        templates.kept(ctx, record.key, Images(image)) as capture,
     ):
         if capture is None:
             raise Conflict(
@@ -74,7 +76,7 @@ def _template_contents(
             )
         yield Contents(
             describe.image_facts(ctx, image),
-            describe.template_facts(ctx, record, capture, image, ram=ram),
+            describe.template_facts(ctx, record, capture, Images(image), ram=ram),
             partial(_image_parts, ctx, image),
             partial(_node_parts, ctx, capture, image, ram=ram),
             with_image,

@@ -20,7 +20,7 @@ from lab.lifecycle.captures.template_record import finish, making, vacant
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
-from lab.lifecycle.images.ready import Image
+from lab.lifecycle.images.ready import Image, Images
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.nodes import plan as plan_nodes
 from lab.names import FORMED, template_ref
@@ -77,7 +77,7 @@ def fit(ctx: Context, header: Header, template: TemplateFacts, *, warm_only: boo
             f"the template's RAM cannot be restored here: {why_cold}",
             hint="without --warm-only its disks are imported: labs boot from them",
         )
-    return Fit(spec, plan, templates.key_of(ctx, image, plan, spec), why_cold)
+    return Fit(spec, plan, templates.key_of(ctx, Images(image), plan, spec), why_cold)
 
 
 def publish(
@@ -90,14 +90,14 @@ def publish(
     """
     with images.using_key(ctx, header.image.key) as image, build_lock(ctx, "template", target.key):
         import_image.here(ctx, header.image)
-        name = templates.recorded(ctx, target.key, image, target.spec)
+        name = templates.recorded(ctx, target.key, Images(image), target.plan, target.spec)
         if name is not None:
             return name
-        name = vacant(ctx, target.key)
+        name, plans = vacant(ctx, target.key), target.plan.plan(target.spec)
         text = f"importing the template {name}" + ("" if target.warm else ", disks only")
         with (
             ctx.progress.step("template", text),
-            making(ctx, name, image, target.spec, warm=target.warm),
+            making(ctx, name, Images(image), plans, target.spec, warm=target.warm),
         ):
             capture = _assemble(ctx, name, image, template, stage, target)
             finish(ctx, capture, template.form_seconds)
@@ -108,7 +108,7 @@ def _assemble(
     ctx: Context, name: str, image: Image, template: TemplateFacts, stage: Stage, target: Fit
 ) -> Capture:
     ref = template_ref(name)
-    nodes = plan_nodes(ref.owner, target.plan.plan(target.spec), image=image.key)
+    nodes = plan_nodes(ref.owner, target.plan.plan(target.spec), Images(image))
     snapshots = _disks(ctx, nodes, image, template, stage, target.spec)
     for node in nodes:
         files = {"seed": ctx.home.seed(ref, node.name)}
@@ -177,7 +177,7 @@ def _why_cold(ctx: Context, template: TemplateFacts, image: Image, spec: LabSpec
         return "the template was exported without RAM"
     if not capabilities.warm:
         return capabilities.why_cold or "this hypervisor restores no RAM"
-    if ctx.hypervisor.fingerprint(templates.shape_of(image, spec)) == template.fingerprint:
+    if ctx.hypervisor.fingerprint(templates.shape_of(image, spec.size)) == template.fingerprint:
         return ""
     ours, theirs = strings(capabilities.facts), template.host
     other = [

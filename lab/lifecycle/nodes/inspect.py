@@ -16,7 +16,6 @@ from lab.lifecycle.nodes.observe import Key, Observed, lab_state, observe
 from lab.locks.named import held
 from lab.names import LOOPBACK, GuestName, Owner
 from lab.progress import Step
-from lab.spec import NodeSize
 from lab.state.records import LabRecord, LabWithNodes, NodeRecord
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ def _nodes(found: LabWithNodes) -> tuple[Node, ...]:
         Node(
             owner, n.name, n.idx, n.role, n.sql_port, n.ssh_port,
             *((n.own, n.own) if n.own and not n.redirect else where), n.own, n.redirect,
-            size=NodeSize(n.memory, n.cpus, n.disk), image=n.image,
+            size=n.size, image=n.image,
             services=tuple(Service(name, port) for name, port in n.services.items()),
         )
         for n in found.nodes

@@ -10,7 +10,7 @@ from lab.blueprints import SERVICES, Blueprint, Engine, Member, NodePlan, Servic
 from lab.config.profile import EngineProfile
 from lab.guest import network, seed
 from lab.hypervisor import Disk, Forward, GuestSpec, Network
-from lab.lifecycle.images.ready import Image
+from lab.lifecycle.images.ready import Image, Images
 from lab.names import (
     LOOPBACK,
     GuestName,
@@ -108,15 +108,15 @@ class Wiring:
 def plan(
     owner: Owner,
     plans: Sequence[NodePlan],
+    images: Images,
     ports: Sequence[int] = (),
     *,
-    image: str = "",
     address: str = LOOPBACK,
     host: str = LOOPBACK,
 ) -> list[Node]:
     """The nodes of ``owner``, as planned. ``ports``: first all SQL, then all SSH ones.
 
-    ``image``: the key of the image of the lab's engine. ``address``, ``host``: as in Node.
+    ``address``, ``host``: as in Node.
     """
     count = len(plans)
     sql, ssh = ports[:count] or [0] * count, ports[count:] or [0] * count
@@ -131,19 +131,17 @@ def plan(
             address,
             host,
             size=planned.size,
-            image=image,
+            image=images.planned(planned).key,
             services=planned.services,
         )
         for number, planned in enumerate(plans, 1)
     ]
 
 
-def plan_own(
-    owner: Owner, plans: Sequence[NodePlan], segment: int, *, image: str = ""
-) -> list[Node]:
+def plan_own(owner: Owner, plans: Sequence[NodePlan], images: Images, segment: int) -> list[Node]:
     """As ``plan``, where the host reaches guests at their own addresses."""
     found = []
-    for node in plan(owner, plans, image=image):
+    for node in plan(owner, plans, images):
         own = network.own_address(segment, node.index)
         found.append(
             replace(
@@ -163,12 +161,21 @@ def member_of(node: Node) -> Member:
     return Member(node.name, node.index, network.inner_address(node.index), node.role)
 
 
+def engines_of(nodes: Sequence[Node], images: Images) -> dict[str, Engine]:
+    """What is in the image of each node, by the node's name."""
+    return {node.name: images[node.image].engine for node in nodes}
+
+
+def volumes_of(node: Node, images: Images) -> list[VolumeName]:
+    """The names of the volumes of ``node``, as its image has them."""
+    return [node.volume(disk) for disk in images[node.image].volumes]
+
+
 def seed_disk(
     node: Node,
     nodes: Sequence[Node],
     blueprint: Blueprint,
     engine: Engine,
-    size: NodeSize,
     profile: EngineProfile,
     segment: int,
 ) -> bytes:
@@ -176,7 +183,7 @@ def seed_disk(
     members = [member_of(n) for n in nodes]
     own = segment if node.own else None
     files = network.files(node.index, [n.name for n in nodes], own)
-    files |= blueprint.files(members[node.index - 1], members, engine, size.memory, profile)
+    files |= blueprint.files(members[node.index - 1], members, engine, node.size.memory, profile)
     return seed.pack(files)
 
 
@@ -199,9 +206,7 @@ def _forwards(node: Node) -> list[Forward]:
     return [Forward(port, guest, address) for port, guest, address in wanted if port]
 
 
-def guest_spec(
-    node: Node, volumes: Sequence[Volume], image: Image, size: NodeSize, wiring: Wiring
-) -> GuestSpec:
+def guest_spec(node: Node, volumes: Sequence[Volume], image: Image, wiring: Wiring) -> GuestSpec:
     """The guest of ``node``, with its ``volumes`` and its seed as disks."""
     disks = [Disk(v.path, v.format, f"lab-{v.name.volume}") for v in volumes]
     disks.append(Disk(wiring.seed, "raw", seed.SERIAL, readonly=True))
@@ -213,8 +218,8 @@ def guest_spec(
             "node": node.name,
             **wiring.tags,
         },
-        memory=size.memory,
-        cpus=size.cpus,
+        memory=node.size.memory,
+        cpus=node.size.cpus,
         disks=tuple(disks),
         network=Network(
             network.outer_mac(node.index),

@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from lab.blueprints import Blueprint, Engine
+from lab.blueprints import Blueprint
 from lab.errors import CommandFailed, NotFound, NotReady
 from lab.guest import authority, identity, network
 from lab.guest.identity import make_password
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each, each_until
+from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.home_ca import authority as authority_of
 from lab.lifecycle.nodes.nodes import Node, member_of
 from lab.lifecycle.nodes.ssh import known_as
@@ -103,7 +104,7 @@ def personalise(
     ctx: Context,
     nodes: Sequence[Node],
     blueprint: Blueprint,
-    engine: Engine,
+    images: Images,
     password: str,
     prepared: Prepared,
     *,
@@ -119,6 +120,7 @@ def personalise(
     members = [member_of(node) for node in cluster or nodes]
 
     def one(node: Node, halt: Callable[[], None]) -> None:
+        engine = images[node.image].engine
         statements = blueprint.own(
             member_of(node), members, engine, USER, password, tls=node.published
         )
@@ -173,7 +175,7 @@ def renew(
     ctx: Context,
     nodes: Sequence[Node],
     blueprint: Blueprint,
-    engine: Engine,
+    images: Images,
     *,
     timeout: float,
 ) -> None:
@@ -186,6 +188,7 @@ def renew(
     login, own = prepare(ctx, nodes[0].owner, nodes)
 
     def one(node: Node, halt: Callable[[], None]) -> None:
+        engine = images[node.image].engine
         message = identity.renewal(
             own[node.name],
             engine=(engine.uid, engine.gid),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from lab.blueprints import NodePlan
 from lab.errors import HostUnfit
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes import personalise
 from lab.lifecycle.nodes.nodes import Node, plan, plan_own
 from lab.names import LOOPBACK, GuestName, Owner, is_loopback
@@ -88,23 +89,22 @@ def allot(
     ctx: Context,
     owner: Owner,
     plans: Sequence[NodePlan],
+    images: Images,
     address: str,
     host: str,
-    *,
-    image: str = "",
 ) -> tuple[tuple[Node, ...], int]:
     """The nodes of a lab with what leads to them, and its segment; all of it reserved.
 
-    ``plans``: of its blueprint; ``image``: the key of the image of its engine.
+    ``plans``: of its blueprint; ``images``: for them.
     ``address``, ``host``: where ports are published, and the name that is printed.
     Raises HostUnfit. Not to be called in a transaction.
     """
     if ctx.hypervisor.capabilities().forwards:
         ports = reserve_ports(ctx, owner, 2 * len(plans), address)
         segment = reserve_segment(ctx, owner)
-        return tuple(plan(owner, plans, ports, image=image, address=address, host=host)), segment
+        return tuple(plan(owner, plans, images, ports, address=address, host=host)), segment
     segment = reserve_segment(ctx, owner)
-    nodes = plan_own(owner, plans, segment, image=image)
+    nodes = plan_own(owner, plans, images, segment)
     if is_loopback(address):
         return tuple(nodes), segment
     if not ctx.hypervisor.capabilities().redirects:

@@ -23,7 +23,7 @@ from lab.names import FORMED, CaptureRef, Owner, VolumeName, template_ref
 from lab.schedule import ORIGIN
 from lab.spec import MIB
 from lab.storage import VolumeSnapshot
-from tests.support.lifecycle_world import SPEC, World, make_template, named
+from tests.support.lifecycle_world import SIZE, SPEC, World, make_template, named
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_keys_of_templates_stay(world: World) -> None:
     with world.open() as ctx:
         make_template(ctx)
         (found,) = template.templates(ctx)
-        shape = template.shape_of(image.find(ctx, found.image), SPEC)
+        shape = template.shape_of(image.find(ctx, found.image), SPEC.size)
         parts = [
             3, ctx.home.id, found.image, "galera", blueprint("galera").version, SPEC.nodes,
             SPEC.size.memory, SPEC.size.cpus, SPEC.size.disk,
@@ -118,7 +118,10 @@ def test_snapshots_of_labs_are_captures(world: World) -> None:
             capture = find(ctx, "shop", label)
             assert (capture.owner, capture.parent) == (Owner("lab", "shop"), parent)
             assert capture.label.startswith(label)
-            assert capture.nodes == (CapturedNode("n1", "member"), CapturedNode("n2", "member"))
+            assert capture.nodes == tuple(
+                CapturedNode(node.name, "member", image=node.image, size=SIZE)
+                for node in lab(ctx, "shop").nodes
+            )
             assert not capture.warm
             assert capture.why_cold
         up(ctx, named("cold"), cold=True)
