@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from lab import host
-from lab.blueprints import sizes
+from lab.blueprints import NodePlan, foreseen
 from lab.config.settings import Settings
 from lab.errors import ROOM_RETRY, HostUnfit, Interrupted, LimitReached
-from lab.spec import LabSpec, NodeSize, format_size
+from lab.spec import LabSpec, format_size
 from lab.state.records import JobKind, LabWithNodes
 from lab.state.store import Store
 
@@ -54,14 +54,14 @@ class Need:
 
 def need_of(spec: LabSpec) -> Need:
     """What ``spec`` takes."""
-    all_ = sizes(spec)
-    return replace(_to_run(all_), disk=sum(size.disk for size in all_), ports=2 * len(all_))
+    plans = foreseen(spec)
+    return replace(_to_run(plans), disk=sum(node.size.disk for node in plans), ports=_ports(plans))
 
 
 def need_of_lab(found: LabWithNodes) -> Need:
     """What a lab takes as it is; disk space apart."""
-    running = _to_run(found.sizes) if found.lab.state != "stopped" else Need()
-    return replace(running, ports=2 * len(found.sizes))
+    running = _to_run(found.plans) if found.lab.state != "stopped" else Need()
+    return replace(running, ports=_ports(found.plans))
 
 
 def need_to_wake(found: LabWithNodes, running: Collection[str]) -> Need:
@@ -71,13 +71,17 @@ def need_to_wake(found: LabWithNodes, running: Collection[str]) -> Need:
     """
     if found.lab.state != "stopped":
         return Need()
-    return _to_run([node.size for node in found.nodes if node.name not in running])
+    return _to_run([node for node in found.plans if node.name not in running])
 
 
-def _to_run(nodes: Sequence[NodeSize]) -> Need:
-    """What guests of these sizes take while they run."""
-    memory = sum(size.memory for size in nodes)
-    return Need(memory=memory, cpus=sum(size.cpus for size in nodes))
+def _to_run(nodes: Sequence[NodePlan]) -> Need:
+    """What ``nodes`` take while they run."""
+    memory = sum(node.size.memory for node in nodes)
+    return Need(memory=memory, cpus=sum(node.size.cpus for node in nodes))
+
+
+def _ports(nodes: Sequence[NodePlan]) -> int:
+    return sum(len(node.services) for node in nodes)
 
 
 class Admission:

@@ -147,6 +147,13 @@ class Node(BaseModel):
             examples=[{"sql": 3306, "ssh": 22}],
         ),
     ]
+    ports: Annotated[
+        dict[str, int],
+        Field(
+            description="The ports at which these are reached; SQL at `host`.",
+            examples=[{"sql": 23306, "ssh": 23309}],
+        ),
+    ]
 
     @staticmethod
     def of(view: NodeView) -> Node:
@@ -164,6 +171,7 @@ class Node(BaseModel):
             cpus=view.cpus,
             disk=view.disk,
             services=dict(view.services),
+            ports=dict(view.ports),
         )
 
 
@@ -183,6 +191,13 @@ class Lab(BaseModel):
         Field(
             description="The nodes that users connect to; the first of the first is the default.",
             examples=[{"rw": ["n1", "n2", "n3"]}],
+        ),
+    ]
+    addresses: Annotated[
+        dict[str, list[str]],
+        Field(
+            description="Where the nodes of each endpoint answer.",
+            examples=[{"rw": ["127.0.0.1:23306", "127.0.0.1:23307", "127.0.0.1:23308"]}],
         ),
     ]
     image: str
@@ -220,6 +235,7 @@ class Lab(BaseModel):
             state=cast(State, view.state),
             nodes=[Node.of(node) for node in view.nodes],
             endpoints={name: list(nodes) for name, nodes in view.endpoints.items()},
+            addresses={name: list(places) for name, places in view.addresses.items()},
             image=view.image,
             template=view.template,
             profile=view.profile,

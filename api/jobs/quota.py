@@ -10,12 +10,12 @@ from functools import cache
 from lab import schedule
 from lab.api.core.core import Core
 from lab.api.jobs.requests import CreateLab, read
-from lab.blueprints import sizes
+from lab.blueprints import NodePlan, foreseen
 from lab.errors import LimitReached
 from lab.imagebuild.recipe import load, recipes
 from lab.lifecycle import snapshot
 from lab.schedule import PERIODS, Schedule
-from lab.spec import LabSpec, NodeSize, format_size
+from lab.spec import LabSpec, format_size
 from lab.state.records import JobRecord, LabRecord, TokenRecord
 
 Snapshots = Mapping[str, int]
@@ -63,7 +63,7 @@ def check_quota(core: Core, token: TokenRecord, spec: LabSpec, taken: Snapshots)
         return
     all_ = [*_all(core, token.project, taken).values(), _wanted(spec)]
     _check(token.project, "labs", token.max_labs, len(all_))
-    nodes = [size for one in all_ for size in one.sizes]
+    nodes = [node.size for one in all_ for node in one.plans]
     _check(token.project, "nodes", token.max_nodes, len(nodes))
     _check(token.project, "memory", token.max_memory, sum(size.memory for size in nodes))
     _check(token.project, "processors", token.max_cpus, sum(size.cpus for size in nodes))
@@ -103,19 +103,19 @@ def _check(
 
 @dataclass(frozen=True)
 class _Taken:
-    """What a lab takes: nodes of these sizes, and snapshots."""
+    """What a lab takes: nodes as these, and snapshots."""
 
-    sizes: Sequence[NodeSize]
+    plans: Sequence[NodePlan]
     snapshots: int
 
     @property
     def all_disks(self) -> int:
         """Bytes of the disks of all nodes, once more for each snapshot."""
-        return sum(size.disk or _image_disk() for size in self.sizes) * (1 + self.snapshots)
+        return sum(node.size.disk or _image_disk() for node in self.plans) * (1 + self.snapshots)
 
 
 def _wanted(spec: LabSpec) -> _Taken:
-    return _Taken(sizes(spec), _kept(spec.snapshots))
+    return _Taken(foreseen(spec), _kept(spec.snapshots))
 
 
 def _all(core: Core, project: str, taken: Snapshots) -> dict[str, _Taken]:
@@ -128,7 +128,7 @@ def _all(core: Core, project: str, taken: Snapshots) -> dict[str, _Taken]:
         lab = recorded.lab
         if lab.project == project:
             count = _kept(schedule.parse(lab.snapshots)) + taken.get(lab.name, 0) + coming[lab.name]
-            found[lab.name] = _Taken(recorded.sizes, count)
+            found[lab.name] = _Taken(recorded.plans, count)
             made.add(lab.job)
     for job in jobs:
         if job.kind == "create" and job.id not in made:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from importlib import import_module
+from typing import Literal, Protocol, TypeVar, cast
 
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest import network
 from lab.guest.seed import SeedFile
+from lab.names import node_name
 from lab.spec import BLUEPRINTS, LabSpec, NodeSize
 from lab.suggest import did_you_mean
 
@@ -28,7 +30,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Service:
-    """A TCP port of a node that is reached from outside of the lab. ``port``: the guest's."""
+    """A TCP port of a node that is reached from outside of the lab. ``port``: the guest's.
+
+    ``sql`` is what readiness is asked through, and is published with the lab; ``ssh`` is a shell.
+    What else there is (a proxy's ``admin``) is reached from this host alone.
+    """
 
     name: str
     port: int
@@ -146,10 +152,14 @@ class Situation:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What users connect to: ``name`` is ``rw``, ``nodes`` are the names of nodes, best first."""
+    """What users connect to: ``name`` is ``rw``, ``nodes`` are the names of nodes, best first.
+
+    ``service``: the service of these nodes that answers there.
+    """
 
     name: str
     nodes: tuple[str, ...]
+    service: str = "sql"
 
 
 class Cluster(Protocol):
@@ -269,26 +279,32 @@ class Blueprint(Protocol):
         """What users connect to; the first endpoint's first node is the default."""
 
 
+KNOWN = {
+    "pxc": "lab.blueprints.galera:PXC",
+    "galera": "lab.blueprints.galera:GALERA",
+    "single": "lab.blueprints.single:SINGLE",
+}
+"""Where each blueprint is: a module, which is imported when it is used, and its constant."""
+
+
 def blueprint(name: str) -> Blueprint:
     """The blueprint of that name; raises InvalidSpec."""
-    from lab.blueprints.galera import GALERA, PXC
-    from lab.blueprints.single import SINGLE
-
-    known: dict[str, Blueprint] = {"pxc": PXC, "galera": GALERA, "single": SINGLE}
-    if name not in known:
+    if name not in KNOWN:
         raise InvalidSpec(
             f"there is no blueprint {name!r}",
-            hint=did_you_mean(name, known, otherwise=f"blueprints: {', '.join(known)}"),
+            hint=did_you_mean(name, KNOWN, otherwise=f"blueprints: {', '.join(KNOWN)}"),
         )
-    return known[name]
+    module, _, constant = KNOWN[name].partition(":")
+    return cast("Blueprint", getattr(import_module(module), constant))
 
 
-def sizes(spec: LabSpec) -> list[NodeSize]:
-    """The sizes of the nodes of a lab; as requested if another version of lab has its blueprint."""
+def foreseen(spec: LabSpec) -> tuple[NodePlan, ...]:
+    """As ``planned``; equal nodes if this version of lab does not have the blueprint."""
     try:
-        return [node.size for node in planned(spec)]
+        return planned(spec)
     except InvalidSpec:
-        return [spec.size] * spec.nodes
+        names = (node_name(number) for number in range(1, spec.nodes + 1))
+        return tuple(NodePlan(name, "", spec.size) for name in names)
 
 
 def planned(spec: LabSpec) -> tuple[NodePlan, ...]:

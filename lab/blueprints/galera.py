@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lab.blueprints import (
+    Blueprint,
     Cluster,
     Condition,
     Endpoint,
@@ -160,5 +161,5 @@ def _identity(member: Member) -> str:
 
 
 _MARIADB = {"mariadb": "MariaDB with Galera"}
-PXC = Galera("pxc", {"percona-xtradb-cluster": "Percona XtraDB Cluster", **_MARIADB})
-GALERA = Galera("galera", _MARIADB)
+PXC: Blueprint = Galera("pxc", {"percona-xtradb-cluster": "Percona XtraDB Cluster", **_MARIADB})
+GALERA: Blueprint = Galera("galera", _MARIADB)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lab.blueprints import (
+    Blueprint,
     Cluster,
     Condition,
     Endpoint,
@@ -130,4 +131,4 @@ def _server(standing: str) -> str:
     return next((value for name, value in pairs if name == "server"), "")
 
 
-SINGLE = Single()
+SINGLE: Blueprint = Single()

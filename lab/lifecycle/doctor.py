@@ -275,7 +275,7 @@ def committed_memory(settings: Settings) -> int | None:
     except LabError:
         return None
     running = [one for one in labs if one.lab.state in ("creating", "ready")]
-    return sum(size.memory for one in running for size in one.sizes)
+    return sum(node.size.memory for one in running for node in one.plans)
 
 
 def _paths(settings: Settings, run_as: tuple[int, int] | None) -> Iterator[Finding]:

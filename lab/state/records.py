@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lab.blueprints import sizes
+from lab.blueprints import NodePlan, Service, foreseen
 from lab.names import LOOPBACK, Owner
 from lab.spec import LabSpec, NodeSize
 
@@ -102,6 +102,7 @@ class LabRecord:
 class NodeRecord:
     """A node of a lab. ``sql_port``, ``ssh_port``: on the host, 0 for none, or at ``own``.
 
+    ``ports``: those of its other services, by their names.
     ``extra``: what only one blueprint or driver knows about it; no secrets. ``image``: the key of
     its image; ``memory``, ``cpus``, ``disk``: its size; ``services``: the ports on which it listens
     for others than its peers, in the guest, by their names.
@@ -120,11 +121,24 @@ class NodeRecord:
     cpus: int = NodeSize.cpus
     disk: int = NodeSize.disk
     services: Mapping[str, int] = field(default_factory=dict, hash=False)
+    ports: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    @property
+    def all_ports(self) -> dict[str, int]:
+        """Those of all services that have one, by their names."""
+        found = {"sql": self.sql_port, "ssh": self.ssh_port, **self.ports}
+        return {name: port for name, port in found.items() if port}
 
     @property
     def size(self) -> NodeSize:
         """Memory, processors and disk."""
         return NodeSize(self.memory, self.cpus, self.disk)
+
+    @property
+    def plan(self) -> NodePlan:
+        """What it was made as."""
+        services = tuple(Service(name, port) for name, port in self.services.items())
+        return NodePlan(self.name, self.role, self.size, services=services)
 
     @property
     def own(self) -> str:
@@ -145,9 +159,9 @@ class LabWithNodes:
     nodes: tuple[NodeRecord, ...]
 
     @property
-    def sizes(self) -> list[NodeSize]:
-        """The sizes of its nodes, as planned until they are recorded."""
-        return [node.size for node in self.nodes] or sizes(self.lab.spec)
+    def plans(self) -> tuple[NodePlan, ...]:
+        """Its nodes, as planned until they are recorded."""
+        return tuple(node.plan for node in self.nodes) or foreseen(self.lab.spec)
 
     @property
     def images(self) -> frozenset[str]:

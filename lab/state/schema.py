@@ -100,6 +100,7 @@ nodes = Table(
     Column("cpus", Integer, nullable=False, server_default=text("1")),
     Column("disk", BigInteger, nullable=False, server_default=text("0")),
     Column("services", JSON, nullable=False, server_default=text("'{}'")),
+    Column("ports", JSON, nullable=False, server_default=text("'{}'")),
 )
 
 images = Table(

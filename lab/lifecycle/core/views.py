@@ -62,7 +62,8 @@ class NodeView:
     """A node of a lab. ``state``: see ``NODE_STATES``; ``why``: see ``Guest``.
 
     ``image``: the key of its image; ``services``: the ports on which it listens in the guest, by
-    their names.
+    their names; ``ports``: those at which these are reached. SQL is at ``host``, the others are
+    on the host of the lab, or at the guest's own address where it has one.
     """
 
     name: str
@@ -78,6 +79,7 @@ class NodeView:
     cpus: int = 1
     disk: int = 0
     services: Mapping[str, int] = field(default_factory=dict)
+    ports: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def address(self) -> str:
@@ -94,6 +96,7 @@ class LabView:
     ``risks``: what its profile lets be lost, empty if no commit can be. ``ssl_ca``: where the
     certificate is that clients check its servers with; empty: it takes no TLS. ``endpoints``: the
     names of the nodes that users connect to, by the names of endpoints; the first is the default.
+    ``addresses``: where these nodes answer, as ``host:port``.
     """
 
     name: str
@@ -123,6 +126,7 @@ class LabView:
     first_use_seconds: float = 0.0
     steps: tuple[Step, ...] = ()
     endpoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def entry(self) -> NodeView | None:

@@ -11,7 +11,14 @@ from lab.errors import InvalidSpec, NotFound
 from lab.hypervisor import Guest
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import FIRST_USE, LabState, LabStatus, LabView, NodeState, NodeView
-from lab.lifecycle.nodes.connection import beyond, dsn_of, endpoints_of, entry_of, published_at
+from lab.lifecycle.nodes.connection import (
+    addresses_of,
+    beyond,
+    dsn_of,
+    endpoints_of,
+    entry_of,
+    published_at,
+)
 from lab.lifecycle.nodes.observe import Key, Observed, lab_state, observe
 from lab.locks.named import held
 from lab.names import LOOPBACK, GuestName, Owner
@@ -101,7 +108,7 @@ def _nodes(found: LabWithNodes) -> tuple[Node, ...]:
     owner, where = Owner("lab", found.lab.name), (found.lab.address, found.lab.host)
     return tuple(
         Node(
-            owner, n.name, n.idx, n.role, n.sql_port, n.ssh_port,
+            owner, n.name, n.idx, n.role, n.all_ports,
             *((n.own, n.own) if n.own and not n.redirect else where), n.own, n.redirect,
             size=n.size, image=n.image,
             services=tuple(Service(name, port) for name, port in n.services.items()),
@@ -163,6 +170,7 @@ def _view(
         password=record.password,
         dsn=dsn,
         endpoints={endpoint.name: endpoint.nodes for endpoint in endpoints},
+        addresses={one.name: addresses_of(record, found.nodes, one) for one in endpoints},
         ssl_ca=str(ctx.home.ca) if beyond(record) else "",
         image=record.image,
         template=record.template or "",
@@ -215,6 +223,7 @@ def _node(
         cpus=node.cpus,
         disk=node.disk,
         services=node.services,
+        ports={name: published_at(record, node, name)[1] for name in node.all_ports},
     )
 
 

@@ -26,21 +26,22 @@ from lab.storage import Volume
 
 @dataclass(frozen=True)
 class Node:
-    """A node to be made. Ports are the host's, 0 for none.
+    """A node to be made.
 
-    ``address``: at which its SQL port is published; ``host``: the name that is printed instead.
+    ``services``: what it listens on for others than its peers; ``ports``: the ports of the host
+    that lead there, by the names of services, empty for a template's. ``address``: at which its SQL
+    port is published; ``host``: the name that is printed instead.
     ``own``: the guest's own address, where the hypervisor forwards no ports; ``address`` and
     ``host`` are the same then, and the ports are the guest's. Unless ``redirect``: that port at
     ``address`` leads other machines to its SQL port. ``image``: the key of its image, empty if that
-    is not known; ``services``: what it listens on for others than its peers.
+    is not known.
     """
 
     owner: Owner
     name: str
     index: int
     role: str
-    sql_port: int = 0
-    ssh_port: int = 0
+    ports: Mapping[str, int] = field(default_factory=dict, hash=False)
     address: str = LOOPBACK
     host: str = LOOPBACK
     own: str = ""
@@ -48,6 +49,20 @@ class Node:
     size: NodeSize = field(default_factory=NodeSize)
     image: str = ""
     services: tuple[Service, ...] = SERVICES
+
+    @property
+    def sql_port(self) -> int:
+        """The port at which its server answers, 0 for none."""
+        return self.ports.get("sql", 0)
+
+    @property
+    def ssh_port(self) -> int:
+        """The port at which it takes SSH, 0 for none."""
+        return self.ports.get("ssh", 0)
+
+    def address_of(self, service: str) -> str:
+        """The host's address at which the port of a service is."""
+        return self.address if service == "sql" else LOOPBACK
 
     @property
     def published(self) -> bool:
@@ -74,6 +89,7 @@ class Node:
             extra=self.extra,
             image=self.image,
             services={service.name: service.port for service in self.services},
+            ports={name: port for name, port in self.ports.items() if name not in ("sql", "ssh")},
             **vars(self.size),
         )
 
@@ -105,6 +121,17 @@ class Wiring:
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
+def services_of(plans: Sequence[NodePlan]) -> list[tuple[str, str]]:
+    """All services of planned nodes, as node and service; those of one name are together."""
+    names = dict.fromkeys(service.name for node in plans for service in node.services)
+    return [
+        (node.name, name)
+        for name in names
+        for node in plans
+        if name in (service.name for service in node.services)
+    ]
+
+
 def plan(
     owner: Owner,
     plans: Sequence[NodePlan],
@@ -114,20 +141,18 @@ def plan(
     address: str = LOOPBACK,
     host: str = LOOPBACK,
 ) -> list[Node]:
-    """The nodes of ``owner``, as planned. ``ports``: first all SQL, then all SSH ones.
+    """The nodes of ``owner``, as planned. ``ports``: of their ``services_of``, in that order.
 
     ``address``, ``host``: as in Node.
     """
-    count = len(plans)
-    sql, ssh = ports[:count] or [0] * count, ports[count:] or [0] * count
+    given = dict(zip(services_of(plans), ports, strict=bool(ports)))
     return [
         Node(
             owner,
             planned.name,
             number,
             planned.role,
-            sql[number - 1],
-            ssh[number - 1],
+            {name: port for (node, name), port in given.items() if node == planned.name},
             address,
             host,
             size=planned.size,
@@ -146,8 +171,7 @@ def plan_own(owner: Owner, plans: Sequence[NodePlan], images: Images, segment: i
         found.append(
             replace(
                 node,
-                sql_port=network.SQL_PORT,
-                ssh_port=network.SSH_PORT,
+                ports={service.name: service.port for service in node.services},
                 address=own,
                 host=own,
                 own=own,
@@ -197,13 +221,13 @@ def own_seed(node: Node, segment: int) -> bytes:
 
 def _forwards(node: Node) -> list[Forward]:
     if node.own:
-        lead = Forward(node.redirect, network.SQL_PORT, node.address, node.own)
+        lead = Forward(node.redirect, node.sql_port, node.address, node.own)
         return [lead] if node.redirect else []
-    wanted = (
-        (node.sql_port, network.SQL_PORT, node.address),
-        (node.ssh_port, network.SSH_PORT, LOOPBACK),
-    )
-    return [Forward(port, guest, address) for port, guest, address in wanted if port]
+    return [
+        Forward(node.ports[service.name], service.port, node.address_of(service.name))
+        for service in node.services
+        if service.name in node.ports
+    ]
 
 
 def guest_spec(node: Node, volumes: Sequence[Volume], image: Image, wiring: Wiring) -> GuestSpec:

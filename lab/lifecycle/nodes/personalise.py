@@ -84,6 +84,7 @@ def _write_hosts(known: Path, keys: Mapping[Node, str]) -> None:
     hosts = {
         known_as(node.ssh_host, node.ssh_port): " ".join(public.split()[:2])
         for node, public in keys.items()
+        if node.ssh_port
     }
     lines = known.read_text(encoding="utf-8").splitlines() if known.exists() else []
     kept = [line for line in lines if line.partition(" ")[0] not in hosts]
