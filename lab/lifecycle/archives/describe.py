@@ -96,7 +96,9 @@ def template_facts(
     for node in capture.nodes:
         if node.seed is None:
             raise Conflict(f"{capture.ref} has no seed of {node.name}: it cannot be exported")
-        origins = disk_snapshots(ctx, capture, node.name, images[node.image].volumes)
+        image = images[node.image]
+        size = node.size or spec.size
+        origins = disk_snapshots(ctx, capture, node.name, image.volumes)
         nodes.append(
             NodeFacts(
                 name=node.name,
@@ -105,6 +107,9 @@ def template_facts(
                 disks={origin.volume.volume: origin.size for origin in origins},
                 ram=_content(node.ram) if warm and node.ram else None,
                 state=_content(node.state) if warm and node.state else None,
+                image=image.key,
+                size=size,
+                fingerprint=ctx.hypervisor.fingerprint(templates.shape_of(image, size)),
             )
         )
     return TemplateFacts(

@@ -36,7 +36,7 @@ class World:
 
     def guests(self, owner: Owner, first_port: int = 0, nodes: int = 3) -> list[GuestSpec]:
         """Guests of ``owner`` with their disks: new ones for the template, else its clones."""
-        ports = list(range(first_port, first_port + nodes)) if first_port else []
+        ports = list(range(first_port, first_port + 2 * nodes)) if first_port else []
         found = []
         image = Image("i", "r", DirectBoot(self.root / "kernel", self.root / "initrd", ""), ENGINE)
         plans = GALERA.plan(LabSpec("galera", nodes=nodes, size=SIZE))

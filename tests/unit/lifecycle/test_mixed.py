@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lab.errors import Conflict, HostUnfit, InvalidSpec
+from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.host import Memory, check_memory
 from lab.hypervisor import Capabilities
 from lab.lifecycle import gc as collecting
@@ -26,6 +26,7 @@ from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
 from lab.names import Owner, template_ref
 from lab.spec import MIB, LabSpec, NodeSize
+from tests.support.exchange_world import Side, as_it_was, rewritten
 from tests.support.lifecycle_world import SIZE, World, at, raising
 from tests.support.mixed import FRONT, register
 
@@ -218,3 +219,66 @@ def test_room_is_that_of_all_nodes() -> None:
 def test_a_disk_must_fit_the_image_of_its_node(world: World) -> None:
     with world.open() as ctx, pytest.raises(InvalidSpec, match="disk cannot be 4M"):
         up(ctx, LabSpec("mixed", size=NodeSize(SIZE.memory, 1, 4 * MIB)))
+
+
+@pytest.mark.parametrize("with_image", [True, False])
+def test_its_template_travels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_image: bool
+) -> None:
+    """Protects exchange: each node is a clone of its own image there as well, with its RAM."""
+    register(monkeypatch)
+    here, there = Side(tmp_path / "here", forms=True), Side(tmp_path / "there")
+    with here.open() as ctx:
+        key = template.build(ctx, SPEC).key
+    archive = here.exported("template", key, image=with_image)
+    if not with_image:
+        with pytest.raises(NotFound, match="of the image mariadb-"):
+            there.imported("template", archive)
+        for one in ("mariadb", FRONT.recipe):
+            there.imported("image", here.exported("image", one))
+    done = there.imported("template", archive, warm_only=True)
+    assert (done.outcome, done.notes) == ("imported", ())
+    assert there.imported("template", archive).outcome == "exists"
+    assert there.disks(Owner("template", done.key)) == here.disks(Owner("template", key))
+    with there.open() as ctx:
+        first, second = images_of(ctx)
+        assert origin(ctx, f"templates/{done.key}/n1/os").startswith(f"images/{first}/")
+        assert origin(ctx, f"templates/{done.key}/n2/os").startswith(f"images/{second}/")
+        made = up(ctx, SPEC)
+        assert (made.started, made.template) == ("warm", done.key)
+        check_guests(ctx)
+
+
+def test_without_ram_its_disks_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch)
+    here, there = Side(tmp_path / "here", forms=True), Side(tmp_path / "there", version="2")
+    with here.open() as ctx:
+        key = template.build(ctx, SPEC).key
+    archive = here.exported("template", key)
+    with pytest.raises(HostUnfit, match="cannot be restored here"):
+        there.imported("template", archive, warm_only=True)
+    done = there.imported("template", archive)
+    with there.open() as ctx:
+        made = up(ctx, SPEC)
+        assert (made.started, made.template) == ("cold", done.key)
+        check_guests(ctx)
+
+
+def test_an_archive_of_other_nodes_than_planned_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects from an archive whose nodes this version's blueprint plans in another way."""
+    register(monkeypatch)
+    here, there = Side(tmp_path / "here"), Side(tmp_path / "there")
+    with here.open() as ctx:
+        key = template.build(ctx, SPEC).key
+        first, second = (key.encode() for key in images_of(ctx))
+    archive = here.exported("template", key, ram=False)
+    larger = (b'"memory":536870912', b'"memory":537919488')
+    with pytest.raises(InvalidSpec, match="other sizes than those of mixed"):
+        there.imported("template", rewritten(archive, *larger))
+    unknown = (b'"image":"%s"' % second, b'"image":"%s"' % second.replace(b"percona", b"unknown"))
+    with pytest.raises(InvalidSpec, match="header is invalid"):
+        there.imported("template", rewritten(archive, *unknown))
+    assert as_it_was(there) == set()
+    assert first != second
