@@ -205,9 +205,9 @@ class Lab(BaseModel):
     profile: str
     started: Annotated[str, Field(description="warm or cold")]
     why_cold: str
-    memory: Annotated[int, Field(description="Of a node, in bytes.")]
-    cpus: Annotated[int, Field(description="Of a node.")]
-    disk: Annotated[int, Field(description="Of a node, in bytes; 0: the image's.")]
+    memory: Annotated[int, Field(description="As requested for a node, in bytes.")]
+    cpus: Annotated[int, Field(description="As requested for a node.")]
+    disk: Annotated[int, Field(description="As requested, in bytes; 0: the image's.")]
     snapshots: str
     created_at: Time
     expires_at: Time | None

@@ -32,7 +32,7 @@ from lab.lifecycle.captures.template_record import (
 )
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import TemplateView
+from lab.lifecycle.core.views import PlannedNode, TemplateView
 from lab.lifecycle.images import failures
 from lab.lifecycle.images.engine import made_of
 from lab.lifecycle.images.ready import Image, Images
@@ -361,4 +361,5 @@ def view(record: TemplateRecord) -> TemplateView:
         used_at=record.used_at,
         form_seconds=record.form_seconds,
         why=record.why,
+        each=tuple(PlannedNode(name, **own) for name, own in record.nodes.items()),
     )

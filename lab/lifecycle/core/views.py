@@ -145,9 +145,21 @@ class SnapshotView:
 
 
 @dataclass(frozen=True)
+class PlannedNode:
+    """A node of a template, or of a lab that is not made yet. ``image``: the key of its image."""
+
+    name: str
+    image: str
+    memory: int
+    cpus: int
+    disk: int
+
+
+@dataclass(frozen=True)
 class Preview:
     """What ``up`` would make.
 
+    ``memory``, ``cpus``, ``disk``: the size that is requested for a node; ``each``: its nodes.
     ``image_there``: it need not be built. ``template``: empty if one is made first, None if
     none is cloned. ``start``: warm or cold, then with ``why_cold``.
     """
@@ -165,6 +177,7 @@ class Preview:
     template: str | None
     start: str
     why_cold: str = ""
+    each: tuple[PlannedNode, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -216,7 +229,9 @@ class ImageView:
 class TemplateView:
     """A template. ``state``: building, ready, broken; ``warm``: its RAM is restored.
 
-    ``why``: why it is broken, or why its RAM is no longer restored; else empty.
+    ``why``: why it is broken, or why its RAM is no longer restored; else empty. ``image``: that of
+    its engine; ``memory``, ``cpus``, ``disk``: the size that was requested for a node; ``each``:
+    its nodes.
     """
 
     key: str
@@ -235,6 +250,7 @@ class TemplateView:
     profile: str = ""
     use: Use = "current"
     why: str = ""
+    each: tuple[PlannedNode, ...] = ()
 
 
 @dataclass(frozen=True)

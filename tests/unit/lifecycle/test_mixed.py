@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lab.api.http.catalog import Template
+from lab.api.http.models import Lab
+from lab.cli.terminal.show import lab_text, preview_text
+from lab.cli.verbs.template import shown
 from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.host import Memory, check_memory
 from lab.hypervisor import Capabilities
@@ -282,3 +287,24 @@ def test_an_archive_of_other_nodes_than_planned_is_refused(
         there.imported("template", rewritten(archive, *unknown))
     assert as_it_was(there) == set()
     assert first != second
+
+
+def test_users_see_what_each_node_has(world: World) -> None:
+    """Protects from figures that are right for one node only, in tables and in the API."""
+    with world.open() as ctx:
+        before = preview(ctx, SPEC)
+        made = up(ctx, SPEC)
+        (kept,) = templates(ctx)
+        first, second = images_of(ctx)
+    assert "nodes     2, memory: n1 384M, n2 512M" in preview_text(before)
+    assert [(node.name, node.image) for node in before.each] == [("n1", first), ("n2", second)]
+    assert before.each == kept.each
+    table = shown([kept], 0)
+    assert "384M,512M" in table
+    assert f"{first},{second}" in table
+    admin = f"127.0.0.1:{made.nodes[1].ports['admin']}"
+    assert re.search(rf"^admin +{admin}$", lab_text(made, 0), re.MULTILINE)
+    api = Lab.of(made, None, login=False)
+    assert api.addresses["admin"] == [admin]
+    assert api.nodes[1].ports == dict(made.nodes[1].ports)
+    assert [node.memory for node in Template.of(kept).each] == [SIZE.memory, FRONT.size.memory]
