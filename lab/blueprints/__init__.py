@@ -32,8 +32,8 @@ T = TypeVar("T")
 class Service:
     """A TCP port of a node that is reached from outside of the lab. ``port``: the guest's.
 
-    ``sql`` is what readiness is asked through, and is published with the lab; ``ssh`` is a shell.
-    What else there is (a proxy's ``admin``) is reached from this host alone.
+    ``sql`` is what readiness is asked through, so every node has it; it is published with the lab.
+    The others, ``ssh`` and such as a proxy's ``admin``, are reached from this host alone.
     """
 
     name: str
@@ -48,7 +48,8 @@ SERVICES = (Service("sql", network.SQL_PORT), Service("ssh", network.SSH_PORT))
 class NodePlan:
     """A node of a lab to be made.
 
-    ``recipe``: of its image; empty: the recipe of the engine that the lab gets.
+    ``recipe``: of its image; empty: the recipe of the engine that the lab gets. A recipe that is
+    named is never replaced by that of another engine.
     """
 
     name: str

@@ -14,9 +14,12 @@ from lab.api.http.catalog import Template
 from lab.api.http.models import Lab
 from lab.cli.terminal.show import lab_text, preview_text
 from lab.cli.verbs.template import shown
-from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
+from lab.errors import CommandFailed, Conflict, HostUnfit, InvalidSpec, NotFound
+from lab.fake.images import build
 from lab.host import Memory, check_memory
 from lab.hypervisor import Capabilities
+from lab.imagebuild.manifest import BuiltImage
+from lab.imagebuild.recipe import Recipe
 from lab.lifecycle import gc as collecting
 from lab.lifecycle import power, snapshot
 from lab.lifecycle.captures import manifests, template
@@ -200,7 +203,27 @@ def test_no_image_that_a_node_needs_is_removed(world: World) -> None:
             image.remove(ctx, key)
 
 
-def test_an_image_that_fails_leaves_no_lab(world: World) -> None:
+def test_an_image_of_one_node_that_cannot_be_built(world: World) -> None:
+    """Its failure is reported as what it is; the image of the other node stays, and no lab."""
+
+    def fails(recipe: Recipe, out: Path, **options: Any) -> BuiltImage:
+        if recipe.name == FRONT.recipe:
+            raise CommandFailed(["apt-get"], 100, stderr="no such package")
+        return build(recipe, out, **options)
+
+    world.build = fails
+    with world.open() as ctx:
+        with pytest.raises(CommandFailed, match="apt-get"):
+            up(ctx, SPEC)
+        assert ctx.store.labs.all() == []
+        assert [one.recipe for one in ctx.store.images.all()] == ["mariadb"]
+        assert preview(ctx, SPEC).image_there is False
+    world.build = build
+    with world.open() as ctx:
+        assert up(ctx, SPEC).state == "ready"
+
+
+def test_a_failure_before_its_guests_leaves_no_lab(world: World) -> None:
     with (
         world.open(at("storage.clone", raising(HostUnfit("no")))) as ctx,
         pytest.raises(HostUnfit),
