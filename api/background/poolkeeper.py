@@ -107,7 +107,8 @@ class PoolKeeper:
         admission = self._core.admission
         need = admission.lacking()
         filling = self._filling()
-        spare = sum((need_of_lab(lab) for lab in pools.members(ctx)), Need())
+        recorded = ctx.store.labs_with_nodes()
+        spare = sum((need_of_lab(found) for found in recorded if found.lab.pool), Need())
         if need is None or admission.short(need, spare):
             return ready
         coming = Need()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lab import host
+from lab.blueprints import NodePlan, foreseen
 from lab.config.settings import Settings
 from lab.errors import ROOM_RETRY, HostUnfit, Interrupted, LimitReached
 from lab.spec import LabSpec, format_size
-from lab.state.records import JobKind, LabRecord
+from lab.state.records import JobKind, LabWithNodes
 from lab.state.store import Store
 
 _LOOK_EVERY = 0.5
@@ -53,23 +54,34 @@ class Need:
 
 def need_of(spec: LabSpec) -> Need:
     """What ``spec`` takes."""
-    size, nodes = spec.size, spec.nodes
-    return Need(nodes * size.memory, nodes * size.disk, nodes * size.cpus, 2 * nodes)
+    plans = foreseen(spec)
+    return replace(_to_run(plans), disk=sum(node.size.disk for node in plans), ports=_ports(plans))
 
 
-def need_of_lab(lab: LabRecord) -> Need:
+def need_of_lab(found: LabWithNodes) -> Need:
     """What a lab takes as it is; disk space apart."""
-    running = lab.node_count if lab.state != "stopped" else 0
-    return Need(running * lab.memory, 0, running * lab.cpus, 2 * lab.node_count)
+    running = _to_run(found.plans) if found.lab.state != "stopped" else Need()
+    return replace(running, ports=_ports(found.plans))
 
 
-def need_to_wake(lab: LabRecord, running: int) -> Need:
+def need_to_wake(found: LabWithNodes, running: Collection[str]) -> Need:
     """What a lab that is stopped takes beyond what it has, once it runs; nothing for others.
 
-    ``running``: nodes that run already, as a start that was killed leaves them.
+    ``running``: the names of nodes that run already, as a start that was killed leaves them.
     """
-    stopped = lab.node_count - running if lab.state == "stopped" else 0
-    return Need(memory=stopped * lab.memory, cpus=stopped * lab.cpus)
+    if found.lab.state != "stopped":
+        return Need()
+    return _to_run([node for node in found.plans if node.name not in running])
+
+
+def _to_run(nodes: Sequence[NodePlan]) -> Need:
+    """What ``nodes`` take while they run."""
+    memory = sum(node.size.memory for node in nodes)
+    return Need(memory=memory, cpus=sum(node.size.cpus for node in nodes))
+
+
+def _ports(nodes: Sequence[NodePlan]) -> int:
+    return sum(len(node.services) for node in nodes)
 
 
 class Admission:
@@ -203,10 +215,10 @@ class Admission:
 
     def _used(self) -> Need:
         total = sum(self._inside.values(), Need())
-        for lab in self._store.labs.all():
-            if lab.job in self._inside:
+        for found in self._store.labs_with_nodes():
+            if found.lab.job in self._inside:
                 continue
-            total += need_of_lab(lab)
+            total += need_of_lab(found)
         return total
 
     def _lacks(self, ticket: tuple[float, str], need: Need) -> str:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from lab.api.http.models import WORD, Asked, Cluster
 from lab.api.http.units import Time
+from lab.lifecycle.core import views
 from lab.lifecycle.core.views import ImageView, TemplateView
 
 
@@ -55,6 +56,21 @@ class Image(BaseModel):
         )
 
 
+class PlannedNode(BaseModel):
+    """A node of a template, or of a lab that would be created."""
+
+    name: Annotated[str, Field(examples=["n1"])]
+    image: Annotated[str, Field(description="The key of its image.")]
+    memory: Annotated[int, Field(description="In bytes.")]
+    cpus: int
+    disk: Annotated[int, Field(description="In bytes; 0: the image's.")]
+
+    @staticmethod
+    def of(view: views.PlannedNode) -> PlannedNode:
+        """``view`` as the API returns it."""
+        return PlannedNode(**vars(view))
+
+
 class Template(BaseModel):
     """A template."""
 
@@ -62,9 +78,9 @@ class Template(BaseModel):
     blueprint: str
     image: str
     nodes: int
-    memory: Annotated[int, Field(description="Of a node, in bytes.")]
+    memory: Annotated[int, Field(description="As requested for a node, in bytes.")]
     cpus: int
-    disk: Annotated[int, Field(description="Of a node, in bytes; 0: the image's.")]
+    disk: Annotated[int, Field(description="As requested, in bytes; 0: the image's.")]
     state: str
     warm: bool
     size: Annotated[int, Field(description="In bytes.")]
@@ -76,6 +92,7 @@ class Template(BaseModel):
     why: Annotated[
         str, Field(description="Why it is broken, or why its RAM is no longer restored.")
     ]
+    each: list[PlannedNode]
 
     @staticmethod
     def of(view: TemplateView) -> Template:
@@ -97,4 +114,5 @@ class Template(BaseModel):
             profile=view.profile,
             use=view.use,
             why=view.why,
+            each=[PlannedNode.of(node) for node in view.each],
         )

@@ -147,6 +147,13 @@ class Node(BaseModel):
             examples=[{"sql": 3306, "ssh": 22}],
         ),
     ]
+    ports: Annotated[
+        dict[str, int],
+        Field(
+            description="The ports at which these are reached; SQL at `host`.",
+            examples=[{"sql": 23306, "ssh": 23309}],
+        ),
+    ]
 
     @staticmethod
     def of(view: NodeView) -> Node:
@@ -164,6 +171,7 @@ class Node(BaseModel):
             cpus=view.cpus,
             disk=view.disk,
             services=dict(view.services),
+            ports=dict(view.ports),
         )
 
 
@@ -185,14 +193,21 @@ class Lab(BaseModel):
             examples=[{"rw": ["n1", "n2", "n3"]}],
         ),
     ]
+    addresses: Annotated[
+        dict[str, list[str]],
+        Field(
+            description="Where the nodes of each endpoint answer.",
+            examples=[{"rw": ["127.0.0.1:23306", "127.0.0.1:23307", "127.0.0.1:23308"]}],
+        ),
+    ]
     image: str
     template: str
     profile: str
     started: Annotated[str, Field(description="warm or cold")]
     why_cold: str
-    memory: Annotated[int, Field(description="Of a node, in bytes.")]
-    cpus: Annotated[int, Field(description="Of a node.")]
-    disk: Annotated[int, Field(description="Of a node, in bytes; 0: the image's.")]
+    memory: Annotated[int, Field(description="As requested for a node, in bytes.")]
+    cpus: Annotated[int, Field(description="As requested for a node.")]
+    disk: Annotated[int, Field(description="As requested, in bytes; 0: the image's.")]
     snapshots: str
     created_at: Time
     expires_at: Time | None
@@ -220,6 +235,7 @@ class Lab(BaseModel):
             state=cast(State, view.state),
             nodes=[Node.of(node) for node in view.nodes],
             endpoints={name: list(nodes) for name, nodes in view.endpoints.items()},
+            addresses={name: list(places) for name, places in view.addresses.items()},
             image=view.image,
             template=view.template,
             profile=view.profile,

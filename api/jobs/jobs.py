@@ -273,7 +273,8 @@ class Jobs:
         if lab is None:
             return None
         with self.core.contexts.use() as ctx:
-            need = need_to_wake(lab, len(power.running(ctx, lab.name)))
+            running = {node.name for node in power.running(ctx, lab.name)}
+            need = need_to_wake(self._store.lab_with_nodes(lab.name), running)
         return need if need != Need() else None
 
     def _work(self, job: JobRecord, request: Request) -> str:

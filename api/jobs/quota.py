@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 from lab import schedule
 from lab.api.core.core import Core
 from lab.api.jobs.requests import CreateLab, read
+from lab.blueprints import NodePlan, foreseen
 from lab.errors import LimitReached
 from lab.imagebuild.recipe import load, recipes
 from lab.lifecycle import snapshot
@@ -62,9 +63,10 @@ def check_quota(core: Core, token: TokenRecord, spec: LabSpec, taken: Snapshots)
         return
     all_ = [*_all(core, token.project, taken).values(), _wanted(spec)]
     _check(token.project, "labs", token.max_labs, len(all_))
-    _check(token.project, "nodes", token.max_nodes, sum(one.nodes for one in all_))
-    _check(token.project, "memory", token.max_memory, sum(one.nodes * one.memory for one in all_))
-    _check(token.project, "processors", token.max_cpus, sum(one.nodes * one.cpus for one in all_))
+    nodes = [node.size for one in all_ for node in one.plans]
+    _check(token.project, "nodes", token.max_nodes, len(nodes))
+    _check(token.project, "memory", token.max_memory, sum(size.memory for size in nodes))
+    _check(token.project, "processors", token.max_cpus, sum(size.cpus for size in nodes))
     _check(token.project, "disk", token.max_disk, sum(one.all_disks for one in all_))
     if spec.snapshots.keep:
         most = max_snapshots(core, token)
@@ -101,23 +103,19 @@ def _check(
 
 @dataclass(frozen=True)
 class _Taken:
-    """What a lab takes. ``memory``, ``cpus``, ``disk``: of a node, sizes in bytes."""
+    """What a lab takes: nodes as these, and snapshots."""
 
-    nodes: int
-    memory: int
-    cpus: int
-    disk: int
+    plans: Sequence[NodePlan]
     snapshots: int
 
     @property
     def all_disks(self) -> int:
         """Bytes of the disks of all nodes, once more for each snapshot."""
-        return self.nodes * (self.disk or _image_disk()) * (1 + self.snapshots)
+        return sum(node.size.disk or _image_disk() for node in self.plans) * (1 + self.snapshots)
 
 
 def _wanted(spec: LabSpec) -> _Taken:
-    size = spec.size
-    return _Taken(spec.nodes, size.memory, size.cpus, size.disk, _kept(spec.snapshots))
+    return _Taken(foreseen(spec), _kept(spec.snapshots))
 
 
 def _all(core: Core, project: str, taken: Snapshots) -> dict[str, _Taken]:
@@ -126,10 +124,11 @@ def _all(core: Core, project: str, taken: Snapshots) -> dict[str, _Taken]:
     jobs = store.jobs.open(project)
     # Those that a schedule asks for are among those that it keeps.
     coming = Counter(one.lab for one in jobs if one.kind == "snapshot" and one.token)
-    for lab in store.labs.all():
+    for recorded in store.labs_with_nodes():
+        lab = recorded.lab
         if lab.project == project:
             count = _kept(schedule.parse(lab.snapshots)) + taken.get(lab.name, 0) + coming[lab.name]
-            found[lab.name] = _Taken(lab.node_count, lab.memory, lab.cpus, lab.disk, count)
+            found[lab.name] = _Taken(recorded.plans, count)
             made.add(lab.job)
     for job in jobs:
         if job.kind == "create" and job.id not in made:

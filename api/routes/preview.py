@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from lab.api.core.admission import need_of
 from lab.api.http.auth import User
+from lab.api.http.catalog import PlannedNode
 from lab.api.http.dependencies import CoreOf
 from lab.api.http.models import LabRequest
 from lab.api.jobs.quota import check_quota
@@ -26,9 +27,9 @@ class Preview(BaseModel):
     blueprint: Annotated[str, Field(examples=["pxc"])]
     engine: str
     nodes: int
-    memory: Annotated[int, Field(description="Of a node, in bytes.")]
+    memory: Annotated[int, Field(description="As requested for a node, in bytes.")]
     cpus: int
-    disk: Annotated[int, Field(description="Of a node, in bytes; 0: the image's.")]
+    disk: Annotated[int, Field(description="As requested, in bytes; 0: the image's.")]
     profile: str
     image: str
     image_there: Annotated[bool, Field(description="The image exists; else it is built first.")]
@@ -37,6 +38,7 @@ class Preview(BaseModel):
     ]
     start: Annotated[str, Field(description="warm or cold")]
     why_cold: str
+    each: list[PlannedNode]
 
 
 @router.post("/preview", operation_id="previewLab")
@@ -68,4 +70,5 @@ def preview_lab(core: CoreOf, caller: User, asked: LabRequest) -> Preview:
         template=found.template,
         start=found.start,
         why_cold=found.why_cold,
+        each=[PlannedNode.of(node) for node in found.each],
     )

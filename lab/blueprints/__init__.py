@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from importlib import import_module
+from typing import Literal, Protocol, TypeVar, cast
 
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest import network
 from lab.guest.seed import SeedFile
+from lab.names import node_name
 from lab.spec import BLUEPRINTS, LabSpec, NodeSize
 from lab.suggest import did_you_mean
 
@@ -28,7 +30,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Service:
-    """A TCP port of a node that is reached from outside of the lab. ``port``: the guest's."""
+    """A TCP port of a node that is reached from outside of the lab. ``port``: the guest's.
+
+    ``sql`` is what readiness is asked through, so every node has it; it is published with the lab.
+    The others, ``ssh`` and such as a proxy's ``admin``, are reached from this host alone.
+    """
 
     name: str
     port: int
@@ -42,7 +48,8 @@ SERVICES = (Service("sql", network.SQL_PORT), Service("ssh", network.SSH_PORT))
 class NodePlan:
     """A node of a lab to be made.
 
-    ``recipe``: of its image; empty: the recipe of the engine that the lab gets.
+    ``recipe``: of its image; empty: the recipe of the engine that the lab gets. A recipe that is
+    named is never replaced by that of another engine.
     """
 
     name: str
@@ -146,10 +153,14 @@ class Situation:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What users connect to: ``name`` is ``rw``, ``nodes`` are the names of nodes, best first."""
+    """What users connect to: ``name`` is ``rw``, ``nodes`` are the names of nodes, best first.
+
+    ``service``: the service of these nodes that answers there.
+    """
 
     name: str
     nodes: tuple[str, ...]
+    service: str = "sql"
 
 
 class Cluster(Protocol):
@@ -241,9 +252,10 @@ class Blueprint(Protocol):
     def renew(self, engine: Engine) -> str:
         """The statement with which a server reads its certificate and key again."""
 
-    def rest(self, cluster: Cluster, engine: Engine) -> None:
+    def rest(self, cluster: Cluster, engines: Mapping[str, Engine]) -> None:
         """Bring all servers to rest before their guests shut down, to be captured without RAM.
 
+        ``engines``: by the names of nodes.
         Clones of the disks must boot as if they had been formed and not run. Nobody else writes to
         the cluster. Raises NotReady or CommandFailed.
         """
@@ -257,9 +269,10 @@ class Blueprint(Protocol):
     def remark(self, standing: str) -> str:
         """What users should know of a node of this ``standing``; empty for nothing."""
 
-    def remedies(self, situation: Situation, engine: Engine) -> list[Remedy]:
+    def remedies(self, situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy]:
         """What to do now, in this order; nothing while nodes can recover by themselves.
 
+        ``engines``: by the names of nodes.
         Raises NotReady if only nodes that do not run could help.
         """
 
@@ -267,18 +280,32 @@ class Blueprint(Protocol):
         """What users connect to; the first endpoint's first node is the default."""
 
 
+KNOWN = {
+    "pxc": "lab.blueprints.galera:PXC",
+    "galera": "lab.blueprints.galera:GALERA",
+    "single": "lab.blueprints.single:SINGLE",
+}
+"""Where each blueprint is: a module, which is imported when it is used, and its constant."""
+
+
 def blueprint(name: str) -> Blueprint:
     """The blueprint of that name; raises InvalidSpec."""
-    from lab.blueprints.galera import GALERA, PXC
-    from lab.blueprints.single import SINGLE
-
-    known: dict[str, Blueprint] = {"pxc": PXC, "galera": GALERA, "single": SINGLE}
-    if name not in known:
+    if name not in KNOWN:
         raise InvalidSpec(
             f"there is no blueprint {name!r}",
-            hint=did_you_mean(name, known, otherwise=f"blueprints: {', '.join(known)}"),
+            hint=did_you_mean(name, KNOWN, otherwise=f"blueprints: {', '.join(KNOWN)}"),
         )
-    return known[name]
+    module, _, constant = KNOWN[name].partition(":")
+    return cast("Blueprint", getattr(import_module(module), constant))
+
+
+def foreseen(spec: LabSpec) -> tuple[NodePlan, ...]:
+    """As ``planned``; equal nodes if this version of lab does not have the blueprint."""
+    try:
+        return planned(spec)
+    except InvalidSpec:
+        names = (node_name(number) for number in range(1, spec.nodes + 1))
+        return tuple(NodePlan(name, "", spec.size) for name in names)
 
 
 def planned(spec: LabSpec) -> tuple[NodePlan, ...]:

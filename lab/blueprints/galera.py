@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lab.blueprints import (
+    Blueprint,
     Cluster,
     Condition,
     Endpoint,
@@ -115,9 +116,9 @@ class Galera:
         """See Blueprint."""
         return server.renew(engine)
 
-    def rest(self, cluster: Cluster, engine: Engine) -> None:
+    def rest(self, cluster: Cluster, engines: Mapping[str, Engine]) -> None:
         """See Blueprint."""
-        rejoin.rest(cluster, engine)
+        rejoin.rest(cluster, engines)
 
     def standing(self, engine: Engine) -> tuple[str, ...]:
         """See Blueprint."""
@@ -131,9 +132,9 @@ class Galera:
         """See Blueprint."""
         return rejoin.remark(standing)
 
-    def remedies(self, situation: Situation, engine: Engine) -> list[Remedy]:
+    def remedies(self, situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy]:
         """See Blueprint."""
-        return rejoin.remedies(situation, engine)
+        return rejoin.remedies(situation, engines)
 
     def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
         """See Blueprint; all nodes are writable."""
@@ -160,5 +161,5 @@ def _identity(member: Member) -> str:
 
 
 _MARIADB = {"mariadb": "MariaDB with Galera"}
-PXC = Galera("pxc", {"percona-xtradb-cluster": "Percona XtraDB Cluster", **_MARIADB})
-GALERA = Galera("galera", _MARIADB)
+PXC: Blueprint = Galera("pxc", {"percona-xtradb-cluster": "Percona XtraDB Cluster", **_MARIADB})
+GALERA: Blueprint = Galera("galera", _MARIADB)

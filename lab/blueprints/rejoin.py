@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lab.blueprints import Cluster, Engine, Member, Remedy, Situation
@@ -112,20 +112,20 @@ def remark(standing: str) -> str:
     )
 
 
-def remedies(situation: Situation, engine: Engine) -> list[Remedy]:
+def remedies(situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy]:
     """See Blueprint."""
     found = []
     for node, order, why in _orders(situation):
         if order == "restart" and situation.given.get((node, order), 0) >= _MOST:
             order = "transfer" if len(situation.standings) > 1 else order  # noqa: PLW2901
         if situation.given.get((node, order), 0) < _MOST:
-            argv, effect = program(order, engine), _EFFECTS[order]
+            argv, effect = program(order, engines[node]), _EFFECTS[order]
             found.append(Remedy(node, order, argv, why, effect, replaces=order == "transfer"))
     # The node that starts the cluster is first: the others find it when they look.
     return sorted(found, key=lambda remedy: remedy.order != "bootstrap")
 
 
-def rest(cluster: Cluster, engine: Engine) -> None:
+def rest(cluster: Cluster, engines: Mapping[str, Engine]) -> None:
     """See Blueprint.
 
     A node that boots from such a disk needs no recovery pass, which is a second start of the
@@ -136,7 +136,7 @@ def rest(cluster: Cluster, engine: Engine) -> None:
         return cluster.run(member, [_REST, *words], timeout=_STOP_SECONDS)
 
     cluster.each(lambda member: say(member, "view"))
-    last = last_of(cluster.each(lambda member: say(member, "stop", engine.service)))
+    last = last_of(cluster.each(lambda member: say(member, "stop", engines[member.name].service)))
     cluster.each(lambda member: say(member, "at", str(last)))
 
 

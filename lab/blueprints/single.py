@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lab.blueprints import (
+    Blueprint,
     Cluster,
     Condition,
     Endpoint,
@@ -90,7 +91,7 @@ class Single:
         """See Blueprint."""
         return server.renew(engine)
 
-    def rest(self, cluster: Cluster, engine: Engine) -> None:
+    def rest(self, cluster: Cluster, engines: Mapping[str, Engine]) -> None:
         """See Blueprint; the guest's shutdown stops the server cleanly."""
 
     def standing(self, engine: Engine) -> tuple[str, ...]:
@@ -105,11 +106,16 @@ class Single:
         """See Blueprint."""
         return ""
 
-    def remedies(self, situation: Situation, engine: Engine) -> list[Remedy]:
+    def remedies(self, situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy]:
         """See Blueprint; the server recovers by itself, unless it has ended."""
-        argv = (_PROGRAM, "restart", engine.service)
         return [
-            Remedy(node, "restart", argv, "its server had ended", "; its server is restarted")
+            Remedy(
+                node,
+                "restart",
+                (_PROGRAM, "restart", engines[node].service),
+                "its server had ended",
+                "; its server is restarted",
+            )
             for node, standing in situation.standings.items()
             if _server(standing) in _ENDED and situation.given.get((node, "restart"), 0) < _MOST
         ]
@@ -125,4 +131,4 @@ def _server(standing: str) -> str:
     return next((value for name, value in pairs if name == "server"), "")
 
 
-SINGLE = Single()
+SINGLE: Blueprint = Single()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
 
 from lab.errors import InvalidSpec
 from lab.exchange.frames import LIMIT
+from lab.spec import NodeSize
 
 Kind = Literal["image", "template"]
 """What is in an archive."""
@@ -54,14 +55,17 @@ class ImageFacts:
 
     @property
     def contents(self) -> dict[str, Content]:
-        """Its files, by the names of the parts that bring them."""
-        disks = {f"image/{name}": content for name, content in self.disks.items()}
-        return {**disks, "image/kernel": self.kernel, "image/initrd": self.initrd}
+        """Its files, by the last words of the names of the parts that bring them."""
+        return {**self.disks, "kernel": self.kernel, "initrd": self.initrd}
 
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """A node of a template. ``disks``: bytes of each volume; no ``ram``: only disks are sent."""
+    """A node of a template. ``disks``: bytes of each volume; no ``ram``: only disks are sent.
+
+    ``image``: the key of its image, ``size``: memory, processors and disk, ``fingerprint``: of the
+    hypervisor that its RAM fits; where they are empty, they are the template's.
+    """
 
     name: str
     role: str
@@ -69,6 +73,9 @@ class NodeFacts:
     disks: dict[str, int]
     ram: Content | None = None
     state: Content | None = None
+    image: str = ""
+    size: NodeSize | None = None
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,11 @@ class TemplateFacts:
     form_seconds: float
 
     @property
+    def size(self) -> NodeSize:
+        """The size that was requested for a node."""
+        return NodeSize(self.memory, self.cpus, self.disk)
+
+    @property
     def warm(self) -> bool:
         """True if the RAM of all nodes is in the archive."""
         return all(node.ram and node.state for node in self.nodes)
@@ -110,15 +122,27 @@ class Part:
 
 @dataclass(frozen=True)
 class Header:
-    """An archive of ``image``, or of ``template`` with or without the image it needs.
+    """An archive of ``image``, or of ``template`` with or without the images it needs.
 
-    ``storage``: whose streams the parts of that form are, empty if there are none.
+    ``image`` is that of its engine; ``others``: those of nodes with another one. ``storage``: whose
+    streams the parts of that form are, empty if there are none.
     """
 
     image: ImageFacts
     parts: list[Part]
     template: TemplateFacts | None = None
     storage: str = ""
+    others: list[ImageFacts] = field(default_factory=list)
+
+    @property
+    def images(self) -> dict[str, ImageFacts]:
+        """All images, by the first words of the names of the parts that bring them."""
+        return {image_name(n): facts for n, facts in enumerate((self.image, *self.others), 1)}
+
+    def image_of(self, node: NodeFacts) -> ImageFacts | None:
+        """The image of a node of the template; None if the archive does not describe it."""
+        key = node.image or self.image.key
+        return next((facts for facts in self.images.values() if facts.key == key), None)
 
     @property
     def key(self) -> str:
@@ -140,6 +164,11 @@ class Header:
     def part(self, name: str) -> Part | None:
         """The part of that name."""
         return next((part for part in self.parts if part.name == name), None)
+
+
+def image_name(number: int) -> str:
+    """With what the names of the parts of an archive's first, second, third image begin."""
+    return "image" if number == 1 else f"image-{number}"
 
 
 def encode(header: Header) -> bytes:

@@ -14,7 +14,7 @@ import msgspec
 from lab.errors import InvalidSpec
 from lab.exchange.header import Content, Form, Header, ImageFacts, NodeFacts, TemplateFacts
 from lab.names import Owner, VolumeName, node_name
-from lab.spec import NODES_LIMIT, NodeSize
+from lab.spec import NODES_LIMIT
 from lab.storage.rules import check_size
 
 
@@ -30,18 +30,18 @@ def decode(data: bytes) -> Header:
 
 def check(header: Header) -> None:
     """Raise InvalidSpec unless all that ``header`` says makes sense."""
-    _check_image(header.image)
+    _check_images(header)
     if header.template:
-        _check_template(header.template, header.image)
+        _check_template(header.template, header)
     _text("the storage", header.storage, r"[a-z0-9]{0,16}")
     expected = dict(_expected(header))
     names = [part.name for part in header.parts]
     if [name for name in expected if name in names] != names:
         raise _nonsense("its parts are not those of such a thing, in their order")
     missing = [n for n in expected if n not in names]
-    if missing and (not header.template or any(not n.startswith("image/") for n in missing)):
+    if missing and (not header.template or any(not _of_image(n) for n in missing)):
         raise _nonsense(f"the part {missing[0]} is missing")
-    if missing and any(name.startswith("image/") for name in names):
+    if missing and any(_of_image(name) for name in names):
         raise _nonsense(f"the image is not whole without {missing[0]}")
     for part in header.parts:
         forms, size = expected[part.name]
@@ -52,9 +52,10 @@ def check(header: Header) -> None:
 
 
 def _expected(header: Header) -> Iterator[tuple[str, tuple[tuple[Form, ...], int]]]:
-    for name, content in header.image.contents.items():
-        disk = name.removeprefix("image/") in header.image.disks
-        yield name, (("sparse", "stream") if disk else ("sparse",), content.size)
+    for first, image in header.images.items():
+        for name, content in image.contents.items():
+            forms: tuple[Form, ...] = ("sparse", "stream") if name in image.disks else ("sparse",)
+            yield f"{first}/{name}", (forms, content.size)
     for node in header.template.nodes if header.template else ():
         yield f"{node.name}/seed", (("sparse",), node.seed.size)
         for disk_name, size in node.disks.items():
@@ -64,11 +65,27 @@ def _expected(header: Header) -> Iterator[tuple[str, tuple[tuple[Form, ...], int
             yield f"{node.name}/ram", (("sparse",), node.ram.size)
 
 
+def _of_image(part: str) -> bool:
+    return part.startswith("image")  # nodes are n1, n2 and so on
+
+
 _WORD = r"[a-z][a-z0-9-]{0,63}"
+_FINGERPRINT = r"[A-Za-z0-9.:-]{1,128}"
 _PLAIN = r"[ -~]{0,2000}"
 _STATE_LIMIT = 1 << 30
 _FILE_LIMIT = 1 << 30
 _PACKAGES_LIMIT = 10_000
+
+
+def _check_images(header: Header) -> None:
+    for image in header.images.values():
+        _check_image(image)
+    recipes = {image.recipe for image in header.others}
+    if len(recipes) < len(header.others) or len(recipes) > NODES_LIMIT:
+        raise _nonsense("its images")
+    needed = {node.image for node in header.template.nodes} if header.template else set()
+    if not {image.key for image in header.others} <= needed - {header.image.key}:
+        raise _nonsense("it has images that no node needs")
 
 
 def _check_image(image: ImageFacts) -> None:
@@ -96,20 +113,24 @@ def _check_image(image: ImageFacts) -> None:
         _content(content, r"[0-9a-f]{64}", _FILE_LIMIT)
 
 
-def _check_template(template: TemplateFacts, image: ImageFacts) -> None:
+def _check_template(template: TemplateFacts, header: Header) -> None:
     _text("the key", template.key, r"[0-9a-f]{14}(\.[1-9][0-9]{0,3})?")
     _text("the blueprint", template.blueprint, _WORD)
     _text("the profile", template.profile, r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-    _text("the fingerprint", template.fingerprint, r"[A-Za-z0-9.:-]{1,128}")
+    _text("the fingerprint", template.fingerprint, _FINGERPRINT)
     _check_host(template.host)
-    size = NodeSize(template.memory, template.cpus, template.disk)
-    nodes = template.nodes
+    requested, nodes = template.size, template.nodes
     if not 1 <= len(nodes) <= NODES_LIMIT or template.form_seconds < 0:
         raise _nonsense("the number of its nodes")
     if [node.name for node in nodes] != [node_name(n + 1) for n in range(len(nodes))]:
         raise _nonsense("the names of its nodes")
     for node in nodes:
-        _check_node(node, image, warm=template.warm, memory=size.memory)
+        image = header.image_of(node)
+        if image is None:
+            raise _nonsense(f"the image of {node.name}")
+        if node.fingerprint:
+            _text("the fingerprint", node.fingerprint, _FINGERPRINT)
+        _check_node(node, image, warm=template.warm, memory=(node.size or requested).memory)
 
 
 def _check_node(node: NodeFacts, image: ImageFacts, *, warm: bool, memory: int) -> None:

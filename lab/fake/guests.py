@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.errors import Conflict, HostUnfit, NotFound, PortTaken
-from lab.fake.inside import own_address
+from lab.fake.inside import own_address, sql_port
 from lab.hypervisor import Disk, GuestShape, GuestSpec, GuestState
 from lab.names import EVERYWHERE, GuestName
 from lab.storage import clone_lock
@@ -45,15 +45,15 @@ class Record:
     clock_offset: float = 0.0
     read_only: bool = False
 
-    def listens(self, host: str, port: int, guest_port: int, *, own: bool) -> bool:
-        """Whether ``port`` leads to ``guest_port`` for connections to ``host``.
+    def serves(self, host: str, port: int, *, own: bool) -> bool:
+        """Whether connections to ``port`` of ``host`` lead to the guest's server.
 
         ``own``: guests are reached at their own addresses, not through the host's.
         """
         if own:
-            return (host, port) == (self.own, guest_port)
+            return host == self.own and port == sql_port(self.disks)
         there = self.addresses.get(port) in (host, EVERYWHERE)
-        return there and self.ports.get(port) == guest_port
+        return there and self.ports.get(port) == sql_port(self.disks)
 
     @property
     def home(self) -> str:

@@ -33,8 +33,6 @@ from lab.hypervisor import (  # fmt: skip
 )
 from lab.names import LOOPBACK, GuestName
 
-_SQL_PORT = 3306
-
 
 class FakeHypervisor:
     """Guests in ``directory``; ``home`` marks those of this installation.
@@ -242,7 +240,7 @@ class FakeHypervisor:
         self._before("sql")
         with self._guests.hold():
             own = not self._capabilities.forwards
-            listening = [r for r in self._guests.all() if r.listens(host, port, _SQL_PORT, own=own)]
+            listening = [r for r in self._guests.all() if r.serves(host, port, own=own)]
             if not listening or not self._answers(listening[0]):
                 raise NotReady(f"no SQL at port {port}", details=["Connection refused"])
             there = self._caught_up(listening[0])

@@ -122,6 +122,13 @@ def alone(disks: Sequence[Disk]) -> bool:
     return bool(options) and not any(line.startswith("wsrep_") for line in options)
 
 
+def sql_port(disks: Sequence[Disk]) -> int:
+    """The port at which a guest's server listens: what its option file says, or the usual one."""
+    options = (line.replace(" ", "") for line in _seeded(disks, "/99-lab.cnf"))
+    found = [line.removeprefix("port=") for line in options if line.startswith("port=")]
+    return int(found[-1]) if found else network.SQL_PORT
+
+
 def own_address(disks: Sequence[Disk]) -> str:
     """The address towards the host that a guest's seed gives it, empty if it does not."""
     lines = [line.partition("=") for line in _seeded(disks, "/etc/lab/network")]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lab.errors import ROOM_RETRY, HostUnfit
 from lab.host import cgroup
-from lab.spec import LabSpec, format_size
+from lab.spec import format_size
 
 
 @dataclass(frozen=True)
@@ -54,17 +55,17 @@ def processors(cgroups: Path = cgroup.ROOT) -> int:
 
 
 def check_memory(
-    nodes: int,
-    size: int,
+    sizes: Sequence[int],
     have: Memory,
     floor: int,
     *,
     hint: str = "ask for fewer nodes or less --memory, or remove a lab (`lab ls`)",
 ) -> None:
-    """Raise HostUnfit unless ``nodes`` of ``size`` bytes fit, with ``floor`` bytes left over."""
-    needed = nodes * size
+    """Raise HostUnfit unless nodes of ``sizes`` bytes fit, with ``floor`` bytes left over."""
+    needed = sum(sizes)
     if needed + floor > have.available:
-        what = f"{nodes} nodes of {format_size(size)} need" if nodes > 1 else "a node needs"
+        each = f" of {format_size(sizes[0])}" if len(set(sizes)) == 1 else ""
+        what = f"{len(sizes)} nodes{each} need" if len(sizes) > 1 else "a node needs"
         raise HostUnfit(
             f"{what} {format_size(needed)}"
             f" of memory; {format_size(have.available)} of {format_size(have.total)} is available"
@@ -74,12 +75,12 @@ def check_memory(
         )
 
 
-def check_cpus(spec: LabSpec) -> None:
-    """Raise HostUnfit if a node is to have more processors than the host."""
+def check_cpus(cpus: int) -> None:
+    """Raise HostUnfit if a node is to have more processors (``cpus``) than the host."""
     have = processors()
-    if spec.size.cpus > have:
+    if cpus > have:
         raise HostUnfit(
-            f"a node was to have {spec.size.cpus} CPUs, this host has {have}",
+            f"a node was to have {cpus} CPUs, this host has {have}",
             hint=f"ask for --cpus {have} at most",
         )
 

@@ -17,6 +17,7 @@ from lab.lifecycle.captures.template_record import spec_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import ImageView, TemplateView, Use
 from lab.lifecycle.images import image as images_
+from lab.lifecycle.images.engine import find
 from lab.names import Owner
 from lab.state.records import TemplateRecord
 
@@ -74,8 +75,8 @@ def _recipes() -> Iterable[Recipe]:
 
 
 def _image(ctx: Context, view: ImageView, current: set[str]) -> ImageView:
-    uses = [r.used_at for r in ctx.store.templates.all() if r.image == view.key]
-    uses += [r.created_at for r in ctx.store.labs.all() if r.image == view.key]
+    uses = [r.used_at for r in ctx.store.templates.all() if view.key in r.images]
+    uses += [r.lab.created_at for r in ctx.store.labs_with_nodes() if view.key in r.images]
     use = _use(bool(view.used_by), fits=view.key in current)
     return replace(view, use=use, used_at=max([view.created_at, *uses]))
 
@@ -87,7 +88,7 @@ def _use(used: bool, *, fits: bool) -> Use:
 def _fits(ctx: Context, key: str, current: set[str]) -> bool:
     """Whether a request with the specification of this template uses it."""
     record = ctx.store.templates.get(key)
-    if record.image not in current:
+    if not record.images <= current:
         return False
     try:
         return templates_.is_for(key, _key_now(ctx, record))
@@ -98,5 +99,5 @@ def _fits(ctx: Context, key: str, current: set[str]) -> bool:
 
 
 def _key_now(ctx: Context, record: TemplateRecord) -> str:
-    image = images_.find(ctx, record.image)
-    return templates_.key_of(ctx, image, blueprint(record.blueprint), spec_of(record))
+    plan, spec = blueprint(record.blueprint), spec_of(record)
+    return templates_.key_of(ctx, find(ctx, plan, spec, record.image), plan, spec)

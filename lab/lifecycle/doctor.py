@@ -271,10 +271,11 @@ def committed_memory(settings: Settings) -> int | None:
         return 0
     try:
         with open_store(settings.home) as store:
-            labs = store.labs.all()
+            labs = store.labs_with_nodes()
     except LabError:
         return None
-    return sum(lab.node_count * lab.memory for lab in labs if lab.state in ("creating", "ready"))
+    running = [one for one in labs if one.lab.state in ("creating", "ready")]
+    return sum(node.size.memory for one in running for node in one.plans)
 
 
 def _paths(settings: Settings, run_as: tuple[int, int] | None) -> Iterator[Finding]:

@@ -119,12 +119,14 @@ def _clones_first(ctx: Context, found: Sequence[Task]) -> list[Task]:
 def _clones(ctx: Context) -> dict[Owner, set[Owner]]:
     """Whose volumes are clones of an owner's, by the record and by the tags of volumes."""
     found: dict[Owner, set[Owner]] = defaultdict(set)
-    for lab in ctx.store.labs.all():
-        parent = parent_of(lab)
-        source = parent.owner if parent else Owner("image", lab.image)
-        found[source].add(Owner("lab", lab.name))
+    for made in ctx.store.labs_with_nodes():
+        parent = parent_of(made.lab)
+        images = [Owner("image", key) for key in made.images]
+        for source in [parent.owner] if parent else images:
+            found[source].add(Owner("lab", made.lab.name))
     for record in ctx.store.templates.all():
-        found[Owner("image", record.image)].add(Owner("template", record.key))
+        for key in record.images:
+            found[Owner("image", key)].add(Owner("template", record.key))
     for volume in ctx.storage.volumes():
         with suppress(InvalidSpec):  # no tag, or not one of ours
             found[CaptureRef.parse(volume.tags.get("parent", "")).owner].add(volume.name.owner)

@@ -15,12 +15,12 @@ from lab.lifecycle.captures.capture import parent_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import LabView
-from lab.lifecycle.images import image as images
-from lab.lifecycle.images.ready import Image
+from lab.lifecycle.images.image import find as find_image
+from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.form import seed_of
 from lab.lifecycle.nodes.inspect import lab, node_of, nodes_of, record_of
-from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec
+from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, volumes_of
 from lab.lifecycle.nodes.personalise import correct_clocks, renew, set_clocks
 from lab.lifecycle.nodes.ports import TRIES, move_taken
 from lab.lifecycle.nodes.preflight import check_aio
@@ -96,7 +96,7 @@ def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float, pace
         _check_made(record)
         interrupted.check(ctx, name)
         with start_slot(ctx) as give_back:
-            began, whole = time.time(), len(wanted) == record.node_count
+            began, whole = time.time(), len(wanted) == len(nodes_of(ctx, name))
             boots = whole and not running(ctx, name)
             bring_back(ctx, record, wanted, timeout, pace, booted=give_back)
         how = how_started(began, "`lab start` boots the nodes") if boots else {}
@@ -135,16 +135,16 @@ def bring_back(
     # The certificates that they have may be too old to be believed.
     ask = through_port(plan, account_of(ctx, record, verify=False), ctx.sql)
     there = running(ctx, record.name)
-    whole = len(there) == record.node_count
+    whole = len(there) == len(nodes_of(ctx, record.name))
     started = {node.name for node in wanted}
-    engine = image_of(ctx, record).engine
+    images = images_of(ctx, record, there)
     with ctx.progress.step("ready", "waiting until every node can be used"):
         until_back(
-            ctx, there, plan, engine, ask, deadline, all_here=whole, pause=_LOOK_EVERY, pace=pace,
+            ctx, there, plan, images, ask, deadline, all_here=whole, pause=_LOOK_EVERY, pace=pace,
             booted=booted,
         )  # fmt: skip
         again = [node for node in there if node.name in started]
-        renew(ctx, again, plan, engine, timeout=deadline.left)
+        renew(ctx, again, plan, images, timeout=deadline.left)
         correct_clocks(ctx, there)
         ask = through_port(plan, account_of(ctx, record), ctx.sql)
         until_ready(ctx, there, plan, ask, deadline, pause=_LOOK_EVERY)
@@ -166,18 +166,21 @@ def _check_made(record: LabRecord) -> None:
         )
 
 
-def image_of(ctx: Context, record: LabRecord) -> Image:
-    """The image of a lab; raises NotFound."""
-    return images.find(ctx, record.image)
+def images_of(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> Images:
+    """The images of a lab and of its ``nodes``; raises NotFound."""
+    engine = find_image(ctx, record.image)
+    keys = {node.image for node in nodes} - {"", record.image}
+    others = [find_image(ctx, key) for key in sorted(keys)]
+    return Images(engine, {image.recipe: image for image in others})
 
 
-def check_room(ctx: Context, record: LabRecord, nodes: int) -> None:
-    """Raise HostUnfit unless there is memory and native AIO for so many more ``nodes`` of a lab."""
+def check_room(ctx: Context, nodes: Sequence[Node]) -> None:
+    """Raise HostUnfit unless there is memory and native AIO for ``nodes`` that do not run."""
     if nodes:
         hint = "stop or remove another lab (`lab ls`), or set memory_floor lower"
         have, floor = host.memory(), ctx.settings.memory_floor
-        host.check_memory(nodes, record.memory, have, floor, hint=hint)
-        check_aio(ctx, nodes)
+        host.check_memory([node.size.memory for node in nodes], have, floor, hint=hint)
+        check_aio(ctx, len(nodes))
 
 
 def boot(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> None:
@@ -187,20 +190,20 @@ def boot(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> None:
     """
     there = ctx.hypervisor.guests()
     missing = [node for node in nodes if node.guest not in there]
-    check_room(ctx, record, len(missing))
+    check_room(ctx, missing)
     with ctx.progress.step("boot", f"starting {record.name}"):
         _start_guests(ctx, record, missing)
         resume_paused(ctx, nodes_of(ctx, record.name))
 
 
 def _start_guests(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> None:
-    found = {key: images.find(ctx, key) for key in {node.image for node in nodes}}
+    images = images_of(ctx, record, nodes)
     for left in reversed(range(TRIES)):
         nodes = move_taken(ctx, nodes)
         try:
             each(
                 ctx.hypervisor.start,
-                [_spec(ctx, record, found[node.image], node) for node in nodes],
+                [_spec(ctx, record, images, node) for node in nodes],
             )
             return
         except PortTaken:
@@ -222,7 +225,7 @@ def resume_paused(ctx: Context, nodes: Sequence[Node]) -> None:
         set_clocks(ctx, paused)
 
 
-def _spec(ctx: Context, record: LabRecord, image: Image, node: Node) -> GuestSpec:
+def _spec(ctx: Context, record: LabRecord, images: Images, node: Node) -> GuestSpec:
     seed = seed_of(ctx, node, parent_of(record), record.segment)
     if not seed.exists():
         raise NotReady(f"{node.name} has lost its seed {seed}", hint="`lab down` the lab")
@@ -232,5 +235,5 @@ def _spec(ctx: Context, record: LabRecord, image: Image, node: Node) -> GuestSpe
         seed=seed,
         console_log=ctx.home.console_log(node.guest),
     )
-    volumes = [ctx.storage.get(node.volume(disk)) for disk in image.volumes]
-    return guest_spec(node, volumes, image, node.size, wiring)
+    volumes = [ctx.storage.get(volume) for volume in volumes_of(node, images)]
+    return guest_spec(node, volumes, images[node.image], wiring)

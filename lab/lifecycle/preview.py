@@ -7,9 +7,8 @@ from lab.errors import Conflict
 from lab.imagebuild.recipe import load
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import Preview
-from lab.lifecycle.images import image as images
-from lab.lifecycle.images.engine import choose, key_for
+from lab.lifecycle.core.views import PlannedNode, Preview
+from lab.lifecycle.images.engine import choose, find, key_for, other_keys
 from lab.lifecycle.nodes.preflight import preflight
 from lab.spec import LabSpec
 from lab.state.records import TemplateRecord
@@ -22,12 +21,16 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
     """
     plan = blueprint(spec.blueprint)
     preflight(ctx, spec)
+    plans = plan.plan(spec)
     if spec.name and ctx.store.labs.find(spec.name) is not None:
         raise Conflict(f"lab {spec.name} exists already", hint=f"`lab status {spec.name}` shows it")
     profile, key = ctx.settings.profile_of(spec.profile), key_for(ctx, plan, spec)
     record = ctx.store.images.find(key)
-    built = record is not None and record.state == "ready"
-    if not built and not spec.image and (why := choose(ctx, plan, spec).why):
+    others = other_keys(ctx, plan, spec)
+    images = [record, *map(ctx.store.images.find, others.values())]
+    there, *others_there = [one is not None and one.state == "ready" for one in images]
+    built = there and all(others_there)
+    if not there and not spec.image and (why := choose(ctx, plan, spec).why):
         ctx.progress.note("engine", why)
     found = _template(ctx, key, plan, spec) if built else None
     why_cold = "asked for" if cold else _why_cold(ctx, found)
@@ -35,7 +38,7 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
         name=spec.name or ctx.store.free_name(spec.blueprint),
         blueprint=plan.name,
         engine=load(key.rpartition("-")[0]).engine if record is None else record.engine,
-        nodes=spec.nodes,
+        nodes=len(plans),
         memory=spec.size.memory,
         cpus=spec.size.cpus,
         disk=spec.size.disk,
@@ -45,6 +48,10 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
         template=None if cold else found.key if found else "",
         start="cold" if why_cold else "warm",
         why_cold=why_cold,
+        each=tuple(
+            PlannedNode(node.name, others.get(node.recipe, key), **vars(node.size))
+            for node in plans
+        ),
     )
 
 
@@ -58,5 +65,5 @@ def _why_cold(ctx: Context, found: TemplateRecord | None) -> str:
 
 def _template(ctx: Context, key: str, plan: Blueprint, spec: LabSpec) -> TemplateRecord | None:
     """The template that would be cloned, None if there is none yet."""
-    name = template.current(ctx, template.key_of(ctx, images.find(ctx, key), plan, spec))
+    name = template.current(ctx, template.key_of(ctx, find(ctx, plan, spec, key), plan, spec))
     return ctx.store.templates.find(name) if name else None

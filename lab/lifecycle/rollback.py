@@ -16,7 +16,7 @@ from lab.lifecycle.captures.clone import unrestored, wake
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import LabView
-from lab.lifecycle.images.ready import Image
+from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.form import until_formed
 from lab.lifecycle.nodes.hand_over import Started, personalise, wait_ready
@@ -29,7 +29,6 @@ from lab.lifecycle.snapshot import find, volumes_of
 from lab.locks.named import lock
 from lab.names import Owner
 from lab.schedule import ORIGIN
-from lab.spec import NodeSize
 from lab.state.records import LabRecord
 from lab.wait import Deadline
 
@@ -48,8 +47,9 @@ def rollback(
         record = record_of(ctx, name)
         if record.state not in ("ready", "stopped"):
             raise Conflict(f"the lab {name} is {record.state}")
-        nodes = nodes_of(ctx, name) if node is None else (node_of(ctx, name, node),)
-        whole = len(nodes) == record.node_count
+        all_ = nodes_of(ctx, name)
+        nodes = all_ if node is None else (node_of(ctx, name, node),)
+        whole = len(nodes) == len(all_)
         capture = find(ctx, name, to)
         label, never_ran = capture.label, capture.label == ORIGIN
         volumes = volumes_of(ctx, name, node)
@@ -69,21 +69,21 @@ def rollback(
         if not never_ran:
             interrupted.end(ctx, name)
         nodes = move_taken(ctx, nodes)
-        image = power.image_of(ctx, record)
+        images = power.images_of(ctx, record, all_)
         # Lock order: a command that makes the template again holds it while it waits for a slot.
-        with memory_kept(ctx, capture, image) as source:
+        with memory_kept(ctx, capture, images) as source:
             prepared, why_cold = None, source.why_cold
             if whole and source.warm:
                 with start_slot(ctx, warm=True):
                     began = time.time()
-                    prepared, why_cold = restore(ctx, source, record, image, nodes)
+                    prepared, why_cold = restore(ctx, source, record, images, nodes)
                     if prepared is not None:
-                        make_usable(ctx, record, image, nodes, prepared, Deadline.after(timeout))
+                        make_usable(ctx, record, images, nodes, prepared, Deadline.after(timeout))
             if prepared is None:
                 with start_slot(ctx) as give_back:
                     began = time.time()
                     if never_ran:
-                        boot_clones(ctx, record, image, nodes, timeout)
+                        boot_clones(ctx, record, images, nodes, timeout)
                     else:
                         power.bring_back(ctx, record, nodes, timeout, booted=give_back)
         interrupted.end(ctx, name)
@@ -93,20 +93,20 @@ def rollback(
 
 
 def boot_clones(
-    ctx: Context, record: LabRecord, image: Image, nodes: Sequence[Node], timeout: float
+    ctx: Context, record: LabRecord, images: Images, nodes: Sequence[Node], timeout: float
 ) -> None:
     """Boot ``nodes``, clones that never ran, and make them usable."""
     power.boot(ctx, record, nodes)
     deadline = Deadline.after(timeout)
     until_formed(ctx, power.running(ctx, record.name), blueprint(record.blueprint), deadline)
     prepared = prepare(ctx, Owner("lab", record.name), nodes)
-    make_usable(ctx, record, image, nodes, prepared, deadline)
+    make_usable(ctx, record, images, nodes, prepared, deadline)
 
 
 def make_usable(
     ctx: Context,
     record: LabRecord,
-    image: Image,
+    images: Images,
     nodes: Sequence[Node],
     prepared: Prepared,
     deadline: Deadline,
@@ -114,22 +114,21 @@ def make_usable(
     """Personalise ``nodes`` and wait until all running nodes of the lab are ready."""
     plan, account = blueprint(record.blueprint), account_of(ctx, record)
     cluster = power.running(ctx, record.name)
-    started = Started(nodes, plan, image.engine, account, prepared, deadline, cluster)
+    started = Started(nodes, plan, images, account, prepared, deadline, cluster)
     personalise(ctx, started)
     wait_ready(ctx, started)
 
 
 def restore(
-    ctx: Context, source: Capture, record: LabRecord, image: Image, nodes: Sequence[Node]
+    ctx: Context, source: Capture, record: LabRecord, images: Images, nodes: Sequence[Node]
 ) -> tuple[Prepared | None, str]:
     """Resume ``nodes``, whose disks are as in ``source``, from its RAM; their new identities.
 
     None, and why, if the RAM was refused: the template is then marked broken, no node runs.
     """
-    power.check_room(ctx, record, len(nodes))
-    size = NodeSize(record.memory, record.cpus, record.disk)
+    power.check_room(ctx, nodes)
     try:
-        return wake(ctx, source, image, size, nodes, record.segment), ""
+        return wake(ctx, source, images, nodes, record.segment), ""
     except RestoreFailed as error:
         why = unrestored(error)
         note = f"{why}; {record.name} boots from its disks"
@@ -139,7 +138,7 @@ def restore(
 
 
 @contextmanager
-def memory_kept(ctx: Context, capture: Capture, image: Image) -> Iterator[Capture]:
+def memory_kept(ctx: Context, capture: Capture, images: Images) -> Iterator[Capture]:
     """The capture whose RAM goes with the disks of ``capture``, kept from removal in the block.
 
     For a lab's origin, when none of its nodes had run, that is what it is a clone of, if it is
@@ -153,7 +152,7 @@ def memory_kept(ctx: Context, capture: Capture, image: Image) -> Iterator[Captur
     if capture.parent is None:
         yield itself
         return
-    with template.kept(ctx, capture.parent.owner.name, image) as parent:
+    with template.kept(ctx, capture.parent.owner.name, images) as parent:
         if parent is None:
             yield itself
         else:

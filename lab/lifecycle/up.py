@@ -16,7 +16,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import forget, release
 from lab.lifecycle.core.sql import Account
 from lab.lifecycle.core.views import FIRST_USE, LabView
-from lab.lifecycle.images.ready import Image
+from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes import inspect, ports
 from lab.lifecycle.nodes.connection import account_of, warning
 from lab.lifecycle.nodes.form import Formation, form, until_formed
@@ -26,7 +26,7 @@ from lab.lifecycle.nodes.preflight import preflight
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.lifecycle.reserve import existing, reserved_name, with_existing_name
 from lab.names import Owner
-from lab.spec import LabSpec, NodeSize
+from lab.spec import LabSpec
 from lab.state.records import LabRecord
 from lab.undo import Undo
 from lab.wait import Deadline
@@ -72,11 +72,11 @@ def up(
         with all_or_nothing(ctx, lab, spec, keep=keep_failed):
             for refuse in _REFUSALS:
                 with (
-                    image_and_capture(ctx, plan, spec, timeout, cold=cold) as (image, capture),
+                    image_and_capture(ctx, plan, spec, timeout, cold=cold) as (images, capture),
                     start_slot(ctx, warm=capture is not None and capture.warm, longest=None),
                 ):
                     try:
-                        nodes = start_nodes(ctx, lab, image, capture, timeout)
+                        nodes = start_nodes(ctx, lab, images, capture, timeout)
                     except RestoreFailed as error:
                         if capture is None:
                             raise
@@ -104,24 +104,24 @@ def check_host(ctx: Context, spec: LabSpec) -> None:
 
 def image_and_capture(
     ctx: Context, plan: Blueprint, spec: LabSpec, timeout: float, *, cold: bool
-) -> AbstractContextManager[tuple[Image, Capture | None]]:
-    """The image, and the template to clone unless ``cold``; both are kept in the block."""
+) -> AbstractContextManager[tuple[Images, Capture | None]]:
+    """The images, and the template to clone unless ``cold``; all are kept in the block."""
     if cold:
         return template.image_alone(ctx, plan, spec)
     return template.image_and_template(ctx, plan, spec, timeout)
 
 
 def start_nodes(
-    ctx: Context, lab: Owner, image: Image, capture: Capture | None, timeout: float
+    ctx: Context, lab: Owner, images: Images, capture: Capture | None, timeout: float
 ) -> Started:
     """Allot what the nodes of a lab need, clone their disks, and restore or boot them.
 
     All of it again, with other ports, if another program took a port since it was found free.
-    ``capture``: to clone; None boots from the image's disks. What was made stays if it fails.
+    ``capture``: to clone; None boots from the disks of images. What was made stays if it fails.
     """
     tries = ports.TRIES
     while True:
-        formation, account = allot(ctx, lab, image, capture)
+        formation, account = allot(ctx, lab, images, capture)
         nodes, plan = formation.nodes, formation.blueprint
         try:
             if capture is None:
@@ -132,7 +132,7 @@ def start_nodes(
                 deadline = Deadline.after(timeout)
                 if not capture.warm:
                     until_formed(ctx, nodes, plan, deadline)
-            return Started(nodes, plan, image.engine, account, prepared, deadline)
+            return Started(nodes, plan, images, account, prepared, deadline)
         except PortTaken as error:
             tries -= 1
             if not tries:
@@ -142,23 +142,23 @@ def start_nodes(
 
 
 def allot(
-    ctx: Context, lab: Owner, image: Image, capture: Capture | None
+    ctx: Context, lab: Owner, images: Images, capture: Capture | None
 ) -> tuple[Formation, Account]:
     """Reserve ports, a segment and an account for a lab, and record how it is started.
 
-    ``capture``: what it will be a clone of, None if it boots from the image's disks.
+    ``capture``: what it will be a clone of, None if it boots from the disks of images.
     """
     why_cold, password = _why_cold(ctx, capture), make_password()
     record = ctx.store.labs.get(lab.name)
-    plan, size = blueprint(record.blueprint), NodeSize(record.memory, record.cpus, record.disk)
-    plans = plan.plan(LabSpec(record.blueprint, nodes=record.node_count, size=size))
-    nodes, segment = ports.allot(ctx, lab, plans, record.address, record.host, image=image.key)
+    plan = blueprint(record.blueprint)
+    plans = plan.plan(record.spec)
+    nodes, segment = ports.allot(ctx, lab, plans, images, record.address, record.host)
     with ctx.store.transaction():
         ctx.store.labs.update(
             lab.name,
-            engine=image.engine.name,
-            engine_version=image.engine.version,
-            image=image.key,
+            engine=images.engine.engine.name,
+            engine_version=images.engine.engine.version,
+            image=images.engine.key,
             template=None if capture is None else capture.owner.name,
             password=password,
             user=USER,
@@ -169,7 +169,7 @@ def allot(
         ctx.store.nodes.add(node.record for node in nodes)
     profile = ctx.settings.profile_of(record.profile)
     account = account_of(ctx, replace(record, user=USER, password=password))
-    return Formation(lab, image, plan, size, profile, nodes, segment), account
+    return Formation(lab, images, plan, profile, nodes, segment), account
 
 
 def _why_cold(ctx: Context, capture: Capture | None) -> str:

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from lab.blueprints import NodePlan, Service, foreseen
 from lab.names import LOOPBACK, Owner
-from lab.spec import NodeSize
+from lab.spec import LabSpec, NodeSize
 
 LabState = Literal["creating", "ready", "stopped", "failed", "removing"]
 ImageState = Literal["building", "ready"]
@@ -43,8 +44,9 @@ Started = Literal["warm", "cold"]
 class LabRecord:
     """A lab.
 
-    ``image``, ``template``: their keys. ``user``: the database user that ``password`` is
-    for; ``owner``: the user that created the lab. ``segment``: the number
+    ``image``, ``template``: the keys of its engine's image and of its template. ``memory``,
+    ``cpus``, ``disk``: the size that was requested for a node. ``user``: the database user that
+    ``password`` is for; ``owner``: the user that created the lab. ``segment``: the number
     of its private network. ``expires_at`` None: no lease. ``ready_seconds``, ``started``:
     how its last start went, None before; ``why_cold``: why it was not warm. ``project``, ``job``:
     of the service, which made it; empty for others. ``protected``: it is not removed without
@@ -89,11 +91,18 @@ class LabRecord:
     active_at: float | None = None
     activity: str = ""
 
+    @property
+    def spec(self) -> LabSpec:
+        """What was requested, as far as the plan of its nodes follows from it."""
+        size = NodeSize(self.memory, self.cpus, self.disk)
+        return LabSpec(self.blueprint, nodes=self.node_count, size=size, profile=self.profile)
+
 
 @dataclass(frozen=True)
 class NodeRecord:
     """A node of a lab. ``sql_port``, ``ssh_port``: on the host, 0 for none, or at ``own``.
 
+    ``ports``: those of its other services, by their names.
     ``extra``: what only one blueprint or driver knows about it; no secrets. ``image``: the key of
     its image; ``memory``, ``cpus``, ``disk``: its size; ``services``: the ports on which it listens
     for others than its peers, in the guest, by their names.
@@ -112,6 +121,24 @@ class NodeRecord:
     cpus: int = NodeSize.cpus
     disk: int = NodeSize.disk
     services: Mapping[str, int] = field(default_factory=dict, hash=False)
+    ports: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    @property
+    def all_ports(self) -> dict[str, int]:
+        """Those of all services that have one, by their names."""
+        found = {"sql": self.sql_port, "ssh": self.ssh_port, **self.ports}
+        return {name: port for name, port in found.items() if port}
+
+    @property
+    def size(self) -> NodeSize:
+        """Memory, processors and disk."""
+        return NodeSize(self.memory, self.cpus, self.disk)
+
+    @property
+    def plan(self) -> NodePlan:
+        """What it was made as."""
+        services = tuple(Service(name, port) for name, port in self.services.items())
+        return NodePlan(self.name, self.role, self.size, services=services)
 
     @property
     def own(self) -> str:
@@ -130,6 +157,16 @@ class LabWithNodes:
 
     lab: LabRecord
     nodes: tuple[NodeRecord, ...]
+
+    @property
+    def plans(self) -> tuple[NodePlan, ...]:
+        """Its nodes, as planned until they are recorded."""
+        return tuple(node.plan for node in self.nodes) or foreseen(self.lab.spec)
+
+    @property
+    def images(self) -> frozenset[str]:
+        """The keys of the images of its engine and of all nodes."""
+        return frozenset({self.lab.image, *(node.image for node in self.nodes)})
 
 
 @dataclass(frozen=True)
@@ -154,7 +191,9 @@ class TemplateRecord:
     ``fingerprint``: of the hypervisor, for the RAM image; ``warm``: it has one that can be
     restored. ``why``: why it is broken, or why its RAM is no longer restored; else empty.
     ``form_seconds`` and ``size`` are 0 until it is ready. ``project``: of the service,
-    for whose lab it was made; empty for others.
+    for whose lab it was made; empty for others. ``image``: the key of its engine's; ``memory``,
+    ``cpus``, ``disk``: the size that was requested for a node. ``nodes``: what each has of its own,
+    by name: the key of its image (``image``), and its size.
     """
 
     key: str
@@ -174,6 +213,12 @@ class TemplateRecord:
     profile: str = "balanced"
     why: str = ""
     project: str = ""
+    nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+
+    @property
+    def images(self) -> frozenset[str]:
+        """The keys of the images of all nodes."""
+        return frozenset({self.image, *(str(node["image"]) for node in self.nodes.values())})
 
 
 @dataclass(frozen=True)

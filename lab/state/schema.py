@@ -100,6 +100,7 @@ nodes = Table(
     Column("cpus", Integer, nullable=False, server_default=text("1")),
     Column("disk", BigInteger, nullable=False, server_default=text("0")),
     Column("services", JSON, nullable=False, server_default=text("'{}'")),
+    Column("ports", JSON, nullable=False, server_default=text("'{}'")),
 )
 
 images = Table(
@@ -137,6 +138,7 @@ templates = Table(
     Column("profile", String, nullable=False, server_default="balanced"),
     Column("why", String, nullable=False, server_default=text("''")),
     Column("project", String, nullable=False, server_default=text("''")),
+    Column("nodes", JSON, nullable=False, server_default=text("'{}'")),
     CheckConstraint("state IN ('building', 'ready', 'broken')", "state"),
 )
 

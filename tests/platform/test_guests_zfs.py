@@ -204,7 +204,7 @@ def _boot(ctx: Context, image: Image, node: Node, volume: Volume, init: bytes) -
     initrd.chmod(0o644)
     log = ctx.home.console_log(node.guest)
     wiring = Wiring(home=ctx.home.id, segment=free_port(), seed=initrd, console_log=log)
-    guest = guest_spec(node, [volume], image, NodeSize(memory=512 * MIB), wiring)
+    guest = guest_spec(replace(node, size=NodeSize(memory=512 * MIB)), [volume], image, wiring)
     ctx.hypervisor.start(replace(guest, boot=replace(image.boot, initrd=initrd)))
     gone = until(
         lambda: node.guest not in ctx.hypervisor.guests() or None, Deadline.after(SLOW), first=1

@@ -93,7 +93,8 @@ def test_a_position_that_is_no_number(seqno: str) -> None:
     """Protects a start from digits that are none to int()."""
     view = f"position\tabc:{seqno}\nserver\tinactive\nwsrep_last_committed\t{seqno}\n"
     situation = Situation({"n1": view, "n2": view}, True, True, {})
-    found = remedies(situation, Engine("mariadb", "11.8", "", "", "mysql", 1, 1))
+    engine = Engine("mariadb", "11.8", "", "", "mysql", 1, 1)
+    found = remedies(situation, dict.fromkeys(("n1", "n2"), engine))
     assert {one.node for one in found} == {"n1", "n2"}
 
 

@@ -24,6 +24,9 @@ def lab_text(view: LabView, now: float) -> str:
             for node in view.nodes
         ],
     )
+    # An endpoint of SQL is in the table.
+    sql = {node.address for node in view.nodes}
+    more = [name for name, places in view.addresses.items() if not sql.issuperset(places)]
     lines = facts(
         [
             ("lab", f"{view.name} ({view.blueprint}, {view.state})"),
@@ -36,6 +39,7 @@ def lab_text(view: LabView, now: float) -> str:
             ("password", view.password),
             ("dsn", view.dsn),
             ("ca", view.ssl_ca),
+            *((name, ", ".join(view.addresses[name])) for name in view.addresses if name in more),
             ("expires", expiry(view.expires_at, now)),
             ("started", how_started(view)),
         ]
@@ -47,6 +51,14 @@ def _halted(view: LabView, node: NodeView) -> str:
     return f"{node.name}: {node.why}; free some (`lab doctor`), then `lab start {view.name}`"
 
 
+def _memory(found: Preview) -> str:
+    sizes = {node.memory for node in found.each} or {found.memory}
+    if len(sizes) == 1:
+        return f"{format_size(*sizes)} of memory each"
+    each = (f"{node.name} {format_size(node.memory)}" for node in found.each)
+    return f"memory: {', '.join(each)}"
+
+
 def preview_text(found: Preview) -> str:
     """The result of `lab up --dry-run`, a line a fact."""
     absent = "" if found.template is None else "none yet: it would be formed and captured first"
@@ -54,7 +66,7 @@ def preview_text(found: Preview) -> str:
     return facts(
         [
             ("lab", f"{found.name} ({found.blueprint})"),
-            ("nodes", f"{found.nodes}, {format_size(found.memory)} of memory each"),
+            ("nodes", f"{found.nodes}, {_memory(found)}"),
             ("engine", found.engine),
             ("profile", found.profile),
             ("image", found.image + ("" if found.image_there else ", would be built first")),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -73,6 +73,12 @@ def rm(
     app.say(f"removed template {key}")
 
 
+def _each(view: TemplateView, what: str, text: Callable[[Any], str]) -> str:
+    """What the nodes of a template have, once if it is the same."""
+    found = [getattr(node, what) for node in view.each] or [getattr(view, what)]
+    return ",".join(dict.fromkeys(map(text, found)))
+
+
 def shown(views: Sequence[TemplateView], now: float) -> str:
     """Templates, a line each."""
     return table(
@@ -85,10 +91,10 @@ def shown(views: Sequence[TemplateView], now: float) -> str:
                 view.key,
                 view.blueprint,
                 str(view.nodes),
-                size_or_dash(view.memory),
-                str(view.cpus),
-                size_or_dash(view.disk),
-                view.image,
+                _each(view, "memory", size_or_dash),
+                _each(view, "cpus", str),
+                _each(view, "disk", size_or_dash),
+                _each(view, "image", str),
                 view.state,
                 "warm" if view.warm else "cold",
                 size_or_dash(view.size),

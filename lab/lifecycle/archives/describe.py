@@ -13,7 +13,7 @@ from lab.lifecycle.captures.capture import Capture, FileFacts, disk_snapshots
 from lab.lifecycle.captures.template_record import base, spec_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
-from lab.lifecycle.images.ready import Image
+from lab.lifecycle.images.ready import Image, Images
 from lab.state.records import TemplateRecord
 
 
@@ -77,7 +77,7 @@ def built_image(facts: ImageFacts, directory: Path) -> BuiltImage:
 
 
 def template_facts(
-    ctx: Context, record: TemplateRecord, capture: Capture, image: Image, *, ram: bool
+    ctx: Context, record: TemplateRecord, capture: Capture, images: Images, *, ram: bool
 ) -> TemplateFacts:
     """All that an archive says of a template; ``ram``: with its RAM, if it has some.
 
@@ -85,7 +85,7 @@ def template_facts(
     """
     spec, plan = spec_of(record), blueprint(record.blueprint)
     profile = ctx.settings.profile_of(record.profile)
-    if templates.key_of(ctx, image, plan, spec) != base(record.key):
+    if templates.key_of(ctx, images, plan, spec) != base(record.key):
         raise Conflict(
             f"the template {record.key} was made under other circumstances: QEMU, the profile"
             f" {record.profile} or the rules of {record.blueprint} have changed since",
@@ -96,6 +96,8 @@ def template_facts(
     for node in capture.nodes:
         if node.seed is None:
             raise Conflict(f"{capture.ref} has no seed of {node.name}: it cannot be exported")
+        image = images[node.image]
+        size = node.size or spec.size
         origins = disk_snapshots(ctx, capture, node.name, image.volumes)
         nodes.append(
             NodeFacts(
@@ -105,6 +107,9 @@ def template_facts(
                 disks={origin.volume.volume: origin.size for origin in origins},
                 ram=_content(node.ram) if warm and node.ram else None,
                 state=_content(node.state) if warm and node.state else None,
+                image=image.key,
+                size=size,
+                fingerprint=ctx.hypervisor.fingerprint(templates.shape_of(image, size)),
             )
         )
     return TemplateFacts(
@@ -117,7 +122,7 @@ def template_facts(
         profile=profile.name,
         settings=profile.content(),
         nodes=nodes,
-        fingerprint=ctx.hypervisor.fingerprint(templates.shape_of(image, spec)),
+        fingerprint=ctx.hypervisor.fingerprint(templates.shape_of(images.engine, spec.size)),
         host=strings(ctx.hypervisor.capabilities().facts),
         form_seconds=record.form_seconds,
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 from lab.errors import CommandFailed, Conflict
 from lab.exchange import content, files, sending, talk
 from lab.exchange.frames import FrameWriter, Sink
-from lab.exchange.header import Header, ImageFacts, Kind, Part, TemplateFacts
+from lab.exchange.header import Header, ImageFacts, Kind, Part, TemplateFacts, image_name
 from lab.exchange.sending import Outgoing
 from lab.lifecycle.archives import describe
 from lab.lifecycle.captures import template as templates
@@ -20,7 +20,7 @@ from lab.lifecycle.captures.capture import Capture, disk_snapshots
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import ExportView
 from lab.lifecycle.images import image as images
-from lab.lifecycle.images.ready import Image
+from lab.lifecycle.images.ready import Image, Images
 from lab.spec import MIB
 from lab.storage import VolumeSnapshot, sparse
 
@@ -32,7 +32,7 @@ NATIVE = ("zfs",)
 class Contents:
     """What is to be exported; it stays as it is while it is."""
 
-    image: ImageFacts
+    images: list[ImageFacts]
     template: TemplateFacts | None
     image_parts: Callable[[bool], list[Outgoing]]
     node_parts: Callable[[], list[Outgoing]]
@@ -42,7 +42,8 @@ class Contents:
         """The archive; ``storage``: whose own streams may be in it, empty for plain ones."""
         parts = self.image_parts(bool(storage)) if self.with_image else []
         parts += self.node_parts()
-        header = Header(self.image, [out.part for out in parts], self.template, storage)
+        image, *others = self.images
+        header = Header(image, [out.part for out in parts], self.template, storage, others)
         return header, parts
 
 
@@ -51,7 +52,7 @@ def _image_contents(ctx: Context, which: str) -> Iterator[Contents]:
     """An image, by key or recipe, kept from removal in the block; raises NotFound."""
     with images.using_key(ctx, images.named(ctx, which).key) as image:
         yield Contents(
-            describe.image_facts(ctx, image), None, partial(_image_parts, ctx, image), list
+            [describe.image_facts(ctx, image)], None, partial(_image_parts, ctx, [image]), list
         )
 
 
@@ -59,24 +60,25 @@ def _image_contents(ctx: Context, which: str) -> Iterator[Contents]:
 def _template_contents(
     ctx: Context, key: str, *, with_image: bool, ram: bool
 ) -> Iterator[Contents]:
-    """A template, kept from removal in the block, as its image is.
+    """A template, kept from removal in the block, as its images are.
 
     Raises NotFound, and Conflict for a template that is not whole or that nobody would use.
     """
     record = templates.named(ctx, key)
-    with (
-        images.using_key(ctx, record.image) as image,
-        templates.kept(ctx, record.key, image) as capture,
-    ):
+    with ExitStack() as held:
+        keys = (record.image, *sorted(record.images - {record.image}))
+        engine, *more = [held.enter_context(images.using_key(ctx, key)) for key in keys]
+        all_ = Images(engine, {image.recipe: image for image in more})
+        capture = held.enter_context(templates.kept(ctx, record.key, all_))
         if capture is None:
             raise Conflict(
                 f"the template {record.key} is not whole", hint="`lab template ls` shows its state"
             )
         yield Contents(
-            describe.image_facts(ctx, image),
-            describe.template_facts(ctx, record, capture, image, ram=ram),
-            partial(_image_parts, ctx, image),
-            partial(_node_parts, ctx, capture, image, ram=ram),
+            [describe.image_facts(ctx, image) for image in all_.all],
+            describe.template_facts(ctx, record, capture, all_, ram=ram),
+            partial(_image_parts, ctx, all_.all),
+            partial(_node_parts, ctx, capture, all_, ram=ram),
             with_image,
         )
 
@@ -160,11 +162,19 @@ def _converse(ctx: Context, contents: Contents, remote: talk.Remote) -> _Sent:
     return header, remote.outcome(what), writer.written
 
 
-def _image_parts(ctx: Context, image: Image, native: bool) -> list[Outgoing]:
+def _image_parts(ctx: Context, which: Sequence[Image], native: bool) -> list[Outgoing]:
+    return [
+        part
+        for number, image in enumerate(which, 1)
+        for part in _parts_of(ctx, image, image_name(number), native=native)
+    ]
+
+
+def _parts_of(ctx: Context, image: Image, first: str, *, native: bool) -> list[Outgoing]:
     built = images.built(ctx, image.key)
     found = []
     for disk, snapshot in images.snapshots(ctx, image).items():
-        name, data = f"image/{disk}", _used(ctx, snapshot)
+        name, data = f"{first}/{disk}", _used(ctx, snapshot)
         if native:
             part = Part(name, "stream", 0, data)
             stream = partial(content.of_stream, partial(ctx.storage.send, snapshot))
@@ -172,14 +182,16 @@ def _image_parts(ctx: Context, image: Image, native: bool) -> list[Outgoing]:
         else:
             part = Part(name, "sparse", snapshot.size, data)
             found.append(Outgoing(part, partial(content.of_volume, _plain(ctx, snapshot))))
-    found.append(_file("image/kernel", built.kernel))
-    found.append(_file("image/initrd", built.initrd))
+    found.append(_file(f"{first}/kernel", built.kernel))
+    found.append(_file(f"{first}/initrd", built.initrd))
     return found
 
 
-def _node_parts(ctx: Context, capture: Capture, image: Image, *, ram: bool) -> list[Outgoing]:
-    bases, found = images.snapshots(ctx, image), []
+def _node_parts(ctx: Context, capture: Capture, all_: Images, *, ram: bool) -> list[Outgoing]:
+    found = []
     for node in capture.nodes:
+        image = all_[node.image]
+        bases = images.snapshots(ctx, image)
         found.append(_file(f"{node.name}/seed", ctx.home.seed(capture.ref, node.name)))
         for origin in disk_snapshots(ctx, capture, node.name, image.volumes):
             disk = origin.volume.volume

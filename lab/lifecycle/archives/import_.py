@@ -9,7 +9,7 @@ from typing import BinaryIO
 from lab.errors import InvalidSpec, NotFound
 from lab.exchange import receiving, talk
 from lab.exchange.frames import FrameReader
-from lab.exchange.header import Header, Kind, TemplateFacts
+from lab.exchange.header import Header, Kind, TemplateFacts, image_name
 from lab.exchange.stage import Stage, drop, stage
 from lab.lifecycle.archives import import_image, import_template
 from lab.lifecycle.captures import template as templates
@@ -88,7 +88,7 @@ def _image(ctx: Context, header: Header, gather: Gather) -> ImportView:
         return ImportView("image", facts.key, "exists", tuple(notes))
 
     def publish(staged: Stage) -> ImportView:
-        import_image.publish(ctx, header, staged)
+        import_image.publish(ctx, header, image_name(1), staged)
         notes = []
         if import_image.profile_of(ctx, facts) is None:
             notes.append(
@@ -108,24 +108,32 @@ def _template(
     if name is not None:
         return ImportView("template", name, "exists")
     names = fit.wanted(template)
-    if not import_image.here(ctx, header.image):
-        brought = [part.name for part in header.parts if part.name.startswith("image/")]
+    lacking = [first for first, one in header.images.items() if not import_image.here(ctx, one)]
+    for first in lacking:
+        brought = [part.name for part in header.parts if part.name.startswith(f"{first}/")]
         if not brought:
             raise NotFound(
-                f"the archive has a template of the image {header.image.key}, which is not here",
+                f"the archive has a template of the image {header.images[first].key}, which is not"
+                " here",
                 hint="import the image first, or export the template without --no-image",
             )
         names += brought
 
     def publish(staged: Stage) -> ImportView:
-        if f"image/{next(iter(header.image.disks))}" in names:
-            import_image.publish(ctx, header, staged)
+        for first in lacking:
+            import_image.publish(ctx, header, first, staged)
         name = import_template.publish(ctx, header, template, staged, fit)
         notes = []
         if not fit.warm:
             notes.append(f"labs of the template {name} will boot: {fit.why_cold}")
         if import_image.profile_of(ctx, header.image) is None:
             notes.append(f"it is used by `lab up --image {header.image.key}`")
+        notes += [
+            f"`lab up` here builds another image from {one.recipe} than {one.key}: it forms a"
+            " template of its own"
+            for one in header.others
+            if import_image.profile_of(ctx, one) is None
+        ]
         return ImportView("template", name, "imported", tuple(notes))
 
     return gather(names, publish)

@@ -42,19 +42,20 @@ def same(ctx: Context, facts: ImageFacts) -> bool:
     return ours.digests == brought.digests and ours.cmdline == brought.cmdline
 
 
-def publish(ctx: Context, header: Header, stage: Stage) -> None:
+def publish(ctx: Context, header: Header, first: str, stage: Stage) -> None:
     """Make an image of its parts on the stage, unless it is here by now.
 
-    Raises InvalidSpec if they are not what the header says, Conflict as ``here`` does.
+    ``first``: with what the names of its parts begin. Raises InvalidSpec if they are not what the
+    header says, Conflict as ``here`` does.
     """
-    facts = header.image
+    facts = header.images[first]
     with build_lock(ctx, "image", facts.key):
         if images.there(ctx, facts.key) and here(ctx, facts):
             return
         text = f"importing the image {facts.key}"
         with ctx.progress.step("image", text), _directory(ctx, facts.key) as directory:
             built = describe.built_image(facts, directory)
-            streams = _collect(header, stage, built)
+            streams = _collect(header, first, stage, built)
             profile = profile_of(ctx, facts) or ctx.settings.profile_of("")
             seconds = facts.build_seconds
             images.adopt(ctx, facts.key, built, profile, streams, build_seconds=seconds)
@@ -79,15 +80,17 @@ def profile_of(ctx: Context, facts: ImageFacts) -> Profile | None:
     return None
 
 
-def _collect(header: Header, stage: Stage, built: manifest.BuiltImage) -> dict[str, Path]:
+def _collect(
+    header: Header, first: str, stage: Stage, built: manifest.BuiltImage
+) -> dict[str, Path]:
     """Give the files on the stage the names they have in a build; the others are streams."""
     streams = {}
-    files = {f"image/{name}": path for name, path in built.disks.items()}
-    files |= {"image/kernel": built.kernel, "image/initrd": built.initrd}
+    files = {f"{first}/{name}": path for name, path in built.disks.items()}
+    files |= {f"{first}/kernel": built.kernel, f"{first}/initrd": built.initrd}
     for name, path in files.items():
         part = header.part(name)
         if part is not None and part.form == "stream":
-            streams[name.removeprefix("image/")] = stage.path(name)
+            streams[name.removeprefix(f"{first}/")] = stage.path(name)
             continue
         if manifest.digest(stage.path(name)) != built.digests[path.name]:
             raise InvalidSpec(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.blueprints import Blueprint, blueprint
+from lab.blueprints import Blueprint, NodePlan, blueprint
 from lab.config.profile import Profile
 from lab.errors import HostUnfit, InvalidSpec
 from lab.exchange.header import Content, Header, NodeFacts, TemplateFacts, strings
@@ -20,11 +21,11 @@ from lab.lifecycle.captures.template_record import finish, making, vacant
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
-from lab.lifecycle.images.ready import Image
-from lab.lifecycle.nodes.nodes import Node
+from lab.lifecycle.images.ready import Images
+from lab.lifecycle.nodes.nodes import Node, volumes_of
 from lab.lifecycle.nodes.nodes import plan as plan_nodes
 from lab.names import FORMED, template_ref
-from lab.spec import LabSpec, NodeSize
+from lab.spec import LabSpec
 from lab.state.records import ResourceKind
 from lab.storage import VolumeSnapshot
 from lab.storage.overwrite import overwrite
@@ -65,19 +66,24 @@ def fit(ctx: Context, header: Header, template: TemplateFacts, *, warm_only: boo
             f" program has {plan.version}",
             hint="use the same version of lab on both hosts",
         )
-    size = NodeSize(template.memory, template.cpus, template.disk)
-    profile = _profile(ctx, template)
+    size, profile = template.size, _profile(ctx, template)
     spec = LabSpec(plan.name, nodes=len(template.nodes), size=size, profile=profile.name)
-    if [node.role for node in template.nodes] != [node.role for node in plan.plan(spec)]:
+    plans = plan.plan(spec)
+    if [node.role for node in template.nodes] != [node.role for node in plans]:
         raise InvalidSpec(f"the template's nodes have other roles than those of {plan.name}")
-    image = _image(ctx, header)
-    why_cold = _why_cold(ctx, template, image, spec)
+    if [node.size or size for node in template.nodes] != [node.size for node in plans]:
+        raise InvalidSpec(f"the template's nodes have other sizes than those of {plan.name}")
+    wanted = [node.recipe or header.image.recipe for node in plans]
+    if [found and found.recipe for found in map(header.image_of, template.nodes)] != wanted:
+        raise InvalidSpec(f"the template's nodes have other images than those of {plan.name}")
+    images_ = _described(ctx, header)
+    why_cold = _why_cold(ctx, template, images_, plans)
     if why_cold and warm_only:
         raise HostUnfit(
             f"the template's RAM cannot be restored here: {why_cold}",
             hint="without --warm-only its disks are imported: labs boot from them",
         )
-    return Fit(spec, plan, templates.key_of(ctx, image, plan, spec), why_cold)
+    return Fit(spec, plan, templates.key_of(ctx, images_, plan, spec), why_cold)
 
 
 def publish(
@@ -88,28 +94,34 @@ def publish(
     Raises InvalidSpec if they are not what the header says, Conflict if the image is gone or
     became another one.
     """
-    with images.using_key(ctx, header.image.key) as image, build_lock(ctx, "template", target.key):
-        import_image.here(ctx, header.image)
-        name = templates.recorded(ctx, target.key, image, target.spec)
+    with ExitStack() as held:
+        engine, *others = [
+            held.enter_context(images.using_key(ctx, one.key)) for one in header.images.values()
+        ]
+        held.enter_context(build_lock(ctx, "template", target.key))
+        for one in header.images.values():
+            import_image.here(ctx, one)
+        all_ = Images(engine, {image.recipe: image for image in others})
+        name = templates.recorded(ctx, target.key, all_, target.plan, target.spec)
         if name is not None:
             return name
-        name = vacant(ctx, target.key)
+        name, plans = vacant(ctx, target.key), target.plan.plan(target.spec)
         text = f"importing the template {name}" + ("" if target.warm else ", disks only")
         with (
             ctx.progress.step("template", text),
-            making(ctx, name, image, target.spec, warm=target.warm),
+            making(ctx, name, all_, plans, target.spec, warm=target.warm),
         ):
-            capture = _assemble(ctx, name, image, template, stage, target)
+            capture = _assemble(ctx, name, all_, template, stage, target)
             finish(ctx, capture, template.form_seconds)
         return name
 
 
 def _assemble(
-    ctx: Context, name: str, image: Image, template: TemplateFacts, stage: Stage, target: Fit
+    ctx: Context, name: str, all_: Images, template: TemplateFacts, stage: Stage, target: Fit
 ) -> Capture:
     ref = template_ref(name)
-    nodes = plan_nodes(ref.owner, target.plan.plan(target.spec), image=image.key)
-    snapshots = _disks(ctx, nodes, image, template, stage, target.spec)
+    nodes = plan_nodes(ref.owner, target.plan.plan(target.spec), all_)
+    snapshots = _disks(ctx, nodes, all_, template, stage, target.spec)
     for node in nodes:
         files = {"seed": ctx.home.seed(ref, node.name)}
         if target.warm:
@@ -128,20 +140,21 @@ def _assemble(
 def _disks(
     ctx: Context,
     nodes: Sequence[Node],
-    image: Image,
+    all_: Images,
     template: TemplateFacts,
     stage: Stage,
     spec: LabSpec,
 ) -> list[VolumeSnapshot]:
-    """The disks of all nodes: clones of the image's, with what the cluster wrote to them."""
+    """The disks of all nodes: clones of their images', with what the cluster wrote to them."""
     owner, profile = nodes[0].owner, ctx.settings.profile_of(spec.profile)
-    names = [node.volume(disk) for node in nodes for disk in image.volumes]
+    names = [volume for node in nodes for volume in volumes_of(node, all_)]
     things: list[tuple[ResourceKind, str]] = [("volume", str(volume)) for volume in names]
     intent = ctx.store.resources.intend_all(owner, things)
     ctx.home.create_directory(owner)
-    bases = images.snapshots(ctx, image)
-    images.check_disks(ctx, image)
+    for image in all_.all:
+        images.check_disks(ctx, image)
     for node, facts in zip(nodes, template.nodes, strict=True):
+        bases = images.snapshots(ctx, all_[node.image])
         for disk, size in facts.disks.items():
             volume = ctx.storage.clone(
                 bases[disk],
@@ -170,14 +183,18 @@ def _check(facts: NodeFacts, made: CapturedNode) -> None:
             )
 
 
-def _why_cold(ctx: Context, template: TemplateFacts, image: Image, spec: LabSpec) -> str:
+def _why_cold(
+    ctx: Context, template: TemplateFacts, all_: Images, plans: Sequence[NodePlan]
+) -> str:
     """Why the template's RAM cannot be restored here; empty if it can."""
     capabilities = ctx.hypervisor.capabilities()
     if not template.warm:
         return "the template was exported without RAM"
     if capabilities.why_cold:
         return capabilities.why_cold
-    if ctx.hypervisor.fingerprint(templates.shape_of(image, spec)) == template.fingerprint:
+    shapes = [templates.shape_of(all_.planned(node), node.size) for node in plans]
+    saved_by = [node.fingerprint or template.fingerprint for node in template.nodes]
+    if [ctx.hypervisor.fingerprint(shape) for shape in shapes] == saved_by:
         return ""
     ours, theirs = strings(capabilities.facts), template.host
     other = [
@@ -200,6 +217,10 @@ def _profile(ctx: Context, template: TemplateFacts) -> Profile:
     )
 
 
-def _image(ctx: Context, header: Header) -> Image:
-    """The template's image, as far as a template's key depends on it."""
-    return images.described(ctx, header.image.key, describe.built_image(header.image, Path("/")))
+def _described(ctx: Context, header: Header) -> Images:
+    """The template's images, as far as a template's key depends on them."""
+    engine, *others = [
+        images.described(ctx, facts.key, describe.built_image(facts, Path("/")))
+        for facts in header.images.values()
+    ]
+    return Images(engine, {image.recipe: image for image in others})

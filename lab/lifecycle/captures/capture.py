@@ -13,6 +13,7 @@ from lab.errors import NotFound
 from lab.lifecycle.core.context import Context
 from lab.names import CaptureRef, Owner, VolumeName, template_ref
 from lab.schedule import ORIGIN
+from lab.spec import NodeSize
 from lab.state.records import LabRecord, NodeRecord
 from lab.storage import VolumeSnapshot
 
@@ -33,6 +34,7 @@ class CapturedNode:
 
     ``seed``: the small disk that it booted with, which clones have open as well; None where it is
     the lab's own. ``seals``: the storage's, of each disk snapshot; empty where none were recorded.
+    ``image``: the key of its image, empty for that of the engine; ``size``: None if not recorded.
     """
 
     name: str
@@ -41,6 +43,8 @@ class CapturedNode:
     state: FileFacts | None = None
     seed: FileFacts | None = None
     seals: tuple[str, ...] = ()
+    image: str = ""
+    size: NodeSize | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,9 @@ def of_lab(record: LabRecord, nodes: Sequence[NodeRecord], label: str) -> Captur
     return Capture(
         owner=Owner("lab", record.name),
         label=label,
-        nodes=tuple(CapturedNode(node.name, node.role) for node in nodes),
+        nodes=tuple(
+            CapturedNode(node.name, node.role, image=node.image, size=node.size) for node in nodes
+        ),
         parent=parent_of(record),
         why_cold=f"rolled back to {'its ' if label == ORIGIN else ''}{label}: {why}",
     )

@@ -15,11 +15,10 @@ from lab.hypervisor import MemoryImage, memory_of
 from lab.lifecycle.captures.capture import Capture, disk_snapshots
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
-from lab.lifecycle.images.ready import Image
+from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.form import Formation, intend, mark_origin, seed_of
-from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec
+from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, volumes_of
 from lab.names import VolumeName
-from lab.spec import NodeSize
 from lab.storage.sparse import extents
 
 if TYPE_CHECKING:
@@ -34,17 +33,17 @@ def clone(ctx: Context, capture: Capture, lab: Formation) -> Prepared:
     was made stays: the caller releases the owner.
     """
     with ctx.progress.step("clone", f"cloning the disks of {len(lab.nodes)} nodes"):
-        disks = lab.image.volumes
-        intent = intend(ctx, lab.nodes, disks)
+        intent = intend(ctx, lab.nodes, lab.images)
         ctx.home.create_directory(lab.owner)
         made = []
         for node in lab.nodes:
             tags = {"owner": str(lab.owner), "node": node.name, "parent": str(capture.ref)}
+            disks = lab.images[node.image].volumes
             for origin in disk_snapshots(ctx, capture, node.name, disks):
                 volume = node.volume(origin.volume.volume)
                 profile = lab.profile.volume(volume.volume)
                 made.append(ctx.storage.clone(origin, volume, tags, profile=profile).name)
-    result = wake(ctx, capture, lab.image, lab.size, lab.nodes, lab.segment, new=made)
+    result = wake(ctx, capture, lab.images, lab.nodes, lab.segment, new=made)
     ctx.store.resources.made(*intent)
     return result
 
@@ -52,8 +51,7 @@ def clone(ctx: Context, capture: Capture, lab: Formation) -> Prepared:
 def wake(
     ctx: Context,
     capture: Capture,
-    image: Image,
-    size: NodeSize,
+    images: Images,
     nodes: Sequence[Node],
     segment: int,
     *,
@@ -76,8 +74,8 @@ def wake(
             console_log=ctx.home.console_log(node.guest),
             memory_file=ram,
         )
-        volumes = [ctx.storage.get(node.volume(disk)) for disk in image.volumes]
-        guest = guest_spec(node, volumes, image, size, wiring)
+        volumes = [ctx.storage.get(volume) for volume in volumes_of(node, images)]
+        guest = guest_spec(node, volumes, images[node.image], wiring)
         if ram:
             state = ctx.home.device_state(capture.ref, node.name)
             memory_of(ctx.hypervisor).restore(guest, MemoryImage(ram, state, guest.memory))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lab.blueprints import Blueprint
@@ -12,8 +13,8 @@ from lab.lifecycle.captures import manifests
 from lab.lifecycle.captures.capture import Capture, CapturedNode
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
-from lab.lifecycle.images.ready import Image
-from lab.lifecycle.nodes.nodes import Node
+from lab.lifecycle.images.ready import Images
+from lab.lifecycle.nodes.nodes import Node, volumes_of
 from lab.lifecycle.nodes.quiesce import bring_to_rest
 from lab.names import CaptureRef, template_ref
 from lab.paths import writing
@@ -24,7 +25,7 @@ def freeze(
     ctx: Context,
     ref: CaptureRef,
     nodes: Sequence[Node],
-    image: Image,
+    images: Images,
     blueprint: Blueprint,
     *,
     warm: bool,
@@ -36,7 +37,7 @@ def freeze(
     """
     guests = [node.guest for node in nodes]
     if not warm:
-        bring_to_rest(ctx, blueprint, image.engine, nodes)
+        bring_to_rest(ctx, blueprint, images, nodes)
         each(lambda guest: ctx.hypervisor.stop(guest, force=False), guests)
     else:
         memory = memory_of(ctx.hypervisor)
@@ -47,7 +48,7 @@ def freeze(
             ),
             nodes,
         )
-    volumes = [node.volume(disk) for node in nodes for disk in image.volumes]
+    volumes = [volume for node in nodes for volume in volumes_of(node, images)]
     snapshots = ctx.storage.snapshot(volumes, ref.label)
     if warm:
         each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
@@ -76,22 +77,24 @@ def _node(
     sparse.sync(disk)
     seed = manifests.facts(disk)
     seals = tuple(ctx.storage.seal(s) for s in snapshots if s.volume.node == node.name)
+    made = CapturedNode(
+        node.name, node.role, seed=seed, seals=seals, image=node.image, size=node.size
+    )
     if not warm:
-        return CapturedNode(node.name, node.role, None, None, seed, seals)
+        return made
     ram, state = ctx.home.ram(ref, node.name), ctx.home.device_state(ref, node.name)
     with writing(ram):
         _freeze(ctx, ram)
         state.chmod(0o400)  # QEMU is sent what is in it
         sparse.sync(ram, state)
-    found = manifests.facts(ram), manifests.facts(state)
-    return CapturedNode(node.name, node.role, *found, seed, seals)
+    return replace(made, ram=manifests.facts(ram), state=manifests.facts(state))
 
 
-def memory_file(ctx: Context, node: Node, size: int) -> Path:
-    """The file in which a template's node keeps its RAM of ``size`` bytes until it is captured."""
+def memory_file(ctx: Context, node: Node) -> Path:
+    """The file in which a template's node keeps its RAM until it is captured."""
     path = ctx.home.ram(template_ref(node.owner.name), node.name)
     with writing(path), path.open("xb") as file:
-        file.truncate(size)
+        file.truncate(node.size.memory)
     _give_to_qemu(ctx, path)
     return path
 

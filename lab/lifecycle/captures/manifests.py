@@ -12,7 +12,6 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,17 @@ from typing import Any
 from lab.errors import HostUnfit, InvalidSpec, LabError
 from lab.lifecycle.captures.capture import Capture, CapturedNode, FileFacts, disk_snapshots
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.images.ready import Images
 from lab.names import CaptureRef, template_ref
 from lab.paths import writing
+from lab.spec import NodeSize
 from lab.storage import sparse
 
-FORMAT = 4
-"""Of manifests that are written. Those of format 3 are of templates, and name them by ``key``."""
+FORMAT = 5
+"""Of manifests that are written. Those of format 3 are of templates, and name them by ``key``;
+in those before 5 nodes have no image and no size of their own."""
 
-_READ = (3, FORMAT)
+_READ = (3, 4, FORMAT)
 _CHUNK = 1 << 20
 _OPEN = (errno.EMFILE, errno.ENFILE)
 _OURS = (*_OPEN, errno.ENOMEM, errno.EACCES, errno.EPERM)
@@ -87,10 +89,11 @@ def unharmed(path: Path, wanted: FileFacts, *, read: bool = False) -> None:
         raise Damaged(f"the content of {path.name} has changed")
 
 
-def check(ctx: Context, capture: Capture, disks: Sequence[str]) -> None:
-    """Raise Damaged unless files and ``disks`` of a capture are still what was captured.
+def check(ctx: Context, capture: Capture, images: Images) -> None:
+    """Raise Damaged unless files and disks of a capture are still what was captured.
 
-    Raises NotFound if it has lost a disk, HostUnfit where its files cannot be read.
+    ``images``: those of its nodes. Raises NotFound if it has lost a disk, HostUnfit where its files
+    cannot be read.
     """
     for node in capture.nodes:
         if node.seed is not None:
@@ -98,6 +101,7 @@ def check(ctx: Context, capture: Capture, disks: Sequence[str]) -> None:
         if node.ram is not None and node.state is not None:
             unharmed(ctx.home.ram(capture.ref, node.name), node.ram)
             unharmed(ctx.home.device_state(capture.ref, node.name), node.state, read=True)
+        disks = images[node.image].volumes
         snapshots = disk_snapshots(ctx, capture, node.name, disks)
         if node.seals != tuple(map(ctx.storage.seal, snapshots)):
             raise Damaged(f"a disk of {node.name} has changed")
@@ -139,6 +143,8 @@ def read(path: Path) -> Capture:
                 _facts(node["state"]),
                 _facts(node["seed"]),
                 tuple(map(str, node["seals"])),
+                str(node.get("image", "")),
+                NodeSize(**node["size"]) if node.get("size") else None,
             )
             for node in values["nodes"]
         )

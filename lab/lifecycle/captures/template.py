@@ -7,7 +7,8 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import astuple, replace
+from functools import partial
 from typing import Literal
 
 from lab.blueprints import Blueprint, blueprint
@@ -31,10 +32,10 @@ from lab.lifecycle.captures.template_record import (
 )
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import TemplateView
+from lab.lifecycle.core.views import PlannedNode, TemplateView
 from lab.lifecycle.images import failures
 from lab.lifecycle.images.engine import made_of
-from lab.lifecycle.images.ready import Image
+from lab.lifecycle.images.ready import Image, Images
 from lab.lifecycle.nodes.form import Formation, form
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.nodes import plan as plan_nodes
@@ -44,7 +45,7 @@ from lab.lifecycle.nodes.preflight import preflight
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.locks.named import lock
 from lab.names import Owner, template_ref
-from lab.spec import LabSpec
+from lab.spec import LabSpec, NodeSize
 from lab.state.records import TemplateRecord
 
 CLOCK_OFFSET = -7_200
@@ -59,18 +60,18 @@ RULES = 3
 @contextmanager
 def image_and_template(
     ctx: Context, plan: Blueprint, spec: LabSpec, timeout: float
-) -> Iterator[tuple[Image, Capture]]:
-    """Image and template for ``spec``, made on first use, kept from removal in the block.
+) -> Iterator[tuple[Images, Capture]]:
+    """Images and template for ``spec``, made on first use, kept from removal in the block.
 
     They are of the first engine that can be used. ``timeout``: seconds that the nodes of a new
     template may take to get ready. Raises as ``made_of`` and ``template_kept`` do.
     """
 
-    def then(image: Image) -> AbstractContextManager[Capture]:
-        return template_kept(ctx, image, plan, spec, timeout)
+    def then(images: Images) -> AbstractContextManager[Capture]:
+        return template_kept(ctx, images, plan, spec, timeout)
 
-    def lacks(image: Image) -> str:
-        key = key_of(ctx, image, plan, spec)
+    def lacks(images: Images) -> str:
+        key = key_of(ctx, images, plan, spec)
         return key if current(ctx, key) is None else ""
 
     with made_of(ctx, plan, spec, then, lacks) as found:
@@ -78,45 +79,48 @@ def image_and_template(
 
 
 @contextmanager
-def image_alone(ctx: Context, plan: Blueprint, spec: LabSpec) -> Iterator[tuple[Image, None]]:
-    """As ``image_and_template``, for labs that are booted from the image's disks."""
-    with made_of(ctx, plan, spec, nullcontext) as (image, _):
-        yield image, None
+def image_alone(ctx: Context, plan: Blueprint, spec: LabSpec) -> Iterator[tuple[Images, None]]:
+    """As ``image_and_template``, for labs that are booted from the disks of images."""
+    with made_of(ctx, plan, spec, nullcontext) as (images, _):
+        yield images, None
 
 
 @contextmanager
 def template_kept(
-    ctx: Context, image: Image, plan: Blueprint, spec: LabSpec, timeout: float
+    ctx: Context, images: Images, plan: Blueprint, spec: LabSpec, timeout: float
 ) -> Iterator[Capture]:
     """The template for ``spec``, made first if there is none; kept from removal in the block.
 
     ``timeout``: seconds that its nodes may take to get ready.
     """
-    key = key_of(ctx, image, plan, spec)
+    key = key_of(ctx, images, plan, spec)
     while True:
         name = current(ctx, key)
         if name is not None:
-            with kept(ctx, name, image) as capture:
+            with kept(ctx, name, images) as capture:
                 if capture is not None:
                     ctx.store.templates.update(name, used_at=time.time())
                     yield capture
                     return
-        _ensure(ctx, key, image, plan, spec, timeout)
+        _ensure(ctx, key, images, plan, spec, timeout)
 
 
 @contextmanager
-def kept(ctx: Context, name: str, image: Image) -> Iterator[Capture | None]:
+def kept(ctx: Context, name: str, images: Images) -> Iterator[Capture | None]:
     """The template ``name``, kept from removal in the block; None if it is not sound."""
     with lock(ctx.home, "template", name, shared=True):
-        yield _sound(ctx, name, image)
+        yield _sound(ctx, name, images)
 
 
-def key_of(ctx: Context, image: Image, plan: Blueprint, spec: LabSpec) -> str:
-    """What a template for ``spec`` is known by: all that decides whether it fits."""
-    parts = [
+def key_of(ctx: Context, images: Images, plan: Blueprint, spec: LabSpec) -> str:
+    """What a template for ``spec`` is known by: all that decides whether it fits.
+
+    Where nodes differ, image, size and role of each are part of it.
+    """
+    parts: list[object] = [
         RULES,
         ctx.home.id,
-        image.key,
+        images.engine.key,
         plan.name,
         plan.version,
         spec.nodes,
@@ -124,17 +128,22 @@ def key_of(ctx: Context, image: Image, plan: Blueprint, spec: LabSpec) -> str:
         spec.size.cpus,
         spec.size.disk,
         ctx.settings.profile_of(spec.profile).content(),
-        ctx.hypervisor.fingerprint(shape_of(image, spec)),
+        ctx.hypervisor.fingerprint(shape_of(images.engine, spec.size)),
     ]
+    nodes = [(images.planned(node), node) for node in plan.plan(spec)]
+    if any((image, node.size) != (images.engine, spec.size) for image, node in nodes):
+        for image, node in nodes:
+            fingerprint = ctx.hypervisor.fingerprint(shape_of(image, node.size))
+            parts.append([node.role, image.key, *astuple(node.size), fingerprint])
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:14]
 
 
-def shape_of(image: Image, spec: LabSpec) -> GuestShape:
-    """What of a template's guests decides whether their RAM fits."""
+def shape_of(image: Image, size: NodeSize) -> GuestShape:
+    """What of a template's guest decides whether its RAM fits."""
     boot: Literal["direct", "firmware"] = (
         "direct" if isinstance(image.boot, DirectBoot) else "firmware"
     )
-    return GuestShape(spec.size.memory, spec.size.cpus, len(image.volumes) + 1, boot)
+    return GuestShape(size.memory, size.cpus, len(image.volumes) + 1, boot)
 
 
 def is_for(name: str, key: str) -> bool:
@@ -184,7 +193,7 @@ def current(ctx: Context, key: str) -> str | None:
     return ready[-1].key if ready else None
 
 
-def _sound(ctx: Context, name: str, image: Image) -> Capture | None:
+def _sound(ctx: Context, name: str, images: Images) -> Capture | None:
     """The capture of a template that is whole, else None, and the template is marked broken."""
     record = ctx.store.templates.find(name)
     if record is None or record.state != "ready":
@@ -193,7 +202,7 @@ def _sound(ctx: Context, name: str, image: Image) -> Capture | None:
         capture = manifests.read(ctx.home.manifest(template_ref(name)))
         if capture.warm and not record.warm:
             capture = capture.without_ram(record.why)
-        manifests.check(ctx, capture, image.volumes)
+        manifests.check(ctx, capture, images)
     except (Damaged, NotFound) as error:
         mark_broken(ctx, name, str(error))
         return None
@@ -223,16 +232,16 @@ def give_up_ram(ctx: Context, name: str, why: str) -> None:
 
 
 def _ensure(
-    ctx: Context, key: str, image: Image, plan: Blueprint, spec: LabSpec, timeout: float
+    ctx: Context, key: str, images: Images, plan: Blueprint, spec: LabSpec, timeout: float
 ) -> None:
     with build_lock(ctx, "template", key, unless=lambda: current(ctx, key) is not None) as held:
-        if held and recorded(ctx, key, image, spec) is None:
+        if held and recorded(ctx, key, images, plan, spec) is None:
             former = any(base(record.key) == key for record in ctx.store.templates.all())
             name = vacant(ctx, key)
             why = "the previous template is broken" if former else "first use"
             ctx.progress.note("template", f"{why}: forming a cluster to clone from{_time(ctx)}")
             with ctx.progress.step("template", f"making the template {name} ({why})"):
-                _make(ctx, name, image, plan, spec, timeout)
+                _make(ctx, name, images, plan, spec, timeout)
 
 
 def _time(ctx: Context) -> str:
@@ -241,7 +250,7 @@ def _time(ctx: Context) -> str:
     return ", usually 1 to 3 minutes without KVM" if emulated else ""
 
 
-def recorded(ctx: Context, key: str, image: Image, spec: LabSpec) -> str | None:
+def recorded(ctx: Context, key: str, images: Images, plan: Blueprint, spec: LabSpec) -> str | None:
     """As ``current``, with the lock of ``key`` held: a lost record is then recreated.
 
     The manifest says that the template was finished.
@@ -257,7 +266,8 @@ def recorded(ctx: Context, key: str, image: Image, spec: LabSpec) -> str | None:
             warm = manifests.read(path).warm
         except Damaged:
             continue
-        record = record_for(ctx, name, image, spec, warm=warm, began=path.stat().st_mtime)
+        began = path.stat().st_mtime
+        record = record_for(ctx, name, images, plan.plan(spec), spec, warm=warm, began=began)
         ctx.store.templates.add(replace(record, state="ready", size=size_of(ctx, name)))
         ctx.progress.note("template", f"registered the template {name} again: its record was lost")
         return name
@@ -265,38 +275,38 @@ def recorded(ctx: Context, key: str, image: Image, spec: LabSpec) -> str | None:
 
 
 def _make(
-    ctx: Context, name: str, image: Image, plan: Blueprint, spec: LabSpec, timeout: float
+    ctx: Context, name: str, images: Images, plan: Blueprint, spec: LabSpec, timeout: float
 ) -> None:
     owner, began = Owner("template", name), time.time()
     profile = ctx.settings.profile_of(spec.profile)
     warm = ctx.hypervisor.memory is not None
-    with making(ctx, name, image, spec, warm=warm):
-        nodes = tuple(plan_nodes(owner, plan.plan(spec), image=image.key))
+    plans = plan.plan(spec)
+    with making(ctx, name, images, plans, spec, warm=warm):
+        nodes = tuple(plan_nodes(owner, plans, images))
         formation = Formation(
             owner,
-            image,
+            images,
             plan,
-            spec.size,
             profile,
             nodes,
             reserve_segment(ctx, owner),
             CLOCK_OFFSET,
-            (lambda node: memory_file(ctx, node, spec.size.memory)) if warm else None,
+            partial(memory_file, ctx) if warm else None,
         )
         # A time that the user chose may be too short for any engine.
         late = (NotReady,) if timeout >= ctx.settings.ready_timeout else ()
         with start_slot(ctx, longest=None):  # nobody but us is in its nodes
-            with _engines_failure(ctx, image, spec, *late):
+            with _engines_failure(ctx, images.engine, spec, *late):
                 form(ctx, formation, timeout)
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
-                with _engines_failure(ctx, image, spec, *late, CommandFailed):
+                with _engines_failure(ctx, images.engine, spec, *late, CommandFailed):
                     rehearse(ctx, nodes, timeout=timeout)
                 if warm:
                     _check_clocks(ctx, nodes)
-                capture = freeze(ctx, template_ref(name), nodes, image, plan, warm=warm)
+                capture = freeze(ctx, template_ref(name), nodes, images, plan, warm=warm)
         finish(ctx, capture, time.time() - began)
     if not spec.image:
-        failures.withdraw(ctx, image.recipe)
+        failures.withdraw(ctx, images.engine.recipe)
 
 
 def _engines_failure(
@@ -351,4 +361,5 @@ def view(record: TemplateRecord) -> TemplateView:
         used_at=record.used_at,
         form_seconds=record.form_seconds,
         why=record.why,
+        each=tuple(PlannedNode(name, **own) for name, own in record.nodes.items()),
     )

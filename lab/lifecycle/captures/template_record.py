@@ -6,12 +6,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
+from lab.blueprints import NodePlan
 from lab.errors import Conflict, LabError, LimitReached
 from lab.lifecycle.captures import manifests
 from lab.lifecycle.captures.capture import Capture
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import forget_guests, release
-from lab.lifecycle.images.ready import Image
+from lab.lifecycle.images.ready import Images
 from lab.locks.named import held, lock
 from lab.names import GuestName, Owner
 from lab.spec import LabSpec, NodeSize
@@ -25,14 +26,23 @@ def base(name: str) -> str:
 
 
 @contextmanager
-def making(ctx: Context, name: str, image: Image, spec: LabSpec, *, warm: bool) -> Iterator[None]:
+def making(
+    ctx: Context,
+    name: str,
+    images: Images,
+    plans: Sequence[NodePlan],
+    spec: LabSpec,
+    *,
+    warm: bool,
+) -> Iterator[None]:
     """A template is made in the block, its lock held; nothing is left of it if that fails.
 
     Raises LimitReached if labs use as many as may be made for the requesting project.
     """
     with ctx.store.transaction():
         _check_quota(ctx)
-        ctx.store.templates.add(record_for(ctx, name, image, spec, warm=warm, began=time.time()))
+        began = time.time()
+        ctx.store.templates.add(record_for(ctx, name, images, plans, spec, warm=warm, began=began))
     with Undo() as undo:
         undo.push(f"template {name}", lambda: discard(ctx, name))
         yield
@@ -139,12 +149,19 @@ def vacant(ctx: Context, key: str) -> str:
 
 
 def record_for(
-    ctx: Context, name: str, image: Image, spec: LabSpec, *, warm: bool, began: float
+    ctx: Context,
+    name: str,
+    images: Images,
+    plans: Sequence[NodePlan],
+    spec: LabSpec,
+    *,
+    warm: bool,
+    began: float,
 ) -> TemplateRecord:
-    """The record of a template that is being made."""
+    """The record of a template that is being made, of nodes as planned for ``spec``."""
     return TemplateRecord(
         key=name,
-        image=image.key,
+        image=images.engine.key,
         blueprint=spec.blueprint,
         node_count=spec.nodes,
         memory=spec.size.memory,
@@ -157,6 +174,7 @@ def record_for(
         created_at=began,
         used_at=began,
         project=ctx.origin.project,
+        nodes={node.name: {"image": images.planned(node).key, **vars(node.size)} for node in plans},
     )
 
 

@@ -62,7 +62,8 @@ class NodeView:
     """A node of a lab. ``state``: see ``NODE_STATES``; ``why``: see ``Guest``.
 
     ``image``: the key of its image; ``services``: the ports on which it listens in the guest, by
-    their names.
+    their names; ``ports``: those at which these are reached. SQL is at ``host``, the others are
+    on the host of the lab, or at the guest's own address where it has one.
     """
 
     name: str
@@ -78,6 +79,7 @@ class NodeView:
     cpus: int = 1
     disk: int = 0
     services: Mapping[str, int] = field(default_factory=dict)
+    ports: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def address(self) -> str:
@@ -94,6 +96,7 @@ class LabView:
     ``risks``: what its profile lets be lost, empty if no commit can be. ``ssl_ca``: where the
     certificate is that clients check its servers with; empty: it takes no TLS. ``endpoints``: the
     names of the nodes that users connect to, by the names of endpoints; the first is the default.
+    ``addresses``: where these nodes answer, as ``host:port``.
     """
 
     name: str
@@ -123,6 +126,7 @@ class LabView:
     first_use_seconds: float = 0.0
     steps: tuple[Step, ...] = ()
     endpoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def entry(self) -> NodeView | None:
@@ -141,9 +145,21 @@ class SnapshotView:
 
 
 @dataclass(frozen=True)
+class PlannedNode:
+    """A node of a template, or of a lab that is not made yet. ``image``: the key of its image."""
+
+    name: str
+    image: str
+    memory: int
+    cpus: int
+    disk: int
+
+
+@dataclass(frozen=True)
 class Preview:
     """What ``up`` would make.
 
+    ``memory``, ``cpus``, ``disk``: the size that is requested for a node; ``each``: its nodes.
     ``image_there``: it need not be built. ``template``: empty if one is made first, None if
     none is cloned. ``start``: warm or cold, then with ``why_cold``.
     """
@@ -161,6 +177,7 @@ class Preview:
     template: str | None
     start: str
     why_cold: str = ""
+    each: tuple[PlannedNode, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -212,7 +229,9 @@ class ImageView:
 class TemplateView:
     """A template. ``state``: building, ready, broken; ``warm``: its RAM is restored.
 
-    ``why``: why it is broken, or why its RAM is no longer restored; else empty.
+    ``why``: why it is broken, or why its RAM is no longer restored; else empty. ``image``: that of
+    its engine; ``memory``, ``cpus``, ``disk``: the size that was requested for a node; ``each``:
+    its nodes.
     """
 
     key: str
@@ -231,6 +250,7 @@ class TemplateView:
     profile: str = ""
     use: Use = "current"
     why: str = ""
+    each: tuple[PlannedNode, ...] = ()
 
 
 @dataclass(frozen=True)

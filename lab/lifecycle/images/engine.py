@@ -15,7 +15,7 @@ from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import failures
 from lab.lifecycle.images import image as images
-from lab.lifecycle.images.ready import Image
+from lab.lifecycle.images.ready import Image, Images
 from lab.spec import LabSpec, format_size
 from lab.suggest import did_you_mean
 
@@ -78,13 +78,14 @@ def made_of(
     ctx: Context,
     plan: Blueprint,
     spec: LabSpec,
-    then: Callable[[Image], AbstractContextManager[T]],
-    lacks: Callable[[Image], str] = lambda _: "",
-) -> Iterator[tuple[Image, T]]:
-    """The image for ``spec``, and the result of ``then`` for it (its template), for the block.
+    then: Callable[[Images], AbstractContextManager[T]],
+    lacks: Callable[[Images], str] = lambda _: "",
+) -> Iterator[tuple[Images, T]]:
+    """The images for ``spec``, and the result of ``then`` for them (its template), for the block.
 
     ``lacks``: the key of the template that ``then`` would have to make, empty for none.
 
+    They are those of the engine, and of each other recipe that the plan names.
     Where ``spec`` requires neither engine nor image, and an engine cannot be built, or its first
     template does not form, the failure is reported in full and recorded for a day, and the next
     engine is used. failures.py decides which failures are the engine's; those of the host (no
@@ -119,20 +120,20 @@ def _entered(
     plan: Blueprint,
     spec: LabSpec,
     choice: Choice,
-    then: Callable[[Image], AbstractContextManager[T]],
-    lacks: Callable[[Image], str],
+    then: Callable[[Images], AbstractContextManager[T]],
+    lacks: Callable[[Images], str],
     held: ExitStack,
     *,
     fell_back: bool,
-) -> tuple[Image, T] | None:
+) -> tuple[Images, T] | None:
     """Image and template of ``choice``; None if the failure of another command changes the choice.
 
     Its reason is reported if an image or template must be made, or after a fallback.
     """
     if spec.image:
         image = held.enter_context(images.using_key(ctx, key_for(ctx, plan, spec)))
-        _check_disk(ctx, spec, image)
-        return image, held.enter_context(then(image))
+        found = _with_others(ctx, plan, spec, image, held)
+        return found, held.enter_context(then(found))
     recipe, profile = load(choice.recipe), ctx.settings.profile_of(spec.profile)
     key = images.key_of(recipe, ctx.settings.layout, profile)
     free = _free(plan, spec)
@@ -143,14 +144,29 @@ def _entered(
     if choice.why and (fell_back or not there):
         ctx.progress.note("engine", choice.why)
     image = held.enter_context(images.using(ctx, recipe, key, profile))
-    _check_disk(ctx, spec, image)
-    missing = lacks(image) if free else ""
+    found = _with_others(ctx, plan, spec, image, held)
+    missing = lacks(found) if free else ""
     if missing and _changed(ctx, plan, spec, choice, "template", missing):
         held.close()
         return None
     if choice.why and missing and there and not fell_back:
         ctx.progress.note("engine", choice.why)
-    return image, held.enter_context(then(image))
+    return found, held.enter_context(then(found))
+
+
+def _with_others(
+    ctx: Context, plan: Blueprint, spec: LabSpec, engine: Image, held: ExitStack
+) -> Images:
+    """The images of all nodes, those of other recipes than the engine's built first if need be."""
+    profile = ctx.settings.profile_of(spec.profile)
+    others = {
+        recipe: held.enter_context(images.using(ctx, load(recipe), key, profile))
+        for recipe, key in other_keys(ctx, plan, spec).items()
+    }
+    found = Images(engine, others)
+    for node in plan.plan(spec):
+        _check_disk(ctx, node.size.disk, found.planned(node))
+    return found
 
 
 def _free(plan: Blueprint, spec: LabSpec) -> bool:
@@ -202,12 +218,11 @@ def _show(ctx: Context, recipe: Recipe, error: LabError) -> None:
             ctx.progress.note("engine", line)
 
 
-def _check_disk(ctx: Context, spec: LabSpec, image: Image) -> None:
+def _check_disk(ctx: Context, size: int, image: Image) -> None:
     least = images.snapshots(ctx, image)[image.grows].size
-    if 0 < spec.size.disk < least:
+    if 0 < size < least:
         raise InvalidSpec(
-            f"a node's disk cannot be {format_size(spec.size.disk)}: the image has"
-            f" {format_size(least)}",
+            f"a node's disk cannot be {format_size(size)}: the image has {format_size(least)}",
             hint="ask for more, or leave --disk out",
         )
 
@@ -230,6 +245,21 @@ def key_for(ctx: Context, plan: Blueprint, spec: LabSpec) -> str:
             hint=f"one of these recipes: {', '.join(wanted)}",
         )
     return record.key
+
+
+def other_keys(ctx: Context, plan: Blueprint, spec: LabSpec) -> dict[str, str]:
+    """The keys of the images of nodes with a recipe of their own, by recipe, there or not."""
+    layout, profile = ctx.settings.layout, ctx.settings.profile_of(spec.profile)
+    recipes = dict.fromkeys(node.recipe for node in plan.plan(spec) if node.recipe)
+    return {name: images.key_of(load(name), layout, profile) for name in recipes}
+
+
+def find(ctx: Context, plan: Blueprint, spec: LabSpec, key: str) -> Images:
+    """The images for ``spec``, ``key`` of its engine's; raises NotFound if one is not there."""
+    others = other_keys(ctx, plan, spec).items()
+    return Images(
+        images.find(ctx, key), {recipe: images.find(ctx, other) for recipe, other in others}
+    )
 
 
 def keys_for(ctx: Context, plan: Blueprint, spec: LabSpec) -> list[str]:

@@ -330,8 +330,8 @@ def discard(ctx: Context, key: str) -> None:
 
 
 def _users(ctx: Context, key: str) -> list[str]:
-    labs = [f"lab {r.name}" for r in ctx.store.labs.all() if r.image == key]
-    return labs + [f"template {r.key}" for r in ctx.store.templates.all() if r.image == key]
+    labs = [f"lab {r.lab.name}" for r in ctx.store.labs_with_nodes() if key in r.images]
+    return labs + [f"template {r.key}" for r in ctx.store.templates.all() if key in r.images]
 
 
 def _view(ctx: Context, record: ImageRecord) -> ImageView:

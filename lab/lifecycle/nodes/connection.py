@@ -57,11 +57,21 @@ def entry_of(record: LabRecord, nodes: Sequence[NodeRecord]) -> NodeRecord:
     return next(node for node in nodes if node.name == first)
 
 
-def published_at(record: LabRecord, node: NodeRecord) -> tuple[str, int]:
-    """The host and the port that are printed for SQL connections."""
+def published_at(record: LabRecord, node: NodeRecord, service: str = "sql") -> tuple[str, int]:
+    """The host and the port that are printed for connections to a service, SQL if none is given."""
+    if service != "sql":
+        return node.own or LOOPBACK, node.all_ports.get(service, 0)
     if node.redirect:
         return record.host, node.redirect
     return node.own or record.host, node.sql_port
+
+
+def addresses_of(
+    record: LabRecord, nodes: Sequence[NodeRecord], endpoint: Endpoint
+) -> tuple[str, ...]:
+    """Where the nodes of an endpoint answer, as ``host:port``."""
+    by_name = {node.name: published_at(record, node, endpoint.service) for node in nodes}
+    return tuple("{}:{}".format(*by_name[name]) for name in endpoint.nodes)
 
 
 def warning(address: str) -> str:

@@ -12,14 +12,13 @@ from lab.hypervisor import GuestSpec
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images import image as images
-from lab.lifecycle.images.ready import Image
+from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.cluster import GuestCluster
-from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, own_seed, seed_disk
+from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, own_seed, seed_disk, volumes_of
 from lab.lifecycle.nodes.readiness import FROM_INSIDE, through_agent, until_ready
 from lab.names import CaptureRef, Owner, VolumeName
 from lab.paths import writing
 from lab.schedule import ORIGIN
-from lab.spec import NodeSize
 from lab.state.records import ResourceKind
 from lab.storage import Volume
 from lab.wait import Deadline
@@ -32,9 +31,8 @@ class Formation:
     """What is to be formed. ``memory_file`` gives a node's RAM file, None for ordinary RAM."""
 
     owner: Owner
-    image: Image
+    images: Images
     blueprint: Blueprint
-    size: NodeSize
     profile: Profile
     nodes: tuple[Node, ...]
     segment: int
@@ -69,10 +67,10 @@ def until_formed(
         until_ready(ctx, nodes, blueprint, ask, deadline, pause=_LOOK_EVERY, way=FROM_INSIDE)
 
 
-def intend(ctx: Context, nodes: Sequence[Node], disks: Sequence[str]) -> list[int]:
+def intend(ctx: Context, nodes: Sequence[Node], images: Images) -> list[int]:
     """Record that guests, volumes and console logs of ``nodes`` are about to be made."""
     things: list[tuple[ResourceKind, str]] = [("guest", str(node.guest)) for node in nodes]
-    things += [("volume", str(node.volume(disk))) for node in nodes for disk in disks]
+    things += [("volume", str(volume)) for node in nodes for volume in volumes_of(node, images)]
     return ctx.store.resources.intend_all(nodes[0].owner, things)
 
 
@@ -88,8 +86,7 @@ def write_seed(ctx: Context, formation: Formation, node: Node) -> Path:
         node,
         formation.nodes,
         formation.blueprint,
-        formation.image.engine,
-        formation.size,
+        formation.images[node.image].engine,
         formation.profile.engine,
         formation.segment,
     )
@@ -116,10 +113,11 @@ def _put_seed(path: Path, content: bytes) -> Path:
 
 
 def _volumes(ctx: Context, formation: Formation) -> dict[str, list[Volume]]:
-    origins = images.snapshots(ctx, formation.image)
-    images.check_disks(ctx, formation.image)
-    grows = formation.image.grows
-    intent = intend(ctx, formation.nodes, formation.image.volumes)
+    origins = {image.key: images.snapshots(ctx, image) for image in formation.images.all}
+    for image in formation.images.all:
+        images.check_disks(ctx, image)
+    grows = {image.key: image.grows for image in formation.images.all}
+    intent = intend(ctx, formation.nodes, formation.images)
     ctx.home.create_directory(formation.owner)
     made = {
         node.name: [
@@ -127,10 +125,10 @@ def _volumes(ctx: Context, formation: Formation) -> dict[str, list[Volume]]:
                 origin,
                 node.volume(disk),
                 {"owner": str(formation.owner), "node": node.name},
-                size=max(formation.size.disk, origin.size) if disk == grows else 0,
+                size=max(node.size.disk, origin.size) if disk == grows[node.image] else 0,
                 profile=formation.profile.volume(disk),
             )
-            for disk, origin in origins.items()
+            for disk, origin in origins[node.image].items()
         ]
         for node in formation.nodes
     }
@@ -149,4 +147,4 @@ def _prepare(ctx: Context, formation: Formation, node: Node, volumes: list[Volum
         memory_file=formation.memory_file(node) if formation.memory_file else None,
         clock_offset=formation.clock_offset,
     )
-    return guest_spec(node, volumes, formation.image, formation.size, wiring)
+    return guest_spec(node, volumes, formation.images[node.image], wiring)

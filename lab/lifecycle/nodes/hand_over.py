@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lab.blueprints import Blueprint, Engine
+from lab.blueprints import Blueprint
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.sql import Account
+from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes import personalise as identities
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.personalise import Prepared
@@ -27,7 +28,7 @@ class Started:
 
     nodes: Sequence[Node]
     blueprint: Blueprint
-    engine: Engine
+    images: Images
     account: Account
     prepared: Prepared
     deadline: Deadline
@@ -41,7 +42,7 @@ def personalise(ctx: Context, started: Started) -> None:
             ctx,
             started.nodes,
             started.blueprint,
-            started.engine,
+            started.images,
             started.account.password,
             started.prepared,
             timeout=started.deadline.left,

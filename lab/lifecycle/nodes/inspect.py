@@ -11,12 +11,18 @@ from lab.errors import InvalidSpec, NotFound
 from lab.hypervisor import Guest
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import FIRST_USE, LabState, LabStatus, LabView, NodeState, NodeView
-from lab.lifecycle.nodes.connection import beyond, dsn_of, endpoints_of, entry_of, published_at
+from lab.lifecycle.nodes.connection import (
+    addresses_of,
+    beyond,
+    dsn_of,
+    endpoints_of,
+    entry_of,
+    published_at,
+)
 from lab.lifecycle.nodes.observe import Key, Observed, lab_state, observe
 from lab.locks.named import held
 from lab.names import LOOPBACK, GuestName, Owner
 from lab.progress import Step
-from lab.spec import NodeSize
 from lab.state.records import LabRecord, LabWithNodes, NodeRecord
 
 if TYPE_CHECKING:
@@ -102,9 +108,9 @@ def _nodes(found: LabWithNodes) -> tuple[Node, ...]:
     owner, where = Owner("lab", found.lab.name), (found.lab.address, found.lab.host)
     return tuple(
         Node(
-            owner, n.name, n.idx, n.role, n.sql_port, n.ssh_port,
+            owner, n.name, n.idx, n.role, n.all_ports,
             *((n.own, n.own) if n.own and not n.redirect else where), n.own, n.redirect,
-            size=NodeSize(n.memory, n.cpus, n.disk), image=n.image,
+            size=n.size, image=n.image,
             services=tuple(Service(name, port) for name, port in n.services.items()),
         )
         for n in found.nodes
@@ -164,6 +170,7 @@ def _view(
         password=record.password,
         dsn=dsn,
         endpoints={endpoint.name: endpoint.nodes for endpoint in endpoints},
+        addresses={one.name: addresses_of(record, found.nodes, one) for one in endpoints},
         ssl_ca=str(ctx.home.ca) if beyond(record) else "",
         image=record.image,
         template=record.template or "",
@@ -216,6 +223,7 @@ def _node(
         cpus=node.cpus,
         disk=node.disk,
         services=node.services,
+        ports={name: published_at(record, node, name)[1] for name in node.all_ports},
     )
 
 

@@ -10,7 +10,7 @@ from lab.blueprints import SERVICES, Blueprint, Engine, Member, NodePlan, Servic
 from lab.config.profile import EngineProfile
 from lab.guest import network, seed
 from lab.hypervisor import Disk, Forward, GuestSpec, Network
-from lab.lifecycle.images.ready import Image
+from lab.lifecycle.images.ready import Image, Images
 from lab.names import (
     LOOPBACK,
     GuestName,
@@ -26,21 +26,22 @@ from lab.storage import Volume
 
 @dataclass(frozen=True)
 class Node:
-    """A node to be made. Ports are the host's, 0 for none.
+    """A node to be made.
 
-    ``address``: at which its SQL port is published; ``host``: the name that is printed instead.
+    ``services``: what it listens on for others than its peers; ``ports``: the ports of the host
+    that lead there, by the names of services, empty for a template's. ``address``: at which its SQL
+    port is published; ``host``: the name that is printed instead.
     ``own``: the guest's own address, where the hypervisor forwards no ports; ``address`` and
     ``host`` are the same then, and the ports are the guest's. Unless ``redirect``: that port at
     ``address`` leads other machines to its SQL port. ``image``: the key of its image, empty if that
-    is not known; ``services``: what it listens on for others than its peers.
+    is not known.
     """
 
     owner: Owner
     name: str
     index: int
     role: str
-    sql_port: int = 0
-    ssh_port: int = 0
+    ports: Mapping[str, int] = field(default_factory=dict, hash=False)
     address: str = LOOPBACK
     host: str = LOOPBACK
     own: str = ""
@@ -48,6 +49,20 @@ class Node:
     size: NodeSize = field(default_factory=NodeSize)
     image: str = ""
     services: tuple[Service, ...] = SERVICES
+
+    @property
+    def sql_port(self) -> int:
+        """The port at which its server answers, 0 for none."""
+        return self.ports.get("sql", 0)
+
+    @property
+    def ssh_port(self) -> int:
+        """The port at which it takes SSH, 0 for none."""
+        return self.ports.get("ssh", 0)
+
+    def address_of(self, service: str) -> str:
+        """The host's address at which the port of a service is."""
+        return self.address if service == "sql" else LOOPBACK
 
     @property
     def published(self) -> bool:
@@ -74,6 +89,7 @@ class Node:
             extra=self.extra,
             image=self.image,
             services={service.name: service.port for service in self.services},
+            ports={name: port for name, port in self.ports.items() if name not in ("sql", "ssh")},
             **vars(self.size),
         )
 
@@ -105,51 +121,57 @@ class Wiring:
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
+def services_of(plans: Sequence[NodePlan]) -> list[tuple[str, str]]:
+    """All services of planned nodes, as node and service; those of one name are together."""
+    names = dict.fromkeys(service.name for node in plans for service in node.services)
+    return [
+        (node.name, name)
+        for name in names
+        for node in plans
+        if name in (service.name for service in node.services)
+    ]
+
+
 def plan(
     owner: Owner,
     plans: Sequence[NodePlan],
+    images: Images,
     ports: Sequence[int] = (),
     *,
-    image: str = "",
     address: str = LOOPBACK,
     host: str = LOOPBACK,
 ) -> list[Node]:
-    """The nodes of ``owner``, as planned. ``ports``: first all SQL, then all SSH ones.
+    """The nodes of ``owner``, as planned. ``ports``: of their ``services_of``, in that order.
 
-    ``image``: the key of the image of the lab's engine. ``address``, ``host``: as in Node.
+    ``address``, ``host``: as in Node.
     """
-    count = len(plans)
-    sql, ssh = ports[:count] or [0] * count, ports[count:] or [0] * count
+    given = dict(zip(services_of(plans), ports, strict=bool(ports)))
     return [
         Node(
             owner,
             planned.name,
             number,
             planned.role,
-            sql[number - 1],
-            ssh[number - 1],
+            {name: port for (node, name), port in given.items() if node == planned.name},
             address,
             host,
             size=planned.size,
-            image=image,
+            image=images.planned(planned).key,
             services=planned.services,
         )
         for number, planned in enumerate(plans, 1)
     ]
 
 
-def plan_own(
-    owner: Owner, plans: Sequence[NodePlan], segment: int, *, image: str = ""
-) -> list[Node]:
+def plan_own(owner: Owner, plans: Sequence[NodePlan], images: Images, segment: int) -> list[Node]:
     """As ``plan``, where the host reaches guests at their own addresses."""
     found = []
-    for node in plan(owner, plans, image=image):
+    for node in plan(owner, plans, images):
         own = network.own_address(segment, node.index)
         found.append(
             replace(
                 node,
-                sql_port=network.SQL_PORT,
-                ssh_port=network.SSH_PORT,
+                ports={service.name: service.port for service in node.services},
                 address=own,
                 host=own,
                 own=own,
@@ -163,12 +185,21 @@ def member_of(node: Node) -> Member:
     return Member(node.name, node.index, network.inner_address(node.index), node.role)
 
 
+def engines_of(nodes: Sequence[Node], images: Images) -> dict[str, Engine]:
+    """What is in the image of each node, by the node's name."""
+    return {node.name: images[node.image].engine for node in nodes}
+
+
+def volumes_of(node: Node, images: Images) -> list[VolumeName]:
+    """The names of the volumes of ``node``, as its image has them."""
+    return [node.volume(disk) for disk in images[node.image].volumes]
+
+
 def seed_disk(
     node: Node,
     nodes: Sequence[Node],
     blueprint: Blueprint,
     engine: Engine,
-    size: NodeSize,
     profile: EngineProfile,
     segment: int,
 ) -> bytes:
@@ -176,7 +207,7 @@ def seed_disk(
     members = [member_of(n) for n in nodes]
     own = segment if node.own else None
     files = network.files(node.index, [n.name for n in nodes], own)
-    files |= blueprint.files(members[node.index - 1], members, engine, size.memory, profile)
+    files |= blueprint.files(members[node.index - 1], members, engine, node.size.memory, profile)
     return seed.pack(files)
 
 
@@ -190,18 +221,16 @@ def own_seed(node: Node, segment: int) -> bytes:
 
 def _forwards(node: Node) -> list[Forward]:
     if node.own:
-        lead = Forward(node.redirect, network.SQL_PORT, node.address, node.own)
+        lead = Forward(node.redirect, node.sql_port, node.address, node.own)
         return [lead] if node.redirect else []
-    wanted = (
-        (node.sql_port, network.SQL_PORT, node.address),
-        (node.ssh_port, network.SSH_PORT, LOOPBACK),
-    )
-    return [Forward(port, guest, address) for port, guest, address in wanted if port]
+    return [
+        Forward(node.ports[service.name], service.port, node.address_of(service.name))
+        for service in node.services
+        if service.name in node.ports
+    ]
 
 
-def guest_spec(
-    node: Node, volumes: Sequence[Volume], image: Image, size: NodeSize, wiring: Wiring
-) -> GuestSpec:
+def guest_spec(node: Node, volumes: Sequence[Volume], image: Image, wiring: Wiring) -> GuestSpec:
     """The guest of ``node``, with its ``volumes`` and its seed as disks."""
     disks = [Disk(v.path, v.format, f"lab-{v.name.volume}") for v in volumes]
     disks.append(Disk(wiring.seed, "raw", seed.SERIAL, readonly=True))
@@ -213,8 +242,8 @@ def guest_spec(
             "node": node.name,
             **wiring.tags,
         },
-        memory=size.memory,
-        cpus=size.cpus,
+        memory=node.size.memory,
+        cpus=node.size.cpus,
         disks=tuple(disks),
         network=Network(
             network.outer_mac(node.index),

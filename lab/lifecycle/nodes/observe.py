@@ -71,21 +71,21 @@ def observe(
     found: dict[Key, Observed] = {}
     questions: dict[Key, Callable[[], Observed]] = {}
     for record, nodes in labs:
-        plan = _plan(record)
+        plan, count = _plan(record), len(nodes)
         for node in nodes:
             key = (record.name, node.name)
             guest = guests.get(node.guest)
             state: NodeState = guest.state if guest else "stopped"
             if state != "running":
-                found[key] = _silent(record, node, plan, f"the guest is {state}", state)
+                found[key] = _silent(count, node, plan, f"the guest is {state}", state)
             elif plan is None or not record.user:
                 why = "it has no account yet" if plan else f"unknown blueprint {record.blueprint}"
-                found[key] = _silent(record, node, plan, why)
+                found[key] = _silent(count, node, plan, why)
             else:
-                found[key] = _silent(record, node, plan, f"no answer within {within:g} s")
+                found[key] = _silent(count, node, plan, f"no answer within {within:g} s")
                 # Not earlier: this imports the SQL client, which labs that do not run do not need.
                 ask = through_port(plan, account_of(ctx, record), ctx.sql, patience=within)
-                questions[key] = partial(_question, record, node, plan, ask)
+                questions[key] = partial(_question, count, node, plan, ask)
     return found | _answers(questions, Deadline.after(within))
 
 
@@ -122,22 +122,22 @@ def _plan(record: LabRecord) -> Blueprint | None:
         return None  # of another version of lab
 
 
-def _question(record: LabRecord, node: Node, plan: Blueprint, ask: Ask) -> Observed:
+def _question(nodes: int, node: Node, plan: Blueprint, ask: Ask) -> Observed:
     try:
-        answered = ask_node(node, record.node_count, plan, ask, THROUGH_PORT)
+        answered = ask_node(node, nodes, plan, ask, THROUGH_PORT)
     except (LabError, OSError) as error:
-        return _silent(record, node, plan, str(error))
+        return _silent(nodes, node, plan, str(error))
     return Observed(node_state(answered), tuple(found for found, _ in answered))
 
 
 def _silent(
-    record: LabRecord,
+    nodes: int,
     node: Node,
     plan: Blueprint | None,
     why: str,
     state: NodeState = "unreachable",
 ) -> Observed:
-    """A node that did not answer: ``why``; whether its other requirements are met is unknown."""
+    """One of ``nodes`` that did not answer: ``why``; its other requirements are unknown."""
 
     def refuse(_: Node) -> Mapping[str, str]:
         raise NotReady(why)
@@ -145,7 +145,7 @@ def _silent(
     if plan is None:
         unmet = Requirement(node.name, "SQL", THROUGH_PORT, met=False, found=why)
         return Observed(state, (unmet,))
-    asked = ask_node(node, record.node_count, plan, refuse, THROUGH_PORT)
+    asked = ask_node(node, nodes, plan, refuse, THROUGH_PORT)
     return Observed(state, tuple(found for found, _ in asked))
 
 

@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from lab.blueprints import Blueprint, Engine
+from lab.blueprints import Blueprint
 from lab.errors import CommandFailed, NotFound, NotReady
 from lab.guest import authority, identity, network
 from lab.guest.identity import make_password
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each, each_until
+from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.home_ca import authority as authority_of
 from lab.lifecycle.nodes.nodes import Node, member_of
 from lab.lifecycle.nodes.ssh import known_as
@@ -83,6 +84,7 @@ def _write_hosts(known: Path, keys: Mapping[Node, str]) -> None:
     hosts = {
         known_as(node.ssh_host, node.ssh_port): " ".join(public.split()[:2])
         for node, public in keys.items()
+        if node.ssh_port
     }
     lines = known.read_text(encoding="utf-8").splitlines() if known.exists() else []
     kept = [line for line in lines if line.partition(" ")[0] not in hosts]
@@ -103,7 +105,7 @@ def personalise(
     ctx: Context,
     nodes: Sequence[Node],
     blueprint: Blueprint,
-    engine: Engine,
+    images: Images,
     password: str,
     prepared: Prepared,
     *,
@@ -119,6 +121,7 @@ def personalise(
     members = [member_of(node) for node in cluster or nodes]
 
     def one(node: Node, halt: Callable[[], None]) -> None:
+        engine = images[node.image].engine
         statements = blueprint.own(
             member_of(node), members, engine, USER, password, tls=node.published
         )
@@ -173,7 +176,7 @@ def renew(
     ctx: Context,
     nodes: Sequence[Node],
     blueprint: Blueprint,
-    engine: Engine,
+    images: Images,
     *,
     timeout: float,
 ) -> None:
@@ -186,6 +189,7 @@ def renew(
     login, own = prepare(ctx, nodes[0].owner, nodes)
 
     def one(node: Node, halt: Callable[[], None]) -> None:
+        engine = images[node.image].engine
         message = identity.renewal(
             own[node.name],
             engine=(engine.uid, engine.gid),

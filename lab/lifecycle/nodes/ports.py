@@ -9,8 +9,9 @@ from dataclasses import replace
 from lab.blueprints import NodePlan
 from lab.errors import HostUnfit
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes import personalise
-from lab.lifecycle.nodes.nodes import Node, plan, plan_own
+from lab.lifecycle.nodes.nodes import Node, plan, plan_own, services_of
 from lab.names import LOOPBACK, GuestName, Owner, is_loopback
 
 TRIES = 3
@@ -57,8 +58,9 @@ def move_taken(ctx: Context, nodes: Sequence[Node]) -> tuple[Node, ...]:
     moved = tuple(_moved(node, new) for node in nodes)
     with ctx.store.transaction():
         for node in moved:
-            ports = {"sql_port": node.sql_port, "ssh_port": node.ssh_port}
-            ctx.store.nodes.update(owner.name, node.name, **ports, extra=node.extra)
+            now = node.record
+            ports = {"sql_port": now.sql_port, "ssh_port": now.ssh_port, "ports": now.ports}
+            ctx.store.nodes.update(owner.name, node.name, **ports, extra=now.extra)
         _give_back(ctx, owner)
     personalise.move_hosts(ctx, owner, new)
     changes = ", ".join(f"{old} is {now} now" for old, now in new.items())
@@ -68,7 +70,8 @@ def move_taken(ctx: Context, nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 def _give_back(ctx: Context, owner: Owner) -> None:
     """Keep no port that no node of a lab has: those moved from, or reserved by who was killed."""
-    used = {p for n in ctx.store.nodes.of(owner.name) for p in (n.sql_port, n.ssh_port, n.redirect)}
+    nodes = ctx.store.nodes.of(owner.name)
+    used = {port for node in nodes for port in (*node.all_ports.values(), node.redirect)}
     for found in ctx.store.resources.of(owner):
         if found.kind == "port" and int(found.ref) not in used:
             ctx.store.resources.gone(owner, "port", found.ref)
@@ -77,34 +80,30 @@ def _give_back(ctx: Context, owner: Owner) -> None:
 def _moved(node: Node, new: Mapping[int, int]) -> Node:
     if node.own:
         return replace(node, redirect=new.get(node.redirect, node.redirect))
-    return replace(
-        node,
-        sql_port=new.get(node.sql_port, node.sql_port),
-        ssh_port=new.get(node.ssh_port, node.ssh_port),
-    )
+    ports = {name: new.get(port, port) for name, port in node.ports.items()}
+    return replace(node, ports=ports)
 
 
 def allot(
     ctx: Context,
     owner: Owner,
     plans: Sequence[NodePlan],
+    images: Images,
     address: str,
     host: str,
-    *,
-    image: str = "",
 ) -> tuple[tuple[Node, ...], int]:
     """The nodes of a lab with what leads to them, and its segment; all of it reserved.
 
-    ``plans``: of its blueprint; ``image``: the key of the image of its engine.
+    ``plans``: of its blueprint; ``images``: for them.
     ``address``, ``host``: where ports are published, and the name that is printed.
     Raises HostUnfit. Not to be called in a transaction.
     """
     if ctx.hypervisor.capabilities().forwards:
-        ports = reserve_ports(ctx, owner, 2 * len(plans), address)
+        ports = reserve_ports(ctx, owner, len(services_of(plans)), address)
         segment = reserve_segment(ctx, owner)
-        return tuple(plan(owner, plans, ports, image=image, address=address, host=host)), segment
+        return tuple(plan(owner, plans, images, ports, address=address, host=host)), segment
     segment = reserve_segment(ctx, owner)
-    nodes = plan_own(owner, plans, segment, image=image)
+    nodes = plan_own(owner, plans, images, segment)
     if is_loopback(address):
         return tuple(nodes), segment
     if not ctx.hypervisor.capabilities().redirects:
@@ -129,8 +128,8 @@ def _taken(ctx: Context, nodes: Sequence[Node]) -> Iterator[int]:
             ):
                 yield node.redirect
         elif not node.own:
-            for port, address in ((node.sql_port, node.address), (node.ssh_port, LOOPBACK)):
-                if port and not _tcp_free(address, port):
+            for service, port in node.ports.items():
+                if not _tcp_free(node.address_of(service), port):
                     yield port
 
 

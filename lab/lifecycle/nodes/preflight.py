@@ -15,14 +15,15 @@ def preflight(ctx: Context, spec: LabSpec) -> None:
 
     Raises InvalidSpec if the blueprint has no such lab.
     """
-    planned(spec)
+    sizes = [node.size for node in planned(spec)]
     check_published(ctx.settings.publish)
-    host.check_cpus(spec)
-    host.check_memory(spec.nodes, spec.size.memory, host.memory(), ctx.settings.memory_floor)
+    host.check_cpus(max(size.cpus for size in sizes))
+    memory = [size.memory for size in sizes]
+    host.check_memory(memory, host.memory(), ctx.settings.memory_floor)
     space = ctx.storage.space()
-    needed = spec.nodes * spec.size.disk
+    needed = sum(size.disk for size in sizes)
     host.check_space(space.free, ctx.settings.space_floor, ctx.home.root, needed=needed)
-    check_aio(ctx, spec.nodes)
+    check_aio(ctx, len(sizes))
     if ctx.hypervisor.capabilities().redirects and not is_loopback(ctx.settings.publish):
         ctx.hypervisor.redirected()
 

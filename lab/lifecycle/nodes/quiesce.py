@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lab.blueprints import Blueprint, Engine
+from lab.blueprints import Blueprint
 from lab.errors import Interrupted, LabError
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each_until
+from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.cluster import GuestCluster
-from lab.lifecycle.nodes.nodes import Node
+from lab.lifecycle.nodes.nodes import Node, engines_of
 from lab.names import GuestName
 
 _SECONDS = 30.0
@@ -37,7 +38,7 @@ def write_out(ctx: Context, blueprint: Blueprint, guests: Sequence[GuestName]) -
 
 
 def bring_to_rest(
-    ctx: Context, blueprint: Blueprint, engine: Engine, nodes: Sequence[Node]
+    ctx: Context, blueprint: Blueprint, images: Images, nodes: Sequence[Node]
 ) -> None:
     """Stop the servers of ``nodes``, all of a cluster; see ``Blueprint.rest``."""
-    blueprint.rest(GuestCluster(ctx, nodes), engine)
+    blueprint.rest(GuestCluster(ctx, nodes), engines_of(nodes, images))

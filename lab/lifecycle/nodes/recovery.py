@@ -12,7 +12,8 @@ from lab.blueprints import Blueprint, Engine, Remedy, Situation
 from lab.errors import LabError
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
-from lab.lifecycle.nodes.nodes import Node
+from lab.lifecycle.images.ready import Images
+from lab.lifecycle.nodes.nodes import Node, engines_of
 from lab.lifecycle.nodes.readiness import Ask, first_missing, not_ready
 from lab.wait import Deadline
 
@@ -39,7 +40,7 @@ def until_back(
     ctx: Context,
     nodes: Sequence[Node],
     blueprint: Blueprint,
-    engine: Engine,
+    images: Images,
     answer: Ask,
     deadline: Deadline,
     *,
@@ -53,7 +54,7 @@ def until_back(
     ``all_here``: ``nodes`` are all of the lab's. ``booted`` is called when they have booted,
     ready or not. Raises as ``until_ready`` does.
     """
-    rescue = _Rescue(ctx, nodes, blueprint, engine, pace, all_here=all_here)
+    rescue = _Rescue(ctx, nodes, blueprint, engines_of(nodes, images), pace, all_here=all_here)
     while True:
         slice_ = Deadline.after(min(pace.look, deadline.left))
         missing = first_missing(ctx, nodes, blueprint, answer, slice_, pause=pause)
@@ -76,7 +77,7 @@ class _Rescue:
     ctx: Context
     nodes: Sequence[Node]
     blueprint: Blueprint
-    engine: Engine
+    engines: Mapping[str, Engine]
     pace: Pace
     all_here: bool = field(kw_only=True)
     seen: Mapping[str, str] = field(default_factory=dict)
@@ -103,7 +104,7 @@ class _Rescue:
             return
         waited = time.monotonic() - self.since >= self.pace.patience
         situation = Situation(standings, self.all_here, waited, self.given)
-        for remedy in self.blueprint.remedies(situation, self.engine):
+        for remedy in self.blueprint.remedies(situation, self.engines):
             self._give(remedy)
 
     def _ask(self, node: Node) -> str:
@@ -111,7 +112,7 @@ class _Rescue:
             channel = self.ctx.hypervisor.channel(node.guest)
             if not channel.ping(1.0):
                 return ""
-            argv = self.blueprint.standing(self.engine)
+            argv = self.blueprint.standing(self.engines[node.name])
             return channel.run(argv, timeout=_SECONDS).decode(errors="replace")
         except LabError:
             return ""  # it boots, or its image is too old to say

@@ -21,7 +21,7 @@ from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context, Origin
 from lab.lifecycle.core.release import forget
 from lab.lifecycle.images import image as images
-from lab.lifecycle.images.engine import keys_for, recipe_of, required
+from lab.lifecycle.images.engine import find, keys_for, other_keys, recipe_of, required
 from lab.lifecycle.nodes import configuration
 from lab.lifecycle.nodes.inspect import nodes_of
 from lab.lifecycle.nodes.observe import observe
@@ -81,13 +81,12 @@ def keys(ctx: Context, spec: LabSpec) -> Keys:
     plan = blueprint(spec.blueprint)
     first, *others = keys_for(ctx, plan, spec)
     for key in (first, *others):
-        if images.ready(ctx, key):
-            image = images.find(ctx, key)
-            made_of = template.key_of(ctx, image, plan, spec)
+        wanted = (key, *other_keys(ctx, plan, spec).values())
+        if all(images.ready(ctx, one) for one in wanted):
+            made_of = template.key_of(ctx, find(ctx, plan, spec, key), plan, spec)
             if template.current(ctx, made_of):
                 return Keys(key, made_of)
-    image = images.find(ctx, first)
-    return Keys(first, template.key_of(ctx, image, plan, spec))
+    return Keys(first, template.key_of(ctx, find(ctx, plan, spec, first), plan, spec))
 
 
 def fits(settings: Settings, record: LabRecord, spec: LabSpec, wanted: Keys) -> bool:

@@ -8,6 +8,7 @@ from lab.blueprints import Engine, Situation, blueprint
 from lab.errors import NotReady
 
 ENGINE = Engine("mariadb", "11.8", "", "", "mysql", 1, 1, service="mariadb.service")
+ENGINES = {f"n{number}": ENGINE for number in range(1, 6)}
 UUID = "0fd7f221-e597-11f1-869e-4f5edd524c08"
 OTHER = "1fd7f221-e597-11f1-869e-4f5edd524c08"
 NOWHERE = "00000000-0000-0000-0000-000000000000"
@@ -46,7 +47,7 @@ def orders(*nodes: str, all_here: bool = True, waited: bool = False) -> dict[str
     """The orders by node, n1 first."""
     standings = {f"n{number}": text for number, text in enumerate(nodes, 1)}
     situation = Situation(standings, all_here, waited, {})
-    found = blueprint("galera").remedies(situation, ENGINE)
+    found = blueprint("galera").remedies(situation, ENGINES)
     assert all(remedy.why for remedy in found)
     return {remedy.node: remedy.order for remedy in found}
 
@@ -133,15 +134,15 @@ def test_an_order_that_did_not_help_is_given_twice_at_most() -> None:
     given = {("n2", "restart"): 2}
     both = {"n1": PRIMARY, "n2": ended}
     for count, expected in ((given, ["transfer"]), ({**given, ("n2", "transfer"): 2}, [])):
-        found = blueprint("galera").remedies(Situation(both, True, False, count), ENGINE)
+        found = blueprint("galera").remedies(Situation(both, True, False, count), ENGINES)
         assert [one.order for one in found] == expected
     alone = Situation({"n2": stands(server="failed", me="a", view="a")}, True, False, given)
-    assert blueprint("galera").remedies(alone, ENGINE) == []
+    assert blueprint("galera").remedies(alone, ENGINES) == []
 
 
 def test_remedies_are_programs_of_the_guest() -> None:
     """Protects the unit: it is that of the image, not one that is assumed."""
     torn = {"n1": stands(7, me="a", view="ab"), "n2": stands(9), "n3": stands(server="failed")}
-    first, second = blueprint("galera").remedies(Situation(torn, True, False, {}), ENGINE)
+    first, second = blueprint("galera").remedies(Situation(torn, True, False, {}), ENGINES)
     assert (first.node, first.argv[1:]) == ("n2", ("bootstrap", "mariadb.service"))
     assert (second.node, second.argv[1:]) == ("n3", ("restart", "mariadb.service"))

@@ -17,7 +17,7 @@ from lab.fake.storage import FakeStorage
 from lab.guest import identity, network, seed
 from lab.guest.authority import TlsKey
 from lab.hypervisor import Capabilities, DirectBoot, GuestShape, GuestSpec, MemoryImage, memory_of
-from lab.lifecycle.images.ready import Image
+from lab.lifecycle.images.ready import Image, Images
 from lab.lifecycle.nodes.nodes import Wiring, guest_spec, plan, seed_disk
 from lab.names import Owner, VolumeName
 from lab.spec import MIB, LabSpec, NodeSize
@@ -36,26 +36,25 @@ class World:
 
     def guests(self, owner: Owner, first_port: int = 0, nodes: int = 3) -> list[GuestSpec]:
         """Guests of ``owner`` with their disks: new ones for the template, else its clones."""
-        ports = list(range(first_port, first_port + nodes)) if first_port else []
+        ports = list(range(first_port, first_port + 2 * nodes)) if first_port else []
         found = []
-        planned = plan(owner, GALERA.plan(LabSpec("galera", nodes=nodes, size=SIZE)), ports)
-        boot = DirectBoot(self.root / "kernel", self.root / "initrd", "")
+        image = Image("i", "r", DirectBoot(self.root / "kernel", self.root / "initrd", ""), ENGINE)
+        plans = GALERA.plan(LabSpec("galera", nodes=nodes, size=SIZE))
+        planned = plan(owner, plans, Images(image), ports)
         for node in planned:
             volume = VolumeName(owner, node.name, "os")
             seed_file = self.root / f"{node.name}.seed"
             ram = self.root / f"{node.name}.ram"
             if owner == TEMPLATE:
                 disk = self.storage.create(volume, MIB, {})
-                seed_file.write_bytes(
-                    seed_disk(node, planned, GALERA, ENGINE, SIZE, EngineProfile(), 1)
-                )
+                seed_file.write_bytes(seed_disk(node, planned, GALERA, ENGINE, EngineProfile(), 1))
                 with ram.open("xb") as file:
                     file.truncate(SIZE.memory)
             else:
                 origin = VolumeName(TEMPLATE, node.name, "os")
                 disk = self.storage.clone(self.storage.snapshots(origin)[0], volume, {})
             wiring = Wiring(HOME, 7000 + first_port, seed_file, self.root / "console.log", ram)
-            found.append(guest_spec(node, [disk], Image("i", "r", boot, ENGINE), SIZE, wiring))
+            found.append(guest_spec(node, [disk], image, wiring))
         return found
 
     def template(self) -> list[MemoryImage]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from lab.names import FORMED, CaptureRef, Owner, VolumeName, template_ref
 from lab.schedule import ORIGIN
 from lab.spec import MIB
 from lab.storage import VolumeSnapshot
-from tests.support.lifecycle_world import SPEC, World, make_template, named
+from tests.support.lifecycle_world import SIZE, SPEC, World, make_template, named
 
 
 @pytest.fixture
@@ -31,29 +31,33 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def as_format_3(path: Path) -> None:
+def as_format(number: int, path: Path) -> None:
     """Rewrite a manifest as earlier versions of the program wrote it."""
     capture = manifests.read(path)
-    values = {
-        "key": capture.owner.name,
-        "label": capture.label,
-        "nodes": [asdict(node) for node in capture.nodes],
-        "why_cold": capture.why_cold,
-    }
+    nodes = [asdict(node) for node in capture.nodes]
+    for node in nodes:
+        del node["image"], node["size"]
+    ref: dict[str, str | None] = {"key": capture.owner.name, "label": capture.label}
+    if number == 4:
+        ref = {"capture": str(capture.ref), "parent": None}
+    values = {**ref, "nodes": nodes, "why_cold": capture.why_cold}
     content = json.dumps(values, sort_keys=True).encode()
     digest = hashlib.blake2b(content, digest_size=16).hexdigest()
-    path.write_text(json.dumps({"format": 3, "digest": digest, **values}, indent=1))
+    path.write_text(json.dumps({"format": number, "digest": digest, **values}, indent=1))
 
 
-def test_templates_of_an_earlier_version_are_used(world: World) -> None:
+@pytest.mark.parametrize("number", [3, 4])
+def test_templates_of_an_earlier_version_are_used(world: World, number: int) -> None:
     """Protects homes that are upgraded: their templates take minutes to form."""
     with world.open() as ctx:
         make_template(ctx)
         (before,) = template.templates(ctx)
         path = ctx.home.manifest(template_ref(before.key))
         capture = manifests.read(path)
-        as_format_3(path)
-        assert manifests.read(path) == capture
+        assert {(node.image, node.size) for node in capture.nodes} == {(before.image, SIZE)}
+        as_format(number, path)
+        nodes = tuple(replace(node, image="", size=None) for node in capture.nodes)
+        assert manifests.read(path) == replace(capture, nodes=nodes)
         view = up(ctx, named("shop"))
         assert (view.started, view.template) == ("warm", before.key)
         assert [one.state for one in template.templates(ctx)] == ["ready"]
@@ -64,7 +68,7 @@ def test_keys_of_templates_stay(world: World) -> None:
     with world.open() as ctx:
         make_template(ctx)
         (found,) = template.templates(ctx)
-        shape = template.shape_of(image.find(ctx, found.image), SPEC)
+        shape = template.shape_of(image.find(ctx, found.image), SPEC.size)
         parts = [
             3, ctx.home.id, found.image, "galera", blueprint("galera").version, SPEC.nodes,
             SPEC.size.memory, SPEC.size.cpus, SPEC.size.disk,
@@ -118,7 +122,10 @@ def test_snapshots_of_labs_are_captures(world: World) -> None:
             capture = find(ctx, "shop", label)
             assert (capture.owner, capture.parent) == (Owner("lab", "shop"), parent)
             assert capture.label.startswith(label)
-            assert capture.nodes == (CapturedNode("n1", "member"), CapturedNode("n2", "member"))
+            assert capture.nodes == tuple(
+                CapturedNode(node.name, "member", image=node.image, size=SIZE)
+                for node in lab(ctx, "shop").nodes
+            )
             assert not capture.warm
             assert capture.why_cold
         up(ctx, named("cold"), cold=True)

@@ -332,3 +332,19 @@ def test_old_images_without_the_option_file(here: Side) -> None:
     path.write_text(json.dumps(fields))
     with pytest.raises(Conflict, match="digests"):
         here.exported("image", key)
+
+
+def test_archives_of_earlier_versions_are_imported(here: Side, there: Side) -> None:
+    """Protects archives that were kept: in them nodes have no image and no size of their own."""
+    archive = here.exported("template", here.make_template())
+    now = FrameReader(io.BytesIO(archive)).get()[1]
+    header = json.loads(now)
+    assert header.pop("others") == []
+    for node in header["template"]["nodes"]:
+        for name in ("image", "size", "fingerprint"):
+            assert node.pop(name)
+    before = json.dumps(header, separators=(",", ":")).encode()
+    done = there.imported("template", rewritten(archive, now, before), warm_only=True)
+    with there.open() as ctx:
+        made = up(ctx, SPEC)
+        assert (made.started, made.template) == ("warm", done.key)

@@ -21,8 +21,8 @@ from sqlalchemy.schema import CreateTable
 
 from lab.state import migrate
 from lab.state.keyed import as_records
-from lab.state.records import NodeRecord
-from lab.state.schema import metadata, nodes
+from lab.state.records import NodeRecord, TemplateRecord
+from lab.state.schema import metadata, nodes, templates
 
 
 @pytest.fixture
@@ -76,6 +76,27 @@ def test_nodes_get_what_their_lab_has(tmp_path: Path) -> None:
         "shop", "n1", 1, "member", "lab-shop-n1", 23306, 23307, {},
         "mariadb-1", 402653184, 2, 7, {"sql": 3306, "ssh": 22},
     )  # fmt: skip
+    engine.dispose()
+
+
+def test_nodes_of_templates_get_what_their_template_has(tmp_path: Path) -> None:
+    """Protects templates of the previous version: images that they need are not removed."""
+    engine = create_engine(f"sqlite:///{tmp_path}/state.db")
+    with engine.begin() as connection:
+        migrate.upgrade(connection, "0011")
+        connection.execute(
+            text(
+                "INSERT INTO templates (key, image, blueprint, node_count, memory, cpus, disk,"
+                " fingerprint, state, warm, created_at, used_at, size, form_seconds)"
+                " VALUES ('abc', 'mariadb-1', 'galera', 2, 402653184, 2, 7, 'abc', 'ready', 1,"
+                " 0, 0, 0, 0)"
+            )
+        )
+        migrate.upgrade(connection)
+        (template,) = as_records(connection.execute(select(templates)), TemplateRecord)
+    own = {"image": "mariadb-1", "memory": 402653184, "cpus": 2, "disk": 7}
+    assert template.nodes == {"n1": own, "n2": own}
+    assert template.images == {"mariadb-1"}
     engine.dispose()
 
 

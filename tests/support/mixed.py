@@ -1,0 +1,83 @@
+"""A blueprint whose nodes differ in image, size, role and services: a server, and a front end.
+
+``register`` puts it into the table of blueprints for one test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from lab import blueprints
+from lab.blueprints import (
+    SERVICES,
+    Blueprint,
+    Condition,
+    Endpoint,
+    Engine,
+    Member,
+    NodePlan,
+    Service,
+)
+from lab.blueprints.single import Single
+from lab.config.profile import EngineProfile
+from lab.guest.seed import SeedFile
+from lab.spec import MIB, LabSpec, NodeSize
+
+FRONT = NodePlan(
+    "n2",
+    "front",
+    NodeSize(memory=512 * MIB, cpus=2),
+    "percona-xtradb-cluster",
+    (Service("sql", 6033), Service("ssh", 22), Service("admin", 6032)),
+)
+"""Its server listens at another port than others, and has one more."""
+
+
+@dataclass(frozen=True)
+class Mixed(Single):
+    """See Blueprint; the second node is ``FRONT``, the first as requested."""
+
+    name: str = "mixed"
+
+    def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
+        """See Blueprint."""
+        return (NodePlan("n1", "server", spec.size, services=SERVICES), FRONT)
+
+    def files(
+        self,
+        member: Member,
+        members: Sequence[Member],
+        engine: Engine,
+        memory: int,
+        profile: EngineProfile,
+    ) -> Mapping[str, SeedFile]:
+        """See Blueprint."""
+        if member.role != "front":
+            return super().files(member, members, engine, memory, profile)
+        return {engine.config_path: SeedFile(f"# {memory}\nport = 6033\n".encode())}
+
+    def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:
+        """See Blueprint; what a front end must be follows from its role."""
+        name = "writable" if role == "server" else "open"
+        return (Condition(f"{name} of {nodes}", "read_only", "OFF"),)
+
+    def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
+        """See Blueprint; users connect to the front end."""
+        front = tuple(node.name for node in nodes if node.role == "front")
+        servers = tuple(node.name for node in nodes if node.role == "server")
+        return (
+            Endpoint("rw", front),
+            Endpoint("server", servers),
+            Endpoint("admin", front, "admin"),
+        )
+
+
+MIXED: Blueprint = Mixed()
+
+
+def register(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``mixed`` be a blueprint until the test is over."""
+    monkeypatch.setitem(blueprints.KNOWN, MIXED.name, f"{__name__}:MIXED")
