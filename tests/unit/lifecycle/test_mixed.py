@@ -159,7 +159,7 @@ def test_guests_with_addresses_of_their_own_serve_there(
 ) -> None:
     """Without forwarded ports, a service is at its own port of the guest's address."""
     register(monkeypatch)
-    can = Capabilities("fake", "fake", warm=True, forwards=False)
+    can = Capabilities("fake", "fake", forwards=False)
     with World(tmp_path, can).open() as ctx:
         made = up(ctx, SPEC, cold=True)
         row = ctx.store.nodes.get("two", "n2")
