@@ -281,7 +281,7 @@ def make_directory(path: Path, mode: int) -> Path:
                 path.chmod(mode)
             if not path.is_dir():
                 raise HostUnfit(
-                    f"{path} is in the way: it is not a directory",
+                    f"{path} is not a directory",
                     hint="move it, or set LAB_HOME to another place",
                 )
     except OSError as error:

@@ -52,7 +52,9 @@ def parse_duration(text: str) -> float:
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     total = float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
     if total <= 0:
-        raise InvalidSpec(f"{text!r} is no time at all", hint="give at least 1s")
+        raise InvalidSpec(
+            f"the duration must be greater than zero, not {text!r}", hint="give at least 1s"
+        )
     return total
 
 

@@ -102,14 +102,14 @@ class Admission:
             if wants > has:
                 raise HostUnfit(
                     f"the lab needs {_figure(word, wants)} of {word},"
-                    f" all labs together may have {_figure(word, has)}",
-                    hint="ask for fewer nodes or smaller ones",
+                    f" the limit for all labs together is {_figure(word, has)}",
+                    hint="request fewer or smaller nodes",
                 )
         jobs = self._store.jobs.open()
         queued = sum(job.kind in TAKE_ROOM and job.state == "queued" for job in jobs)
         if queued >= self._settings.serve.queue:
             raise LimitReached(
-                f"{queued} requests wait for room on the host already",
+                f"{queued} requests already wait for room on the host",
                 hint="try again later, or remove a lab",
                 retry_after=ROOM_RETRY,
             )
@@ -146,7 +146,9 @@ class Admission:
     def spare(self, job: str, need: Need) -> Iterator[None]:
         """Have room for the block, if nobody else wants it; raises Interrupted if there is none."""
         with self._change:
-            lacks = "requests wait" if self._waiting else self._short(need, self._used())
+            lacks = (
+                "other requests wait for it" if self._waiting else self._short(need, self._used())
+            )
             if lacks:
                 raise Interrupted(f"there is no room for the pool: {lacks}")
             self._inside[job] = need
@@ -225,7 +227,7 @@ class Admission:
             if int((now - self._first[1]) / turn) % 2 or not all(
                 self._short(one, used) for one in before
             ):
-                return "others came first"
+                return "earlier requests are first"
         return self._short(need, used)
 
     def _short(self, need: Need, used: Need, spare: Need = Need()) -> str:
@@ -240,7 +242,7 @@ class Admission:
         if self._settings.hypervisor != "fake" and need.memory > have:
             return (
                 f"{format_size(need.memory)} of memory is needed,"
-                f" {format_size(max(0, have))} is available and not promised to others"
+                f" {format_size(max(0, have))} is available and not reserved for other labs"
             )
         return ""
 

@@ -52,7 +52,7 @@ class Cluster(Asked):
     blueprint: Annotated[str, Field(pattern=WORD, examples=["pxc"])]
     nodes: Annotated[
         Annotated[int, Field(ge=1, le=NODES_LIMIT)] | None,
-        Field(description="Default: the blueprint's, 3 of a cluster."),
+        Field(description="Default: the blueprint's; 3 for a cluster."),
     ] = None
     engine: Annotated[str | None, Field(pattern=WORD, examples=["mariadb"])] = None
     image: Annotated[str | None, Field(pattern=WORD, description="The key of an image.")] = None
@@ -181,7 +181,7 @@ class Lab(BaseModel):
     endpoints: Annotated[
         dict[str, list[str]],
         Field(
-            description="The nodes that users connect to; the first of the first is the default.",
+            description="For users; the default is the first node of the first endpoint.",
             examples=[{"rw": ["n1", "n2", "n3"]}],
         ),
     ]

@@ -24,7 +24,7 @@ from lab.api.jobs import requests
 from lab.api.jobs.claim import claim
 from lab.api.jobs.quota import max_templates
 from lab.api.jobs.requests import ClusterRequest, CreateLab, FillPool, Request
-from lab.api.jobs.work import ABOUT_OTHERS, WORK, Task, lab_of
+from lab.api.jobs.work import ABOUT_OTHERS, WORK, Task, lab_made_by
 from lab.api.telemetry.current import JOB
 from lab.api.telemetry.logs import log
 from lab.errors import Conflict, HostUnfit, Interrupted, LabError
@@ -62,11 +62,11 @@ def _step(job: str) -> None:
 
 
 def _kept(name: str) -> LabError:
-    """A lab failed and is kept, but we did not live to say so, nor why."""
+    """A lab failed and is kept, but the service was killed before it recorded that, and why."""
     return LabError(
         f"the lab {name} failed, and is kept as it is until its lease ends",
-        hint="the events of the job say how far it came",
-        details=["the service was cut before it could tell why"],
+        hint="the events of the job show its last step",
+        details=["the service was killed before it recorded the error"],
     )
 
 
@@ -132,8 +132,8 @@ class Jobs:
             _running = None
             log.debug("DBOS does not start", exc_info=error)
             raise HostUnfit(
-                f"the service's jobs cannot be kept: {type(error).__name__}",
-                hint="look at the setting database of [serve], and at LAB_HOME",
+                f"the database of the service's jobs cannot be used: {type(error).__name__}",
+                hint="check the setting database of [serve], and LAB_HOME",
             ) from error
         for job in self._store.jobs.open():
             self._take_up(job)
@@ -240,13 +240,13 @@ class Jobs:
         except Exception as error:  # noqa: BLE001  # whatever it is: the job has ended
             log.error("a job failed", exc_info=error)
             state, found = "failed", internal()
-        if found and (left := lab_of(self._store, job.id)) is not None:
+        if found and (left := lab_made_by(self._store, job.id)) is not None:
             lab = left.name  # it was to be kept
         self._end(job, state, lab, found, about=about)
 
     def _do(self, job: JobRecord, request: Request) -> str:
         core = self.core
-        made = lab_of(self._store, job.id) if job.state == "running" else None
+        made = lab_made_by(self._store, job.id) if job.state == "running" else None
         if made is not None and made.state not in ("creating", "removing"):
             if made.state == "failed":
                 raise _kept(made.name)
@@ -303,7 +303,7 @@ class Jobs:
         if waiting and self._stopping.is_set():
             raise _Cut
         if job.kind == "fill" and self._stopping.is_set():
-            raise Interrupted("the service ends, and nobody waits for this lab")
+            raise Interrupted("the service is stopping")
         found = self._store.jobs.find(job.id)
         if found is not None and found.cancel:
             raise Interrupted("the job was cancelled")

@@ -60,15 +60,15 @@ def check_quota(core: Core, token: TokenRecord, spec: LabSpec, taken: Snapshots)
     limits = (token.max_labs, token.max_nodes, token.max_memory, token.max_cpus, token.max_disk)
     if limits == (None,) * len(limits) and not spec.snapshots.keep:
         return
-    all_ = [*_all(core, token.project, taken).values(), _wanted(spec)]
-    _check(token.project, "labs", token.max_labs, len(all_))
-    _check(token.project, "nodes", token.max_nodes, sum(one.nodes for one in all_))
-    _check(token.project, "memory", token.max_memory, sum(one.nodes * one.memory for one in all_))
-    _check(token.project, "processors", token.max_cpus, sum(one.nodes * one.cpus for one in all_))
-    _check(token.project, "disk", token.max_disk, sum(one.all_disks for one in all_))
+    labs = [*_all(core, token.project, taken).values(), _wanted(spec)]
+    _check(token.project, "labs", token.max_labs, len(labs))
+    _check(token.project, "nodes", token.max_nodes, sum(one.nodes for one in labs))
+    _check(token.project, "memory", token.max_memory, sum(one.nodes * one.memory for one in labs))
+    _check(token.project, "processors", token.max_cpus, sum(one.nodes * one.cpus for one in labs))
+    _check(token.project, "disk", token.max_disk, sum(one.all_disks for one in labs))
     if spec.snapshots.keep:
         most = max_snapshots(core, token)
-        _check(token.project, "snapshots", most, sum(one.snapshots for one in all_))
+        _check(token.project, "snapshots", most, sum(one.snapshots for one in labs))
 
 
 def check_snapshot(core: Core, token: TokenRecord, lab: LabRecord, taken: Snapshots) -> None:
@@ -79,23 +79,24 @@ def check_snapshot(core: Core, token: TokenRecord, lab: LabRecord, taken: Snapsh
     found = _all(core, lab.project, taken)
     if lab.name in found:
         found[lab.name] = replace(found[lab.name], snapshots=found[lab.name].snapshots + 1)
-    all_, this = found.values(), "this snapshot"
+    labs, this = found.values(), "this snapshot"
     most = max_snapshots(core, token)
-    _check(lab.project, "snapshots", most, sum(one.snapshots for one in all_), with_=this)
-    disk = sum(one.all_disks for one in all_)
-    _check(lab.project, "disk", token.max_disk, disk, with_=this)
+    _check(lab.project, "snapshots", most, sum(one.snapshots for one in labs), added=this)
+    disk = sum(one.all_disks for one in labs)
+    _check(lab.project, "disk", token.max_disk, disk, added=this)
 
 
 def _check(
-    project: str, word: str, limit: int | None, wanted: int, *, with_: str = "this lab"
+    project: str, word: str, limit: int | None, wanted: int, *, added: str = "this lab"
 ) -> None:
     if limit is not None and wanted > limit:
         may, had = (
             format_size(n) if word in ("memory", "disk") else str(n) for n in (limit, wanted)
         )
         raise LimitReached(
-            f"the project {project} may have {may} of {word}, with {with_} it had {had}",
-            hint="remove labs or snapshots, or ask for less",
+            f"the project {project} is limited to {may} of {word},"
+            f" and would have {had} with {added}",
+            hint="remove labs or snapshots, or request less",
         )
 
 

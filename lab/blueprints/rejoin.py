@@ -148,7 +148,10 @@ def last_of(positions: Sequence[str]) -> int:
     found = [match for match in map(_POSITION.fullmatch, positions) if match]
     if len(found) < len(positions) or len({match[1] for match in found}) != 1:
         stopped = [repr(position) for position in positions]
-        raise NotReady("the servers did not stop cleanly in one history", details=stopped)
+        raise NotReady(
+            "clean shutdown failed: the positions of the nodes are not of one cluster",
+            details=stopped,
+        )
     return max(int(match[2]) for match in found)
 
 
@@ -160,7 +163,9 @@ def _orders(situation: Situation) -> list[tuple[str, str, str]]:
     if any(node.history is None for node in nodes):
         return []
     ended = [
-        (node.node, "restart", "its server had ended") for node in nodes if node.server in _ENDED
+        (node.node, "restart", "its server was not running")
+        for node in nodes
+        if node.server in _ENDED
     ]
     starts = any(node.bootstraps and node.server not in _ENDED for node in nodes)
     if not situation.waited and (starts or _restorable(nodes)):
@@ -172,7 +177,10 @@ def _orders(situation: Situation) -> list[tuple[str, str, str]]:
             hint="`lab start` without --node starts all of them",
         )
     best = _most_advanced(nodes)
-    why = "no last view is complete, so the cluster is bootstrapped from the most advanced node"
+    why = (
+        "no primary component can be restored from gvwstate.dat:"
+        " bootstrapping from the highest seqno"
+    )
     return [
         (best.node, "bootstrap", f"{why} ({best.seqno})"),
         *(order for order in ended if order[0] != best.node),
@@ -182,12 +190,12 @@ def _orders(situation: Situation) -> list[tuple[str, str, str]]:
 def _follows(node: _Standing, *, waited: bool) -> tuple[str, str, str] | None:
     """What ``node`` needs to follow others that are a cluster already."""
     if node.lost:
-        return node.node, "transfer", "it does not fit the others' history"
+        return node.node, "transfer", "its data conflict with the cluster's"
     if node.server in _ENDED:
-        return node.node, "restart", "its server had ended"
+        return node.node, "restart", "its server was not running"
     recovered = node.history is not None
     if waited and recovered and node.server == "activating" and not node.transfer:
-        return node.node, "transfer", "it did not find the others"
+        return node.node, "transfer", "it did not connect to the other nodes"
     return None
 
 

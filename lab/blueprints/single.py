@@ -109,7 +109,7 @@ class Single:
         """See Blueprint; the server recovers by itself, unless it has ended."""
         argv = (_PROGRAM, "restart", engine.service)
         return [
-            Remedy(node, "restart", argv, "its server had ended", "; its server is restarted")
+            Remedy(node, "restart", argv, "its server was not running", "; its server is restarted")
             for node, standing in situation.standings.items()
             if _server(standing) in _ENDED and situation.given.get((node, "restart"), 0) < _MOST
         ]

@@ -180,7 +180,7 @@ def _profile(name: str, table: object) -> Profile:
             f"{name!r} is not a name for a profile", hint="small letters, digits and hyphens"
         )
     if name in PROFILES:
-        raise InvalidSpec(f"{name} is a profile that is always there", hint="choose another name")
+        raise InvalidSpec(f"{name} is a built-in profile", hint="choose another name")
     if not isinstance(table, Mapping):
         raise InvalidSpec(f"{place} is not a table")
     known = {"base": Key("one of " + ", ".join(PROFILES), _base), **keys(Profile)}

@@ -56,7 +56,7 @@ def _ports(value: object) -> Ports:
         raise WrongType
     low, high = (whole(part) for part in cast("Sequence[object]", value))
     if not 1024 <= low <= high <= 65535:
-        raise InvalidSpec(f"{low}-{high} is no range of ports", hint="such as 23306-28999")
+        raise InvalidSpec(f"{low}-{high} is not a range of ports", hint="such as 23306-28999")
     return low, high
 
 

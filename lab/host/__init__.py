@@ -59,7 +59,7 @@ def check_memory(
     have: Memory,
     floor: int,
     *,
-    hint: str = "ask for fewer nodes or less --memory, or remove a lab (`lab ls`)",
+    hint: str = "use fewer nodes or less --memory, or remove a lab (`lab ls`)",
 ) -> None:
     """Raise HostUnfit unless ``nodes`` of ``size`` bytes fit, with ``floor`` bytes left over."""
     needed = nodes * size
@@ -79,8 +79,8 @@ def check_cpus(spec: LabSpec) -> None:
     have = processors()
     if spec.size.cpus > have:
         raise HostUnfit(
-            f"a node was to have {spec.size.cpus} CPUs, this host has {have}",
-            hint=f"ask for --cpus {have} at most",
+            f"a node cannot have {spec.size.cpus} CPUs: this host has {have}",
+            hint=f"set --cpus to {have} or less",
         )
 
 

@@ -79,11 +79,11 @@ def start_node(
 
 
 def _stop_all(ctx: Context, record: LabRecord, nodes: Sequence[Node], *, force: bool) -> None:
-    there = ctx.hypervisor.guests()
-    guests = [n.guest for n in nodes if n.guest in there]
+    running_guests = ctx.hypervisor.guests()
+    guests = [n.guest for n in nodes if n.guest in running_guests]
     if not force:
         # A stop that was killed may have paused some: they were written out before that.
-        awake = [guest for guest in guests if there[guest].state == "running"]
+        awake = [guest for guest in guests if running_guests[guest].state == "running"]
         write_out(ctx, blueprint(record.blueprint), awake)
         if ctx.hypervisor.capabilities().pauses:
             ctx.hypervisor.pause(guests)
@@ -134,31 +134,33 @@ def bring_back(
     plan = blueprint(record.blueprint)
     # The certificates that they have may be too old to be believed.
     ask = through_port(plan, account_of(ctx, record, verify=False), ctx.sql)
-    there = running(ctx, record.name)
-    whole = len(there) == record.node_count
+    found = running(ctx, record.name)
+    whole = len(found) == record.node_count
     started = {node.name for node in wanted}
     engine = image_of(ctx, record).engine
     with ctx.progress.step("ready", "waiting until every node can be used"):
         until_back(
-            ctx, there, plan, engine, ask, deadline, all_here=whole, pause=_LOOK_EVERY, pace=pace,
+            ctx, found, plan, engine, ask, deadline, all_here=whole, pause=_LOOK_EVERY, pace=pace,
             booted=booted,
         )  # fmt: skip
-        again = [node for node in there if node.name in started]
+        again = [node for node in found if node.name in started]
         renew(ctx, again, plan, engine, timeout=deadline.left)
-        correct_clocks(ctx, there)
+        correct_clocks(ctx, found)
         ask = through_port(plan, account_of(ctx, record), ctx.sql)
-        until_ready(ctx, there, plan, ask, deadline, pause=_LOOK_EVERY)
+        until_ready(ctx, found, plan, ask, deadline, pause=_LOOK_EVERY)
 
 
 def running(ctx: Context, name: str) -> list[Node]:
     """The nodes of a lab that have a guest."""
-    there = ctx.hypervisor.guests()
-    return [node for node in nodes_of(ctx, name) if node.guest in there]
+    running_guests = ctx.hypervisor.guests()
+    return [node for node in nodes_of(ctx, name) if node.guest in running_guests]
 
 
 def _check_made(record: LabRecord) -> None:
     if record.state not in ("ready", "stopped", "failed"):
-        raise Conflict(f"the lab {record.name} is {record.state}", hint="`lab gc` clears remains")
+        raise Conflict(
+            f"the lab {record.name} is {record.state}", hint="`lab gc` removes leftovers"
+        )
     if not record.user:
         raise Conflict(
             f"the lab {record.name} failed before it had nodes",
@@ -185,8 +187,8 @@ def boot(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> None:
 
     Raises HostUnfit, at once if there is not enough memory or native AIO.
     """
-    there = ctx.hypervisor.guests()
-    missing = [node for node in nodes if node.guest not in there]
+    running_guests = ctx.hypervisor.guests()
+    missing = [node for node in nodes if node.guest not in running_guests]
     check_room(ctx, record, len(missing))
     with ctx.progress.step("boot", f"starting {record.name}"):
         _start_guests(ctx, record, missing)
@@ -206,8 +208,8 @@ def _start_guests(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> Non
         except PortTaken:
             if not left:
                 raise
-        there = ctx.hypervisor.guests()
-        nodes = [node for node in nodes if node.guest not in there]
+        running_guests = ctx.hypervisor.guests()
+        nodes = [node for node in nodes if node.guest not in running_guests]
 
 
 def resume_paused(ctx: Context, nodes: Sequence[Node]) -> None:
@@ -215,8 +217,10 @@ def resume_paused(ctx: Context, nodes: Sequence[Node]) -> None:
 
     The lab's lock is held.
     """
-    there = ctx.hypervisor.guests()
-    paused = [n for n in nodes if n.guest in there and there[n.guest].state == "paused"]
+    running_guests = ctx.hypervisor.guests()
+    paused = [
+        n for n in nodes if n.guest in running_guests and running_guests[n.guest].state == "paused"
+    ]
     if paused:
         ctx.hypervisor.resume([node.guest for node in paused])
         set_clocks(ctx, paused)

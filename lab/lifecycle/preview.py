@@ -30,7 +30,7 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
     if not built and not spec.image and (why := choose(ctx, plan, spec).why):
         ctx.progress.note("engine", why)
     found = _template(ctx, key, plan, spec) if built else None
-    why_cold = "asked for" if cold else _why_cold(ctx, found)
+    why_cold = "requested" if cold else _why_cold(ctx, found)
     return Preview(
         name=spec.name or ctx.store.free_name(spec.blueprint),
         blueprint=plan.name,

@@ -153,7 +153,7 @@ def _clear_remains(ctx: Context, owner: Owner) -> None:
     record = ctx.store.labs.find(owner.name)
     dead = record is not None and record.state in ("creating", "removing")
     if dead or (record is None and ctx.store.resources.of(owner)):
-        ctx.progress.note("undo", f"removing what a killed command left of {owner.name}")
+        ctx.progress.note("undo", f"removing leftovers of a killed command: {owner.name}")
         forget(ctx, owner)
 
 

@@ -265,7 +265,7 @@ def test_start_after_a_crash(site: Site) -> None:
         assert "a stopped node may have a higher seqno" in alone.stderr
         started = site.lab("start", name, "--timeout", "400", code=None, timeout=450)
         assert started.code == 0, _why(site, name, started)
-        assert "the cluster is bootstrapped from the most advanced node" in started.stderr
+        assert "bootstrapping from the highest seqno" in started.stderr
         _back(site, name, [[1], [2]])
 
 

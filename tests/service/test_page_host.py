@@ -85,7 +85,7 @@ def test_the_way_of_a_snapshot(here: Site) -> None:
         label = labels(here, "shop")[-1]
         assert sum(one.startswith("before-upgrade.") for one in labels(here, "shop")) == 1
         page = client.get("/labs/shop/snapshots").text
-        assert page.index(label) < page.index("the lab as it was made")  # the newest first
+        assert page.index(label) < page.index("the state after creation")  # the newest first
         done(here, client, f"/labs/shop/snapshots/{label}/rollback")
         done(here, client, f"/labs/shop/snapshots/{label}/rollback", node="n2")
         asked = [

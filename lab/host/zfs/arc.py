@@ -81,11 +81,11 @@ def prefetch(facts: Facts, needs: Needs) -> Finding:
     if isinstance(used, str):
         return Finding(topic, "ok", f"on; {used}", why=why)
     if used >= 50:
-        return Finding(topic, "ok", f"on; {used} % of what it read was of use", why=why)
+        return Finding(topic, "ok", f"on; {used} % of its reads were used", why=why)
     return Finding(
         topic,
         "note",
-        f"on; only {used} % of what it read was of use",
+        f"on; only {used} % of its reads were used",
         how_to_set(facts.system, "prefetch_disable", tunable, 1),
         why,
     )
@@ -97,8 +97,8 @@ def _used(arc: Mapping[str, int] | Unknown) -> int | str:
         return str(arc)
     made = arc.get("predictive_prefetch")
     if made is None:
-        return "this version does not count what was of use"
+        return "this version does not count its hits"
     if made < _ENOUGH:
-        return "it read too little yet to judge it"
+        return "too few reads yet to judge it"
     hits = ("demand_hit_predictive_prefetch", "demand_iohit_predictive_prefetch")
     return min(100 * sum(arc.get(name, 0) for name in hits) // made, 100)

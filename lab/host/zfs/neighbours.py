@@ -120,7 +120,7 @@ def swap(facts: Facts, needs: Needs) -> Finding:
     """Swap on a ZVol: to free memory ZFS then needs memory (openzfs/zfs#7734)."""
     del needs
     topic, found = "swap", facts.neighbours.swaps
-    why = "writing to a ZVol takes memory: when there is none left, the host stands still"
+    why = "writing to a ZVol takes memory: when there is none left, the host hangs"
     if isinstance(found, Unknown):
         return Finding(topic, "note", str(found), why=why)
     ours = [device for device in found if re.match(r"/dev/(zd[0-9]|zvol/)", device)]

@@ -127,7 +127,7 @@ def fragmentation(pool: Pool, facts: Facts, needs: Needs) -> Finding:
     if not text.isdigit():
         return Finding(topic, "note", "unknown: the pool does not count it (spacemap_histogram)")
     if int(text) >= _FRAGMENTED:
-        advice = "free space, or move volumes to a new pool: nothing defragments one"
+        advice = "free space, or move volumes to a new pool: ZFS cannot defragment a pool"
         return Finding(topic, "note", f"{text} % of the free space", advice, why)
     return Finding(topic, "ok", f"{text} % of the free space", why=why)
 

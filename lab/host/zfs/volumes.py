@@ -80,7 +80,7 @@ def threads(facts: Facts, needs: Needs) -> Finding:
     """Threads for reads and writes of ZVols; 0: as many as processors, at least 32 (zfs(4))."""
     del needs
     topic, tunable = "zvol threads", facts.tunables["zvol_threads"]
-    why = "all guests share them; with few, one busy guest holds up the others"
+    why = "all guests share them; with few, one busy guest delays the others"
     at_once = facts.tunables["zvol_request_sync"]
     if at_once.value == 1:
         advice = how_to_set(facts.system, "zvol_request_sync", at_once, 0)
@@ -100,7 +100,7 @@ def threads(facts: Facts, needs: Needs) -> Finding:
 def queues(facts: Facts, needs: Needs) -> Finding:
     """Whether ZVols have several queues (zvol_use_blk_mq, 2.2 and later, Linux only)."""
     del needs
-    topic, why = "zvol queues", "better or worse with the work: measure it before you keep it"
+    topic, why = "zvol queues", "the effect depends on the workload: measure it before you keep it"
     tunable = facts.tunables.get("zvol_use_blk_mq")
     if tunable is None:
         return Finding(topic, "ok", "one: only Linux has more", why=why)

@@ -88,7 +88,7 @@ def slog(pool: Pool, facts: Facts, needs: Needs) -> Finding:
         return Finding(topic, "ok", idle, why=why)
     alone = [disk.path for disk in logs if not disk.group]
     if alone:
-        why = "if it dies together with the host, the last commits are gone"
+        why = "if it fails together with the host, the last commits are lost"
         advice = f"zpool attach {pool.name} {alone[0]} ANOTHER"
         return Finding(topic, "note", f"{value}, not mirrored", advice, why)
     return Finding(topic, "ok", f"{value}, mirrored", why=why)

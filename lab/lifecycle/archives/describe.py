@@ -25,7 +25,7 @@ def image_facts(ctx: Context, image: Image) -> ImageFacts:
     names = [*files.values(), built.kernel.name, built.initrd.name]
     if any(name not in built.digests for name in names):
         raise Conflict(
-            f"the image {image.key} was built when digests of its files were not kept",
+            f"the image {image.key} was built by an earlier version, without digests of its files",
             hint=f"`lab image build {built.recipe} --rebuild`",
         )
     return ImageFacts(
@@ -87,9 +87,9 @@ def template_facts(
     profile = ctx.settings.profile_of(record.profile)
     if templates.key_of(ctx, image, plan, spec) != base(record.key):
         raise Conflict(
-            f"the template {record.key} was made under other circumstances: QEMU, the profile"
+            f"the template {record.key} is outdated: QEMU, the profile"
             f" {record.profile} or the rules of {record.blueprint} have changed since",
-            hint="`lab up` does not use it either: make a new one with `lab template build`",
+            hint="`lab up` does not use it either: form a new one with `lab template build`",
         )
     warm = ram and capture.warm
     nodes = []

@@ -70,7 +70,8 @@ def _template_contents(
     ):
         if capture is None:
             raise Conflict(
-                f"the template {record.key} is not whole", hint="`lab template ls` shows its state"
+                f"the template {record.key} is incomplete or damaged",
+                hint="`lab template ls` shows its state",
             )
         yield Contents(
             describe.image_facts(ctx, image),

@@ -118,7 +118,7 @@ class _Bounded(Connection):
 
     def _process_auth(self, plugin_name: bytes, auth_packet: Any, *more: Any) -> Any:
         if plugin_name != _PLUGIN.encode():
-            raise _Refused(f"the server wants authentication by {plugin_name!r}, not {_PLUGIN}")
+            raise _Refused(f"the server requires authentication by {plugin_name!r}, not {_PLUGIN}")
         return super()._process_auth(plugin_name, auth_packet, *more)  # type: ignore[misc]
 
 

@@ -208,7 +208,7 @@ def _check_disk(ctx: Context, spec: LabSpec, image: Image) -> None:
         raise InvalidSpec(
             f"a node's disk cannot be {format_size(spec.size.disk)}: the image has"
             f" {format_size(least)}",
-            hint="ask for more, or leave --disk out",
+            hint="set a larger --disk, or leave it out",
         )
 
 
@@ -226,7 +226,7 @@ def key_for(ctx: Context, plan: Blueprint, spec: LabSpec) -> str:
     wanted = [ENGINES.get(spec.engine, spec.engine)] if spec.engine else plan.engines
     if record.recipe not in wanted:
         raise InvalidSpec(
-            f"{plan.name} cannot be made of the image {record.key}",
+            f"{plan.name} cannot use the image {record.key}",
             hint=f"one of these recipes: {', '.join(wanted)}",
         )
     return record.key

@@ -148,9 +148,9 @@ def test_the_name_may_be_left_out(elsewhere: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        ("upp", "there is no verb 'upp'\nhint: did you mean 'up'?"),
-        ("zzz", "there is no verb 'zzz'\nhint: `lab --help` lists them"),
-        ("image bild", "there is no verb 'bild'\nhint: did you mean 'build'?"),
+        ("upp", "there is no command 'upp'\nhint: did you mean 'up'?"),
+        ("zzz", "there is no command 'zzz'\nhint: `lab --help` lists them"),
+        ("image bild", "there is no command 'bild'\nhint: did you mean 'build'?"),
         ("up pxc --nodse 3", "lab up has no flag '--nodse'\nhint: did you mean '--nodes'?"),
         ("--hime /x ls", "lab has no flag '--hime'\nhint: did you mean '--home'?"),
         ("up pxc --nodes x", "--nodes: 'x' is not a whole number"),
@@ -164,7 +164,7 @@ def test_the_name_may_be_left_out(elsewhere: Path, capsys: Capture) -> None:
         ("up pxc --disk lots", "--disk: 'lots' is not a size"),
         ("up pxc --cpus 0", "a node has 1 to 64 CPUs, not 0"),
         ("up pxc --ttl soon", "--ttl: 'soon' is not a duration\nhint: write durations like"),
-        ("up pxc --ttl 0", "--ttl: '0s' is no time at all"),
+        ("up pxc --ttl 0", "--ttl: the duration must be greater than zero, not '0s'"),
         ("up pxc --timeout x", "--timeout: 'x' is not a duration"),
         ("up pxc --name Ünï", "'Ünï' is not a valid name for a lab"),
         ("up pxc --name ../x", "'../x' is not a valid name for a lab"),

@@ -97,8 +97,8 @@ def test_prefetch_is_judged_by_what_it_brought(facts: Facts, bsd: Facts) -> None
     assert levels(used, waste) == ["ok", "note"]
     assert "only 10 %" in waste.value
     assert "zfs_prefetch_disable" in waste.advice
-    assert arc.prefetch(bsd, NEEDS).value == "on; 82 % of what it read was of use"
-    assert "too little" in arc.prefetch(counted(facts, predictive_prefetch=9), NEEDS).value
+    assert arc.prefetch(bsd, NEEDS).value == "on; 82 % of its reads were used"
+    assert "too few reads" in arc.prefetch(counted(facts, predictive_prefetch=9), NEEDS).value
     assert arc.prefetch(tuned(facts, prefetch_disable=1), NEEDS).value == "off"
 
 

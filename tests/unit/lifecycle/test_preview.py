@@ -42,7 +42,7 @@ def test_cold_says_why(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
         asked = preview(ctx, named(""), cold=True)
-        assert (asked.start, asked.why_cold, asked.template) == ("cold", "asked for", None)
+        assert (asked.start, asked.why_cold, asked.template) == ("cold", "requested", None)
     world.capabilities = Capabilities("fake", "fake", warm=False, why_cold="it is cold")
     with world.open() as ctx:
         found = preview(ctx, named(""))

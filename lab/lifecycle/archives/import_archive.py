@@ -19,7 +19,7 @@ from lab.lifecycle.images import image as images
 from lab.progress import Progress
 
 
-def import_(
+def import_archive(
     ctx: Context,
     kind: Kind,
     source: BinaryIO,
