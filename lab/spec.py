@@ -169,7 +169,7 @@ class LabSpec:
     image: Annotated[str, Key("the key of an image", text)] = ""
     """The key of the required image; empty: that of the engine's recipe as it is now."""
     any_name: Given[bool] = False
-    """A lab that a service has ready may have another name than ``name``."""
+    """Whether a lab of a service's warm pool, whose name differs from ``name``, is accepted."""
 
     def __post_init__(self) -> None:
         if self.name:

@@ -78,10 +78,15 @@ class LabRequest(Cluster):
 
     name: Annotated[str | None, Field(pattern=NAME, examples=["shop"])] = None
     any_name: Annotated[
-        bool, Field(description="Also accept a lab of a warm pool, which has another name.")
+        bool, Field(description="Also accept a lab of a warm pool, whose name differs.")
     ] = False
     snapshots: Annotated[
-        str | None, Field(max_length=100, description="A schedule.", examples=["hourly:24"])
+        str | None,
+        Field(
+            max_length=100,
+            description="A schedule, such as hourly:24,daily:7.",
+            examples=["hourly:24"],
+        ),
     ] = None
     cold: Annotated[bool, Field(description="Cold boot: do not restore RAM from the template.")] = (
         False
@@ -96,7 +101,7 @@ class LabRequest(Cluster):
     ] = None
     protected: Annotated[bool, Field(description="The lab is removed only with force.")] = False
     keep_failed: Annotated[
-        bool, Field(description="If creation fails, keep the lab as it is until its lease ends.")
+        bool, Field(description="If creation fails, keep the failed lab until its lease ends.")
     ] = False
 
 
@@ -199,7 +204,7 @@ class Lab(BaseModel):
     heartbeat: Annotated[float | None, Field(description="In seconds.")]
     idle: Annotated[float | None, Field(description="In seconds.")]
     protected: bool
-    ready_seconds: Annotated[float, Field(description="Duration of its last start.")]
+    ready_seconds: Annotated[float, Field(description="Duration of its last start, in seconds.")]
     job: Annotated[str, Field(description="The job that created it.")]
     connection: Connection | None
 

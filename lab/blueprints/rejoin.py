@@ -1,13 +1,15 @@
 """How the nodes of a Galera cluster stop together, and how they form it again after a crash.
 
-Galera does most of it: nodes that were its last primary view (``gvwstate.dat``) restore that
-together, the most advanced gives the others what they lack. What it cannot do by itself, as
-each node sees only itself, is decided here, where all of them are seen:
+Galera does most of it: the nodes of the last primary component (``gvwstate.dat``) restore it
+together, and the one with the highest seqno is the donor of the others. A node sees only itself, so
+these cases are decided here, where all nodes are seen:
 
-- no last view is complete, so that all nodes wait for ever: the most advanced one bootstraps;
-- a node's tables are ahead of the position that it noted (a CREATE TABLE ... SELECT right
-  before a crash): given that statement again, it leaves as inconsistent. Its data are dropped;
-- a server does not start at all: once more, then without its data.
+- no primary component is complete, so that all nodes wait forever: the node with the highest
+  seqno bootstraps;
+- a node's tables are ahead of the position that it recorded (a CREATE TABLE ... SELECT right
+  before a crash): it would apply that statement twice, and leave as inconsistent. Its data are
+  replaced by a state transfer;
+- a server does not start: it is restarted, then its data are replaced.
 
 Source: the Galera documentation, "Recovering the Primary Component", "Restarting the Cluster".
 """
@@ -26,7 +28,7 @@ _PROGRAM = "/usr/lib/lab/rejoin"
 _REST = "/usr/lib/lab/rest"
 _STOP_SECONDS = 120.0
 _MOST = 2
-"""How often a node is given the same order; then a server that only ends is given data."""
+"""How often a node gets the same order; then the data of a server that ends are replaced."""
 _EFFECTS = {
     "restart": "; its server is restarted",
     "transfer": "; its data are replaced by a state transfer (SST) from another node",
@@ -141,9 +143,9 @@ def rest(cluster: Cluster, engine: Engine) -> None:
 
 
 def last_of(positions: Sequence[str]) -> int:
-    """The last step that a node saw, from where all stopped (``UUID:SEQNO``, as they print it).
+    """The highest seqno of the ``positions`` (``UUID:SEQNO``) at which the nodes stopped.
 
-    Raises NotReady unless all of them stopped cleanly, and in one history.
+    Raises NotReady unless all of them stopped cleanly, with one cluster UUID.
     """
     found = [match for match in map(_POSITION.fullmatch, positions) if match]
     if len(found) < len(positions) or len({match[1] for match in found}) != 1:

@@ -132,7 +132,7 @@ class Settings:
     serve: Annotated[Serve, Key("a table", servefile.parse)] = field(default_factory=Serve)
     """The service, a table: only in config files."""
     url: Annotated[str, Key("a URL such as https://labs.example:8443", text)] = ""
-    """The service that verbs work against; empty: this host."""
+    """The service that commands use; empty: this host."""
     sources: Given[Mapping[str, str]] = field(default_factory=dict, repr=False, compare=False)
     """Key -> the place that its value came from, for ``lab doctor``."""
 

@@ -57,7 +57,7 @@ def preview_text(found: Preview) -> str:
             ("nodes", f"{found.nodes}, {format_size(found.memory)} of memory each"),
             ("engine", found.engine),
             ("profile", found.profile),
-            ("image", found.image + ("" if found.image_there else ", would be built first")),
+            ("image", found.image + ("" if found.image_exists else ", would be built first")),
             ("template", found.template or absent),
             ("start", found.start + cold),
         ]

@@ -144,7 +144,7 @@ class SnapshotView:
 class Preview:
     """What ``up`` would make.
 
-    ``image_there``: it need not be built. ``template``: empty if one is made first, None if
+    ``image_exists``: it need not be built. ``template``: empty if one is made first, None if
     none is cloned. ``start``: warm or cold, then with ``why_cold``.
     """
 
@@ -157,7 +157,7 @@ class Preview:
     disk: int
     profile: str
     image: str
-    image_there: bool
+    image_exists: bool
     template: str | None
     start: str
     why_cold: str = ""

@@ -58,7 +58,7 @@ def test_content_that_is_not_what_the_header_says(
 def test_templates_that_nobody_would_use_are_not_exported(here: Side) -> None:
     key = here.make_template()
     here.version = "2"
-    with pytest.raises(Conflict, match="other circumstances"):
+    with pytest.raises(Conflict, match="is outdated"):
         here.exported("template", key)
     here.version = "1"
     with here.open() as ctx:

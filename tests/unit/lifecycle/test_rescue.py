@@ -68,7 +68,7 @@ def test_the_most_advanced_starts_the_cluster(world: World) -> None:
         make(ctx)
         trouble(ctx, "lost view", "lost view", "lost view")
         assert power.start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
-    (note,) = (note for note in world.notes if "most advanced" in note)
+    (note,) = (note for note in world.notes if "highest seqno" in note)
     assert note.startswith("n2: no primary component can be restored")
 
 
