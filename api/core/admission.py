@@ -1,4 +1,4 @@
-"""Room on the host: who does not fit waits, in order but for what fits meanwhile."""
+"""Room on the host: a queue of jobs, in which later ones that fit may pass the first."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lab.state.records import JobKind, LabRecord
 from lab.state.store import Store
 
 _LOOK_EVERY = 0.5
-"""Seconds between two looks: labs also go without our doing."""
+"""Seconds between two checks: commands remove labs without a notification."""
 _TURNS = 4
-"""While one is first in the queue: others may pass in the first and third part of its time."""
+"""Parts of ``queue_timeout``. Others may pass the first job in the first and the third part."""
 TAKE_ROOM: tuple[JobKind, ...] = ("create", "build-template")
 """The jobs that start guests of their own."""
 WAKE: tuple[JobKind, ...] = ("start", "restart", "rollback")
@@ -27,7 +27,7 @@ WAKE: tuple[JobKind, ...] = ("start", "restart", "rollback")
 
 @dataclass(frozen=True)
 class Need:
-    """What a lab takes of the host: bytes of memory and disk, processors, ports."""
+    """The resources of a lab: bytes of memory and disk, processors, ports."""
 
     memory: int = 0
     disk: int = 0
@@ -52,21 +52,21 @@ class Need:
 
 
 def need_of(spec: LabSpec) -> Need:
-    """What ``spec`` takes."""
+    """The resources for ``spec``."""
     size, nodes = spec.size, spec.nodes
     return Need(nodes * size.memory, nodes * size.disk, nodes * size.cpus, 2 * nodes)
 
 
 def need_of_lab(lab: LabRecord) -> Need:
-    """What a lab takes as it is; disk space apart."""
+    """The resources that a lab uses now, without disk space."""
     running = lab.node_count if lab.state != "stopped" else 0
     return Need(running * lab.memory, 0, running * lab.cpus, 2 * lab.node_count)
 
 
 def need_to_wake(lab: LabRecord, running: int) -> Need:
-    """What a lab that is stopped takes beyond what it has, once it runs; nothing for others.
+    """The resources that a stopped lab needs in addition to run; nothing for other labs.
 
-    ``running``: nodes that run already, as a start that was killed leaves them.
+    ``running``: nodes that run already, as after a killed start.
     """
     stopped = lab.node_count - running if lab.state == "stopped" else 0
     return Need(memory=stopped * lab.memory, cpus=stopped * lab.cpus)
@@ -75,8 +75,8 @@ def need_to_wake(lab: LabRecord, running: int) -> Need:
 class Admission:
     """Lets jobs in while there is room, the oldest first that fits. For use by several threads.
 
-    Memory: all labs that run have at most the budget together, and what is let in but not yet
-    made fits into what the host has available now. ``pressed`` is called while somebody waits.
+    Memory: all running labs are within the budget, and admitted labs that do not exist yet fit
+    into the memory that the host has available now. ``pressed`` is called while a job waits.
     """
 
     def __init__(
@@ -118,10 +118,10 @@ class Admission:
     def enter(
         self, job: str, since: float, need: Need, *, stop: Callable[[], None]
     ) -> Iterator[None]:
-        """Wait for room, and have it for the block.
+        """Wait for room, and reserve it for the block.
 
-        ``since``: the job's place in the queue; ``stop`` is called now and then and may raise.
-        Raises HostUnfit, with figures, when ``queue_timeout`` is over.
+        ``since``: the job's place in the queue; ``stop`` is called at each check and may
+        raise. Raises HostUnfit, with figures, after ``queue_timeout``.
         """
         ticket = (since, job)
         deadline = time.monotonic() + self._settings.serve.queue_timeout
@@ -144,7 +144,7 @@ class Admission:
 
     @contextmanager
     def spare(self, job: str, need: Need) -> Iterator[None]:
-        """Have room for the block, if nobody else wants it; raises Interrupted if there is none."""
+        """Reserve room for the block if no job waits; raises Interrupted if there is none."""
         with self._change:
             lacks = (
                 "other requests wait for it" if self._waiting else self._short(need, self._used())
@@ -157,7 +157,7 @@ class Admission:
 
     @contextmanager
     def _leaving(self, job: str) -> Iterator[None]:
-        """Free the room of ``job``, which is inside, after the block."""
+        """Free the room of ``job``, which was admitted, after the block."""
         try:
             yield
         finally:
@@ -166,7 +166,7 @@ class Admission:
                 self._change.notify_all()
 
     def lacking(self) -> Need | None:
-        """What the job takes that is next and has no room; None if there is none."""
+        """The need of the first job in the queue if it does not fit; else None."""
         with self._change:
             need = self._waiting[min(self._waiting)] if self._waiting else None
             return need if need is not None and self._short(need, self._used()) else None
@@ -177,12 +177,12 @@ class Admission:
             return self._short(need, self._used(), spare)
 
     def changed(self) -> None:
-        """Tell those who wait that a lab has gone."""
+        """Wake waiting jobs after a lab was removed."""
         with self._change:
             self._change.notify_all()
 
     def _limits(self, need: Need) -> list[tuple[str, int, int]]:
-        """The budget: its name, how much there is, what ``need`` takes of it."""
+        """Name, total and need of each limited resource."""
         settings = self._settings
         first, last = settings.port_range
         found = [
@@ -195,11 +195,11 @@ class Admission:
 
     @property
     def memory_budget(self) -> int:
-        """Bytes of memory that all labs may have together."""
+        """The limit of memory for all labs together, in bytes."""
         return self._settings.serve.memory or host.memory().total - self._settings.memory_floor
 
     def used(self) -> Need:
-        """What labs have that run, and jobs that were let in."""
+        """The resources of running labs and of admitted jobs."""
         with self._change:
             return self._used()
 
@@ -214,8 +214,8 @@ class Admission:
     def _lacks(self, ticket: tuple[float, str], need: Need) -> str:
         """What ``need`` lacks, with figures; empty if there is room and it is its turn.
 
-        The first keeps what becomes free for itself, but only half of the time: else one that
-        does not fit for long would have all others wait as long.
+        Room that becomes free is kept for the first job only half of the time; otherwise one that
+        does not fit would delay all others.
         """
         first, now = min(self._waiting), time.monotonic()
         if self._first[0] != first:

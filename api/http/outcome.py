@@ -1,4 +1,4 @@
-"""Requests that start jobs: how long their answers wait, and what they are."""
+"""Answers to requests that start jobs, and how long they wait for the job."""
 
 from __future__ import annotations
 

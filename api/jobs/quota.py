@@ -1,4 +1,4 @@
-"""Quotas: what a token's project may have."""
+"""Quotas: the limits of a token's project."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def max_templates(core: Core, job: JobRecord) -> int | None:
 
 
 def snapshots_of(core: Core, project: str) -> Snapshots:
-    """Those of the labs of a project, as the storage has them; it is asked once."""
+    """The snapshots of the labs of a project, read from the storage once."""
     with core.contexts.use() as ctx:
         taken = snapshot.everywhere(ctx)
         return {
@@ -52,7 +52,7 @@ def snapshots_of(core: Core, project: str) -> Snapshots:
 
 
 def check_quota(core: Core, token: TokenRecord, spec: LabSpec, taken: Snapshots) -> None:
-    """Raise LimitReached if the token's project had more than it may with ``spec``.
+    """Raise LimitReached if the token's project would exceed a quota with ``spec``.
 
     Labs that are being created count, and snapshots that are being taken. ``taken``: see
     ``snapshots_of``. To be sure, record the job in the same transaction.
@@ -72,9 +72,9 @@ def check_quota(core: Core, token: TokenRecord, spec: LabSpec, taken: Snapshots)
 
 
 def check_snapshot(core: Core, token: TokenRecord, lab: LabRecord, taken: Snapshots) -> None:
-    """Raise LimitReached if the project of ``lab`` had more than the token allows.
+    """Raise LimitReached if one more snapshot of ``lab`` would exceed a quota.
 
-    With one more snapshot of ``lab``; see ``check_quota``.
+    See ``check_quota``.
     """
     found = _all(core, lab.project, taken)
     if lab.name in found:
@@ -90,12 +90,11 @@ def _check(
     project: str, word: str, limit: int | None, wanted: int, *, added: str = "this lab"
 ) -> None:
     if limit is not None and wanted > limit:
-        may, had = (
-            format_size(n) if word in ("memory", "disk") else str(n) for n in (limit, wanted)
-        )
+        sizes = word in ("memory", "disk")
+        most = f"{format_size(limit)} of {word}" if sizes else f"{limit} {word}"
+        total = format_size(wanted) if sizes else str(wanted)
         raise LimitReached(
-            f"the project {project} is limited to {may} of {word},"
-            f" and would have {had} with {added}",
+            f"the project {project} is limited to {most}, and would have {total} with {added}",
             hint="remove labs or snapshots, or request less",
         )
 

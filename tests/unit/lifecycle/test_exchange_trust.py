@@ -65,7 +65,7 @@ def test_templates_that_nobody_would_use_are_not_exported(here: Side) -> None:
         state = ctx.home.device_state(template_ref(key), "n1")
         state.chmod(0o600)
         state.write_bytes(b"")
-    with pytest.raises(Conflict, match="not whole"):
+    with pytest.raises(Conflict, match="incomplete or damaged"):
         here.exported("template", key)
     with pytest.raises(NotFound):
         here.exported("template", "absent")

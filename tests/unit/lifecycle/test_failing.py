@@ -246,7 +246,7 @@ def test_a_node_that_dies_while_forming_ends_the_wait(world: World) -> None:
                 other.hypervisor.stop(sorted(other.hypervisor.guests())[0], force=True)
 
     began = time.monotonic()
-    with world.open(die) as ctx, pytest.raises(NotReady, match="n1 ended"):
+    with world.open(die) as ctx, pytest.raises(NotReady, match="n1 stopped before"):
         make_cold(ctx)
     assert time.monotonic() - began < world.settings.ready_timeout / 2
 

@@ -113,7 +113,7 @@ def test_a_damaged_disk_is_reported_before_a_cluster_is_formed_of_it(world: Worl
             with path.open("r+b") as file:
                 file.seek(MIB)
                 file.write(b"\1")
-        with pytest.raises(HostUnfit, match=f"images/{key}/base/os is not what"):
+        with pytest.raises(HostUnfit, match=f"images/{key}/base/os does not match"):
             up(ctx, named("shop"))
         assert template.templates(ctx) == []
 
