@@ -87,7 +87,7 @@ class Home:
 
     @property
     def ca(self) -> Path:
-        """The certificate of the authority that signs those of servers; for everybody."""
+        """The certificate of the authority that signs those of servers; foreverybody."""
         return self.root / "ca.pem"
 
     @property

@@ -168,7 +168,7 @@ class LabSpec:
     """The schedule by which snapshots are taken."""
     image: Annotated[str, Key("the key of an image", text)] = ""
     """The key of the required image; empty: that of the engine's recipe as it is now."""
-    any_name: Given[bool] = False
+    accept_pooled_name: Given[bool] = False
     """Whether a lab of a service's warm pool, whose name differs from ``name``, is accepted."""
 
     def __post_init__(self) -> None:

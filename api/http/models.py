@@ -77,7 +77,7 @@ class LabRequest(Cluster):
     """A lab to create."""
 
     name: Annotated[str | None, Field(pattern=NAME, examples=["shop"])] = None
-    any_name: Annotated[
+    accept_pooled_name: Annotated[
         bool, Field(description="Also accept a lab of a warm pool, whose name differs.")
     ] = False
     snapshots: Annotated[

@@ -170,7 +170,7 @@ def requested(core: Core, caller: Caller, asked: LabRequest) -> CreateLab:
         profile=asked.profile or "",
         snapshots=asked.snapshots or "",
         image=asked.image or "",
-        any_name=asked.any_name,
+        accept_pooled_name=asked.accept_pooled_name,
         cold=asked.cold,
         heartbeat=asked.heartbeat,
         idle=asked.idle,

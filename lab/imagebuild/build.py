@@ -71,7 +71,7 @@ def build(
 ) -> BuiltImage:
     """Build ``recipe`` in the empty directory ``out``; what each step prints goes to ``log``.
 
-    Nothing outside of ``out`` and ``log`` is touched, and what is in ``out`` is of use only
+    Nothing outside of ``out`` and ``log`` is touched, and the content of ``out`` is valid only
     once this returns: publish it then, or remove it with ``isolate.remove_tree``. ``mirror``
     is a Debian mirror's URL; empty for the default.
 

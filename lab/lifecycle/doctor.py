@@ -236,7 +236,7 @@ def of_hypervisor(capabilities: Capabilities) -> Iterator[Finding]:
 
 
 def _halted(ctx: Context) -> Iterator[Finding]:
-    """Guests that stand still because a disk of theirs could not be written."""
+    """Guests that are paused because a disk of theirs could not be written."""
     for guest in ctx.hypervisor.guests().values():
         if guest.why:
             lab = guest.tags.get("owner", "").removeprefix("lab:")

@@ -44,7 +44,7 @@ def stop(ctx: Context, name: str, *, node: str | None = None, force: bool = Fals
 
     A whole lab is frozen at one moment, after its file systems were written out, and ended:
     so all nodes agree on where they were, and start as the cluster they were. One node leaves
-    its cluster in an orderly way. ``force`` pulls the plug in both cases. Raises NotFound,
+    its cluster in an orderly way. ``force`` powers off in both cases. Raises NotFound,
     and Conflict while another command works on the lab.
     """
     with lock(ctx.home, "lab", name, wait=False):

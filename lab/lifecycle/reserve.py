@@ -22,7 +22,7 @@ from lab.wait import Deadline
 
 _MADE = ("ready", "stopped", "failed")
 _TRIES = 20
-"""How often another takes the free name that we found before we give up."""
+"""Attempts to reserve a free name that other commands may take first."""
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def _requested(ctx: Context, spec: LabSpec) -> configuration.Configuration:
 
 
 def _until_free(ctx: Context, name: str, deadline: Deadline) -> None:
-    """Wait until nobody works on the lab; raises NotReady."""
+    """Wait until no command works on the lab; raises NotReady."""
 
     def note(pid: int | None) -> None:
         ctx.progress.note("wait", f"waiting for process {pid or '?'}, which works on {name}")

@@ -18,7 +18,7 @@ from lab.state.records import TemplateRecord
 
 
 def image_facts(ctx: Context, image: Image) -> ImageFacts:
-    """All that an archive says of an image; raises NotFound, and Conflict if it is too old."""
+    """The description of an image in an archive; raises NotFound, and Conflict if it is too old."""
     built = images.built(ctx, image.key)
     snapshots = images.snapshots(ctx, image)
     files = {name: disk.name for name, disk in built.disks.items()}
@@ -79,7 +79,7 @@ def built_image(facts: ImageFacts, directory: Path) -> BuiltImage:
 def template_facts(
     ctx: Context, record: TemplateRecord, capture: Capture, image: Image, *, ram: bool
 ) -> TemplateFacts:
-    """All that an archive says of a template; ``ram``: with its RAM, if it has some.
+    """The description of a template in an archive; ``ram``: with its RAM, if it has some.
 
     Raises Conflict for one that `lab up` would not use either: what its RAM fits is not known.
     """

@@ -30,7 +30,7 @@ NATIVE = ("zfs",)
 
 @dataclass(frozen=True)
 class Contents:
-    """What is to be exported; it stays as it is while it is."""
+    """The content to export; it is not changed during the export."""
 
     image: ImageFacts
     template: TemplateFacts | None
@@ -61,7 +61,7 @@ def _template_contents(
 ) -> Iterator[Contents]:
     """A template, kept from removal in the block, as its image is.
 
-    Raises NotFound, and Conflict for a template that is not whole or that nobody would use.
+    Raises NotFound, and Conflict for a template that is incomplete, damaged or outdated.
     """
     record = templates.named(ctx, key)
     with (

@@ -1,4 +1,4 @@
-"""A template that arrived: whether and how it fits this host, and making it one of ours."""
+"""A received template: whether and how it fits this host, and its import."""
 
 from __future__ import annotations
 

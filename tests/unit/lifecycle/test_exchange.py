@@ -1,4 +1,4 @@
-"""Images and templates go from one installation to another, whole, and are of use there."""
+"""Images and templates go from one installation to another, complete, and are used there."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_image_import_is_killed(there: Side, image_archive: bytes) -> None:
 
 @pytest.mark.rare
 def test_template_import_is_killed(there: Side, template_archive: bytes) -> None:
-    """The image may have become one of ours by then: it is whole, and of use."""
+    """The image may have become one of ours by then: it is complete, and is used."""
     seen = sweep(there, nothing, importing("template", template_archive))
     assert seen >= {*IMPORTING, "storage.clone"}
 

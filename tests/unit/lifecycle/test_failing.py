@@ -101,7 +101,7 @@ def test_a_refused_statement_names_the_node(world: World) -> None:
 
 
 def test_slow_guests_have_the_time_that_the_user_gives(world: World) -> None:
-    """Protects slow hosts: a guest in a guest takes minutes to become itself."""
+    """Protects slow hosts: personalising a guest in a guest takes minutes."""
     with world.open() as ctx:
         make_template(ctx)
     with replace(world, own_seconds=500.0).open() as ctx:

@@ -42,7 +42,7 @@ def _overwrite(path: Path) -> None:
 def test_a_damaged_kernel_is_reported_and_the_image_can_be_made_again(
     world: World, file: str, damage: Callable[[Path], None]
 ) -> None:
-    """Protects from guests that stand still at boot, and nobody knows why."""
+    """Protects from guests that hang at boot without a reason."""
     with world.open() as ctx:
         make_image(ctx)
         (key,) = (view.key for view in image.images(ctx))
