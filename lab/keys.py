@@ -163,7 +163,7 @@ def one_of(*choices: object) -> Key:
             raise WrongType
         if value not in choices:
             known = [str(choice) for choice in choices]
-            raise InvalidSpec(f"there is no {value!r}", hint=did_you_mean(value, known))
+            raise InvalidSpec(f"{value!r} is unknown", hint=did_you_mean(value, known))
         return value
 
     return Key("one of " + ", ".join(map(str, choices)), choose)

@@ -156,7 +156,7 @@ def check_address(text: str) -> str:
         return str(IPv4Address(text))
     except ValueError:
         raise InvalidSpec(
-            f"{text!r} is no IPv4 address",
+            f"{text!r} is not an IPv4 address",
             hint="such as 10.0.0.5; QEMU forwards no IPv6 ports, and a name goes into publish_name",
         ) from None
 
@@ -167,7 +167,7 @@ def check_host(text: str) -> str:
     if re.fullmatch(r"[0-9.]+", text):
         return check_address(text)
     if len(text) > _HOST_LIMIT or not _HOST.fullmatch(text):
-        raise InvalidSpec(f"{text!r} is no name of a host", hint="such as labs.example")
+        raise InvalidSpec(f"{text!r} is not a host name", hint="such as labs.example")
     return text.lower()
 
 

@@ -87,7 +87,7 @@ class Home:
 
     @property
     def ca(self) -> Path:
-        """The certificate of the authority that signs those of servers; for everybody."""
+        """The certificate of the authority that signs those of servers; foreverybody."""
         return self.root / "ca.pem"
 
     @property
@@ -281,7 +281,7 @@ def make_directory(path: Path, mode: int) -> Path:
                 path.chmod(mode)
             if not path.is_dir():
                 raise HostUnfit(
-                    f"{path} is in the way: it is not a directory",
+                    f"{path} is not a directory",
                     hint="move it, or set LAB_HOME to another place",
                 )
     except OSError as error:

@@ -96,7 +96,7 @@ def lab(pytestconfig: pytest.Config) -> Iterator[LabView]:
     if spec is None:
         pytest.skip("needs a lab: pytest --lab BLUEPRINT")
     # A unique name, as other test runs may use the same host.
-    spec = replace(spec, name=f"test-{secrets.token_hex(4)}", any_name=True)
+    spec = replace(spec, name=f"test-{secrets.token_hex(4)}", accept_pooled_name=True)
     with _failing(), _app().open() as session:
         view = session.up(spec, cold=False, keep_failed=False, exist_ok=False, timeout=None)
     try:

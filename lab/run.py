@@ -71,7 +71,7 @@ def run(
     except subprocess.TimeoutExpired:
         _kill_session(process)
         raise CommandFailed(
-            command, -9, stderr=f"no result after {timeout:g} s", hint=hint
+            command, -9, stderr=f"timed out after {timeout:g} s", hint=hint
         ) from None
     except BaseException:
         _kill_session(process)
@@ -139,7 +139,7 @@ def output(
 ) -> Iterator[bytes]:
     """What ``argv`` writes to stdout, in pieces of ``chunk`` bytes (the last may be shorter).
 
-    It is killed when the iterator is closed, or when nothing came for ``stall`` seconds.
+    It is killed when the iterator is closed, or when no output for ``stall`` seconds.
     Raises HostUnfit if the program is not installed, CommandFailed as ``run`` does.
     """
     with _piped(argv, env, stdout=subprocess.PIPE) as process:
@@ -149,7 +149,7 @@ def output(
         piece = b""
         while True:
             if not _ready(source, select.POLLIN, stall):
-                raise CommandFailed(argv, -9, stderr=f"nothing came for {stall:g} s")
+                raise CommandFailed(argv, -9, stderr=f"no output for {stall:g} s")
             more = os.read(source, chunk - len(piece))
             piece += more
             if piece and (not more or len(piece) == chunk):
@@ -184,7 +184,7 @@ def feed(
             left = piece
             while left and taking:
                 if not _ready(sink, select.POLLOUT, stall):
-                    raise CommandFailed(argv, -9, stderr=f"nothing was taken for {stall:g} s")
+                    raise CommandFailed(argv, -9, stderr=f"it read no input for {stall:g} s")
                 try:
                     left = left[os.write(sink, left[:_PIPE]) :]
                 except BlockingIOError:
@@ -195,7 +195,7 @@ def feed(
         try:
             process.wait(stall)
         except subprocess.TimeoutExpired:
-            raise CommandFailed(argv, -9, stderr=f"no end for {stall:g} s") from None
+            raise CommandFailed(argv, -9, stderr=f"it did not end for {stall:g} s") from None
 
 
 class Conversation:
@@ -219,7 +219,7 @@ class Conversation:
         while left:
             if not _ready(self._to.fileno(), select.POLLOUT, self._stall):
                 raise CommandFailed(
-                    self._argv, -9, stderr=f"nothing was taken for {self._stall:g} s"
+                    self._argv, -9, stderr=f"it read no input for {self._stall:g} s"
                 )
             try:
                 left = left[os.write(self._to.fileno(), left[:_PIPE]) :]

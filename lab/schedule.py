@@ -59,7 +59,7 @@ def parse(text: str) -> Schedule:
         kind, _, count = part.strip().partition(":")
         if kind not in PERIODS or not count.isdecimal() or not 0 < int(count) <= KEEP_LIMIT:
             raise InvalidSpec(
-                f"{part.strip()!r} is no schedule of snapshots",
+                f"{part.strip()!r} is not a schedule of snapshots",
                 hint=f"such as hourly:24,daily:7; kinds: {', '.join(PERIODS)}",
             )
         if kind in found:
@@ -76,7 +76,7 @@ def check_name(name: str) -> str:
             hint="small letters, digits, hyphens and underscores, 31 at most",
         )
     if name in PERIODS or name == ORIGIN:
-        raise InvalidSpec(f"{name} is a name that lab itself uses", hint="take another one")
+        raise InvalidSpec(f"{name} is a reserved name", hint="choose another name")
     return name
 
 

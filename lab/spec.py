@@ -52,7 +52,9 @@ def parse_duration(text: str) -> float:
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     total = float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
     if total <= 0:
-        raise InvalidSpec(f"{text!r} is no time at all", hint="give at least 1s")
+        raise InvalidSpec(
+            f"the duration must be greater than zero, not {text!r}", hint="give at least 1s"
+        )
     return total
 
 
@@ -166,8 +168,8 @@ class LabSpec:
     """The schedule by which snapshots are taken."""
     image: Annotated[str, Key("the key of an image", text)] = ""
     """The key of the required image; empty: that of the engine's recipe as it is now."""
-    any_name: Given[bool] = False
-    """A lab that a service has ready may have another name than ``name``."""
+    accept_pooled_name: Given[bool] = False
+    """Whether a lab of a service's warm pool, whose name differs from ``name``, is accepted."""
 
     def __post_init__(self) -> None:
         if self.name:

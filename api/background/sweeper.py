@@ -76,7 +76,7 @@ class Sweeper:
         jump = (wall - self._wall) - (passed - self._passed)
         if abs(jump) >= _JUMP:
             log.error(
-                "the clock was set: the ends of leases are moved with it",
+                "the clock was set: the ends of leases are moved by the same time",
                 extra={"seconds": round(jump)},
             )
             store = self._core.store

@@ -1,4 +1,4 @@
-"""Room on the host: who does not fit waits, in order but for what fits meanwhile."""
+"""Room on the host: a queue of jobs, in which later ones that fit may pass the first."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from lab.state.records import JobKind, LabWithNodes
 from lab.state.store import Store
 
 _LOOK_EVERY = 0.5
-"""Seconds between two looks: labs also go without our doing."""
+"""Seconds between two checks: commands remove labs without a notification."""
 _TURNS = 4
-"""While one is first in the queue: others may pass in the first and third part of its time."""
+"""Parts of ``queue_timeout``. Others may pass the first job in the first and the third part."""
 TAKE_ROOM: tuple[JobKind, ...] = ("create", "build-template")
 """The jobs that start guests of their own."""
 WAKE: tuple[JobKind, ...] = ("start", "restart", "rollback")
@@ -28,7 +28,7 @@ WAKE: tuple[JobKind, ...] = ("start", "restart", "rollback")
 
 @dataclass(frozen=True)
 class Need:
-    """What a lab takes of the host: bytes of memory and disk, processors, ports."""
+    """The resources of a lab: bytes of memory and disk, processors, ports."""
 
     memory: int = 0
     disk: int = 0
@@ -53,21 +53,21 @@ class Need:
 
 
 def need_of(spec: LabSpec) -> Need:
-    """What ``spec`` takes."""
+    """The resources for ``spec``."""
     plans = foreseen(spec)
     return replace(_to_run(plans), disk=sum(node.size.disk for node in plans), ports=_ports(plans))
 
 
 def need_of_lab(found: LabWithNodes) -> Need:
-    """What a lab takes as it is; disk space apart."""
+    """The resources that a lab uses now, without disk space."""
     running = _to_run(found.plans) if found.lab.state != "stopped" else Need()
     return replace(running, ports=_ports(found.plans))
 
 
 def need_to_wake(found: LabWithNodes, running: Collection[str]) -> Need:
-    """What a lab that is stopped takes beyond what it has, once it runs; nothing for others.
+    """The resources that a stopped lab needs in addition to run; nothing for other labs.
 
-    ``running``: the names of nodes that run already, as a start that was killed leaves them.
+    ``running``: the names of nodes that run already, as after a killed start.
     """
     if found.lab.state != "stopped":
         return Need()
@@ -87,8 +87,8 @@ def _ports(nodes: Sequence[NodePlan]) -> int:
 class Admission:
     """Lets jobs in while there is room, the oldest first that fits. For use by several threads.
 
-    Memory: all labs that run have at most the budget together, and what is let in but not yet
-    made fits into what the host has available now. ``pressed`` is called while somebody waits.
+    Memory: all running labs are within the budget, and admitted labs that do not exist yet fit
+    into the memory that the host has available now. ``pressed`` is called while a job waits.
     """
 
     def __init__(
@@ -114,14 +114,14 @@ class Admission:
             if wants > has:
                 raise HostUnfit(
                     f"the lab needs {_figure(word, wants)} of {word},"
-                    f" all labs together may have {_figure(word, has)}",
-                    hint="ask for fewer nodes or smaller ones",
+                    f" the limit for all labs together is {_figure(word, has)}",
+                    hint="request fewer or smaller nodes",
                 )
         jobs = self._store.jobs.open()
         queued = sum(job.kind in TAKE_ROOM and job.state == "queued" for job in jobs)
         if queued >= self._settings.serve.queue:
             raise LimitReached(
-                f"{queued} requests wait for room on the host already",
+                f"{queued} requests already wait for room on the host",
                 hint="try again later, or remove a lab",
                 retry_after=ROOM_RETRY,
             )
@@ -130,10 +130,10 @@ class Admission:
     def enter(
         self, job: str, since: float, need: Need, *, stop: Callable[[], None]
     ) -> Iterator[None]:
-        """Wait for room, and have it for the block.
+        """Wait for room, and reserve it for the block.
 
-        ``since``: the job's place in the queue; ``stop`` is called now and then and may raise.
-        Raises HostUnfit, with figures, when ``queue_timeout`` is over.
+        ``since``: the job's place in the queue; ``stop`` is called at each check and may
+        raise. Raises HostUnfit, with figures, after ``queue_timeout``.
         """
         ticket = (since, job)
         deadline = time.monotonic() + self._settings.serve.queue_timeout
@@ -156,9 +156,11 @@ class Admission:
 
     @contextmanager
     def spare(self, job: str, need: Need) -> Iterator[None]:
-        """Have room for the block, if nobody else wants it; raises Interrupted if there is none."""
+        """Reserve room for the block if no job waits; raises Interrupted if there is none."""
         with self._change:
-            lacks = "requests wait" if self._waiting else self._short(need, self._used())
+            lacks = (
+                "other requests wait for it" if self._waiting else self._short(need, self._used())
+            )
             if lacks:
                 raise Interrupted(f"there is no room for the pool: {lacks}")
             self._inside[job] = need
@@ -167,7 +169,7 @@ class Admission:
 
     @contextmanager
     def _leaving(self, job: str) -> Iterator[None]:
-        """Free the room of ``job``, which is inside, after the block."""
+        """Free the room of ``job``, which was admitted, after the block."""
         try:
             yield
         finally:
@@ -176,7 +178,7 @@ class Admission:
                 self._change.notify_all()
 
     def lacking(self) -> Need | None:
-        """What the job takes that is next and has no room; None if there is none."""
+        """The need of the first job in the queue if it does not fit; else None."""
         with self._change:
             need = self._waiting[min(self._waiting)] if self._waiting else None
             return need if need is not None and self._short(need, self._used()) else None
@@ -187,12 +189,12 @@ class Admission:
             return self._short(need, self._used(), spare)
 
     def changed(self) -> None:
-        """Tell those who wait that a lab has gone."""
+        """Wake waiting jobs after a lab was removed."""
         with self._change:
             self._change.notify_all()
 
     def _limits(self, need: Need) -> list[tuple[str, int, int]]:
-        """The budget: its name, how much there is, what ``need`` takes of it."""
+        """Name, total and need of each limited resource."""
         settings = self._settings
         first, last = settings.port_range
         found = [
@@ -205,11 +207,11 @@ class Admission:
 
     @property
     def memory_budget(self) -> int:
-        """Bytes of memory that all labs may have together."""
+        """The limit of memory for all labs together, in bytes."""
         return self._settings.serve.memory or host.memory().total - self._settings.memory_floor
 
     def used(self) -> Need:
-        """What labs have that run, and jobs that were let in."""
+        """The resources of running labs and of admitted jobs."""
         with self._change:
             return self._used()
 
@@ -224,8 +226,8 @@ class Admission:
     def _lacks(self, ticket: tuple[float, str], need: Need) -> str:
         """What ``need`` lacks, with figures; empty if there is room and it is its turn.
 
-        The first keeps what becomes free for itself, but only half of the time: else one that
-        does not fit for long would have all others wait as long.
+        Room that becomes free is kept for the first job only half of the time; otherwise one that
+        does not fit would delay all others.
         """
         first, now = min(self._waiting), time.monotonic()
         if self._first[0] != first:
@@ -237,7 +239,7 @@ class Admission:
             if int((now - self._first[1]) / turn) % 2 or not all(
                 self._short(one, used) for one in before
             ):
-                return "others came first"
+                return "earlier requests are first"
         return self._short(need, used)
 
     def _short(self, need: Need, used: Need, spare: Need = Need()) -> str:
@@ -252,7 +254,7 @@ class Admission:
         if self._settings.hypervisor != "fake" and need.memory > have:
             return (
                 f"{format_size(need.memory)} of memory is needed,"
-                f" {format_size(max(0, have))} is available and not promised to others"
+                f" {format_size(max(0, have))} is available and not reserved for other labs"
             )
         return ""
 

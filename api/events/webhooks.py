@@ -142,7 +142,7 @@ def expiring(lab: LabRecord, at: float | None, why: Literal["lease", "idle"]) ->
 
 
 def prune(before: float) -> None:
-    """Remove messages that were sent, or given up, before a time (epoch seconds)."""
+    """Remove messages that were sent, or abandoned, before a time (epoch seconds)."""
     moment = datetime.fromtimestamp(before, timezone.utc).isoformat()
     while old := DBOS.list_workflows(
         name=_NAME, completed_before=moment, limit=_AT_ONCE, load_input=False, load_output=False

@@ -48,7 +48,7 @@ class Caller:
     def needs(self, scope: Scope) -> None:
         """Raise Forbidden unless the token's scope includes ``scope``."""
         if not self.may(scope):
-            raise Forbidden(f"this needs the scope {scope}, the token has {self.token.scope}")
+            raise Forbidden(f"this requires the scope {scope}, the token has {self.token.scope}")
 
     def sees(self, project: str) -> bool:
         """Whether the caller may see what belongs to ``project``."""
@@ -121,7 +121,7 @@ def identified(request: HTTPConnection, text: str | None) -> Caller:
     Raises Unauthorized, and LimitReached for invalid tokens after too many from that address.
     """
     if text is None:
-        raise Unauthorized("a token is needed", hint="send it as: Authorization: Bearer TOKEN")
+        raise Unauthorized("a token is required", hint="send it as: Authorization: Bearer TOKEN")
     store = core_of(request).store
     try:
         caller = Caller(tokens.check(store, text))

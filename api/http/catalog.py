@@ -16,7 +16,7 @@ class ImageRequest(Asked):
     """An image to build."""
 
     recipe: Annotated[str, Field(pattern=WORD, examples=["mariadb"])]
-    rebuild: Annotated[bool, Field(description="Also if it exists.")] = False
+    rebuild: Annotated[bool, Field(description="Build it even if it exists.")] = False
 
 
 class TemplateRequest(Cluster):

@@ -4,11 +4,11 @@
 limits need is known only there: that a head has begun and is not complete, that an answer is not
 read, and that a client has left while its next request is buffered. An ASGI application is called
 after the head, and is not called while the last bytes of an answer are unread. Tests in
-``tests/security/test_hostile_client.py`` find out if another version of uvicorn differs.
+``tests/security/test_hostile_client.py`` fail if another version of uvicorn differs.
 
-Who has too many loses the oldest; nobody is refused. So those behind one address, as a proxy, a NAT
-or the loopback, do not shut each other out: a request that arrives in one piece is answered before
-its connection is the oldest.
+No connection is refused: at the limit, the oldest one of the address that has the most is closed.
+So clients behind one address, such as a proxy, a NAT or the loopback, do not block each other: a
+request that arrives in one piece is answered before its connection is the oldest.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _KNOWN = 512
 BACKLOG = 512
 """Connections that wait to be accepted."""
 AT_ONCE = 32
-"""Connections that are accepted before what came by those before is read: far less than may be
-quiet, so that none is closed whose request has arrived."""
+"""Connections that are accepted before data of earlier ones is read: far fewer than may be quiet,
+so that no connection is closed whose request has arrived."""
 
 _AHEAD = 256 << 10
 """Bytes that are read of further requests while one is being answered."""
@@ -47,7 +47,7 @@ Peer = tuple[str, int]
 class Quiet:
     """At most ``most`` connections; one more closes the oldest of the address that has the most.
 
-    Those that are closed by others may stay in it: they are the oldest soon. For use in the
+    Connections closed elsewhere may stay in it: they soon are the oldest. For use in the
     service's loop only.
     """
 
@@ -73,7 +73,7 @@ class Quiet:
             shut()
 
     def close_by(self, peer: Peer, close: Callable[[], object]) -> bool:
-        """Have a connection closed by something else; False if it was closed already."""
+        """Replace the function that closes a connection; False if it is closed already."""
         if peer not in self:
             return False
         self._by[_network(peer[0])][peer] = close
@@ -89,7 +89,7 @@ class Quiet:
 
 
 def _network(address: str) -> str:
-    """``address``, or all that one who has this one of IPv6 usually has."""
+    """``address``, or the network of 64 bits of an IPv6 address, which one client usually has."""
     if ":" not in address:
         return address
     if mapped := ipaddress.IPv6Address(address.partition("%")[0]).ipv4_mapped:
@@ -133,7 +133,7 @@ def _shut(connection: socket.socket) -> None:
 class _Patient(H11Protocol):
     """HTTP/1.1 whose connections are counted, and on which the head of a request has a time limit.
 
-    uvicorn has one between two requests, but none for the head of one. ``patience``: its seconds;
+    uvicorn has a limit between two requests, but none for a head. ``patience``: its seconds;
     ``all``: where it counts.
     """
 
@@ -156,10 +156,10 @@ class _Patient(H11Protocol):
         self._settle()
 
     def handle_events(self) -> None:
-        """See ``H11Protocol``, which reads no further once the next request begins to arrive.
+        """See ``H11Protocol``, which stops reading once the next request begins to arrive.
 
-        Then nobody would see the client leave, so we read on. One that sends too much ahead is
-        disconnected: it may send again what was not answered (RFC 9112, 9.3.2).
+        Then a disconnect would not be noticed, so we keep reading. A client that sends too much
+        ahead is disconnected: it may repeat unanswered requests (RFC 9112, 9.3.2).
         """
         super().handle_events()
         if self.flow.read_paused and self.conn.their_state is h11.DONE:
@@ -206,7 +206,7 @@ class _Patient(H11Protocol):
             self._late = None
 
     def _abort_later(self) -> None:
-        """End the connection unless its other end reads on soon, whoever that is."""
+        """Close the connection unless the client resumes reading within ``patience``."""
         if self._unread is None:
             self._unread = self.loop.call_later(self.patience, self.transport.abort)
 
@@ -216,7 +216,7 @@ class _Patient(H11Protocol):
             self._unread = None
 
     def _settle(self) -> None:
-        """Say whether something is being answered: for strangers, if they send and read all."""
+        """Count the connection as quiet, or not; without a token, a stalled one is quiet too."""
         if self not in self.connections:
             return  # a WebSocket has it now, or it is closed
         if self.transport.is_closing():  # once all is read that was sent

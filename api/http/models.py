@@ -52,7 +52,7 @@ class Cluster(Asked):
     blueprint: Annotated[str, Field(pattern=WORD, examples=["pxc"])]
     nodes: Annotated[
         Annotated[int, Field(ge=1, le=NODES_LIMIT)] | None,
-        Field(description="Default: the blueprint's, 3 of a cluster."),
+        Field(description="Default: the blueprint's; 3 for a cluster."),
     ] = None
     engine: Annotated[str | None, Field(pattern=WORD, examples=["mariadb"])] = None
     image: Annotated[str | None, Field(pattern=WORD, description="The key of an image.")] = None
@@ -77,11 +77,16 @@ class LabRequest(Cluster):
     """A lab to create."""
 
     name: Annotated[str | None, Field(pattern=NAME, examples=["shop"])] = None
-    any_name: Annotated[
-        bool, Field(description="Also accept a lab of a warm pool, which has another name.")
+    accept_pooled_name: Annotated[
+        bool, Field(description="Also accept a lab of a warm pool, whose name differs.")
     ] = False
     snapshots: Annotated[
-        str | None, Field(max_length=100, description="A schedule.", examples=["hourly:24"])
+        str | None,
+        Field(
+            max_length=100,
+            description="A schedule, such as hourly:24,daily:7.",
+            examples=["hourly:24"],
+        ),
     ] = None
     cold: Annotated[bool, Field(description="Cold boot: do not restore RAM from the template.")] = (
         False
@@ -96,7 +101,7 @@ class LabRequest(Cluster):
     ] = None
     protected: Annotated[bool, Field(description="The lab is removed only with force.")] = False
     keep_failed: Annotated[
-        bool, Field(description="If creation fails, keep the lab as it is until its lease ends.")
+        bool, Field(description="If creation fails, keep the failed lab until its lease ends.")
     ] = False
 
 
@@ -189,7 +194,7 @@ class Lab(BaseModel):
     endpoints: Annotated[
         dict[str, list[str]],
         Field(
-            description="The nodes that users connect to; the first of the first is the default.",
+            description="For users; the default is the first node of the first endpoint.",
             examples=[{"rw": ["n1", "n2", "n3"]}],
         ),
     ]
@@ -214,7 +219,7 @@ class Lab(BaseModel):
     heartbeat: Annotated[float | None, Field(description="In seconds.")]
     idle: Annotated[float | None, Field(description="In seconds.")]
     protected: bool
-    ready_seconds: Annotated[float, Field(description="Duration of its last start.")]
+    ready_seconds: Annotated[float, Field(description="Duration of its last start, in seconds.")]
     job: Annotated[str, Field(description="The job that created it.")]
     connection: Connection | None
 

@@ -71,7 +71,7 @@ async def _lines(
 ) -> AsyncIterator[str]:
     owner = topic(job) if job else None
 
-    def look() -> tuple[list[EventRecord], bool]:
+    def new_events() -> tuple[list[EventRecord], bool]:
         if not allowed():
             return [], True
         record = core.store.jobs.find(job) if job else None
@@ -83,7 +83,7 @@ async def _lines(
     with core.notifier.subscribe(owner or HOST) as subscription:
         yield "retry: 1000\n\n"
         while True:
-            found, over = await run_in_threadpool(look)
+            found, over = await run_in_threadpool(new_events)
             for record in found:
                 last = record.id
                 yield _event(record, named=named)

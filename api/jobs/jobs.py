@@ -24,7 +24,7 @@ from lab.api.jobs import requests
 from lab.api.jobs.claim import claim
 from lab.api.jobs.quota import max_templates
 from lab.api.jobs.requests import ClusterRequest, CreateLab, FillPool, Request
-from lab.api.jobs.work import ABOUT_OTHERS, WORK, Task, lab_of
+from lab.api.jobs.work import ABOUT_OTHERS, WORK, Task, lab_made_by
 from lab.api.telemetry.current import JOB
 from lab.api.telemetry.logs import log
 from lab.errors import Conflict, HostUnfit, Interrupted, LabError
@@ -34,12 +34,12 @@ from lab.state.jobs import OPEN
 from lab.state.records import JobRecord, JobState
 
 _OVERDUE = 30.0
-"""Seconds after which a job should have been begun."""
+"""Seconds after which a job should have been started."""
 _HALT_EVERY = 0.25
 _WRITES = 6
-"""How often the end of a job is tried to be recorded; each try waits for others to write."""
+"""Attempts to record the end of a job; each waits for other writers."""
 _TRIES = 20
-"""How often a job is begun: one that takes the service down with it is given up."""
+"""How often a job is started: one that repeatedly ends the service is abandoned."""
 _OVER = ("SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
 """The states of workflows that DBOS does not continue."""
 _VERSION = "1"
@@ -62,20 +62,20 @@ def _step(job: str) -> None:
 
 
 def _kept(name: str) -> LabError:
-    """A lab failed and is kept, but we did not live to say so, nor why."""
+    """A lab failed and is kept, but the service was killed before it recorded that, and why."""
     return LabError(
         f"the lab {name} failed, and is kept as it is until its lease ends",
-        hint="the events of the job say how far it came",
-        details=["the service was cut before it could tell why"],
+        hint="the events of the job show its last step",
+        details=["the service was killed before it recorded the error"],
     )
 
 
 class _Cut(BaseException):
-    """The service ends: the next one does the job."""
+    """The service is stopping: the next one does the job."""
 
 
 class _Halt:
-    """Ends a job that ``stop`` raises for: once, as what is undone then has steps and waits too."""
+    """Ends a job for which ``stop`` raises; once, as the undo has steps and waits too."""
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop = stop
@@ -92,14 +92,14 @@ class _Halt:
                 raise
 
     def soon(self) -> None:
-        """While something is waited for, however often: looks every ``_HALT_EVERY`` seconds."""
+        """During a wait, called any number of times: checks every ``_HALT_EVERY`` seconds."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _HALT_EVERY
             self.now()
 
 
 class Jobs:
-    """Does jobs, each in a thread of its own. One at a time in a process, as DBOS is."""
+    """Runs jobs, each in its own thread. One instance in a process, as of DBOS."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -111,8 +111,8 @@ class Jobs:
         self._stopping = threading.Event()
 
     def open(self) -> None:
-        """Start DBOS, and with it what an earlier service left undone; raises HostUnfit."""
-        global _running  # noqa: PLW0603  # DBOS has one instance in a process, and so have we
+        """Start DBOS and resume the jobs of an earlier service; raises HostUnfit."""
+        global _running  # noqa: PLW0603  # DBOS has one instance in a process, and so does Jobs
         settings = self.core.settings
         url = settings.serve.database or f"sqlite:///{settings.home.jobs_database}"
         if not settings.serve.database:
@@ -132,14 +132,14 @@ class Jobs:
             _running = None
             log.debug("DBOS does not start", exc_info=error)
             raise HostUnfit(
-                f"the service's jobs cannot be kept: {type(error).__name__}",
-                hint="look at the setting database of [serve], and at LAB_HOME",
+                f"the database of the service's jobs cannot be used: {type(error).__name__}",
+                hint="check the setting database of [serve], and LAB_HOME",
             ) from error
         for job in self._store.jobs.open():
             self._take_up(job)
 
     def look_after(self) -> None:
-        """Take up what was recorded and could not be begun, as happens if the disk is full."""
+        """Start recorded jobs that could not be started, such as with a full disk."""
         with self._lock:
             active = set(self._active)
         for job in self._store.jobs.open():
@@ -152,13 +152,13 @@ class Jobs:
         if known is None:
             self.start(job.id)
         elif known.status in _OVER and self._store.jobs.get(job.id).state in OPEN:
-            log.error("a job was given up", extra={"given_up": job.id, "was": known.status})
+            log.error("a job was abandoned", extra={"given_up": job.id, "was": known.status})
             self._end(job, "failed", job.lab, internal(), about=job.about)
 
     def finish(self, grace: float) -> bool:
-        """Begin nothing more; wait ``grace`` seconds for what is being done.
+        """Start no more jobs; wait ``grace`` seconds for running ones.
 
-        False if something is not done then: it is left to the next service.
+        False if some still run then: the next service resumes them.
         """
         self._stopping.set()
         self.core.admission.changed()
@@ -168,7 +168,7 @@ class Jobs:
                 self._idle.wait(left)
             cut = len(self._active) + self._left
         if cut:
-            log.warning("jobs are left to the next service", extra={"jobs": cut})
+            log.warning("unfinished jobs resume at the next start", extra={"jobs": cut})
         return not cut
 
     def close(self) -> None:
@@ -179,9 +179,9 @@ class Jobs:
         _running = None
 
     def start(self, job: str) -> None:
-        """Begin a job at once; fine if that was done already.
+        """Start a job at once; no error if it was started already.
 
-        When the service ends it is left to the next one, which finds its row.
+        While the service is stopping it is left to the next one, which finds its row.
         """
         if self._stopping.is_set():
             return
@@ -189,13 +189,13 @@ class Jobs:
             DBOS.start_workflow(_workflow, job)
 
     def cancel(self, job: JobRecord) -> None:
-        """Have a job end at its next step or in a wait, and undo what it made; fine if it ended."""
+        """End a job at its next step or wait, and undo its work; no error if it has ended."""
         if job.state in OPEN:
             self._store.jobs.update(job.id, cancel=True)
             self.core.admission.changed()
 
     def perform(self, identity: str) -> None:
-        """Do a job to its end, whatever that is."""
+        """Run a job to its end."""
         with self._idle:
             while identity in self._active:
                 self._idle.wait()
@@ -240,13 +240,13 @@ class Jobs:
         except Exception as error:  # noqa: BLE001  # whatever it is: the job has ended
             log.error("a job failed", exc_info=error)
             state, found = "failed", internal()
-        if found and (left := lab_of(self._store, job.id)) is not None:
+        if found and (left := lab_made_by(self._store, job.id)) is not None:
             lab = left.name  # it was to be kept
         self._end(job, state, lab, found, about=about)
 
     def _do(self, job: JobRecord, request: Request) -> str:
         core = self.core
-        made = lab_of(self._store, job.id) if job.state == "running" else None
+        made = lab_made_by(self._store, job.id) if job.state == "running" else None
         if made is not None and made.state not in ("creating", "removing"):
             if made.state == "failed":
                 raise _kept(made.name)
@@ -300,11 +300,11 @@ class Jobs:
             return WORK[job.kind].run(ctx, Task(job, request, again))
 
     def _stop(self, job: JobRecord, *, waiting: bool = False) -> None:
-        """Raise if the job is to go no further; ``waiting``: it has done nothing yet."""
+        """Raise if the job must stop; ``waiting``: it has not started."""
         if waiting and self._stopping.is_set():
             raise _Cut
         if job.kind == "fill" and self._stopping.is_set():
-            raise Interrupted("the service ends, and nobody waits for this lab")
+            raise Interrupted("the service is stopping")
         found = self._store.jobs.find(job.id)
         if found is not None and found.cancel:
             raise Interrupted("the job was cancelled")

@@ -1,4 +1,4 @@
-"""Quotas: what a token's project may have."""
+"""Quotas: the limits of a token's project."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def max_templates(core: Core, job: JobRecord) -> int | None:
 
 
 def snapshots_of(core: Core, project: str) -> Snapshots:
-    """Those of the labs of a project, as the storage has them; it is asked once."""
+    """The snapshots of the labs of a project, read from the storage once."""
     with core.contexts.use() as ctx:
         taken = snapshot.everywhere(ctx)
         return {
@@ -53,7 +53,7 @@ def snapshots_of(core: Core, project: str) -> Snapshots:
 
 
 def check_quota(core: Core, token: TokenRecord, spec: LabSpec, taken: Snapshots) -> None:
-    """Raise LimitReached if the token's project had more than it may with ``spec``.
+    """Raise LimitReached if the token's project would exceed a quota with ``spec``.
 
     Labs that are being created count, and snapshots that are being taken. ``taken``: see
     ``snapshots_of``. To be sure, record the job in the same transaction.
@@ -61,43 +61,43 @@ def check_quota(core: Core, token: TokenRecord, spec: LabSpec, taken: Snapshots)
     limits = (token.max_labs, token.max_nodes, token.max_memory, token.max_cpus, token.max_disk)
     if limits == (None,) * len(limits) and not spec.snapshots.keep:
         return
-    all_ = [*_all(core, token.project, taken).values(), _wanted(spec)]
-    _check(token.project, "labs", token.max_labs, len(all_))
-    nodes = [node.size for one in all_ for node in one.plans]
+    labs = [*_all(core, token.project, taken).values(), _wanted(spec)]
+    _check(token.project, "labs", token.max_labs, len(labs))
+    nodes = [node.size for one in labs for node in one.plans]
     _check(token.project, "nodes", token.max_nodes, len(nodes))
     _check(token.project, "memory", token.max_memory, sum(size.memory for size in nodes))
     _check(token.project, "processors", token.max_cpus, sum(size.cpus for size in nodes))
-    _check(token.project, "disk", token.max_disk, sum(one.all_disks for one in all_))
+    _check(token.project, "disk", token.max_disk, sum(one.all_disks for one in labs))
     if spec.snapshots.keep:
         most = max_snapshots(core, token)
-        _check(token.project, "snapshots", most, sum(one.snapshots for one in all_))
+        _check(token.project, "snapshots", most, sum(one.snapshots for one in labs))
 
 
 def check_snapshot(core: Core, token: TokenRecord, lab: LabRecord, taken: Snapshots) -> None:
-    """Raise LimitReached if the project of ``lab`` had more than the token allows.
+    """Raise LimitReached if one more snapshot of ``lab`` would exceed a quota.
 
-    With one more snapshot of ``lab``; see ``check_quota``.
+    See ``check_quota``.
     """
     found = _all(core, lab.project, taken)
     if lab.name in found:
         found[lab.name] = replace(found[lab.name], snapshots=found[lab.name].snapshots + 1)
-    all_, this = found.values(), "this snapshot"
+    labs, this = found.values(), "this snapshot"
     most = max_snapshots(core, token)
-    _check(lab.project, "snapshots", most, sum(one.snapshots for one in all_), with_=this)
-    disk = sum(one.all_disks for one in all_)
-    _check(lab.project, "disk", token.max_disk, disk, with_=this)
+    _check(lab.project, "snapshots", most, sum(one.snapshots for one in labs), added=this)
+    disk = sum(one.all_disks for one in labs)
+    _check(lab.project, "disk", token.max_disk, disk, added=this)
 
 
 def _check(
-    project: str, word: str, limit: int | None, wanted: int, *, with_: str = "this lab"
+    project: str, word: str, limit: int | None, wanted: int, *, added: str = "this lab"
 ) -> None:
     if limit is not None and wanted > limit:
-        may, had = (
-            format_size(n) if word in ("memory", "disk") else str(n) for n in (limit, wanted)
-        )
+        sizes = word in ("memory", "disk")
+        most = f"{format_size(limit)} of {word}" if sizes else f"{limit} {word}"
+        total = format_size(wanted) if sizes else str(wanted)
         raise LimitReached(
-            f"the project {project} may have {may} of {word}, with {with_} it had {had}",
-            hint="remove labs or snapshots, or ask for less",
+            f"the project {project} is limited to {most}, and would have {total} with {added}",
+            hint="remove labs or snapshots, or request less",
         )
 
 

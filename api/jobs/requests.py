@@ -59,7 +59,7 @@ class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
             profile=self.profile,
             snapshots=schedule.parse(self.snapshots) if self.snapshots else schedule.NONE,
             image=self.image,
-            any_name=self.may_differ,
+            accept_pooled_name=self.may_differ,
         )
 
     @property
@@ -75,7 +75,8 @@ class BuildTemplate(ClusterRequest, frozen=True, kw_only=True):
 class CreateLab(ClusterRequest, frozen=True, kw_only=True):
     """``create``; ``heartbeat`` and ``idle`` in seconds, ``owner``: the token's name."""
 
-    any_name: bool = False
+    accept_pooled_name: bool = msgspec.field(default=False, name="any_name")
+    """In rows of jobs it is called ``any_name``, so that those of earlier versions are read."""
     cold: bool = False
     heartbeat: float | None = None
     idle: float | None = None
@@ -86,7 +87,7 @@ class CreateLab(ClusterRequest, frozen=True, kw_only=True):
     @property
     def may_differ(self) -> bool:
         """See ``ClusterRequest``."""
-        return self.any_name
+        return self.accept_pooled_name
 
 
 class FillPool(CreateLab, frozen=True, kw_only=True):

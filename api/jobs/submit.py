@@ -97,13 +97,13 @@ def submit(jobs: Jobs, job: JobRecord, check: Callable[[], None] = lambda: None)
                     hint="use a new key for each new request",
                 )
             return before
-        open_ = store.jobs.open()
-        for other in open_:
+        unfinished = store.jobs.open()
+        for other in unfinished:
             if job.kind in _ONCE and other.project == job.project and _same(other, job):
                 return other  # it does what is requested
-        _check_alone(job, open_)
+        _check_alone(job, unfinished)
         if job.token:
-            _check_number(job, open_, jobs.core.settings.serve.token_jobs)
+            _check_number(job, unfinished, jobs.core.settings.serve.token_jobs)
         check()
         if parent := TRACEPARENT.get():  # not in the digest: a retry has another
             job = replace(job, request={**job.request, TRACEPARENT_KEY: parent})
@@ -116,9 +116,9 @@ def _same(one: JobRecord, other: JobRecord) -> bool:
     return (one.kind, one.digest) == (other.kind, other.digest)
 
 
-def _check_alone(job: JobRecord, open_: Sequence[JobRecord]) -> None:
-    """Raise Busy if ``job`` and one of the jobs ``open_`` need the same lab alone."""
-    for other in open_:
+def _check_alone(job: JobRecord, unfinished: Sequence[JobRecord]) -> None:
+    """Raise Busy if ``job`` and one of ``unfinished`` need the same lab alone."""
+    for other in unfinished:
         if job.kind in _ALONE and other.kind in _ALONE and other.lab == job.lab:
             raise Busy(
                 f"the lab {job.lab} is busy: the job {other.id} ({other.kind}) has not ended",
@@ -126,9 +126,9 @@ def _check_alone(job: JobRecord, open_: Sequence[JobRecord]) -> None:
             )
 
 
-def _check_number(job: JobRecord, open_: Sequence[JobRecord], most: int) -> None:
-    """Raise LimitReached if the token of ``job`` has too many that are ``open_``."""
-    own = sum(other.token == job.token and other.kind not in _ONCE for other in open_)
+def _check_number(job: JobRecord, unfinished: Sequence[JobRecord], most: int) -> None:
+    """Raise LimitReached if the token of ``job`` has too many in ``unfinished``."""
+    own = sum(other.token == job.token and other.kind not in _ONCE for other in unfinished)
     if job.kind not in _ONCE and own >= most:
         raise LimitReached(
             f"this token has {own} jobs that have not ended, its limit is {most}",

@@ -45,7 +45,7 @@ _PATIENCE = 5.0
 """Seconds that what is done with a lab has to end when the lab is to go."""
 _COPYING = 60.0
 """Seconds that it has after its guests were ended: it may be copying a disk."""
-_REMAINS = "left by a job that was cut"
+_REMAINS = "left by an interrupted job"
 
 
 R_co = TypeVar("R_co", bound=requests.Request, covariant=True)
@@ -75,15 +75,17 @@ class Work(Generic[R]):
 
 def create(ctx: Context, task: Task[CreateLab]) -> str:
     """Make a lab; the name it got."""
-    made = lab_of(ctx.store, task.job.id) if task.again else None
+    made = lab_made_by(ctx.store, task.job.id) if task.again else None
     if made is not None:
-        ctx.progress.note("undo", f"removing what was made of {made.name}: the service was cut")
+        ctx.progress.note(
+            "undo", f"removing the incomplete lab {made.name}: the service was interrupted"
+        )
         _clear(ctx, made.name)
     request = task.request
     try:
         return up(ctx, request.spec, cold=request.cold, keep_failed=request.keep_failed).name
     except LabError as error:
-        if request.keep_failed and (kept := lab_of(ctx.store, task.job.id)) is not None:
+        if request.keep_failed and (kept := lab_made_by(ctx.store, task.job.id)) is not None:
             _keep(ctx, kept.name, error)
         raise
 
@@ -99,16 +101,16 @@ def _keep(ctx: Context, name: str, error: LabError) -> None:
 def delete(ctx: Context, task: Task[DeleteLab]) -> str:
     """Remove a lab, unless it is another of that name by now."""
     name = task.job.lab
-    there = ctx.store.labs.find(name)
-    if there is not None and not requests.concerns(task.job, there):
+    record = ctx.store.labs.find(name)
+    if record is not None and not requests.concerns(task.job, record):
         return name
     force = task.request.force
-    if there is not None and there.state != "creating" and (force or not there.protected):
-        _end_others(ctx, there, lambda: True)
+    if record is not None and record.state != "creating" and (force or not record.protected):
+        _end_others(ctx, record, lambda: True)
     try:
         down(ctx, name, force=force)
     except NotFound:
-        if there is None and not task.again:
+        if record is None and not task.again:
             raise
     return name
 
@@ -116,9 +118,9 @@ def delete(ctx: Context, task: Task[DeleteLab]) -> str:
 def expire(ctx: Context, task: Task[ExpireLab]) -> str:
     """Remove a lab if its lease is over still; raises Conflict if that cannot be done now."""
     name = task.job.lab
-    there = ctx.store.labs.find(name)
-    if there is not None and _is_over(there):
-        _end_others(ctx, there, lambda: _is_over(ctx.store.labs.find(name)))
+    record = ctx.store.labs.find(name)
+    if record is not None and _is_over(record):
+        _end_others(ctx, record, lambda: _is_over(ctx.store.labs.find(name)))
     report = gc.perform(ctx, [(Owner("lab", task.job.lab), "expired")])
     if report.left:
         raise Conflict(report.left[0])
@@ -143,8 +145,8 @@ def _end_others(ctx: Context, lab: LabRecord, wanted: Callable[[], bool]) -> Non
             ctx.store.jobs.update(other.id, cancel=True)
     if not _until_free(ctx, lab.name, _PATIENCE) and wanted():
         owner = str(Owner("lab", lab.name))
-        there = ctx.hypervisor.guests().values()
-        ours = [guest.name for guest in there if guest.tags.get("owner") == owner]
+        guests = ctx.hypervisor.guests().values()
+        ours = [guest.name for guest in guests if guest.tags.get("owner") == owner]
         each(lambda guest: ctx.hypervisor.stop(guest, force=True), ours)
         _until_free(ctx, lab.name, _COPYING)
 
@@ -166,7 +168,10 @@ def _same(ctx: Context, task: Task[LabRequest]) -> None:
     """Raise NotFound if there is another lab of that name by now."""
     lab = ctx.store.labs.get(task.job.lab)
     if not requests.concerns(task.job, lab):
-        raise NotFound(f"the lab {lab.name} that was meant is gone", hint="there is another now")
+        raise NotFound(
+            f"the lab {lab.name} was removed and created again after this request",
+            hint="repeat the request if the new lab is meant",
+        )
 
 
 def start(ctx: Context, task: Task[Power]) -> str:
@@ -309,7 +314,7 @@ ABOUT_OTHERS: tuple[JobKind, ...] = (
 """The kinds that are about something else than a lab, or besides it."""
 
 
-def lab_of(store: Store, job: str) -> LabRecord | None:
+def lab_made_by(store: Store, job: str) -> LabRecord | None:
     """The lab that a job made or is making."""
     return next((lab for lab in store.labs.all() if lab.job == job), None)
 

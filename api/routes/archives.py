@@ -16,7 +16,7 @@ from lab.api.http.transfer import Transfer, Work
 from lab.api.http.websockets import serve_websocket
 from lab.exchange.header import Kind
 from lab.lifecycle.archives.export import export
-from lab.lifecycle.archives.import_ import import_
+from lab.lifecycle.archives.import_archive import import_archive
 from lab.lifecycle.core.views import ExportView, ImportView
 from lab.progress import Listener
 
@@ -75,7 +75,7 @@ def _receive(
 ) -> ImportView:
     """Import what comes from ``file``."""
     with os.fdopen(file, "rb", buffering=_BUFFER) as source, core.contexts.use(hear) as ctx:
-        return import_(ctx, kind, source, resume=resume, warm_only=warm_only)
+        return import_archive(ctx, kind, source, resume=resume, warm_only=warm_only)
 
 
 def _send(

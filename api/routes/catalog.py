@@ -12,11 +12,12 @@ from starlette.concurrency import run_in_threadpool
 
 from lab.api.core.admission import need_of
 from lab.api.core.core import Core
-from lab.api.http.answers import IfMatch, Key, Wait, check_tag, outcome, tag_of
 from lab.api.http.auth import Admin, Caller, Reader
 from lab.api.http.catalog import Image, ImageRequest, Template, TemplateRequest
+from lab.api.http.conditional import IfMatch, check_tag, tag_of
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.models import Job
+from lab.api.http.outcome import Key, Wait, outcome
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.requests import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
 from lab.api.jobs.submit import new_job, submit

@@ -11,24 +11,24 @@ from starlette.concurrency import run_in_threadpool
 from lab.api.core.core import Core
 from lab.api.events.eventlog import topic
 from lab.api.http import sse
-from lab.api.http.answers import ID_LIMIT
 from lab.api.http.auth import Caller, Reader
 from lab.api.http.dependencies import CoreOf
 from lab.api.http.models import Event, Page
+from lab.api.http.units import ID_LIMIT
 from lab.api.routes.jobs import Id
 
 router = APIRouter(prefix="/v1", tags=["events"])
 
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "A page; or with Accept: text/event-stream, what happens as it happens.",
+        "description": "A page of events; with Accept: text/event-stream, a stream of new ones.",
         "content": {sse.MEDIA_TYPE: {"schema": {"type": "string"}}},
     }
 }
-After = Annotated[int | None, Query(ge=0, le=ID_LIMIT, description="Those behind this one.")]
+After = Annotated[int | None, Query(ge=0, le=ID_LIMIT, description="Only events after this one.")]
 Limit = Annotated[int, Query(ge=1, le=500)]
 Last = Annotated[
-    str | None, Header(alias="Last-Event-ID", max_length=20, description="As after, for streams.")
+    str | None, Header(alias="Last-Event-ID", max_length=20, description="The same, for streams.")
 ]
 Accept = Annotated[str, Header(include_in_schema=False)]
 

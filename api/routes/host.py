@@ -11,11 +11,10 @@ from pydantic import BaseModel, Field
 
 from lab import host as machine
 from lab.api.core.core import Core
-from lab.api.http.answers import ID_LIMIT
 from lab.api.http.auth import Admin, Reader
 from lab.api.http.dependencies import CoreOf
 from lab.api.http.models import Asked, AuditEntry, Capacity, Host, Page, PoolView
-from lab.api.http.units import IN_SECONDS, Seconds
+from lab.api.http.units import ID_LIMIT, IN_SECONDS, Seconds
 from lab.lifecycle.gc import gc
 from lab.lifecycle.nodes import home_ca
 

@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from starlette.concurrency import run_in_threadpool
 
-from lab.api.http.answers import Wait
 from lab.api.http.auth import Reader, User
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.models import Job, Page
+from lab.api.http.outcome import Wait
 from lab.state.records import JobKind, JobState
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])

@@ -13,10 +13,11 @@ from starlette.concurrency import run_in_threadpool
 from lab.api.core.admission import need_of
 from lab.api.core.core import Core
 from lab.api.events.notifier import HOST
-from lab.api.http.answers import IfMatch, Key, Wait, check_match, etag, outcome
 from lab.api.http.auth import Caller, Reader, User
+from lab.api.http.conditional import IfMatch, check_match, etag
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.models import NAME, Job, Lab, LabPatch, LabRequest, Page, State
+from lab.api.http.outcome import Key, Wait, outcome
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import Snapshots, check_quota, snapshots_of
 from lab.api.jobs.requests import CreateLab, DeleteLab
@@ -42,7 +43,7 @@ Name = Annotated[str, Path(pattern=NAME, examples=["shop"])]
 async def create(
     core: CoreOf, jobs: JobsOf, caller: User, asked: LabRequest, wait: Wait, key: Key = None
 ) -> Response:
-    """Make a lab: a clone of a template, which the first use makes and which takes a while then."""
+    """Create a lab: a clone of a template. The first use of a template builds it, in minutes."""
     job = await run_in_threadpool(submit_create, jobs, caller, asked, key)
     return await outcome(core, job, wait, partial(_created, core, caller))
 
@@ -80,7 +81,7 @@ def list_labs(
 
 @router.get("/{name}", operation_id="getLab", response_model=Lab)
 async def get(core: CoreOf, caller: Reader, name: Name, wait: Wait) -> Response:
-    """A lab; its ETag changes with what can be changed of it. ``wait``: until it is made."""
+    """A lab. Its ETag changes with the fields that PATCH sets. ``wait``: until it is created."""
     if wait.seconds:
         find = partial(caller.lab, core, name)
         await wait.until(core, HOST, find, lambda found: found.state != "creating", every=1.0)
@@ -91,7 +92,7 @@ async def get(core: CoreOf, caller: Reader, name: Name, wait: Wait) -> Response:
 def change(
     core: CoreOf, caller: User, name: Name, asked: LabPatch, if_match: IfMatch = None
 ) -> Response:
-    """Give a lab a new lease from now on, protect it, or let it end when nobody uses it."""
+    """Set the lease of a lab from now on, its protection, or its limit of idle time."""
     with core.store.transaction():
         record = caller.lab(core, name)
         check_match(record, if_match)
@@ -114,7 +115,7 @@ def heartbeat(core: CoreOf, caller: User, name: Name) -> Response:
         record = caller.lab(core, name)
         if record.heartbeat is None:
             raise Conflict(
-                f"the lab {name} was not made with a heartbeat", hint="PATCH extends its lease"
+                f"the lab {name} was created without a heartbeat", hint="PATCH extends its lease"
             )
         now = time.time()
         core.store.labs.update(name, expires_at=now + record.heartbeat, active_at=now)
@@ -146,7 +147,7 @@ def check_ttl(core: Core, caller: Caller, ttl: float) -> None:
     """Raise Forbidden if a lease is longer than the service or the token allows."""
     most = min(core.settings.serve.max_ttl, caller.token.max_ttl or float("inf"))
     if ttl > most:
-        raise Forbidden(f"a lease has at most {most:g} s here, {ttl:g} s were asked for")
+        raise Forbidden(f"a lease is limited to {most:g} s here, {ttl:g} s were asked for")
 
 
 def _default_ttl(core: Core, caller: Caller) -> float:
@@ -169,7 +170,7 @@ def requested(core: Core, caller: Caller, asked: LabRequest) -> CreateLab:
         profile=asked.profile or "",
         snapshots=asked.snapshots or "",
         image=asked.image or "",
-        any_name=asked.any_name,
+        accept_pooled_name=asked.accept_pooled_name,
         cold=asked.cold,
         heartbeat=asked.heartbeat,
         idle=asked.idle,
@@ -200,7 +201,9 @@ def submit_create(jobs: Jobs, caller: Caller, asked: LabRequest, key: str | None
         core.admission.check(need_of(spec))
         check_quota(core, caller.token, spec, taken)
         if spec.name and core.store.labs.find(spec.name):
-            raise Conflict(f"lab {spec.name} exists already", hint="another name, or DELETE it")
+            raise Conflict(
+                f"lab {spec.name} exists already", hint="choose another name, or DELETE it"
+            )
 
     return submit(jobs, job, check)
 

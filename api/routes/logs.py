@@ -30,7 +30,7 @@ router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"])
 
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "The last lines; or with Accept: text/event-stream, those that come, too.",
+        "description": "The last lines; with Accept: text/event-stream, new lines as well.",
         "content": {sse.MEDIA_TYPE: {"schema": {"type": "string"}}},
     }
 }
@@ -57,7 +57,7 @@ async def logs(
     lines: Lines = 100,
     accept: Accept = "",
 ) -> LogLines | Response:
-    """The last lines of a node's log; as a stream also what comes after, until the node ends."""
+    """The last lines of a node's log; as a stream also new lines, until the node stops."""
     if sse.MEDIA_TYPE not in accept:
         return await core.limits.programs.run(
             caller.token.id, partial(last_lines, core, caller, name, node, source, lines)

@@ -12,10 +12,10 @@ from starlette.concurrency import run_in_threadpool
 from lab.api.core.core import Core
 from lab.api.core.problem import problem
 from lab.api.http import problems
-from lab.api.http.answers import Wait, Waiter, outcome
 from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.models import NODE, Command, Job, Node, Output
+from lab.api.http.outcome import Wait, Waiter, outcome
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.requests import Power
 from lab.api.jobs.submit import new_job, submit

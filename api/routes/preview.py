@@ -32,7 +32,7 @@ class Preview(BaseModel):
     disk: Annotated[int, Field(description="As requested, in bytes; 0: the image's.")]
     profile: str
     image: str
-    image_there: Annotated[bool, Field(description="The image exists; else it is built first.")]
+    image_exists: Annotated[bool, Field(description="The image exists; else it is built first.")]
     template: Annotated[
         str | None, Field(description="Empty if it is built first; null if none is used.")
     ]
@@ -66,7 +66,7 @@ def preview_lab(core: CoreOf, caller: User, asked: LabRequest) -> Preview:
         disk=found.disk,
         profile=found.profile,
         image=found.image,
-        image_there=found.image_there,
+        image_exists=found.image_exists,
         template=found.template,
         start=found.start,
         why_cold=found.why_cold,

@@ -10,10 +10,10 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from lab import schedule
-from lab.api.http.answers import Key, Wait, outcome
 from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.models import NODE, Asked, Job
+from lab.api.http.outcome import Key, Wait, outcome
 from lab.api.http.units import Time
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import check_snapshot, max_snapshots, snapshots_of

@@ -31,7 +31,9 @@ _CONNECT = 5.0
 class SshLogin(BaseModel):
     """What SSH needs for a node: root's private key, and the node's line for `known_hosts`."""
 
-    host: str = Field(description="The address from the service's host.", examples=["127.0.0.1"])
+    host: str = Field(
+        description="The address, as seen from the service's host.", examples=["127.0.0.1"]
+    )
     port: int
     private_key: str
     known_hosts: str = Field(examples=["[127.0.0.1]:23307 ssh-ed25519 AAAA..."])

@@ -46,11 +46,11 @@ class Metrics:
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
         self._steps = Histogram(
-            "lab_step_seconds", "How long steps of jobs took", ("kind", "step"),
+            "lab_step_seconds", "Duration of steps of jobs", ("kind", "step"),
             registry=registry, buckets=_SECONDS,
         )  # fmt: skip
         self._jobs = Histogram(
-            "lab_job_seconds", "From request to end", ("kind", "state"),
+            "lab_job_seconds", "Duration of jobs, from request to end", ("kind", "state"),
             registry=registry, buckets=_SECONDS,
         )  # fmt: skip
         self._errors = Counter(
@@ -62,28 +62,28 @@ class Metrics:
             ("result",), registry=registry,
         )  # fmt: skip
         self._restores = Histogram(
-            "lab_restore_seconds", "From captured RAM to running nodes",
+            "lab_restore_seconds", "Duration of restores, from captured RAM to running nodes",
             registry=registry, buckets=_RESTORE_SECONDS,
         )  # fmt: skip
         self._forming: set[str] = set()
         self._restoring: dict[str, float] = {}
-        self._free = Gauge("lab_storage_free_bytes", "Space that is left", registry=registry)
-        self._used = Gauge("lab_storage_used_bytes", "Space that is taken", registry=registry)
+        self._free = Gauge("lab_storage_free_bytes", "Free space of the storage", registry=registry)
+        self._used = Gauge("lab_storage_used_bytes", "Used space of the storage", registry=registry)
         self._stored = Gauge(
-            "lab_storage_bytes", "What images and templates take", ("kind",), registry=registry
+            "lab_storage_bytes", "Space used by images and templates", ("kind",), registry=registry
         )
         self._pool = Gauge(
-            "lab_pool_ready", "Labs that can be claimed", ("pool",), registry=registry
+            "lab_pool_ready", "Labs of a pool that can be claimed", ("pool",), registry=registry
         )
         self._claims = Counter(
-            "lab_pool_claims", "Requests that a pool serves", ("result",), registry=registry
+            "lab_pool_claims", "Requests for a lab of a pool", ("result",), registry=registry
         )
         self._claim_seconds = Histogram(
-            "lab_pool_claim_seconds", "From request to a lab of a pool",
+            "lab_pool_claim_seconds", "Duration of claims, from request to lab",
             registry=registry, buckets=_CLAIM_SECONDS,
         )  # fmt: skip
         self._quantiles = Gauge(
-            "lab_pool_claim_quantile_seconds", f"The same, of the last {_LATEST} claims",
+            "lab_pool_claim_quantile_seconds", f"Quantiles of the last {_LATEST} claims",
             ("quantile",), registry=registry,
         )  # fmt: skip
         self._lock = threading.Lock()

@@ -1,13 +1,15 @@
 """How the nodes of a Galera cluster stop together, and how they form it again after a crash.
 
-Galera does most of it: nodes that were its last primary view (``gvwstate.dat``) restore that
-together, the most advanced gives the others what they lack. What it cannot do by itself, as
-each node sees only itself, is decided here, where all of them are seen:
+Galera does most of it: the nodes of the last primary component (``gvwstate.dat``) restore it
+together, and the one with the highest seqno is the donor of the others. A node sees only itself, so
+these cases are decided here, where all nodes are seen:
 
-- no last view is complete, so that all nodes wait for ever: the most advanced one bootstraps;
-- a node's tables are ahead of the position that it noted (a CREATE TABLE ... SELECT right
-  before a crash): given that statement again, it leaves as inconsistent. Its data are dropped;
-- a server does not start at all: once more, then without its data.
+- no primary component is complete, so that all nodes wait forever: the node with the highest
+  seqno bootstraps;
+- a node's tables are ahead of the position that it recorded (a CREATE TABLE ... SELECT right
+  before a crash): it would apply that statement twice, and leave as inconsistent. Its data are
+  replaced by a state transfer;
+- a server does not start: it is restarted, then its data are replaced.
 
 Source: the Galera documentation, "Recovering the Primary Component", "Restarting the Cluster".
 """
@@ -26,7 +28,7 @@ _PROGRAM = "/usr/lib/lab/rejoin"
 _REST = "/usr/lib/lab/rest"
 _STOP_SECONDS = 120.0
 _MOST = 2
-"""How often a node is given the same order; then a server that only ends is given data."""
+"""How often a node gets the same order; then the data of a server that ends are replaced."""
 _EFFECTS = {
     "restart": "; its server is restarted",
     "transfer": "; its data are replaced by a state transfer (SST) from another node",
@@ -141,14 +143,17 @@ def rest(cluster: Cluster, engines: Mapping[str, Engine]) -> None:
 
 
 def last_of(positions: Sequence[str]) -> int:
-    """The last step that a node saw, from where all stopped (``UUID:SEQNO``, as they print it).
+    """The highest seqno of the ``positions`` (``UUID:SEQNO``) at which the nodes stopped.
 
-    Raises NotReady unless all of them stopped cleanly, and in one history.
+    Raises NotReady unless all of them stopped cleanly, with one cluster UUID.
     """
     found = [match for match in map(_POSITION.fullmatch, positions) if match]
     if len(found) < len(positions) or len({match[1] for match in found}) != 1:
         stopped = [repr(position) for position in positions]
-        raise NotReady("the servers did not stop cleanly in one history", details=stopped)
+        raise NotReady(
+            "clean shutdown failed: the positions of the nodes are not of one cluster",
+            details=stopped,
+        )
     return max(int(match[2]) for match in found)
 
 
@@ -160,7 +165,9 @@ def _orders(situation: Situation) -> list[tuple[str, str, str]]:
     if any(node.history is None for node in nodes):
         return []
     ended = [
-        (node.node, "restart", "its server had ended") for node in nodes if node.server in _ENDED
+        (node.node, "restart", "its server was not running")
+        for node in nodes
+        if node.server in _ENDED
     ]
     starts = any(node.bootstraps and node.server not in _ENDED for node in nodes)
     if not situation.waited and (starts or _restorable(nodes)):
@@ -172,7 +179,10 @@ def _orders(situation: Situation) -> list[tuple[str, str, str]]:
             hint="`lab start` without --node starts all of them",
         )
     best = _most_advanced(nodes)
-    why = "no last view is complete, so the cluster is bootstrapped from the most advanced node"
+    why = (
+        "no primary component can be restored from gvwstate.dat:"
+        " bootstrapping from the highest seqno"
+    )
     return [
         (best.node, "bootstrap", f"{why} ({best.seqno})"),
         *(order for order in ended if order[0] != best.node),
@@ -182,12 +192,12 @@ def _orders(situation: Situation) -> list[tuple[str, str, str]]:
 def _follows(node: _Standing, *, waited: bool) -> tuple[str, str, str] | None:
     """What ``node`` needs to follow others that are a cluster already."""
     if node.lost:
-        return node.node, "transfer", "it does not fit the others' history"
+        return node.node, "transfer", "its data conflict with the cluster's"
     if node.server in _ENDED:
-        return node.node, "restart", "its server had ended"
+        return node.node, "restart", "its server was not running"
     recovered = node.history is not None
     if waited and recovered and node.server == "activating" and not node.transfer:
-        return node.node, "transfer", "it did not find the others"
+        return node.node, "transfer", "it did not connect to the other nodes"
     return None
 
 

@@ -113,7 +113,7 @@ class Single:
                 node,
                 "restart",
                 (_PROGRAM, "restart", engines[node].service),
-                "its server had ended",
+                "its server was not running",
                 "; its server is restarted",
             )
             for node, standing in situation.standings.items()

@@ -49,7 +49,7 @@ class App:
 
         if url := self.settings().url:
             raise InvalidSpec(
-                why or f"this verb is about the host it runs on, but {url} is a service",
+                why or f"this command is about the host it runs on, and {url} is a service",
                 hint=hint or "run it on the host of the labs, without LAB_URL and --remote",
             )
         return self.lifecycle

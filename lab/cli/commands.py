@@ -87,7 +87,7 @@ class Verbs(TyperGroup):
             return _group(cmd_name, target)
         if not ctx.resilient_parsing and not cmd_name.startswith("-"):
             raise InvalidSpec(
-                f"there is no verb {cmd_name!r}",
+                f"there is no command {cmd_name!r}",
                 hint=did_you_mean(
                     cmd_name, self.table, otherwise=f"`{ctx.command_path} --help` lists them"
                 ),

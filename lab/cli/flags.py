@@ -66,7 +66,7 @@ ReadyTimeout = Annotated[
         "--timeout",
         metavar="TIME",
         show_default=False,
-        help="How long nodes may take to get ready once they were started; default 10m.",
+        help="Time limit for nodes to become ready after their start; default 10m.",
     ),
 ]
 Blueprint = Annotated[
@@ -81,7 +81,7 @@ Blueprint = Annotated[
 Nodes = Annotated[
     str,
     typer.Option(
-        "--nodes", metavar="N", show_default=False, help="1 to 9; default: 3, of single 1."
+        "--nodes", metavar="N", show_default=False, help="1 to 9; default: 3, for single 1."
     ),
 ]
 Memory = Annotated[
@@ -151,7 +151,7 @@ Snapshots = Annotated[
         "--snapshots",
         metavar="SCHEDULE",
         show_default=False,
-        help="Have `lab gc` take and rotate snapshots, such as hourly:24,daily:7.",
+        help="Schedule by which `lab gc` takes and rotates snapshots, such as hourly:24,daily:7.",
     ),
 ]
 Cold = Annotated[

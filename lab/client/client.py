@@ -12,7 +12,7 @@ from lab.client.ca import check_pem
 from lab.client.create import build, make
 from lab.client.heartbeat import alive
 from lab.client.jobs import AT_ONCE, Jobs
-from lab.client.models import Lab, lab_of, read
+from lab.client.models import Lab, read, read_lab
 from lab.client.snapshots import Snapshots
 from lab.client.tokens import Tokens
 from lab.client.transport import Wire, path_of
@@ -136,13 +136,13 @@ class Client:
 
     def get(self, name: str) -> Lab:
         """A lab; raises NotFound."""
-        return lab_of(self._wire.ask("GET", path_of("labs", name)).body)
+        return read_lab(self._wire.ask("GET", path_of("labs", name)).body)
 
     def labs(self, *, state: str = "", blueprint: str = "", project: str = "") -> list[Lab]:
         """All labs, by name; those of a state, of a blueprint or (for admins) of a project."""
         given = {"state": state, "blueprint": blueprint, "project": project}
         query = {name: value for name, value in given.items() if value}
-        return [lab_of(item) for item in self._wire.items("/v1/labs", query)]
+        return [read_lab(item) for item in self._wire.items("/v1/labs", query)]
 
     def delete(
         self,
@@ -161,16 +161,16 @@ class Client:
 
     def extend(self, name: str, ttl: float) -> Lab:
         """Give a lab a lease of ``ttl`` seconds from now on; raises NotFound, Forbidden."""
-        return lab_of(self._wire.ask("PATCH", path_of("labs", name), body={"ttl": ttl}).body)
+        return read_lab(self._wire.ask("PATCH", path_of("labs", name), body={"ttl": ttl}).body)
 
     def protect(self, name: str, *, protected: bool = True) -> Lab:
         """Protect a lab from removal without force, or end that; raises NotFound."""
         body = {"protected": protected}
-        return lab_of(self._wire.ask("PATCH", path_of("labs", name), body=body).body)
+        return read_lab(self._wire.ask("PATCH", path_of("labs", name), body=body).body)
 
     def heartbeat(self, name: str) -> Lab:
         """Send a heartbeat; raises NotFound, and Conflict if the lab was created without."""
-        return lab_of(self._wire.ask("POST", path_of("labs", name, "heartbeat"), twice=True).body)
+        return read_lab(self._wire.ask("POST", path_of("labs", name, "heartbeat"), twice=True).body)
 
     def wait(self, name: str, *, timeout: float = 600.0) -> Lab:
         """Return a lab once all its nodes are ready.
@@ -334,4 +334,4 @@ class Client:
     def _made(self, name: str, wait: float) -> Lab:
         """A lab, once its creation has ended, or as it is after ``wait`` seconds."""
         query = {"wait": int(wait)} if wait >= 1 else {}
-        return lab_of(self._wire.ask("GET", path_of("labs", name), query=query, allow=wait).body)
+        return read_lab(self._wire.ask("GET", path_of("labs", name), query=query, allow=wait).body)

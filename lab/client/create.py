@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from lab.client.jobs import AT_ONCE, Jobs, deadline_of
-from lab.client.models import Job, Lab, lab_of, read
+from lab.client.models import Job, Lab, read, read_lab
 from lab.client.transport import Answer, Wire, path_of
 from lab.errors import HostUnfit, LabError, LimitReached, NotFound
 from lab.progress import Listener
@@ -48,7 +48,7 @@ def make(
                 undo.keep()
             answer = wire.ask("GET", path_of("labs", job.check().lab))
         undo.keep()
-    return lab_of(answer.body)
+    return read_lab(answer.body)
 
 
 def _cancel_lab(wire: Wire, jobs: Jobs, body: dict[str, Any], key: str) -> None:
@@ -66,7 +66,7 @@ def _cancel_lab(wire: Wire, jobs: Jobs, body: dict[str, Any], key: str) -> None:
     except LabError:
         return  # it failed and was undone by the service
     if answer.status == 201:
-        name = lab_of(answer.body).name
+        name = read_lab(answer.body).name
     else:
         job = jobs.cancel(read(answer.body, Job).id)
         ended = jobs.follow(job.id, timeout=_UNDO)

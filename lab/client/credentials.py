@@ -24,7 +24,7 @@ def check_url(url: str) -> str:
         raise InvalidSpec("the service's URL contains a secret", hint="set the token in LAB_TOKEN")
     plain = not (parts.query or parts.fragment)
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not plain:
-        raise InvalidSpec(f"{url!r} is no URL of a service", hint=_SUCH_AS)
+        raise InvalidSpec(f"{url!r} is not the URL of a service", hint=_SUCH_AS)
     return url.strip().rstrip("/")
 
 

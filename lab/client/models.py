@@ -108,7 +108,7 @@ def read(data: object, kind: type[T]) -> T:
         ) from None
 
 
-def lab_of(data: object) -> Lab:
+def read_lab(data: object) -> Lab:
     """A lab; raises LabError if it is none."""
     if not isinstance(data, dict):
         return read(data, Lab)

@@ -44,7 +44,7 @@ def lab(
     """The request for a lab; only values that are given."""
     return cluster(spec) | _said(
         name=spec.name,
-        any_name=spec.any_name or None,
+        accept_pooled_name=spec.accept_pooled_name or None,
         snapshots=str(spec.snapshots),
         ttl=spec.ttl,
         heartbeat=heartbeat,

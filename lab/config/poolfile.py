@@ -49,7 +49,7 @@ def parse(value: object) -> tuple[WarmPool, ...]:
     pools = tuple(_pool(table) for table in value)
     names = [pool.name for pool in pools]
     if doubled := next((name for name in names if names.count(name) > 1), ""):
-        raise InvalidSpec(f"two pools are called {doubled}", hint="give each a name of its own")
+        raise InvalidSpec(f"two pools have the name {doubled}", hint="give each pool its own name")
     return pools
 
 

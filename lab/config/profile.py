@@ -32,7 +32,7 @@ from lab.spec import SIZE
 from lab.suggest import did_you_mean
 
 Layout = Literal["single", "split"]
-"""Which volumes a node has: one for everything, or one each for system, data and logs."""
+"""Which volumes a node has: one foreverything, or one each for system, data and logs."""
 
 VOLUMES: Mapping[Layout, tuple[str, ...]] = {"single": ("os",), "split": ("os", "data", "log")}
 """The names of a node's volumes, the one it boots from first."""
@@ -60,7 +60,7 @@ class VolumeProfile:
     block_size: Annotated[int, Key("a power of two from 4K to 128K", _power_of_two)] = 16 * KIB
     """``volblocksize`` in bytes, fixed when an image is imported."""
     compression: Annotated[
-        str, matching("on, off, lz4, zstd, gzip-1 or the like", _COMPRESSION)
+        str, matching("on, off or an algorithm of ZFS such as lz4, zstd, gzip-1", _COMPRESSION)
     ] = "lz4"
     """Compression of blocks."""
     sync: Literal["standard", "always", "disabled"] = "standard"
@@ -180,7 +180,7 @@ def _profile(name: str, table: object) -> Profile:
             f"{name!r} is not a name for a profile", hint="small letters, digits and hyphens"
         )
     if name in PROFILES:
-        raise InvalidSpec(f"{name} is a profile that is always there", hint="choose another name")
+        raise InvalidSpec(f"{name} is a built-in profile", hint="choose another name")
     if not isinstance(table, Mapping):
         raise InvalidSpec(f"{place} is not a table")
     known = {"base": Key("one of " + ", ".join(PROFILES), _base), **keys(Profile)}

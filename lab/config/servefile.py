@@ -105,9 +105,11 @@ def parse(value: object) -> Serve:
     """The table ``[serve]``; raises WrongType or InvalidSpec."""
     serve = Serve(**parse_all(keys(Serve), value, "[serve]"))
     if bool(serve.tls_cert) != bool(serve.tls_key):
-        raise InvalidSpec("[serve]: TLS takes both, tls_cert and tls_key")
+        raise InvalidSpec("[serve]: TLS requires both tls_cert and tls_key")
     if serve.webhook and not serve.webhook_secret:
-        raise InvalidSpec("[serve]: a webhook is signed: webhook_secret names a file with a secret")
+        raise InvalidSpec(
+            "[serve]: webhook requires webhook_secret, a file with the signing secret"
+        )
     if serve.default_ttl > serve.max_ttl:
-        raise InvalidSpec("[serve]: default_ttl is more than max_ttl")
+        raise InvalidSpec("[serve]: default_ttl exceeds max_ttl")
     return serve

@@ -56,7 +56,7 @@ def _ports(value: object) -> Ports:
         raise WrongType
     low, high = (whole(part) for part in cast("Sequence[object]", value))
     if not 1024 <= low <= high <= 65535:
-        raise InvalidSpec(f"{low}-{high} is no range of ports", hint="such as 23306-28999")
+        raise InvalidSpec(f"{low}-{high} is not a range of ports", hint="such as 23306-28999")
     return low, high
 
 
@@ -132,7 +132,7 @@ class Settings:
     serve: Annotated[Serve, Key("a table", servefile.parse)] = field(default_factory=Serve)
     """The service, a table: only in config files."""
     url: Annotated[str, Key("a URL such as https://labs.example:8443", text)] = ""
-    """The service that verbs work against; empty: this host."""
+    """The service that commands use; empty: this host."""
     sources: Given[Mapping[str, str]] = field(default_factory=dict, repr=False, compare=False)
     """Key -> the place that its value came from, for ``lab doctor``."""
 

@@ -110,7 +110,7 @@ class Arrival:
         if (len(self._records), size, digest) != (chunks, wanted, tally.digest()):
             self._cut(0)
             raise InvalidSpec(
-                f"{self._part.name} differs from what an earlier transfer brought",
+                f"{self._part.name} differs from the data of an earlier transfer",
                 hint="run the same command again: the part is sent again",
             )
         os.ftruncate(self._file, size)

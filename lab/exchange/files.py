@@ -88,7 +88,7 @@ class _File:
         length = min(len(data), max(0, self._there - self._at))
         if length and self._read(length) != data[:length]:
             raise Conflict(
-                f"{self._path} is not the beginning of this archive"
+                f"{self._path} is not a partial copy of this archive"
                 f" (it differs between bytes {self._at} and {self._at + length})",
                 hint="remove it, or export to another file",
             )
@@ -107,7 +107,7 @@ class _File:
         """Nothing may be there behind the end."""
         if self._there > self._at:
             raise Conflict(
-                f"{self._path} continues behind the end of this archive",
+                f"{self._path} is longer than this archive",
                 hint="remove it, or export to another file",
             )
         os.fsync(self._handle)

@@ -93,7 +93,8 @@ class FrameReader:
         start = self._read(len(_MAGIC))
         if start != _MAGIC:
             raise InvalidSpec(
-                "this is not an archive of lab", hint="`lab image export` writes one, for instance"
+                "this is not an archive of lab",
+                hint="`lab image export` and `lab template export` write archives",
             )
         version = self._read(len(_VERSION))
         if version != _VERSION:
@@ -109,12 +110,12 @@ class FrameReader:
         head = self._read(_HEAD.size)
         kind, length = _HEAD.unpack(head)
         if kind not in (b"H", b"W", b"D", b"E", b"Z") or length > LIMIT + _OFFSET.size:
-            raise self.damaged("there is no frame", began)
+            raise self.damaged("it is not a frame", began)
         payload = self._read(length)
         digest = hashlib.sha256(payload).digest()
         self._chain = _chained(self._chain, head, digest)
         if self._read(_DIGEST) != self._chain:
-            raise self.damaged("a checksum does not match", began)
+            raise self.damaged("checksum mismatch", began)
         return cast("Kind", kind), payload, digest
 
     def expect(self, kind: Kind) -> bytes:
@@ -122,19 +123,19 @@ class FrameReader:
         began = self._at
         found, payload, _ = self.get()
         if found != kind:
-            raise self.damaged(f"a frame {found.decode()} where {kind.decode()} should be", began)
+            raise self.damaged(f"frame {found.decode()}, expected {kind.decode()}", began)
         return payload
 
     def split(self, payload: bytes) -> tuple[int, bytes]:
         """Offset and bytes of a frame of data."""
         if len(payload) <= _OFFSET.size:
-            raise self.damaged("a piece of data is empty")
+            raise self.damaged("a data frame is empty")
         return int(_OFFSET.unpack_from(payload)[0]), payload[_OFFSET.size :]
 
     def close(self) -> None:
         """Nothing may follow."""
         if self._source.read(1):
-            raise self.damaged("there is more after its end")
+            raise self.damaged("data after its end")
 
     def damaged(self, why: str, at: int | None = None) -> InvalidSpec:
         """The error for what is found at byte ``at`` of the archive, or where we are."""

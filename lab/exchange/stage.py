@@ -116,7 +116,7 @@ def remove_abandoned(parent: Path, now: float | None = None) -> tuple[list[str],
     for directory in clone_lock.abandoned(parent):
         over = _last_write(directory) + KEPT
         if (directory / "keep").exists() and over > (time.time() if now is None else now):
-            left.append(f"{directory.name}: an import that was cut off; --resume continues it")
+            left.append(f"{directory.name}: an interrupted import; --resume continues it")
             continue
         shutil.rmtree(directory, ignore_errors=True)
         removed.append(f"unfinished import {directory.name}")

@@ -81,8 +81,8 @@ def check_host(host: str) -> str:
     """``host`` if it can be one for ssh, as [USER@]HOST; raises InvalidSpec."""
     if len(host) > 300 or not _HOST.fullmatch(host):
         raise InvalidSpec(
-            f"{host!r} is not a host",
-            hint="[USER@]HOST; ports and the like belong into ~/.ssh/config",
+            f"{host!r} is not a host name",
+            hint="give [USER@]HOST; set a port and other options in ~/.ssh/config",
         )
     return host
 
@@ -131,7 +131,7 @@ class Remote:
                 else:
                     said = line.decode(errors="replace").strip()[:100]
                     raise InvalidSpec(
-                        f"{self._host} sent a line that is not understood: {said!r}",
+                        f"{self._host} sent an unexpected line: {said!r}",
                         hint=_SAME_VERSION,
                     )
 
@@ -141,7 +141,7 @@ class Remote:
         self.begun = True
         if not isinstance(hello, dict) or hello.get("archive") != PROTOCOL:
             raise InvalidSpec(
-                f"{self._host} has another version of lab with another protocol for archives",
+                f"{self._host} has another version of lab with an incompatible archive protocol",
                 hint=_SAME_VERSION,
             )
         return hello
@@ -153,7 +153,7 @@ class Remote:
             found = {str(name): first for name, first in what.items()}
             if all(type(first) is int and first >= 0 for first in found.values()):
                 return found
-        raise InvalidSpec(f"{self._host} requested parts that are not there", hint=_SAME_VERSION)
+        raise InvalidSpec(f"{self._host} requested parts that do not exist", hint=_SAME_VERSION)
 
     def outcome(self, what: object) -> str:
         """What became of it there."""
@@ -176,12 +176,12 @@ def failure(host: str, error: CommandFailed, *, begun: bool = False) -> LabError
     if found and kind:
         said = [line for line in error.stderr.splitlines() if line.startswith("  ")]
         return kind(f"{host}: {found[1]}", hint=hint[1] if hint else "", details=said[:10])
-    hints = {
+    known = {
         255: f"`ssh {host} true` must work without a prompt: it needs a key and a known host",
-        127: "lab is not in the PATH there: say how it is called with --remote-lab",
+        127: "lab is not in the PATH there: give its path with --remote-lab",
     }
-    hint_ = _AGAIN if begun else hints.get(error.status, "")
-    return CommandFailed([f"ssh {host}"], error.status, stderr=error.stderr, hint=hint_)
+    remedy = _AGAIN if begun else known.get(error.status, "")
+    return CommandFailed([f"ssh {host}"], error.status, stderr=error.stderr, hint=remedy)
 
 
 def conversation(argv: Sequence[str]) -> AbstractContextManager[run.Conversation]:

@@ -29,7 +29,7 @@ def decode(data: bytes) -> Header:
 
 
 def check(header: Header) -> None:
-    """Raise InvalidSpec unless all that ``header`` says makes sense."""
+    """Raise InvalidSpec unless ``header`` is valid."""
     _check_images(header)
     if header.template:
         _check_template(header.template, header)
@@ -37,18 +37,18 @@ def check(header: Header) -> None:
     expected = dict(_expected(header))
     names = [part.name for part in header.parts]
     if [name for name in expected if name in names] != names:
-        raise _nonsense("its parts are not those of such a thing, in their order")
+        raise _nonsense("unexpected parts, or parts in the wrong order")
     missing = [n for n in expected if n not in names]
     if missing and (not header.template or any(not _of_image(n) for n in missing)):
         raise _nonsense(f"the part {missing[0]} is missing")
     if missing and any(_of_image(name) for name in names):
-        raise _nonsense(f"the image is not whole without {missing[0]}")
+        raise _nonsense(f"the image is incomplete: {missing[0]} is missing")
     for part in header.parts:
         forms, size = expected[part.name]
         if part.form not in forms or part.data < 0:
-            raise _nonsense(f"the part {part.name} is in no form that it can have")
+            raise _nonsense(f"the part {part.name} has an unexpected form")
         if part.size != (0 if part.form == "stream" else size):
-            raise _nonsense(f"the part {part.name} has another size than what it makes")
+            raise _nonsense(f"the part {part.name} has the wrong size")
 
 
 def _expected(header: Header) -> Iterator[tuple[str, tuple[tuple[Form, ...], int]]]:
@@ -137,12 +137,12 @@ def _check_node(node: NodeFacts, image: ImageFacts, *, warm: bool, memory: int) 
     _text("a role", node.role, _WORD)
     _content(node.seed, _TEMPLATE_DIGEST, _FILE_LIMIT)
     if list(node.disks) != list(image.disks):
-        raise _nonsense(f"{node.name} has other disks than its image")
+        raise _nonsense(f"{node.name} does not have the disks of its image")
     for name, size in node.disks.items():
         if check_size(size) < image.disks[name].size:
             raise _nonsense(f"a disk of {node.name} is smaller than its image's")
     if bool(node.ram) != warm or bool(node.state) != warm:
-        raise _nonsense(f"the RAM of {node.name} is half there")
+        raise _nonsense(f"the RAM of {node.name} is incomplete")
     if node.ram and node.state:
         _content(node.ram, _TEMPLATE_DIGEST, memory)
         _content(node.state, _TEMPLATE_DIGEST, _STATE_LIMIT)
@@ -154,7 +154,7 @@ def _check_host(host: Mapping[str, str]) -> None:
     """What is said of the other host is shown to people."""
     words = [*host.keys(), *host.values()]
     if len(words) > 100 or any(len(word) > 200 or not word.isprintable() for word in words):
-        raise _nonsense("what it says of its host")
+        raise _nonsense("the facts of its host")
 
 
 _TEMPLATE_DIGEST = r"[0-9a-f]{32}"

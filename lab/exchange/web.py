@@ -33,7 +33,7 @@ _BUFFER = 1 << 20
 _SCHEMES = ("http", "https")
 _RANGE = re.compile(r"bytes (\d+)-\d+/(?:\d+|\*)")
 _PLAIN = re.compile(r"[!-~]+")
-_BY_HAND = "fetch it with a program that can: PROGRAM ... | lab image import -"
+_BY_HAND = "fetch it with a program that can log in: PROGRAM ... | lab image import -"
 
 
 @contextlib.contextmanager
@@ -111,7 +111,7 @@ class _Download(io.RawIOBase):
                 return count
         raise HostUnfit(
             f"{shown(self._url)} was cut off after {self._at} bytes",
-            hint="with --resume what arrived is kept, and need not be written again",
+            hint="try again; with --resume the received data is kept",
             details=[str(why)],
         )
 
@@ -148,8 +148,8 @@ class _Download(io.RawIOBase):
             if self._answer.status != 206 or found is None or int(found[1]) != self._at:
                 raise HostUnfit(
                     f"{shown(self._url)} was cut off after {self._at} bytes, and the server does"
-                    " not resume there: the file is another by now, or it cannot",
-                    hint="try again; with --resume what arrived is kept",
+                    " not resume there: the file has changed, or the server supports no ranges",
+                    hint="try again; with --resume the received data is kept",
                 )
 
 
@@ -169,11 +169,12 @@ def _checked(url: str) -> str:
         raise InvalidSpec(f"the URL is invalid: {error}") from None
     if parts.scheme not in _SCHEMES or not host or not _PLAIN.fullmatch(url):
         raise InvalidSpec(
-            f"{shown(url)!r} is no URL of a web server", hint="it starts with http:// or https://"
+            f"{shown(url)!r} is not an HTTP URL", hint="it starts with http:// or https://"
         )
     if "@" in parts.netloc:
         raise InvalidSpec(
-            f"{shown(url)}: the URL has a user or a password, which others could see",
+            f"{shown(url)}: the URL contains a user name or a password,"
+            " which other users of this host could see",
             hint=_BY_HAND,
         )
     return urllib.parse.urlunsplit(parts._replace(fragment=""))

@@ -41,7 +41,7 @@ class FakeHypervisor:
     name when it starts (``ping``, ``run``, ``write``, ``personalise`` and ``sql`` for what is
     asked of a guest), ``commit`` before a change appears. ``version`` is part of the fingerprint.
     ``boot_seconds``: how long after a cold start a guest begins to answer; ``own_seconds``: how
-    long it would take one to become itself. Nothing waits: what has less time fails at once.
+    long personalising one would take. Nothing waits: what has less time fails at once.
     """
 
     def __init__(

@@ -59,7 +59,7 @@ def check_memory(
     have: Memory,
     floor: int,
     *,
-    hint: str = "ask for fewer nodes or less --memory, or remove a lab (`lab ls`)",
+    hint: str = "use fewer nodes or less --memory, or remove a lab (`lab ls`)",
 ) -> None:
     """Raise HostUnfit unless nodes of ``sizes`` bytes fit, with ``floor`` bytes left over."""
     needed = sum(sizes)
@@ -80,8 +80,8 @@ def check_cpus(cpus: int) -> None:
     have = processors()
     if cpus > have:
         raise HostUnfit(
-            f"a node was to have {cpus} CPUs, this host has {have}",
-            hint=f"ask for --cpus {have} at most",
+            f"a node cannot have {cpus} CPUs: this host has {have}",
+            hint=f"set --cpus to {have} or less",
         )
 
 

@@ -72,7 +72,7 @@ def memory(source: Source) -> tuple[int, int]:
     return min(available + cache, total), total
 
 
-def look(
+def check(
     source: Source,
     *,
     published: bool = False,
@@ -95,7 +95,7 @@ def look(
 def _packages(find: Callable[[str], object | None]) -> Finding:
     missing = sorted({PACKAGES[module] for module in PACKAGES if find(module) is None})
     if not missing:
-        return Finding("python packages", "ok", "all there")
+        return Finding("python packages", "ok", "all installed")
     version = f"{sys.version_info.major}{sys.version_info.minor}"
     names = " ".join(f"py{version}-{name}" for name in missing)
     advice = f"pkg install {names}; a venv sees them with --system-site-packages"
@@ -181,15 +181,17 @@ def _network(source: Source, *, published: bool) -> Iterator[Finding]:
         yield Finding(
             _FORWARDING,
             "note",
-            "on: this host passes packets on, also from guests",
+            "on: this host forwards packets, also of guests",
             "let pf keep 100.64.0.0/10 in, unless guests are to reach others",
         )
     elif published:
         now = values.get(_FORWARDING, "not known")
-        yield Finding(_FORWARDING, "fail", f"{now}: published labs are not reached", GATEWAY_ADVICE)
+        yield Finding(
+            _FORWARDING, "fail", f"{now}: published labs cannot be reached", GATEWAY_ADVICE
+        )
     if values.get(_FILTERED) == "1" and not isinstance(_asked(source, "info"), Unknown):
         advice = f"sysctl {_FILTERED}=0, and that line in /etc/sysctl.conf, if pf.conf blocks"
-        yield Finding(_FILTERED, "note", "1: pf filters also what nodes say to each other", advice)
+        yield Finding(_FILTERED, "note", "1: pf also filters the traffic between nodes", advice)
 
 
 def _pf(source: Source, *, published: bool) -> Finding:

@@ -71,7 +71,7 @@ def build(
 ) -> BuiltImage:
     """Build ``recipe`` in the empty directory ``out``; what each step prints goes to ``log``.
 
-    Nothing outside of ``out`` and ``log`` is touched, and what is in ``out`` is of use only
+    Nothing outside of ``out`` and ``log`` is touched, and the content of ``out`` is valid only
     once this returns: publish it then, or remove it with ``isolate.remove_tree``. ``mirror``
     is a Debian mirror's URL; empty for the default.
 
@@ -233,11 +233,11 @@ def _describe(job: _Job) -> BuiltImage:
     recipe = job.recipe
     packages = manifest.installed(job.root)
     uid, gid = manifest.account(job.root, recipe.user)
-    kernel_, initrd = job.out / "kernel", job.out / "initrd"
+    kernel_file, initrd = job.out / "kernel", job.out / "initrd"
     return BuiltImage(
         recipe=recipe.name,
         disks=job.disks,
-        kernel=kernel_,
+        kernel=kernel_file,
         initrd=initrd,
         cmdline=job.guest.cmdline,
         engine=recipe.engine,
@@ -250,7 +250,7 @@ def _describe(job: _Job) -> BuiltImage:
         config=recipe.config,
         packages=packages,
         digests={
-            file.name: manifest.digest(file) for file in (*job.disks.values(), kernel_, initrd)
+            file.name: manifest.digest(file) for file in (*job.disks.values(), kernel_file, initrd)
         },
         option_file=(recipe.directory / "my.cnf").read_text(encoding="utf-8"),
     )

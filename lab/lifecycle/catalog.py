@@ -1,7 +1,7 @@
-"""What images and templates there are, and which of them anything will be made of again.
+"""The images and templates of this host, and which of them requests still use.
 
-Their keys hold everything that must fit. So when a recipe, QEMU, a profile or the program
-changes, new ones are made beside the old ones, which nothing asks for any more.
+Their keys contain everything that must fit. So when a recipe, QEMU, a profile or the program
+changes, new ones are made next to the old ones, which no request uses any more.
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ from dataclasses import replace
 from lab.blueprints import blueprint
 from lab.errors import HostUnfit, LabError
 from lab.imagebuild.recipe import Recipe, load, recipes
-from lab.lifecycle.captures import template as templates_
+from lab.lifecycle.captures import template as captured
 from lab.lifecycle.captures.template_record import spec_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import ImageView, TemplateView, Use
-from lab.lifecycle.images import image as images_
+from lab.lifecycle.images import image as built
 from lab.lifecycle.images.engine import find
 from lab.names import Owner
 from lab.state.records import TemplateRecord
 
 
 def images(ctx: Context) -> list[ImageView]:
-    """All images, by key, and whether they are of use."""
+    """All images, by key, and whether they are in use."""
     current = current_images(ctx)
-    return [_image(ctx, view, current) for view in images_.images(ctx)]
+    return [_image(ctx, view, current) for view in built.images(ctx)]
 
 
 def image(ctx: Context, key_or_recipe: str) -> ImageView:
     """One image, by key or by the recipe it was built from; raises NotFound."""
-    return _image(ctx, images_.image(ctx, key_or_recipe), current_images(ctx))
+    return _image(ctx, built.image(ctx, key_or_recipe), current_images(ctx))
 
 
 def templates(ctx: Context) -> list[TemplateView]:
-    """All templates, by key, and whether they are of use."""
+    """All templates, by key, and whether they are in use."""
     current = current_images(ctx)
     users = {lab.template for lab in ctx.store.labs.all()}
     return [
         replace(view, use=_use(view.key in users, fits=_fits(ctx, view.key, current)))
-        for view in templates_.templates(ctx)
+        for view in captured.templates(ctx)
     ]
 
 
 def unused(ctx: Context, before: float) -> list[Owner]:
-    """What nothing is made of any more, last used before ``before``; clones before origins."""
+    """Unused images and templates, last used before ``before``; clones before origins."""
     old_templates = [t for t in templates(ctx) if t.use == "unused" and t.state == "ready"]
     old = [Owner("template", t.key) for t in old_templates if t.used_at <= before]
     going = {f"template {owner.name}" for owner in old}
@@ -60,7 +60,7 @@ def current_images(ctx: Context) -> set[str]:
     """The keys of the images that would be used now, whether they are there or not."""
     profiles = ctx.settings.all_profiles().values()
     return {
-        images_.key_of(recipe, ctx.settings.layout, profile)
+        built.key_of(recipe, ctx.settings.layout, profile)
         for recipe in _recipes()
         for profile in profiles
     }
@@ -91,7 +91,7 @@ def _fits(ctx: Context, key: str, current: set[str]) -> bool:
     if not record.images <= current:
         return False
     try:
-        return templates_.is_for(key, _key_now(ctx, record))
+        return captured.is_for(key, _key_now(ctx, record))
     except HostUnfit:
         return True  # QEMU's version is unknown now
     except LabError:
@@ -100,4 +100,4 @@ def _fits(ctx: Context, key: str, current: set[str]) -> bool:
 
 def _key_now(ctx: Context, record: TemplateRecord) -> str:
     plan, spec = blueprint(record.blueprint), spec_of(record)
-    return templates_.key_of(ctx, find(ctx, plan, spec, record.image), plan, spec)
+    return captured.key_of(ctx, find(ctx, plan, spec, record.image), plan, spec)

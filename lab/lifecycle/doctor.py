@@ -183,7 +183,7 @@ def _bhyve(settings: Settings) -> Iterator[Finding]:
         from lab.host import freebsd
         from lab.host.zfs.source import Source
 
-        yield from freebsd.look(Source(), published=not is_loopback(settings.publish))
+        yield from freebsd.check(Source(), published=not is_loopback(settings.publish))
 
 
 def _guests(settings: Settings) -> Iterator[Finding]:
@@ -236,7 +236,7 @@ def of_hypervisor(capabilities: Capabilities) -> Iterator[Finding]:
 
 
 def _halted(ctx: Context) -> Iterator[Finding]:
-    """Guests that stand still because a disk of theirs could not be written."""
+    """Guests that are paused because a disk of theirs could not be written."""
     for guest in ctx.hypervisor.guests().values():
         if guest.why:
             lab = guest.tags.get("owner", "").removeprefix("lab:")
@@ -248,9 +248,9 @@ def _storage(settings: Settings, storage: Storage) -> Iterator[Finding]:
     if settings.storage != "zfs":
         yield Finding("storage", "ok", f"{storage.name} at {settings.home.root}")
         return
-    from lab.lifecycle.host_init import look
+    from lab.lifecycle.host_init import check
 
-    yield from look(settings, storage)
+    yield from check(settings, storage)
 
 
 def _zfs(settings: Settings) -> list[Finding]:
@@ -262,7 +262,7 @@ def _zfs(settings: Settings) -> list[Finding]:
         space_floor=settings.space_floor,
         profile=settings.profile_of(""),
     )
-    return zfs.look(needs, system.system())
+    return zfs.check(needs, system.system())
 
 
 def committed_memory(settings: Settings) -> int | None:

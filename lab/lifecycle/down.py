@@ -21,7 +21,7 @@ def down(ctx: Context, name: str, *, force: bool = False) -> None:
     with lock(ctx.home, "lab", name, wait=False):
         record = ctx.store.labs.find(name)
         if record is not None and record.protected and not force:
-            raise Conflict(f"the lab {name} is protected", hint="`--force` removes it all the same")
+            raise Conflict(f"the lab {name} is protected", hint="`--force` removes it anyway")
         known = record is not None
         with ctx.progress.step("down", f"removing the lab {name}"):
             removed = forget(ctx, owner) if known or name in names(ctx) else []

@@ -1,4 +1,4 @@
-"""``lab gc``: what expired, and what commands that were killed left behind.
+"""``lab gc``: removes expired labs and leftovers of killed commands.
 
 Only what the record says is ours and was not completed is removed, and only while no command
 holds its lock. Tagged things that the record does not know (it may have been lost) are reported and
@@ -36,7 +36,7 @@ _KINDS = ("lab", "template", "image")
 made before their tags had their parent."""
 
 Task = tuple[Owner, str]
-"""Whose things are to be removed, and why."""
+"""An owner to remove, and why."""
 
 
 def gc(

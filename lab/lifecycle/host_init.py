@@ -55,7 +55,7 @@ def init(
     )
 
 
-def look(settings: Settings, storage: Storage) -> Iterator[Finding]:
+def check(settings: Settings, storage: Storage) -> Iterator[Finding]:
     """What ``lab doctor`` says of the pool; raises HostUnfit if it is not there."""
     commands, home = Commands(settings.pool), settings.home.id
     space = storage.space()

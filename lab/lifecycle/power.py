@@ -44,7 +44,7 @@ def stop(ctx: Context, name: str, *, node: str | None = None, force: bool = Fals
 
     A whole lab is frozen at one moment, after its file systems were written out, and ended:
     so all nodes agree on where they were, and start as the cluster they were. One node leaves
-    its cluster in an orderly way. ``force`` pulls the plug in both cases. Raises NotFound,
+    its cluster in an orderly way. ``force`` powers off in both cases. Raises NotFound,
     and Conflict while another command works on the lab.
     """
     with lock(ctx.home, "lab", name, wait=False):
@@ -79,11 +79,11 @@ def start_node(
 
 
 def _stop_all(ctx: Context, record: LabRecord, nodes: Sequence[Node], *, force: bool) -> None:
-    there = ctx.hypervisor.guests()
-    guests = [n.guest for n in nodes if n.guest in there]
+    running_guests = ctx.hypervisor.guests()
+    guests = [n.guest for n in nodes if n.guest in running_guests]
     if not force:
         # A stop that was killed may have paused some: they were written out before that.
-        awake = [guest for guest in guests if there[guest].state == "running"]
+        awake = [guest for guest in guests if running_guests[guest].state == "running"]
         write_out(ctx, blueprint(record.blueprint), awake)
         if (memory := ctx.hypervisor.memory) is not None:
             memory.pause(guests)
@@ -134,31 +134,33 @@ def bring_back(
     plan = blueprint(record.blueprint)
     # The certificates that they have may be too old to be believed.
     ask = through_port(plan, account_of(ctx, record, verify=False), ctx.sql)
-    there = running(ctx, record.name)
-    whole = len(there) == len(nodes_of(ctx, record.name))
+    found = running(ctx, record.name)
+    whole = len(found) == len(nodes_of(ctx, record.name))
     started = {node.name for node in wanted}
-    images = images_of(ctx, record, there)
+    images = images_of(ctx, record, found)
     with ctx.progress.step("ready", "waiting until every node can be used"):
         until_back(
-            ctx, there, plan, images, ask, deadline, all_here=whole, pause=_LOOK_EVERY, pace=pace,
+            ctx, found, plan, images, ask, deadline, all_here=whole, pause=_LOOK_EVERY, pace=pace,
             booted=booted,
         )  # fmt: skip
-        again = [node for node in there if node.name in started]
+        again = [node for node in found if node.name in started]
         renew(ctx, again, plan, images, timeout=deadline.left)
-        correct_clocks(ctx, there)
+        correct_clocks(ctx, found)
         ask = through_port(plan, account_of(ctx, record), ctx.sql)
-        until_ready(ctx, there, plan, ask, deadline, pause=_LOOK_EVERY)
+        until_ready(ctx, found, plan, ask, deadline, pause=_LOOK_EVERY)
 
 
 def running(ctx: Context, name: str) -> list[Node]:
     """The nodes of a lab that have a guest."""
-    there = ctx.hypervisor.guests()
-    return [node for node in nodes_of(ctx, name) if node.guest in there]
+    running_guests = ctx.hypervisor.guests()
+    return [node for node in nodes_of(ctx, name) if node.guest in running_guests]
 
 
 def _check_made(record: LabRecord) -> None:
     if record.state not in ("ready", "stopped", "failed"):
-        raise Conflict(f"the lab {record.name} is {record.state}", hint="`lab gc` clears remains")
+        raise Conflict(
+            f"the lab {record.name} is {record.state}", hint="`lab gc` removes leftovers"
+        )
     if not record.user:
         raise Conflict(
             f"the lab {record.name} failed before it had nodes",
@@ -188,8 +190,8 @@ def boot(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> None:
 
     Raises HostUnfit, at once if there is not enough memory or native AIO.
     """
-    there = ctx.hypervisor.guests()
-    missing = [node for node in nodes if node.guest not in there]
+    running_guests = ctx.hypervisor.guests()
+    missing = [node for node in nodes if node.guest not in running_guests]
     check_room(ctx, missing)
     with ctx.progress.step("boot", f"starting {record.name}"):
         _start_guests(ctx, record, missing)
@@ -209,8 +211,8 @@ def _start_guests(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> Non
         except PortTaken:
             if not left:
                 raise
-        there = ctx.hypervisor.guests()
-        nodes = [node for node in nodes if node.guest not in there]
+        running_guests = ctx.hypervisor.guests()
+        nodes = [node for node in nodes if node.guest not in running_guests]
 
 
 def resume_paused(ctx: Context, nodes: Sequence[Node]) -> None:
@@ -218,8 +220,10 @@ def resume_paused(ctx: Context, nodes: Sequence[Node]) -> None:
 
     The lab's lock is held.
     """
-    there = ctx.hypervisor.guests()
-    paused = [n for n in nodes if n.guest in there and there[n.guest].state == "paused"]
+    running_guests = ctx.hypervisor.guests()
+    paused = [
+        n for n in nodes if n.guest in running_guests and running_guests[n.guest].state == "paused"
+    ]
     if paused:
         memory_of(ctx.hypervisor).resume([node.guest for node in paused])
         set_clocks(ctx, paused)

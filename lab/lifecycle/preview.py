@@ -33,7 +33,7 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
     if not there and not spec.image and (why := choose(ctx, plan, spec).why):
         ctx.progress.note("engine", why)
     found = _template(ctx, key, plan, spec) if built else None
-    why_cold = "asked for" if cold else _why_cold(ctx, found)
+    why_cold = "requested" if cold else _why_cold(ctx, found)
     return Preview(
         name=spec.name or ctx.store.free_name(spec.blueprint),
         blueprint=plan.name,
@@ -44,7 +44,7 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
         disk=spec.size.disk,
         profile=profile.name,
         image=key,
-        image_there=built,
+        image_exists=built,
         template=None if cold else found.key if found else "",
         start="cold" if why_cold else "warm",
         why_cold=why_cold,

@@ -22,7 +22,7 @@ from lab.wait import Deadline
 
 _MADE = ("ready", "stopped", "failed")
 _TRIES = 20
-"""How often another takes the free name that we found before we give up."""
+"""Attempts to reserve a free name that other commands may take first."""
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def _requested(ctx: Context, spec: LabSpec) -> configuration.Configuration:
 
 
 def _until_free(ctx: Context, name: str, deadline: Deadline) -> None:
-    """Wait until nobody works on the lab; raises NotReady."""
+    """Wait until no command works on the lab; raises NotReady."""
 
     def note(pid: int | None) -> None:
         ctx.progress.note("wait", f"waiting for process {pid or '?'}, which works on {name}")
@@ -153,7 +153,7 @@ def _clear_remains(ctx: Context, owner: Owner) -> None:
     record = ctx.store.labs.find(owner.name)
     dead = record is not None and record.state in ("creating", "removing")
     if dead or (record is None and ctx.store.resources.of(owner)):
-        ctx.progress.note("undo", f"removing what a killed command left of {owner.name}")
+        ctx.progress.note("undo", f"removing leftovers of a killed command: {owner.name}")
         forget(ctx, owner)
 
 

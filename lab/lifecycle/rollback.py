@@ -60,7 +60,7 @@ def rollback(
             # Of all volumes, before any is changed: they must not end at different points in time.
             ctx.storage.check_rollback(volumes, label)
         interrupted.begin(ctx, name, label, node)
-        with ctx.progress.step("rollback", f"putting {node or name} back to {label}"):
+        with ctx.progress.step("rollback", f"rolling {node or name} back to {label}"):
             each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)
             # Until it runs again: a command that is killed now leaves a lab that can be started.
             if node is None:

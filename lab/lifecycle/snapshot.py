@@ -32,7 +32,7 @@ from lab.suggest import did_you_mean
 def take(ctx: Context, name: str, what: str = "manual") -> SnapshotView:
     """Snapshot a lab, running or stopped; ``what``: a name for it, or a kind of a schedule.
 
-    A running lab's nodes stand still, all at the same time, while it is taken; where they
+    A running lab's nodes are paused, all at the same time, while it is taken; where they
     cannot, its volumes are taken at one moment, as by a power failure. Raises
     NotFound, HostUnfit if less than ``space_floor`` would be left, and Conflict while another
     command works on the lab.
@@ -52,7 +52,7 @@ def snapshots(ctx: Context, name: str) -> list[SnapshotView]:
 
 
 def persist(ctx: Context, name: str, label: str) -> None:
-    """Make a snapshot survive a power loss whose taking was cut before that."""
+    """Make a snapshot durable whose command was interrupted before that."""
     found = [s for v in volumes_of(ctx, name) for s in ctx.storage.snapshots(v)]
     ctx.storage.persist([one for one in found if one.label == label])
 
@@ -66,7 +66,7 @@ def remove(ctx: Context, name: str, labels: Sequence[str]) -> None:
 
 
 def rotate(ctx: Context, name: str, *, take_due: bool = True) -> list[str]:
-    """Take what the lab's schedule says is due, remove what is more than it keeps.
+    """Take the snapshots that are due by the lab's schedule, remove those beyond its count.
 
     Says what was done, a line each. Raises Conflict while another command works on the lab.
     """
@@ -181,7 +181,7 @@ def _paused(
     finally:
         guests = ctx.hypervisor.guests()
         memory.resume([guest for guest in running if guest in guests])
-    # Their clocks stood still meanwhile.
+    # Their clocks were stopped.
     try:
         set_clocks(ctx, [node for node in nodes_of(ctx, name) if node.guest in running])
     except Interrupted:
@@ -192,7 +192,7 @@ def _paused(
 
 
 def _torn(ctx: Context, name: str) -> list[str]:
-    """The labels that only some volumes have: a removal was cut in the middle."""
+    """The labels that only some volumes have: a removal was interrupted."""
     labels = [{s.label for s in ctx.storage.snapshots(v)} for v in volumes_of(ctx, name)]
     if not labels:
         return []
@@ -207,7 +207,7 @@ def _running(ctx: Context, name: str) -> list[GuestName]:
 
 
 def _drop(ctx: Context, name: str, label: str) -> None:
-    """Remove a snapshot of all volumes, also if the last attempt was cut in the middle."""
+    """Remove a snapshot of all volumes, also if the last attempt was interrupted."""
 
     def one(volume: VolumeName) -> LabError | None:
         try:

@@ -175,7 +175,7 @@ def allot(
 def _why_cold(ctx: Context, capture: Capture | None) -> str:
     """Why the nodes of a lab will boot; empty if their RAM will be restored."""
     if capture is None:
-        return "asked for"
+        return "requested"
     if capture.warm:
         return ""
     why = capture.why_cold or ctx.hypervisor.capabilities().why_cold

@@ -36,11 +36,11 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
             break
         if not working:
             raise NotReady(
-                f"the lab {name} will not get ready: the command that was making it has ended",
+                f"the lab {name} will not become ready: the command that was creating it has ended",
                 hint=f"`lab up` creates it again, `lab down {name}` removes what is left",
             )
     else:
-        doing = "being made" if found.state == "creating" else found.state
+        doing = "being created" if found.state == "creating" else found.state
         raise NotReady(
             f"the lab {name} is still {doing} after {timeout:g} s",
             hint="`--timeout` waits longer",
@@ -49,7 +49,7 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
         record_of(ctx, name)
     if found.state in ("stopped", "failed", "removing"):
         raise NotReady(
-            f"the lab {name} is {found.state}: waiting does not change that",
+            f"the lab {name} is {found.state}: it will not become ready by itself",
             hint=f"`lab start {name}` or `lab down {name}`",
         )
     if not found.nodes:
@@ -57,7 +57,7 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
     if down:  # somebody else may listen at its port
         raise NotReady(
             f"{', '.join(down)} of {name} does not run",
-            hint=f"`lab start {name}` starts what does not run",
+            hint=f"`lab start {name}` starts the stopped nodes",
         )
     plan = blueprint(found.blueprint)
     ask = through_port(plan, account_of(ctx, record_of(ctx, name)), ctx.sql)

@@ -23,7 +23,7 @@ LockKind = Literal["lab", "template", "image", "state", "boot", "restore"]
 PROBE_GRACE = 0.05
 """Seconds before a lock counts as busy; ``held`` takes a free one for microseconds."""
 PROBE_PATIENCE = 5.0
-"""Seconds that it may keep one on a host so busy that it does not get on."""
+"""Seconds for which a probe may hold a lock on an overloaded host."""
 
 
 class _Needless(Exception):

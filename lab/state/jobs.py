@@ -1,4 +1,4 @@
-"""What the service does for others, and who asked for what."""
+"""Jobs of the service, and the requests for them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from lab.suggest import did_you_mean
 
 R = TypeVar("R")
 
-_TAKEN = "`lab down {0}` removes it, `--exist-ok` is content with it, `--name` gives another name"
+_TAKEN = "`lab down {0}` removes it, `--exist-ok` accepts it, `--name` gives another name"
 
 
 def as_records(rows: CursorResult[Any], record: type[R]) -> list[R]:

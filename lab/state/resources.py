@@ -42,7 +42,7 @@ class Resources:
                 if row is not None and row["owner"] != str(owner):
                     raise Conflict(
                         f"{thing[0]} {thing[1]} belongs to {row['owner']}",
-                        hint="`lab gc` removes what nobody uses",
+                        hint="`lab gc` removes leftovers",
                     )
             new = [thing for thing in dict.fromkeys(things) if thing not in there]
             _add(connection, owner, new, "intended")

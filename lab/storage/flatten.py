@@ -75,5 +75,5 @@ def _chain(top: Path) -> Iterator[Path]:
     while backing:
         yield backing.path
         if backing.format not in ("qcow2", "raw"):
-            raise InvalidSpec(f"{backing.path} does not say which format it has")
+            raise InvalidSpec(f"{backing.path} has no recorded format")
         backing = read_header(backing.path).backing if backing.format == "qcow2" else None

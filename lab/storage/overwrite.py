@@ -34,7 +34,7 @@ def overwrite(volume: Volume, extents: Iterable[tuple[int, bytes]]) -> None:
             raise
         raise HostUnfit(
             f"{volume.path} cannot be written: {error.strerror}",
-            hint="free some space; `lab doctor` says what the storage is short of",
+            hint="free some space; `lab doctor` shows the free space",
         ) from error
 
 
@@ -43,7 +43,7 @@ def _write(path: Path, size: int, extents: Iterable[tuple[int, bytes]]) -> None:
     try:
         for offset, data in extents:
             if offset + len(data) > size:
-                raise InvalidSpec("what is to be written to the disk is out of place")
+                raise InvalidSpec("data lies beyond the end of the disk")
             sparse.fill(handle, data, offset)
         os.fsync(handle)
     finally:

@@ -79,7 +79,7 @@ class _Filling:
         while blocks * per_block < self._used + blocks - 1:
             blocks += 1
         if blocks > self._entries:
-            raise InvalidSpec("more is to be written to the disk than its refcounts can count")
+            raise InvalidSpec("too much data for the refcounts of the disk")
         places = [2, *range(self._used, self._used + blocks - 1)]
         self._used += blocks - 1
         for number, place in enumerate(places):

@@ -94,11 +94,11 @@ def read_header(path: Path) -> Header:
         _, version, name_offset, name_length, cluster_bits, size, encryption = fields[:7]
         l1_entries, l1_offset, incompatible, header_length = (fields[at] for at in (7, 8, 13, 17))
         if version != _VERSION or encryption or not 9 <= cluster_bits <= 21:
-            raise InvalidSpec(f"{path} is a kind of qcow2 file that this program does not write")
+            raise InvalidSpec(f"{path} has qcow2 features that this program does not write")
         if incompatible & _DIRTY_OR_CORRUPT:
             raise InvalidSpec(f"{path} is marked as damaged or not closed properly")
         if incompatible:  # such as data in another file
-            raise InvalidSpec(f"{path} is a kind of qcow2 file that this program does not write")
+            raise InvalidSpec(f"{path} has qcow2 features that this program does not write")
         cluster = 1 << cluster_bits
         covered = l1_entries * cluster * (cluster // 8)
         file_size = os.fstat(file.fileno()).st_size

@@ -117,7 +117,7 @@ class StreamReader:
         if opening.format != PLAIN:
             raise InvalidSpec(
                 f"this stream is in the format {opening.format}, which this storage does not read",
-                hint="export it again, in the plain format",
+                hint="export it again without --native",
             )
         self._source = source
         self._digest = hashlib.sha256(opening.raw)
@@ -136,9 +136,9 @@ class StreamReader:
         if kind != b"E" or data != self.header.data:
             raise damaged("its structure is broken")
         if self._read(_DIGEST, hashed=False) != self._digest.digest():
-            raise damaged("its checksum does not match")
+            raise damaged("checksum mismatch")
         if self._source.read(1):
-            raise damaged("there is more after its end")
+            raise damaged("data after its end")
 
     def write_to(self, path: Path) -> None:
         """Make the new sparse file ``path`` of all extents; see ``extents``."""

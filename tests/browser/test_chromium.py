@@ -100,7 +100,7 @@ def test_the_whole_way_with_the_keyboard(browser: Browser, here: Serving, home: 
         page.keyboard.press("Enter")
         tab_to(page, "really")
         page.keyboard.press("Enter")
-        expect(page.get_by_text("The lab is gone.")).to_be_visible(timeout=15_000)
+        expect(page.get_by_text("The lab is removed.")).to_be_visible(timeout=15_000)
         page.get_by_role("button", name="Sign out").press("Enter")
         expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
         page.goto("/")
@@ -131,7 +131,7 @@ def test_news_come_without_a_reload(browser: Browser, here: Serving) -> None:
         assert here.ask("DELETE", "/v1/labs/first?wait=20").status_code == 204
         expect(page.locator("#lab-first")).not_to_be_visible(timeout=LIVE)
         expect(page.locator("#really-second")).to_be_focused()
-        expect(page.get_by_role("status")).to_contain_text("first: gone")
+        expect(page.get_by_role("status")).to_contain_text("first: removed")
 
         page.locator("#lab-second").click()
         mark(page)
@@ -283,6 +283,6 @@ def test_the_whole_way_without_a_script(browser: Browser, here: Serving) -> None
         page.get_by_role("link", name="plain").click()
         page.locator("#delete summary").click()
         page.get_by_role("button", name="Delete plain").click()
-        expect(page.get_by_text("The lab is gone.")).to_be_visible(timeout=20_000)
+        expect(page.get_by_text("The lab is removed.")).to_be_visible(timeout=20_000)
         page.get_by_role("button", name="Sign out").click()
         expect(page.get_by_label("Token")).to_be_visible()

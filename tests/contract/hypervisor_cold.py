@@ -1,4 +1,4 @@
-"""The contract where guests can neither stand still, nor be restored, nor be reached by ports."""
+"""The contract where guests can neither be paused, nor restored, nor be reached by ports."""
 
 from __future__ import annotations
 

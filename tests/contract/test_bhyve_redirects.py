@@ -59,7 +59,7 @@ def test_a_connection_from_elsewhere_is_led_to_the_guest(
         ({"main": []}, "does not lead to the anchor lab", 'rdr-anchor "lab/*"'),
         ({"main": ['rdr-anchor "lab/*/*" all']}, "does not lead", 'rdr-anchor "lab/*"'),
         ({"main": ['nat-anchor "lab/*" all']}, "does not lead", 'rdr-anchor "lab/*"'),
-        ({"forwarding": "0"}, "passes no packets on", "gateway_enable=YES"),
+        ({"forwarding": "0"}, "forwards no packets", "gateway_enable=YES"),
     ],
     ids=["not loaded", "no root", "disabled", "no anchor", "deeper", "nat only", "no gateway"],
 )

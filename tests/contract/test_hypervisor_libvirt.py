@@ -68,7 +68,7 @@ def site(run_as: tuple[int, int] | None) -> Iterator[Site]:
 
 
 def _remove_logs(token: str) -> None:
-    # libvirt keeps one for each name for ever, and ours are never used again.
+    # libvirt keeps one for each name forever, and ours are never used again.
     from lab.hypervisor.libvirt.logs import DIRECTORIES
 
     for directory in DIRECTORIES:

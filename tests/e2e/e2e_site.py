@@ -325,7 +325,7 @@ class Site:
 
 
 def logs_of(pattern: str) -> list[Path]:
-    """libvirt's logs of guests, which it would keep for ever."""
+    """libvirt's logs of guests, which it would keep forever."""
     from lab.hypervisor.libvirt.logs import DIRECTORIES
 
     found = []

@@ -120,7 +120,7 @@ def test_a_node_that_died_comes_back(site: Site) -> None:
         name = view["name"]
         site.sql(name, "n1", "CREATE DATABASE d")
         site.sql(name, "n1", "CREATE TABLE d.t (id INT PRIMARY KEY)")
-        # The plug is pulled, by us and then by fate.
+        # Power off: by `stop --force`, then by a kill.
         site.lab("stop", name, "--node", "n3", "--force")
         _lost(site, name, "n3", 1)
         site.lab("start", name, "--node", "n3", "--timeout", "200")
@@ -265,7 +265,7 @@ def test_start_after_a_crash(site: Site) -> None:
         assert "a stopped node may have a higher seqno" in alone.stderr
         started = site.lab("start", name, "--timeout", "400", code=None, timeout=450)
         assert started.code == 0, _why(site, name, started)
-        assert "the cluster is bootstrapped from the most advanced node" in started.stderr
+        assert "bootstrapping from the highest seqno" in started.stderr
         _back(site, name, [[1], [2]])
 
 

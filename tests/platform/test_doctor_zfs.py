@@ -118,7 +118,7 @@ def test_a_dataset_and_a_pool_that_are_not_there(tank: str) -> None:
     assert "does not exist" in facts.dataset.why
     assert zfs.checks.space(facts, needs(f"{tank}/none"), pool).level == "ok"
     kind = system()
-    found = zfs.look(needs(f"{tank}x/lab"), kind)
+    found = zfs.check(needs(f"{tank}x/lab"), kind)
     assert [one.value for one in found if one.level == "fail"] == [f"there is no pool {tank}x"]
 
 

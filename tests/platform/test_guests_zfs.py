@@ -149,7 +149,7 @@ def _survives_a_full_pool(site: Site, pool: str, name: str, node: str) -> None:
 
 
 def _halted(site: Site, name: str, node: str) -> str | None:
-    """Why a node stands still; None if it does not."""
+    """Why a node is paused; None if it is not."""
     (lab,) = (lab for lab in site.lab("ls", "-o", "json").json if lab["name"] == name)
     (found,) = (one for one in lab["nodes"] if one["name"] == node)
     return found["why"] or None

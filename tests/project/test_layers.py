@@ -1,4 +1,4 @@
-"""Imports point one way, as DESIGN.md draws it; this keeps it so."""
+"""Imports point one way, as CONTRIBUTING.md draws it; this keeps it so."""
 
 from __future__ import annotations
 
@@ -65,11 +65,13 @@ def room_of(module: str) -> str | None:
 
 
 def layer_of(room: str) -> int:
-    """The row of ``room``, 0 is the top; raises for a room that DESIGN.md does not know."""
+    """The row of ``room``, 0 is the top; raises for an unknown one."""
     for number, rooms in enumerate(LAYERS):
         if room in rooms:
             return number
-    raise AssertionError(f"{room} is a new room: give it a place in LAYERS and in DESIGN.md")
+    raise AssertionError(
+        f"{room} is a new room: give it a place in LAYERS, ARCHITECTURE.md and CONTRIBUTING.md"
+    )
 
 
 def module_name(path: Path) -> str:

@@ -29,7 +29,7 @@ ASKED: dict[str, Callable[[GuestChannel], object]] = {
 @pytest.mark.parametrize("behaviour", ["silent", "endless", "drip", "http"])
 @pytest.mark.parametrize("what", ASKED)
 def test_every_answer_has_an_end(short: Path, behaviour: str, what: str) -> None:
-    """Protects all labs: whoever waits for a guest for ever holds locks, slots and threads."""
+    """Protects all labs: whoever waits for a guest forever holds locks, slots and threads."""
     with behaving(behaviour, f"unix:{short}/port"):
         tracemalloc.start()
         began = time.monotonic()

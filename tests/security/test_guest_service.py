@@ -230,7 +230,7 @@ def test_a_broken_lab_keeps_no_start_slot(short: Path, sql: str) -> None:
 
 
 def test_a_slot_has_an_end(short: Path) -> None:
-    """Protects from guests that say nothing at all: a slot is not theirs for ever."""
+    """Protects from guests that say nothing at all: a slot is not theirs forever."""
     with World(short).open() as ctx:
         with start_slots.start_slot(ctx, longest=0.3):
             assert not free_slot(ctx) or start_slots.slots_here() > 1

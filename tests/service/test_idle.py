@@ -169,7 +169,7 @@ def test_each_node_is_asked_on_one_connection(here: Site) -> None:
 
 
 def test_our_own_questions_are_no_use(here: Site) -> None:
-    """Protects from labs that live for ever because they are asked whether they live."""
+    """Protects from labs that live forever because they are asked whether they live."""
     here.make("asked", idle=60)
     watch = here.service.idle
     watch.check()

@@ -36,7 +36,7 @@ UP = ("up", "galera", "--nodes", "2", "--memory", "384M")
 
 @dataclass
 class Trouble:
-    """A hook: while ``on``, no clone becomes itself. ``failed``: one did not."""
+    """A hook: while ``on``, no clone is personalised. ``failed``: one was not."""
 
     on: bool = True
     failed: threading.Event = field(default_factory=threading.Event)

@@ -78,7 +78,7 @@ def test_one_key_is_one_job(here: Site) -> None:
 
 
 def test_answers_do_not_wait_for_each_other(here: Site) -> None:
-    """Protects from 40 ms for every request on a kept connection (Nagle and delayed ACKs)."""
+    """Protects from 40 ms forevery request on a kept connection (Nagle and delayed ACKs)."""
     times = []
     for _ in range(15):
         began = time.monotonic()
@@ -221,7 +221,10 @@ def test_quotas_hold_whatever_comes_at_once(here: Site) -> None:
     codes = sorted(answer.status_code for answer in answers)
     assert codes == [202, 202, 429, 429, 429, 429]
     refused = next(answer for answer in answers if answer.status_code == 429).json()
-    assert refused["detail"] == "the project quota may have 2 of labs, with this lab it had 3"
+    assert (
+        refused["detail"]
+        == "the project quota is limited to 2 labs, and would have 3 with this lab"
+    )
     long = here.ask("POST", "/v1/labs", {**BODY, "ttl": 3600}, token=token)
     assert long.status_code == 403
 

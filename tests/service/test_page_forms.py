@@ -62,7 +62,7 @@ def test_the_way_of_a_lab(here: Site) -> None:
         assert "its log" not in client.get("/labs/shop/nodes/n1/logs").text
         gone = client.post("/labs/shop/delete", data={"force": "yes"}).headers["location"]
         assert here.ask("GET", f"/v1{gone}?wait=20").json()["state"] == "succeeded"
-        assert "The lab is gone." in client.get(gone).text
+        assert "The lab is removed." in client.get(gone).text
         assert client.get("/labs/shop").status_code == 404
     trail = here.ask("GET", "/v1/audit").json()["items"]
     assert {"signIn", "createLab", "changeLab", "deleteLab"} <= {one["action"] for one in trail}
@@ -81,7 +81,7 @@ def test_errors_stand_beside_what_was_typed(here: Site) -> None:
         assert "Hint: change the marked fields" in page
         assert f'data-at="{place_of(client)}/"' in page  # where it continues
         long = client.post("/labs", data={**FORM, "ttl": "30d"})
-        assert (long.status_code, "a lease has at most" in long.text) == (403, True)
+        assert (long.status_code, "a lease is limited to" in long.text) == (403, True)
         here.make("taken")
         taken = client.post("/labs", data={**FORM, "name": "taken"})
         assert (taken.status_code, "lab taken exists already" in taken.text) == (409, True)

@@ -49,7 +49,7 @@ def test_the_way_of_an_image(here: Site) -> None:
         here.make("uses", nodes=1)
         page = unescape(client.get("/images").text)
         assert f'action="{place_of(client)}/images/{key}/delete"' not in page
-        assert "these go first" in page
+        assert "delete these first" in page
         refused = client.post(f"/images/{key}/delete")
         assert refused.status_code == 409
         assert "is used by" in refused.text
@@ -85,7 +85,7 @@ def test_the_way_of_a_snapshot(here: Site) -> None:
         label = labels(here, "shop")[-1]
         assert sum(one.startswith("before-upgrade.") for one in labels(here, "shop")) == 1
         page = client.get("/labs/shop/snapshots").text
-        assert page.index(label) < page.index("the lab as it was made")  # the newest first
+        assert page.index(label) < page.index("the state after creation")  # the newest first
         done(here, client, f"/labs/shop/snapshots/{label}/rollback")
         done(here, client, f"/labs/shop/snapshots/{label}/rollback", node="n2")
         asked = [
@@ -115,4 +115,4 @@ def test_who_may_only_look_sees_no_forms(here: Site) -> None:
                 assert bool(shown) == (path in forms), (scope, path)
                 assert "looks-" in page
                 # The users of an image are shown to those who see all projects.
-                assert "these go first" not in page
+                assert "delete these first" not in page

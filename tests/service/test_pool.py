@@ -152,7 +152,7 @@ def test_who_asks_for_something_else_gets_it_made(here: Site) -> None:
         here.ask("DELETE", f"/v1/labs/{lab['name']}?wait=20")
     until_full(here, 3)
     before = {lab.name for lab in members(here)}
-    wish = claim(here, name="wish", any_name=True)
+    wish = claim(here, name="wish", accept_pooled_name=True)
     assert wish["name"] in before
     here.ask("DELETE", f"/v1/labs/{wish['name']}?wait=20")
     until_full(here, 3)

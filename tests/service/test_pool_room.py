@@ -150,7 +150,7 @@ def test_pools_are_read_from_settings() -> None:
     )
     for wrong, reported in (
         ([{"nodes": 3}], "no blueprint"),
-        ([table, table], "two pools are called pxc"),
+        ([table, table], "two pools have the name pxc"),
         ([{**table, "count": 0}], "from 1 to 100"),
         ([{**table, "nodez": 1}], "unknown key 'nodez'"),
         ([{**table, "nodes": 10}], "1 to 9 nodes"),

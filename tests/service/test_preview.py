@@ -32,7 +32,7 @@ def test_a_dry_run_makes_nothing_and_tells_what_up_makes(
     words = ("up", "galera", "--nodes", "2", "--memory", "384M", "-o", "json")
     assert main((*words, "--dry-run")) == 0
     first = json.loads(capsys.readouterr().out)
-    assert (first["image_there"], first["template"], first["start"]) == (False, "", "warm")
+    assert (first["image_exists"], first["template"], first["start"]) == (False, "", "warm")
     assert here.ask("GET", "/v1/labs").json()["items"] == []
     assert here.ask("GET", "/v1/images").json() == []
     assert here.ask("GET", "/v1/jobs").json()["items"] == []
@@ -42,7 +42,7 @@ def test_a_dry_run_makes_nothing_and_tells_what_up_makes(
         made["name"], made["image"], made["started"])  # fmt: skip
     assert main((*words, "--dry-run", "--cold")) == 0
     cold = json.loads(capsys.readouterr().out)
-    assert (cold["image_there"], cold["template"], cold["why_cold"]) == (True, None, "asked for")
+    assert (cold["image_exists"], cold["template"], cold["why_cold"]) == (True, None, "requested")
     assert main((*words, "--dry-run", "--name", made["name"])) == 4
     assert "exists already" in capsys.readouterr().err
     assert main(("up", "galera", "--dry-run", "--nodes", "2", "--memory", "384M")) == 0

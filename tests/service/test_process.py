@@ -61,7 +61,7 @@ def test_the_first_start_and_the_end(env: dict[str, str]) -> None:
 
 
 def test_a_stream_ends_with_the_service(env: dict[str, str]) -> None:
-    """Protects shutdown from clients who listen for ever."""
+    """Protects shutdown from clients who listen forever."""
     with serving(env) as found:
         headers = {"Authorization": f"Bearer {found.token}", "Accept": "text/event-stream"}
         with httpx.stream("GET", f"{found.url}/v1/events", headers=headers, timeout=30) as answer:

@@ -187,7 +187,9 @@ def test_a_request_says_all_of_a_lab() -> None:
     job = job_of("fill", plain(found))
     assert pool_of(job) == "small"
     assert origin_of(job, found) == Origin("web", "j1", pool="small")
-    assert CreateLab(blueprint="pxc", any_name=True).spec.any_name
+    assert CreateLab(blueprint="pxc", accept_pooled_name=True).spec.accept_pooled_name
+    row = job_of("create", {"blueprint": "pxc", "any_name": True})
+    assert read(row, CreateLab).spec.accept_pooled_name
 
 
 def test_a_specification_is_parsed_once() -> None:

@@ -184,5 +184,5 @@ def taken(service: Service, ask: Ask) -> None:
 
 
 def test_a_snapshot_that_was_killed_is_taken_once(tmp_path: Path) -> None:
-    """Protects labs from standing still for ever, and from snapshots that nobody knows of."""
+    """Protects labs from being paused forever, and from snapshots that nobody knows of."""
     sweep(tmp_path, take, token_and_lab, most=5, after=taken)

@@ -92,7 +92,7 @@ def preview_view(**fields: Any) -> Preview:
             "disk": 0,
             "profile": "balanced",
             "image": "mariadb-0123456789abcdef",
-            "image_there": True,
+            "image_exists": True,
             "template": "feedfacefeedface",
             "start": "warm",
             **fields,

@@ -20,7 +20,7 @@ from lab.imagebuild import manifest
 from lab.imagebuild.manifest import BuiltImage
 from lab.imagebuild.recipe import Recipe
 from lab.lifecycle.archives import export as exporting
-from lab.lifecycle.archives.import_ import import_
+from lab.lifecycle.archives.import_archive import import_archive
 from lab.lifecycle.captures import manifests, template
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import ImportView
@@ -156,7 +156,7 @@ class Side(World):
     def imported(self, kind: Kind, archive: bytes, **options: Any) -> ImportView:
         """Import an archive."""
         with self.open() as ctx:
-            return import_(ctx, kind, io.BytesIO(archive), **options)
+            return import_archive(ctx, kind, io.BytesIO(archive), **options)
 
     def disks(self, owner: Owner) -> dict[str, bytes]:
         """What the snapshots of an image or template hold, by node and volume."""

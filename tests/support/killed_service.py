@@ -85,7 +85,7 @@ def in_child(act: Callable[[], None]) -> int:
 def until_ended(service: Service, job: str, seconds: float = 30.0) -> JobRecord:
     end = time.monotonic() + seconds
     while (found := service.core.store.jobs.get(job)).state in OPEN:
-        assert time.monotonic() < end, f"the job is {found.state} for ever"
+        assert time.monotonic() < end, f"the job is {found.state} forever"
         time.sleep(0.01)
     return found
 

@@ -1,8 +1,8 @@
 // Keeps the page live: when something happens, the page is fetched again and what changed of its
-// live parts is put in. Without this the page works all the same; reloading shows what is new.
+// live parts is replaced. Without this script the page works as well; reloading shows what is new.
 "use strict";
 
-const LOOK_EVERY = 10000; // labs of commands make no events here
+const REFRESH_EVERY = 10000; // labs of commands make no events here
 const GATHER = 150; // events come in bursts
 const main = document.getElementById("main");
 const shown = new WeakMap(); // live part -> its content as the service sent it
@@ -21,14 +21,14 @@ function states(root) {
   return new Map(all.map((one) => [one.dataset.said, one.textContent.trim()]));
 }
 
-function tell(before, after) {
+function announce(before, after) {
   const news = [...after].filter(([key, state]) => before.get(key) !== state);
   const gone = [...before.keys()].filter((key) => !after.has(key));
-  const lines = [...news.map((one) => one.join(": ")), ...gone.map((key) => `${key}: gone`)];
+  const lines = [...news.map((one) => one.join(": ")), ...gone.map((key) => `${key}: removed`)];
   if (lines.length) say(lines.slice(0, 5).join(", "));
 }
 
-// Somebody marks its text, to copy it: it is left alone until that is over.
+// A user selects its text, to copy it: it is not swapped until that ends.
 function inUse(part) {
   const selection = getSelection();
   return !selection.isCollapsed && selection.containsNode(part, true);
@@ -50,12 +50,12 @@ function swap(part, fresh) {
   if (focused !== null) (document.getElementById(focused) ?? part).focus({ preventScroll: true });
 }
 
-function put(text, ok) {
+function update(text, ok) {
   const fresh = new DOMParser().parseFromString(text, "text/html");
   if (!ok) {
     // What the page was about is gone, and the answer says so.
     over = true;
-    hush();
+    closeStream();
     main.replaceChildren(...document.importNode(fresh.getElementById("main"), true).childNodes);
     document.title = fresh.title;
     main.focus();
@@ -67,10 +67,10 @@ function put(text, ok) {
     const found = fresh.getElementById(part.id);
     if (found) swap(part, found);
   }
-  tell(before, states(document));
+  announce(before, states(document));
 }
 
-async function look() {
+async function refresh() {
   if (over || asking) {
     again = asking;
     return;
@@ -79,22 +79,22 @@ async function look() {
   try {
     const answer = await fetch(main.dataset.at, { cache: "no-store" });
     if (answer.redirected) location.assign(main.dataset.at); // it leads to the sign-in
-    else if (answer.ok || answer.status === 404) put(await answer.text(), answer.ok);
+    else if (answer.ok || answer.status === 404) update(await answer.text(), answer.ok);
   } catch {
-    // The service is away; a later look may find it.
+    // The service is away; a later refresh may find it.
   } finally {
     asking = false;
   }
   if (again) {
     again = false;
-    soon();
+    refreshSoon();
   }
 }
 
-function soon() {
+function refreshSoon() {
   gathering ??= setTimeout(() => {
     gathering = null;
-    look();
+    refresh();
   }, GATHER);
 }
 
@@ -102,15 +102,15 @@ function soon() {
 function listen() {
   if (document.hidden || stream || over) return;
   stream = new EventSource(`${main.dataset.base}/live`);
-  stream.onopen = soon; // what happened meanwhile
-  stream.onmessage = soon;
+  stream.onopen = refreshSoon; // what happened meanwhile
+  stream.onmessage = refreshSoon;
   stream.onerror = () => {
-    if (stream?.readyState === EventSource.CLOSED) hush(); // refused; else it tries again itself
-    soon();
+    if (stream?.readyState === EventSource.CLOSED) closeStream(); // refused; else it tries again itself
+    refreshSoon();
   };
 }
 
-function hush() {
+function closeStream() {
   stream?.close();
   stream = null;
 }
@@ -128,7 +128,7 @@ async function copy(button) {
   say(`${button.dataset.name} copied`);
 }
 
-// What does nothing without this script is hidden until it runs.
+// Elements that need this script are hidden until it runs.
 function enable(root) {
   for (const one of root.querySelectorAll("[data-copy]")) one.hidden = false;
 }
@@ -147,11 +147,11 @@ document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-copy]");
   if (button) copy(button);
 });
-document.addEventListener("visibilitychange", () => (document.hidden ? hush() : listen()));
-addEventListener("pagehide", hush);
+document.addEventListener("visibilitychange", () => (document.hidden ? closeStream() : listen()));
+addEventListener("pagehide", closeStream);
 setInterval(() => {
   if (document.hidden) return;
   listen();
-  look();
-}, LOOK_EVERY);
+  refresh();
+}, REFRESH_EVERY);
 listen();

@@ -271,23 +271,25 @@ class LocalSession:
 
         return export(self._context, kind, which, host=host, command=command, image=image, ram=ram)
 
-    def import_(self, kind: Kind, where: str, *, resume: bool, warm_only: bool) -> ImportView:
+    def import_archive(
+        self, kind: Kind, where: str, *, resume: bool, warm_only: bool
+    ) -> ImportView:
         """See Session."""
         from lab.exchange.files import source
-        from lab.lifecycle.archives.import_ import import_
+        from lab.lifecycle.archives.import_archive import import_archive
 
         with source(where) as stream:
-            return import_(self._context, kind, stream, resume=resume, warm_only=warm_only)
+            return import_archive(self._context, kind, stream, resume=resume, warm_only=warm_only)
 
     def receive(self, kind: Kind, where: str, *, resume: bool, warm_only: bool) -> None:
         """See HostSession."""
         from lab.exchange.files import source
         from lab.exchange.talk import Speaker
-        from lab.lifecycle.archives.import_ import import_
+        from lab.lifecycle.archives.import_archive import import_archive
 
         speaker = Speaker(sys.stdout.buffer)
         with source(where) as stream:
-            import_(
+            import_archive(
                 self._context, kind, stream, resume=resume, warm_only=warm_only, speaker=speaker
             )
 

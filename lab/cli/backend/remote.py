@@ -243,7 +243,9 @@ class RemoteSession:
         )
         return replace(done, to=where)
 
-    def import_(self, kind: Kind, where: str, *, resume: bool, warm_only: bool) -> ImportView:
+    def import_archive(
+        self, kind: Kind, where: str, *, resume: bool, warm_only: bool
+    ) -> ImportView:
         """See Session."""
         from lab.exchange.files import source
 

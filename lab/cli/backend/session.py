@@ -158,7 +158,9 @@ class Session(Protocol):
         template's image and RAM are included.
         """
 
-    def import_(self, kind: Kind, where: str, *, resume: bool, warm_only: bool) -> ImportView:
+    def import_archive(
+        self, kind: Kind, where: str, *, resume: bool, warm_only: bool
+    ) -> ImportView:
         """Import an archive from a file, a URL, or ``-``: stdin."""
 
     def build_template(self, spec: LabSpec) -> TemplateView:

@@ -104,12 +104,12 @@ def _stdout_full() -> bool:
     try:
         sys.stdout.flush()  # what could not be written is still in its buffer
         number = sys.stdout.fileno()
-        there, space = os.fstat(number), os.fstatvfs(number)
+        status, space = os.fstat(number), os.fstatvfs(number)
     except (OSError, ValueError):
         return True
-    if stat.S_ISCHR(there.st_mode):
-        return there.st_rdev == _DEV_FULL
-    return stat.S_ISREG(there.st_mode) and not space.f_bavail
+    if stat.S_ISCHR(status.st_mode):
+        return status.st_rdev == _DEV_FULL
+    return stat.S_ISREG(status.st_mode) and not space.f_bavail
 
 
 def _interrupted(error: BaseException, interrupts: Interrupts) -> int:

@@ -69,7 +69,7 @@ def preview_text(found: Preview) -> str:
             ("nodes", f"{found.nodes}, {_memory(found)}"),
             ("engine", found.engine),
             ("profile", found.profile),
-            ("image", found.image + ("" if found.image_there else ", would be built first")),
+            ("image", found.image + ("" if found.image_exists else ", would be built first")),
             ("template", found.template or absent),
             ("start", found.start + cold),
         ]

@@ -119,7 +119,7 @@ class Interrupts:
     def _threat(self) -> str:
         if self._left():
             return "please wait"
-        return "once more stops immediately and leaves the rest"
+        return "one more interrupt stops at once and leaves the rest"
 
     def _answer(self, text: str) -> None:
         write_stderr(f"\n{text}" if self._line == "open" else text)

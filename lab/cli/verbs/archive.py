@@ -56,7 +56,7 @@ ResumeImport = Annotated[
 ]
 Native = Annotated[
     bool,
-    typer.Option("--native", help="Disks as streams of this storage, for hosts with the same one."),
+    typer.Option("--native", help="Disks as native streams, for hosts with the same storage."),
 ]
 NoImage = Annotated[bool, typer.Option("--no-image", help="Leave out the image that it needs.")]
 Cold = Annotated[bool, typer.Option("--cold", help="Disks only, without RAM.")]
@@ -118,7 +118,7 @@ def import_image(
         _receive(app, "image", where, resume=resume, warm_only=False)
         return
     with app.open(doing=_ARRIVED) as session:
-        done = session.import_("image", where, resume=resume, warm_only=False)
+        done = session.import_archive("image", where, resume=resume, warm_only=False)
         view = session.image(done.key)
     _tell_import(app, done)
     emit(view, how, table=lambda: image.shown(view, app.now()), names=lambda: [view.key])
@@ -181,7 +181,7 @@ def import_template(
         _receive(app, "template", where, resume=resume, warm_only=warm_only)
         return
     with app.open(doing=_ARRIVED) as session:
-        done = session.import_("template", where, resume=resume, warm_only=warm_only)
+        done = session.import_archive("template", where, resume=resume, warm_only=warm_only)
         (view,) = [found for found in session.templates() if found.key == done.key]
     _tell_import(app, done)
     emit(view, how, table=lambda: template.shown([view], app.now()), names=lambda: [view.key])

@@ -37,7 +37,7 @@ def build(
             metavar="RECIPE",
             show_default=False,
             autocompletion=complete.recipes,
-            help="A folder of images/.",
+            help="A recipe: a directory of images/.",
         ),
     ],
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Build it even if it exists.")] = False,

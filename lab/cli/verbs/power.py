@@ -63,7 +63,7 @@ def extend(
             metavar="[NAME] TTL",
             show_default=False,
             autocompletion=labs,
-            help="The lab, optional as elsewhere; and the time from now, or none.",
+            help="The lab (optional, as for other commands), and the time from now, or none.",
         ),
     ],
     output: flags.Output = "table",

@@ -59,7 +59,7 @@ def _make(app: App, spec: LabSpec, creation: flags.Creation) -> LabView:
     # before its name is returned.
     ours = not spec.name
     if ours:
-        spec = replace(spec, name=f"run-{secrets.token_hex(4)}", any_name=True)
+        spec = replace(spec, name=f"run-{secrets.token_hex(4)}", accept_pooled_name=True)
     try:
         with app.open(doing=REMOVING) as session:
             view = session.up(

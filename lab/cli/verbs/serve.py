@@ -41,7 +41,7 @@ def serve(
     if port:
         changes["port"] = flags.whole("--port", port)
         if not 0 <= flags.whole("--port", port) <= 65535:
-            raise InvalidSpec(f"--port: {port} is not a port")
+            raise InvalidSpec(f"--port: {port} is not a port number")
     settings = replace(settings, serve=replace(settings.serve, **changes))  # type: ignore[arg-type]
     try:
         from lab.api.server import serve as run

@@ -69,7 +69,7 @@ def create(
     ttl: Annotated[
         str,
         typer.Option(
-            "--ttl", metavar="TIME", show_default=False, help="Lifetime; default: without end."
+            "--ttl", metavar="TIME", show_default=False, help="Lifetime; default: unlimited."
         ),
     ] = "",
     max_labs: Annotated[str, _number("--max-labs", "Limit for the project: labs.")] = "",

@@ -29,7 +29,10 @@ def up(
         bool, typer.Option("--exist-ok", help="Succeed if a matching lab already exists.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be created, and from what.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Show the lab that would be created, its image and template."
+        ),
     ] = False,
     output: flags.Output = "table",
 ) -> None:

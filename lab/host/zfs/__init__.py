@@ -17,7 +17,7 @@ from lab.host.zfs.read import read
 from lab.host.zfs.source import Source
 
 
-def look(needs: Needs, system: System, source: Source | None = None) -> list[Finding]:
+def check(needs: Needs, system: System, source: Source | None = None) -> list[Finding]:
     """Everything about ZFS; one line where there is none and none is asked for."""
     facts = None if system == "other" else read(system, source or Source(), needs.dataset)
     if facts is not None:

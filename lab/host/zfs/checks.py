@@ -211,14 +211,14 @@ def prefetch(view: View) -> Iterator[Row]:
         return
     read = arc.get("predictive_prefetch")
     if read is None:
-        yield Row(True, "ok", "on; this version does not count what was of use")
+        yield Row(True, "ok", "on; this version does not count its hits")
         return
-    yield Row(read < 1000, "ok", "on; it read too little yet to judge it")
+    yield Row(read < 1000, "ok", "on; too few reads yet to judge it")
     hits = ("demand_hit_predictive_prefetch", "demand_iohit_predictive_prefetch")
     used = min(100 * sum(arc.get(name, 0) for name in hits) // read, 100)
-    yield Row(used >= 50, "ok", f"on; {used} % of what it read was of use")
+    yield Row(used >= 50, "ok", f"on; {used} % of its reads were used")
     advice = view.set("prefetch_disable", 1)
-    yield Row(True, "note", f"on; only {used} % of what it read was of use", advice)
+    yield Row(True, "note", f"on; only {used} % of its reads were used", advice)
 
 
 @check(
@@ -317,7 +317,7 @@ def volmode(view: View) -> Iterator[Row]:
     yield Row(True, "warn", mode, advice)
 
 
-@check(HOST, "zvol threads", "all guests share them; with few, one busy guest holds up the others")
+@check(HOST, "zvol threads", "all guests share them; with few, one busy guest delays the others")
 def threads(view: View) -> Iterator[Row]:
     """Threads for reads and writes of ZVols; 0: as many as processors, at least 32 (zfs(4))."""
     sync = view.facts.tunables["zvol_request_sync"].name
@@ -331,7 +331,7 @@ def threads(view: View) -> Iterator[Row]:
     yield Row(True, "ok", str(count))
 
 
-@check(HOST, "zvol queues", "better or worse with the work: measure it before you keep it")
+@check(HOST, "zvol queues", "the effect depends on the workload: measure it before you keep it")
 def queues(view: View) -> Iterator[Row]:
     """Whether ZVols have several queues (zvol_use_blk_mq, 2.2 and later, Linux only)."""
     yield Row("zvol_use_blk_mq" not in view.facts.tunables, "ok", "one: only Linux has more")
@@ -438,9 +438,7 @@ def holders(view: View) -> Iterator[Row]:
     yield Row(True, "warn", value, f"lsblk /dev/{first} shows what it is")
 
 
-@check(
-    HOST, "swap", "writing to a ZVol takes memory: when there is none left, the host stands still"
-)
+@check(HOST, "swap", "writing to a ZVol takes memory: when there is none left, the host hangs")
 def swap(view: View) -> Iterator[Row]:
     """Swap on a ZVol: to free memory ZFS then needs memory (openzfs/zfs#7734)."""
     devices = known(view.facts.neighbours.swaps)
@@ -547,7 +545,7 @@ def fragmentation(view: View) -> Iterator[Row]:
     if not text.isdigit():
         yield Row(True, "note", "unknown: the pool does not count it (spacemap_histogram)")
         return
-    advice = "free space, or move volumes to a new pool: nothing defragments one"
+    advice = "free space, or move volumes to a new pool: ZFS cannot defragment a pool"
     yield Row(int(text) >= 50, "note", f"{text} % of the free space", advice)
     yield Row(True, "ok", f"{text} % of the free space")
 
@@ -637,7 +635,7 @@ def slog(view: View) -> Iterator[Row]:
     yield Row(not waits, "ok", f"{value}; profile {profile.name} does not use it (sync, logbias)")
     alone = [disk.path for disk in logs if not disk.group]
     advice = f"zpool attach {pool.name} {' '.join(alone[:1])} ANOTHER"
-    why = "if it dies together with the host, the last commits are gone"
+    why = "if it fails together with the host, the last commits are lost"
     yield Row(bool(alone), "note", f"{value}, not mirrored", advice, why)
     yield Row(True, "ok", f"{value}, mirrored")
 

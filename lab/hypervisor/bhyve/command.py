@@ -27,7 +27,7 @@ _UNFIT = {
     "can only be managed by root": ("vm-bhyve works for root only", "run lab as root"),
     "is not enabled in": ("vm-bhyve is not enabled", "sysrc vm_enable=YES"),
     "$vm_dir has not been configured": (
-        "vm-bhyve has no place for guests",
+        "vm-bhyve has no directory for guests",
         "sysrc vm_dir=zfs:POOL/vm, `zfs create POOL/vm`, then `vm init`",
     ),
     "unable to locate mountpoint for ZFS dataset": (
@@ -48,9 +48,12 @@ _UNFIT = {
         "the processor cannot run guests that boot by firmware (no unrestricted guest)",
         "bhyve needs a newer processor for them; `lab doctor` reports what is missing",
     ),
-    "unable to locate vm-bhyve libraries": ("vm-bhyve is not whole", "pkg install -f vm-bhyve"),
+    "unable to locate vm-bhyve libraries": (
+        "the installation of vm-bhyve is incomplete",
+        "pkg install -f vm-bhyve",
+    ),
     "failed to create bridge interface": (
-        "a bridge for the lab's switch could not be made",
+        "a bridge for the lab's switch could not be created",
         "`vm init`, then `kldstat` must list if_bridge",
     ),
 }

@@ -32,7 +32,7 @@ FIRMWARE = Path("/usr/local/share/uefi-firmware/BHYVE_UEFI.fd")
 UPLINK = "public"
 """The switch that leads out of the host, as vm-bhyve's documentation calls it."""
 
-_COLD = "bhyve can neither stop a guest for a while nor restore its RAM"
+_COLD = "bhyve can neither pause a guest nor restore its RAM"
 
 
 class BhyveHypervisor:

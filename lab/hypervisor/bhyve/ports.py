@@ -60,13 +60,13 @@ class SocketPorts:
     def ask(self, request: dict[str, Any], timeout: float) -> Any:
         """See Ports."""
         deadline = Deadline.after(timeout)
-        why = "nothing was asked"
+        why = "no time was left to connect"
         with self._turn(self._agent, deadline):
             for _ in attempts(deadline, first=0.01, most=0.25):
                 with socket.socket(socket.AF_UNIX) as port:
                     try:
                         answers = _in_step(port, self._agent, deadline)
-                        why = "it says nothing"
+                        why = "no answer"
                     except OSError as error:
                         answers, why = False, str(error)
                     if answers:
@@ -151,4 +151,4 @@ def _until_awake(port: socket.socket, deadline: Deadline, halt: Callable[[], Non
             while name.encode().hex().encode() not in next_line(port, soon):
                 continue
             return
-    raise TimeoutError("nothing came back")
+    raise TimeoutError("no answer")

@@ -39,7 +39,7 @@ def check() -> None:
     said = run(["sysctl", "-n", _FORWARDING], timeout=_SECONDS).stdout.strip()
     if said != "1":
         raise _unfit(
-            f"{_FORWARDING} is {said or 'not known'}: this host passes no packets on",
+            f"{_FORWARDING} is {said or 'not known'}: this host forwards no packets",
             GATEWAY_ADVICE,
         )
 

@@ -138,7 +138,7 @@ def _table(text: str, command: str, *needed: str) -> Iterator[list[str]]:
 
 def _unknown(command: str, line: str) -> HostUnfit:
     return HostUnfit(
-        f"`{command}` printed a line that is not understood",
+        f"`{command}` printed an unexpected line",
         details=[line or "nothing"],
         hint="run it yourself; `lab doctor` lists the versions of vm-bhyve that are known",
     )

@@ -279,7 +279,7 @@ class LibvirtHypervisor:
                 if _state(domain.state()[0]) != unless:
                     getattr(domain, method)()
 
-        # At once, not one after the other: a cluster whose nodes stand still for different
+        # At once, not one after the other: a cluster whose nodes are paused for different
         # lengths of time would throw the slow ones out.
         with ThreadPoolExecutor(_PARALLEL) as pool:
             list(pool.map(one, domains))

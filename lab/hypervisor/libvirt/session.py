@@ -4,7 +4,7 @@ libvirt starts a user's libvirtd on demand and looks for it in XDG_RUNTIME_DIR. 
 wrong with that: without PAM (su, cron, CI agents) the variable is missing, and a second libvirtd
 is started that knows none of the guests; where logind runs, the last logout ends the guests
 (libvirt: daemonStop on the end of the D-Bus session; logind removes /run/user/UID); and where
-process 1 does not reap, an ended QEMU stays a zombie, for which libvirtd waits for ever.
+process 1 does not reap, an ended QEMU stays a zombie, for which libvirtd waits forever.
 """
 
 from __future__ import annotations

@@ -93,28 +93,28 @@ class Builder:
         )
 
     def _write_disks(self, guest: GuestSpec, recipe: Recipe, layout: Layout) -> None:
-        os_, result, seed_ = (disk.path for disk in guest.disks)
-        sparse.copy(self.cloud_image, os_)
-        os.truncate(os_, max(_ROOM, os_.stat().st_size))
+        system, result, seed_disk = (disk.path for disk in guest.disks)
+        sparse.copy(self.cloud_image, system)
+        os.truncate(system, max(_ROOM, system.stat().st_size))
         with result.open("xb") as file:
             file.truncate(len(VOLUMES[layout]) * recipe.disk + GIB)
-        _write_seed(seed_, recipe, layout, guest.name)
-        for path in (os_, result, seed_):
+        _write_seed(seed_disk, recipe, layout, guest.name)
+        for path in (system, result, seed_disk):
             path.chmod(0o600)
             if self.hypervisor.run_as is not None:
                 os.chown(path, *self.hypervisor.run_as)
 
     def _run(self, guest: GuestSpec, progress: Progress) -> None:
-        """Start the builder and wait until it switched itself off; it is gone afterwards."""
+        """Start the builder and wait until it switched itself off; it is removed afterwards."""
         try:
             self.hypervisor.start(guest)
             for _ in attempts(Deadline.after(_SECONDS), first=1.0, most=2.0):
                 progress.halt()
-                there = self.hypervisor.guests().get(guest.name)
-                if there is None:
+                found = self.hypervisor.guests().get(guest.name)
+                if found is None:
                     return
-                if there.state == "paused":  # nothing would resume it
-                    raise HostUnfit(f"the builder was paused: {there.why or 'by somebody'}")
+                if found.state == "paused":  # nothing would resume it
+                    raise HostUnfit(f"the builder was paused: {found.why or 'by somebody'}")
             raise HostUnfit(
                 f"the builder did not end within {_SECONDS / 60:g} minutes",
                 hint="is the mirror slow? the last lines of the builder's console are below",

@@ -98,8 +98,8 @@ def _failure(path: Path) -> LabError:
 def _checked(out: Path, recipe: Recipe, layout: Layout) -> BuiltImage:
     image = manifest.read(out)
     disks = {name: out / f"{name}.raw" for name in VOLUMES[layout]}
-    there = (image.recipe, image.disks, image.kernel, image.initrd)
-    if there != (recipe.name, disks, out / "kernel", out / "initrd"):
+    facts = (image.recipe, image.disks, image.kernel, image.initrd)
+    if facts != (recipe.name, disks, out / "kernel", out / "initrd"):
         raise _senseless(MANIFEST)
     for path in (*disks.values(), image.kernel, image.initrd):
         if not path.is_file() or manifest.digest(path) != image.digests.get(path.name):

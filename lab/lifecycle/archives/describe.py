@@ -18,14 +18,14 @@ from lab.state.records import TemplateRecord
 
 
 def image_facts(ctx: Context, image: Image) -> ImageFacts:
-    """All that an archive says of an image; raises NotFound, and Conflict if it is too old."""
+    """The description of an image in an archive; raises NotFound, and Conflict if it is too old."""
     built = images.built(ctx, image.key)
     snapshots = images.snapshots(ctx, image)
     files = {name: disk.name for name, disk in built.disks.items()}
     names = [*files.values(), built.kernel.name, built.initrd.name]
     if any(name not in built.digests for name in names):
         raise Conflict(
-            f"the image {image.key} was built when digests of its files were not kept",
+            f"the image {image.key} was built by an earlier version, without digests of its files",
             hint=f"`lab image build {built.recipe} --rebuild`",
         )
     return ImageFacts(
@@ -79,7 +79,7 @@ def built_image(facts: ImageFacts, directory: Path) -> BuiltImage:
 def template_facts(
     ctx: Context, record: TemplateRecord, capture: Capture, images: Images, *, ram: bool
 ) -> TemplateFacts:
-    """All that an archive says of a template; ``ram``: with its RAM, if it has some.
+    """The description of a template in an archive; ``ram``: with its RAM, if it has some.
 
     Raises Conflict for one that `lab up` would not use either: what its RAM fits is not known.
     """
@@ -87,9 +87,9 @@ def template_facts(
     profile = ctx.settings.profile_of(record.profile)
     if templates.key_of(ctx, images, plan, spec) != base(record.key):
         raise Conflict(
-            f"the template {record.key} was made under other circumstances: QEMU, the profile"
+            f"the template {record.key} is outdated: QEMU, the profile"
             f" {record.profile} or the rules of {record.blueprint} have changed since",
-            hint="`lab up` does not use it either: make a new one with `lab template build`",
+            hint="`lab up` does not use it either: form a new one with `lab template build`",
         )
     warm = ram and capture.warm
     nodes = []

@@ -30,7 +30,7 @@ NATIVE = ("zfs",)
 
 @dataclass(frozen=True)
 class Contents:
-    """What is to be exported; it stays as it is while it is."""
+    """The content to export; it is not changed during the export."""
 
     images: list[ImageFacts]
     template: TemplateFacts | None
@@ -62,7 +62,7 @@ def _template_contents(
 ) -> Iterator[Contents]:
     """A template, kept from removal in the block, as its images are.
 
-    Raises NotFound, and Conflict for a template that is not whole or that nobody would use.
+    Raises NotFound, and Conflict for a template that is incomplete, damaged or outdated.
     """
     record = templates.named(ctx, key)
     with ExitStack() as held:
@@ -72,7 +72,8 @@ def _template_contents(
         capture = held.enter_context(templates.kept(ctx, record.key, all_))
         if capture is None:
             raise Conflict(
-                f"the template {record.key} is not whole", hint="`lab template ls` shows its state"
+                f"the template {record.key} is incomplete or damaged",
+                hint="`lab template ls` shows its state",
             )
         yield Contents(
             [describe.image_facts(ctx, image) for image in all_.all],

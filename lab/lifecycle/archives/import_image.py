@@ -1,4 +1,4 @@
-"""An image that arrived: whether it is here already, and making it one of ours."""
+"""A received image: whether it exists here already, and its import."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from lab.undo import Undo
 def here(ctx: Context, facts: ImageFacts) -> bool:
     """Whether an image of that key is here; raises Conflict if it is not the same.
 
-    Two builds of one recipe have the same key, as the same went in. What came out may differ:
-    a template only fits the very image that it was made of.
+    Two builds of one recipe have the same key, as their inputs are the same, but may differ in
+    content: a template only fits the image that it was formed from.
     """
     if not images.ready(ctx, facts.key):
         return False

@@ -1,4 +1,4 @@
-"""A template that arrived: whether and how it fits this host, and making it one of ours."""
+"""A received template: whether and how it fits this host, and its import."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def fit(ctx: Context, header: Header, template: TemplateFacts, *, warm_only: boo
     plan = blueprint(template.blueprint)
     if plan.version != template.version:
         raise InvalidSpec(
-            f"the template was made by rules {template.version} of {plan.name}, and this"
-            f" program has {plan.version}",
+            f"the template was formed by version {template.version} of the blueprint {plan.name},"
+            f" and this program has version {plan.version}",
             hint="use the same version of lab on both hosts",
         )
     size, profile = template.size, _profile(ctx, template)
@@ -213,7 +213,7 @@ def _profile(ctx: Context, template: TemplateFacts) -> Profile:
         return profile
     raise InvalidSpec(
         f"no profile here has the settings of the template's, {template.profile}",
-        hint=f"give a profile {template.profile} to this host's config file as the other has it",
+        hint=f"give a profile {template.profile} to this host's config file as on the other host",
     )
 
 

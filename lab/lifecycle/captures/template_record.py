@@ -64,9 +64,9 @@ def _check_quota(ctx: Context) -> None:
     used = [r for r in _of_project(ctx) if r.state == "building" or labs_of(ctx, r.key)]
     if most is not None and len(used) >= most:
         raise LimitReached(
-            f"this lab needs a new template: {most} may be made for the project {project},"
+            f"this lab needs a new template: the limit is {most} for the project {project},"
             " and labs use them all",
-            hint="ask for nodes, memory, CPUs, disk and profile as one of these labs has them,"
+            hint="use the nodes, memory, CPUs, disk and profile of one of these labs,"
             " or remove a lab",
         )
 

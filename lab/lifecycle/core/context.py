@@ -68,10 +68,10 @@ RunAs = tuple[int, int] | None
 
 @dataclass(frozen=True)
 class Origin:
-    """Who has a lab made, as its record keeps it; empty where that is not the service.
+    """The origin of a lab in its record; empty for labs not created by the service.
 
     ``heartbeat``: heartbeat timeout in seconds; None: no heartbeats are needed. ``pool``: the
-    warm pool that it is made for. ``idle``: seconds without use after which its lease ends.
+    warm pool that it is created for. ``idle``: seconds without use after which its lease ends.
     """
 
     project: str = ""
@@ -83,12 +83,12 @@ class Origin:
 
 
 UNKNOWN = Origin()
-"""Where labs come from that the service does not make."""
+"""The origin of labs that are not created by the service."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """The record, the seams, and whom to tell. Built by ``open_context``.
+    """The record, the seams, and the receiver of progress. Built by ``open_context``.
 
     ``sql_all`` asks a server through a published port, ``build`` makes an image from a recipe.
     ``templates``: how many there may be that were made for the origin's project; None: no limit.
@@ -167,7 +167,7 @@ def _ask(
 
 
 def _build(settings: Settings, hypervisor: Hypervisor) -> Build:
-    """How images are made: on this host, or in a guest."""
+    """How images are built: on this host, or in a guest."""
 
     def build(
         recipe: Recipe, out: Path, *, layout: Layout, progress: Progress, log: Path
@@ -185,7 +185,7 @@ def _build(settings: Settings, hypervisor: Hypervisor) -> Build:
 
 @contextmanager
 def _fake(settings: Settings, store: Store, progress: Progress) -> Iterator[Context]:
-    """No guests, only what behaves like some: to try the program, and to test it."""
+    """No guests, but fakes that behave like them: for trials and tests."""
     from lab.fake.hypervisor import FakeHypervisor
     from lab.fake.images import build
 

@@ -1,4 +1,4 @@
-"""Removing all that an owner (a lab, a template, an image) has, whatever became of it."""
+"""Removal of all resources of an owner (a lab, a template, an image), in any state."""
 
 from __future__ import annotations
 

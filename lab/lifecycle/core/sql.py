@@ -43,7 +43,7 @@ _READ = 64
 
 @dataclass(frozen=True)
 class Account:
-    """Who logs in, and where.
+    """An account, and the address of its server.
 
     ``ca``: a file with the certificate of the authority that the server's is to be signed by;
     empty: no TLS. ``verify``: check that certificate, and that it is for ``host``.
@@ -94,7 +94,7 @@ def _run(connection: Connection[Any], statement: str) -> Rows:
 
 
 class _Refused(Exception):
-    """The server sends or wants what it is not to be given."""
+    """The server sends too much, or requests another authentication."""
 
 
 class _Bounded(Connection):
@@ -118,7 +118,7 @@ class _Bounded(Connection):
 
     def _process_auth(self, plugin_name: bytes, auth_packet: Any, *more: Any) -> Any:
         if plugin_name != _PLUGIN.encode():
-            raise _Refused(f"the server wants authentication by {plugin_name!r}, not {_PLUGIN}")
+            raise _Refused(f"the server requires authentication by {plugin_name!r}, not {_PLUGIN}")
         return super()._process_auth(plugin_name, auth_packet, *more)  # type: ignore[misc]
 
 

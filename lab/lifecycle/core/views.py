@@ -1,4 +1,4 @@
-"""What the lifecycle hands out: plain data that the CLI prints and the API serialises.
+"""Results of the lifecycle: plain data that the CLI prints and the API serialises.
 
 Times are UTC epoch seconds, durations seconds, sizes bytes.
 """
@@ -16,7 +16,7 @@ FIRST_USE = ("image", "template")
 """The steps of ``up`` that only the first lab of a kind has."""
 
 SSL_MODE = "VERIFY_IDENTITY"
-"""How clients are to check a server that others can reach, as MySQL's clients name it."""
+"""The mode in which clients verify a published server, as MySQL's clients name it."""
 
 
 NodeState = Literal[
@@ -130,7 +130,7 @@ class LabView:
 
     @property
     def entry(self) -> NodeView | None:
-        """The node to which users connect who name none; None if the lab has no nodes."""
+        """The node to which users connect by default; None if the lab has no nodes."""
         first = next(iter(self.endpoints.values()), ())[:1]
         return next((n for n in self.nodes if n.name in first), next(iter(self.nodes), None))
 
@@ -157,10 +157,10 @@ class PlannedNode:
 
 @dataclass(frozen=True)
 class Preview:
-    """What ``up`` would make.
+    """The lab that ``up`` would create.
 
     ``memory``, ``cpus``, ``disk``: the size that is requested for a node; ``each``: its nodes.
-    ``image_there``: it need not be built. ``template``: empty if one is made first, None if
+    ``image_exists``: it need not be built. ``template``: empty if one is made first, None if
     none is cloned. ``start``: warm or cold, then with ``why_cold``.
     """
 
@@ -173,7 +173,7 @@ class Preview:
     disk: int
     profile: str
     image: str
-    image_there: bool
+    image_exists: bool
     template: str | None
     start: str
     why_cold: str = ""

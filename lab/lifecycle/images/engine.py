@@ -223,7 +223,7 @@ def _check_disk(ctx: Context, size: int, image: Image) -> None:
     if 0 < size < least:
         raise InvalidSpec(
             f"a node's disk cannot be {format_size(size)}: the image has {format_size(least)}",
-            hint="ask for more, or leave --disk out",
+            hint="set a larger --disk, or leave it out",
         )
 
 
@@ -241,7 +241,7 @@ def key_for(ctx: Context, plan: Blueprint, spec: LabSpec) -> str:
     wanted = [ENGINES.get(spec.engine, spec.engine)] if spec.engine else plan.engines
     if record.recipe not in wanted:
         raise InvalidSpec(
-            f"{plan.name} cannot be made of the image {record.key}",
+            f"{plan.name} cannot use the image {record.key}",
             hint=f"one of these recipes: {', '.join(wanted)}",
         )
     return record.key

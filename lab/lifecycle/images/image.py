@@ -247,7 +247,7 @@ def _recorded_again(ctx: Context, key: str) -> bool:
         return False
     record = ImageRecord(key, facts.recipe, facts.engine, facts.engine_version, "ready", at, at)
     ctx.store.images.add(replace(record, size=size))
-    ctx.progress.note("image", f"the image {key} was not recorded; it is again")
+    ctx.progress.note("image", f"registered the image {key} again: its record was lost")
     return True
 
 

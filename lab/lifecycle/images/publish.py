@@ -113,7 +113,7 @@ def _check_content(ctx: Context, snapshot: VolumeSnapshot, digest: str) -> None:
         found = manifest.digest_extents(stream.header.size, stream.extents())
     if snapshot.label != BASE or found != digest:
         raise InvalidSpec(
-            f"{snapshot.volume} is not what the image's manifest says", hint="export it again"
+            f"{snapshot.volume} does not match the image's manifest", hint="export it again"
         )
 
 

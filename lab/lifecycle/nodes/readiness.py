@@ -125,7 +125,7 @@ def first_missing(
             ctx.progress.halt()
             if number % 8 == 7 and node.guest not in ctx.hypervisor.guests():
                 raise NotReady(
-                    f"{node.name} ended while it was waited for",
+                    f"{node.name} stopped before it was ready",
                     details=tail(ctx.home.console_log(node.guest)),
                 )
             found = ask_node(node, len(nodes), blueprint, answer, way)

@@ -1,4 +1,4 @@
-"""Whether anybody uses a lab's databases, by what its servers count.
+"""Whether a lab's databases are used, by the counters of its servers.
 
 The statements that only look (ours, and those of `lab status`) are not counted as use: a server's
 ``Com_*`` counters tell statements apart by kind. What runs for long is counted once, when it

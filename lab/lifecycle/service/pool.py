@@ -1,4 +1,4 @@
-"""The warm pool: labs that are ready before anybody asks for them.
+"""Warm pools: labs that are created ahead of requests.
 
 A member is a whole lab whose record names its pool; it belongs to nobody. It is known by its name
 from its making on, as guests, volumes and files are named after that; so who claims one gets the
@@ -32,7 +32,7 @@ from lab.state.records import LabRecord
 from lab.state.store import Store
 
 _PATIENCE = 1.0
-"""Seconds that a node has to answer before its lab is given away."""
+"""Seconds within which a node must answer before its lab is claimed."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Keys:
 
 
 def new_name(blueprint: str) -> str:
-    """A name that nobody would ask for: the blueprint's own is for those who do not ask."""
+    """A name for a member; the blueprint's own is for labs without a requested name."""
     return f"{blueprint}-{secrets.token_hex(3)}"
 
 
@@ -62,7 +62,7 @@ def serves(settings: Settings, kept: LabSpec, asked: LabSpec) -> bool:
 
     A lab with a name of its choice, or of an image of its choice, is not in a pool.
     """
-    chosen = asked.name and not asked.any_name
+    chosen = asked.name and not asked.accept_pooled_name
     if chosen or asked.image or kept.blueprint != asked.blueprint:
         return False
     one, other = (

@@ -29,7 +29,7 @@ _NOBODY = hashlib.sha256(b"nobody's").hexdigest()
 
 @dataclass(frozen=True)
 class Quota:
-    """What a project may have when a token asks for more; None: no limit.
+    """The limits of a project for requests with a token; None: no limit.
 
     ``memory`` and ``disk`` in bytes, ``ttl`` in seconds; ``templates``: those made for its labs.
     """
@@ -54,7 +54,7 @@ UNLIMITED = Quota()
 
 @dataclass(frozen=True)
 class NewToken:
-    """A token, and its ``text``, which nobody can tell again."""
+    """A token, and its ``text``, which is not stored."""
 
     record: TokenRecord
     text: str = field(repr=False)
@@ -69,7 +69,7 @@ def create(
     ttl: float | None = None,
     quota: Quota = UNLIMITED,
 ) -> NewToken:
-    """Make a token that works at once, for ``ttl`` seconds or without end; raises InvalidSpec."""
+    """Create a token, valid for ``ttl`` seconds or without end; raises InvalidSpec."""
     for word, what in ((name, "token"), (project, "project")):
         if not _NAME.fullmatch(word):
             raise InvalidSpec(
@@ -119,7 +119,7 @@ def chosen(records: Sequence[TokenRecord], which: str) -> TokenRecord:
 
 
 def revoke(store: Store, which: str) -> TokenRecord:
-    """Make a token worthless from now on; fine if it is already. Raises as ``chosen``."""
+    """Revoke a token at once; no error if it is revoked already. Raises as ``chosen``."""
     record = chosen(store.tokens.all(), which)
     if record.revoked_at is None:
         store.tokens.update(record.id, revoked_at=time.time())
@@ -128,7 +128,7 @@ def revoke(store: Store, which: str) -> TokenRecord:
 
 
 def check(store: Store, text: str) -> TokenRecord:
-    """Whose token this is; raises Unauthorized, which does not tell why.
+    """The record of a token; raises Unauthorized, without the reason.
 
     What is compared takes the same time whether the token is known or not.
     """

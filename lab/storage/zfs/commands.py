@@ -60,7 +60,7 @@ class Commands:
         with self._host_errors():
             run.feed(argv, source, stall=_STALL, env=_environment(), keep=_kept(work))
 
-    def look(self, *args: str) -> list[Dataset]:
+    def datasets(self, *args: str) -> list[Dataset]:
         """The datasets that ``zfs get args`` finds; empty if the one named last is absent.
 
         Raises HostUnfit if the parent dataset is not there: that proves nothing of the rest.

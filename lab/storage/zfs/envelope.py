@@ -50,12 +50,12 @@ def unwrap(source: BinaryIO, line: bytes) -> Iterator[bytes]:
         piece = read_exactly(source, size)
         digest.update(length + piece)
         if read_exactly(source, _SUM) != digest.digest():
-            raise damaged("a checksum does not match")
+            raise damaged("checksum mismatch")
         if not piece:
             break
         yield piece
     if source.read(1):
-        raise damaged("there is more after its end")
+        raise damaged("data after its end")
 
 
 def _write(to: BinaryIO, digest: hashlib._Hash, piece: bytes) -> None:

@@ -112,7 +112,7 @@ def host_error(error: CommandFailed, root: str) -> HostUnfit | None:
         )
     if fault is Fault.SUSPENDED:
         return HostUnfit(
-            f"pool {pool} does no I/O: disks of it are gone",
+            f"pool {pool} is suspended: disks are missing",
             hint=f"`zpool status {pool}` says which; `zpool clear {pool}` when they are back",
             details=words,
         )

@@ -35,16 +35,16 @@ class Pool:
 
     def volumes(self) -> dict[VolumeName, Stack]:
         """All volumes, without their snapshots."""
-        found = self.run.look("-r", "-t", "volume", self.layout.root)
+        found = self.run.datasets("-r", "-t", "volume", self.layout.root)
         return stacks(found, self.layout, self.home)
 
     def everything(self) -> list[Dataset]:
         """All datasets and snapshots, of others too."""
-        return self.run.look("-r", "-t", _ALL, self.layout.root)
+        return self.run.datasets("-r", "-t", _ALL, self.layout.root)
 
     def owned(self, volume: VolumeName) -> list[Dataset]:
         """All datasets and snapshots in the folder of ``volume``'s owner."""
-        return self.run.look("-r", "-t", _ALL, self.layout.folder(volume.owner))
+        return self.run.datasets("-r", "-t", _ALL, self.layout.folder(volume.owner))
 
     def search(self, volume: VolumeName) -> Stack | None:
         """The volume; None if it is absent or not ours."""
@@ -66,11 +66,11 @@ class Pool:
 
     def exists(self, volume: VolumeName) -> bool:
         """True if the name is taken, by whomever."""
-        return bool(self.run.look(self.layout.dataset(volume)))
+        return bool(self.run.datasets(self.layout.dataset(volume)))
 
     def space(self) -> Space:
         """What is free for us, and the sum of that and what we use."""
-        (root,) = self.run.look(self.layout.root)
+        (root,) = self.run.datasets(self.layout.root)
         free = root.number("available")
         return Space(free, free + root.number("used"))
 

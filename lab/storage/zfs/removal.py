@@ -71,7 +71,7 @@ class Removal:
 
         False if it is not there, not ours, or something still needs it.
         """
-        found = self._pool.run.look("-r", "-t", "filesystem,volume,snapshot", name)
+        found = self._pool.run.datasets("-r", "-t", "filesystem,volume,snapshot", name)
         snapshots = [one for one in found if one.kind == "snapshot"]
         if not self._all_ours(name, found):
             return False

@@ -68,7 +68,7 @@ def delegation(dataset: str, user: User, commands: Commands) -> list[str]:
 
 def owner(dataset: str, commands: Commands) -> str:
     """The home whose parent ``dataset`` is; empty if nobody said. Raises HostUnfit."""
-    (found,) = commands.look(dataset)
+    (found,) = commands.datasets(dataset)
     return found.local.get(HOME, "")
 
 
@@ -117,7 +117,7 @@ def _check_use(found: Dataset, home: str, commands: Commands) -> None:
         raise Conflict(f"{found.name} is a {found.kind}", hint="name a file system, or a new one")
     children = [
         one.name
-        for one in commands.look("-d", "1", "-t", "filesystem,volume,snapshot", found.name)
+        for one in commands.datasets("-d", "1", "-t", "filesystem,volume,snapshot", found.name)
         if one.name != found.name and one.local.get(FOLDER) != "yes"
     ]
     if children:

@@ -87,7 +87,7 @@ class Streams:
         with telling({Fault.BAD_STREAM: damaged("ZFS does not read it")}):
             self._pool.run.feed(pieces, *args, work=work)
         kinds = "filesystem,volume,snapshot"
-        found = {one.name: one for one in self._pool.run.look("-r", "-t", kinds, name)}
+        found = {one.name: one for one in self._pool.run.datasets("-r", "-t", kinds, name)}
         if set(found) != {name, frozen} or found[name].kind != "volume" or found[name].origin:
             raise InvalidSpec("this stream does not hold one snapshot of one volume")
         if found[name].number("volsize") != head.size:

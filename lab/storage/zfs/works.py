@@ -116,6 +116,6 @@ def _wait_for_commands(path: Path) -> None:
     finally:
         os.close(handle)
     raise HostUnfit(
-        "a zfs command of a process that was killed does not end",
+        "a zfs command of a killed process does not end",
         hint="`zpool status` says whether the pool still does I/O",
     )

@@ -47,11 +47,11 @@ def test_export_passes_on_every_flag(line: str, call: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("line", "call"),
     [
-        ("image import f", ["import_", "image", "f", {"resume": False, "warm_only": False}]),
+        ("image import f", ["import_archive", "image", "f", {"resume": False, "warm_only": False}]),
         ("image import - --resume --talk",
          ["receive", "image", "-", {"resume": True, "warm_only": False}]),
         ("template import f --warm-only --resume",
-         ["import_", "template", "f", {"resume": True, "warm_only": True}]),
+         ["import_archive", "template", "f", {"resume": True, "warm_only": True}]),
     ],
 )  # fmt: skip
 def test_import_passes_on_every_flag(line: str, call: list[Any]) -> None:

@@ -237,8 +237,10 @@ class FakeSession:
         self._called("send", kind, which, host, **options)
         return ExportView(kind, which, host, "imported", 3 << 20, 1.25)
 
-    def import_(self, kind: Kind, where: str, *, resume: bool, warm_only: bool) -> ImportView:
-        self._called("import_", kind, where, resume=resume, warm_only=warm_only)
+    def import_archive(
+        self, kind: Kind, where: str, *, resume: bool, warm_only: bool
+    ) -> ImportView:
+        self._called("import_archive", kind, where, resume=resume, warm_only=warm_only)
         key = image_view().key if kind == "image" else template_view().key
         return ImportView(kind, key, self._world.import_outcome)
 

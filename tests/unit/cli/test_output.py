@@ -74,12 +74,12 @@ def test_a_dry_run_makes_nothing_and_says_what_it_would(capsys: Capture) -> None
         "start     warm\n"
     )
     assert not [call for call in world.calls if call[0] == "up"]
-    first = preview_view(image_there=False, template="")
+    first = preview_view(image_exists=False, template="")
     assert "image     mariadb-0123456789abcdef, would be built first\n" in preview_text(first)
     assert "template  none yet: it would be formed and captured first\n" in preview_text(first)
-    cold = preview_view(template=None, start="cold", why_cold="asked for")
+    cold = preview_view(template=None, start="cold", why_cold="requested")
     assert "template" not in preview_text(cold)
-    assert "start    cold (asked for)\n" in preview_text(cold)
+    assert "start    cold (requested)\n" in preview_text(cold)
 
 
 def test_quiet_leaves_the_data(capsys: Capture) -> None:

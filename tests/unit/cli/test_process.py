@@ -51,7 +51,7 @@ def test_all_that_was_printed_arrives(env: Mapping[str, str]) -> None:
 def test_errors_and_exit_codes(env: Mapping[str, str]) -> None:
     done = lab(env, "lss")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("lab: error: there is no verb 'lss'\nhint: ")
+    assert done.stderr.startswith("lab: error: there is no command 'lss'\nhint: ")
     assert lab(env, "status", "none").returncode == 3
 
 

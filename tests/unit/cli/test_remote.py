@@ -215,7 +215,7 @@ def test_where_the_service_is(
     (config / "token").chmod(0o600)
     assert out(capsys, "ls", "-o", "name") == "shop\n"
     assert "no URL is given" in fails(capsys, 2, "ls", "--remote")
-    assert "'labs' is no URL of a service" in fails(capsys, 2, "ls", "--remote", "labs")
+    assert "'labs' is not the URL of a service" in fails(capsys, 2, "ls", "--remote", "labs")
     out(capsys, "down", "shop")
 
 
@@ -271,7 +271,7 @@ def test_a_spec_is_sent_whole(here: Site) -> None:
         )
         client.delete(lab.name)
     assert (lab.memory, lab.cpus, lab.profile, lab.started) == (400 * MIB, 2, "durable", "cold")
-    assert (lab.engine, lab.why_cold) == ("mariadb", "asked for")
+    assert (lab.engine, lab.why_cold) == ("mariadb", "requested")
     assert lab.expires_at == pytest.approx(time.time() + 1234, abs=30)
 
 

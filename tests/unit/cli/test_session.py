@@ -150,7 +150,7 @@ def below_process_1(*init: str, script: str) -> subprocess.CompletedProcess[str]
 
 @needs_root
 def test_whether_process_1_reaps_is_tried() -> None:
-    """Protects from a hang: in such a container libvirtd waits for ended guests for ever."""
+    """Protects from a hang: in such a container libvirtd waits for ended guests forever."""
     script = "from lab.hypervisor.libvirt.session import reaps; print(reaps(0.3))"
     never = below_process_1(sys.executable, "-c", IN_NAMESPACE, script=script)
     assert never.stdout == "False\n", never

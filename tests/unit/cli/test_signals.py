@@ -118,7 +118,7 @@ def test_a_second_interrupt_does_not_break_the_undoing(start: Start) -> None:
     assert code == 130
     assert err.splitlines()[-3:] == [
         "lab: interrupted, removing the lab ...",
-        "lab: still removing the lab; once more stops immediately and leaves the rest",
+        "lab: still removing the lab; one more interrupt stops at once and leaves the rest",
         "lab: done",
     ]
     assert lab.lines()[-1] == "undone"

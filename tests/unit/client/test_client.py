@@ -134,14 +134,14 @@ def test_refusals_are_our_errors(client: Client, here: Site) -> None:
         client.create(LabSpec("galera"), nodes=1)
     with pytest.raises(InvalidSpec, match="1 to 9 nodes"):
         client.create("galera", nodes=12)
-    with pytest.raises(Forbidden, match="at most"):
+    with pytest.raises(Forbidden, match="limited to"):
         client.create("galera", nodes=1, memory=MEMORY, ttl=1e6)
     with pytest.raises(NotFound, match="absent"):
         client.extend("absent", 60)
     with pytest.raises(NotFound, match="no job"):
         client.jobs.follow("0-0", print)
     poor = Client(client.url, here.token("poor", project="poor", labs=0))
-    with poor, pytest.raises(LimitReached, match="may have 0 of labs"):
+    with poor, pytest.raises(LimitReached, match="limited to 0 labs"):
         poor.create("galera", nodes=1, memory=MEMORY)
     with Client(client.url, "lab_nobody") as nobody, pytest.raises(Unauthorized):
         nobody.labs()

@@ -68,18 +68,19 @@ def test_the_documents_say_what_the_declaration_says(kind: type, page: str) -> N
 
 # What cannot be said about a lab in each place, and why.
 NOT_IN: dict[str, dict[str, str]] = {
-    "lab.toml": {"any_name": "a program's way to accept a lab of a pool"},
-    "lab up": {"any_name": "the same"},
+    "lab.toml": {"accept_pooled_name": "a program's way to accept a lab of a pool"},
+    "lab up": {"accept_pooled_name": "the same"},
     "[[serve.pool]]": {
         "name": "its lab.toml's meaning is the pool's name there",
-        "any_name": "members are named by the pool",
+        "accept_pooled_name": "members are named by the pool",
         "ttl": "the claim brings it",
         "snapshots": "the claim brings it",
         "image": "a pool has the current image",
     },
     "POST /v1/labs": {},
     "POST /v1/templates": {
-        "name": "a template has its key", "any_name": "the same", "ttl": "templates have none",
+        "name": "a template has its key", "accept_pooled_name": "the same",
+        "ttl": "templates have none",
         "snapshots": "of labs",
     },
 }  # fmt: skip

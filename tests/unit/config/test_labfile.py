@@ -73,7 +73,7 @@ def test_no_blueprint_is_told() -> None:
         ("name = 'UPPER'", "name: 'UPPER' is not a valid name", "lower-case"),
         ("memory = '1M'", "memory: 1M of memory is too little", "384M"),
         ("ttl = 5", "ttl is 5, expected a duration", ""),
-        ("ttl = '0s'", "ttl: '0s' is no time", ""),
+        ("ttl = '0s'", "ttl: the duration must be greater than zero, not '0s'", ""),
     ],
 )
 def test_a_mistake_names_file_and_key(tmp_path: Path, text: str, says: str, hint: str) -> None:

@@ -50,11 +50,11 @@ def test_a_profile_of_a_user(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[profiles.balanced]", "always there"),
+        ("[profiles.balanced]", "built-in profile"),
         ("[profiles.Fast]", "not a name"),
         ("[profiles.fast]\nbase = 'fats'", "no profile 'fats'"),
         ("[profiles.fast]\nsink = 1", "unknown key 'sink'"),
-        ("[profiles.fast]\ndata = { sync = 'never' }", "no 'never'"),
+        ("[profiles.fast]\ndata = { sync = 'never' }", "'never' is unknown"),
         ("[profiles.fast]\ndata = { block_size = 5000 }", "power of two"),
         ("[profiles.fast]\ndata = { compression = 'lz4 -o x=y' }", "expected on, off"),
         ("[profiles.fast]\nengine = { flush_log = 3 }", "from 0 to 2"),

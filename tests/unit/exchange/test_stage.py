@@ -149,7 +149,7 @@ def test_a_source_that_changed_is_noticed_at_the_end_of_the_part(tmp_path: Path)
     writer = FrameWriter(to)
     sending.begin(writer, header)
     sending.send(writer, outgoing(header, content), dict.fromkeys(NAMES, 1), Progress())
-    with pytest.raises(InvalidSpec, match="differs from what an earlier transfer brought"):
+    with pytest.raises(InvalidSpec, match="differs from the data of an earlier transfer"):
         received(to.getvalue(), tmp_path, keep=True)
     found, wanted, _ = resume(tmp_path)
     assert wanted["image/os"] == 0

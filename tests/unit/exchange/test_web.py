@@ -21,7 +21,7 @@ from lab.errors import Forbidden, HostUnfit, InvalidSpec, LabError, NotFound
 from lab.exchange import web
 from lab.exchange.files import source
 from lab.guest import authority
-from lab.lifecycle.archives.import_ import import_
+from lab.lifecycle.archives.import_archive import import_archive
 from lab.names import Owner
 from tests.support.answering import answering
 from tests.support.exchange_world import Side
@@ -196,7 +196,7 @@ def test_an_archive_is_imported_from_the_web(tmp_path: Path) -> None:
     archive = here.exported("template", key)
     with serving(content=archive, breaks=[len(archive) // 2]) as (url, server):
         with there.open() as ctx, source(url) as stream:
-            done = import_(ctx, "template", stream)
+            done = import_archive(ctx, "template", stream)
         assert len(server.asked) == 2
     assert done.outcome == "imported"
     with here.open() as ctx:
@@ -215,6 +215,6 @@ def test_what_is_no_archive_leaves_nothing(tmp_path: Path, damage: Damage) -> No
     spoiled = b"" if damage is bytes else damage(archive)
     with serving(content=spoiled) as (url, _), there.open() as ctx, source(url) as stream:
         with pytest.raises(InvalidSpec):
-            import_(ctx, "image", stream)
+            import_archive(ctx, "image", stream)
         assert ctx.store.images.all() == []
         assert ctx.storage.volumes() == []

@@ -80,7 +80,7 @@ def findings(
     def find(module: str) -> object | None:
         return None if module == missing else module
 
-    found = list(freebsd.look(source, published=published, find=find))
+    found = list(freebsd.check(source, published=published, find=find))
     assert len({one.topic for one in found}) == len(found)
     return {one.topic: one for one in found}
 

@@ -97,8 +97,8 @@ def test_prefetch_is_judged_by_what_it_brought(facts: Facts, bsd: Facts) -> None
     assert levels(used, waste) == ["ok", "note"]
     assert "only 10 %" in waste.value
     assert "zfs_prefetch_disable" in waste.advice
-    assert checks.prefetch(bsd, NEEDS).value == "on; 82 % of what it read was of use"
-    assert "too little" in checks.prefetch(counted(facts, predictive_prefetch=9), NEEDS).value
+    assert checks.prefetch(bsd, NEEDS).value == "on; 82 % of its reads were used"
+    assert "too few reads" in checks.prefetch(counted(facts, predictive_prefetch=9), NEEDS).value
     assert checks.prefetch(tuned(facts, prefetch_disable=1), NEEDS).value == "off"
 
 

@@ -134,10 +134,10 @@ def test_what_may_not_be_read_is_said(tmp_path: Path) -> None:
 def test_a_pool_that_hangs(tmp_path: Path) -> None:
     """Protects from a suspended pool: a program that does not answer costs its deadline only."""
     source, programs = linux(tmp_path, "2.3")
-    late = CommandFailed(["zpool"], -9, stderr="no result after 10 s")
+    late = CommandFailed(["zpool"], -9, stderr="timed out after 10 s")
     programs.answers["zpool status -p tank"] = late
     pool = only(read_linux(source))
-    assert str(pool.status) == "unknown: `zpool status -p tank`: no result after 10 s"
+    assert str(pool.status) == "unknown: `zpool status -p tank`: timed out after 10 s"
     assert not isinstance(pool.properties, Unknown)
 
 

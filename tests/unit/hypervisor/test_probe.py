@@ -236,7 +236,7 @@ def test_an_emulated_host_passes_its_own_counter_on() -> None:
 
 
 def test_a_counter_measured_a_little_differently_is_the_same_one(bad: dict[str, Path]) -> None:
-    """Protects templates on emulated hosts: after a reboot their RAM is of use as before."""
+    """Protects templates on emulated hosts: after a reboot their RAM is valid as before."""
     machine, _ = probe(Connection(), accelerator="tcg", **bad)
     rates = (2_590_000, 2_600_000, 2_610_000)
     assert len({depended_on(replace(machine, tsc_khz=rate)) for rate in rates}) == 1

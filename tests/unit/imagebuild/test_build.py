@@ -59,7 +59,7 @@ def test_unknown_package_is_not_blamed_on_the_network() -> None:
     assert bootstrap.explain(FAILED, BROKEN).details == (BROKEN,)
 
 
-@pytest.mark.parametrize("said", ["no result after 1800 s", ""], ids=["time", "kill"])
+@pytest.mark.parametrize("said", ["timed out after 1800 s", ""], ids=["time", "kill"])
 def test_a_slow_line_and_a_kill_are_the_hosts(said: str) -> None:
     """They are not recorded as the recipe's fault, and the reason is shown."""
     error = bootstrap.explain(CommandFailed(["mmdebstrap"], -9, stderr=said), "I: installing...")

@@ -1,4 +1,4 @@
-"""Labs where the hypervisor forwards no ports, lets nothing stand still and restores no RAM.
+"""Labs where the hypervisor forwards no ports, cannot pause guests and restores no RAM.
 
 Guests are reached at their own addresses then, which their seeds give them.
 """

@@ -244,7 +244,7 @@ def test_it_says_whether_another_recipe_could_be_built(
 def test_one_that_is_paused_is_not_waited_for(
     tmp_path: Path, hypervisor: Watched, cloud: Path
 ) -> None:
-    """Protects from an hour of silence: a guest whose disk is full stands still."""
+    """Protects from an hour of silence: a guest whose disk is full is paused."""
 
     def stand_still(_: Path) -> None:
         (guest,) = hypervisor.guests()

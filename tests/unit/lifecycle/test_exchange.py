@@ -1,4 +1,4 @@
-"""Images and templates go from one installation to another, whole, and are of use there."""
+"""Images and templates go from one installation to another, complete, and are used there."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def test_an_image_of_another_recipe_works_when_named(here: Side, there: Side) ->
         assert up(ctx, named("plain")).image != "mariadb-0123456789abcdef"
         with pytest.raises(NotFound):
             up(ctx, named("none", image="absent"))
-        with pytest.raises(InvalidSpec, match="cannot be made of the image"):
+        with pytest.raises(InvalidSpec, match="cannot use the image"):
             up(ctx, replace(spec, name="pxc", engine="percona", blueprint="pxc"))
 
 

@@ -12,7 +12,7 @@ import pytest
 from lab.errors import InvalidSpec, LabError
 from lab.exchange.frames import FrameReader
 from lab.lifecycle.archives.export import export
-from lab.lifecycle.archives.import_ import import_
+from lab.lifecycle.archives.import_archive import import_archive
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.gc import gc
@@ -56,7 +56,7 @@ def there(tmp_path: Path) -> Side:
 
 def importing(kind: str, archive: bytes, *, resume: bool = False) -> Verb:
     """The verb."""
-    return lambda ctx: import_(ctx, kind, io.BytesIO(archive), resume=resume)  # type: ignore[arg-type]
+    return lambda ctx: import_archive(ctx, kind, io.BytesIO(archive), resume=resume)  # type: ignore[arg-type]
 
 
 def boundaries(archive: bytes) -> Iterator[int]:
@@ -75,7 +75,7 @@ def test_image_import_is_killed(there: Side, image_archive: bytes) -> None:
 
 @pytest.mark.rare
 def test_template_import_is_killed(there: Side, template_archive: bytes) -> None:
-    """The image may have become one of ours by then: it is whole, and of use."""
+    """The image may have become one of ours by then: it is complete, and is used."""
     seen = sweep(there, nothing, importing("template", template_archive))
     assert seen >= {*IMPORTING, "storage.clone"}
 
@@ -97,7 +97,7 @@ def test_a_killed_import_is_gone_on_with(there: Side, template_archive: bytes) -
     while name := there.killed(verb, step):
         seen.add(name)
         with there.open() as ctx:
-            done = import_(ctx, "template", io.BytesIO(template_archive), resume=True)
+            done = import_archive(ctx, "template", io.BytesIO(template_archive), resume=True)
             assert list(ctx.home.imports.iterdir()) == []
             template.remove(ctx, done.key)
             image.remove(ctx, "mariadb")
@@ -150,7 +150,7 @@ def test_every_flip_leaves_nothing_behind(there: Side, template_archive: bytes) 
         with pytest.raises(InvalidSpec):
             there.imported("template", bytes(damaged))
         assert there.there() == before
-    with pytest.raises(InvalidSpec, match="more after its end"):
+    with pytest.raises(InvalidSpec, match="data after its end"):
         there.imported("template", template_archive + b"x")
     assert there.there() == before
 
@@ -175,7 +175,7 @@ def test_a_failing_storage_leaves_nothing(there: Side, template_archive: bytes) 
         hook = Counter(step, raising(LabError("bad luck")))
         try:
             with there.open(hook) as ctx:
-                import_(ctx, "template", io.BytesIO(template_archive))
+                import_archive(ctx, "template", io.BytesIO(template_archive))
         except LabError:
             failed.add(hook.done)
         if not hook.done:

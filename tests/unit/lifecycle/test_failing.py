@@ -101,7 +101,7 @@ def test_a_refused_statement_names_the_node(world: World) -> None:
 
 
 def test_slow_guests_have_the_time_that_the_user_gives(world: World) -> None:
-    """Protects slow hosts: a guest in a guest takes minutes to become itself."""
+    """Protects slow hosts: personalising a guest in a guest takes minutes."""
     with world.open() as ctx:
         make_template(ctx)
     with replace(world, own_seconds=500.0).open() as ctx:
@@ -246,7 +246,7 @@ def test_a_node_that_dies_while_forming_ends_the_wait(world: World) -> None:
                 other.hypervisor.stop(sorted(other.hypervisor.guests())[0], force=True)
 
     began = time.monotonic()
-    with world.open(die) as ctx, pytest.raises(NotReady, match="n1 ended"):
+    with world.open(die) as ctx, pytest.raises(NotReady, match="n1 stopped before"):
         make_cold(ctx)
     assert time.monotonic() - began < world.settings.ready_timeout / 2
 

@@ -42,7 +42,7 @@ def _overwrite(path: Path) -> None:
 def test_a_damaged_kernel_is_reported_and_the_image_can_be_made_again(
     world: World, file: str, damage: Callable[[Path], None]
 ) -> None:
-    """Protects from guests that stand still at boot, and nobody knows why."""
+    """Protects from guests that hang at boot without a reason."""
     with world.open() as ctx:
         make_image(ctx)
         (key,) = (view.key for view in image.images(ctx))
@@ -113,7 +113,7 @@ def test_a_damaged_disk_is_reported_before_a_cluster_is_formed_of_it(world: Worl
             with path.open("r+b") as file:
                 file.seek(MIB)
                 file.write(b"\1")
-        with pytest.raises(HostUnfit, match=f"images/{key}/base/os is not what"):
+        with pytest.raises(HostUnfit, match=f"images/{key}/base/os does not match"):
             up(ctx, named("shop"))
         assert template.templates(ctx) == []
 

@@ -29,7 +29,7 @@ def _rotated(ctx: Context, guest: str) -> list[Path]:
 
 
 def test_all_of_a_removed_lab_s_logs_go(world: World) -> None:
-    """Protects what guests wrote to their consoles from being kept for ever."""
+    """Protects what guests wrote to their consoles from being kept forever."""
     with world.open() as ctx:
         up(ctx, named("shop"))
         up(ctx, named("shop-n1"))

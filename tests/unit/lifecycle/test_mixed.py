@@ -217,7 +217,7 @@ def test_an_image_of_one_node_that_cannot_be_built(world: World) -> None:
             up(ctx, SPEC)
         assert ctx.store.labs.all() == []
         assert [one.recipe for one in ctx.store.images.all()] == ["mariadb"]
-        assert preview(ctx, SPEC).image_there is False
+        assert preview(ctx, SPEC).image_exists is False
     world.build = build
     with world.open() as ctx:
         assert up(ctx, SPEC).state == "ready"

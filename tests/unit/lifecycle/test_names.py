@@ -167,8 +167,8 @@ def test_names_of_unrecorded_labs_are_avoided(world: World) -> None:
     with world.open() as ctx:
         assert up(ctx, SPEC).name == "galera-2"
         # What the labs were made of is found again, too.
-        assert sum("was not recorded" in note for note in world.notes) == 1
-        assert sum("its record was lost" in note for note in world.notes) == 1
+        assert sum("registered the image" in note for note in world.notes) == 1
+        assert sum("registered the image" in note for note in world.notes) == 1
         assert not any("first use" in note for note in world.notes)
         for name in ("galera", "shop"):
             with pytest.raises(Conflict, match="is missing from the state database") as refused:

@@ -78,7 +78,7 @@ def _is_told(ctx: Context) -> None:
 
 
 def test_resumed_nodes_have_the_right_clock(world: World) -> None:
-    """Theirs stood still as long as they did."""
+    """Clocks stop while guests are paused."""
     with world.open() as ctx:
         make(ctx)
         assert isinstance(ctx.hypervisor, FakeHypervisor)

@@ -23,7 +23,7 @@ def test_a_first_use_is_foretold(world: World) -> None:
     with world.open() as ctx:
         before = world.there()
         found = preview(ctx, named("shop"))
-        assert (found.image_there, found.template, found.start) == (False, "", "warm")
+        assert (found.image_exists, found.template, found.start) == (False, "", "warm")
         assert world.there() == before
         view = up(ctx, named("shop"))
         assert (found.name, found.image, found.profile) == (view.name, view.image, view.profile)
@@ -34,7 +34,7 @@ def test_what_is_there_is_found(world: World) -> None:
         view = up(ctx, named("shop"))
         found = preview(ctx, named(""))
         assert found.name == "galera"
-        assert (found.image_there, found.template) == (True, view.template)
+        assert (found.image_exists, found.template) == (True, view.template)
         assert preview(ctx, named("", nodes=3)).template == ""
 
 
@@ -42,7 +42,7 @@ def test_cold_says_why(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
         asked = preview(ctx, named(""), cold=True)
-        assert (asked.start, asked.why_cold, asked.template) == ("cold", "asked for", None)
+        assert (asked.start, asked.why_cold, asked.template) == ("cold", "requested", None)
     world.capabilities = Capabilities("fake", "fake", why_cold="it is cold")
     with world.open() as ctx:
         found = preview(ctx, named(""))

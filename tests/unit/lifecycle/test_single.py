@@ -114,7 +114,7 @@ def test_a_server_that_ended_is_started_again(world: World) -> None:
         pace = Pace(look=0.05, patience=1.0)
         assert power.start(ctx, "solo", timeout=10, pace=pace).state == "ready"
         assert count(ctx) == 0
-    assert "n1: its server had ended; its server is restarted" in world.notes
+    assert "n1: its server was not running; its server is restarted" in world.notes
 
 
 def test_its_template_travels(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_a_rollback_that_was_cut(world: World, to: str, node: str | None) -> Non
 
 
 def test_nodes_go_on_if_they_cannot_be_paused(world: World) -> None:
-    """And their clocks are right after they stood still."""
+    """And their clocks are right after the pause."""
     with world.open() as ctx:
         up(ctx, named("shop"))
         assert isinstance(ctx.hypervisor, FakeHypervisor)
@@ -255,7 +255,7 @@ def test_a_snapshot_that_is_killed_leaves_a_lab_that_goes_on(world: World) -> No
     while name := world.killed(lambda ctx: snapshot.take(ctx, "shop", "mine"), step):
         seen.add(name)
         with world.open() as ctx:
-            # Killed while they stood still: the next command says so, and starts them.
+            # Killed while they were paused: the next command says so, and starts them.
             power.start(ctx, "shop", timeout=20.0)
             assert query(ctx, "shop", "n1", "SELECT 1").rows
         step += 1

@@ -99,5 +99,5 @@ def test_time_is_up_while_it_is_being_made(world: World) -> None:
                 "shop", "galera", "", "", "", 2, 1, 1, 0, "creating", "", "", "me", time.time()
             )
         )
-        with pytest.raises(NotReady, match="still being made"):
+        with pytest.raises(NotReady, match="still being created"):
             wait(ctx, "shop", timeout=0.3)

@@ -132,7 +132,7 @@ def test_the_tables_are_fit_for_postgresql() -> None:
 
 
 def test_nothing_but_database_py_is_about_one_database() -> None:
-    """Pragmas and the like stay in one place."""
+    """Pragmas stay in one place."""
     for path in Path(migrate.__file__).parent.glob("*.py"):
         if path.name != "database.py":
             texts = [

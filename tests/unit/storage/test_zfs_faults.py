@@ -90,7 +90,11 @@ def test_a_killed_command_has_said_nothing() -> None:
             "no permission for ZFS below t/lab",
             "zfs allow",
         ),
-        ("cannot open 't': pool I/O is currently suspended", "pool t does no I/O", "zpool clear t"),
+        (
+            "cannot open 't': pool I/O is currently suspended",
+            "pool t is suspended",
+            "zpool clear t",
+        ),
         ("The ZFS modules are not loaded.", "the kernel has no ZFS", "modprobe zfs"),
         ("cannot open 't': no such pool", "there is no dataset t/lab", "zpool import t"),
     ],

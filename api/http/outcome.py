@@ -1,10 +1,8 @@
-"""Answers that depend on the end of a job, and conditional requests."""
+"""Answers to requests that start jobs, and how long they wait for the job."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import re
 import time
 from collections.abc import Callable
@@ -24,19 +22,16 @@ from lab.api.events.notifier import Subscription
 from lab.api.http import problems
 from lab.api.http.auth import Caller
 from lab.api.http.models import Job
-from lab.api.http.problems import Changed
 from lab.api.http.units import IN_SECONDS, Seconds
 from lab.errors import LimitReached
 from lab.state.jobs import OPEN
-from lab.state.records import JobRecord, LabRecord
+from lab.state.records import JobRecord
 
 T = TypeVar("T")
 
 LONGEST_WAIT = 600
-ID_LIMIT = (1 << 63) - 1
-"""The largest id that a database counts to."""
 WAIT_TEXT = f"Answer once the job has ended, or after this time, {IN_SECONDS}."
-_LOOK_EVERY = 2.0
+_POLL_EVERY = 2.0
 _WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,4})(?:$|[,;\s])")
 
 
@@ -57,11 +52,11 @@ class Waiter:
         self,
         core: Core,
         topic: str,
-        look: Callable[[], T],
+        poll: Callable[[], T],
         over: Callable[[T], bool],
-        every: float = _LOOK_EVERY,
+        every: float = _POLL_EVERY,
     ) -> T:
-        """The result of ``look``, called in a thread at each notification about ``topic``.
+        """The result of ``poll``, called in a thread at each notification about ``topic``.
 
         And each ``every`` seconds; until the result is ``over``, the time is, or the client has
         disconnected.
@@ -81,7 +76,7 @@ class Waiter:
             if gone is not None:
                 stack.callback(gone.cancel)
             while True:
-                found = await run_in_threadpool(look)
+                found = await run_in_threadpool(poll)
                 left = deadline - time.monotonic()
                 if over(found) or left <= 0 or core.stopping.is_set():
                     return found
@@ -105,7 +100,13 @@ async def _gone(request: Request, subscription: Subscription) -> None:
 async def _waiter(
     request: Request,
     wait: Annotated[_Wanted | None, Query(description=WAIT_TEXT)] = None,
-    prefer: Annotated[str | None, Header(description="RFC 7240.", examples=["wait=30"])] = None,
+    prefer: Annotated[
+        str | None,
+        Header(
+            description="Preferences such as respond-async, wait=30 (RFC 7240).",
+            examples=["wait=30"],
+        ),
+    ] = None,
 ) -> Waiter:
     if wait is not None:
         return Waiter(request, wait)
@@ -124,33 +125,6 @@ Key = Annotated[
         description="A request that is repeated with the same key gets the same job.",
     ),
 ]
-IfMatch = Annotated[
-    str | None, Header(alias="If-Match", description="The ETag that the resource must still have.")
-]
-
-
-def etag(lab: LabRecord) -> str:
-    """The ETag of a lab: it changes with everything that a client can change."""
-    lease = (lab.expires_at, lab.protected, lab.idle)
-    return tag_of(lab.name, lab.created_at, lab.state, *lease, lab.job)
-
-
-def tag_of(*facts: object) -> str:
-    """An ETag that changes with any of ``facts``."""
-    return f'"{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]}"'
-
-
-def check_match(lab: LabRecord, given: str | None) -> None:
-    """Raise Changed unless ``given``, an If-Match, holds the ETag of the lab."""
-    check_tag(f"the lab {lab.name}", etag(lab), given)
-
-
-def check_tag(what: str, tag: str, given: str | None) -> None:
-    """Raise Changed unless ``given``, an If-Match, holds ``tag``."""
-    if given is None or given.strip() == "*":
-        return
-    if tag not in [one.strip() for one in given.split(",")]:
-        raise Changed(f"{what} was changed since its ETag", hint="GET it again for the new ETag")
 
 
 async def outcome(

@@ -19,7 +19,7 @@ from lab.lifecycle.images import image as images
 from lab.progress import Progress
 
 
-def import_(
+def import_archive(
     ctx: Context,
     kind: Kind,
     source: BinaryIO,
@@ -28,9 +28,9 @@ def import_(
     warm_only: bool = False,
     speaker: talk.Speaker | None = None,
 ) -> ImportView:
-    """Make what an archive brings one of ours; all of it is verified before any of it is used.
+    """Import the content of an archive; all of it is verified before any of it is used.
 
-    ``resume``: what arrived is kept for a while when the transfer is interrupted, and an
+    ``resume``: received data is kept for a day if the transfer is interrupted, and an
     interrupted one is resumed. ``warm_only``: raise HostUnfit if a template's RAM does not fit.
     ``speaker``: reports to the exporting side which parts are needed, and the progress.
 
