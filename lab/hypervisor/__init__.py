@@ -205,7 +205,7 @@ class GuestChannel(Protocol):
 
 
 class Memory(Protocol):
-    """Guests that stand still, and their RAM. Safe for use by several threads at once."""
+    """Pauses guests, and saves and restores their RAM. Safe for use by several threads at once."""
 
     def pause(self, guests: Sequence[GuestName]) -> None:
         """Stop the virtual CPUs of all ``guests`` together and flush their disks."""

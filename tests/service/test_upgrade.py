@@ -70,7 +70,7 @@ def env(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def test_what_a_killed_run_left_is_removed() -> None:
-    """Protects this test from being left out for ever after one run was killed."""
+    """Protects this test from being skipped forever after one run was killed."""
     with reserved():
         (ROOT / "left").mkdir(parents=True, exist_ok=True)
     with unpacked():
