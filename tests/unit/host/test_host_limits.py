@@ -58,7 +58,7 @@ def test_memory_of_a_container(tmp_path: Path, version: type) -> None:
 def test_memory_above_which_a_container_is_throttled(
     tmp_path: Path, most: str, high: str, limit: int
 ) -> None:
-    """Protects guests: beyond memory.high they are not killed, but stopped while memory is reclaimed."""
+    """Protects guests: beyond memory.high they are not killed, but wait until it is reclaimed."""
     (tmp_path / "meminfo").write_text(MEMINFO)
     version2(tmp_path / "cgroup", most, 3 * GIB)
     write(tmp_path / "cgroup", memory_high=high)
