@@ -27,6 +27,7 @@ from lab.lifecycle.service.token import Quota
 from lab.names import LOOPBACK
 from lab.spec import MIB
 from lab.state.records import Scope
+from lab.wait import Deadline, until
 from tests.support.lifecycle_world import World
 
 MEMORY = 384 * MIB
@@ -89,6 +90,11 @@ class Site:
         assert answer.status_code == 201, answer.text
         found: dict[str, Any] = answer.json()
         return found
+
+    def settled(self, seconds: float = 20.0) -> None:
+        """Wait until no job is open."""
+        jobs = self.service.core.store.jobs
+        assert until(lambda: not jobs.open() or None, Deadline.after(seconds))
 
     def until_gone(self, name: str, seconds: float = 20.0) -> None:
         """Wait until there is no such lab."""

@@ -103,20 +103,86 @@ def test_ci_systems(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
     assert nothing_is_left(here)
 
 
-@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl: `make setup-tests` installs it")
-def test_curl(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
-    """Protects the script without our program: it cleans up, and tells what was refused."""
-    script = tmp_path / "ci.sh"
-    script.write_text(next(t for t in blocks("ci.md", "With a service", "sh") if "#!/bin/sh" in t))
-    run(["sh", str(script)], {**env, "CI_JOB_ID": "first"}, tmp_path)
+@pytest.fixture
+def script(tmp_path: Path) -> list[str]:
+    """The command that runs the script of docs/ci.md that needs nothing but curl and jq."""
+    path = tmp_path / "ci.sh"
+    path.write_text(next(t for t in blocks("ci.md", "With a service", "sh") if "#!/bin/sh" in t))
+    return ["sh", str(path)]
+
+
+CURL = pytest.mark.skipif(
+    not (shutil.which("curl") and shutil.which("jq")),
+    reason="needs curl and jq: `make setup-tests` installs them",
+)
+
+
+@CURL
+@pytest.mark.parametrize("waits", [64, 0], ids=["waits", "answered at once"])
+def test_curl(
+    here: Site,
+    env: Mapping[str, str],
+    tmp_path: Path,
+    script: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    waits: int,
+) -> None:
+    """Protects the script without our program: it cleans up, and tells what was refused.
+
+    Also where a create is answered with its job (202), as too many requests wait already.
+    """
+    monkeypatch.setattr(here.service.core.limits.waits, "per_token", waits)
+    run(script, {**env, "CI_JOB_ID": f"first-{waits}"}, tmp_path)
     assert (tmp_path / "dsn").read_text().startswith("mysql://lab:")
-    run(["sh", str(script)], {**env, "CI_JOB_ID": "second", "TEST_FAILS": "3"}, tmp_path, code=3)
-    refused = run(["sh", str(script)], {**env, "LAB_TOKEN": "lab_nobody"}, tmp_path, code=1)
+    failing = {**env, "CI_JOB_ID": f"second-{waits}", "TEST_FAILS": "3"}
+    run(script, failing, tmp_path, code=3)
+    refused = run(script, {**env, "LAB_TOKEN": "lab_nobody"}, tmp_path, code=1)
     assert "token" in refused.stderr
+    here.settled()
     assert nothing_is_left(here)
     assert [path.name for path in tmp_path.glob("tmp.*")] == []
     audit = here.ask("GET", "/v1/audit?limit=500").json()["items"]
     assert env["LAB_TOKEN"] not in json.dumps(audit)
+
+
+@CURL
+def test_curl_and_a_job_that_fails(
+    here: Site,
+    env: Mapping[str, str],
+    tmp_path: Path,
+    script: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Protects a pipeline from a wait without an end, and its log from silence."""
+    monkeypatch.setattr(here.service.core.limits.waits, "per_token", 0)
+    settings = here.service.core.settings
+    floor = settings.space_floor
+    object.__setattr__(settings, "space_floor", 1 << 62)
+    try:
+        failed = run(script, {**env, "CI_JOB_ID": "full"}, tmp_path, code=1)
+    finally:
+        object.__setattr__(settings, "space_floor", floor)
+    assert "kept free" in failed.stderr
+    assert "null" not in failed.stderr
+    here.settled()
+    assert nothing_is_left(here)
+
+
+@CURL
+def test_curl_and_a_lab_that_takes_too_long(
+    here: Site,
+    env: Mapping[str, str],
+    tmp_path: Path,
+    script: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Protects the host: what a pipeline no longer waits for is cancelled, or removed."""
+    monkeypatch.setattr(here.service.core.limits.waits, "per_token", 0)
+    late = run(script, {**env, "CI_JOB_ID": "late", "LAB_SECONDS": "0"}, tmp_path, code=7)
+    assert "not ready after 0 s" in late.stderr
+    assert not (tmp_path / "dsn").exists()
+    here.settled()
+    assert nothing_is_left(here)
 
 
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq")
