@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.errors import HostUnfit, NotReady
+from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.sql import Account
 from lab.lifecycle.core.views import SSL_MODE, Rows
 from lab.lifecycle.nodes.connection import account_of, entry_of
 from lab.lifecycle.nodes.inspect import record_of

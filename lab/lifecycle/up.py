@@ -12,9 +12,9 @@ from lab.errors import HostUnfit, LabError, NotReady, PortTaken, RestoreFailed
 from lab.lifecycle.captures import template
 from lab.lifecycle.captures.capture import Capture
 from lab.lifecycle.captures.clone import clone, unrestored
+from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import forget, release
-from lab.lifecycle.core.sql import Account
 from lab.lifecycle.core.views import FIRST_USE, LabView
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes import inspect, ports

@@ -20,7 +20,7 @@ from lab.cli.terminal.failure import describe
 from lab.cli.terminal.output import emit
 from lab.errors import LabError
 from lab.lifecycle import node_access
-from lab.lifecycle.core.sql import Account
+from lab.lifecycle.core.account import Account
 from lab.lifecycle.nodes.ssh import ssh_command
 from lab.lifecycle.query import program
 from lab.lifecycle.up import up

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from lab.errors import CommandFailed, LabError, NotReady
-from lab.lifecycle.core.sql import Account, ask
+from lab.lifecycle.core.account import Account
+from lab.lifecycle.core.sql import ask
 from tests.security.guest import SQL, THIEVES, behaving, over_tls, signed
 
 ACCOUNT = Account("lab", "the-password-of-a-lab")

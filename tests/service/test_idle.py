@@ -16,8 +16,8 @@ import pytest
 
 from lab.config.settings import Settings
 from lab.errors import NotReady
+from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context, open_context
-from lab.lifecycle.core.sql import Account
 from lab.lifecycle.core.views import Rows
 from lab.lifecycle.nodes.inspect import status
 from lab.lifecycle.service.activity import _busy, activity

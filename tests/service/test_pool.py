@@ -15,7 +15,7 @@ import pytest
 
 from lab.cli import main
 from lab.errors import Conflict
-from lab.lifecycle.core.sql import Account
+from lab.lifecycle.core.account import Account
 from lab.lifecycle.down import down
 from lab.lifecycle.nodes.inspect import labs as look_at_labs
 from lab.lifecycle.service import pool as pools

@@ -16,8 +16,8 @@ from lab.api.background.poolkeeper import PoolKeeper
 from lab.config.poolfile import WarmPool, parse
 from lab.config.settings import Settings
 from lab.errors import InvalidSpec
+from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context, open_context
-from lab.lifecycle.core.sql import Account
 from lab.lifecycle.core.views import Rows
 from lab.names import EVERYWHERE
 from lab.spec import LabSpec, NodeSize

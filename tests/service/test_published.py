@@ -15,7 +15,7 @@ from lab.cli.verbs.env import environment
 from lab.client import Client
 from lab.client.ca import check_pem, keep
 from lab.errors import LabError
-from lab.lifecycle.core.sql import Account
+from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.views import Rows
 from lab.names import EVERYWHERE
 from lab.progress import ignore

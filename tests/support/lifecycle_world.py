@@ -26,8 +26,8 @@ from lab.fake.storage import FakeStorage
 from lab.hypervisor import Capabilities
 from lab.imagebuild.manifest import BuiltImage
 from lab.lifecycle.captures import template
+from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.sql import Account
 from lab.lifecycle.core.views import Rows
 from lab.lifecycle.down import down
 from lab.lifecycle.images import image

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from lab.cli.backend.remote_up import Making
 from lab.client import Client
 from lab.errors import InvalidSpec, NotReady
+from lab.lifecycle.core.account import Account
 from lab.progress import Event
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from lab.cli.backend.session import Session
     from lab.client.client import Action
     from lab.exchange.header import Kind
-    from lab.lifecycle.core.sql import Account
     from lab.lifecycle.core.views import (
         ExportView,
         GcReport,
@@ -297,8 +297,6 @@ class RemoteSession:
 
         Raises NotReady if there is no account, or the node does not run.
         """
-        from lab.lifecycle.core.sql import Account
-
         lab = self._client.get(name)
         if not lab.user or lab.entry is None:
             raise NotReady(f"lab {name} is {lab.state}: its account does not exist yet")

@@ -83,6 +83,7 @@ def wake(
             ctx.hypervisor.start(guest)
 
     def meanwhile() -> Prepared:
+        from lab.lifecycle.core import sql  # noqa: F401  loaded while QEMU starts
         from lab.lifecycle.nodes.personalise import prepare
 
         prepared = prepare(ctx, nodes[0].owner, nodes)

@@ -15,6 +15,7 @@ from lab.config.settings import Settings
 from lab.errors import HostUnfit
 from lab.host import system
 from lab.hypervisor import Hypervisor
+from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.views import Rows
 from lab.paths import Home
 from lab.progress import Listener, Progress, ignore
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from lab.hypervisor.libvirt.driver import LibvirtHypervisor
     from lab.imagebuild.manifest import BuiltImage
     from lab.imagebuild.recipe import Recipe
-    from lab.lifecycle.core.sql import Account
     from lab.state.store import Store
 
 

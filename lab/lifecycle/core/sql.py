@@ -14,7 +14,6 @@ import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,8 @@ from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 
 from lab.errors import CommandFailed, NotReady
+from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.views import Rows
-from lab.names import LOOPBACK
 from lab.wait import Deadline
 
 _PLUGIN = "mysql_native_password"
@@ -39,21 +38,6 @@ _REASON = 1024
 _REMEDY = "; `lab stop` and `lab start` give nodes new certificates"
 _READ = 64
 """Bytes that each part of a packet counts as, beside its own: what keeping it takes."""
-
-
-@dataclass(frozen=True)
-class Account:
-    """An account, and the address of its server.
-
-    ``ca``: a file with the certificate of the authority that the server's is to be signed by;
-    empty: no TLS. ``verify``: check that certificate, and that it is for ``host``.
-    """
-
-    user: str
-    password: str = field(repr=False)
-    host: str = LOOPBACK
-    ca: str = ""
-    verify: bool = True
 
 
 def ask(

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from lab.blueprints import Endpoint, Member, blueprint
 from lab.errors import InvalidSpec
 from lab.guest.network import inner_address
+from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import SSL_MODE
 from lab.names import EVERYWHERE, LOOPBACK, is_loopback
 from lab.state.records import LabRecord, NodeRecord
-
-if TYPE_CHECKING:
-    from lab.lifecycle.core.sql import Account
 
 
 def beyond(record: LabRecord) -> bool:
@@ -29,8 +26,6 @@ def account_of(ctx: Context, record: LabRecord, *, verify: bool = True) -> Accou
     this host can listen at its port. Not by the published name, which may not resolve to this
     host here. The authority is not made here: nodes have no certificate of a new one.
     """
-    from lab.lifecycle.core.sql import Account
-
     host = LOOPBACK if record.address == EVERYWHERE else record.address
     return Account(record.user, record.password, host, str(ctx.home.ca), verify)
 

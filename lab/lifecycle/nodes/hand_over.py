@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lab.blueprints import Blueprint
+from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.sql import Account
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes import personalise as identities
 from lab.lifecycle.nodes.nodes import Node

@@ -8,20 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lab.blueprints import Blueprint
 from lab.errors import CommandFailed, LabError, NotFound, NotReady
 from lab.hypervisor import Hypervisor
+from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context, Sql
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import NodeState, Requirement
 from lab.lifecycle.images.units import engine_units
 from lab.lifecycle.nodes.nodes import Node
 from lab.wait import Deadline, attempts
-
-if TYPE_CHECKING:
-    from lab.lifecycle.core.sql import Account
 
 Ask = Callable[[Node], Mapping[str, str]]
 """Puts the blueprint's question to a node; raises LabError while there is no answer."""

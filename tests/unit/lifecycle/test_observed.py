@@ -16,9 +16,10 @@ from lab.errors import NotReady
 from lab.fake.hypervisor import FakeHypervisor
 from lab.fake.inside import Inside
 from lab.lifecycle import power
+from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.sql import Account, ask_all
 from lab.lifecycle.core.sql import ask as ask_sql
+from lab.lifecycle.core.sql import ask_all
 from lab.lifecycle.core.views import LAB_STATES, NODE_STATES, LabState, NodeState, Rows
 from lab.lifecycle.nodes.inspect import lab, labs, status
 from lab.lifecycle.query import client, query
