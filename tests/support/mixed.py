@@ -38,13 +38,14 @@ FRONT = NodePlan(
 
 @dataclass(frozen=True)
 class Mixed(Single):
-    """See Blueprint; the second node is ``FRONT``, the first as requested."""
+    """See Blueprint; the second node is ``front``, the first as requested."""
 
     name: str = "mixed"
+    front: NodePlan = FRONT
 
     def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
         """See Blueprint."""
-        return (NodePlan("n1", "server", spec.size, services=SERVICES), FRONT)
+        return (NodePlan("n1", "server", spec.size, services=SERVICES), self.front)
 
     def files(
         self,

@@ -131,7 +131,8 @@ def key_of(ctx: Context, images: Images, plan: Blueprint, spec: LabSpec) -> str:
         ctx.hypervisor.fingerprint(shape_of(images.engine, spec.size)),
     ]
     nodes = [(images.planned(node), node) for node in plan.plan(spec)]
-    if any((image, node.size) != (images.engine, spec.size) for image, node in nodes):
+    alike = (images.engine, spec.size, nodes[0][1].role)
+    if any((image, node.size, node.role) != alike for image, node in nodes):
         for image, node in nodes:
             fingerprint = ctx.hypervisor.fingerprint(shape_of(image, node.size))
             parts.append([node.role, image.key, *astuple(node.size), fingerprint])

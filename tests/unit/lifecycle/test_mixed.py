@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from lab.api.http.catalog import Template
 from lab.api.http.models import Lab
+from lab.blueprints import NodePlan
 from lab.cli.terminal.show import lab_text, preview_text
 from lab.cli.verbs.template import shown
 from lab.errors import CommandFailed, Conflict, HostUnfit, InvalidSpec, NotFound
@@ -27,16 +29,17 @@ from lab.lifecycle.catalog import templates
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.down import down
 from lab.lifecycle.images import image
+from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.inspect import status
 from lab.lifecycle.preview import preview
 from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
 from lab.names import Owner, template_ref
-from lab.spec import MIB, LabSpec, NodeSize
+from lab.spec import GIB, MIB, LabSpec, NodeSize
 from tests.support.exchange_world import Side, as_it_was, rewritten
 from tests.support.lifecycle_world import SIZE, World, at, raising
-from tests.support.mixed import FRONT, register
+from tests.support.mixed import FRONT, Mixed, register
 
 SPEC = LabSpec("mixed", name="two", nodes=2, size=SIZE)
 
@@ -185,6 +188,22 @@ def test_the_template_is_of_all_of_them(world: World) -> None:
         ctx.store.templates.remove(made.key)  # its record is lost
         assert template.build(ctx, SPEC).key == made.key
         assert ctx.store.templates.get(made.key).nodes["n2"]["memory"] == 512 * MIB
+
+
+def test_another_image_size_or_role_is_another_key(world: World) -> None:
+    """Protects clones from the capture of a node that is none of theirs."""
+    with world.open() as ctx:
+        engine, front = (
+            image.ensure(ctx, one, ctx.settings.profile_of("")) for one in ("mariadb", FRONT.recipe)
+        )
+        all_ = Images(engine, {front.recipe: front})
+        alike = NodePlan("n2", "server", SIZE)
+        fronts = [
+            FRONT, alike, replace(alike, role="front"), replace(alike, recipe=front.recipe),
+            replace(alike, size=FRONT.size), replace(alike, size=replace(SIZE, disk=GIB)),
+        ]  # fmt: skip
+        keys = {template.key_of(ctx, all_, Mixed(front=one), SPEC) for one in fronts}
+    assert len(keys) == len(fronts)
 
 
 def test_no_image_that_a_node_needs_is_removed(world: World) -> None:
