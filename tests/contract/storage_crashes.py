@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from lab.errors import Conflict, LabError, NotFound
+from lab.names import VolumeName
 from lab.storage import Storage
 from tests.contract.forked import FORKED
 from tests.contract.storage_place import (
@@ -147,17 +148,25 @@ def _churn(opener: Opener, ready: mp.connection.Connection, rounds: int = sys.ma
     storage.send(storage.snapshot([volume.name], "x")[0], stream)
     pair = [vol("k", "n1"), vol("k", "n2")]
     ready.send("ready")
-    for _ in range(rounds):
-        for name in pair:
-            storage.receive(name, io.BytesIO(stream.getvalue()), TAGS)
-        for index in range(3):
-            made = storage.snapshot(pair, f"x{index}")
-            storage.clone(made[0], vol(f"c{index}"), TAGS)
-            storage.rollback(pair[1], f"x{index}")
-        for index in range(3):
-            storage.destroy(vol(f"c{index}"))
-        for name in pair:
-            storage.destroy(name)
+    try:
+        for _ in range(rounds):
+            _once(storage, pair, stream.getvalue())
+    except LabError as error:  # a traceback of another process shows no more than its words
+        sys.stderr.write("\n".join((str(error), *error.details, "")))
+        raise
+
+
+def _once(storage: Storage, pair: list[VolumeName], stream: bytes) -> None:
+    for name in pair:
+        storage.receive(name, io.BytesIO(stream), TAGS)
+    for index in range(3):
+        made = storage.snapshot(pair, f"x{index}")
+        storage.clone(made[0], vol(f"c{index}"), TAGS)
+        storage.rollback(pair[1], f"x{index}")
+    for index in range(3):
+        storage.destroy(vol(f"c{index}"))
+    for name in pair:
+        storage.destroy(name)
 
 
 def _race(opener: Opener, verbs: list[str], rounds: int) -> list[list[str]]:

@@ -122,7 +122,8 @@ def _late() -> NotReady:
 def _receive(listener: socket.socket, to: Path, deadline: Deadline) -> None:
     try:
         connection, _ = listener.accept()
-        with connection, to.open("xb") as file:
+        to.touch(0o600, exist_ok=False)
+        with connection, to.open("wb") as file:
             connection.settimeout(deadline.left)
             while chunk := connection.recv(_CHUNK):
                 file.write(chunk)

@@ -93,8 +93,9 @@ def _node(
 def memory_file(ctx: Context, node: Node) -> Path:
     """The file in which a template's node keeps its RAM until it is captured."""
     path = ctx.home.ram(template_ref(node.owner.name), node.name)
-    with writing(path), path.open("xb") as file:
-        file.truncate(node.size.memory)
+    with writing(path):
+        path.touch(0o600, exist_ok=False)  # who opens it early could read it for as long as it is
+        os.truncate(path, node.size.memory)
     _give_to_qemu(ctx, path)
     return path
 

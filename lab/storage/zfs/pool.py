@@ -98,11 +98,21 @@ class Pool:
                 self.run.zfs(*args, work=work)
             except CommandFailed as error:
                 # another process may tidy the folder away before there is something in it
-                if fault_of(error) is not Fault.NO_PARENT or not left:
+                if not left or not self._lacks_folder(error, args):
                     raise
                 self.folder(work, folder)
             else:
                 return
+
+    def _lacks_folder(self, error: CommandFailed, args: Sequence[str]) -> bool:
+        """Whether ``zfs args`` failed because the folder of the new name was not there.
+
+        A rename looks for it before it asks the kernel, which then says of it and of the old name
+        alike that it does not exist.
+        """
+        fault = fault_of(error)
+        lost = args[0] == "rename" and fault is Fault.ABSENT
+        return fault is Fault.NO_PARENT or (lost and self.run.find(args[-2]) is not None)
 
     @contextlib.contextmanager
     def room(self, needs: int = _SMALL) -> Iterator[None]:

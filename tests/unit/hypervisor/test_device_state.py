@@ -49,10 +49,15 @@ def test_a_slow_host_is_no_reason_to_doubt_the_files(short: Path) -> None:
 
 
 class Quick:
-    """A QEMU that hands out its device state, and notes whose the socket's directory was."""
+    """A QEMU that hands out its device state, and notes whose the socket's directory was.
 
-    def __init__(self) -> None:
+    ``written``: the modes of ``state`` before it is complete.
+    """
+
+    def __init__(self, state: Path) -> None:
         self.modes: list[tuple[int, int, int]] = []
+        self.written: list[int] = []
+        self._state = state
 
     def __call__(self, command: Mapping[str, Any]) -> Mapping[str, Any]:
         if command["execute"] == "migrate":
@@ -63,6 +68,8 @@ class Quick:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.connect(str(path))
                 connection.send(b"state")
+        if command["execute"] == "query-migrate":
+            self.written.append(stat.S_IMODE(self._state.stat().st_mode))
         return {"status": "completed"}
 
 
@@ -70,8 +77,20 @@ class Quick:
 def test_the_owner_of_no_other_file_can_be_changed(short: Path) -> None:
     """Protects root's files from QEMU's user, who would put a link in the place of the socket."""
     (short / "run").mkdir()
-    quick = Quick()
+    quick = Quick(short / "n1.state")
     save(quick, short / "run", short / "n1.state", (54321, 54322))
     assert quick.modes == [(0, 0, 0o711), (54321, 54322, 0o600)]
     assert (short / "n1.state").read_bytes() == b"state"
     assert list((short / "run").iterdir()) == []
+
+
+def test_nobody_else_can_ever_open_the_state(short: Path) -> None:
+    """Protects what a guest has in its registers, while its state is being saved."""
+    (short / "run").mkdir()
+    quick = Quick(short / "n1.state")
+    before = os.umask(0)
+    try:
+        save(quick, short / "run", short / "n1.state", None)
+    finally:
+        os.umask(before)
+    assert quick.written == [0o600]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import stat
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lab.blueprints import blueprint
 from lab.errors import InvalidSpec
+from lab.hypervisor import Hypervisor
 from lab.lifecycle.captures import manifests, template
 from lab.lifecycle.captures.capture import Capture, CapturedNode
 from lab.lifecycle.core.context import Context
@@ -29,6 +33,36 @@ from tests.support.lifecycle_world import SIZE, SPEC, World, make_template, name
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
+
+
+class Watching:
+    """A hypervisor; ``modes`` of the RAM files that are there when its user is queried."""
+
+    def __init__(self, real: Hypervisor, templates: Path) -> None:
+        self._real, self._templates = real, templates
+        self.modes: set[int] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    @property
+    def run_as(self) -> tuple[int, int] | None:
+        found = self._templates.rglob("*.ram")
+        self.modes |= {stat.S_IMODE(path.stat().st_mode) for path in found}
+        return self._real.run_as
+
+
+def test_nobody_else_can_ever_open_a_file_of_ram(world: World) -> None:
+    """Protects what a guest will have there: who opened it early could read it later."""
+    before = os.umask(0)
+    try:
+        with world.open() as ctx:
+            watching = Watching(ctx.hypervisor, ctx.home.templates)
+            make_template(replace(ctx, hypervisor=watching))
+    finally:
+        os.umask(before)
+    assert watching.modes
+    assert all(not mode & 0o077 for mode in watching.modes), watching.modes
 
 
 def as_format(number: int, path: Path) -> None:
