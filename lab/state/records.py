@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from lab.blueprints import NodePlan, Service, foreseen
 from lab.names import LOOPBACK, Owner
 from lab.spec import LabSpec, NodeSize
+
+if TYPE_CHECKING:
+    from lab.blueprints import NodePlan
 
 LabState = Literal["creating", "ready", "stopped", "failed", "removing"]
 ImageState = Literal["building", "ready"]
@@ -137,6 +139,8 @@ class NodeRecord:
     @property
     def plan(self) -> NodePlan:
         """What it was made as."""
+        from lab.blueprints import NodePlan, Service
+
         services = tuple(Service(name, port) for name, port in self.services.items())
         return NodePlan(self.name, self.role, self.size, services=services)
 
@@ -161,6 +165,8 @@ class LabWithNodes:
     @property
     def plans(self) -> tuple[NodePlan, ...]:
         """Its nodes, as planned until they are recorded."""
+        from lab.blueprints import foreseen
+
         return tuple(node.plan for node in self.nodes) or foreseen(self.lab.spec)
 
     @property

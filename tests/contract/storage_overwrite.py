@@ -48,7 +48,7 @@ class Overwrites:
         name: VolumeName = vol("a")
         (base,) = storage.snapshot([storage.create(vol("ground"), SIZE, {}).name], "x")
         volume = storage.clone(base, name, {})
-        with pytest.raises(InvalidSpec, match="out of place"):
+        with pytest.raises(InvalidSpec, match="beyond the end of the disk"):
             overwrite(volume, [(offset, bytes(GRAIN))])
         assert storage.get(name).size == SIZE
         del place

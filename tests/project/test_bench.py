@@ -202,7 +202,7 @@ def test_commands_run_without_the_users_settings(tmp_path: Path) -> None:
 
 def test_a_failing_command_says_what_it_printed(tmp_path: Path) -> None:
     """Protects those who read why a benchmark failed."""
-    with pytest.raises(Failed, match=r"lab frobnicate exited 2: .*no verb 'frobnicate'"):
+    with pytest.raises(Failed, match=r"lab frobnicate exited 2: .*no command 'frobnicate'"):
         Home(tmp_path, "abcd").run("frobnicate")
 
 

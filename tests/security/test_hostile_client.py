@@ -456,13 +456,13 @@ def test_quotas_count_all_that_a_project_takes(here: Site) -> None:
     small = {**BODY, "nodes": 1}
     token = here.token("cpus", project="cpus", cpus=3)
     assert refused(token, {"cpus": 2}) == (
-        "the project cpus may have 3 of processors, with this lab it had 4"
+        "the project cpus is limited to 3 processors, and would have 4 with this lab"
     )
     token = here.token("disk", project="disk", disk=60 << 30, snapshots=2)
     assert "60G of disk" in refused(token, {"disk": "31G"})
     made = here.ask("POST", "/v1/labs?wait=20", {**small, "disk": "10G", "name": "d"}, token=token)
     assert made.status_code == 201, made.text
-    assert "2 of snapshots" in refused(token, {"snapshots": "hourly:3", "nodes": 1, "disk": "8G"})
+    assert "limited to 2 snapshots" in refused(token, {"snapshots": "hourly:3", "nodes": 1, "disk": "8G"})
     take = "/v1/labs/d/snapshots?wait=20"
     assert [
         here.ask("POST", take, {"name": name}, token=token).status_code for name in ("a", "b", "c")
@@ -501,14 +501,14 @@ def test_quotas_count_what_is_being_made(here: Site) -> None:
     assert take()[0] == 201
     snapshot = open_("snapshot", {}, "large")
     assert take() == (
-        429, "the project coming may have 60G of disk, with this snapshot it had 64G"
+        429, "the project coming is limited to 60G of disk, and would have 64G with this snapshot"
     )  # fmt: skip
     body = {**BODY, "nodes": 1, "disk": "5G"}
     refused = here.ask("POST", "/v1/labs", body, token=token)
-    assert (refused.status_code, "it had 61G" in refused.json()["detail"]) == (429, True)
+    assert (refused.status_code, "would have 61G" in refused.json()["detail"]) == (429, True)
     jobs.remove_all([snapshot.id])
     create = open_("create", {"blueprint": "galera", "nodes": 1, "disk": 17 << 30})
-    assert "it had 61G" in take()[1]
+    assert "would have 61G" in take()[1]
     jobs.remove_all([create.id])
     assert take()[0] == 201
     for name in ("small", "large"):
