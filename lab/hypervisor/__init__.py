@@ -87,8 +87,8 @@ class GuestSpec:
 
     ``memory_file``: RAM is kept in this file, shared, so that ``save_memory`` need only
     write the device state; None for anonymous RAM. ``clock_offset`` in seconds: what is
-    added to the host's UTC for the guest's hardware clock at start; a hypervisor that is not
-    ``warm`` need not heed it, as no guest of its resumes from another's memory.
+    added to the host's UTC for the guest's hardware clock at start; a hypervisor without
+    ``memory`` need not heed it, as no guest of its resumes from another's memory.
     """
 
     name: GuestName

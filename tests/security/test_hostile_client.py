@@ -462,7 +462,9 @@ def test_quotas_count_all_that_a_project_takes(here: Site) -> None:
     assert "60G of disk" in refused(token, {"disk": "31G"})
     made = here.ask("POST", "/v1/labs?wait=20", {**small, "disk": "10G", "name": "d"}, token=token)
     assert made.status_code == 201, made.text
-    assert "limited to 2 snapshots" in refused(token, {"snapshots": "hourly:3", "nodes": 1, "disk": "8G"})
+    assert "limited to 2 snapshots" in refused(
+        token, {"snapshots": "hourly:3", "nodes": 1, "disk": "8G"}
+    )
     take = "/v1/labs/d/snapshots?wait=20"
     assert [
         here.ask("POST", take, {"name": name}, token=token).status_code for name in ("a", "b", "c")

@@ -141,6 +141,24 @@ def test_a_rollback_that_was_cut(world: World, to: str, node: str | None) -> Non
     assert cut > 1
 
 
+def test_a_running_lab_whose_nodes_cannot_be_paused(world: World) -> None:
+    """Its file systems are written out, then its volumes are taken at one moment; nodes run on."""
+    world.capabilities = COLD
+    steps: list[str] = []
+    with world.open(steps.append) as ctx:
+        up(ctx, named("shop"))
+        query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
+        steps.clear()
+        snapshot.take(ctx, "shop", "mine")
+        assert [s for s in steps if s in ("hypervisor.run", "storage.snapshot")] == [
+            *["hypervisor.run"] * 4, "storage.snapshot"
+        ]  # fmt: skip
+        assert not {"hypervisor.pause", "hypervisor.resume", "hypervisor.personalise"} & set(steps)
+        assert {guest.state for guest in ctx.hypervisor.guests().values()} == {"running"}
+        assert rollback(ctx, "shop", "mine", timeout=20.0).state == "ready"
+        assert query(ctx, "shop", "n2", "SELECT * FROM t").columns == ("a",)
+
+
 def test_nodes_go_on_if_they_cannot_be_paused(world: World) -> None:
     """And their clocks are right after the pause."""
     with world.open() as ctx:
