@@ -65,7 +65,7 @@ class _Filling:
         end = offset + len(data)
         whole = offset % self._cluster == 0 and (end % self._cluster == 0 or end == self._size)
         if not data or offset < self._next or end > self._size or not whole:
-            raise InvalidSpec("what is to be written to the disk is out of place")
+            raise InvalidSpec("an extent is out of place, or beyond the end of the disk")
         for at in range(0, len(data), self._cluster):
             self._add_cluster((offset + at) // self._cluster, data[at : at + self._cluster])
         self._next = end
