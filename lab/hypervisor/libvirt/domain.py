@@ -61,10 +61,10 @@ class Machine:
 
 _SLOW_QUERY = "cpu-unavailable-features"
 """The capability of QEMU that makes libvirt query each property of a guest's processor at its
-start, one after the other: about 400 queries, two thirds of the time that libvirt takes to start a
-guest. Without it, it takes two: ``feature-words`` and ``filtered-features`` (see
-qemuProcessFetchGuestCPU in src/qemu/qemu_process.c of libvirt 9.0 and 11.3). Nothing of what we
-request depends on the result."""
+start, one after the other: 400 queries with libvirt 9.0 and QEMU 7.2, two thirds of the time that
+the start of a guest takes. Without it, libvirt takes the older way, which needs a few (see
+qemuProcessFetchGuestCPU in src/qemu/qemu_process.c). Nothing of what we request depends on the
+result; it would if a domain required features that are in model specific registers."""
 
 _HALT = {"error_policy": "stop", "rerror_policy": "report"}
 """A guest whose disk cannot be written is paused, and resumes once there is space."""
