@@ -37,6 +37,8 @@ from lab.names import CaptureRef, Owner
 
 REACHABLE = 0o711
 """Mode of directories below which QEMU's user opens files."""
+MANIFEST = "manifest.json"
+"""The file of a capture that says what belongs to it."""
 PRIVATE = 0o700
 """Mode of directories that hold secrets."""
 RESERVE = 2 << 20
@@ -175,7 +177,7 @@ class Home:
 
     def manifest(self, capture: CaptureRef) -> Path:
         """What a capture consists of, enough to use it when the state file is lost."""
-        return self.directory(capture) / "manifest.json"
+        return self.directory(capture) / MANIFEST
 
     def build(self, key: str) -> Path:
         """The directory in which the thing with this key is made."""

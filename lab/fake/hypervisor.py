@@ -132,22 +132,51 @@ class FakeHypervisor:
         """See Memory."""
         self._before("save_memory")
         with self._guests.hold():
-            record = self._guests.find(guest, self._home)
-            if record.state != "paused":
-                raise Conflict(f"{guest} is {record.state}: pause it before its memory is saved")
+            record = self._paused(guest)
             if record.memory_file != ram:
                 raise Conflict(f"the memory of {guest} is not in {ram}")
-            if state.exists():
-                raise Conflict(f"{state} exists already")
-            content = {
-                "clock_offset": str(record.clock_offset),
-                "fingerprint": self.fingerprint(record.shape),
-                "disk": guest_side.read_inside(record.disks).digest(),
-            }
-            self._before("commit")
-            fake_memory.write_state(state, content)
+            self._save(record, state)
             self._guests.put(replace(record, saved=True))
         return MemoryImage(ram=ram, state=state, size=ram.stat().st_size)
+
+    def copy_memory(
+        self, guest: GuestName, origin: MemoryImage | None, new: MemoryImage
+    ) -> Callable[[], MemoryImage]:
+        """See Memory."""
+        self._before("copy_memory")
+        with self._guests.hold():
+            record = self._paused(guest)
+            if origin is not None and record.memory_file != origin.ram:
+                raise Conflict(f"{guest} was not restored from {origin.ram}")
+            if origin is None and new.ram.exists():
+                raise Conflict(f"{new.ram} exists already")
+            self._save(record, new.state)
+
+        def finish() -> MemoryImage:
+            self._before("finish")
+            if origin is not None:
+                return replace(new, ram=origin.ram)
+            fake_memory.make_ram(new.ram, new.size)
+            return new
+
+        return finish
+
+    def _paused(self, guest: GuestName) -> Record:
+        record = self._guests.find(guest, self._home)
+        if record.state != "paused":
+            raise Conflict(f"{guest} is {record.state}: pause it before its memory is saved")
+        return record
+
+    def _save(self, record: Record, state: Path) -> None:
+        if state.exists():
+            raise Conflict(f"{state} exists already")
+        content = {
+            "clock_offset": str(record.clock_offset),
+            "fingerprint": self.fingerprint(record.shape),
+            "disk": guest_side.read_inside(record.disks).digest(),
+        }
+        self._before("commit")
+        fake_memory.write_state(state, content)
 
     def stop(self, guest: GuestName, *, force: bool, timeout: float = 60.0) -> None:
         """See Hypervisor; never waits, as what does not shut down at once never will."""

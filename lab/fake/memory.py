@@ -21,6 +21,12 @@ def size_ram(guest: GuestSpec, ram: Path) -> None:
             file.truncate(guest.memory)
 
 
+def make_ram(path: Path, size: int) -> None:
+    """A new file for the RAM of a guest that was booted, of ``size`` bytes."""
+    with path.open("xb") as file:
+        file.truncate(size)
+
+
 def write_state(path: Path, content: Mapping[str, str]) -> None:
     """Save a device state so that damage shows."""
     text = json.dumps(content)

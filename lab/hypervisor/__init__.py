@@ -219,6 +219,21 @@ class Memory(Protocol):
         The guest can only be stopped after this.
         """
 
+    def copy_memory(
+        self, guest: GuestName, origin: MemoryImage | None, new: MemoryImage
+    ) -> Callable[[], MemoryImage]:
+        """Copy the RAM and device state of a paused guest to ``new``; it may run again afterwards.
+
+        ``origin``: what it was restored from, None if it was booted. The result completes the copy
+        and returns its image: call it once the guest runs again. The RAM of the image is the
+        origin's file, and its state has what the guest changed; without an origin, or where its
+        file is gone, the RAM is in the new file ``new.ram``.
+
+        Raises NotFound, Conflict if the guest is not paused, was not restored from ``origin``, or
+        a file of ``new`` exists, HostUnfit if its memory cannot be saved, such as for lack of
+        space. The result raises HostUnfit too. What it made of ``new`` is left in place then.
+        """
+
     def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
         """Bring a guest up from saved RAM, copy-on-write; it stays paused until ``resume``.
 

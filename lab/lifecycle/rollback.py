@@ -10,9 +10,11 @@ from lab import host
 from lab.blueprints import blueprint
 from lab.errors import Conflict, RestoreFailed
 from lab.lifecycle import power
-from lab.lifecycle.captures import interrupted, template
-from lab.lifecycle.captures.capture import Capture
+from lab.lifecycle.captures import interrupted, manifests, template
+from lab.lifecycle.captures.capture import Capture, parent_of
 from lab.lifecycle.captures.clone import unrestored, wake
+from lab.lifecycle.captures.manifests import Damaged
+from lab.lifecycle.captures.template import shape_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import LabView
@@ -29,18 +31,28 @@ from lab.lifecycle.snapshot import find, volumes_of
 from lab.locks.named import lock
 from lab.names import Owner
 from lab.schedule import ORIGIN
+from lab.spec import NodeSize
 from lab.state.records import LabRecord
 from lab.wait import Deadline
 
 
 def rollback(
-    ctx: Context, name: str, to: str = ORIGIN, *, node: str | None = None, timeout: float
+    ctx: Context,
+    name: str,
+    to: str = ORIGIN,
+    *,
+    node: str | None = None,
+    cold: bool = False,
+    keep_sessions: bool = False,
+    timeout: float,
 ) -> LabView:
     """Put a lab, or one node, back to a snapshot, and wait until it is ready.
 
     ``to``: a label, a name (its newest), or what the lab was when it was made. Password, ports
-    and addresses stay. A single node takes what it then lacks from its cluster. What was
-    written since is lost, the snapshots stay. Raises NotFound, Conflict while another command
+    and addresses stay. Where the snapshot has RAM all nodes resume from it, unless ``cold``, and
+    the sessions of clients that it has are ended, unless ``keep_sessions``. A single node boots,
+    and takes what it then lacks from its cluster. What was written since is lost, the snapshots
+    stay. Raises NotFound, Conflict while another command
     works on the lab, HostUnfit and, after ``timeout`` seconds, NotReady.
     """
     with lock(ctx.home, "lab", name, wait=False):
@@ -66,14 +78,15 @@ def rollback(
             if node is None:
                 ctx.store.labs.update(name, **power.STOPPED)
             each(lambda v: ctx.storage.rollback(v, label), volumes)
-        if not never_ran:
+        warm = capture.warm and whole and not cold
+        if not never_ran and not warm:
             interrupted.end(ctx, name)
         nodes = move_taken(ctx, nodes)
         images = power.images_of(ctx, record, all_)
         # Lock order: a command that makes the template again holds it while it waits for a slot.
         with memory_kept(ctx, capture, images) as source:
-            prepared, why_cold = None, source.why_cold
-            if whole and source.warm:
+            prepared, why_cold = None, "`--cold` was given" if cold else source.why_cold
+            if whole and source.warm and not cold:
                 with start_slot(ctx, warm=True):
                     began = time.time()
                     prepared, why_cold = restore(ctx, source, record, images, nodes)
@@ -88,7 +101,8 @@ def rollback(
                         power.bring_back(ctx, record, nodes, timeout, booted=give_back)
         interrupted.end(ctx, name)
         how = power.how_started(began, why_cold) if whole else {}
-        ctx.store.labs.update(name, state="ready", **how)
+        at = {"at": "" if never_ran else label} if whole else {}
+        ctx.store.labs.update(name, state="ready", **how, **at)
     return lab(ctx, name, proved=True)
 
 
@@ -128,11 +142,14 @@ def restore(
     """
     power.check_room(ctx, nodes)
     try:
-        return wake(ctx, source, images, nodes, record.segment), ""
+        return wake(ctx, source, parent_of(record), images, nodes, record.segment), ""
     except RestoreFailed as error:
         why = unrestored(error)
         note = f"{why}; {record.name} boots from its disks"
-        template.mark_broken(ctx, source.owner.name, note)
+        if source.owner.kind == "template":
+            template.mark_broken(ctx, source.owner.name, note)
+        else:
+            ctx.progress.note("rollback", note)
         each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)
         return None, why
 
@@ -145,7 +162,7 @@ def memory_kept(ctx: Context, capture: Capture, images: Images) -> Iterator[Capt
     still sound; else the capture itself. Without RAM it says why.
     """
     if capture.label != ORIGIN:
-        yield capture
+        yield sound(ctx, capture, images)
         return
     why = ctx.hypervisor.capabilities().why_cold or capture.why_cold
     itself = capture.without_ram(why)
@@ -157,3 +174,22 @@ def memory_kept(ctx: Context, capture: Capture, images: Images) -> Iterator[Capt
             yield itself
         else:
             yield parent if parent.warm else parent.without_ram(parent.why_cold or why)
+
+
+def sound(ctx: Context, capture: Capture, images: Images) -> Capture:
+    """A lab's capture, without RAM and with the reason where that does not fit, or is damaged."""
+    if not capture.warm:
+        return capture
+    if ctx.hypervisor.memory is None:
+        return capture.without_ram(ctx.hypervisor.capabilities().why_cold)
+    for node in capture.nodes:
+        size = node.size or NodeSize()
+        if node.fingerprint != ctx.hypervisor.fingerprint(shape_of(images[node.image], size)):
+            return capture.without_ram(
+                f"{capture.label} was taken with another QEMU, libvirt, processor or setting"
+            )
+    try:
+        manifests.check(ctx, capture, images)
+    except Damaged as error:
+        return capture.without_ram(f"the files of {capture.label} are damaged: {error}")
+    return capture

@@ -1,39 +1,56 @@
 """Snapshots of labs: captures of all volumes of all nodes, to which a lab can be rolled back.
 
 Which there are, the storage knows; none is recorded. A snapshot counts if every node's
-volumes have it: they were taken in one call, which is all or nothing.
+volumes have it: they were taken in one call, which is all or nothing. What else belongs to it, RAM
+included, is in files of the home, whose manifest is written last and removed first.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 from lab import host, schedule
 from lab.blueprints import blueprint
-from lab.errors import Conflict, Interrupted, LabError, NotFound
-from lab.hypervisor import Memory
-from lab.lifecycle.captures import interrupted
-from lab.lifecycle.captures.capture import Capture, of_lab
+from lab.errors import Conflict, LabError, NotFound
+from lab.lifecycle.captures import interrupted, manifests
+from lab.lifecycle.captures import take as captures
+from lab.lifecycle.captures.capture import Capture, of_lab, position
+from lab.lifecycle.captures.manifests import Damaged
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import SnapshotView
 from lab.lifecycle.nodes.inspect import nodes_of, record_of
-from lab.lifecycle.nodes.personalise import set_clocks
+from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.quiesce import write_out
+from lab.lifecycle.power import images_of
 from lab.locks.named import lock
-from lab.names import GuestName, Owner, VolumeName
-from lab.schedule import Taken
-from lab.state.records import LabRecord
-from lab.storage import VolumeSnapshot
+from lab.names import CaptureRef, GuestName, Owner, VolumeName
+from lab.paths import MANIFEST, REACHABLE, make_directory
+from lab.schedule import ORIGIN, Taken
+from lab.state.records import LabRecord, NodeRecord
+from lab.storage import VolumeSnapshot, sparse
 from lab.suggest import did_you_mean
 
 
-def take(ctx: Context, name: str, what: str = "manual") -> SnapshotView:
+def take(
+    ctx: Context,
+    name: str,
+    what: str = "manual",
+    *,
+    disks_only: bool = False,
+    ttl: float | None = None,
+    protect: bool = False,
+) -> SnapshotView:
     """Snapshot a lab, running or stopped; ``what``: a name for it, or a kind of a schedule.
 
     A running lab's nodes are paused, all at the same time, while it is taken; where they
-    cannot, its volumes are taken at one moment, as by a power failure. Raises
+    cannot, its volumes are taken at one moment, as by a power failure. Its RAM is included where
+    all nodes run and the hypervisor can, unless ``disks_only``. ``ttl``: seconds after which it is
+    removed, if nothing descends from it; ``protect``: it is not removed without force. Raises
     NotFound, HostUnfit if less than ``space_floor`` would be left, and Conflict while another
     command works on the lab.
     """
@@ -42,13 +59,28 @@ def take(ctx: Context, name: str, what: str = "manual") -> SnapshotView:
         if record.state not in ("ready", "stopped"):
             raise Conflict(f"the lab {name} is {record.state}")
         interrupted.check(ctx, name)
-        return _view(_take(ctx, name, what))
+        expires = None if ttl is None else time.time() + ttl
+        blank = Capture(Owner("lab", name), "", (), protected=protect, expires_at=expires)
+        return view_of(ctx, _take(ctx, record, what, blank, ram=not disks_only))
 
 
 def snapshots(ctx: Context, name: str) -> list[SnapshotView]:
     """The snapshots of a lab, oldest first; raises NotFound."""
-    record_of(ctx, name)
-    return [_view(found) for found in taken(ctx, name)]
+    record = record_of(ctx, name)
+    nodes = ctx.store.nodes.of(name)
+    found = [load(ctx, record, nodes, one.label) for one in taken(ctx, name)]
+    return [view_of(ctx, capture) for capture in found]
+
+
+def protect(ctx: Context, name: str, label: str, *, protected: bool) -> SnapshotView:
+    """Keep a snapshot from removal, or no longer; raises NotFound and Conflict."""
+    with lock(ctx.home, "lab", name, wait=False):
+        record_of(ctx, name)
+        capture = replace(find(ctx, name, label), protected=protected)
+        make_directory(ctx.home.directory(capture.ref).parent, REACHABLE)
+        make_directory(ctx.home.directory(capture.ref), REACHABLE)
+        manifests.write(ctx.home.manifest(capture.ref), capture)
+        return view_of(ctx, capture)
 
 
 def persist(ctx: Context, name: str, label: str) -> None:
@@ -57,12 +89,59 @@ def persist(ctx: Context, name: str, label: str) -> None:
     ctx.storage.persist([one for one in found if one.label == label])
 
 
-def remove(ctx: Context, name: str, labels: Sequence[str]) -> None:
-    """Remove snapshots, by label or name; raises NotFound before anything is removed."""
+def remove(ctx: Context, name: str, labels: Sequence[str], *, force: bool = False) -> None:
+    """Remove snapshots, by label or name; ``force``: protected ones as well.
+
+    Raises NotFound, and Conflict for one that is protected or that other labs or snapshots descend
+    from, before anything is removed.
+    """
     with lock(ctx.home, "lab", name, wait=False):
         record_of(ctx, name)
-        for found in [find(ctx, name, wanted) for wanted in labels]:
-            _drop(ctx, name, found.label)
+        found = [find(ctx, name, wanted) for wanted in labels]
+        for capture in found:
+            if capture.protected and not force:
+                raise Conflict(
+                    f"the snapshot {capture.label} of {name} is protected",
+                    hint="`--force` removes it anyway",
+                )
+            check_unused(ctx, capture, besides=[one.label for one in found])
+        for capture in found:
+            _drop(ctx, name, capture.label)
+
+
+def check_unused(ctx: Context, capture: Capture, *, besides: Sequence[str] = ()) -> None:
+    """Raise Conflict if labs, or other snapshots of its lab than ``besides``, need a snapshot."""
+    labs, needing = branches(ctx, capture), _needing(ctx, capture)
+    if labs:
+        raise Conflict(
+            f"the snapshot {capture.label} of {capture.owner.name} has branches: {', '.join(labs)}",
+            hint=f"`lab down {' '.join(labs)}` first",
+        )
+    if others := [label for label in needing if label not in besides]:
+        raise Conflict(
+            f"the RAM of {', '.join(others)} is kept as what differs from {capture.label}",
+            hint=f"`lab snapshot rm {capture.owner.name} {' '.join(others)}` first",
+        )
+
+
+def branches(ctx: Context, capture: Capture) -> list[str]:
+    """The labs that are clones of a snapshot."""
+    return [lab.name for lab in ctx.store.labs.all() if lab.parent == str(capture.ref)]
+
+
+def _needing(ctx: Context, capture: Capture) -> list[str]:
+    """The snapshots of the same lab whose RAM is relative to that of ``capture``."""
+    if all(node.base is not None or node.ram is None for node in capture.nodes):
+        return []
+    found = []
+    for one in taken(ctx, capture.owner.name):
+        ref = CaptureRef(capture.owner, one.label)
+        with suppress(Damaged):
+            if any(
+                node.base == capture.ref for node in manifests.read(ctx.home.manifest(ref)).nodes
+            ):
+                found.append(one.label)
+    return found
 
 
 def rotate(ctx: Context, name: str, *, take_due: bool = True) -> list[str]:
@@ -76,7 +155,8 @@ def rotate(ctx: Context, name: str, *, take_due: bool = True) -> list[str]:
             return []
         due = _due(ctx, record) if take_due else []
         too_many = _drop_excess(ctx, record)  # first: there may be too little space for another
-        new = [_take(ctx, name, kind).label for kind in due]
+        blank = Capture(Owner("lab", name), "", ())
+        new = [_take(ctx, record, kind, blank, ram=False).label for kind in due]
         too_many += _drop_excess(ctx, record)
         return [f"took {name}@{t}" for t in new] + [f"removed {name}@{t}" for t in too_many]
 
@@ -96,9 +176,29 @@ def _due(ctx: Context, record: LabRecord) -> list[str]:
 
 
 def _too_many(ctx: Context, record: LabRecord) -> list[str]:
-    """The labels of those that are not kept."""
+    """The labels of those that are not kept, and of what interrupted commands left."""
     wanted, found = schedule.parse(record.snapshots), taken(ctx, record.name)
-    return [*schedule.excess(wanted, found), *_torn(ctx, record.name)]
+    nodes, now = ctx.store.nodes.of(record.name), time.time()
+    loaded = {one.label: load(ctx, record, nodes, one.label) for one in found}
+    gone = schedule.excess(wanted, found)
+    gone += [
+        label
+        for label, one in loaded.items()
+        if one.expires_at is not None and one.expires_at <= now and label not in gone
+    ]
+    return [
+        *(label for label in gone if _unused(ctx, loaded[label])),
+        *_torn(ctx, record.name),
+    ]
+
+
+def _unused(ctx: Context, capture: Capture) -> bool:
+    """Whether a snapshot can be removed without harm."""
+    try:
+        check_unused(ctx, capture)
+    except Conflict:
+        return False
+    return not capture.protected
 
 
 def _drop_excess(ctx: Context, record: LabRecord) -> list[str]:
@@ -113,7 +213,8 @@ def find(ctx: Context, name: str, wanted: str) -> Capture:
     found = taken(ctx, name)
     for one in reversed(found):
         if wanted in (one.label, one.name):
-            return of_lab(ctx.store.labs.get(name), ctx.store.nodes.of(name), one.label)
+            record = ctx.store.labs.get(name)
+            return load(ctx, record, ctx.store.nodes.of(name), one.label)
     names = [one.label for one in found]
     raise NotFound(
         f"the lab {name} has no snapshot {wanted!r}",
@@ -121,9 +222,22 @@ def find(ctx: Context, name: str, wanted: str) -> Capture:
     )
 
 
+def load(ctx: Context, record: LabRecord, nodes: Sequence[NodeRecord], label: str) -> Capture:
+    """A snapshot as its manifest has it; without RAM, and with the reason, if that is damaged."""
+    plain = of_lab(record, nodes, label)
+    path = ctx.home.manifest(plain.ref)
+    if not path.exists():
+        return plain
+    try:
+        return manifests.read(path)
+    except Damaged as error:
+        return replace(plain, why_cold=f"the files of {label} are damaged: {error}")
+
+
 def taken(ctx: Context, name: str) -> list[Taken]:
     """The labels of the snapshots that all volumes of a lab have, oldest first."""
-    return _whole([[s.label for s in ctx.storage.snapshots(v)] for v in volumes_of(ctx, name)])
+    labels = [[s.label for s in ctx.storage.snapshots(v)] for v in volumes_of(ctx, name)]
+    return _whole(labels, _incomplete(ctx, name))
 
 
 def everywhere(ctx: Context) -> dict[str, list[Taken]]:
@@ -132,15 +246,26 @@ def everywhere(ctx: Context) -> dict[str, list[Taken]]:
     for volume, found in ctx.storage.labels().items():
         if volume.owner.kind == "lab":
             labels.setdefault(volume.owner.name, []).append(found)
-    return {name: _whole(found) for name, found in labels.items()}
+    return {name: _whole(found, _incomplete(ctx, name)) for name, found in labels.items()}
 
 
-def _whole(labels: Sequence[Sequence[str]]) -> list[Taken]:
+def _whole(labels: Sequence[Sequence[str]], incomplete: Collection[str]) -> list[Taken]:
     """The snapshots that all volumes have; ``labels``: those of each."""
     if not labels:
         return []
     first, *others = labels
-    return [schedule.read(label) for label in first if all(label in other for other in others)]
+    whole = [label for label in first if all(label in other for other in others)]
+    return [schedule.read(label) for label in whole if label not in incomplete]
+
+
+def _incomplete(ctx: Context, name: str) -> set[str]:
+    """The labels of snapshots whose taking, or removal, was interrupted: they have no manifest."""
+    return {path.name for path in _directories(ctx, name) if not (path / MANIFEST).exists()}
+
+
+def _directories(ctx: Context, name: str) -> list[Path]:
+    parent = ctx.home.directory(CaptureRef(Owner("lab", name), ORIGIN)).parent
+    return sorted(parent.iterdir()) if parent.is_dir() else []
 
 
 def volumes_of(ctx: Context, name: str, node: str | None = None) -> list[VolumeName]:
@@ -150,59 +275,53 @@ def volumes_of(ctx: Context, name: str, node: str | None = None) -> list[VolumeN
     return [volume for volume in names if node in (None, volume.node)]
 
 
-def _take(ctx: Context, name: str, what: str) -> Taken:
+def _take(ctx: Context, record: LabRecord, what: str, blank: Capture, *, ram: bool) -> Capture:
+    """Take a snapshot, with RAM if asked and possible; ``blank``: what else is recorded of it."""
+    name = record.name
     space, floor = ctx.storage.space(), ctx.settings.space_floor
     host.check_space(space.free, floor, ctx.home.root, what="a snapshot")
-    volumes = volumes_of(ctx, name)
+    nodes = nodes_of(ctx, name)
     label = schedule.label(what, time.time(), [one.label for one in taken(ctx, name)])
     with ctx.progress.step("snapshot", f"taking the snapshot {label}"):
-        running = _running(ctx, name)
-        write_out(ctx, blueprint(ctx.store.labs.get(name).blueprint), running)
-        if (memory := ctx.hypervisor.memory) is not None:
-            made = _paused(ctx, name, memory, running, volumes, label)
-        else:
-            made = ctx.storage.snapshot(volumes, label)
-        ctx.storage.persist(made)
-    return schedule.read(label)
-
-
-def _paused(
-    ctx: Context,
-    name: str,
-    memory: Memory,
-    running: Sequence[GuestName],
-    volumes: Sequence[VolumeName],
-    label: str,
-) -> Sequence[VolumeSnapshot]:
-    """Take a snapshot while the guests that run are paused."""
-    try:
-        memory.pause(running)
-        made = ctx.storage.snapshot(volumes, label)
-    finally:
-        guests = ctx.hypervisor.guests()
-        memory.resume([guest for guest in running if guest in guests])
-    # Their clocks were stopped.
-    try:
-        set_clocks(ctx, [node for node in nodes_of(ctx, name) if node.guest in running])
-    except Interrupted:
-        raise
-    except LabError as error:
-        ctx.progress.note("clock", f"the clocks of {name} were not corrected: {error.what}")
+        running = _running(ctx, nodes)
+        why_cold = _why_cold(ctx, nodes, running) if ram else "taken with disks only"
+        if ram and why_cold and running:
+            ctx.progress.note("snapshot", f"{label} has disks only: {why_cold}")
+        write_out(ctx, blueprint(record.blueprint), running)
+        made = captures.take(
+            ctx,
+            CaptureRef(blank.owner, label),
+            nodes,
+            images_of(ctx, record, nodes),
+            running,
+            replace(blank, parent=position(record), why_cold=why_cold),
+            ram=not why_cold,
+        )
+        ctx.store.labs.update(name, at=label)
     return made
 
 
+def _why_cold(ctx: Context, nodes: Sequence[Node], running: Sequence[GuestName]) -> str:
+    """Why a snapshot that is taken now has no RAM; empty if it has."""
+    if ctx.hypervisor.memory is None:
+        return ctx.hypervisor.capabilities().why_cold
+    off = [node.name for node in nodes if node.guest not in running]
+    return f"{', '.join(off)} did not run" if off else ""
+
+
 def _torn(ctx: Context, name: str) -> list[str]:
-    """The labels that only some volumes have: a removal was interrupted."""
+    """The labels of what is not whole: it was interrupted when it was taken, or removed."""
     labels = [{s.label for s in ctx.storage.snapshots(v)} for v in volumes_of(ctx, name)]
     if not labels:
         return []
-    everywhere = set(labels[0]).intersection(*labels)
-    return sorted(set(labels[0]).union(*labels) - everywhere)
+    whole = set(labels[0]).intersection(*labels) - _incomplete(ctx, name)
+    known = {path.name for path in _directories(ctx, name)}
+    return sorted(known.union(*labels) - whole)
 
 
-def _running(ctx: Context, name: str) -> list[GuestName]:
+def _running(ctx: Context, nodes: Sequence[Node]) -> list[GuestName]:
     guests = ctx.hypervisor.guests()
-    names = [node.guest for node in nodes_of(ctx, name)]
+    names = [node.guest for node in nodes]
     return [g for g in names if g in guests and guests[g].state == "running"]
 
 
@@ -219,7 +338,23 @@ def _drop(ctx: Context, name: str, label: str) -> None:
     failed = [error for error in each(one, volumes_of(ctx, name)) if error is not None]
     if failed:
         raise failed[0]
+    captures.remove_files(ctx, CaptureRef(Owner("lab", name), label))
 
 
-def _view(one: Taken) -> SnapshotView:
-    return SnapshotView(one.label, one.name, one.at)
+def view_of(ctx: Context, capture: Capture) -> SnapshotView:
+    """A snapshot, as it is shown."""
+    one, directory = schedule.read(capture.label), ctx.home.directory(capture.ref)
+    files = directory.iterdir() if directory.is_dir() else ()
+    return SnapshotView(
+        one.label,
+        one.name,
+        one.at,
+        warm=capture.warm,
+        why_cold="" if capture.warm else capture.why_cold,
+        pause=capture.pause,
+        ram=sum(sparse.allocated(path) for path in files),
+        protected=capture.protected,
+        expires_at=capture.expires_at,
+        parent=str(capture.parent or ""),
+        branches=tuple(branches(ctx, capture)),
+    )

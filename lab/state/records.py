@@ -57,7 +57,9 @@ class LabRecord:
     ``address``: at which its SQL ports are published; ``host``: what is shown in its place.
     ``idle``: seconds without use after which its lease ends, None if it may be idle.
     ``active_at``: when it was last seen used, None if nobody has looked yet; ``activity``: what its
-    servers had counted.
+    servers had counted. ``parent``: the capture of another lab that it is a clone of, empty if it
+    is one of its template; ``at``: the label of the snapshot that it last was like, empty if that
+    is what it was when it was made.
     """
 
     name: str
@@ -92,6 +94,8 @@ class LabRecord:
     idle: float | None = None
     active_at: float | None = None
     activity: str = ""
+    parent: str = ""
+    at: str = ""
 
     @property
     def spec(self) -> LabSpec:

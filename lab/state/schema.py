@@ -81,6 +81,8 @@ labs = Table(
     Column("idle", Double),
     Column("active_at", Double),
     Column("activity", String, nullable=False, server_default=text("''")),
+    Column("parent", String, nullable=False, server_default=text("''")),
+    Column("at", String, nullable=False, server_default=text("''")),
     CheckConstraint("state IN ('creating', 'ready', 'stopped', 'failed', 'removing')", "state"),
 )
 

@@ -55,6 +55,23 @@ def save(monitor: Monitor, sockets: Path, to: Path, owner: tuple[int, int] | Non
             raise
 
 
+def save_devices(monitor: Monitor, sockets: Path, owner: tuple[int, int] | None) -> bytes:
+    """The state of a paused guest's devices, and nothing of its RAM; the guest may run afterwards.
+
+    Arguments as for ``save``. Raises HostUnfit when QEMU reports an error.
+    """
+    with _socket(sockets, None) as path:
+        path.parent.chmod(REACHABLE)
+        # Made by us, in a directory of ours: QEMU's user cannot put another file in its place.
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "rb") as file:
+            if owner is not None:
+                os.chown(path, *owner)
+            # live: the disks stay QEMU's own, as the guest is to run again
+            arguments = {"filename": str(path), "live": False}
+            monitor({"execute": "xen-save-devices-state", "arguments": arguments})
+            return file.read()
+
+
 def load(
     monitor: Monitor,
     sockets: Path,

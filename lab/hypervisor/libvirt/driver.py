@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -38,7 +38,7 @@ from lab.hypervisor import (
     Network,
 )
 from lab.hypervisor.agent import AgentChannel
-from lab.hypervisor.libvirt import access, device_state, logs, segments, session
+from lab.hypervisor.libvirt import access, device_state, logs, memory_copy, segments, session
 from lab.hypervisor.libvirt.channel import DomainPorts
 from lab.hypervisor.libvirt.connection import connect, default_uri, translated
 from lab.hypervisor.libvirt.domain import Machine, domain_xml, memory_path, port_sockets, read_tags
@@ -169,6 +169,29 @@ class LibvirtHypervisor:
                 raise Conflict(f"{state} exists already")
             device_state.save(self._monitor(domain), self._sockets, state, self.machine.run_as)
         return MemoryImage(ram=ram, state=state, size=ram.stat().st_size)
+
+    def copy_memory(
+        self, guest: GuestName, origin: MemoryImage | None, new: MemoryImage
+    ) -> Callable[[], MemoryImage]:
+        """See Memory."""
+        domain = self._find(guest)
+        with translated(f"saving the memory of {guest}"):
+            found, xml = _state(domain.state()[0]), domain.XMLDesc()
+            if found != "paused":
+                raise Conflict(f"{guest} is {found}: pause it before its memory is saved")
+            if origin is not None and memory_path(xml) != origin.ram:
+                raise Conflict(f"{guest} was not restored from {origin.ram}")
+            for path in (new.state, new.ram) if origin is None else (new.state,):
+                if path.exists():
+                    raise Conflict(f"{path} exists already")
+            return memory_copy.copy(
+                self._monitor(domain),
+                domain.UUIDString(),
+                self._sockets,
+                self.machine.run_as,
+                origin,
+                new,
+            )
 
     def stop(self, guest: GuestName, *, force: bool, timeout: float = 60.0) -> None:
         """See Hypervisor."""

@@ -35,6 +35,9 @@ class CapturedNode:
     ``seed``: the small disk that it booted with, which clones have open as well; None where it is
     the lab's own. ``seals``: the storage's, of each disk snapshot; empty where none were recorded.
     ``image``: the key of its image, empty for that of the engine; ``size``: None if not recorded.
+    ``base``: the capture whose RAM file ``ram`` is, and ``state`` has what differs from it; None if
+    the RAM file is its own. ``fingerprint``: of the hypervisor that its RAM fits, empty where the
+    name of the capture has that.
     """
 
     name: str
@@ -45,14 +48,19 @@ class CapturedNode:
     seals: tuple[str, ...] = ()
     image: str = ""
     size: NodeSize | None = None
+    base: CaptureRef | None = None
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)
 class Capture:
     """All nodes of ``owner`` at one moment; ``label``: of the snapshots of their volumes.
 
-    ``parent``: the capture that the owner's volumes are clones of, None where that is an image.
-    ``why_cold``: why its RAM is not restored although this host could restore some.
+    ``parent``: the capture that the owner's disks were like before they changed, which for a
+    template is None. ``why_cold``: why its RAM is not restored although this host could restore
+    some. The rest is of captures of labs: ``pause`` in seconds, for which its nodes stood still;
+    ``protected``: it is not removed without force; ``expires_at``: when it is removed if nothing
+    descends from it, None for never.
     """
 
     owner: Owner
@@ -60,6 +68,9 @@ class Capture:
     nodes: tuple[CapturedNode, ...]
     parent: CaptureRef | None = None
     why_cold: str = ""
+    pause: float = 0.0
+    protected: bool = False
+    expires_at: float | None = None
 
     @property
     def ref(self) -> CaptureRef:
@@ -78,6 +89,10 @@ class Capture:
         nodes = tuple(replace(node, ram=None, state=None) for node in self.nodes)
         return replace(self, nodes=nodes, why_cold=why)
 
+    def node(self, name: str) -> CapturedNode:
+        """One of its nodes."""
+        return next(node for node in self.nodes if node.name == name)
+
 
 def disk_snapshots(
     ctx: Context, capture: Capture, node: str, disks: Sequence[str]
@@ -95,12 +110,19 @@ def disk_snapshots(
 
 def parent_of(record: LabRecord) -> CaptureRef | None:
     """The capture that a lab is a clone of; None if it was booted from its image's disks."""
+    if record.parent:
+        return CaptureRef.parse(record.parent)
     return template_ref(record.template) if record.template else None
+
+
+def position(record: LabRecord) -> CaptureRef | None:
+    """The capture that a lab's disks were like when it last was one: taken, or gone back to."""
+    return CaptureRef(Owner("lab", record.name), record.at) if record.at else parent_of(record)
 
 
 def of_lab(record: LabRecord, nodes: Sequence[NodeRecord], label: str) -> Capture:
     """The capture of a lab that is a snapshot of all of its volumes, without RAM."""
-    why = "no template has its RAM" if label == ORIGIN else "a snapshot has no RAM"
+    why = "no template has its RAM" if label == ORIGIN else "the snapshot has no RAM"
     return Capture(
         owner=Owner("lab", record.name),
         label=label,

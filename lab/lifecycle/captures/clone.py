@@ -18,7 +18,7 @@ from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.form import Formation, intend, mark_origin, seed_of
 from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, volumes_of
-from lab.names import VolumeName
+from lab.names import CaptureRef, VolumeName
 from lab.storage.sparse import extents
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def clone(ctx: Context, capture: Capture, lab: Formation) -> Prepared:
                 volume = node.volume(origin.volume.volume)
                 profile = lab.profile.volume(volume.volume)
                 made.append(ctx.storage.clone(origin, volume, tags, profile=profile).name)
-    result = wake(ctx, capture, lab.images, lab.nodes, lab.segment, new=made)
+    result = wake(ctx, capture, capture.ref, lab.images, lab.nodes, lab.segment, new=made)
     ctx.store.resources.made(*intent)
     return result
 
@@ -51,6 +51,7 @@ def clone(ctx: Context, capture: Capture, lab: Formation) -> Prepared:
 def wake(
     ctx: Context,
     capture: Capture,
+    parent: CaptureRef | None,
     images: Images,
     nodes: Sequence[Node],
     segment: int,
@@ -59,20 +60,22 @@ def wake(
 ) -> Prepared:
     """Bring up ``nodes``, whose disks are as captured: with their RAM, else by booting them.
 
-    ``new``: volumes that were just cloned; they are marked as the lab's origin before any node
-    runs. The rest as for ``clone``.
+    ``parent``: the capture that the lab is a clone of. ``new``: volumes that were just cloned; they
+    are marked as the lab's origin before any node runs. The rest as for ``clone``.
     """
     if new and not capture.warm:
         mark_origin(ctx, new)
 
     def bring_up(node: Node) -> None:
-        ram = ctx.home.ram(capture.ref, node.name) if capture.warm else None
+        base = capture.node(node.name).base or capture.ref
+        ram = ctx.home.ram(base, node.name) if capture.warm else None
         wiring = Wiring(
             home=ctx.home.id,
             segment=segment,
-            seed=seed_of(ctx, node, capture.ref, segment),
+            seed=seed_of(ctx, node, parent, segment),
             console_log=ctx.home.console_log(node.guest),
             memory_file=ram,
+            tags={MEMORY: str(base)} if ram else {},
         )
         volumes = [ctx.storage.get(volume) for volume in volumes_of(node, images)]
         guest = guest_spec(node, volumes, images[node.image], wiring)
@@ -94,8 +97,8 @@ def wake(
     step = ("restore", "restoring RAM") if capture.warm else ("start", "booting the clones")
     with ctx.progress.step(*step), ThreadPoolExecutor() as pool:
         if capture.warm:
-            for node in nodes:
-                pool.submit(read_ahead, ctx.home.ram(capture.ref, node.name))
+            for node in capture.nodes:
+                pool.submit(read_ahead, ctx.home.ram(node.base or capture.ref, node.name))
         prepared = pool.submit(meanwhile)
         each(bring_up, nodes)
         result = prepared.result()
@@ -104,6 +107,9 @@ def wake(
             memory_of(ctx.hypervisor).resume([node.guest for node in nodes])
     return result
 
+
+MEMORY = "memory"
+"""The tag of a guest that was restored: the capture whose RAM file it maps."""
 
 _READ_AHEAD = 128 << 10
 """Bytes per call: of a larger range Linux reads only the device's read-ahead size, usually this, or

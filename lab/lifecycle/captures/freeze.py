@@ -84,7 +84,7 @@ def _node(
         return made
     ram, state = ctx.home.ram(ref, node.name), ctx.home.device_state(ref, node.name)
     with writing(ram):
-        _freeze(ctx, ram)
+        freeze_ram(ctx, ram)
         state.chmod(0o400)  # QEMU is sent what is in it
         sparse.sync(ram, state)
     return replace(made, ram=manifests.facts(ram), state=manifests.facts(state))
@@ -108,7 +108,7 @@ def _give_to_qemu(ctx: Context, path: Path) -> None:
             os.chown(path, *run_as)
 
 
-def _freeze(ctx: Context, ram: Path) -> None:
+def freeze_ram(ctx: Context, ram: Path) -> None:
     """Let guests only read a file of RAM, where they can do with that."""
     run_as = ctx.hypervisor.run_as
     if not ctx.hypervisor.capabilities().reads_ram:

@@ -25,11 +25,11 @@ from lab.paths import writing
 from lab.spec import NodeSize
 from lab.storage import sparse
 
-FORMAT = 5
+FORMAT = 6
 """Of manifests that are written. Those of format 3 are of templates, and name them by ``key``;
-in those before 5 nodes have no image and no size of their own."""
+in those before 5 nodes have no image and no size of their own, before 6 no base."""
 
-_READ = (3, 4, FORMAT)
+_READ = (3, 4, 5, FORMAT)
 _CHUNK = 1 << 20
 _OPEN = (errno.EMFILE, errno.ENFILE)
 _OURS = (*_OPEN, errno.ENOMEM, errno.EACCES, errno.EPERM)
@@ -99,11 +99,11 @@ def check(ctx: Context, capture: Capture, images: Images) -> None:
         if node.seed is not None:
             unharmed(ctx.home.seed(capture.ref, node.name), node.seed)
         if node.ram is not None and node.state is not None:
-            unharmed(ctx.home.ram(capture.ref, node.name), node.ram)
+            unharmed(ctx.home.ram(node.base or capture.ref, node.name), node.ram)
             unharmed(ctx.home.device_state(capture.ref, node.name), node.state, read=True)
         disks = images[node.image].volumes
         snapshots = disk_snapshots(ctx, capture, node.name, disks)
-        if node.seals != tuple(map(ctx.storage.seal, snapshots)):
+        if node.seals and node.seals != tuple(map(ctx.storage.seal, snapshots)):
             raise Damaged(f"a disk of {node.name} has changed")
 
 
@@ -115,7 +115,13 @@ def write(path: Path, capture: Capture) -> None:
         "capture": str(capture.ref),
         "parent": parent,
         "why_cold": capture.why_cold,
-        "nodes": [asdict(node) for node in capture.nodes],
+        "pause": capture.pause,
+        "protected": capture.protected,
+        "expires_at": capture.expires_at,
+        "nodes": [
+            {**asdict(node), "base": str(node.base) if node.base else None}
+            for node in capture.nodes
+        ],
     }
     content = json.dumps({"format": FORMAT, "digest": _seal(values), **values}, indent=1)
     with writing(path):
@@ -145,10 +151,12 @@ def read(path: Path) -> Capture:
                 tuple(map(str, node["seals"])),
                 str(node.get("image", "")),
                 NodeSize(**node["size"]) if node.get("size") else None,
+                CaptureRef.parse(node["base"]) if node.get("base") else None,
+                str(node.get("fingerprint", "")),
             )
             for node in values["nodes"]
         )
-        parent = values.get("parent")
+        parent, expires = values.get("parent"), values.get("expires_at")
         ref = (
             template_ref(values["key"]) if "key" in values else CaptureRef.parse(values["capture"])
         )
@@ -158,6 +166,9 @@ def read(path: Path) -> Capture:
             nodes,
             CaptureRef.parse(parent) if parent else None,
             str(values.get("why_cold", "")),
+            float(values.get("pause", 0.0)),
+            bool(values.get("protected", False)),
+            float(expires) if expires is not None else None,
         )
     except OSError as error:
         why = f"it has no readable manifest: {error}"

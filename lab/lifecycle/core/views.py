@@ -137,11 +137,25 @@ class LabView:
 
 @dataclass(frozen=True)
 class SnapshotView:
-    """A snapshot of a lab. ``name``: what it was taken as; ``at`` None if that is not known."""
+    """A snapshot of a lab. ``name``: what it was taken as; ``at`` None if that is not known.
+
+    ``warm``: it has the RAM of all nodes, ``why_cold``: why it has not. ``pause``: seconds for
+    which the nodes stood still; ``ram``: bytes on disk of its files besides disks.
+    ``parent``: the capture that it descends from, as ``OWNER@LABEL``; ``branches``: the labs that
+    are clones of it. ``expires_at``: when it is removed, unless it is used; None for never.
+    """
 
     label: str
     name: str
     at: float | None
+    warm: bool = False
+    why_cold: str = ""
+    pause: float = 0.0
+    ram: int = 0
+    protected: bool = False
+    expires_at: float | None = None
+    parent: str = ""
+    branches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

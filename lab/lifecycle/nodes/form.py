@@ -96,13 +96,15 @@ def write_seed(ctx: Context, formation: Formation, node: Node) -> Path:
 def seed_of(ctx: Context, node: Node, parent: CaptureRef | None, segment: int) -> Path:
     """The seed that ``node`` boots with once it was made; ``parent``: what it is a clone of.
 
-    Where guests have addresses of their own, a clone has a seed of its own, which is written.
+    Where guests have addresses of their own, a clone has a seed of its own, which is written. So
+    has a clone of another lab, whose seed it is a copy of.
     """
-    if parent is None:
-        return ctx.home.seed(node.owner, node.name)
-    if not node.own:
-        return ctx.home.seed(parent, node.name)
-    return _put_seed(ctx.home.seed(node.owner, node.name), own_seed(node, segment))
+    own = ctx.home.seed(node.owner, node.name)
+    if parent is not None and node.own:
+        return _put_seed(own, own_seed(node, segment))
+    if parent is None or parent.owner.kind == "lab":
+        return own
+    return ctx.home.seed(parent, node.name)
 
 
 def _put_seed(path: Path, content: bytes) -> Path:

@@ -1,0 +1,191 @@
+"""Capturing a lab that stays: its disks, and the RAM of nodes that run, at one moment."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from lab.errors import Interrupted, LabError
+from lab.hypervisor import Memory, MemoryImage
+from lab.lifecycle.captures import manifests
+from lab.lifecycle.captures.capture import Capture, CapturedNode, FileFacts, disk_snapshots
+from lab.lifecycle.captures.clone import MEMORY
+from lab.lifecycle.captures.freeze import freeze_ram
+from lab.lifecycle.captures.manifests import Damaged
+from lab.lifecycle.captures.template import shape_of
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.parallel import each
+from lab.lifecycle.images.ready import Images
+from lab.lifecycle.nodes.nodes import Node, volumes_of
+from lab.lifecycle.nodes.personalise import set_clocks
+from lab.names import CaptureRef, GuestName, VolumeName
+from lab.paths import REACHABLE, make_directory, writing
+from lab.storage import VolumeSnapshot
+from lab.undo import Undo
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a guest was restored from: the capture ``base``, whose RAM file it maps."""
+
+    base: CaptureRef
+    image: MemoryImage
+    facts: FileFacts
+
+
+Saved = Callable[[], MemoryImage]
+"""Completes the copy of a node's RAM; see ``Memory.copy_memory``."""
+
+
+def take(
+    ctx: Context,
+    ref: CaptureRef,
+    nodes: Sequence[Node],
+    images: Images,
+    running: Sequence[GuestName],
+    capture: Capture,
+    *,
+    ram: bool,
+) -> Capture:
+    """Capture a lab as ``ref``: all of it or nothing; its lock is held.
+
+    ``running``: its guests that run, which are paused together meanwhile; ``ram``: with the RAM of
+    all nodes, which run then. ``capture`` has the rest of what is recorded. Raises as storage and
+    hypervisor do.
+    """
+    volumes = [volume for node in nodes for volume in volumes_of(node, images)]
+    origins = {node.name: _origin(ctx, node) for node in nodes} if ram else {}
+    with Undo() as undo:
+        undo.push(f"snapshot {ref.label}", lambda: discard(ctx, ref, nodes, images))
+        make_directory(ctx.home.directory(ref).parent, REACHABLE)
+        make_directory(ctx.home.directory(ref), REACHABLE)
+        memory, saved, pause = ctx.hypervisor.memory, dict[str, Saved](), 0.0
+        if memory is not None and running:
+            snapshots, saved, pause = _paused(ctx, memory, ref, nodes, origins, running, volumes)
+        else:
+            snapshots = ctx.storage.snapshot(volumes, ref.label)
+        ctx.storage.persist(snapshots)
+        found = each(
+            lambda node: _node(
+                ctx, ref, node, images, origins.get(node.name), saved.get(node.name)
+            ),
+            nodes,
+        )
+        made = replace(capture, owner=ref.owner, label=ref.label, nodes=tuple(found), pause=pause)
+        manifests.write(ctx.home.manifest(ref), made)
+        undo.keep()
+    return made
+
+
+def discard(ctx: Context, ref: CaptureRef, nodes: Sequence[Node], images: Images) -> None:
+    """Remove a capture of a lab: its disks' snapshots, then its files; fine if absent.
+
+    Raises Conflict if a disk of it has clones.
+    """
+
+    def one(node: Node) -> None:
+        for volume in volumes_of(node, images):
+            ctx.storage.drop(VolumeSnapshot(volume, ref.label, 0))
+
+    each(one, nodes)
+    remove_files(ctx, ref)
+
+
+def remove_files(ctx: Context, ref: CaptureRef) -> None:
+    """Remove the files of a capture of a lab; fine if absent."""
+    directory = ctx.home.directory(ref)
+    with writing(directory):
+        if directory.exists():
+            shutil.rmtree(directory)
+
+
+def _paused(
+    ctx: Context,
+    memory: Memory,
+    ref: CaptureRef,
+    nodes: Sequence[Node],
+    origins: dict[str, Origin | None],
+    running: Sequence[GuestName],
+    volumes: Sequence[VolumeName],
+) -> tuple[list[VolumeSnapshot], dict[str, Saved], float]:
+    """Disks and, of nodes with an entry in ``origins``, RAM, of guests that stand still.
+
+    Also for how many seconds they did.
+    """
+
+    def save(node: Node) -> Saved:
+        origin = origins[node.name]
+        new = _files(ctx, ref, node)
+        return memory.copy_memory(node.guest, origin.image if origin else None, new)
+
+    began = time.monotonic()
+    try:
+        memory.pause(running)
+        wanted = [node for node in nodes if node.name in origins]
+        saved = dict(zip(origins, each(save, wanted), strict=True))
+        snapshots = ctx.storage.snapshot(volumes, ref.label)
+    finally:
+        guests = ctx.hypervisor.guests()
+        memory.resume([guest for guest in running if guest in guests])
+        pause = time.monotonic() - began
+    # Their clocks were stopped.
+    try:
+        set_clocks(ctx, [node for node in nodes if node.guest in running])
+    except Interrupted:
+        raise
+    except LabError as error:
+        ctx.progress.note(
+            "clock", f"the clocks of {ref.owner.name} were not corrected: {error.what}"
+        )
+    return snapshots, saved, pause
+
+
+def _node(
+    ctx: Context,
+    ref: CaptureRef,
+    node: Node,
+    images: Images,
+    origin: Origin | None,
+    saved: Saved | None,
+) -> CapturedNode:
+    image = images[node.image]
+    own = Capture(ref.owner, ref.label, ())
+    seals = [ctx.storage.seal(s) for s in disk_snapshots(ctx, own, node.name, image.volumes)]
+    made = CapturedNode(node.name, node.role, seals=tuple(seals), image=node.image, size=node.size)
+    if saved is None:
+        return made
+    found = saved()
+    state = manifests.facts(found.state)
+    fingerprint = ctx.hypervisor.fingerprint(shape_of(image, node.size))
+    if origin is not None and found.ram == origin.image.ram:
+        return replace(
+            made, ram=origin.facts, state=state, base=origin.base, fingerprint=fingerprint
+        )
+    with writing(found.ram):
+        freeze_ram(ctx, found.ram)
+    return replace(made, ram=manifests.facts(found.ram), state=state, fingerprint=fingerprint)
+
+
+def _files(ctx: Context, ref: CaptureRef, node: Node) -> MemoryImage:
+    return MemoryImage(
+        ctx.home.ram(ref, node.name), ctx.home.device_state(ref, node.name), node.size.memory
+    )
+
+
+def _origin(ctx: Context, node: Node) -> Origin | None:
+    """What the guest of a node was restored from; None if it was booted, or that is gone."""
+    guest = ctx.hypervisor.guests().get(node.guest)
+    tag = guest.tags.get(MEMORY, "") if guest else ""
+    if not tag:
+        return None
+    base = CaptureRef.parse(tag)
+    try:
+        facts = manifests.read(ctx.home.manifest(base)).node(node.name).ram
+    except Damaged:
+        return None
+    image = _files(ctx, base, node)
+    if facts is None or not image.ram.exists() or not image.state.exists():
+        return None
+    return Origin(base, image, facts)
