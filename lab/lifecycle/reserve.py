@@ -27,19 +27,20 @@ _TRIES = 20
 
 @contextmanager
 def reserved_name(
-    ctx: Context, spec: LabSpec, *, existing_within: float | None = None
+    ctx: Context, spec: LabSpec, *, existing_within: float | None = None, stem: str = ""
 ) -> Iterator[Owner | LabView]:
     """Reserve a name, in the record and by its lock, for the block.
 
     ``existing_within``: if another command takes the name of ``spec`` meanwhile, give its lab,
-    once that is ready, which may take so many seconds. Raises Conflict if the name is taken: by a
+    once that is ready, which may take so many seconds. ``stem``: what a name that is not given
+    begins with, if not with the blueprint. Raises Conflict if the name is taken: by a
     lab, by a command that works on it (Busy), or by guests or files that are not recorded.
     """
     reserved: Owner | LabView | None = None
     refused: set[str] = set()  # another may hold a name's lock long before it records it
     with ExitStack() as stack:
         for left in reversed(range(_TRIES)):
-            name = spec.name or ctx.store.free_name(spec.blueprint, _traces(ctx) | refused)
+            name = spec.name or ctx.store.free_name(stem or spec.blueprint, _traces(ctx) | refused)
             try:
                 stack.enter_context(lock(ctx.home, "lab", name, wait=False))
                 reserved = _reserve(ctx, name, spec)

@@ -281,6 +281,8 @@ def _take(ctx: Context, record: LabRecord, what: str, blank: Capture, *, ram: bo
     space, floor = ctx.storage.space(), ctx.settings.space_floor
     host.check_space(space.free, floor, ctx.home.root, what="a snapshot")
     nodes = nodes_of(ctx, name)
+    for left in _torn(ctx, name):
+        _drop(ctx, name, left)
     label = schedule.label(what, time.time(), [one.label for one in taken(ctx, name)])
     with ctx.progress.step("snapshot", f"taking the snapshot {label}"):
         running = _running(ctx, nodes)

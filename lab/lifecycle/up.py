@@ -23,6 +23,7 @@ from lab.lifecycle.nodes.form import Formation, form, until_formed
 from lab.lifecycle.nodes.hand_over import Started, personalise, wait_ready
 from lab.lifecycle.nodes.personalise import USER, make_password, prepare
 from lab.lifecycle.nodes.preflight import preflight
+from lab.lifecycle.nodes.recovery import until_back_inside
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.lifecycle.reserve import existing, reserved_name, with_existing_name
 from lab.names import Owner
@@ -130,7 +131,9 @@ def start_nodes(
             else:
                 prepared = clone(ctx, capture, formation)
                 deadline = Deadline.after(timeout)
-                if not capture.warm:
+                if not capture.warm and capture.owner.kind == "lab":
+                    until_back_inside(ctx, nodes, plan, images, deadline)
+                elif not capture.warm:
                     until_formed(ctx, nodes, plan, deadline)
             return Started(nodes, plan, images, account, prepared, deadline)
         except PortTaken as error:
@@ -159,7 +162,7 @@ def allot(
             engine=images.engine.engine.name,
             engine_version=images.engine.engine.version,
             image=images.engine.key,
-            template=None if capture is None else capture.owner.name,
+            **_descent(record, capture),
             password=password,
             user=USER,
             segment=segment,
@@ -170,6 +173,13 @@ def allot(
     profile = ctx.settings.profile_of(record.profile)
     account = account_of(ctx, replace(record, user=USER, password=password))
     return Formation(lab, images, plan, profile, nodes, segment), account
+
+
+def _descent(record: LabRecord, capture: Capture | None) -> dict[str, str | None]:
+    """What to record of what a lab is a clone of; a branch has that recorded already."""
+    if capture is not None and capture.owner.kind == "lab":
+        return {"template": record.template, "parent": str(capture.ref)}
+    return {"template": None if capture is None else capture.owner.name}
 
 
 def _why_cold(ctx: Context, capture: Capture | None) -> str:

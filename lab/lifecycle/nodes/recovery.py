@@ -14,10 +14,11 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.nodes import Node, engines_of
-from lab.lifecycle.nodes.readiness import Ask, first_missing, not_ready
+from lab.lifecycle.nodes.readiness import Ask, first_missing, not_ready, through_agent
 from lab.wait import Deadline
 
 _SECONDS = 30.0
+_LOOK_EVERY = 0.4  # seconds, while nodes boot
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,18 @@ def until_back(
         rescue.look()
         if time.monotonic() - max(rescue.answering, rescue.since) >= pace.boot:
             booted()
+
+
+def until_back_inside(
+    ctx: Context, nodes: Sequence[Node], blueprint: Blueprint, images: Images, deadline: Deadline
+) -> None:
+    """``until_back`` for all nodes of a lab, seen from inside: they have no account of ours yet."""
+    with ctx.progress.step("form", "waiting until the nodes have recovered"):
+        ask = through_agent(blueprint, ctx.hypervisor)
+        until_back(
+            ctx, nodes, blueprint, images, ask, deadline, all_here=True, pause=_LOOK_EVERY,
+            pace=USUAL, booted=lambda: None,
+        )  # fmt: skip
 
 
 @dataclass

@@ -1,0 +1,139 @@
+"""``lab branch``: new labs that are clones of a lab as it is, or as a snapshot has it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+
+from lab import host
+from lab.errors import Conflict, InvalidSpec, RestoreFailed
+from lab.lifecycle import snapshot
+from lab.lifecycle.captures.capture import Capture, parent_of
+from lab.lifecycle.captures.clone import unrestored
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import LabView
+from lab.lifecycle.nodes.form import seed_of
+from lab.lifecycle.nodes.hand_over import personalise, wait_ready
+from lab.lifecycle.nodes.inspect import nodes_of, record_of
+from lab.lifecycle.nodes.start_slots import start_slot
+from lab.lifecycle.power import images_of
+from lab.lifecycle.reserve import reserved_name
+from lab.lifecycle.rollback import sound
+from lab.lifecycle.up import all_or_nothing, check_host, mark_ready, remove_nodes, start_nodes
+from lab.names import LAB_NAME_LIMIT, Owner, check_lab_name
+from lab.paths import writing
+from lab.spec import LabSpec
+from lab.state.records import LabRecord
+
+MOST = 50
+"""Branches that one command makes, at most."""
+
+KEPT = 3600.0
+"""Seconds for which a snapshot that was taken for branches stays once it has none."""
+
+
+def branch(
+    ctx: Context,
+    name: str,
+    new: str = "",
+    *,
+    at: str = "",
+    count: int = 1,
+    ttl: float | None = None,
+    keep_sessions: bool = False,
+    timeout: float,
+) -> list[LabView]:
+    """Make ``count`` labs that are clones of the lab ``name``, and return them once all are ready.
+
+    ``at``: the snapshot that is cloned, by label or name; empty: one is taken for it. ``new``: the
+    name of the branch, with a number added where there are several; empty: made from ``name``.
+    ``ttl``: seconds of their lease. ``keep_sessions``: client sessions in the capture are not
+    ended. ``timeout``: seconds that the nodes of one may take to get ready. A branch that fails
+    leaves nothing; those before it stay. Raises NotFound, InvalidSpec, Conflict, HostUnfit.
+    """
+    names = _names(new, count)
+    record = record_of(ctx, name)
+    spec = replace(record.spec, ttl=ttl)
+    _check_memory(ctx, name, count)
+    check_host(ctx, spec)
+    capture = _capture(ctx, name, at)
+    return [
+        _one(ctx, record, replace(spec, name=one), capture, timeout, keep_sessions=keep_sessions)
+        for one in names
+    ]
+
+
+def _names(new: str, count: int) -> list[str]:
+    """The names of the branches, empty ones where they are to be found."""
+    if not 1 <= count <= MOST:
+        raise InvalidSpec(f"{count} branches were requested: 1 to {MOST} can be made at once")
+    if not new:
+        return [""] * count
+    found = [new] if count == 1 else [f"{new}-{number}" for number in range(1, count + 1)]
+    return [check_lab_name(one) for one in found]
+
+
+def _check_memory(ctx: Context, name: str, count: int) -> None:
+    """Raise HostUnfit, with figures, unless there is memory for all branches."""
+    sizes = [node.size.memory for node in nodes_of(ctx, name)] * count
+    hint = "make fewer branches, or remove a lab (`lab ls`)"
+    host.check_memory(sizes, host.memory(), ctx.settings.memory_floor, hint=hint)
+
+
+def _capture(ctx: Context, name: str, at: str) -> Capture:
+    if at:
+        return snapshot.find(ctx, name, at)
+    return snapshot.find(ctx, name, snapshot.take(ctx, name, "branch", ttl=KEPT).label)
+
+
+def _one(
+    ctx: Context,
+    parent: LabRecord,
+    spec: LabSpec,
+    capture: Capture,
+    timeout: float,
+    *,
+    keep_sessions: bool,
+) -> LabView:
+    began = time.time()
+    with reserved_name(ctx, spec, stem=parent.name[:LAB_NAME_LIMIT]) as lab:
+        if isinstance(lab, LabView):  # nobody else's lab is accepted
+            raise Conflict(f"lab {lab.name} exists")
+        with all_or_nothing(ctx, lab, spec, keep=False):
+            _descend(ctx, parent, lab, capture)
+            images = images_of(ctx, parent, nodes_of(ctx, parent.name))
+            found = sound(ctx, capture, images)
+            while True:
+                with start_slot(ctx, warm=found.warm):
+                    try:
+                        _copy_seeds(ctx, parent, lab)
+                        nodes = start_nodes(ctx, lab, images, found, timeout)
+                    except RestoreFailed as error:
+                        why = unrestored(error)
+                        ctx.progress.note("branch", f"{why}; {lab.name} boots from its disks")
+                        remove_nodes(ctx, lab)
+                        found = found.without_ram(why)
+                        continue
+                    personalise(ctx, nodes)
+                    wait_ready(ctx, nodes)
+                    break
+            return mark_ready(ctx, lab, spec, began)
+
+
+def _descend(ctx: Context, parent: LabRecord, lab: Owner, capture: Capture) -> None:
+    """Record what ``lab`` is a clone of, which keeps that from removal; raises NotFound."""
+    ctx.store.labs.update(lab.name, parent=str(capture.ref), template=parent.template)
+    # Recorded first: who removes the capture from now on sees it.
+    snapshot.find(ctx, parent.name, capture.label)
+
+
+def _copy_seeds(ctx: Context, parent: LabRecord, lab: Owner) -> None:
+    """Give a branch the seeds that the nodes of its parent boot with."""
+    ctx.home.create_directory(lab)
+    for node in nodes_of(ctx, parent.name):
+        source = seed_of(ctx, node, parent_of(parent), parent.segment)
+        target = ctx.home.seed(lab, node.name)
+        with writing(target):
+            shutil.copyfile(source, target)
+            target.chmod(0o644)
