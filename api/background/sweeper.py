@@ -139,7 +139,7 @@ class Sweeper:
             for lab in ctx.store.labs.all():
                 if self.periodic.ending:
                     return
-                if not lab.snapshots or lab.name in busy:
+                if lab.name in busy:
                     continue
                 with isolated("sweeper", lab.name):
                     if not snapshot.is_due(ctx, lab) or self._failed_recently(lab):

@@ -27,6 +27,7 @@ from lab.api.jobs.requests import (
 )
 from lab.errors import Conflict, Interrupted, LabError, NotFound
 from lab.lifecycle import gc, power, snapshot
+from lab.lifecycle import start as starting
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
@@ -180,9 +181,9 @@ def start(ctx: Context, task: Task[Power]) -> str:
     name, node = task.job.lab, task.request.node
     timeout = ctx.settings.ready_timeout
     if node:
-        power.start_node(ctx, name, node, timeout=timeout)
+        starting.start_node(ctx, name, node, timeout=timeout)
     else:
-        power.start(ctx, name, timeout=timeout)
+        starting.start(ctx, name, timeout=timeout)
     return name
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,13 +24,14 @@ def size_ram(guest: GuestSpec, ram: Path) -> None:
 
 def make_ram(path: Path, size: int) -> None:
     """A new file for the RAM of a guest that was booted, of ``size`` bytes."""
-    with path.open("xb") as file:
-        file.truncate(size)
+    path.touch(0o600, exist_ok=False)
+    os.truncate(path, size)
 
 
 def write_state(path: Path, content: Mapping[str, str]) -> None:
     """Save a device state so that damage shows."""
     text = json.dumps(content)
+    path.touch(0o600)
     path.write_text(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}\n")
 
 

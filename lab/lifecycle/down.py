@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from lab.errors import Conflict, NotFound
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.release import forget
+from lab.lifecycle.core.release import forget, release_guests
 from lab.lifecycle.nodes.inspect import tagged
 from lab.locks.named import lock
-from lab.names import Owner, check_lab_name
+from lab.names import CaptureRef, Owner, check_lab_name
 from lab.suggest import did_you_mean
 
 
-def down(ctx: Context, name: str, *, force: bool = False) -> None:
-    """Remove a lab; ``force``: a protected one as well.
+def down(ctx: Context, name: str, *, force: bool = False, defer: bool = False) -> bool:
+    """Remove a lab; whether it is gone. ``force``: a protected one as well.
 
-    Raises NotFound, and Conflict if it is protected or while another command works on it.
+    A lab that others are branches of is refused, or with ``defer`` its guests are removed now, and
+    the rest with the last of its branches. Raises NotFound, and Conflict if it is protected, has
+    branches or while another command works on it.
     """
     check_lab_name(name)
     owner = Owner("lab", name)
@@ -22,6 +26,9 @@ def down(ctx: Context, name: str, *, force: bool = False) -> None:
         record = ctx.store.labs.find(name)
         if record is not None and record.protected and not force:
             raise Conflict(f"the lab {name} is protected", hint="`--force` removes it anyway")
+        if needed := branches(ctx, name):
+            _leave_to(ctx, name, needed, defer=defer)
+            return False
         known = record is not None
         with ctx.progress.step("down", f"removing the lab {name}"):
             removed = forget(ctx, owner) if known or name in names(ctx) else []
@@ -29,6 +36,38 @@ def down(ctx: Context, name: str, *, force: bool = False) -> None:
             others = names(ctx) if ctx.store.labs.suggests else []
             hint = did_you_mean(name, others, otherwise="`lab ls` lists the labs")
             raise NotFound(f"there is no lab {name!r}", hint=hint)
+    if record is not None and record.parent:
+        _down_deferred(ctx, CaptureRef.parse(record.parent).owner.name)
+    return True
+
+
+def branches(ctx: Context, name: str) -> list[str]:
+    """The labs that are clones of a capture of a lab."""
+    owner = Owner("lab", name)
+    labs = ctx.store.labs.all()
+    return [lab.name for lab in labs if lab.parent and CaptureRef.parse(lab.parent).owner == owner]
+
+
+def _leave_to(ctx: Context, name: str, needed: list[str], *, defer: bool) -> None:
+    """Remove the guests of a lab whose disks its branches ``needed`` need; its lock is held."""
+    if not defer:
+        raise Conflict(
+            f"the lab {name} has branches: {', '.join(needed)}",
+            hint=f"`lab down {' '.join((*needed, name))}` removes them all; `--defer` ends the"
+            f" nodes of {name} now and removes it with its last branch",
+        )
+    with ctx.progress.step("down", f"removing the nodes of {name}"):
+        ctx.store.labs.update(name, state="removing")
+        release_guests(ctx, Owner("lab", name))
+    ctx.progress.note("down", f"{name} is removed with its last branch: {', '.join(needed)}")
+
+
+def _down_deferred(ctx: Context, name: str) -> None:
+    """Remove a lab whose removal waited for its last branch, which is gone now."""
+    record = ctx.store.labs.find(name)
+    if record is not None and record.state == "removing" and not branches(ctx, name):
+        with suppress(Conflict, NotFound):  # another command works on it, or is faster
+            down(ctx, name, force=True)
 
 
 def names(ctx: Context) -> list[str]:

@@ -137,7 +137,7 @@ def _rotate(ctx: Context, left: list[str]) -> list[str]:
     """Take and remove the snapshots that schedules ask for; what cannot be done is noted."""
     done: list[str] = []
     for lab in ctx.store.labs.all():
-        if lab.snapshots:
+        if lab.snapshots or snapshot.is_due(ctx, lab):
             try:
                 done += snapshot.rotate(ctx, lab.name)
             except Exception as error:  # noqa: BLE001  of one lab; the others have their turn

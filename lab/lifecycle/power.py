@@ -59,25 +59,6 @@ def stop(ctx: Context, name: str, *, node: str | None = None, force: bool = Fals
     return lab(ctx, name)
 
 
-def start(ctx: Context, name: str, *, timeout: float, pace: Pace = USUAL) -> LabView:
-    """Boot all nodes that do not run and wait until the lab is ready.
-
-    Nodes that cannot become a cluster again by themselves, after a crash, are helped; progress
-    says how.
-
-    Raises NotFound, Conflict, HostUnfit and, after ``timeout`` seconds, NotReady; what was
-    started keeps running then.
-    """
-    return _start(ctx, name, nodes_of(ctx, name), timeout, pace)
-
-
-def start_node(
-    ctx: Context, name: str, node: str, *, timeout: float, pace: Pace = USUAL
-) -> LabView:
-    """Boot one node and wait until it is back in its cluster; raises as ``start`` does."""
-    return _start(ctx, name, [node_of(ctx, name, node)], timeout, pace)
-
-
 def _stop_all(ctx: Context, record: LabRecord, nodes: Sequence[Node], *, force: bool) -> None:
     running_guests = ctx.hypervisor.guests()
     guests = [n.guest for n in nodes if n.guest in running_guests]
@@ -90,7 +71,11 @@ def _stop_all(ctx: Context, record: LabRecord, nodes: Sequence[Node], *, force: 
     each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
 
 
-def _start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float, pace: Pace) -> LabView:
+def start(ctx: Context, name: str, wanted: Sequence[Node], timeout: float, pace: Pace) -> LabView:
+    """Boot those of ``wanted`` that do not run, and wait until the lab is ready.
+
+    Raises as ``lab.lifecycle.start.start`` does, and Conflict if a rollback was interrupted.
+    """
     with lock(ctx.home, "lab", name, wait=False):
         record = record_of(ctx, name)
         _check_made(record)

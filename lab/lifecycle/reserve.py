@@ -13,7 +13,7 @@ from lab.lifecycle.core.release import forget
 from lab.lifecycle.core.views import LabView
 from lab.lifecycle.images.image import named
 from lab.lifecycle.nodes import configuration, inspect
-from lab.lifecycle.power import start
+from lab.lifecycle.start import start
 from lab.locks.named import held, lock
 from lab.names import Owner, lab_of
 from lab.spec import LabSpec

@@ -169,6 +169,12 @@ def memory_kept(ctx: Context, capture: Capture, images: Images) -> Iterator[Capt
     if capture.parent is None:
         yield itself
         return
+    if capture.parent.owner.kind == "lab":  # which stays as long as it has branches
+        try:
+            yield sound(ctx, manifests.read(ctx.home.manifest(capture.parent)), images)
+        except Damaged as error:
+            yield capture.without_ram(f"the files of {capture.parent} are damaged: {error}")
+        return
     with template.kept(ctx, capture.parent.owner.name, images) as parent:
         if parent is None:
             yield itself

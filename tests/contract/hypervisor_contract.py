@@ -21,7 +21,7 @@ from tests.contract.hypervisor_basics import (
     Stopping,
 )
 from tests.contract.hypervisor_cold import Refusing
-from tests.contract.hypervisor_memory import Capturing, Restoring
+from tests.contract.hypervisor_memory import Capturing, Copying, Restoring
 from tests.contract.hypervisor_site import ClosableHypervisor, Site
 
 __all__ = ["ColdContract", "HypervisorContract", "Site", "WarmContract"]
@@ -37,7 +37,9 @@ class HypervisorContract(Starting, Reaching, Stopping, Owning):
             site.clear()
 
 
-class WarmContract(HypervisorContract, KernelBooting, Forwarding, Pausing, Capturing, Restoring):
+class WarmContract(
+    HypervisorContract, KernelBooting, Forwarding, Pausing, Capturing, Restoring, Copying
+):
     """With ``memory`` and ``forwards``."""
 
     def test_memory_and_capabilities_agree(self, ours: ClosableHypervisor) -> None:

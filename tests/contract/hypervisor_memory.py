@@ -120,6 +120,71 @@ class Restoring:
         assert ours.fingerprint(guest.shape) == ours.fingerprint(site.guest("n2").shape)
 
 
+class Copying:
+    """Copies of guests that run again afterwards."""
+
+    def test_a_clone_is_copied_and_runs_on(self, site: Site, ours: Hypervisor) -> None:
+        image = site.capture(ours, site.former())
+        before = _digest(image)
+        first, second, third = (site.guest(node) for node in ("n2", "n3", "n4"))
+        memory_of(ours).restore(first, image)
+        memory_of(ours).resume([first.name])
+        copied = site.copy(ours, first, image)
+        assert copied.ram == image.ram, "what it did not change is not kept again"
+        assert states(ours) == {first.name: "running"}
+        memory_of(ours).restore(second, copied)
+        memory_of(ours).resume([second.name])
+        again = site.copy(ours, second, image)  # its RAM file is the same, whatever its generation
+        memory_of(ours).restore(third, again)
+        memory_of(ours).resume([third.name])
+        assert set(states(ours).values()) == {"running"}
+        assert _digest(image) == before
+        for copy in (copied, again):
+            assert copy.state.stat().st_mode & 0o077 == 0, "others can read what is in RAM"
+
+    def test_a_guest_that_was_booted_is_copied(self, site: Site, ours: Hypervisor) -> None:
+        guest = site.guest()
+        ours.start(guest)
+        site.booted(guest)
+        copied = site.copy(ours, guest, None)
+        assert copied.ram.stat().st_size == MEMORY
+        assert copied.ram.stat().st_mode & 0o077 == 0
+        assert states(ours) == {guest.name: "running"}
+        site.give(copied.ram)
+        memory_of(ours).restore(site.guest("n2"), copied)
+        memory_of(ours).resume([site.guest("n2").name])
+        third = site.copy(ours, site.guest("n2"), copied)
+        assert third.ram == copied.ram
+        memory_of(ours).restore(site.guest("n3"), third)
+
+    def test_only_a_paused_guest_is_copied(self, site: Site, ours: Hypervisor) -> None:
+        guest = site.guest()
+        ours.start(guest)
+        new = site.new_image()
+        with pytest.raises(Conflict, match="pause"):
+            memory_of(ours).copy_memory(guest.name, None, new)
+        assert not new.state.exists()
+
+    def test_a_copy_is_of_what_the_guest_was_restored_from(
+        self, site: Site, ours: Hypervisor
+    ) -> None:
+        image = site.capture(ours, site.former())
+        other = replace(image, ram=site.file("other.ram", MEMORY))
+        clone = site.guest("n2")
+        memory_of(ours).restore(clone, image)
+        new = site.new_image()
+        with pytest.raises(Conflict, match="restored"):
+            memory_of(ours).copy_memory(clone.name, other, new)
+        new.state.write_bytes(b"precious")
+        with pytest.raises(Conflict, match="exists"):
+            memory_of(ours).copy_memory(clone.name, image, new)
+        assert new.state.read_bytes() == b"precious"
+
+    def test_an_absent_guest_is_not_copied(self, site: Site, ours: Hypervisor) -> None:
+        with pytest.raises(NotFound):
+            memory_of(ours).copy_memory(GuestName("lab-ct-absent-n1"), None, site.new_image())
+
+
 def _digest(image: MemoryImage) -> str:
     return hashlib.sha256(image.ram.read_bytes()).hexdigest()
 

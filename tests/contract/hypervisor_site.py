@@ -137,6 +137,21 @@ class Site:
         hypervisor.stop(guest.name, force=True)
         return image
 
+    def new_image(self) -> MemoryImage:
+        """Where the memory of a guest can be copied to."""
+        path = self.directory / f"copy-{secrets.token_hex(2)}"
+        return MemoryImage(path.with_suffix(".ram"), path.with_suffix(".state"), MEMORY)
+
+    def copy(
+        self, hypervisor: Hypervisor, guest: GuestSpec, origin: MemoryImage | None
+    ) -> MemoryImage:
+        """Copy the memory of a guest that runs, and runs on."""
+        memory = memory_of(hypervisor)
+        memory.pause([guest.name])
+        finish = memory.copy_memory(guest.name, origin, self.new_image())
+        memory.resume([guest.name])
+        return finish()
+
 
 def states(hypervisor: Hypervisor) -> dict[str, str]:
     """State by name of all guests that the hypervisor shows."""

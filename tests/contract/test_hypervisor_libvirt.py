@@ -111,6 +111,46 @@ class TestLibvirt(WarmContract):
         # A letter may have been on its way when the guest was paused.
         assert (ord(shown[0][0]) - ord(last)) % 26 <= 2
 
+    @pytest.mark.parametrize("readable", [True, False])
+    def test_a_copy_resumes_where_it_was_taken(
+        self, site: Site, ours: Hypervisor, readable: bool
+    ) -> None:
+        """Also where QEMU's memory cannot be read, and all of it comes as a migration stream."""
+        image = site.capture(ours, site.former())
+        clone, copy = site.guest("n2"), site.guest("n3")
+        memory_of(ours).restore(clone, image)
+        memory_of(ours).resume([clone.name])
+        _printed(clone, lambda text: len(text) > 10)
+        memory_of(ours).pause([clone.name])
+        new = site.new_image()
+        if readable:
+            finish = memory_of(ours).copy_memory(clone.name, image, new)
+        else:
+            from lab.hypervisor.libvirt import memory_copy
+
+            domain = ours._find(clone.name)  # type: ignore[attr-defined]
+            finish = memory_copy.copy(
+                ours._monitor(domain),  # type: ignore[attr-defined]
+                "no such domain",
+                site.directory / "home" / "run",
+                ours.run_as,
+                image,
+                new,
+            )
+        last = clone.console_log.read_text()
+        memory_of(ours).resume([clone.name])
+        copied = finish()
+        assert copied.ram == image.ram
+        assert not new.ram.exists()
+        assert copied.state.stat().st_size < MEMORY / 4
+        assert sorted(path.name for path in site.directory.glob("copy-*")) == [new.state.name]
+        memory_of(ours).restore(copy, copied)
+        memory_of(ours).resume([copy.name])
+        shown = _printed(copy, lambda text: len(text) > 10)[:10]
+        assert "B" not in shown, "a restored guest does not boot"
+        assert (ord(shown[0]) - ord(last[-1])) % 26 <= 2
+        _printed(clone, lambda text: len(text) > len(last) + 10)
+
     def test_qemu_s_own_words_reach_the_error(self, site: Site, ours: Hypervisor) -> None:
         image = site.capture(ours, site.former())
         image.state.write_bytes(image.state.read_bytes()[:5000])

@@ -20,6 +20,7 @@ from lab.lifecycle import power, snapshot
 from lab.lifecycle.core.context import Context, open_context
 from lab.lifecycle.nodes import start_slots
 from lab.lifecycle.nodes.recovery import Pace
+from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.lifecycle.wait import wait
 from lab.locks.named import lock
@@ -218,7 +219,7 @@ def test_a_broken_lab_keeps_no_start_slot(short: Path, sql: str) -> None:
         broken = infested(ctx, short / "port", port)
         broken = replace(broken, hypervisor=ctx.hypervisor, progress=Progress(halt=halt))
         pace = Pace(look=0.1, patience=60, boot=0.3)
-        started = pool.submit(power.start, broken, EVIL, timeout=60, pace=pace)
+        started = pool.submit(start, broken, EVIL, timeout=60, pace=pace)
         assert until(lambda: (ctx.hypervisor.guests() and not free_slot(ctx)) or None,
                      Deadline.after(10), first=0.01)  # fmt: skip
         try:

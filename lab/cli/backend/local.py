@@ -111,11 +111,11 @@ class LocalSession:
 
     def start(self, name: str, node: str | None, *, timeout: float) -> LabView:
         """See Session."""
-        from lab.lifecycle import power
+        from lab.lifecycle.start import start, start_node
 
         if node:
-            return power.start_node(self._context, name, node, timeout=timeout)
-        return power.start(self._context, name, timeout=timeout)
+            return start_node(self._context, name, node, timeout=timeout)
+        return start(self._context, name, timeout=timeout)
 
     def stop(self, name: str, *, node: str | None, force: bool) -> LabView:
         """See Session."""

@@ -34,6 +34,14 @@ def exists(ctx: Context, name: str) -> bool:
     return _path(ctx, name).exists()
 
 
+def pending(ctx: Context, name: str) -> tuple[str, str | None] | None:
+    """The label, and the node unless it is all, of a rollback that was not completed; else None."""
+    if not exists(ctx, name):
+        return None
+    _, label, *node = _path(ctx, name).read_text(encoding="utf-8").split()
+    return label, node[1] if node else None
+
+
 def check(ctx: Context, name: str) -> None:
     """Raise Conflict if a rollback was interrupted, by a kill or a failure, and not completed."""
     path = _path(ctx, name)

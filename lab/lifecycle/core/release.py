@@ -22,8 +22,7 @@ def release(ctx: Context, owner: Owner) -> list[str]:
     be removed stays recorded: raises the first error after everything was tried. Raises
     Conflict if volumes of other owners are clones of this one's; its guests are gone then.
     """
-    guests = _guests(ctx, owner)
-    each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
+    guests = release_guests(ctx, owner)
     volumes = [volume for volume in ctx.storage.volumes() if volume.name.owner == owner]
     removed = [f"guest {guest}" for guest in guests]
     removed += _destroy(ctx, volumes)
@@ -45,6 +44,13 @@ def forget(ctx: Context, owner: Owner) -> list[str]:
     if ctx.store.labs.find(owner.name) is not None:
         ctx.store.labs.remove(owner.name)
     return removed
+
+
+def release_guests(ctx: Context, owner: Owner) -> list[GuestName]:
+    """Remove the guests of ``owner``, recorded or only tagged; which. Its lock is held."""
+    guests = _guests(ctx, owner)
+    each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
+    return guests
 
 
 def _guests(ctx: Context, owner: Owner) -> list[GuestName]:

@@ -12,6 +12,7 @@ from lab.guest.network import own_address
 from lab.hypervisor import Capabilities
 from lab.lifecycle import power
 from lab.lifecycle.query import query
+from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from tests.support.exchange_world import Side
 from tests.support.lifecycle_world import SPEC
@@ -45,7 +46,7 @@ def test_a_template_from_linux_starts_labs_there(linux: Side, freebsd: Side, ram
         assert (view.started, view.template) == ("cold", done.key)
         assert ("bhyve cannot" if ram else "without RAM") in view.why_cold
         power.stop(ctx, "shop")
-        view = power.start(ctx, "shop", timeout=20.0)
+        view = start(ctx, "shop", timeout=20.0)
         segment = ctx.store.labs.get("shop").segment
         for number, node in enumerate(view.nodes, 1):
             assert node.host == own_address(segment, number)

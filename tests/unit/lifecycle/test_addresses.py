@@ -21,6 +21,7 @@ from lab.lifecycle.down import down
 from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.query import query
 from lab.lifecycle.service.activity import activity
+from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.names import Owner
 from tests.support.lifecycle_world import SPEC, Verb, World, make_cold, make_lab
@@ -66,10 +67,10 @@ def test_the_life_of_a_lab(world: World) -> None:
     with world.open() as ctx:
         view = up(ctx, replace(SPEC, name="shop"))
         taken = snapshot.take(ctx, "shop", "before")
-        reached(ctx, power.start(ctx, "shop", timeout=20.0))
+        reached(ctx, start(ctx, "shop", timeout=20.0))
         power.stop(ctx, "shop")
         assert lab(ctx, "shop").state == "stopped"
-        again = power.start(ctx, "shop", timeout=20.0)
+        again = start(ctx, "shop", timeout=20.0)
         reached(ctx, again)
         assert [n.host for n in again.nodes] == [n.host for n in view.nodes]
         for label in (taken.label, "origin"):

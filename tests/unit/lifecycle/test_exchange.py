@@ -20,7 +20,8 @@ from lab.lifecycle.captures import template
 from lab.lifecycle.gc import gc
 from lab.lifecycle.images import image
 from lab.lifecycle.nodes.inspect import lab
-from lab.lifecycle.power import start, stop
+from lab.lifecycle.power import stop
+from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.names import Owner
 from lab.spec import MIB

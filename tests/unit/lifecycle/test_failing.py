@@ -24,6 +24,7 @@ from lab.lifecycle import power
 from lab.lifecycle.down import down
 from lab.lifecycle.images import image
 from lab.lifecycle.nodes.inspect import lab
+from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.locks.named import held
 from lab.progress import Progress
@@ -171,7 +172,7 @@ def test_a_failed_lab_without_nodes_is_not_started(world: World) -> None:
     with world.open(hook) as ctx:
         with pytest.raises(HostUnfit):
             up(ctx, named("shop"), keep_failed=True)
-        for verb in (power.stop, lambda c, n: power.start(c, n, timeout=1)):
+        for verb in (power.stop, lambda c, n: start(c, n, timeout=1)):
             with pytest.raises(Conflict, match="before it had nodes") as refused:
                 verb(ctx, "shop")
             assert "lab down shop" in refused.value.hint

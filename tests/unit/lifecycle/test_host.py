@@ -19,6 +19,7 @@ from lab.lifecycle.lease import extend
 from lab.lifecycle.nodes.inspect import lab, labs
 from lab.lifecycle.query import client, query
 from lab.lifecycle.rollback import rollback
+from lab.lifecycle.start import start, start_node
 from lab.lifecycle.up import up
 from lab.lifecycle.wait import wait
 from lab.names import Owner
@@ -54,7 +55,7 @@ def test_the_host_was_rebooted(world: World) -> None:
             ctx.hypervisor.stop(guest, force=True)
         assert {view.state for view in labs(ctx)} == {"stopped"}
         assert {node.state for node in lab(ctx, "shop").nodes} == {"stopped"}
-        assert power.start(ctx, "shop", timeout=10).state == "ready"
+        assert start(ctx, "shop", timeout=10).state == "ready"
         assert _write(ctx, kept, "SELECT COUNT(*) FROM t") == ((0,),)
         for view in (kept, other):
             down(ctx, view.name)
@@ -119,8 +120,8 @@ def _is_reported(ctx: Context) -> None:
         lambda: client(ctx, "shop", None),
         lambda: node_access.ssh_argv(ctx, "shop", "n1"),
         lambda: power.stop(ctx, "shop"),
-        lambda: power.start(ctx, "shop", timeout=1),
-        lambda: power.start_node(ctx, "shop", "n1", timeout=1),
+        lambda: start(ctx, "shop", timeout=1),
+        lambda: start_node(ctx, "shop", "n1", timeout=1),
         lambda: power.stop(ctx, "shop", node="n1"),
         lambda: wait(ctx, "shop", timeout=1),
         lambda: extend(ctx, "shop", 60.0),

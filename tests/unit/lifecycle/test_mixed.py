@@ -34,6 +34,7 @@ from lab.lifecycle.nodes.inspect import status
 from lab.lifecycle.preview import preview
 from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
+from lab.lifecycle.start import start, start_node
 from lab.lifecycle.up import up
 from lab.names import Owner, template_ref
 from lab.spec import GIB, MIB, LabSpec, NodeSize
@@ -111,10 +112,10 @@ def test_every_verb(world: World, cold: bool) -> None:
         taken = snapshot.take(ctx, "two", "one")
         query(ctx, "two", "n1", "INSERT INTO t VALUES (1)")
         assert power.stop(ctx, "two").state == "stopped"
-        assert power.start(ctx, "two", timeout=10).state == "ready"
+        assert start(ctx, "two", timeout=10).state == "ready"
         check_guests(ctx)
         power.stop(ctx, "two", node="n2")
-        assert power.start_node(ctx, "two", "n2", timeout=10).state == "ready"
+        assert start_node(ctx, "two", "n2", timeout=10).state == "ready"
         assert rollback(ctx, "two", taken.label, timeout=10).state == "ready"
         assert query(ctx, "two", "n1", "SELECT COUNT(*) FROM t").rows == ((0,),)
         back = rollback(ctx, "two", timeout=10)
@@ -151,7 +152,7 @@ def test_each_service_has_a_port_that_is_recorded_and_shown(world: World) -> Non
         with socket.socket() as other:
             other.bind(("127.0.0.1", row.ports["admin"]))
             other.listen()
-            moved = power.start(ctx, "two", timeout=10).nodes[1]
+            moved = start(ctx, "two", timeout=10).nodes[1]
         assert moved.ports["admin"] != row.ports["admin"]
         assert moved.sql_port == second.sql_port
         assert ctx.store.nodes.get("two", "n2").ports == {"admin": moved.ports["admin"]}

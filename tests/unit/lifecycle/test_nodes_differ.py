@@ -12,6 +12,7 @@ from lab.cli.verbs.env import environment
 from lab.lifecycle import power
 from lab.lifecycle.nodes.inspect import lab, nodes_of
 from lab.lifecycle.query import query
+from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.spec import MIB
 from tests.support.lifecycle_world import SIZE, World, named
@@ -39,7 +40,7 @@ def test_a_node_starts_with_its_own_size(world: World) -> None:
         up(ctx, named("shop"))
         power.stop(ctx, "shop")
         ctx.store.nodes.update("shop", "n2", memory=512 * MIB, cpus=2)
-        power.start(ctx, "shop", timeout=10)
+        start(ctx, "shop", timeout=10)
         guests = [
             json.loads((ctx.home.root / f"fake-guests/lab-shop-{node}.json").read_text())["shape"]
             for node in ("n1", "n2")

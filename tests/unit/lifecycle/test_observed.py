@@ -23,6 +23,7 @@ from lab.lifecycle.core.sql import ask_all
 from lab.lifecycle.core.views import LAB_STATES, NODE_STATES, LabState, NodeState, Rows
 from lab.lifecycle.nodes.inspect import lab, labs, status
 from lab.lifecycle.query import client, query
+from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.locks.named import lock
 from lab.names import GuestName
@@ -86,7 +87,7 @@ def test_a_node_left_alone_is_not_ready(world: World) -> None:
         assert shown(ctx) == ("not-primary", ["not-primary", "stopped", "stopped"])
         power.stop(ctx, "shop", node="n1", force=True)
         assert shown(ctx) == ("stopped", ["stopped"] * 3)
-        assert power.start(ctx, "shop", timeout=10).state == "ready"
+        assert start(ctx, "shop", timeout=10).state == "ready"
 
 
 def test_a_node_voted_out_is_not_ready(world: World) -> None:
@@ -222,7 +223,7 @@ def test_a_lost_authority_is_not_made_by_looking(world: World) -> None:
         assert "`lab start shop`" in failed.value.hint
         assert not opened.home.ca.exists()
         power.stop(opened, "shop")
-        assert power.start(opened, "shop", timeout=10).state == "ready"
+        assert start(opened, "shop", timeout=10).state == "ready"
         assert opened.home.ca.exists()
 
 

@@ -24,6 +24,7 @@ from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.personalise import _send
 from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
+from lab.lifecycle.start import start, start_node
 from lab.lifecycle.up import up
 from lab.names import GuestName, Owner
 from lab.progress import go_on
@@ -166,7 +167,7 @@ def test_keys_that_a_power_failure_took_are_replaced(world: World) -> None:
         for path in lost:
             ctx.hypervisor.alter(N2, lambda inside, path=path: inside.put(path, b"", "600"))  # type: ignore[misc]
         power.stop(ctx, "shop", node="n2", force=True)
-        assert power.start_node(ctx, "shop", "n2", timeout=20.0).state == "ready"
+        assert start_node(ctx, "shop", "n2", timeout=20.0).state == "ready"
         assert known(ctx) == held_by_nodes(ctx)
         inside = ctx.hypervisor.inside(N2)
         assert all(inside.file(path) for path in lost)
@@ -180,7 +181,7 @@ def test_a_login_key_that_the_host_lost_is_replaced(world: World, left: bytes) -
         key = ctx.home.private(Owner("lab", "shop")) / "id_ed25519"
         power.stop(ctx, "shop")
         key.write_bytes(left)
-        assert power.start(ctx, "shop", timeout=20.0).state == "ready"
+        assert start(ctx, "shop", timeout=20.0).state == "ready"
         login = identity.read_ssh_key(key.read_bytes(), "lab shop")
         assert isinstance(ctx.hypervisor, FakeHypervisor)
         for guest in (N1, N2):

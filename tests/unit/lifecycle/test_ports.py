@@ -13,6 +13,7 @@ from lab.errors import PortTaken
 from lab.lifecycle import power
 from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.query import query
+from lab.lifecycle.start import start
 from lab.names import Owner
 from tests.support.lifecycle_world import Hook, Verb, World, make_cold, make_lab, make_template
 
@@ -83,7 +84,7 @@ def test_a_stopped_lab_whose_ports_are_taken(world: World) -> None:
         power.stop(ctx, "shop")
         before = lab(ctx, "shop").nodes
     with listening(before[0].sql_port, before[1].ssh_port), world.open() as ctx:
-        view = power.start(ctx, "shop", timeout=10)
+        view = start(ctx, "shop", timeout=10)
         assert view.state == "ready"
         assert query(ctx, "shop", "n1", "SELECT 1").rows == ((1,),)
         known = (ctx.home.private(Owner("lab", "shop")) / "known_hosts").read_text()
@@ -106,8 +107,8 @@ def test_start_tries_again(world: World) -> None:
         make_lab(ctx)
         power.stop(ctx, "shop")
     with world.open(failing("hypervisor.start", 2)) as ctx:
-        assert power.start(ctx, "shop", timeout=10).state == "ready"
+        assert start(ctx, "shop", timeout=10).state == "ready"
     with world.open() as ctx:
         power.stop(ctx, "shop")
     with world.open(failing("hypervisor.start", 99)) as ctx, pytest.raises(PortTaken):
-        power.start(ctx, "shop", timeout=10)
+        start(ctx, "shop", timeout=10)

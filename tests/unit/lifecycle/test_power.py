@@ -19,6 +19,7 @@ from lab.lifecycle.down import down
 from lab.lifecycle.nodes.inspect import lab, labs, status
 from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
+from lab.lifecycle.start import start, start_node
 from lab.lifecycle.up import up
 from lab.lifecycle.wait import wait
 from lab.names import GuestName
@@ -58,7 +59,7 @@ def test_a_stop_that_was_killed(world: World) -> None:
                 query(ctx, "shop", "n2", "CREATE TABLE t (a INT)")
             elif step % 3 == 1:
                 assert power.stop(ctx, "shop").state == "stopped"
-            assert power.start(ctx, "shop", timeout=10).state == "ready"
+            assert start(ctx, "shop", timeout=10).state == "ready"
             assert query(ctx, "shop", "n1", "SELECT COUNT(*) FROM t").rows == ((0,),)
         step += 1
     assert {"hypervisor.stop", "state.commit"} <= set(seen)
@@ -84,7 +85,7 @@ def test_resumed_nodes_have_the_right_clock(world: World) -> None:
         assert isinstance(ctx.hypervisor, FakeHypervisor)
         memory_of(ctx.hypervisor).pause([N1])
         began = time.time()
-        assert power.start(ctx, "shop", timeout=10).state == "ready"
+        assert start(ctx, "shop", timeout=10).state == "ready"
         assert ctx.hypervisor.inside(N1).clock >= began > ctx.hypervisor.inside(N2).clock
 
 
@@ -110,7 +111,7 @@ def test_a_node_that_cannot_write_is_told_and_goes_on(world: World) -> None:
         assert why in halted
         assert "`lab start shop`" in halted
         assert lab(ctx, "other").state == "ready"
-        view = power.start(ctx, "shop", timeout=10)
+        view = start(ctx, "shop", timeout=10)
         assert (view.state, [node.why for node in view.nodes]) == ("ready", ["", ""])
         assert "halted" not in lab_text(view, 0)
 
@@ -126,16 +127,16 @@ def test_a_start_that_failed_and_a_wait_that_succeeds(world: World) -> None:
             raise NotReady("no")
 
     with world.open(fail) as ctx, pytest.raises(NotReady):
-        power.start(ctx, "shop", timeout=10)
+        start(ctx, "shop", timeout=10)
     with world.open() as ctx:
         assert lab(ctx, "shop").state == "degraded"
         assert wait(ctx, "shop", timeout=10).state == "ready"
         assert lab(ctx, "shop").state == "ready"
         power.stop(ctx, "shop")
     with world.open(fail) as ctx, pytest.raises(NotReady):
-        power.start(ctx, "shop", timeout=10)
+        start(ctx, "shop", timeout=10)
     with world.open() as ctx:
-        assert power.start(ctx, "shop", timeout=10).state == "ready"
+        assert start(ctx, "shop", timeout=10).state == "ready"
 
 
 def test_a_node_that_does_not_run_is_not_entered(world: World) -> None:
@@ -148,7 +149,7 @@ def test_a_node_that_does_not_run_is_not_entered(world: World) -> None:
         assert "lab start shop --node n2" in refused.value.hint
         with pytest.raises(NotFound, match="n2 of shop does not run"):
             node_access.console_argv(ctx, "shop", "n2")
-        assert power.start_node(ctx, "shop", "n2", timeout=10).state == "ready"
+        assert start_node(ctx, "shop", "n2", timeout=10).state == "ready"
 
 
 def test_start_needs_memory(world: World) -> None:
@@ -156,15 +157,15 @@ def test_start_needs_memory(world: World) -> None:
     with world.open() as ctx:
         make(ctx)
         poor = replace(ctx, settings=replace(ctx.settings, memory_floor=1 << 60))
-        assert power.start(poor, "shop", timeout=10).state == "ready"
+        assert start(poor, "shop", timeout=10).state == "ready"
         power.stop(ctx, "shop")
         with pytest.raises(HostUnfit, match=r"2 nodes of 384M need 768M of memory; .* available"):
-            power.start(poor, "shop", timeout=10)
+            start(poor, "shop", timeout=10)
         assert ctx.hypervisor.guests() == {}
         with pytest.raises(HostUnfit, match="a node needs 384M of memory"):
-            power.start_node(poor, "shop", "n2", timeout=10)
+            start_node(poor, "shop", "n2", timeout=10)
         assert lab(ctx, "shop").state == "stopped"
-        assert power.start(ctx, "shop", timeout=10).state == "ready"
+        assert start(ctx, "shop", timeout=10).state == "ready"
 
 
 @pytest.mark.parametrize("verb", ["start", "wait"])
@@ -176,7 +177,7 @@ def test_clocks_that_stood_still_are_set(world: World, verb: str) -> None:
         ctx.hypervisor.put_clock(N1, -3600.0)
         ctx.hypervisor.put_clock(N2, -1.0)
         if verb == "start":
-            power.start(ctx, "shop", timeout=10)
+            start(ctx, "shop", timeout=10)
         else:
             wait(ctx, "shop", timeout=10)
         assert abs(ctx.hypervisor.clock(N1) - time.time()) < 0.5
@@ -196,10 +197,10 @@ def test_what_is_said_of_the_start_is_of_the_last_one(world: World) -> None:
         view = power.stop(ctx, "shop")
         assert (view.started, view.seconds, view.why_cold) == ("", 0.0, "")
         assert "started" not in lab_text(view, 0)
-        view = power.start(ctx, "shop", timeout=10)
+        view = start(ctx, "shop", timeout=10)
         assert (view.started, view.why_cold) == ("cold", "`lab start` boots the nodes")
         assert view.seconds > 0
-        again = power.start(ctx, "shop", timeout=10)
+        again = start(ctx, "shop", timeout=10)
         assert (again.started, again.seconds) == ("cold", view.seconds)  # it ran already
         view = rollback(ctx, "shop", timeout=10)
         assert (view.started, view.why_cold) == ("warm", "")
@@ -207,7 +208,7 @@ def test_what_is_said_of_the_start_is_of_the_last_one(world: World) -> None:
         assert view.started == "cold"
         assert view.why_cold == f"rolled back to {label}: a snapshot has no RAM"
         power.stop(ctx, "shop", node="n2", force=True)
-        assert power.start_node(ctx, "shop", "n2", timeout=10).seconds == view.seconds
+        assert start_node(ctx, "shop", "n2", timeout=10).seconds == view.seconds
 
 
 def test_a_start_without_native_aio_is_refused(
@@ -224,8 +225,8 @@ def test_a_start_without_native_aio_is_refused(
         with monkeypatch.context() as limited:
             limited.setattr(host, "AIO_OF_GUEST", 1 << 40)
             with pytest.raises(HostUnfit, match="native AIO"):
-                power.start(ctx, "shop", timeout=10)
+                start(ctx, "shop", timeout=10)
             with pytest.raises(HostUnfit, match=r"a node needs .* native AIO"):
-                power.start_node(ctx, "shop", "n1", timeout=10)
+                start_node(ctx, "shop", "n1", timeout=10)
             assert ctx.hypervisor.guests() == {}
-        assert power.start(ctx, "shop", timeout=10).state == "ready"
+        assert start(ctx, "shop", timeout=10).state == "ready"

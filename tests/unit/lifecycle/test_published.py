@@ -18,6 +18,7 @@ from lab.lifecycle.nodes.inspect import lab, status
 from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.snapshot import take
+from lab.lifecycle.start import start, start_node
 from lab.lifecycle.up import up
 from lab.lifecycle.wait import wait
 from lab.names import EVERYWHERE, GuestName
@@ -93,7 +94,7 @@ def test_a_lab_keeps_its_address_under_another_setting(world: World) -> None:
         power.stop(ctx, "shop")
     local = replace(world, publish="127.0.0.1", publish_name="", notes=[])
     with local.open() as ctx:
-        assert power.start(ctx, "shop", timeout=10).dsn == before.dsn
+        assert start(ctx, "shop", timeout=10).dsn == before.dsn
         assert rollback(ctx, "shop", timeout=10).dsn == before.dsn
         other = up(ctx, named("local"))
         assert other.dsn.endswith(f"@127.0.0.1:{other.nodes[0].sql_port}/")
@@ -112,7 +113,7 @@ def test_each_start_brings_a_new_certificate(world: World) -> None:
         seen.append(certificate(ctx, "cold"))
         label = take(ctx, "shop", "before").label
         power.stop(ctx, "shop", node="n1")
-        power.start_node(ctx, "shop", "n1", timeout=10)
+        start_node(ctx, "shop", "n1", timeout=10)
         assert certificate(ctx, "shop", "n2") == seen[1]  # it was not started
         for again in (
             lambda: None,
@@ -139,6 +140,6 @@ def test_an_address_of_another_host(world: World) -> None:
         power.stop(ctx, "shop")
         ctx.store.labs.update("shop", address="192.0.2.1")
         with pytest.raises(HostUnfit, match="no address of this host"):
-            power.start(ctx, "shop", timeout=10)
+            start(ctx, "shop", timeout=10)
         assert lab(ctx, "shop").state == "stopped"
         down(ctx, "shop")

@@ -21,6 +21,7 @@ from lab.lifecycle.gc import gc
 from lab.lifecycle.images import image
 from lab.lifecycle.lease import extend
 from lab.lifecycle.nodes.inspect import lab, labs
+from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.locks.named import lock
 from lab.state.records import LabRecord
@@ -238,7 +239,7 @@ def test_a_half_made_lab_is_not_stopped_or_started(world: World) -> None:
     """Protects gc's right to remove it: its state must stay ``creating``."""
     with world.open() as ctx:
         ctx.store.labs.add(_creating())
-        for verb in (power.stop, lambda c, n: power.start(c, n, timeout=1.0)):
+        for verb in (power.stop, lambda c, n: start(c, n, timeout=1.0)):
             with pytest.raises(Conflict, match="creating"):
                 verb(ctx, "shop")
         assert any("lab:shop" in line for line in gc(ctx).removed)

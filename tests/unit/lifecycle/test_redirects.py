@@ -24,6 +24,7 @@ from lab.lifecycle.gc import gc
 from lab.lifecycle.nodes import personalise
 from lab.lifecycle.nodes.inspect import lab, nodes_of
 from lab.lifecycle.query import query
+from lab.lifecycle.start import start, start_node
 from lab.lifecycle.up import up
 from lab.names import Owner
 from lab.state.store import Store
@@ -76,7 +77,7 @@ def test_the_life_of_a_published_lab(world: World) -> None:
         view = up(ctx, replace(SPEC, name="shop"))
         power.stop(ctx, "shop")
         assert led(ctx) == {}
-        again = power.start(ctx, "shop", timeout=20.0)
+        again = start(ctx, "shop", timeout=20.0)
         reached(ctx, again)
         assert again.dsn == view.dsn
         reached(ctx, rollback.rollback(ctx, "shop", to="origin", timeout=20.0))
@@ -102,7 +103,7 @@ def test_one_node_keeps_its_port(world: World) -> None:
     with world.open() as ctx:
         view = up(ctx, replace(SPEC, name="shop"))
         power.stop(ctx, "shop", node="n2")
-        again = power.start_node(ctx, "shop", "n2", timeout=20.0)
+        again = start_node(ctx, "shop", "n2", timeout=20.0)
         assert [n.sql_port for n in again.nodes] == [n.sql_port for n in view.nodes]
 
 
@@ -121,7 +122,7 @@ def test_a_port_that_a_program_took_meanwhile_is_given_up(world: World, listens:
             other.bind(("127.0.0.1", view.nodes[0].sql_port))
             if listens:
                 other.listen()
-            again = power.start(ctx, "shop", timeout=20.0)
+            again = start(ctx, "shop", timeout=20.0)
         reached(ctx, again)
         assert again.nodes[0].sql_port != view.nodes[0].sql_port
         assert [n.sql_port for n in again.nodes[1:]] == [n.sql_port for n in view.nodes[1:]]
@@ -166,7 +167,7 @@ def test_nobody_waits_while_the_hypervisor_is_asked_for_ports(world: World) -> N
         with socket.socket() as taker:
             taker.bind(("0.0.0.0", view.nodes[0].sql_port))  # noqa: S104
             taker.listen()
-            moved = power.start(ctx, "shop", timeout=20.0)
+            moved = start(ctx, "shop", timeout=20.0)
         assert moved.nodes[0].sql_port != view.nodes[0].sql_port
         ports = {int(r.ref) for r in ctx.store.resources.all() if r.kind == "port"}
         assert ports == {node.sql_port for node in moved.nodes}

@@ -15,6 +15,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.nodes.recovery import Pace
 from lab.lifecycle.query import query
+from lab.lifecycle.start import start, start_node
 from lab.lifecycle.up import up
 from lab.names import GuestName
 from tests.support.lifecycle_world import World, make_template, named
@@ -53,7 +54,7 @@ def test_an_inconsistent_node_is_given_data(world: World) -> None:
     with world.open() as ctx:
         make(ctx)
         trouble(ctx, "inconsistent", "", "")
-        assert power.start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
+        assert start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
         assert query(ctx, "shop", "n1", "SELECT COUNT(*) FROM t").rows == ((0,),)
     assert [note for note in world.notes if note.startswith("n1: ")] == [
         (
@@ -67,7 +68,7 @@ def test_the_most_advanced_starts_the_cluster(world: World) -> None:
     with world.open() as ctx:
         make(ctx)
         trouble(ctx, "lost view", "lost view", "lost view")
-        assert power.start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
+        assert start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
     (note,) = (note for note in world.notes if "highest seqno" in note)
     assert note.startswith("n2: no primary component can be restored")
 
@@ -76,7 +77,7 @@ def test_an_ended_server_is_started_again(world: World) -> None:
     with world.open() as ctx:
         make(ctx)
         trouble(ctx, "", "failed", "")
-        assert power.start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
+        assert start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
     assert any(note.startswith("n2: its server was not running") for note in world.notes)
 
 
@@ -87,10 +88,10 @@ def test_one_of_many_does_not_start_alone(world: World) -> None:
         trouble(ctx, "lost view", "lost view", "lost view")
         began = time.monotonic()
         with pytest.raises(NotReady, match="higher seqno"):
-            power.start_node(ctx, "shop", "n2", timeout=10, pace=FAST)
+            start_node(ctx, "shop", "n2", timeout=10, pace=FAST)
         assert time.monotonic() - began < 5
         assert lab(ctx, "shop").state == "unreachable"
-        assert power.start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
+        assert start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
 
 
 def test_nothing_is_done_to_nodes_that_only_take_long(world: World) -> None:
@@ -98,5 +99,5 @@ def test_nothing_is_done_to_nodes_that_only_take_long(world: World) -> None:
     with world.open() as ctx:
         make(ctx)
         power.stop(ctx, "shop")
-        assert power.start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
+        assert start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
     assert not any(note.startswith("n") for note in world.notes), world.notes

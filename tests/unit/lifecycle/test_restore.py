@@ -24,6 +24,7 @@ from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.preview import preview
 from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
+from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.names import template_ref
 from tests.support.lifecycle_world import (
@@ -139,7 +140,7 @@ def test_where_no_ram_is_restored_the_lab_boots(world: World) -> None:
     with world.open() as ctx:
         for name in ("shop", "later"):
             assert power.stop(ctx, name).state == "stopped"
-            assert power.start(ctx, name, timeout=10).state == "ready"
+            assert start(ctx, name, timeout=10).state == "ready"
             down(ctx, name)
         # As the message said: the host may be able to restore RAM now.
         template.remove(ctx, found.key)

@@ -19,6 +19,7 @@ from lab.lifecycle.nodes.recovery import Pace
 from lab.lifecycle.preview import preview
 from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
+from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.lifecycle.wait import wait
 from lab.names import GuestName
@@ -61,7 +62,7 @@ def test_every_verb(world: World, cold: bool) -> None:
         taken = snapshot.take(ctx, "solo", "one")
         query(ctx, "solo", None, "INSERT INTO t VALUES (2)")
         assert power.stop(ctx, "solo").state == "stopped"
-        assert power.start(ctx, "solo", timeout=10).state == "ready"
+        assert start(ctx, "solo", timeout=10).state == "ready"
         assert wait(ctx, "solo", timeout=10).state == "ready"
         assert count(ctx) == 2
         assert rollback(ctx, "solo", taken.label, timeout=10).state == "ready"
@@ -102,7 +103,7 @@ def test_a_server_that_is_read_only_is_not_ready(world: World) -> None:
             wait(ctx, "solo", timeout=0.5)
         assert "SET GLOBAL read_only = OFF" in error.value.hint
         power.stop(ctx, "solo")
-        assert power.start(ctx, "solo", timeout=10).state == "ready"
+        assert start(ctx, "solo", timeout=10).state == "ready"
 
 
 def test_a_server_that_ended_is_started_again(world: World) -> None:
@@ -112,7 +113,7 @@ def test_a_server_that_ended_is_started_again(world: World) -> None:
         fake(ctx).alter(GUEST, lambda inside: setattr(inside, "apart", "failed"))
         power.stop(ctx, "solo", force=True)
         pace = Pace(look=0.05, patience=1.0)
-        assert power.start(ctx, "solo", timeout=10, pace=pace).state == "ready"
+        assert start(ctx, "solo", timeout=10, pace=pace).state == "ready"
         assert count(ctx) == 0
     assert "n1: its server was not running; its server is restarted" in world.notes
 

@@ -17,6 +17,7 @@ from lab.lifecycle import power
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes import start_slots
 from lab.lifecycle.rollback import rollback
+from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.locks.named import LockKind, held, lock
 from lab.locks.queue import ahead, ticket
@@ -99,7 +100,7 @@ def test_a_wait_is_reported_in_a_line(world: World) -> None:
             threads = [threading.Thread(target=watch), threading.Thread(target=until_reported)]
             for thread in threads:
                 thread.start()
-            assert power.start(ctx, "shop", timeout=10).state == "ready"
+            assert start(ctx, "shop", timeout=10).state == "ready"
             for thread in threads:
                 thread.join(30)
     assert world.notes.count(expected) == 1

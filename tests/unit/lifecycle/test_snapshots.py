@@ -22,6 +22,7 @@ from lab.lifecycle.gc import gc
 from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
+from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.locks.named import lock
 from lab.names import template_ref
@@ -125,7 +126,7 @@ def test_a_rollback_that_was_cut(world: World, to: str, node: str | None) -> Non
             if interrupted.exists(ctx, "shop"):
                 cut += 1
                 with pytest.raises(Conflict) as refused:
-                    power.start(ctx, "shop", timeout=20.0)
+                    start(ctx, "shop", timeout=20.0)
                 assert "lab rollback shop --to" in refused.value.hint
                 with pytest.raises(Conflict):
                     snapshot.take(ctx, "shop", "torn")
@@ -133,7 +134,7 @@ def test_a_rollback_that_was_cut(world: World, to: str, node: str | None) -> Non
                     with pytest.raises(Conflict):
                         rollback(ctx, "shop", "mine", node="n1", timeout=20.0)
                 assert rollback(ctx, "shop", to, node=node, timeout=20.0).state == "ready"
-            assert power.start(ctx, "shop", timeout=20.0).state == "ready"
+            assert start(ctx, "shop", timeout=20.0).state == "ready"
             assert query(ctx, "shop", "n2", "SELECT 1").rows
             snapshot.take(ctx, "shop", "mine")
             snapshot.remove(ctx, "shop", ["mine"])
@@ -274,7 +275,7 @@ def test_a_snapshot_that_is_killed_leaves_a_lab_that_goes_on(world: World) -> No
         seen.add(name)
         with world.open() as ctx:
             # Killed while they were paused: the next command says so, and starts them.
-            power.start(ctx, "shop", timeout=20.0)
+            start(ctx, "shop", timeout=20.0)
             assert query(ctx, "shop", "n1", "SELECT 1").rows
         step += 1
     assert seen >= {"hypervisor.pause", "storage.snapshot", "hypervisor.resume"}
@@ -292,7 +293,7 @@ def test_a_node_that_never_comes_back_is_told(world: World) -> None:
     world.boot_seconds = 60.0
     with world.open() as ctx:
         with pytest.raises(NotReady):
-            rollback(ctx, "shop", "mine", timeout=0.5)
+            rollback(ctx, "shop", "mine", cold=True, timeout=0.5)
         assert lab(ctx, "shop").state != "ready"
 
 

@@ -22,6 +22,7 @@ from lab.lifecycle.down import down
 from lab.lifecycle.gc import gc
 from lab.lifecycle.images import image
 from lab.lifecycle.nodes.inspect import lab
+from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.locks.named import lock
 from lab.names import GuestName, Owner, VolumeName, template_ref
@@ -195,7 +196,7 @@ def test_labs_on_a_damaged_template_live_on(world: World, damage: Damage) -> Non
         assert states == {found.key: "broken", new.template: "ready"}
         gc(ctx)
         power.stop(ctx, "old")
-        assert power.start(ctx, "old", timeout=10).state == "ready"
+        assert start(ctx, "old", timeout=10).state == "ready"
         with pytest.raises(Conflict, match="old"):
             template.remove(ctx, found.key)
         down(ctx, "old")

@@ -17,6 +17,7 @@ from lab.lifecycle import power
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import LabView
 from lab.lifecycle.nodes.inspect import lab
+from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.locks.named import lock
 from lab.wait import Deadline, until
@@ -131,4 +132,4 @@ def test_waiting_for_a_turn_takes_no_time_from_the_nodes(world: World) -> None:
                 held.__exit__(None, None, None)
 
         threading.Timer(SLOW, free).start()
-        assert power.start(ctx, "shop", timeout=SLOW / 2).state == "ready"
+        assert start(ctx, "shop", timeout=SLOW / 2).state == "ready"

@@ -11,6 +11,7 @@ import pytest
 from lab.errors import NotReady
 from lab.lifecycle import power
 from lab.lifecycle.nodes.start_slots import slots_here
+from lab.lifecycle.start import start
 from lab.lifecycle.wait import wait
 from lab.locks.named import held, lock
 from lab.state.records import LabRecord
@@ -68,7 +69,7 @@ def test_a_start_that_waits_for_a_slot_is_waited_for(world: World) -> None:
         with ExitStack() as slots:
             for number in range(slots_here()):
                 slots.enter_context(lock(ctx.home, "boot", str(number)))
-            starter = in_process(world, lambda own: power.start(own, "shop", timeout=20), slow)
+            starter = in_process(world, lambda own: start(own, "shop", timeout=20), slow)
             assert until(lambda: held(ctx.home, "lab", "shop") or None, Deadline.after(10))
             with pytest.raises(NotReady, match="still stopped after"):
                 wait(ctx, "shop", timeout=0.5)

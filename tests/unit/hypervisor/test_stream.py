@@ -1,0 +1,110 @@
+"""Migration streams: what is read is what was written, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lab.hypervisor.libvirt.stream import (
+    PAGE,
+    Block,
+    Opening,
+    Page,
+    Reader,
+    UnknownStream,
+    Writer,
+    devices,
+    own_block,
+    read_opening,
+)
+
+HEAD = b"QEVM\x00\x00\x00\x03\x07\x00\x00\x00\x02pc"
+"""As in a stream of QEMU 7.2, without subsections."""
+
+OPENING = Opening(
+    HEAD,
+    b"\x00\x00\x00\x03",
+    (
+        Block("labram", 1 << 20, 0),
+        Block("/rom@etc/acpi/tables", 0x20000, 0),
+        Block("pc.bios", 0x40000, 0xFFFC0000),
+    ),
+)
+PAGES = [
+    Page("/rom@etc/acpi/tables", 0, b"FACS" * 1024),
+    Page("/rom@etc/acpi/tables", PAGE, None),
+    Page("pc.bios", 0, b"\xff" * PAGE),
+    Page("labram", 7 * PAGE, bytes(range(256)) * 16),
+    Page("labram", 8 * PAGE, None),
+    Page("labram", 255 * PAGE, b"x" * PAGE),
+]
+REST = b"\x04\x00\x00\x00\x04\x05timer\x00\x00\x00\x00\x00\x00\x00\x02state\x7e\x00\x00\x00\x04\x00"
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Path:
+    path = tmp_path / "stream"
+    with path.open("wb", buffering=0) as file:
+        writer = Writer(file, OPENING)
+        writer.pages(PAGES[:2])
+        writer.pages(PAGES[2:])
+        writer.rest(REST)
+    return path
+
+
+def test_what_is_written_is_read(stream: Path) -> None:
+    reader = Reader(stream.read_bytes())
+    assert reader.opening == OPENING
+    assert list(reader.pages()) == PAGES
+    assert reader.rest == REST
+    assert own_block(reader.opening).name == "labram"
+
+
+def test_many_pages_are_written_in_parts(tmp_path: Path) -> None:
+    pages = [Page("labram", number * PAGE, bytes([number]) * PAGE) for number in range(1, 256)]
+    more = [Page("labram", number % 256 * PAGE, None) for number in range(5000)]
+    with (tmp_path / "stream").open("wb", buffering=0) as file:
+        writer = Writer(file, OPENING)
+        writer.pages(pages + more)
+        writer.rest(REST)
+    assert list(Reader((tmp_path / "stream").read_bytes()).pages()) == pages + more
+
+
+def test_the_opening_has_firmware_but_no_ram(stream: Path) -> None:
+    assert read_opening(stream) == (OPENING, PAGES[:3])
+
+
+def test_a_stream_that_is_cut_is_none(stream: Path) -> None:
+    content = stream.read_bytes()
+    for length in [*range(200), *range(200, len(content) - len(REST), 61)]:
+        with pytest.raises(UnknownStream):
+            list(Reader(content[:length]).pages())
+
+
+@pytest.mark.parametrize(
+    ("find", "put"),
+    [
+        (b"QEVM\x00\x00\x00\x03", b"QEVM\x00\x00\x00\x04"),  # another version
+        (b"\x03ram\x00\x00\x00\x00\x00\x00\x00\x04", b"\x03ram\x00\x00\x00\x00\x00\x00\x00\x05"),
+        (b"\x7e\x00\x00\x00\x03\x03", b"\x7e\x00\x00\x00\x09\x03"),  # a footer of another section
+        (b"\x00\x08\x14/rom", b"\x00\x48\x14/rom"),
+        (b"\x00\x00\x00\x08\x14/rom", b"\x00\x02\x00\x08\x14/rom"),
+        (b"\x08\x07pc.bios", b"\x08\x07pc.rom0"),
+    ],
+    ids=["version", "of RAM", "footer", "record", "offset", "block"],
+)  # fmt: skip
+def test_what_is_not_known_is_refused(stream: Path, find: bytes, put: bytes) -> None:
+    content = stream.read_bytes()
+    assert content.count(find) >= 1
+    with pytest.raises(UnknownStream):
+        list(Reader(content.replace(find, put, 1)).pages())
+
+
+def test_the_state_of_devices_alone() -> None:
+    sections, end = devices(b"QEVM\x00\x00\x00\x03" + REST)
+    assert bytes(sections) == REST[:-1]
+    assert end[:2] == b"\x00\x06"
+    for wrong in (b"", b"QEVM\x00\x00\x00\x04" + REST, b"QEVM\x00\x00\x00\x03" + REST[:-1]):
+        with pytest.raises(UnknownStream):
+            devices(wrong)

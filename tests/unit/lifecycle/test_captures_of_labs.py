@@ -1,0 +1,387 @@
+"""Captures of labs with RAM, on the fakes: rollback, branches, removal, and what a kill leaves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
+from lab.fake.hypervisor import FakeHypervisor
+from lab.lifecycle import power, snapshot
+from lab.lifecycle.branch import branch
+from lab.lifecycle.captures import interrupted
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.down import down
+from lab.lifecycle.gc import gc
+from lab.lifecycle.nodes.inspect import lab
+from lab.lifecycle.query import query
+from lab.lifecycle.rollback import rollback
+from lab.lifecycle.start import start
+from lab.lifecycle.up import up
+from lab.names import CaptureRef, GuestName, Owner
+from tests.support.lifecycle_world import World, named
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "home")
+
+
+@pytest.fixture
+def ctx(world: World) -> Iterator[Context]:
+    with world.open() as opened:
+        up(opened, named("shop"))
+        query(opened, "shop", "n1", "CREATE TABLE t (a INT)")
+        yield opened
+
+
+def write(ctx: Context, name: str, value: int) -> None:
+    query(ctx, name, "n1", f"INSERT INTO t VALUES ({value})")
+
+
+def rows(ctx: Context, name: str) -> list[int]:
+    return [int(row[0]) for row in query(ctx, name, "n2", "SELECT a FROM t").rows]
+
+
+def ref(label: str, name: str = "shop") -> CaptureRef:
+    return CaptureRef(Owner("lab", name), label)
+
+
+def test_a_snapshot_has_the_ram_of_all_nodes(ctx: Context) -> None:
+    view = snapshot.take(ctx, "shop", "mine")
+    assert view.warm
+    assert view.pause > 0
+    directory = ctx.home.directory(ref(view.label))
+    assert {path.name for path in directory.iterdir()} == {"manifest.json", "n1.state", "n2.state"}
+    assert view.ram > 0
+
+
+def test_the_nodes_resume_from_a_snapshot(ctx: Context) -> None:
+    write(ctx, "shop", 1)
+    snapshot.take(ctx, "shop", "mine")
+    write(ctx, "shop", 2)
+    before = lab(ctx, "shop")
+    after = rollback(ctx, "shop", "mine", timeout=20.0)
+    assert (after.started, after.why_cold) == ("warm", "")
+    assert (after.password, after.nodes) == (before.password, before.nodes)
+    assert rows(ctx, "shop") == [1]
+
+
+def test_a_snapshot_of_a_lab_that_was_rolled_back_is_its_child(ctx: Context) -> None:
+    """The third generation, and which is whose."""
+    for value in (1, 2, 3):
+        write(ctx, "shop", value)
+        snapshot.take(ctx, "shop", f"s{value}")
+        assert rollback(ctx, "shop", f"s{value}", timeout=20.0).started == "warm"
+    rollback(ctx, "shop", "s1", timeout=20.0)
+    write(ctx, "shop", 4)
+    snapshot.take(ctx, "shop", "s4")
+    parents = {view.name: view.parent for view in snapshot.snapshots(ctx, "shop")}
+    labels = {view.name: f"lab:shop@{view.label}" for view in snapshot.snapshots(ctx, "shop")}
+    assert parents["s2"] == labels["s1"] == parents["s4"]
+    assert parents["s3"] == labels["s2"]
+    for name, expected in {"s3": [1, 2, 3], "s4": [1, 4]}.items():
+        assert rollback(ctx, "shop", name, timeout=20.0).started == "warm"
+        assert rows(ctx, "shop") == expected
+
+
+def test_removing_a_parent_harms_no_child(ctx: Context) -> None:
+    for value in (1, 2):
+        write(ctx, "shop", value)
+        snapshot.take(ctx, "shop", f"s{value}")
+    snapshot.remove(ctx, "shop", ["s1"])
+    write(ctx, "shop", 3)
+    assert rollback(ctx, "shop", "s2", timeout=20.0).started == "warm"
+    assert rows(ctx, "shop") == [1, 2]
+
+
+def test_the_ram_of_nodes_that_were_booted_is_kept_whole(ctx: Context) -> None:
+    power.stop(ctx, "shop")
+    start(ctx, "shop", timeout=20.0)
+    first = snapshot.take(ctx, "shop", "first")
+    assert {path.name for path in ctx.home.directory(ref(first.label)).iterdir()} >= {"n1.ram"}
+    assert rollback(ctx, "shop", "first", timeout=20.0).started == "warm"
+    second = snapshot.take(ctx, "shop", "second")
+    assert not ctx.home.ram(ref(second.label), "n1").exists(), "it is the first's"
+    with pytest.raises(Conflict, match="second"):
+        snapshot.remove(ctx, "shop", ["first"])
+    assert rollback(ctx, "shop", "second", timeout=20.0).started == "warm"
+    snapshot.remove(ctx, "shop", ["first", "second"])
+
+
+@pytest.mark.parametrize("why", ["disks", "stopped", "node"])
+def test_a_snapshot_without_ram(ctx: Context, why: str) -> None:
+    if why == "stopped":
+        power.stop(ctx, "shop")
+    elif why == "node":
+        power.stop(ctx, "shop", node="n2")
+    view = snapshot.take(ctx, "shop", "mine", disks_only=why == "disks")
+    assert not view.warm
+    assert view.why_cold
+    after = rollback(ctx, "shop", "mine", timeout=20.0)
+    assert after.started == "cold"
+    assert "n2" in after.why_cold if why == "node" else after.why_cold
+
+
+def test_a_snapshot_can_be_booted_from(ctx: Context) -> None:
+    write(ctx, "shop", 1)
+    snapshot.take(ctx, "shop", "mine")
+    write(ctx, "shop", 2)
+    after = rollback(ctx, "shop", "mine", cold=True, timeout=20.0)
+    assert (after.started, "--cold" in after.why_cold) == ("cold", True)
+    assert rows(ctx, "shop") == [1]
+
+
+def test_ram_of_another_qemu_is_not_restored(world: World) -> None:
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        snapshot.take(ctx, "shop", "mine")
+    world.version = "2"
+    with world.open() as ctx:
+        after = rollback(ctx, "shop", "mine", timeout=20.0)
+        assert after.started == "cold"
+        assert "another QEMU" in after.why_cold
+
+
+def test_damaged_ram_is_not_restored(ctx: Context) -> None:
+    write(ctx, "shop", 1)
+    label = snapshot.take(ctx, "shop", "mine").label
+    ctx.home.device_state(ref(label), "n2").write_bytes(b"spoilt")
+    after = rollback(ctx, "shop", "mine", timeout=20.0)
+    assert after.started == "cold"
+    assert "n2.state" in after.why_cold
+    assert rows(ctx, "shop") == [1]
+
+
+def test_a_full_disk_takes_nothing(world: World) -> None:
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+    before = world.there()
+
+    def full(step: str) -> None:
+        if step == "hypervisor.finish":
+            raise HostUnfit("no space is left")
+
+    with world.open(full) as ctx:
+        with pytest.raises(HostUnfit, match="no space"):
+            snapshot.take(ctx, "shop", "mine")
+        assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
+        assert query(ctx, "shop", "n1", "SELECT 1").rows
+    assert world.there() == before
+
+
+def test_a_guest_that_ends_while_it_is_paused_takes_nothing(world: World) -> None:
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        hypervisor = ctx.hypervisor
+
+    def dies(step: str) -> None:
+        if step == "hypervisor.copy_memory":
+            assert isinstance(hypervisor, FakeHypervisor)
+            hypervisor.stop(GuestName("lab-shop-n2"), force=True)
+
+    with world.open(dies) as ctx:
+        with pytest.raises(NotFound):
+            snapshot.take(ctx, "shop", "mine")
+        assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
+        assert ctx.hypervisor.guests()[GuestName("lab-shop-n1")].state == "running"
+        assert start(ctx, "shop", timeout=20.0).state == "ready"
+
+
+def test_a_snapshot_that_is_killed_is_none(world: World) -> None:
+    """At no step is there half a snapshot; the next command removes what is left."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
+        write(ctx, "shop", 1)
+    step, seen = 0, set()
+    while name := world.killed(lambda ctx: snapshot.take(ctx, "shop", "mine"), step):
+        seen.add(name)
+        with world.open() as ctx:
+            start(ctx, "shop", timeout=20.0)
+            found = [one for one in snapshot.snapshots(ctx, "shop") if one.name == "mine"]
+            assert all(one.warm for one in found)
+            again = snapshot.take(ctx, "shop", "again")
+            assert rollback(ctx, "shop", "again", timeout=20.0).started == "warm"
+            assert rows(ctx, "shop") == [1]
+            snapshot.remove(ctx, "shop", [*(one.label for one in found), again.label])
+            left = ctx.home.directory(ref("origin")).parent
+            assert not left.exists() or not list(left.iterdir())
+        step += 1
+    assert seen >= {"hypervisor.pause", "hypervisor.copy_memory", "storage.snapshot"}
+
+
+def test_a_rollback_that_is_killed_is_completed_by_start(world: World) -> None:
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
+        write(ctx, "shop", 1)
+        snapshot.take(ctx, "shop", "mine")
+    step, completed = 0, 0
+    while world.killed(lambda ctx: rollback(ctx, "shop", "mine", timeout=20.0), step):
+        with world.open() as ctx:
+            begun = interrupted.exists(ctx, "shop")
+            view = start(ctx, "shop", timeout=20.0)
+            assert view.state == "ready"
+            assert rows(ctx, "shop")[:1] == [1]
+            if begun:
+                completed += 1
+                assert view.started == "warm"
+                assert rows(ctx, "shop") == [1]
+                assert not interrupted.exists(ctx, "shop")
+            write(ctx, "shop", 2)
+        step += 3
+    assert completed > 3
+
+
+def test_a_branch_is_a_clone_that_is_alone(ctx: Context) -> None:
+    write(ctx, "shop", 1)
+    view, *more = branch(ctx, "shop", timeout=20.0)
+    assert not more
+    assert (view.name, view.state, view.started) == ("shop-2", "ready", "warm")
+    origin = lab(ctx, "shop")
+    assert view.password != origin.password
+    assert {n.sql_port for n in view.nodes}.isdisjoint(n.sql_port for n in origin.nodes)
+    write(ctx, "shop-2", 2)
+    assert rows(ctx, "shop-2") == [1, 2]
+    assert rows(ctx, "shop") == [1]
+
+
+def test_branches_of_a_snapshot(ctx: Context) -> None:
+    write(ctx, "shop", 1)
+    snapshot.take(ctx, "shop", "mine")
+    write(ctx, "shop", 2)
+    found = branch(ctx, "shop", "try", at="mine", count=3, ttl=3600.0, timeout=20.0)
+    assert [view.name for view in found] == ["try-1", "try-2", "try-3"]
+    assert all(view.expires_at is not None for view in found)
+    assert [rows(ctx, view.name) for view in found] == [[1]] * 3
+    shown = {view.name: view.branches for view in snapshot.snapshots(ctx, "shop")}
+    assert shown["mine"] == ("try-1", "try-2", "try-3")
+
+
+def test_a_branch_of_a_branch_and_back(ctx: Context) -> None:
+    write(ctx, "shop", 1)
+    branch(ctx, "shop", "child", timeout=20.0)
+    write(ctx, "child", 2)
+    branch(ctx, "child", "grandchild", timeout=20.0)
+    write(ctx, "grandchild", 3)
+    assert rows(ctx, "grandchild") == [1, 2, 3]
+    assert rollback(ctx, "grandchild", timeout=20.0).started == "warm"
+    assert rows(ctx, "grandchild") == [1, 2]
+    power.stop(ctx, "grandchild")
+    assert start(ctx, "grandchild", timeout=20.0).state == "ready"
+    assert rollback(ctx, "child", timeout=20.0).started == "warm"
+    assert rows(ctx, "child") == [1]
+
+
+def test_a_branch_boots_where_ram_does_not_fit(world: World) -> None:
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
+        write(ctx, "shop", 1)
+        snapshot.take(ctx, "shop", "mine")
+    world.version = "2"
+    with world.open() as ctx:
+        (view,) = branch(ctx, "shop", at="mine", timeout=20.0)
+        assert (view.state, view.started) == ("ready", "cold")
+        assert rows(ctx, view.name) == [1]
+
+
+@pytest.mark.parametrize(("name", "count"), [("", 0), ("", 51), ("Shop", 1), ("a" * 23, 10)])
+def test_no_branch_is_made_of_a_wrong_request(ctx: Context, name: str, count: int) -> None:
+    with pytest.raises(InvalidSpec):
+        branch(ctx, "shop", name, count=count, timeout=20.0)
+    assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
+
+
+def test_too_little_memory_for_branches(ctx: Context) -> None:
+    poor = replace(ctx, settings=replace(ctx.settings, memory_floor=1 << 60))
+    with pytest.raises(HostUnfit, match="20 nodes"):
+        branch(poor, "shop", count=10, timeout=20.0)
+    assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
+
+
+def test_a_name_that_is_taken_is_refused(ctx: Context) -> None:
+    with pytest.raises(Conflict, match="shop"):
+        branch(ctx, "shop", "shop", timeout=20.0)
+
+
+def test_a_branch_that_is_killed_leaves_what_gc_removes(world: World) -> None:
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        snapshot.take(ctx, "shop", "mine")
+    before = world.there()
+    step = 0
+    while world.killed(lambda ctx: branch(ctx, "shop", "try", at="mine", timeout=20.0), step):
+        with world.open() as ctx:
+            made = ctx.store.labs.find("try")
+            if made is not None and made.state == "ready":
+                down(ctx, "try")
+            gc(ctx)
+        assert world.there() == before
+        step += 2
+    assert step > 20
+
+
+def test_what_has_branches_is_not_removed(ctx: Context) -> None:
+    snapshot.take(ctx, "shop", "mine")
+    branch(ctx, "shop", "try", at="mine", timeout=20.0)
+    with pytest.raises(Conflict, match="branches: try"):
+        snapshot.remove(ctx, "shop", ["mine"])
+    with pytest.raises(Conflict, match="branches: try"):
+        down(ctx, "shop", force=True)
+    assert lab(ctx, "shop").state == "ready"
+    down(ctx, "try")
+    snapshot.remove(ctx, "shop", ["mine"])
+    down(ctx, "shop")
+
+
+def test_a_removal_can_wait_for_the_last_branch(world: World) -> None:
+    with world.open() as ctx:
+        up(ctx, named("kept"))
+    before = world.there()
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        branch(ctx, "shop", "try", count=2, timeout=20.0)
+        assert not down(ctx, "shop", defer=True)
+        assert lab(ctx, "shop").state == "removing"
+        assert rollback(ctx, "try-1", timeout=20.0).started == "warm"
+        down(ctx, "try-1")
+        assert lab(ctx, "shop").state == "removing"
+        gc(ctx)
+        assert lab(ctx, "try-2").state == "ready"
+        down(ctx, "try-2")
+    assert world.there() == before
+
+
+def test_a_protected_snapshot_stays(ctx: Context) -> None:
+    snapshot.take(ctx, "shop", "mine", protect=True, ttl=0.0)
+    gc(ctx)
+    with pytest.raises(Conflict, match="protected"):
+        snapshot.remove(ctx, "shop", ["mine"])
+    snapshot.protect(ctx, "shop", "mine", protected=False)
+    gc(ctx)
+    assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
+
+
+def test_a_snapshot_expires_when_nothing_descends_from_it(ctx: Context) -> None:
+    snapshot.take(ctx, "shop", "mine", ttl=0.0)
+    snapshot.take(ctx, "shop", "later", ttl=3600.0)
+    branch(ctx, "shop", "try", at="mine", timeout=20.0)
+    gc(ctx)
+    assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin", "mine", "later"]
+    down(ctx, "try")
+    gc(ctx)
+    assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin", "later"]
+    assert snapshot.snapshots(ctx, "shop")[1].expires_at > time.time()  # type: ignore[operator]
+
+
+def test_scheduled_snapshots_have_disks_only(ctx: Context) -> None:
+    ctx.store.labs.update("shop", snapshots="hourly:2")
+    assert len(snapshot.rotate(ctx, "shop")) == 1
+    (hourly,) = [one for one in snapshot.snapshots(ctx, "shop") if one.name == "hourly"]
+    assert not hourly.warm
