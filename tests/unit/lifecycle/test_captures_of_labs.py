@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lab import host
 from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.fake.hypervisor import FakeHypervisor
 from lab.lifecycle import power, snapshot
@@ -23,7 +24,7 @@ from lab.lifecycle.rollback import rollback
 from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.names import CaptureRef, GuestName, Owner
-from tests.support.lifecycle_world import World, named
+from tests.support.lifecycle_world import SIZE, World, named
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def write(ctx: Context, name: str, value: int) -> None:
 
 
 def rows(ctx: Context, name: str) -> list[int]:
-    return [int(row[0]) for row in query(ctx, name, "n2", "SELECT a FROM t").rows]
+    return [int(str(row[0])) for row in query(ctx, name, "n2", "SELECT a FROM t").rows]
 
 
 def ref(label: str, name: str = "shop") -> CaptureRef:
@@ -299,10 +300,17 @@ def test_no_branch_is_made_of_a_wrong_request(ctx: Context, name: str, count: in
 
 
 def test_too_little_memory_for_branches(ctx: Context) -> None:
+    """For the first, nothing is made; for so many, what they will have changed counts."""
     poor = replace(ctx, settings=replace(ctx.settings, memory_floor=1 << 60))
-    with pytest.raises(HostUnfit, match="20 nodes"):
+    with pytest.raises(HostUnfit, match="2 nodes"):
         branch(poor, "shop", count=10, timeout=20.0)
     assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
+    snapshot.take(ctx, "shop", "mine", disks_only=True)
+    room = host.memory().available - 20 * SIZE.memory // 2
+    tight = replace(ctx, settings=replace(ctx.settings, memory_floor=room))
+    with pytest.raises(HostUnfit, match="20 nodes"):
+        branch(tight, "shop", at="mine", count=10, timeout=20.0)
+    assert [record.name for record in ctx.store.labs.all()] == ["shop"]
 
 
 def test_a_name_that_is_taken_is_refused(ctx: Context) -> None:
