@@ -393,3 +393,14 @@ def test_scheduled_snapshots_have_disks_only(ctx: Context) -> None:
     assert len(snapshot.rotate(ctx, "shop")) == 1
     (hourly,) = [one for one in snapshot.snapshots(ctx, "shop") if one.name == "hourly"]
     assert not hourly.warm
+
+
+def test_a_lease_that_ends_leaves_branches_alone(ctx: Context) -> None:
+    branch(ctx, "shop", "try", timeout=20.0)
+    ctx.store.labs.update("shop", expires_at=time.time() - 1)
+    assert any("lab:shop" in line for line in gc(ctx).removed)
+    assert lab(ctx, "shop").state == "removing"
+    assert not any("lab:shop" in line for line in gc(ctx).removed)
+    assert lab(ctx, "try").state == "ready"
+    down(ctx, "try")
+    assert [record.name for record in ctx.store.labs.all()] == []
