@@ -125,6 +125,7 @@ def _one(
                         remove_nodes(ctx, lab)
                         found = found.without_ram(why)
                         continue
+                    nodes = replace(nodes, captured=found.warm, keep_sessions=keep_sessions)
                     personalise(ctx, nodes)
                     wait_ready(ctx, nodes)
                     break

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -130,3 +133,81 @@ def test_a_rollback_is_an_exact_prefix(site: Site) -> None:
     assert cold["started"] == "cold"
     check_prefix(rows(site, name), writers, began, ended)
     site.lab("down", name)
+
+
+def _hello(port: int) -> tuple[bytes, bytes]:
+    """What a server sends that connects to it for TLS: the salt, and the ServerHello's bytes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        greeting = connection.recv(4096)[4:]
+        after = greeting.index(b"\0", 1) + 5
+        salt = greeting[after : after + 8] + greeting[after + 27 : after + 39]
+        request = struct.pack("<IIB23x", 0x200 | 0x800 | 0x8000, 1 << 24, 45)
+        connection.sendall(len(request).to_bytes(3, "little") + b"\1" + request)
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        with suppress(ssl.SSLWantReadError):
+            context.wrap_bio(incoming, outgoing).do_handshake()
+        connection.sendall(outgoing.read())
+        record = b""
+        while len(record) < 43:
+            part = connection.recv(4096)
+            assert part, "the server closed the connection"
+            record += part
+        assert record[0] == 22
+        return salt, record[11:43]
+
+
+def _random(site: Site, name: str) -> list[str]:
+    """What the servers of a lab call random, of each node."""
+    view = site.lab("status", name, "-o", "json").json["lab"]
+    found = []
+    for node in view["nodes"]:
+        salt, hello = _hello(node["sql_port"])
+        found += [f"salt {salt.hex()}", f"tls {hello.hex()}"]
+        query = "SELECT HEX(RANDOM_BYTES(16)), UUID_v4()"
+        ((bytes_, uuid),) = site.sql(name, node["name"], query)
+        found += [f"bytes {bytes_}", f"uuid {uuid}"]
+        kernel = site.lab("exec", name, "--node", node["name"], "--", "/usr/bin/head", "-c16",
+                          "/proc/sys/kernel/random/uuid")  # fmt: skip
+        found.append(f"kernel {kernel.stdout}")
+    return found
+
+
+def test_branches_share_no_secret_and_no_session(site: Site) -> None:
+    """With each other, with their parent, and with what it is after a rollback."""
+    name = site.name("use")
+    view = site.lab("up", *PXC, "--nodes", "2", "--name", name, "-o", "json").json
+    site.lab("sql", name, "-e", "CREATE DATABASE t")
+    site.lab("sql", name, "-e", "CREATE TABLE t.x (id INT PRIMARY KEY, v INT)")
+    site.lab("sql", name, "-e", "INSERT INTO t.x VALUES (1, 0)")
+    _random(site, name)  # its generators are in use
+    ghosts = [connect(view, view["nodes"][0]) for _ in range(3)]
+    holds = ["BEGIN", "SELECT * FROM t.x FOR UPDATE", "UPDATE t.x SET v = 1 WHERE id = 1"]
+    for statement in (*holds, "CREATE TEMPORARY TABLE t.own (a INT)"):
+        ghosts[0].cursor().execute(statement)
+    ghosts[1].cursor().execute("SELECT GET_LOCK('mine', 1)")
+    ghosts[2].cursor().execute("LOCK TABLES t.x READ")
+    site.lab("snapshot", "take", name, "--label", "used")
+    done = site.lab("branch", name, site.name("b"), "--at", "used", "--count", "2", "-o", "json")
+    assert done.stderr.count("ended 3 client sessions") == 2
+    labs = [name, *(made["name"] for made in done.json)]
+    seen = [value for lab in labs for value in _random(site, lab)]
+    for _ in range(2):
+        back = site.lab("rollback", name, "--to", "used")
+        assert "ended 3 client sessions" in back.stderr
+        seen += _random(site, name)
+    assert len(set(seen)) == len(seen), sorted(seen)
+    for lab in labs:
+        # Nobody holds the row, the table or the lock, and what was not committed is gone.
+        assert site.sql(lab, "n1", "SELECT v FROM t.x") == [[0]]
+        assert site.sql(lab, "n1", "UPDATE t.x SET v = 2 WHERE id = 1") is not None
+        assert site.sql(lab, "n1", "SELECT GET_LOCK('mine', 0)") == [[1]]
+    passwords = {site.lab("status", lab, "-o", "json").json["lab"]["password"] for lab in labs}
+    assert len(passwords) == len(labs)
+    refused = site.lab("down", name, code=4)
+    assert labs[1] in refused.stderr
+    for ghost in ghosts:
+        with suppress(pymysql.Error):
+            ghost.close()
+    site.lab("down", *labs)

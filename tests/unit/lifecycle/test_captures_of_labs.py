@@ -404,3 +404,42 @@ def test_a_lease_that_ends_leaves_branches_alone(ctx: Context) -> None:
     assert lab(ctx, "try").state == "ready"
     down(ctx, "try")
     assert [record.name for record in ctx.store.labs.all()] == []
+
+
+def connected(ctx: Context, name: str, node: str, what: str) -> None:
+    """Let a client have a session in a node's server."""
+    assert isinstance(ctx.hypervisor, FakeHypervisor)
+    ctx.hypervisor.alter(
+        GuestName(f"lab-{name}-{node}"), lambda inside: inside.sessions.append(what)
+    )
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_sessions_of_a_capture_are_ended(world: World, keep: bool) -> None:
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        connected(ctx, "shop", "n1", "SELECT 1")
+        connected(ctx, "shop", "n2", "SELECT 2")
+        snapshot.take(ctx, "shop", "mine")
+        (made,) = branch(ctx, "shop", at="mine", keep_sessions=keep, timeout=20.0)
+        rollback(ctx, "shop", "mine", keep_sessions=keep, timeout=20.0)
+        assert isinstance(ctx.hypervisor, FakeHypervisor)
+        for name in ("shop", made.name):
+            found = ctx.hypervisor.inside(GuestName(f"lab-{name}-n1")).sessions
+            assert bool(found) == keep
+    ended = [note for note in world.notes if "ended 2 client sessions" in note]
+    assert len(ended) == (0 if keep else 2)
+
+
+def test_each_restore_of_a_capture_reseeds(ctx: Context) -> None:
+    """The clock of a lab in use is right: that it is set renews nothing."""
+    snapshot.take(ctx, "shop", "mine")
+    assert isinstance(ctx.hypervisor, FakeHypervisor)
+    seeds = []
+    for view in branch(ctx, "shop", at="mine", count=2, timeout=20.0):
+        seeds += [ctx.hypervisor.inside(GuestName(node.guest)).seeds for node in view.nodes]
+    for _ in range(2):
+        for node in rollback(ctx, "shop", "mine", timeout=20.0).nodes:
+            seeds.append(ctx.hypervisor.inside(GuestName(node.guest)).seeds)
+    assert all(seeds)
+    assert len(set(seeds)) == len(seeds)
