@@ -172,8 +172,60 @@ def test_a_failure_is_reported_and_ends_the_message(port: Port, tmp_path: Path) 
 
 @dataclass(frozen=True)
 class Server:
+    """``clock``: a file with the seconds that its clock is ahead of ours. ``seeds``: a file that
+    grows by a byte whenever OpenSSL fetches a seed from the kernel; None without a C compiler.
+    """
+
     directory: Path
     socket: Path
+    clock: Path
+    seeds: Path | None
+
+
+WATCH = r"""
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* What OpenSSL calls in its place: rand_unix.c, and get_time in drbg.c. */
+int getentropy(void *to, size_t length) {
+    int file = open(getenv("WATCH_SEEDS"), O_WRONLY | O_APPEND | O_CREAT, 0600);
+    if (write(file, "x", 1) != 1) abort();
+    close(file);
+    return syscall(SYS_getrandom, to, length, 0) == (long)length ? 0 : -1;
+}
+
+time_t time(time_t *to) {
+    struct timespec now;
+    char ahead[64] = "";
+    int file = open(getenv("WATCH_CLOCK"), O_RDONLY);
+    if (file >= 0) {
+        if (read(file, ahead, 63) < 0) abort();
+        close(file);
+    }
+    clock_gettime(CLOCK_REALTIME, &now);
+    now.tv_sec += atol(ahead);
+    if (to) *to = now.tv_sec;
+    return now.tv_sec;
+}
+"""
+
+
+def watching(directory: Path) -> dict[str, str]:
+    """The environment in which a server's clock and seeds are files; empty without a compiler."""
+    compiler = shutil.which("cc")
+    if not compiler:
+        return {}
+    source, library = directory / "watch.c", directory / "watch.so"
+    source.write_text(WATCH)
+    run([compiler, "-shared", "-fPIC", "-o", library, source], timeout=60)
+    return {
+        "LD_PRELOAD": str(library),
+        "WATCH_CLOCK": str(directory / "clock"),
+        "WATCH_SEEDS": str(directory / "seeds"),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +257,10 @@ set @auth_root_socket='{ME}';\n"
             "--skip-networking", f"--socket={socket}", f"--pid-file={directory}/pid",
             f"--ssl-cert={directory}/cert.pem", f"--ssl-key={directory}/key.pem",
         ]  # fmt: skip
-        with subprocess.Popen([*common, *options], stdout=log, stderr=log) as process:
+        watch = watching(directory)
+        with subprocess.Popen(
+            [*common, *options], stdout=log, stderr=log, env=os.environ | watch
+        ) as process:
             try:
                 # The socket is there a moment before the server listens to it.
                 ready = (
@@ -213,7 +268,8 @@ set @auth_root_socket='{ME}';\n"
                     for _ in attempts(Deadline.after(SECONDS))
                 )
                 assert any(ready), (directory / "log").read_text()
-                yield Server(directory, socket)
+                seeds = directory / "seeds" if watch else None
+                yield Server(directory, socket, directory / "clock", seeds)
             finally:
                 process.terminate()
 
@@ -469,7 +525,7 @@ def test_ended_sessions_are_counted_until_a_message_succeeds(
         assert "no-server" in port.tell(item("sessions"))
 
 
-DAY = 86400
+DAY = 86400.0
 CLOCK = """\
 package clock;
 # The clock of the program: $offset ahead of the machine's. What it is set to is a line of a file.
@@ -492,6 +548,8 @@ sub now {
     $offset = $seconds + $nanoseconds / 1e9 - now();
     open(my $set, ">>", $ENV{SET_CLOCK});
     printf {$set} "%.6f %.6f\n", $seconds + $nanoseconds / 1e9, now();
+    open(my $ahead, ">", $ENV{WATCH_CLOCK}) or return 0;
+    printf {$ahead} "%.0f", $offset;
     return 0;
 };
 1;
@@ -505,6 +563,7 @@ def set_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.touch()
     (tmp_path / "clock.pm").write_text(CLOCK)
     monkeypatch.setenv("SET_CLOCK", str(path))
+    monkeypatch.setenv("WATCH_CLOCK", str(tmp_path / "ahead"))
     return path
 
 
@@ -542,6 +601,43 @@ def test_a_server_begins_a_handshake_while_the_clock_is_a_day_back(
     assert back == pytest.approx(now - DAY, abs=1e-3)
     assert now <= right <= now + took, "the time that the handshake took is not lost"
     assert right - at == pytest.approx(now - began, abs=took)
+
+
+@pytest.mark.e2e
+def test_all_generators_of_a_server_get_new_seeds(
+    server: Server,
+    client: Callable[[], Client],
+    tmp_path: Path,
+    set_clock: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Protects branches of a used lab, whose clock was right: setting it renews nothing."""
+    seeds = server.seeds
+    if seeds is None:
+        pytest.skip("no C compiler to watch a server's seeds with")
+    monkeypatch.setenv("WATCH_CLOCK", str(server.clock))
+    draws, other = "DO RANDOM_BYTES(8)", client()
+
+    def fetched(act: Callable[[], object]) -> int:
+        before = seeds.stat().st_size if seeds.exists() else 0
+        act()
+        return (seeds.stat().st_size if seeds.exists() else 0) - before
+
+    with resident(tmp_path / "r", server.socket, perl=believing(tmp_path)) as port:
+
+        def tell(word: str) -> None:
+            assert port.tell(item(word, f"{time.time():.6f}")) == "ok"
+
+        tell("clock")
+        other.ask(draws)
+        assert fetched(lambda: tell("clock")) == 0
+        assert fetched(lambda: other.ask(draws)) == 0, "as after a capture: nothing is too old"
+        assert fetched(lambda: tell("reseed")) == 1
+        assert float(server.clock.read_text()) == pytest.approx(0.0, abs=1.0)
+        # The seeds of a day ago are too old for the next draw; after it there is nothing to do.
+        assert fetched(lambda: other.ask(draws)) == 1
+        assert fetched(lambda: other.ask(draws)) == 0
+        assert len(settings(set_clock)) == 4
 
 
 class Answering:
