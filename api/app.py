@@ -16,6 +16,7 @@ from lab.api.http.middleware import RequestMiddleware
 from lab.api.jobs.jobs import Jobs
 from lab.api.routes import (
     archives,
+    branches,
     catalog,
     events,
     health,
@@ -46,6 +47,7 @@ _ROUTERS = (
     labs.router,
     preview.router,
     snapshots.router,
+    branches.router,
     power.router,
     logs.router,
     tunnels.router,

@@ -152,6 +152,16 @@ class Home:
         """The directory of a lab."""
         return self.directory(Owner("lab", name))
 
+    def captures(self, lab: str) -> list[str]:
+        """The labels of captures of a lab that have a manifest; that of its origin has none."""
+        parent = self.directory(CaptureRef(Owner("lab", lab), MANIFEST)).parent
+        return sorted(path.parent.name for path in parent.glob(f"*/{MANIFEST}"))
+
+    def captured(self, lab: str) -> list[Path]:
+        """The files of all captures of a lab."""
+        parent = self.directory(CaptureRef(Owner("lab", lab), MANIFEST)).parent
+        return sorted(parent.glob("*/*"))
+
     def template(self, key: str) -> Path:
         """The directory of a template."""
         return self.directory(Owner("template", key))

@@ -48,7 +48,7 @@ class Sweeper:
         self._jobs.look_after()
         jobs = core.store.jobs.open()
         ending = {job.lab for job in jobs if job.kind in ENDS}
-        creating = {job.id for job in jobs if job.kind in ("create", "fill")}
+        creating = {job.id for job in jobs if job.kind in ("create", "fill", "branch")}
         labs = core.store.labs.all()
         self._known = {lab.name: _times(lab) for lab in labs}
         for lab in labs:

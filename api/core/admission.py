@@ -20,7 +20,7 @@ _LOOK_EVERY = 0.5
 """Seconds between two checks: commands remove labs without a notification."""
 _TURNS = 4
 """Parts of ``queue_timeout``. Others may pass the first job in the first and the third part."""
-TAKE_ROOM: tuple[JobKind, ...] = ("create", "build-template")
+TAKE_ROOM: tuple[JobKind, ...] = ("create", "branch", "build-template")
 """The jobs that start guests of their own."""
 WAKE: tuple[JobKind, ...] = ("start", "restart", "rollback")
 """The jobs that may start guests of a lab that is stopped."""
@@ -56,6 +56,13 @@ def need_of(spec: LabSpec) -> Need:
     """The resources for ``spec``."""
     plans = foreseen(spec)
     return replace(_to_run(plans), disk=sum(node.size.disk for node in plans), ports=_ports(plans))
+
+
+def need_to_branch(found: LabWithNodes, count: int) -> Need:
+    """The resources for ``count`` branches of a lab."""
+    disk = sum(node.size.disk for node in found.plans)
+    one = replace(_to_run(found.plans), disk=disk, ports=_ports(found.plans))
+    return sum([one] * count, Need())
 
 
 def need_of_lab(found: LabWithNodes) -> Need:

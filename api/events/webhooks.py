@@ -118,16 +118,21 @@ def ended(job: JobRecord) -> None:
     """Send how a job ended, if its kind has a message."""
     succeeded = job.state == "succeeded"
     word: Word
-    if job.kind == "create":
+    labs = [job.lab]
+    if job.kind in ("create", "branch"):
         word = "ready" if succeeded else "failed"
     elif job.kind in ("delete", "expire") and succeeded:
         word = "removed"
     else:
         return
+    if job.kind == "branch" and succeeded:
+        labs = job.about.partition(":")[2].split(",")
     error = (job.error or {}).get("detail", "")
     at = format_time(job.ended_at or job.created_at)
-    about = {"lab": job.lab, "project": job.project, "at": at, "kind": job.kind}
-    _begin(f"webhook-{job.id}", {"event": word, "job": job.id, "error": error, **about})
+    about = {"project": job.project, "at": at, "kind": job.kind}
+    for number, lab in enumerate(labs):
+        identity = f"webhook-{job.id}{f'-{number}' if number else ''}"
+        _begin(identity, {"event": word, "job": job.id, "error": error, "lab": lab, **about})
 
 
 def expiring(lab: LabRecord, at: float | None, why: Literal["lease", "idle"]) -> None:

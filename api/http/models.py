@@ -207,6 +207,13 @@ class Lab(BaseModel):
     ]
     image: str
     template: str
+    parent: Annotated[
+        str,
+        Field(
+            description="The snapshot of another lab that it is a branch of; empty for others.",
+            examples=["lab:shop@before-upgrade.20261121t110000"],
+        ),
+    ]
     profile: str
     started: Annotated[str, Field(description="warm or cold")]
     why_cold: str
@@ -243,6 +250,7 @@ class Lab(BaseModel):
             addresses={name: list(places) for name, places in view.addresses.items()},
             image=view.image,
             template=view.template,
+            parent=view.parent,
             profile=view.profile,
             started=view.started,
             why_cold=view.why_cold,
@@ -271,8 +279,8 @@ class Job(BaseModel):
     about: Annotated[
         str,
         Field(
-            description="The image, template or snapshots that it concerns, once known.",
-            examples=["image:KEY", "template:KEY", "snapshot:LABEL", "snapshots:A,B"],
+            description="The image, template, snapshots or branches that it concerns, once known.",
+            examples=["image:KEY", "template:KEY", "snapshot:LABEL", "snapshots:A,B", "labs:A,B"],
         ),
     ]
     project: str

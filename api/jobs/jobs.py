@@ -15,7 +15,7 @@ from typing import Any
 
 from dbos import DBOS, DBOSConfig, SetWorkflowID
 
-from lab.api.core.admission import WAKE, Need, need_of, need_to_wake
+from lab.api.core.admission import WAKE, Need, need_of, need_to_branch, need_to_wake
 from lab.api.core.core import Core
 from lab.api.core.problem import internal, problem
 from lab.api.events import webhooks
@@ -23,8 +23,8 @@ from lab.api.events.eventlog import topic
 from lab.api.jobs import requests
 from lab.api.jobs.claim import claim
 from lab.api.jobs.quota import max_templates
-from lab.api.jobs.requests import ClusterRequest, CreateLab, FillPool, Request
-from lab.api.jobs.work import ABOUT_OTHERS, WORK, Task, lab_made_by
+from lab.api.jobs.requests import BranchLab, ClusterRequest, CreateLab, FillPool, Request
+from lab.api.jobs.work import ABOUT_OTHERS, WORK, Task, lab_made_by, labs_made_by
 from lab.api.telemetry.current import JOB
 from lab.api.telemetry.logs import log
 from lab.errors import Conflict, HostUnfit, Interrupted, LabError
@@ -240,13 +240,15 @@ class Jobs:
         except Exception as error:  # noqa: BLE001  # whatever it is: the job has ended
             log.error("a job failed", exc_info=error)
             state, found = "failed", internal()
-        if found and (left := lab_made_by(self._store, job.id)) is not None:
+        left = None if job.kind in ABOUT_OTHERS else lab_made_by(self._store, job.id)
+        if found and left is not None:
             lab = left.name  # it was to be kept
         self._end(job, state, lab, found, about=about)
 
     def _do(self, job: JobRecord, request: Request) -> str:
         core = self.core
-        made = lab_made_by(self._store, job.id) if job.state == "running" else None
+        whole = job.kind not in ABOUT_OTHERS  # one lab is all that the job is to make
+        made = lab_made_by(self._store, job.id) if whole and job.state == "running" else None
         if made is not None and made.state not in ("creating", "removing"):
             if made.state == "failed":
                 raise _kept(made.name)
@@ -269,6 +271,10 @@ class Jobs:
         """The room that a job has to wait for; None if it needs none."""
         if isinstance(request, ClusterRequest):
             return need_of(request.spec)
+        if isinstance(request, BranchLab):
+            there = len(labs_made_by(self._store, job.id))
+            parent = self._store.lab_with_nodes(job.lab)
+            return need_to_branch(parent, max(0, request.count - there))
         lab = self._store.labs.find(job.lab) if job.kind in WAKE else None
         if lab is None:
             return None
@@ -289,7 +295,7 @@ class Jobs:
 
         self._store.jobs.update(job.id, state="running", started_at=job.started_at or time.time())
         core.events.add(job.id, Event("job", "begin", job.kind))
-        owner = request.owner if isinstance(request, CreateLab) else ""
+        owner = request.owner if isinstance(request, (CreateLab, BranchLab)) else ""
         with core.contexts.use(
             hear,
             halt=halt.soon,

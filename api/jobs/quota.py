@@ -9,7 +9,7 @@ from functools import cache
 
 from lab import schedule
 from lab.api.core.core import Core
-from lab.api.jobs.requests import CreateLab, read
+from lab.api.jobs.requests import BranchLab, CreateLab, read
 from lab.blueprints import NodePlan, foreseen
 from lab.errors import LimitReached
 from lab.imagebuild.recipe import load, recipes
@@ -17,9 +17,19 @@ from lab.lifecycle import snapshot
 from lab.schedule import PERIODS, Schedule
 from lab.spec import LabSpec, format_size
 from lab.state.records import JobRecord, LabRecord, TokenRecord
+from lab.storage import sparse
 
-Snapshots = Mapping[str, int]
-"""How many snapshots labs have, by name, those that their schedules keep apart."""
+
+@dataclass(frozen=True)
+class Kept:
+    """The snapshots of a lab: how many, those that its schedule keeps apart; bytes of their RAM."""
+
+    number: int = 0
+    ram: int = 0
+
+
+Snapshots = Mapping[str, Kept]
+"""The snapshots of labs, by name."""
 
 
 def max_snapshots(core: Core, token: TokenRecord) -> int | None:
@@ -44,8 +54,12 @@ def snapshots_of(core: Core, project: str) -> Snapshots:
     with core.contexts.use() as ctx:
         taken = snapshot.everywhere(ctx)
         return {
-            lab.name: sum(
-                one.at is not None and one.name not in PERIODS for one in taken.get(lab.name, ())
+            lab.name: Kept(
+                sum(
+                    one.at is not None and one.name not in PERIODS
+                    for one in taken.get(lab.name, ())
+                ),
+                sum(sparse.allocated(path) for path in ctx.home.captured(lab.name)),
             )
             for lab in ctx.store.labs.all()
             if lab.project == project
@@ -62,15 +76,39 @@ def check_quota(core: Core, token: TokenRecord, spec: LabSpec, taken: Snapshots)
     if limits == (None,) * len(limits) and not spec.snapshots.keep:
         return
     labs = [*_all(core, token.project, taken).values(), _wanted(spec)]
-    _check(token.project, "labs", token.max_labs, len(labs))
-    nodes = [node.size for one in labs for node in one.plans]
-    _check(token.project, "nodes", token.max_nodes, len(nodes))
-    _check(token.project, "memory", token.max_memory, sum(size.memory for size in nodes))
-    _check(token.project, "processors", token.max_cpus, sum(size.cpus for size in nodes))
-    _check(token.project, "disk", token.max_disk, sum(one.all_disks for one in labs))
+    _check_labs(token.project, token, labs, added="this lab")
     if spec.snapshots.keep:
         most = max_snapshots(core, token)
         _check(token.project, "snapshots", most, sum(one.snapshots for one in labs))
+
+
+def check_branches(
+    core: Core, token: TokenRecord, lab: LabRecord, count: int, taken: Snapshots, *, snapshot: bool
+) -> None:
+    """Raise LimitReached if ``count`` branches of ``lab`` would exceed a quota of its project.
+
+    ``snapshot``: one is taken for them. See ``check_quota``.
+    """
+    found = _all(core, lab.project, taken)
+    if snapshot and lab.name in found:
+        parent = found[lab.name]
+        found[lab.name] = replace(parent, snapshots=parent.snapshots + 1)
+    branch = _Taken(core.store.lab_with_nodes(lab.name).plans)
+    labs, these = [*found.values(), *[branch] * count], f"{count} more"
+    _check_labs(lab.project, token, labs, added=these)
+    if snapshot:
+        most = max_snapshots(core, token)
+        _check(lab.project, "snapshots", most, sum(one.snapshots for one in labs), added=these)
+
+
+def _check_labs(project: str, token: TokenRecord, labs: Sequence[_Taken], *, added: str) -> None:
+    """Raise LimitReached if ``labs`` exceed a quota; ``added``: which of them are new."""
+    _check(project, "labs", token.max_labs, len(labs), added=added)
+    nodes = [node.size for one in labs for node in one.plans]
+    _check(project, "nodes", token.max_nodes, len(nodes), added=added)
+    _check(project, "memory", token.max_memory, sum(n.memory for n in nodes), added=added)
+    _check(project, "processors", token.max_cpus, sum(n.cpus for n in nodes), added=added)
+    _check(project, "disk", token.max_disk, sum(one.all_disks for one in labs), added=added)
 
 
 def check_snapshot(core: Core, token: TokenRecord, lab: LabRecord, taken: Snapshots) -> None:
@@ -103,15 +141,17 @@ def _check(
 
 @dataclass(frozen=True)
 class _Taken:
-    """What a lab takes: nodes as these, and snapshots."""
+    """What a lab takes: nodes as these, snapshots, and bytes of RAM in them."""
 
     plans: Sequence[NodePlan]
-    snapshots: int
+    snapshots: int = 0
+    ram: int = 0
 
     @property
     def all_disks(self) -> int:
-        """Bytes of the disks of all nodes, once more for each snapshot."""
-        return sum(node.size.disk or _image_disk() for node in self.plans) * (1 + self.snapshots)
+        """Bytes of the disks of all nodes, once more for each snapshot, and of snapshots' RAM."""
+        disks = sum(node.size.disk or _image_disk() for node in self.plans)
+        return disks * (1 + self.snapshots) + self.ram
 
 
 def _wanted(spec: LabSpec) -> _Taken:
@@ -120,19 +160,28 @@ def _wanted(spec: LabSpec) -> _Taken:
 
 def _all(core: Core, project: str, taken: Snapshots) -> dict[str, _Taken]:
     """What the labs of a project take by name, and those that jobs are about to create by job."""
-    store, found, made = core.store, {}, set()
+    store, found = core.store, dict[str, _Taken]()
+    made = Counter[str]()
     jobs = store.jobs.open(project)
+    branching = [(job, read(job, BranchLab)) for job in jobs if job.kind == "branch"]
     # Those that a schedule asks for are among those that it keeps.
     coming = Counter(one.lab for one in jobs if one.kind == "snapshot" and one.token)
+    coming += Counter(job.lab for job, asked in branching if not asked.at)
     for recorded in store.labs_with_nodes():
         lab = recorded.lab
         if lab.project == project:
-            count = _kept(schedule.parse(lab.snapshots)) + taken.get(lab.name, 0) + coming[lab.name]
-            found[lab.name] = _Taken(recorded.plans, count)
-            made.add(lab.job)
+            kept = taken.get(lab.name, Kept())
+            count = _kept(schedule.parse(lab.snapshots)) + kept.number + coming[lab.name]
+            found[lab.name] = _Taken(recorded.plans, count, kept.ram)
+            made[lab.job] += 1
     for job in jobs:
-        if job.kind == "create" and job.id not in made:
+        if job.kind == "create" and not made[job.id]:
             found[job.id] = _wanted(read(job, CreateLab).spec)
+    for job, asked in branching:
+        if job.lab in found:
+            branch = _Taken(found[job.lab].plans)
+            for number in range(made[job.id], asked.count):
+                found[f"{job.id} {number}"] = branch
     return found
 
 

@@ -3,20 +3,22 @@
 A request is kept as JSON in the row of its job, and later versions read it too. So every field that
 is added has a default, and none changes its meaning; unknown fields are ignored, and a null means
 the default. The JSON also identifies a repeated request (see ``submit.digest_of``): all fields are
-written, except those of ``TakeSnapshot`` that have their defaults. So a field that is added to
-another type changes the digests of its requests, and must be left out while it has its default.
+written, except those of ``TakeSnapshot`` that have their defaults. A field that is added to another
+type would change the digests of its requests: ``LATER`` names it, and it is left out while it is
+false.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from lab import schedule
 from lab.errors import InvalidSpec
 from lab.lifecycle.core.context import Origin
+from lab.names import check_lab_name
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import JobRecord, LabRecord
 
@@ -28,7 +30,9 @@ TRACEPARENT_KEY = "traceparent"
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What all kinds have in common: nothing."""
+    """What all kinds have in common: no field. ``LATER``: fields that were added to a type."""
+
+    LATER: ClassVar[tuple[str, ...]] = ()
 
 
 class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
@@ -149,14 +153,24 @@ class Power(LabRequest, frozen=True, kw_only=True):
 
 
 class TakeSnapshot(LabRequest, frozen=True, kw_only=True, omit_defaults=True):
-    """``snapshot`` called ``name``; ``scheduled``: those that the lab's schedule wants instead."""
+    """``snapshot`` called ``name``; ``scheduled``: those that the lab's schedule wants instead.
+
+    ``ttl``: seconds until it expires, None for never.
+    """
 
     name: str = ""
     scheduled: bool = False
+    disks_only: bool = False
+    ttl: float | None = None
+    protected: bool = False
 
 
 class DeleteSnapshot(LabRequest, frozen=True, kw_only=True):
-    """``delete-snapshot``: the one that the job is about."""
+    """``delete-snapshot``: the one that the job is about; ``force``: also if it is protected."""
+
+    LATER = ("force",)
+
+    force: bool = False
 
 
 class PruneSnapshots(LabRequest, frozen=True, kw_only=True):
@@ -166,8 +180,36 @@ class PruneSnapshots(LabRequest, frozen=True, kw_only=True):
 class RollBack(LabRequest, frozen=True, kw_only=True):
     """``rollback`` to the label ``to``: of ``node`` or, if it is empty, all nodes."""
 
+    LATER = ("cold", "keep_sessions")
+
     to: str
     node: str = ""
+    cold: bool = False
+    keep_sessions: bool = False
+
+
+class BranchLab(LabRequest, frozen=True, kw_only=True):
+    """``branch``: ``count`` labs that are clones of the lab, or of its snapshot ``at``.
+
+    ``name``: of the branch, with a number where there are several; empty: one is chosen. ``ttl``:
+    seconds of their lease. ``owner``: the token's name.
+    """
+
+    name: str = ""
+    at: str = ""
+    count: int = 1
+    ttl: float | None = None
+    keep_sessions: bool = False
+    owner: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the branches, empty where they are chosen; raises InvalidSpec."""
+        if not self.name:
+            return [""] * self.count
+        if self.count == 1:
+            return [check_lab_name(self.name)]
+        return [check_lab_name(f"{self.name}-{number}") for number in range(1, self.count + 1)]
 
 
 class BuildImage(Request, frozen=True, kw_only=True):
@@ -200,7 +242,7 @@ def read(job: JobRecord, kind: type[R]) -> R:
 def plain(request: Request) -> dict[str, Any]:
     """``request`` as the row of a job has it."""
     found: dict[str, Any] = msgspec.to_builtins(request)
-    return found
+    return {key: value for key, value in found.items() if value or key not in request.LATER}
 
 
 def traceparent_of(job: JobRecord) -> str:

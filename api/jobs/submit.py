@@ -26,7 +26,7 @@ _ONCE: tuple[JobKind, ...] = (
 """Kinds of which an equal job that is open serves the new request as well."""
 
 
-_ALONE: tuple[JobKind, ...] = ("start", "stop", "restart", "snapshot", "rollback")
+_ALONE: tuple[JobKind, ...] = ("start", "stop", "restart", "snapshot", "rollback", "branch")
 """Kinds of which a lab has one at a time, also of those that its schedule requests."""
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from lab.api.jobs import requests
 from lab.api.jobs.requests import (
+    BranchLab,
     BuildImage,
     BuildTemplate,
     CreateLab,
@@ -26,6 +28,7 @@ from lab.api.jobs.requests import (
     TakeSnapshot,
 )
 from lab.errors import Conflict, Interrupted, LabError, NotFound
+from lab.lifecycle import branch as branching
 from lab.lifecycle import gc, power, snapshot
 from lab.lifecycle import start as starting
 from lab.lifecycle.captures import template
@@ -37,9 +40,10 @@ from lab.lifecycle.nodes import inspect
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
 from lab.locks.named import held, lock
-from lab.names import Owner
+from lab.names import CaptureRef, Owner
 from lab.state.records import JobKind, JobRecord, LabRecord
 from lab.state.store import Store
+from lab.undo import Undo
 from lab.wait import Deadline, until
 
 _PATIENCE = 5.0
@@ -241,25 +245,48 @@ def take_snapshot(ctx: Context, task: Task[TakeSnapshot]) -> str:
     """Snapshot a lab; under which label. Or do what the lab's schedule says; what was done."""
     _same(ctx, task)
     name, what = task.job.lab, task.request.name
-    if task.again:
-        with lock(ctx.home, "lab", name, wait=False):
-            power.resume_paused(ctx, inspect.nodes_of(ctx, name))
+    _resume(ctx, task)
     if task.request.scheduled:
         return _labels(snapshot.rotate(ctx, name))
+    if label := _taken_before(ctx, task, what):
+        return f"snapshot:{label}"
+    request = task.request
+    taken = snapshot.take(
+        ctx,
+        name,
+        what,
+        disks_only=request.disks_only,
+        ttl=request.ttl,
+        protect=request.protected,
+    )
+    return f"snapshot:{taken.label}"
+
+
+def _resume(ctx: Context, task: Task[LabRequest]) -> None:
+    """Resume the nodes of a lab that an interrupted try left paused."""
     if task.again:
-        # The first try may have taken it, and not have lived to say so. Labels have seconds.
-        since = int(task.job.started_at or task.job.created_at)
-        for found in snapshot.snapshots(ctx, name):
-            if found.name == what and (found.at or 0.0) >= since:
-                snapshot.persist(ctx, name, found.label)
-                return f"snapshot:{found.label}"
-    return f"snapshot:{snapshot.take(ctx, name, what).label}"
+        with lock(ctx.home, "lab", task.job.lab, wait=False):
+            power.resume_paused(ctx, inspect.nodes_of(ctx, task.job.lab))
+
+
+def _taken_before(ctx: Context, task: Task[LabRequest], what: str) -> str:
+    """The label of the snapshot ``what`` that an earlier try took; empty if none did.
+
+    It may have taken it, and not have lived to say so. Labels have seconds.
+    """
+    since = int(task.job.started_at or task.job.created_at)
+    for found in snapshot.snapshots(ctx, task.job.lab) if task.again else ():
+        if found.name == what and (found.at or 0.0) >= since:
+            snapshot.persist(ctx, task.job.lab, found.label)
+            return found.label
+    return ""
 
 
 def delete_snapshot(ctx: Context, task: Task[DeleteSnapshot]) -> str:
     """Remove a snapshot; which."""
     _same(ctx, task)
-    return _removed(task, lambda label: snapshot.remove(ctx, task.job.lab, [label]))
+    force = task.request.force
+    return _removed(task, lambda label: snapshot.remove(ctx, task.job.lab, [label], force=force))
 
 
 def prune_snapshots(ctx: Context, task: Task[PruneSnapshots]) -> str:
@@ -276,9 +303,64 @@ def _labels(done: Sequence[str]) -> str:
 def roll_back(ctx: Context, task: Task[RollBack]) -> str:
     """Put a lab or a node back to a snapshot, and wait until it is ready."""
     _same(ctx, task)
-    name, node = task.job.lab, task.request.node or None
-    rollback(ctx, name, task.request.to, node=node, timeout=ctx.settings.ready_timeout)
+    name, request = task.job.lab, task.request
+    rollback(
+        ctx,
+        name,
+        request.to,
+        node=request.node or None,
+        cold=request.cold,
+        keep_sessions=request.keep_sessions,
+        timeout=ctx.settings.ready_timeout,
+    )
     return name
+
+
+def branch(ctx: Context, task: Task[BranchLab]) -> str:
+    """Make branches of a lab, all of them or none; which.
+
+    Those that an earlier try completed are kept, incomplete ones are removed first.
+    """
+    _same(ctx, task)
+    request, found = task.request, labs_made_by(ctx.store, task.job.id)
+    whole = {lab.name for lab in found if lab.state not in ("creating", "removing")}
+    with Undo() as undo:
+        for lab in found:
+            if lab.name in whole:
+                undo.push(f"lab {lab.name}", partial(down, ctx, lab.name, force=True))
+            else:
+                ctx.progress.note(
+                    "undo", f"removing the incomplete lab {lab.name}: the service was interrupted"
+                )
+                _clear(ctx, lab.name)
+        _resume(ctx, task)
+        names, at = [name for name in request.names if name not in whole], request.at
+        if not request.name:
+            names = names[len(whole) :]
+        if names and not at:
+            at = _captured(ctx, task, found)
+        for name in names:
+            with ctx.progress.step("branch", f"branch {len(whole) + 1} of {request.count}"):
+                (made,) = branching.branch(
+                    ctx,
+                    task.job.lab,
+                    name,
+                    at=at,
+                    ttl=request.ttl,
+                    keep_sessions=request.keep_sessions,
+                    timeout=ctx.settings.ready_timeout,
+                )
+            whole.add(made.name)
+            undo.push(f"lab {made.name}", partial(down, ctx, made.name, force=True))
+        undo.keep()
+    return f"labs:{','.join(sorted(whole))}"
+
+
+def _captured(ctx: Context, task: Task[BranchLab], made: Sequence[LabRecord]) -> str:
+    """The label of the snapshot that all branches of a job are clones of, which a try took."""
+    parents = [CaptureRef.parse(lab.parent).label for lab in made if lab.parent]
+    label = next(iter(parents), "") or _taken_before(ctx, task, "branch")
+    return label or snapshot.take(ctx, task.job.lab, "branch", ttl=branching.KEPT).label
 
 
 ENDS: tuple[JobKind, ...] = ("delete", "expire")
@@ -300,6 +382,7 @@ WORK: Mapping[JobKind, Work[Any]] = {
     "delete-snapshot": Work(DeleteSnapshot, delete_snapshot),
     "prune-snapshots": Work(PruneSnapshots, prune_snapshots),
     "rollback": Work(RollBack, roll_back),
+    "branch": Work(BranchLab, branch),
 }
 """Each kind of job."""
 
@@ -307,6 +390,7 @@ ABOUT_OTHERS: tuple[JobKind, ...] = (
     "snapshot",
     "delete-snapshot",
     "prune-snapshots",
+    "branch",
     "build-image",
     "delete-image",
     "build-template",
@@ -317,7 +401,12 @@ ABOUT_OTHERS: tuple[JobKind, ...] = (
 
 def lab_made_by(store: Store, job: str) -> LabRecord | None:
     """The lab that a job made or is making."""
-    return next((lab for lab in store.labs.all() if lab.job == job), None)
+    return next(iter(labs_made_by(store, job)), None)
+
+
+def labs_made_by(store: Store, job: str) -> list[LabRecord]:
+    """The labs that a job made or is making."""
+    return [lab for lab in store.labs.all() if lab.job == job]
 
 
 def _clear(ctx: Context, name: str) -> None:

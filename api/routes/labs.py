@@ -155,13 +155,14 @@ def check_ttl(core: Core, caller: Caller, ttl: float) -> None:
         raise Forbidden(f"a lease is limited to {most:g} s here, {ttl:g} s were asked for")
 
 
-def _default_ttl(core: Core, caller: Caller) -> float:
+def default_ttl(core: Core, caller: Caller) -> float:
+    """Seconds of a lease that is not requested."""
     return min(core.settings.serve.default_ttl, caller.token.max_ttl or float("inf"))
 
 
 def requested(core: Core, caller: Caller, asked: LabRequest) -> CreateLab:
     """``asked`` as a job's request, with its lease; raises InvalidSpec, Forbidden."""
-    ttl = asked.ttl or asked.heartbeat or _default_ttl(core, caller)
+    ttl = asked.ttl or asked.heartbeat or default_ttl(core, caller)
     check_ttl(core, caller, max(ttl, asked.heartbeat or 0.0))
     request = CreateLab(
         blueprint=asked.blueprint,

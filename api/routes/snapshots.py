@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from lab import schedule
+from lab.api.core.core import Core
 from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.dependencies import CoreOf, JobsOf
-from lab.api.http.models import NODE, Asked, Job
+from lab.api.http.models import NODE, Asked, Job, Ttl
 from lab.api.http.outcome import Key, Wait, outcome
-from lab.api.http.units import Time
+from lab.api.http.units import IN_SECONDS, Time
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import check_snapshot, max_snapshots, snapshots_of
 from lab.api.jobs.requests import DeleteSnapshot, PruneSnapshots, RollBack, TakeSnapshot
@@ -28,30 +30,72 @@ from lab.state.records import JobRecord
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["snapshots"])
 
-_LABEL = r"^[a-z0-9][a-z0-9_.-]{0,79}$"
-Label = Annotated[str, Path(pattern=_LABEL, examples=["manual.20261121t110000"])]
+LABEL = r"^[a-z0-9][a-z0-9_.-]{0,79}$"
+Label = Annotated[str, Path(pattern=LABEL, examples=["manual.20261121t110000"])]
 _DONE: dict[int | str, dict[str, Any]] = {
     200: {"model": Job, "description": "The job has succeeded."}
 }
 
 
 class Snapshot(BaseModel):
-    """All disks of a lab at one moment. ``name``: the name that was requested."""
+    """All disks of a lab at one moment, and RAM. ``name``: the name that was requested."""
 
     label: Annotated[str, Field(examples=["before-upgrade.20261121t110000"])]
     name: Annotated[str, Field(examples=["before-upgrade"])]
     at: Time | None
+    warm: Annotated[bool, Field(description="It has the RAM of all nodes.")]
+    why_cold: str
+    pause: Annotated[float, Field(description="How long the nodes were paused, in seconds.")]
+    ram: Annotated[int, Field(description="Bytes on disk besides the disks.")]
+    protected: Annotated[bool, Field(description="It is removed only with force.")]
+    expires_at: Time | None
+    parent: Annotated[
+        str,
+        Field(
+            description="What it descends from.",
+            examples=["lab:shop@before-upgrade.20261121t110000", "template:KEY@formed"],
+        ),
+    ]
+    branches: Annotated[list[str], Field(description="The labs that are clones of it.")]
+    current: Annotated[
+        bool, Field(description="The lab was last taken as it, or rolled back to it.")
+    ]
 
     @staticmethod
     def of(view: SnapshotView) -> Snapshot:
         """``view`` as the API returns it."""
-        return Snapshot(label=view.label, name=view.name, at=view.at)
+        return Snapshot(
+            label=view.label,
+            name=view.name,
+            at=view.at,
+            warm=view.warm,
+            why_cold=view.why_cold,
+            pause=view.pause,
+            ram=view.ram,
+            protected=view.protected,
+            expires_at=view.expires_at,
+            parent=view.parent,
+            branches=list(view.branches),
+            current=view.current,
+        )
 
 
 class SnapshotRequest(Asked):
     """A snapshot to take."""
 
     name: Annotated[str, Field(max_length=40, examples=["before-upgrade"])] = "manual"
+    disks_only: Annotated[bool, Field(description="Without the RAM of running nodes.")] = False
+    ttl: Annotated[
+        Ttl | None,
+        Field(description=f"Remove it after this time, once nothing needs it, {IN_SECONDS}."),
+    ] = None
+    protected: Annotated[bool, Field(description="It is removed only with force.")] = False
+
+
+class SnapshotPatch(Asked):
+    """Changes of a snapshot."""
+
+    protected: bool
 
 
 class Pruned(BaseModel):
@@ -64,9 +108,15 @@ class RollbackRequest(Asked):
     """Where to go back to."""
 
     to: Annotated[
-        str, Field(pattern=_LABEL, description="A label, a name (its newest), or origin.")
+        str, Field(pattern=LABEL, description="A label, a name (its newest), or origin.")
     ] = ORIGIN
     node: Annotated[str | None, Field(pattern=NODE, description="Only this one.")] = None
+    cold: Annotated[bool, Field(description="Cold boot: do not restore RAM from the snapshot.")] = (
+        False
+    )
+    keep_sessions: Annotated[
+        bool, Field(description="Keep the sessions of clients that the RAM has.")
+    ] = False
 
 
 @router.get("/snapshots", operation_id="listSnapshots")
@@ -93,9 +143,9 @@ async def take(
     wait: Wait,
     key: Key = None,
 ) -> Response:
-    """Take a snapshot of a lab, running or stopped: all disks of all nodes, at one moment."""
+    """Take a snapshot of a lab, running or stopped: disks and RAM of all nodes, at one moment."""
     job = await run_in_threadpool(submit_take, jobs, caller, name, asked, key)
-    return await outcome(core, job, wait, _taken)
+    return await outcome(core, job, wait, partial(_taken, core))
 
 
 @router.post(
@@ -111,6 +161,14 @@ async def prune(core: CoreOf, jobs: JobsOf, caller: User, name: Name, wait: Wait
     return await outcome(core, job, wait, _pruned)
 
 
+@router.patch("/snapshots/{label}", operation_id="changeSnapshot")
+def change(core: CoreOf, caller: User, name: Name, label: Label, asked: SnapshotPatch) -> Snapshot:
+    """Protect a snapshot from removal, by its label or its name (the newest), or end that."""
+    caller.lab(core, name)
+    with core.contexts.use() as ctx:
+        return Snapshot.of(snapshot.protect(ctx, name, label, protected=asked.protected))
+
+
 @router.delete(
     "/snapshots/{label}",
     operation_id="deleteSnapshot",
@@ -119,10 +177,16 @@ async def prune(core: CoreOf, jobs: JobsOf, caller: User, name: Name, wait: Wait
     responses={204: {"description": "The snapshot is removed."}},
 )
 async def delete(
-    core: CoreOf, jobs: JobsOf, caller: User, name: Name, label: Label, wait: Wait
+    core: CoreOf,
+    jobs: JobsOf,
+    caller: User,
+    name: Name,
+    label: Label,
+    wait: Wait,
+    force: Annotated[bool, Query(description="A protected snapshot as well.")] = False,
 ) -> Response:
     """Remove a snapshot, by its label or its name (the newest); the lab stays as it is."""
-    job = await run_in_threadpool(submit_delete, jobs, caller, name, label)
+    job = await run_in_threadpool(submit_delete, jobs, caller, name, label, force=force)
     return await outcome(core, job, wait, lambda _: Response(status_code=204))
 
 
@@ -136,7 +200,10 @@ async def delete(
 async def roll_back(
     core: CoreOf, jobs: JobsOf, caller: User, name: Name, asked: RollbackRequest, wait: Wait
 ) -> Response:
-    """Roll back a lab, or one node, to a snapshot; later writes are lost."""
+    """Roll back a lab, or one node, to a snapshot; later writes are lost.
+
+    The nodes of a lab resume from the snapshot's RAM if it has it; a single node boots.
+    """
     job = await run_in_threadpool(submit_rollback, jobs, caller, name, asked)
     return await outcome(core, job, wait, _rolled_back)
 
@@ -148,28 +215,38 @@ def submit_take(
     core, token = jobs.core, caller.token
     record = caller.lab(core, name)
     schedule.check_name(asked.name)
-    request = TakeSnapshot(created_at=record.created_at, name=asked.name)
+    request = TakeSnapshot(
+        created_at=record.created_at,
+        name=asked.name,
+        disks_only=asked.disks_only,
+        ttl=asked.ttl,
+        protected=asked.protected,
+    )
     job = new_job(token, "snapshot", request, lab=name, project=record.project, key=key)
     limited = max_snapshots(core, token) is not None or token.max_disk is not None
     taken = snapshots_of(core, record.project) if limited else {}
     return submit(jobs, job, lambda: check_snapshot(core, token, record, taken))
 
 
-def _taken(job: JobRecord) -> Response:
-    taken = schedule.read(job.about.partition(":")[2])
-    body = Snapshot(label=taken.label, name=taken.name, at=taken.at)
+def _taken(core: Core, job: JobRecord) -> Response:
+    with core.contexts.use() as ctx:
+        found = snapshot.find(ctx, job.lab, job.about.partition(":")[2])
+        body = Snapshot.of(snapshot.view_of(ctx, found))
     headers = {"Location": f"/v1/labs/{job.lab}/snapshots"}
     return JSONResponse(body.model_dump(mode="json"), status_code=201, headers=headers)
 
 
-def submit_delete(jobs: Jobs, caller: Caller, name: str, label: str) -> JobRecord:
+def submit_delete(
+    jobs: Jobs, caller: Caller, name: str, label: str, *, force: bool = False
+) -> JobRecord:
     """Submit the removal of a snapshot; raises NotFound."""
     core = jobs.core
     record = caller.lab(core, name)
     with core.contexts.use() as ctx:
         found = snapshot.find(ctx, name, label).label
     about = f"snapshot:{found}"
-    request, project = DeleteSnapshot(created_at=record.created_at), record.project
+    request = DeleteSnapshot(created_at=record.created_at, force=force)
+    project = record.project
     job = new_job(caller.token, "delete-snapshot", request, lab=name, about=about, project=project)
     return submit(jobs, job)
 
@@ -194,7 +271,13 @@ def submit_rollback(jobs: Jobs, caller: Caller, name: str, asked: RollbackReques
         if asked.node:
             inspect.node_of(ctx, name, asked.node)
         label = snapshot.find(ctx, name, asked.to).label
-    request = RollBack(created_at=record.created_at, to=label, node=asked.node or "")
+    request = RollBack(
+        created_at=record.created_at,
+        to=label,
+        node=asked.node or "",
+        cold=asked.cold,
+        keep_sessions=asked.keep_sessions,
+    )
     job = new_job(caller.token, "rollback", request, lab=name, project=record.project)
     return submit(jobs, job)
 

@@ -121,11 +121,13 @@ class TemplateVerbs(Verbs):
 
 
 class SnapshotVerbs(Verbs):
-    """Take, list and remove snapshots of labs."""
+    """Take, list, protect and remove snapshots."""
 
     table: ClassVar[Mapping[str, str | type[Verbs]]] = {
         "take": "lab.cli.verbs.snapshot:take",
         "ls": "lab.cli.verbs.snapshot:ls",
+        "protect": "lab.cli.verbs.snapshot:protect",
+        "unprotect": "lab.cli.verbs.snapshot:unprotect",
         "rm": "lab.cli.verbs.snapshot:rm",
         "prune": "lab.cli.verbs.snapshot:prune",
     }
@@ -164,6 +166,7 @@ class RootVerbs(Verbs):
         "extend": "lab.cli.verbs.power:extend",
         "snapshot": SnapshotVerbs,
         "rollback": "lab.cli.verbs.snapshot:rollback",
+        "branch": "lab.cli.verbs.branch:branch",
         "sql": "lab.cli.verbs.sql:sql",
         "exec": "lab.cli.verbs.node_access:execute",
         "ssh": "lab.cli.verbs.node_access:ssh",

@@ -39,6 +39,19 @@ def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     return [node for node in known if node.startswith(incomplete)]
 
 
+def snapshots(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The snapshots of the lab on the command line, or of the only one."""
+    recorded = _recorded(ctx).snapshots
+    given = ctx.params.get("labels") or ()
+    words = [
+        str(ctx.params.get("name") or ""),
+        *ctx.args,
+        *(recorded if len(recorded) == 1 else ()),
+    ]
+    known = next((recorded[word] for word in words if word in recorded), [])
+    return [label for label in known if label.startswith(incomplete) and label not in given]
+
+
 def images(ctx: typer.Context, incomplete: str) -> list[str]:
     """Recorded images, by recipe and by key."""
     return [name for name in _recorded(ctx).images if name.startswith(incomplete)]

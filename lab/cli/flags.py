@@ -154,6 +154,18 @@ Snapshots = Annotated[
         help="Schedule by which `lab gc` takes and rotates snapshots, such as hourly:24,daily:7.",
     ),
 ]
+Lab = Annotated[
+    str,
+    typer.Argument(
+        metavar="LAB", show_default=False, autocompletion=complete.labs, help="The lab."
+    ),
+]
+KeepSessions = Annotated[
+    bool,
+    typer.Option(
+        "--keep-sessions", help="Keep the sessions of clients that the snapshot's RAM has."
+    ),
+]
 Cold = Annotated[
     bool, typer.Option("--cold", help="Cold boot: do not restore RAM from the template.")
 ]

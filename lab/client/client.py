@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lab.client import credentials, requests
 from lab.client.ca import check_pem
-from lab.client.create import build, make
+from lab.client.create import build, make, make_branches
 from lab.client.heartbeat import alive
 from lab.client.jobs import AT_ONCE, Jobs
 from lab.client.models import Lab, read, read_lab
@@ -220,17 +220,47 @@ class Client:
         to: str = "origin",
         node: str = "",
         *,
+        cold: bool = False,
+        keep_sessions: bool = False,
         timeout: float | None = None,
         listener: Listener | None = None,
     ) -> Lab:
         """Put a lab, or a node, back to a snapshot (by default its state after creation).
 
-        Raises NotFound, Conflict, NotReady.
+        The nodes of a lab resume from the snapshot's RAM where it has it, unless ``cold``.
+        ``keep_sessions``: client sessions in that RAM are not ended. Raises NotFound, Conflict,
+        NotReady.
         """
-        body = {"to": to, **({"node": node} if node else {})}
+        body: dict[str, Any] = {"to": to, **({"node": node} if node else {})}
+        body |= {"cold": True} if cold else {}
+        body |= {"keep_sessions": True} if keep_sessions else {}
         path = path_of("labs", name, "rollback")
         self.jobs.done("POST", path, {}, timeout, listener, body)
         return self.get(name)
+
+    def branch(
+        self,
+        name: str,
+        new: str = "",
+        *,
+        at: str = "",
+        count: int = 1,
+        ttl: float | None = None,
+        keep_sessions: bool = False,
+        timeout: float | None = None,
+        listener: Listener | None = None,
+    ) -> list[Lab]:
+        """Create ``count`` labs that are clones of a lab, and return them when all are ready.
+
+        ``new``: their name, numbered if there are several. ``at``: the snapshot that is cloned;
+        empty: one is taken for it. ``ttl``: seconds of their lease. ``keep_sessions``: client
+        sessions in the snapshot's RAM are not ended. ``timeout``: seconds for all of it. If this
+        raises, the job is cancelled and no branch is left. Raises NotFound, InvalidSpec, Conflict,
+        Forbidden, LimitReached, HostUnfit, NotReady.
+        """
+        given = {"name": new, "at": at, "ttl": ttl, "keep_sessions": keep_sessions or None}
+        body = {"count": count, **{k: v for k, v in given.items() if v not in ("", None)}}
+        return make_branches(self._wire, self.jobs, name, body, timeout=timeout, listener=listener)
 
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: str = "", timeout: float = 60.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from lab.client.jobs import AT_ONCE, Jobs, deadline_of
@@ -31,50 +32,92 @@ def make(
     listener: Listener | None,
 ) -> Lab:
     """Create the lab of the request ``body``; the rest is as for ``Client.create``."""
-    key = str(uuid.uuid4())
+    return _made(wire, jobs, _Wanted("/v1/labs", body), timeout, listener)[0]
+
+
+def make_branches(
+    wire: Wire,
+    jobs: Jobs,
+    lab: str,
+    body: dict[str, Any],
+    *,
+    timeout: float | None,
+    listener: Listener | None,
+) -> list[Lab]:
+    """Create the branches of ``lab`` of the request ``body``; as for ``Client.branch``."""
+    return _made(wire, jobs, _Wanted(path_of("labs", lab, "branches"), body), timeout, listener)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A request that creates labs: its path, its body, and the key that finds its job."""
+
+    path: str
+    body: dict[str, Any]
+    key: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    def ask(self, wire: Wire, wait: float = 0.0) -> Answer:
+        """Send it, the first time or again."""
+        return wire.ask("POST", self.path, body=self.body, key=self.key, wait=wait)
+
+
+def _made(
+    wire: Wire, jobs: Jobs, wanted: _Wanted, timeout: float | None, listener: Listener | None
+) -> list[Lab]:
+    """The labs that a request creates."""
     deadline = deadline_of(timeout)
     with Undo() as undo:
         # From before the request on: an interrupt may come before its answer.
-        undo.push("the request", lambda: _cancel_lab(wire, jobs, body, key))
+        undo.push("the request", lambda: _cancel_labs(wire, jobs, wanted))
         try:
             wait = 0.0 if listener else min(AT_ONCE, deadline.left)
-            answer = wire.ask("POST", "/v1/labs", body=body, key=key, wait=wait)
+            answer = wanted.ask(wire, wait)
         except LabError:
             undo.keep()  # refused, or failed and undone by the service
             raise
-        if answer.status != 201:
+        if answer.status == 201:
+            found = _labs(answer)
+        else:
             job = jobs.follow(read(answer.body, Job).id, listener, timeout=deadline.left)
             if job.state != "succeeded":
                 undo.keep()
-            answer = wire.ask("GET", path_of("labs", job.check().lab))
+            names = job.check().labs
+            found = [read_lab(wire.ask("GET", path_of("labs", name)).body) for name in names]
         undo.keep()
-    return read_lab(answer.body)
+    return found
 
 
-def _cancel_lab(wire: Wire, jobs: Jobs, body: dict[str, Any], key: str) -> None:
+def _labs(answer: Answer) -> list[Lab]:
+    """The lab, or the labs, of an answer."""
+    body = answer.body
+    return [read_lab(one) for one in (body if isinstance(body, list) else [body])]
+
+
+def _cancel_labs(wire: Wire, jobs: Jobs, wanted: _Wanted) -> None:
     """Cancel the job of a request, whether or not its answer arrived; its key finds the job."""
     deadline = Deadline.after(_LIMITED)
     try:
         for _ in attempts(deadline, first=0.5, most=5.0):
             with suppress(LimitReached):  # too many requests: retry
-                answer = wire.ask("POST", "/v1/labs", body=body, key=key)
+                answer = wanted.ask(wire)
                 break
         else:
-            answer = wire.ask("POST", "/v1/labs", body=body, key=key)
+            answer = wanted.ask(wire)
     except HostUnfit:
         raise  # the service is away: the job may continue
     except LabError:
         return  # it failed and was undone by the service
     if answer.status == 201:
-        name = read_lab(answer.body).name
+        names = [lab.name for lab in _labs(answer)]
     else:
         job = jobs.cancel(read(answer.body, Job).id)
         ended = jobs.follow(job.id, timeout=_UNDO)
         if ended.state != "succeeded":
             return  # the service has undone it
-        name = ended.lab
-    with suppress(NotFound):
-        jobs.done("DELETE", path_of("labs", name), {"force": "true"}, None, None)
+        names = ended.labs
+    for name in names:
+        with suppress(NotFound):
+            jobs.done("DELETE", path_of("labs", name), {"force": "true"}, None, None)
 
 
 def build(

@@ -47,7 +47,7 @@ class Lab(LabView):
 class Job:
     """A job. ``lab``: the name of its lab, empty until it is known.
 
-    ``about``: its image, template or snapshot, as ``image:KEY``, once known.
+    ``about``: its image, template, snapshot or branches, as ``image:KEY``, once known.
     """
 
     id: str
@@ -60,6 +60,12 @@ class Job:
     ended_at: float | None
     error: Mapping[str, Any] | None = None
     about: str = ""
+
+    @property
+    def labs(self) -> list[str]:
+        """The labs that it created, once it has succeeded: branches, or its lab."""
+        kind, _, names = self.about.partition(":")
+        return names.split(",") if kind == "labs" else [self.lab]
 
     @property
     def over(self) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from typing import Any
 
 from lab.client.jobs import Jobs
 from lab.client.models import Job, read
 from lab.client.transport import Wire, path_of
+from lab.errors import NotFound
 from lab.lifecycle.core.views import SnapshotView
 from lab.progress import Listener
-from lab.schedule import read as read_label
 
 
 class Snapshots:
@@ -26,21 +27,53 @@ class Snapshots:
         return read(answer.body, list[SnapshotView])
 
     def take(
-        self, lab: str, name: str = "manual", *, listener: Listener | None = None
+        self,
+        lab: str,
+        name: str = "manual",
+        *,
+        disks_only: bool = False,
+        ttl: float | None = None,
+        protected: bool = False,
+        listener: Listener | None = None,
     ) -> SnapshotView:
-        """Take a snapshot called ``name``; raises NotFound, InvalidSpec, Conflict."""
+        """Take a snapshot called ``name``, with RAM where all nodes run, unless ``disks_only``.
+
+        ``ttl``: seconds until it is removed, once nothing descends from it. ``protected``: it is
+        removed only with force. Raises NotFound, InvalidSpec, Conflict.
+        """
         path, key = path_of("labs", lab, "snapshots"), str(uuid.uuid4())
-        answer = self._wire.ask("POST", path, body={"name": name}, key=key)
+        body: dict[str, Any] = {"name": name}
+        body |= {"disks_only": True} if disks_only else {}
+        body |= {"ttl": ttl} if ttl is not None else {}
+        body |= {"protected": True} if protected else {}
+        answer = self._wire.ask("POST", path, body=body, key=key)
         if answer.status == 201:
             return read(answer.body, SnapshotView)
         job = self._jobs.follow(read(answer.body, Job).id, listener).check()
-        taken = read_label(job.about.partition(":")[2])
-        return SnapshotView(taken.label, taken.name, taken.at)
+        label = job.about.partition(":")[2]
+        for found in self.all(lab):
+            if found.label == label:
+                return found
+        raise NotFound(f"the snapshot {label} of {lab} was removed")
 
-    def remove(self, lab: str, label: str, *, listener: Listener | None = None) -> None:
-        """Remove a snapshot, by label or name (the newest); raises NotFound, Conflict."""
+    def protect(self, lab: str, label: str, *, protected: bool = True) -> SnapshotView:
+        """Protect a snapshot from removal, by label or name, or end that.
+
+        Raises NotFound, and Conflict while a job works on the lab.
+        """
         path = path_of("labs", lab, "snapshots", label)
-        self._jobs.done("DELETE", path, {}, None, listener)
+        answer = self._wire.ask("PATCH", path, body={"protected": protected})
+        return read(answer.body, SnapshotView)
+
+    def remove(
+        self, lab: str, label: str, *, force: bool = False, listener: Listener | None = None
+    ) -> None:
+        """Remove a snapshot, by label or name (the newest); ``force``: a protected one as well.
+
+        Raises NotFound, Conflict (protected, or needed by branches or other snapshots).
+        """
+        path, query = path_of("labs", lab, "snapshots", label), {"force": "true"} if force else {}
+        self._jobs.done("DELETE", path, query, None, listener)
 
     def prune(self, lab: str, *, listener: Listener | None = None) -> list[str]:
         """Remove snapshots beyond the schedule's count; their labels. Raises NotFound, Conflict."""

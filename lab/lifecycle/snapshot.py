@@ -348,6 +348,7 @@ def view_of(ctx: Context, capture: Capture) -> SnapshotView:
     """A snapshot, as it is shown."""
     one, directory = schedule.read(capture.label), ctx.home.directory(capture.ref)
     files = directory.iterdir() if directory.is_dir() else ()
+    lab = ctx.store.labs.find(capture.owner.name)
     return SnapshotView(
         one.label,
         one.name,
@@ -360,4 +361,5 @@ def view_of(ctx: Context, capture: Capture) -> SnapshotView:
         expires_at=capture.expires_at,
         parent=str(capture.parent or ""),
         branches=tuple(branches(ctx, capture)),
+        current=lab is not None and (lab.at or ORIGIN) == capture.label,
     )

@@ -38,6 +38,7 @@ JobKind = Literal[
     "delete-snapshot",
     "prune-snapshots",
     "rollback",
+    "branch",
 ]
 Started = Literal["warm", "cold"]
 

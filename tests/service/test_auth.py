@@ -24,7 +24,9 @@ BODIES = {
     "execute": {"argv": ["x"]},
     "createToken": {"name": "x", "project": "x"},
     "takeSnapshot": {},
+    "changeSnapshot": {"protected": True},
     "rollBack": {},
+    "branchLab": {},
     "buildImage": {"recipe": "mariadb"},
     "buildTemplate": {"blueprint": "galera"},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ from lab.api.service import Service
 from lab.cli import main
 from lab.client import Client
 from lab.config.settings import Settings
-from lab.errors import InvalidSpec, NotFound
+from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.lifecycle import snapshot
 from lab.lifecycle.core.context import Context, open_context
 from lab.lifecycle.query import query
@@ -25,7 +26,7 @@ from lab.progress import Event
 from lab.state.records import JobRecord
 from lab.storage import Storage
 from tests.support.killed_service import Ask, sweep, token_and_lab, until_ended
-from tests.support.serve_world import Site, site
+from tests.support.serve_world import BODY, Site, site
 
 SNAPSHOTS = "/v1/labs/shop/snapshots"
 
@@ -70,6 +71,74 @@ def test_there_and_back(here: Site) -> None:
     assert kinds == ["delete-snapshot", *["rollback"] * 3, "snapshot", "create"]
 
 
+def test_all_of_a_snapshot_is_shown(here: Site) -> None:
+    """Protects who decides what to keep: RAM, its size, the pause, the end, the parent."""
+    origin = here.ask("GET", SNAPSHOTS).json()[0]
+    assert (origin["label"], origin["current"], origin["warm"]) == ("origin", True, False)
+    template = here.ask("GET", "/v1/labs/shop").json()["template"]
+    assert origin["parent"] == f"template:{template}@formed"
+    body = {"name": "mine", "ttl": "2h", "protected": True}
+    taken = here.ask("POST", f"{SNAPSHOTS}?wait=60", body).json()
+    assert taken["warm"]
+    assert taken["ram"] > 0
+    assert taken["pause"] > 0
+    assert taken["expires_at"] > taken["at"]
+    assert (taken["protected"], taken["current"], taken["branches"]) == (True, True, [])
+    bare = here.ask("POST", f"{SNAPSHOTS}?wait=60", {"name": "bare", "disks_only": True}).json()
+    assert (bare["warm"], bare["why_cold"]) == (False, "taken with disks only")
+    assert (bare["parent"], bare["expires_at"]) == (f"lab:shop@{taken['label']}", None)
+    shown = {one["label"]: one for one in here.ask("GET", SNAPSHOTS).json()}
+    assert [one["label"] for one in shown.values() if one["current"]] == [bare["label"]]
+    assert shown[taken["label"]] == {**taken, "current": False}
+
+
+def test_a_protected_snapshot_is_removed_by_force_only(here: Site) -> None:
+    """Protects what somebody wants to keep from those who clean up."""
+    here.ask("POST", f"{SNAPSHOTS}?wait=60", {"name": "mine"})
+    kept = here.ask("PATCH", f"{SNAPSHOTS}/mine", {"protected": True})
+    assert (kept.status_code, kept.json()["protected"]) == (200, True)
+    refused = here.ask("DELETE", f"{SNAPSHOTS}/mine?wait=60")
+    assert refused.status_code == 409
+    assert "protected" in refused.json()["detail"]
+    assert here.ask("PATCH", f"{SNAPSHOTS}/mine", {}).status_code == 422
+    assert here.ask("PATCH", f"{SNAPSHOTS}/none", {"protected": True}).status_code == 404
+    theirs = here.token(project="others")
+    answer = here.ask("PATCH", f"{SNAPSHOTS}/mine", {"protected": False}, token=theirs)
+    assert answer.status_code == 404
+    assert here.ask("DELETE", f"{SNAPSHOTS}/mine?wait=60&force=true").status_code == 204
+
+
+def test_a_rollback_resumes_or_boots(here: Site) -> None:
+    """Protects seconds, and those who need a boot."""
+    here.ask("POST", f"{SNAPSHOTS}?wait=60", {"name": "mine"})
+    for body, started in (({"to": "mine"}, "warm"), ({"to": "mine", "cold": True}, "cold")):
+        done = here.ask("POST", "/v1/labs/shop/rollback?wait=60", body)
+        assert done.status_code == 200, done.text
+        assert here.ask("GET", "/v1/labs/shop").json()["started"] == started
+    body = {"to": "mine", "keep_sessions": True}
+    assert here.ask("POST", "/v1/labs/shop/rollback?wait=60", body).status_code == 200
+
+
+def test_a_quota_of_disk_counts_the_ram_of_snapshots(here: Site) -> None:
+    """Protects the host's disk: RAM is on it as well."""
+    disk = 1 << 30
+    token = here.token(project="small", disk=5 * disk)
+    here.make("one", token=token, nodes=1, disk=disk)
+    path = "/v1/labs/one/snapshots"
+    assert here.ask("POST", f"{path}?wait=60", {}, token=token).status_code == 201
+    with here.service.core.contexts.use() as ctx:
+        (ram,) = [path for path in ctx.home.captured("one") if path.suffix == ".state"]
+        with ram.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, 64 << 20)
+    # Three times the lab's disk, and 64 MiB, are within the quota; two labs more are not.
+    assert here.ask("POST", f"{path}?wait=60", {}, token=token).status_code == 201
+    body = {"blueprint": "single", "memory": BODY["memory"], "disk": disk}
+    assert here.ask("POST", "/v1/labs?wait=60", body, token=token).status_code == 201
+    refused = here.ask("POST", "/v1/labs?wait=60", body, token=token)
+    assert refused.status_code == 429
+    assert "limited to 5G of disk, and would have 5.1G" in refused.json()["detail"]
+
+
 def test_what_makes_no_sense_is_told_at_once(here: Site) -> None:
     for path, body, status in (
         (SNAPSHOTS, {"name": "hourly"}, 422),
@@ -94,6 +163,15 @@ def test_the_client_and_the_command_line(
         assert {"snapshot", "rollback"} <= {event.step for event in heard}
         with pytest.raises(InvalidSpec, match="hourly"):
             client.snapshots.take("shop", "hourly")
+        bare = client.snapshots.take("shop", "bare", disks_only=True, ttl=3600.0, protected=True)
+        assert (bare.warm, bare.protected) == (False, True)
+        assert bare.expires_at is not None
+        assert client.snapshots.protect("shop", "bare", protected=False).protected is False
+        assert client.snapshots.protect("shop", "bare").protected
+        with pytest.raises(Conflict, match="protected"):
+            client.snapshots.remove("shop", "bare")
+        client.snapshots.remove("shop", "bare", force=True)
+        assert client.rollback("shop", "one", cold=True).started == "cold"
         client.snapshots.remove("shop", "one")
         with pytest.raises(NotFound):
             client.rollback("shop", "one")
@@ -105,6 +183,15 @@ def test_the_client_and_the_command_line(
     assert label in capsys.readouterr().out.split()
     assert main(("rollback", "shop", "--to", "two", "-o", "name")) == 0
     assert capsys.readouterr().out == "shop\n"
+    assert main(("snapshot", "ls", "shop", "--tree")) == 0
+    assert f"{label}  " in capsys.readouterr().out
+    # The RAM of the second is what differs from that of the first.
+    assert main(("stop", "shop")) == main(("start", "shop")) == 0
+    assert main(("snapshot", "take", "shop", "--label", "three")) == 0
+    assert "of RAM on disk" in capsys.readouterr().err
+    assert main(("rollback", "shop", "--to", "three")) == 0
+    assert main(("snapshot", "take", "shop", "--label", "four")) == 0
+    assert main(("snapshot", "rm", "shop", "three", "four")) == 0
     assert main(("snapshot", "rm", "shop", label)) == 0
     assert main(("snapshot", "rm", "shop", label)) == 3
 
@@ -152,7 +239,9 @@ def test_snapshots_of_a_project_are_counted_by_one_listing(tmp_path: Path) -> No
             assert here.ask("POST", f"{SNAPSHOTS}?wait=60", {"name": name}).status_code == 201
         here.make("theirs", token=here.token(project="elsewhere"))
         asked.clear()
-        assert snapshots_of(here.service.core, "admin") == {"shop": 2, "other": 0}
+        counted = snapshots_of(here.service.core, "admin")
+        assert {name: kept.number for name, kept in counted.items()} == {"shop": 2, "other": 0}
+        assert counted["shop"].ram > 0 == counted["other"].ram
         assert asked == ["labels"]
 
 

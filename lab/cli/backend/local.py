@@ -129,11 +129,15 @@ class LocalSession:
 
         return extend(self._context, name, ttl)
 
-    def take_snapshot(self, name: str, what: str) -> SnapshotView:
+    def take_snapshot(
+        self, name: str, what: str, *, disks_only: bool, ttl: float | None, protect: bool
+    ) -> SnapshotView:
         """See Session."""
         from lab.lifecycle import snapshot
 
-        return snapshot.take(self._context, name, what)
+        return snapshot.take(
+            self._context, name, what, disks_only=disks_only, ttl=ttl, protect=protect
+        )
 
     def snapshots(self, name: str) -> list[SnapshotView]:
         """See Session."""
@@ -141,11 +145,17 @@ class LocalSession:
 
         return snapshot.snapshots(self._context, name)
 
-    def remove_snapshots(self, name: str, labels: Sequence[str]) -> None:
+    def protect_snapshot(self, name: str, label: str, *, protected: bool) -> SnapshotView:
         """See Session."""
         from lab.lifecycle import snapshot
 
-        snapshot.remove(self._context, name, labels)
+        return snapshot.protect(self._context, name, label, protected=protected)
+
+    def remove_snapshots(self, name: str, labels: Sequence[str], *, force: bool) -> None:
+        """See Session."""
+        from lab.lifecycle import snapshot
+
+        snapshot.remove(self._context, name, labels, force=force)
 
     def prune_snapshots(self, name: str) -> list[str]:
         """See Session."""
@@ -153,11 +163,53 @@ class LocalSession:
 
         return snapshot.rotate(self._context, name, take_due=False)
 
-    def rollback(self, name: str, to: str, *, node: str | None, timeout: float) -> LabView:
+    def rollback(
+        self,
+        name: str,
+        to: str,
+        *,
+        node: str | None,
+        cold: bool,
+        keep_sessions: bool,
+        timeout: float,
+    ) -> LabView:
         """See Session."""
         from lab.lifecycle.rollback import rollback
 
-        return rollback(self._context, name, to, node=node, timeout=timeout)
+        return rollback(
+            self._context,
+            name,
+            to,
+            node=node,
+            cold=cold,
+            keep_sessions=keep_sessions,
+            timeout=timeout,
+        )
+
+    def branch(
+        self,
+        name: str,
+        new: str,
+        *,
+        at: str,
+        count: int,
+        ttl: float | None,
+        keep_sessions: bool,
+        timeout: float,
+    ) -> list[LabView]:
+        """See Session."""
+        from lab.lifecycle.branch import branch
+
+        return branch(
+            self._context,
+            name,
+            new,
+            at=at,
+            count=count,
+            ttl=ttl,
+            keep_sessions=keep_sessions,
+            timeout=timeout,
+        )
 
     def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
         """See Session."""
@@ -355,15 +407,17 @@ class Lifecycle:
         """Recorded names, for completion; only the state database is read."""
         if not settings.home.database.exists():
             return Recorded()  # opening the store would create it, and Tab must not
+        from lab.schedule import ORIGIN
         from lab.state.opening import open_store
 
         with open_store(settings.home) as store:
             images = store.images.all()
+            labs = {
+                found.lab.name: [n.name for n in found.nodes] for found in store.labs_with_nodes()
+            }
             return Recorded(
-                {
-                    found.lab.name: [n.name for n in found.nodes]
-                    for found in store.labs_with_nodes()
-                },
+                labs,
+                {name: [ORIGIN, *settings.home.captures(name)] for name in labs},
                 [*dict.fromkeys(image.recipe for image in images), *(i.key for i in images)],
                 [template.key for template in store.templates.all()],
             )

@@ -133,29 +133,84 @@ class RemoteSession:
         """See Session."""
         return self._here(self._client.extend(name, ttl))
 
-    def take_snapshot(self, name: str, what: str) -> SnapshotView:
+    def take_snapshot(
+        self, name: str, what: str, *, disks_only: bool, ttl: float | None, protect: bool
+    ) -> SnapshotView:
         """See Session."""
-        return self._client.snapshots.take(name, what, listener=self._hear)
+        return self._client.snapshots.take(
+            name, what, disks_only=disks_only, ttl=ttl, protected=protect, listener=self._hear
+        )
 
     def snapshots(self, name: str) -> list[SnapshotView]:
         """See Session."""
         return self._client.snapshots.all(name)
 
-    def remove_snapshots(self, name: str, labels: Sequence[str]) -> None:
+    def protect_snapshot(self, name: str, label: str, *, protected: bool) -> SnapshotView:
         """See Session."""
-        for label in labels:
-            self._client.snapshots.remove(name, label, listener=self._hear)
+        return self._client.snapshots.protect(name, label, protected=protected)
+
+    def remove_snapshots(self, name: str, labels: Sequence[str], *, force: bool) -> None:
+        """See Session; unknown ones are reported first, then the newest is removed first.
+
+        The RAM of a snapshot may be kept as what differs from an older one.
+        """
+        ages: dict[str, int] = {}
+        for age, view in enumerate(reversed(self.snapshots(name)), 1):
+            ages.setdefault(view.label, age)
+            ages.setdefault(view.name, age)
+        for label in sorted(labels, key=lambda label: ages.get(label, 0)):
+            self._client.snapshots.remove(name, label, force=force, listener=self._hear)
 
     def prune_snapshots(self, name: str) -> list[str]:
         """See Session."""
         removed = self._client.snapshots.prune(name, listener=self._hear)
         return [f"removed {name}@{label}" for label in removed]
 
-    def rollback(self, name: str, to: str, *, node: str | None, timeout: float) -> LabView:
+    def rollback(
+        self,
+        name: str,
+        to: str,
+        *,
+        node: str | None,
+        cold: bool,
+        keep_sessions: bool,
+        timeout: float,
+    ) -> LabView:
         """See Session."""
-        hear = self._hear
-        found = self._client.rollback(name, to, node or "", timeout=timeout, listener=hear)
+        found = self._client.rollback(
+            name,
+            to,
+            node or "",
+            cold=cold,
+            keep_sessions=keep_sessions,
+            timeout=timeout,
+            listener=self._hear,
+        )
         return self._here(found)
+
+    def branch(
+        self,
+        name: str,
+        new: str,
+        *,
+        at: str,
+        count: int,
+        ttl: float | None,
+        keep_sessions: bool,
+        timeout: float,
+    ) -> list[LabView]:
+        """See Session; ``timeout`` is for all of it."""
+        found = self._client.branch(
+            name,
+            new,
+            at=at,
+            count=count,
+            ttl=ttl,
+            keep_sessions=keep_sessions,
+            timeout=timeout,
+            listener=self._hear,
+        )
+        return [self._here(lab) for lab in found]
 
     def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
         """See Session."""

@@ -33,9 +33,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Names that Tab offers: labs with their nodes, images by recipe and key, templates."""
+    """Names that Tab offers: labs with their nodes, images by recipe and key, templates.
+
+    ``snapshots``: their labels, by lab.
+    """
 
     labs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    snapshots: Mapping[str, Sequence[str]] = field(default_factory=dict)
     images: Sequence[str] = ()
     templates: Sequence[str] = ()
 
@@ -91,20 +95,47 @@ class Session(Protocol):
     def extend(self, name: str, ttl: float) -> LabView:
         """Give a lab a new lease of ``ttl`` seconds from now on."""
 
-    def take_snapshot(self, name: str, what: str) -> SnapshotView:
-        """Take a snapshot of a lab, called ``what``."""
+    def take_snapshot(
+        self, name: str, what: str, *, disks_only: bool, ttl: float | None, protect: bool
+    ) -> SnapshotView:
+        """Take a snapshot of a lab, called ``what``; ``ttl``: seconds until it expires."""
 
     def snapshots(self, name: str) -> list[SnapshotView]:
         """The snapshots of a lab, oldest first."""
 
-    def remove_snapshots(self, name: str, labels: Sequence[str]) -> None:
-        """Remove snapshots of a lab."""
+    def protect_snapshot(self, name: str, label: str, *, protected: bool) -> SnapshotView:
+        """Protect a snapshot from removal, or end that."""
+
+    def remove_snapshots(self, name: str, labels: Sequence[str], *, force: bool) -> None:
+        """Remove snapshots of a lab; ``force``: protected ones as well."""
 
     def prune_snapshots(self, name: str) -> list[str]:
         """Remove snapshots beyond the schedule's count; a line about each."""
 
-    def rollback(self, name: str, to: str, *, node: str | None, timeout: float) -> LabView:
-        """Put a lab, or a node, back to a snapshot."""
+    def rollback(
+        self,
+        name: str,
+        to: str,
+        *,
+        node: str | None,
+        cold: bool,
+        keep_sessions: bool,
+        timeout: float,
+    ) -> LabView:
+        """Put a lab, or a node, back to a snapshot; ``cold``: boot, do not restore RAM."""
+
+    def branch(
+        self,
+        name: str,
+        new: str,
+        *,
+        at: str,
+        count: int,
+        ttl: float | None,
+        keep_sessions: bool,
+        timeout: float,
+    ) -> list[LabView]:
+        """Create ``count`` labs that are clones of a lab, or of its snapshot ``at``."""
 
     def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
         """Remove expired labs and leftovers; ``age``: seconds, for ``unused``."""

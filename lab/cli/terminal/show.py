@@ -30,6 +30,7 @@ def lab_text(view: LabView, now: float) -> str:
     lines = facts(
         [
             ("lab", f"{view.name} ({view.blueprint}, {view.state})"),
+            ("parent", view.parent),
             *(("halted", _halted(view, node)) for node in view.nodes if node.why),
             ("engine", f"{view.engine} {view.engine_version}".strip()),
             ("profile", view.profile),

@@ -32,15 +32,16 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
 
 def tick(stream: TextIO) -> str:
     """A check mark, where ``stream`` can print one."""
-    return "✓" if _has_unicode(stream) else "+"
+    return "✓" if has_unicode(stream) else "+"
 
 
 def cross(stream: TextIO) -> str:
     """The opposite of a check mark."""
-    return "✗" if _has_unicode(stream) else "x"
+    return "✗" if has_unicode(stream) else "x"
 
 
-def _has_unicode(stream: TextIO) -> bool:
+def has_unicode(stream: TextIO) -> bool:
+    """Whether ``stream`` can print more than ASCII."""
     return (stream.encoding or "").lower().startswith("utf")
 
 

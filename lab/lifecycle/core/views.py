@@ -5,12 +5,13 @@ Times are UTC epoch seconds, durations seconds, sizes bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from lab.host.finding import Finding as Finding  # noqa: PLC0414  # it is a view too
 from lab.progress import Step
+from lab.schedule import ORIGIN
 
 FIRST_USE = ("image", "template")
 """The steps of ``up`` that only the first lab of a kind has."""
@@ -96,7 +97,8 @@ class LabView:
     ``risks``: what its profile lets be lost, empty if no commit can be. ``ssl_ca``: where the
     certificate is that clients check its servers with; empty: it takes no TLS. ``endpoints``: the
     names of the nodes that users connect to, by the names of endpoints; the first is the default.
-    ``addresses``: where these nodes answer, as ``host:port``.
+    ``addresses``: where these nodes answer, as ``host:port``. ``parent``: the capture of another
+    lab that it is a branch of, as ``lab:NAME@LABEL``; empty for others.
     """
 
     name: str
@@ -127,6 +129,7 @@ class LabView:
     steps: tuple[Step, ...] = ()
     endpoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    parent: str = ""
 
     @property
     def entry(self) -> NodeView | None:
@@ -140,9 +143,10 @@ class SnapshotView:
     """A snapshot of a lab. ``name``: what it was taken as; ``at`` None if that is not known.
 
     ``warm``: it has the RAM of all nodes, ``why_cold``: why it has not. ``pause``: seconds for
-    which the nodes stood still; ``ram``: bytes on disk of its files besides disks.
+    which the nodes were paused; ``ram``: bytes on disk of its files besides disks.
     ``parent``: the capture that it descends from, as ``OWNER@LABEL``; ``branches``: the labs that
     are clones of it. ``expires_at``: when it is removed, unless it is used; None for never.
+    ``current``: no other snapshot was taken or rolled back to since this one was.
     """
 
     label: str
@@ -156,6 +160,32 @@ class SnapshotView:
     expires_at: float | None = None
     parent: str = ""
     branches: tuple[str, ...] = ()
+    current: bool = False
+
+
+def descent(views: Sequence[SnapshotView]) -> list[tuple[int, SnapshotView]]:
+    """The snapshots of a lab as a tree: each with its depth, after the one it descends from.
+
+    All descend from the origin, also one whose parent was removed. Siblings stay in order.
+    """
+    known = {view.label: view for view in views}
+    origin = known.get(ORIGIN)
+    children: dict[str, list[SnapshotView]] = {}
+    for view in views:
+        label = view.parent.partition("@")[2]
+        beyond = view is origin or (origin is not None and view.parent == origin.parent)
+        if beyond or label not in known or label == view.label:
+            label = ORIGIN if origin is not None and view is not origin else ""
+        children.setdefault(label, []).append(view)
+    found: list[tuple[int, SnapshotView]] = []
+
+    def add(label: str, depth: int) -> None:
+        for view in children.get(label, ()):
+            found.append((depth, view))
+            add(view.label, depth + 1)
+
+    add("", 0)
+    return found
 
 
 @dataclass(frozen=True)

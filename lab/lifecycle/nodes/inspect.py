@@ -174,6 +174,7 @@ def _view(
         ssl_ca=str(ctx.home.ca) if beyond(record) else "",
         image=record.image,
         template=record.template or "",
+        parent=record.parent,
         owner=record.owner,
         started=record.started or "",
         why_cold=record.why_cold,

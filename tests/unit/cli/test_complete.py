@@ -53,6 +53,12 @@ def offered(
         ("lab image rm ", ["mariadb", "mariadb-0123456789abcdef"]),
         ("lab template rm f", ["feedfacefeedface"]),
         ("lab up --exist", ["--exist-ok"]),
+        ("lab branch s", ["shop"]),
+        ("lab branch shop --at o", ["origin"]),
+        ("lab rollback shop --to ", ["origin"]),
+        ("lab snapshot rm shop ", ["origin"]),
+        ("lab snapshot rm shop origin ", []),
+        ("lab snapshot protect shop o", ["origin"]),
         ("lab ls --home /h -o n", ["name"]),
     ],
 )
@@ -107,6 +113,12 @@ def test_names_come_from_the_state(
         )  # fmt: skip
         store.nodes.add([NodeRecord("shop", "n1", 1, "member", "lab-shop-n1")])
     assert offered(line, Lifecycle(), monkeypatch, capsys) == ["shop"]
+    (home.lab("shop") / "captures/mine.20261121t110000").mkdir(parents=True)
+    line = f"lab --home {home.root} rollback --to "
+    assert offered(line, Lifecycle(), monkeypatch, capsys) == ["origin"]  # that is not complete
+    (home.lab("shop") / "captures/mine.20261121t110000/manifest.json").touch()
+    there = ["origin", "mine.20261121t110000"]
+    assert offered(line, Lifecycle(), monkeypatch, capsys) == there
     line = f"lab --home {home.root} stop shop --node "
     assert offered(line, Lifecycle(), monkeypatch, capsys) == ["n1"]
 

@@ -145,24 +145,42 @@ class FakeSession:
         self._called("extend", name, ttl)
         return lab_view(name, expires_at=None if ttl is None else time.time() + ttl + 0.9)
 
-    def take_snapshot(self, name: str, what: str) -> SnapshotView:
-        self._called("take_snapshot", name, what)
-        return SnapshotView(f"{what}.20261121t110000", what, 1_795_258_800.0)
+    def take_snapshot(
+        self, name: str, what: str, *, disks_only: bool, ttl: float | None, protect: bool
+    ) -> SnapshotView:
+        self._called("take_snapshot", name, what, disks_only=disks_only, ttl=ttl, protect=protect)
+        return SnapshotView(
+            f"{what}.20261121t110000",
+            what,
+            1_795_258_800.0,
+            warm=not disks_only,
+            why_cold="taken with disks only" if disks_only else "",
+            pause=0.128,
+            ram=31 << 20,
+        )
 
     def snapshots(self, name: str) -> list[SnapshotView]:
         self._called("snapshots", name)
-        return [SnapshotView("origin", "origin", None)]
+        return self._world.snapshots
 
-    def remove_snapshots(self, name: str, labels: Sequence[str]) -> None:
-        self._called("remove_snapshots", name, list(labels))
+    def protect_snapshot(self, name: str, label: str, *, protected: bool) -> SnapshotView:
+        self._called("protect_snapshot", name, label, protected=protected)
+        return SnapshotView(f"{label}.20261121t110000", label, 0.0, protected=protected)
+
+    def remove_snapshots(self, name: str, labels: Sequence[str], *, force: bool) -> None:
+        self._called("remove_snapshots", name, list(labels), force=force)
 
     def prune_snapshots(self, name: str) -> list[str]:
         self._called("prune_snapshots", name)
         return [f"removed {name}@hourly.20261121t110000"]
 
-    def rollback(self, name: str, to: str, *, node: str | None, timeout: float) -> LabView:
-        self._called("rollback", name, to, node=node, timeout=timeout)
+    def rollback(self, name: str, to: str, **options: Any) -> LabView:
+        self._called("rollback", name, to, **options)
         return lab_view(name)
+
+    def branch(self, name: str, new: str, *, count: int, **options: Any) -> list[LabView]:
+        self._called("branch", name, new, count=count, **options)
+        return [lab_view(f"{new}-{number}", parent=f"lab:{name}@origin") for number in range(count)]
 
     def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
         self._called("gc", dry_run=dry_run, orphans=orphans, unused=unused, age=age)
@@ -262,6 +280,7 @@ class FakeLifecycle(Lifecycle):
         self.calls: list[tuple[Any, ...]] = []
         self.fails: dict[str, BaseException] = {}
         self.gc_report = GcReport(("lab old",), ("guest lab-x-n1: not recorded",))
+        self.snapshots = [SnapshotView("origin", "origin", None)]
         self.rows = Rows(("a", "b"), ((1, None), (b"\xff", "x\ny")), 2)
         self.findings = [Finding("kvm", "warn", "no", "TCG is used"), Finding("qemu", "ok", "7.2")]
         self.default_ttl: float | None = None
@@ -313,7 +332,10 @@ class FakeLifecycle(Lifecycle):
     def recorded(self, settings: Settings) -> Recorded:
         self.log("recorded", home=settings.home.root)
         labs = {name: [n.name for n in view.nodes] for name, view in self.views.items()}
-        return Recorded(labs, ["mariadb", "mariadb-0123456789abcdef"], ["feedfacefeedface"])
+        snapshots = {name: [one.label for one in self.snapshots] for name in labs}
+        return Recorded(
+            labs, snapshots, ["mariadb", "mariadb-0123456789abcdef"], ["feedfacefeedface"]
+        )
 
 
 def slowly_undo(world: FakeLifecycle) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import yaml
@@ -12,7 +14,8 @@ import yaml
 from lab.cli import main
 from lab.cli.terminal.show import preview_text
 from lab.cli.terminal.table import facts, table
-from lab.lifecycle.core.views import Finding, GcReport, HostView, LabView, Rows
+from lab.cli.terminal.tree import tree_text
+from lab.lifecycle.core.views import Finding, GcReport, HostView, LabView, Rows, SnapshotView
 from lab.progress import Step
 from tests.support.cli_views import lab_view, preview_view
 from tests.unit.cli.test_fake_lifecycle import HERE, FakeLifecycle
@@ -310,5 +313,97 @@ def test_snapshot(capsys: Capture) -> None:
     """What was taken is named on stdout; a list is a table."""
     assert out(capsys, "snapshot", "take", "--label", "mine") == "mine.20261121t110000\n"
     assert out(capsys, "snapshot", "ls", "-o", "name") == "origin\n"
-    assert out(capsys, "snapshot", "ls").splitlines()[1].split() == ["origin", "origin", "-", "-"]
     assert out(capsys, "rollback", "--to", "mine", "--node", "2", "-o", "name") == "pxc\n"
+
+
+def test_taking_a_snapshot_says_what_it_cost(capsys: Capture) -> None:
+    """Protects stdout, which is the label; the pause is talk."""
+    assert main(["snapshot", "take"], lifecycle=FakeLifecycle("pxc")) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "manual.20261121t110000\n"
+    assert captured.err == "nodes were paused for 0.13 s; 31M of RAM on disk\n"
+    assert main(["snapshot", "take", "--disks-only"], lifecycle=FakeLifecycle("pxc")) == 0
+    said = "nodes were paused for 0.13 s; disks only: taken with disks only\n"
+    assert capsys.readouterr().err == said
+    assert main(["-q", "snapshot", "take"], lifecycle=FakeLifecycle("pxc")) == 0
+    assert capsys.readouterr().err == ""
+
+
+def family(now: float) -> FakeLifecycle:
+    """A lab whose snapshots have children, a branch, and a removed parent."""
+
+    def taken(name: str, parent: str, **more: Any) -> SnapshotView:
+        label = f"{name}.20261121t110000"
+        return SnapshotView(
+            label,
+            name,
+            1_795_258_800.0,
+            parent=f"lab:pxc@{parent}",
+            warm=True,
+            ram=31 << 20,
+            **more,
+        )
+
+    template = "template:feedface@formed"
+    first = "first.20261121t110000"
+    world = FakeLifecycle("pxc")
+    world.snapshots = [
+        SnapshotView("origin", "origin", None, parent=template),
+        replace(taken("first", ""), parent=template, protected=True, branches=("try-1", "try-2")),
+        taken("second", first, current=True, expires_at=now + 7200.5),
+        replace(taken("lone", "gone.20261121t110000"), warm=False),
+        taken("third", first),
+    ]
+    return world
+
+
+def test_the_list_of_snapshots(capsys: Capture) -> None:
+    """Protects who looks for what uses disk, what expires and what stays."""
+    rows = out(capsys, "snapshot", "ls", world=family(time.time())).splitlines()
+    assert rows[0].split() == ["LABEL", "NAME", "TAKEN", "AGE", "RAM", "EXPIRES", "PROTECTED"]
+    ends = [row.split()[-3:] for row in rows[1:]]
+    assert ends == [
+        ["-", "never", "-"], ["31M", "never", "yes"], ["31M", "2h", "-"],
+        ["-", "never", "-"], ["31M", "never", "-"],
+    ]  # fmt: skip
+
+
+def test_the_tree_of_snapshots(capsys: Capture) -> None:
+    """Protects the picture of what descends from what, in full."""
+    assert (
+        out(capsys, "snapshot", "ls", "--tree", world=family(time.time()))
+        == """\
+template feedface
+└─ origin
+   ├─ first.20261121t110000  31M  protected
+   │  ├─ -> lab try-1
+   │  ├─ -> lab try-2
+   │  ├─ second.20261121t110000  31M  expires in 2h  * you are here
+   │  └─ third.20261121t110000  31M
+   └─ lone.20261121t110000
+"""
+    )
+
+
+def test_the_tree_of_a_branch_begins_with_its_parent() -> None:
+    """Protects the way up, and terminals without Unicode from question marks."""
+    views = [
+        SnapshotView("origin", "origin", None, parent="lab:shop@mine.1", current=True),
+        SnapshotView("a.1", "a", 0.0, parent="lab:shop@mine.1"),
+    ]
+    plain = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    assert tree_text(views, 0.0, plain) == ("shop@mine.1\n`- origin  * you are here\n   `- a.1\n")
+    assert tree_text([replace(views[0], parent="")], 0.0, plain) == "origin  * you are here\n"
+    assert tree_text([], 0.0, plain) == ""
+
+
+def test_branches(capsys: Capture) -> None:
+    """One is shown as a new lab is, several as a list; data is a list in any case."""
+    one = out(capsys, "branch", "pxc", "try")
+    assert "\nparent    lab:pxc@origin\n" in one
+    assert "\ndsn       mysql://" in one
+    many = out(capsys, "branch", "pxc", "try", "--count", "2").splitlines()
+    assert [row.split()[0] for row in many] == ["NAME", "try-0", "try-1"]
+    assert out(capsys, "branch", "pxc", "try", "--count", "2", "-o", "name") == "try-0\ntry-1\n"
+    found = json.loads(out(capsys, "branch", "pxc", "try", "-o", "json"))
+    assert [lab["parent"] for lab in found] == ["lab:pxc@origin"]

@@ -80,6 +80,37 @@ def test_up_reads_lab_toml_and_flags_override(elsewhere: Path) -> None:
         ("console a --node 2", ["a", "n2"]),
         ("logs a", ["a", "n1", "engine", {"follow": False, "lines": 100}]),
         ("logs a --source console -n 5", ["a", "n1", "console", {"follow": False, "lines": 5}]),
+        (
+            "snapshot take a",
+            ["a", "manual", {"disks_only": False, "ttl": None, "protect": False}],
+        ),
+        (
+            "snapshot take a --label mine --disks-only --ttl 2h --protect",
+            ["a", "mine", {"disks_only": True, "ttl": 7200.0, "protect": True}],
+        ),
+        ("snapshot protect a mine", ["a", "mine", {"protected": True}]),
+        ("snapshot unprotect a mine", ["a", "mine", {"protected": False}]),
+        ("snapshot rm a x y --force", ["a", ["x", "y"], {"force": True}]),
+        (
+            "rollback a --to mine --cold --keep-sessions --timeout 5s",
+            ["a", "mine", {"node": None, "cold": True, "keep_sessions": True, "timeout": 5.0}],
+        ),
+        (
+            "branch a",
+            [
+                "a",
+                "",
+                {"count": 1, "at": "", "ttl": None, "keep_sessions": False, "timeout": 77.0},
+            ],
+        ),
+        (
+            "branch a try --at mine --count 3 --ttl 2h --keep-sessions --timeout 5m",
+            [
+                "a",
+                "try",
+                {"count": 3, "at": "mine", "ttl": 7200.0, "keep_sessions": True, "timeout": 300.0},
+            ],
+        ),
         ("gc", [{"dry_run": False, "orphans": False, "unused": False, "age": 0.0}]),
         (
             "gc --dry-run --orphans --unused --older-than 2h",
@@ -96,12 +127,13 @@ def test_flags_reach_the_lifecycle(line: str, call: list[object]) -> None:
     world = FakeLifecycle("a", "b")
     main(line.split(), lifecycle=world)
     names = {"sql": "client"}
-    groups = {"image": "{}_image", "template": "{}_template"}
+    groups = {"image": "{}_image", "template": "{}_template", "snapshot": "{}_snapshot"}
     words = line.split()
     method = names.get(words[0], words[0])
     if words[0] in groups:
-        verb = {"rm": "remove", "show": ""}.get(words[1], words[1])
+        verb = {"rm": "remove", "show": "", "unprotect": "protect"}.get(words[1], words[1])
         method = groups[words[0]].format(verb).lstrip("_")
+        method = method.replace("remove_snapshot", "remove_snapshots")
     calls = [list(called[1:]) for called in world.calls if called[0] == method]
     assert calls[-1] == call
 

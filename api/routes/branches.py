@@ -1,0 +1,122 @@
+"""Branches of labs: /v1/labs/{name}/branches."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
+
+from lab.api.core.admission import need_to_branch
+from lab.api.core.core import Core
+from lab.api.http.auth import Caller, User
+from lab.api.http.dependencies import CoreOf, JobsOf
+from lab.api.http.models import NAME, Asked, Job, Lab, Ttl
+from lab.api.http.outcome import Key, Wait, outcome
+from lab.api.http.units import IN_SECONDS
+from lab.api.jobs.jobs import Jobs
+from lab.api.jobs.quota import check_branches, max_snapshots, snapshots_of
+from lab.api.jobs.requests import BranchLab
+from lab.api.jobs.submit import new_job, submit
+from lab.api.routes.labs import Name, check_ttl, default_ttl, seen
+from lab.api.routes.snapshots import LABEL
+from lab.errors import Conflict
+from lab.lifecycle import snapshot
+from lab.lifecycle.branch import MOST
+from lab.state.records import JobRecord
+
+router = APIRouter(prefix="/v1/labs/{name}", tags=["labs"])
+
+
+class BranchRequest(Asked):
+    """Branches of a lab."""
+
+    name: Annotated[
+        str | None,
+        Field(pattern=NAME, description="Numbered if there are several.", examples=["shop-try"]),
+    ] = None
+    at: Annotated[
+        str | None,
+        Field(pattern=LABEL, description="A label, a name (its newest); null: as the lab is now."),
+    ] = None
+    count: Annotated[int, Field(ge=1, le=MOST, description="How many labs to create.")] = 1
+    ttl: Annotated[Ttl | None, Field(description=f"The lease, {IN_SECONDS}.")] = None
+    keep_sessions: Annotated[
+        bool, Field(description="Keep the sessions of clients that the RAM has.")
+    ] = False
+
+
+@router.post(
+    "/branches",
+    operation_id="branchLab",
+    status_code=202,
+    response_model=Job,
+    responses={201: {"model": list[Lab], "description": "All branches are ready."}},
+)
+async def branch(
+    core: CoreOf,
+    jobs: JobsOf,
+    caller: User,
+    name: Name,
+    asked: BranchRequest,
+    wait: Wait,
+    key: Key = None,
+) -> Response:
+    """Create labs that are clones of a lab, as it is now or as a snapshot has it: all or none."""
+    job = await run_in_threadpool(submit_branch, jobs, caller, name, asked, key)
+    return await outcome(core, job, wait, partial(_branched, core, caller))
+
+
+def submit_branch(
+    jobs: Jobs, caller: Caller, name: str, asked: BranchRequest, key: str | None
+) -> JobRecord:
+    """Submit the job that creates branches; raises what refuses it."""
+    core, token = jobs.core, caller.token
+    record = caller.lab(core, name)
+    ttl = asked.ttl or default_ttl(core, caller)
+    check_ttl(core, caller, ttl)
+    if record.state not in ("ready", "stopped"):
+        raise Conflict(f"the lab {name} is {record.state}")
+    at = ""
+    if asked.at:
+        with core.contexts.use() as ctx:
+            at = snapshot.find(ctx, name, asked.at).label
+    request = BranchLab(
+        created_at=record.created_at,
+        name=asked.name or "",
+        at=at,
+        count=asked.count,
+        ttl=ttl,
+        keep_sessions=asked.keep_sessions,
+        owner=token.name,
+    )
+    names = request.names
+    job = new_job(token, "branch", request, lab=name, project=record.project, key=key)
+    limited = max_snapshots(core, token) is not None or token.max_disk is not None
+    taken = snapshots_of(core, record.project) if limited else {}
+
+    def check() -> None:
+        core.admission.check(need_to_branch(core.store.lab_with_nodes(name), request.count))
+        check_branches(core, token, record, request.count, taken, snapshot=not at)
+        for one in names:
+            if one and core.store.labs.find(one):
+                raise Conflict(
+                    f"lab {one} exists already", hint="choose another name, or DELETE it"
+                )
+
+    return submit(jobs, job, check)
+
+
+def branches_of(job: JobRecord) -> list[str]:
+    """The names of the labs that a job made, once it has succeeded."""
+    names = job.about.partition(":")[2]
+    return names.split(",") if names else []
+
+
+def _branched(core: Core, caller: Caller, job: JobRecord) -> Response:
+    labs = [seen(core, caller, name)[0].model_dump(mode="json") for name in branches_of(job)]
+    headers = {"Location": f"/v1/labs/{labs[0]['name']}"} if len(labs) == 1 else {}
+    return JSONResponse(labs, status_code=201, headers=headers)
