@@ -381,16 +381,16 @@ class Client:
         argv = ["perl", "-e", at_once, str(sql)]
         self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe)
 
-    def ask(self, *statements: str) -> None:
-        """Run statements, and return when the last has been answered, with a row."""
+    def ask(self, *statements: str) -> list[list[str]]:
+        """The rows that statements return, once all have been answered."""
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write("".join(f"{s}\n" for s in (*statements, "SELECT 7")).encode())
         self._process.stdin.flush()
         ready, _, _ = select.select([self._process.stdout], [], [], SECONDS)
         assert ready, statements
-        while self._process.stdout.readline() != b"7\n":
-            continue
+        lines = iter(self._process.stdout.readline, b"7\n")
+        return [line.decode(errors="replace").rstrip("\n").split("\t") for line in lines]
 
     def begin(self, statement: str) -> None:
         """Begin a statement that will not be answered."""
@@ -402,6 +402,13 @@ class Client:
         """Whether the server has ended the session; asks it one more thing."""
         self._process.communicate(b"DO 1\n", SECONDS)
         return self._process.returncode != 0
+
+    def sees(self, *words: str) -> bool:
+        """Wait until a row of the process list has all ``words``."""
+        return any(
+            any(all(word in row for word in words) for row in self.ask(PROCESSES))
+            for _ in attempts(Deadline.after(SECONDS))
+        )
 
     def close(self) -> None:
         self._process.kill()
@@ -417,8 +424,10 @@ def sql(server: Server, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(sql: Path) -> Iterator[Callable[[], Client]]:
-    """Opens sessions, which end with the test."""
+    """Opens sessions, which end with the test; there are no others of clients before."""
     opened: list[Client] = []
+    users = ([row[1] for row in shown(sql, PROCESSES)] for _ in attempts(Deadline.after(SECONDS)))
+    assert any(found.count("root") == 1 for found in users)
 
     def one() -> Client:
         opened.append(Client(sql))
@@ -435,28 +444,19 @@ def shown(sql: Path, statement: str) -> list[list[str]]:
     return [line.split("\t") for line in done.stdout.splitlines()]
 
 
-def sees(sql: Path, *words: str) -> bool:
-    """Wait until a row of the process list has all ``words``."""
-    return any(
-        any(all(word in row for word in words) for row in shown(sql, PROCESSES))
-        for _ in attempts(Deadline.after(SECONDS))
-    )
-
-
 PROCESSES = "SHOW PROCESSLIST"
 
 
 @pytest.mark.e2e
 def test_sessions_of_a_capture_are_ended_with_all_that_they_hold(
-    server: Server, sql: Path, tmp_path: Path, client: Callable[[], Client]
+    server: Server, tmp_path: Path, client: Callable[[], Client]
 ) -> None:
     """Protects labs restored with RAM: clients that are gone hold locks that block everyone."""
-    root = client()
-    root.ask(
+    other = client()
+    other.ask(
         "CREATE DATABASE held", "CREATE TABLE held.t (a INT PRIMARY KEY, b INT) ENGINE=InnoDB",
         "INSERT INTO held.t VALUES (1, 0), (2, 0)", "CREATE USER ghost IDENTIFIED BY 'x'",
     )  # fmt: skip
-    root.close()
     with resident(tmp_path, server.socket) as port:
         assert port.tell(item("sql", "DO 1")) == "ok"
         row, name, table, waits = (client() for _ in range(4))
@@ -466,48 +466,49 @@ def test_sessions_of_a_capture_are_ended_with_all_that_they_hold(
             "CREATE TEMPORARY TABLE held.temporary (a INT)", "INSERT INTO held.temporary VALUES (1)"
         )
         waits.begin("UPDATE held.t SET b = 2 WHERE a = 1")
-        assert sees(sql, "UPDATE held.t SET b = 2 WHERE a = 1")
-        assert port.tell(item("sessions")) == "ok 4"
-        assert all(one.lost() for one in (row, name, table, waits))
-        there = shown(sql, "SELECT b FROM held.t WHERE a = 1 FOR UPDATE")
+        assert other.sees("UPDATE held.t SET b = 2 WHERE a = 1")
+        assert port.tell(item("sessions")) == "ok 5"
+        assert all(one.lost() for one in (row, name, table, waits, other))
+        other, reads, blocked = (client() for _ in range(3))
+        there = other.ask("SELECT b FROM held.t WHERE a = 1 FOR UPDATE")
         assert there == [["0"]], "no statement got a lock because another session ended first"
-        assert shown(sql, "SELECT GET_LOCK('mine', 0)") == [["1"]]
-        reads, blocked = client(), client()
+        assert other.ask("SELECT GET_LOCK('mine', 0)") == [["1"]]
         reads.ask("FLUSH TABLES WITH READ LOCK")
         change = "ALTER USER ghost IDENTIFIED BY 'y'"
         blocked.begin(change)
-        assert sees(sql, change, "Waiting for backup lock")
-        assert port.tell(item("sessions"), item("sql", change)) == "ok 2"
+        assert other.sees(change, "Waiting for backup lock")
+        assert port.tell(item("sessions"), item("sql", change)) == "ok 3"
         assert reads.lost()
         assert port.tell(item("sessions")) == "ok 0"
 
 
 @pytest.mark.e2e
 def test_what_is_not_a_clients_session_stays(
-    server: Server, sql: Path, tmp_path: Path, client: Callable[[], Client]
+    server: Server, tmp_path: Path, client: Callable[[], Client]
 ) -> None:
     """Protects the server's own threads, an event that is executed, and our own connection."""
-    client().ask(
+    other = client()
+    other.ask(
         "SET GLOBAL event_scheduler = ON", "CREATE DATABASE timed",
         "CREATE EVENT timed.one ON SCHEDULE EVERY 1 HOUR DO DO SLEEP(600)",
     )  # fmt: skip
     with resident(tmp_path, server.socket) as port:
         try:
-            assert sees(sql, "DO SLEEP(600)")
+            assert other.sees("DO SLEEP(600)")
             with socket.socket(socket.AF_UNIX) as mute:
                 mute.connect(str(server.socket))  # has not logged in
-                assert sees(sql, "unauthenticated user")
+                assert other.sees("unauthenticated user")
                 assert port.tell(item("sessions")) == "ok 2"
                 assert port.tell(item("sql", "DO 1")) == "ok"
-            stayed = {row[1] for row in shown(sql, PROCESSES)}
-            assert {"event_scheduler"} < stayed
-            assert "unauthenticated user" not in stayed
-            assert sees(sql, "DO SLEEP(600)")
+            stayed = client().ask(PROCESSES)
+            users = {row[1] for row in stayed}
+            assert {"event_scheduler"} < users
+            assert "unauthenticated user" not in users
+            assert any("DO SLEEP(600)" in row for row in stayed)
         finally:
-            shown(sql, "SET GLOBAL event_scheduler = OFF")
-            for row in shown(sql, PROCESSES):
-                if "DO SLEEP(600)" in row:
-                    shown(sql, f"KILL {row[0]}")
+            last = client()
+            rows = last.ask("SET GLOBAL event_scheduler = OFF", "DROP DATABASE timed", PROCESSES)
+            last.ask(*(f"KILL {row[0]}" for row in rows if "DO SLEEP(600)" in row))
 
 
 @pytest.mark.e2e
