@@ -132,6 +132,8 @@ class LabRequest(Request, frozen=True, kw_only=True):
 class DeleteLab(LabRequest, frozen=True, kw_only=True):
     """``delete``; ``force``: also if it is protected; ``defer``: with its last branch."""
 
+    LATER = ("defer",)
+
     force: bool = False
     defer: bool = False
 
