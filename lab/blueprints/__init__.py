@@ -234,7 +234,7 @@ class Blueprint(Protocol):
     def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:
         """What a node of ``role`` must meet to be ready in a lab of ``nodes``."""
 
-    def own(
+    def personalise_statements(
         self,
         member: Member,
         members: Sequence[Member],

@@ -145,13 +145,16 @@ class NodeRecord:
         return NodePlan(self.name, self.role, self.size, services=services)
 
     @property
-    def own(self) -> str:
+    def guest_address(self) -> str:
         """The guest's own address, where the hypervisor forwards no ports; else empty."""
         return str(self.extra.get("address", ""))
 
     @property
     def redirect(self) -> int:
-        """The port at the lab's address that leads others to its SQL port at ``own``; 0: none."""
+        """The port at the lab's address that leads others to its SQL port, 0 for none.
+
+        Only where that is at ``guest_address``.
+        """
         return int(self.extra.get("redirect", 0))
 
 

@@ -55,10 +55,10 @@ def entry_of(record: LabRecord, nodes: Sequence[NodeRecord]) -> NodeRecord:
 def published_at(record: LabRecord, node: NodeRecord, service: str = "sql") -> tuple[str, int]:
     """The host and the port that are printed for connections to a service, SQL if none is given."""
     if service != "sql":
-        return node.own or LOOPBACK, node.all_ports.get(service, 0)
+        return node.guest_address or LOOPBACK, node.all_ports.get(service, 0)
     if node.redirect:
         return record.host, node.redirect
-    return node.own or record.host, node.sql_port
+    return node.guest_address or record.host, node.sql_port
 
 
 def addresses_of(

@@ -14,7 +14,7 @@ from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.cluster import GuestCluster
-from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, own_seed, seed_disk, volumes_of
+from lab.lifecycle.nodes.nodes import Node, Wiring, address_seed, guest_spec, seed_disk, volumes_of
 from lab.lifecycle.nodes.readiness import FROM_INSIDE, through_agent, until_ready
 from lab.names import CaptureRef, Owner, VolumeName
 from lab.paths import writing
@@ -100,9 +100,9 @@ def seed_of(ctx: Context, node: Node, parent: CaptureRef | None, segment: int) -
     """
     if parent is None:
         return ctx.home.seed(node.owner, node.name)
-    if not node.own:
+    if not node.guest_address:
         return ctx.home.seed(parent, node.name)
-    return _put_seed(ctx.home.seed(node.owner, node.name), own_seed(node, segment))
+    return _put_seed(ctx.home.seed(node.owner, node.name), address_seed(node, segment))
 
 
 def _put_seed(path: Path, content: bytes) -> Path:

@@ -105,12 +105,12 @@ def nodes_of(ctx: Context, name: str) -> tuple[Node, ...]:
 def _nodes(found: LabWithNodes) -> tuple[Node, ...]:
     from lab.lifecycle.nodes.nodes import Node
 
-    owner, where = Owner("lab", found.lab.name), (found.lab.address, found.lab.host)
+    owner, at = Owner("lab", found.lab.name), (found.lab.address, found.lab.host)
     return tuple(
         Node(
             owner, n.name, n.idx, n.role, n.all_ports,
-            *((n.own, n.own) if n.own and not n.redirect else where), n.own, n.redirect,
-            size=n.size, image=n.image,
+            *(at if n.redirect or not n.guest_address else (n.guest_address, n.guest_address)),
+            n.guest_address, n.redirect, size=n.size, image=n.image,
             services=tuple(Service(name, port) for name, port in n.services.items()),
         )
         for n in found.nodes

@@ -122,7 +122,7 @@ def personalise(
 
     def one(node: Node, halt: Callable[[], None]) -> None:
         engine = images[node.image].engine
-        statements = blueprint.own(
+        statements = blueprint.personalise_statements(
             member_of(node), members, engine, USER, password, tls=node.published
         )
 
@@ -207,7 +207,7 @@ def _names(node: Node) -> list[str]:
     names = ["localhost", LOOPBACK, "::1", node.name, network.inner_address(node.index)]
     if node.address != EVERYWHERE:
         names.append(node.address)
-    return [*names, *dict.fromkeys(name for name in (node.host, node.own) if name)]
+    return [*names, *dict.fromkeys(name for name in (node.host, node.guest_address) if name)]
 
 
 def set_clocks(ctx: Context, nodes: Sequence[Node], *, timeout: float = _SECONDS) -> None:

@@ -11,7 +11,7 @@ from lab.errors import HostUnfit
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes import personalise
-from lab.lifecycle.nodes.nodes import Node, plan, plan_own, services_of
+from lab.lifecycle.nodes.nodes import Node, plan, plan_at_guest_addresses, services_of
 from lab.names import LOOPBACK, GuestName, Owner, is_loopback
 
 TRIES = 3
@@ -48,7 +48,7 @@ def move_taken(ctx: Context, nodes: Sequence[Node]) -> tuple[Node, ...]:
 
     None of ``nodes`` runs; their lab's lock is held. Raises HostUnfit.
     """
-    for address in {node.address for node in nodes if not node.own or node.redirect}:
+    for address in {node.address for node in nodes if not node.guest_address or node.redirect}:
         check_published(address)
     taken = list(_taken(ctx, nodes))
     if not taken:
@@ -78,7 +78,7 @@ def _give_back(ctx: Context, owner: Owner) -> None:
 
 
 def _moved(node: Node, new: Mapping[int, int]) -> Node:
-    if node.own:
+    if node.guest_address:
         return replace(node, redirect=new.get(node.redirect, node.redirect))
     ports = {name: new.get(port, port) for name, port in node.ports.items()}
     return replace(node, ports=ports)
@@ -103,7 +103,7 @@ def allot(
         segment = reserve_segment(ctx, owner)
         return tuple(plan(owner, plans, images, ports, address=address, host=host)), segment
     segment = reserve_segment(ctx, owner)
-    nodes = plan_own(owner, plans, images, segment)
+    nodes = plan_at_guest_addresses(owner, plans, images, segment)
     if is_loopback(address):
         return tuple(nodes), segment
     if not ctx.hypervisor.capabilities().redirects:
@@ -127,7 +127,7 @@ def _taken(ctx: Context, nodes: Sequence[Node]) -> Iterator[int]:
                 _tcp_free(node.address, node.redirect, led=True)
             ):
                 yield node.redirect
-        elif not node.own:
+        elif not node.guest_address:
             for service, port in node.ports.items():
                 if not _tcp_free(node.address_of(service), port):
                     yield port

@@ -47,7 +47,7 @@ def through_port(
     """
 
     def answer(node: Node) -> Mapping[str, str]:
-        there = account_at(account, node.own)
+        there = account_at(account, node.guest_address)
         rows = sql(there, node.sql_port, blueprint.question(node.role), timeout=patience)
         if len(rows.columns) != 2:
             raise NotReady(f"{node.name} sent an invalid answer: {len(rows.columns)} columns")
@@ -56,9 +56,9 @@ def through_port(
     return answer
 
 
-def account_at(account: Account, own: str) -> Account:
-    """``account`` for a node that may have an address of its own (``own``)."""
-    return replace(account, host=own) if own else account
+def account_at(account: Account, guest_address: str) -> Account:
+    """``account`` for a node that may have an address of its own."""
+    return replace(account, host=guest_address) if guest_address else account
 
 
 def through_agent(blueprint: Blueprint, hypervisor: Hypervisor) -> Ask:

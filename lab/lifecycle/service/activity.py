@@ -71,7 +71,7 @@ def activity(
     def one(node: Node) -> tuple[str, bool]:
         if node.guest not in there:
             raise NotReady(f"{node.name} of {name} does not run")
-        asked = account_at(account, node.own)
+        asked = account_at(account, node.guest_address)
         left = max(deadline.left, _SHORTEST)
         counters, processes = ctx.sql_all(
             asked, node.sql_port, [_COUNTERS, _PROCESSES], timeout=left

@@ -167,7 +167,7 @@ def test_guests_with_addresses_of_their_own_serve_there(
         made = up(ctx, SPEC, cold=True)
         row = ctx.store.nodes.get("two", "n2")
         assert made.nodes[1].ports == row.all_ports == {"sql": 6033, "ssh": 22, "admin": 6032}
-        assert made.addresses["admin"] == (f"{row.own}:6032",)
+        assert made.addresses["admin"] == (f"{row.guest_address}:6032",)
         assert query(ctx, "two", None, "SELECT 1").rows == ((1,),)
 
 
