@@ -191,6 +191,10 @@ class Lab(BaseModel):
     engine_version: str
     state: State
     nodes: list[Node]
+    requested_nodes: Annotated[
+        int,
+        Field(description="As requested; the blueprint may have others, such as a proxy."),
+    ]
     endpoints: Annotated[
         dict[str, list[str]],
         Field(
@@ -239,6 +243,7 @@ class Lab(BaseModel):
             engine_version=view.engine_version,
             state=cast(State, view.state),
             nodes=[Node.of(node) for node in view.nodes],
+            requested_nodes=view.requested_nodes,
             endpoints={name: list(nodes) for name, nodes in view.endpoints.items()},
             addresses={name: list(places) for name, places in view.addresses.items()},
             image=view.image,

@@ -102,9 +102,10 @@ class LabRecord:
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """A node of a lab. ``sql_port``, ``ssh_port``: on the host, 0 for none, or at ``own``.
+    """A node of a lab. ``sql_port``, ``ssh_port``: on the host, 0 for none.
 
-    ``ports``: those of its other services, by their names.
+    ``ports``: those of its other services, by their names. Where the guest has an address of its
+    own (``guest_address``), all of them are the guest's.
     ``extra``: what only one blueprint or driver knows about it; no secrets. ``image``: the key of
     its image; ``memory``, ``cpus``, ``disk``: its size; ``services``: the ports on which it listens
     for others than its peers, in the guest, by their names.

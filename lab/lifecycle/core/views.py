@@ -96,7 +96,8 @@ class LabView:
     ``risks``: what its profile lets be lost, empty if no commit can be. ``ssl_ca``: where the
     certificate is that clients check its servers with; empty: it takes no TLS. ``endpoints``: the
     names of the nodes that users connect to, by the names of endpoints; the first is the default.
-    ``addresses``: where these nodes answer, as ``host:port``.
+    ``addresses``: where these nodes answer, as ``host:port``. ``requested_nodes``: how many were
+    requested; the blueprint may have planned others, such as a proxy. 0: there is no record.
     """
 
     name: str
@@ -127,6 +128,7 @@ class LabView:
     steps: tuple[Step, ...] = ()
     endpoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    requested_nodes: int = 0
 
     @property
     def entry(self) -> NodeView | None:

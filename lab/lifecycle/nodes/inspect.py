@@ -166,6 +166,7 @@ def _view(
         engine_version=record.engine_version,
         state=_state(ctx, record, [node.state for node in nodes]),
         nodes=nodes,
+        requested_nodes=record.node_count,
         user=record.user,
         password=record.password,
         dsn=dsn,

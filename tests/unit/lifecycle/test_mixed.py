@@ -296,6 +296,22 @@ def test_its_template_travels(
         check_guests(ctx)
 
 
+def test_a_template_of_more_nodes_than_requested_travels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects exchange of labs with a proxy: it is no node that was requested there either."""
+    register(monkeypatch)
+    here, there = Side(tmp_path / "here", forms=True), Side(tmp_path / "there")
+    spec = replace(SPEC, nodes=1)
+    with here.open() as ctx:
+        key = template.build(ctx, spec).key
+    done = there.imported("template", here.exported("template", key), warm_only=True)
+    with there.open() as ctx:
+        assert ctx.store.templates.get(done.key).node_count == 1
+        made = up(ctx, spec)
+        assert (made.started, made.template) == ("warm", done.key)
+
+
 def test_without_ram_its_disks_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch)
     here, there = Side(tmp_path / "here", forms=True), Side(tmp_path / "there", version="2")
