@@ -115,7 +115,9 @@ def kept(ctx: Context, name: str, images: Images) -> Iterator[Capture | None]:
 def key_of(ctx: Context, images: Images, plan: Blueprint, spec: LabSpec) -> str:
     """What a template for ``spec`` is known by: all that decides whether it fits.
 
-    Where nodes differ, image, size and role of each are part of it.
+    Where nodes differ, image, size and role of each are part of it. Services are not: ports of the
+    host are forwarded from outside at each start, and where a captured guest listens follows from
+    its image and the files of the blueprint, whose version is raised when these change.
     """
     parts: list[object] = [
         RULES,

@@ -27,7 +27,7 @@ NODE_STATES: Mapping[NodeState, str] = {
     "degraded": "it answers, but its cluster lacks nodes of the lab, or it is read-only",
     "not-synced": "in a primary component, but joining, donating or desynced",
     "not-primary": "in no primary component: it refuses statements",
-    "unreachable": "its guest runs, but SQL did not answer in time",
+    "unreachable": "its guest runs, but SQL (without SQL, the guest agent) did not answer in time",
     "running": "its guest was not queried: the lab is being created, or its creation failed",
     "paused": "its guest is paused",
     "stopped": "it has no guest",
@@ -83,8 +83,8 @@ class NodeView:
 
     @property
     def address(self) -> str:
-        """Where SQL answers, as ``host:port``."""
-        return f"{self.host}:{self.sql_port}"
+        """Where SQL answers, as ``host:port``; empty if it has no SQL."""
+        return f"{self.host}:{self.sql_port}" if self.sql_port else ""
 
 
 @dataclass(frozen=True)

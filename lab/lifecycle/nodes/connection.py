@@ -38,12 +38,12 @@ def dsn_of(record: LabRecord, node: NodeRecord) -> str:
 
 
 def endpoints_of(record: LabRecord, nodes: Sequence[NodeRecord]) -> tuple[Endpoint, ...]:
-    """What users of a lab connect to, by its blueprint; all nodes if the blueprint is unknown."""
+    """What users of a lab connect to, by its blueprint; all servers if it is unknown."""
     members = [Member(n.name, n.idx, inner_address(n.idx), n.role) for n in nodes]
     try:
         return blueprint(record.blueprint).endpoints(members)
     except InvalidSpec:  # of another version of lab
-        return (Endpoint("rw", tuple(node.name for node in nodes)),)
+        return (Endpoint("rw", tuple(node.name for node in nodes if "sql" in node.services)),)
 
 
 def entry_of(record: LabRecord, nodes: Sequence[NodeRecord]) -> NodeRecord:

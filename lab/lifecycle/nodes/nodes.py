@@ -51,6 +51,11 @@ class Node:
     services: tuple[Service, ...] = SERVICES
 
     @property
+    def has_sql(self) -> bool:
+        """Whether there is a server in it that is sent statements."""
+        return any(service.name == "sql" for service in self.services)
+
+    @property
     def sql_port(self) -> int:
         """The port at which its server answers, 0 for none."""
         return self.ports.get("sql", 0)

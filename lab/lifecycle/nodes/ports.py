@@ -53,7 +53,8 @@ def move_taken(ctx: Context, nodes: Sequence[Node]) -> tuple[Node, ...]:
     taken = list(_taken(ctx, nodes))
     if not taken:
         return tuple(nodes)
-    owner, published = nodes[0].owner, nodes[0].address
+    owner = nodes[0].owner
+    published = next(n.address for n in nodes if n.redirect or not n.guest_address)
     new = dict(zip(taken, reserve_ports(ctx, owner, len(taken), published), strict=True))
     moved = tuple(_moved(node, new) for node in nodes)
     with ctx.store.transaction():
@@ -112,10 +113,13 @@ def allot(
             " no ports lead to them",
             hint="set publish (LAB_PUBLISH) to 127.0.0.1, and let the host's firewall redirect",
         )
-    ports = reserve_ports(ctx, owner, len(plans), address)
+    servers = [node.name for node in nodes if node.has_sql]
+    redirects = dict(zip(servers, reserve_ports(ctx, owner, len(servers), address), strict=True))
     return tuple(
-        replace(node, address=address, host=host, redirect=port)
-        for node, port in zip(nodes, ports, strict=True)
+        replace(node, address=address, host=host, redirect=redirects[node.name])
+        if node.has_sql
+        else node
+        for node in nodes
     ), segment
 
 

@@ -54,7 +54,8 @@ def until_back(
     ``all_here``: ``nodes`` are all of the lab's. ``booted`` is called when they have booted,
     ready or not. Raises as ``until_ready`` does.
     """
-    rescue = _Rescue(ctx, nodes, blueprint, engines_of(nodes, images), pace, all_here=all_here)
+    servers = [node for node in nodes if node.has_sql]
+    rescue = _Rescue(ctx, servers, blueprint, engines_of(servers, images), pace, all_here=all_here)
     while True:
         slice_ = Deadline.after(min(pace.interval, deadline.left))
         missing = first_missing(ctx, nodes, blueprint, answer, slice_, pause=pause)
@@ -69,7 +70,7 @@ def until_back(
 
 @dataclass
 class _Rescue:
-    """What was seen of the nodes and done to them so far.
+    """What was seen of the nodes with a server, and done to them so far.
 
     ``answering``: since when all of their guests answer, on the monotonic clock.
     """
