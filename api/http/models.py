@@ -159,6 +159,13 @@ class Node(BaseModel):
             examples=[{"sql": 23306, "ssh": 23309}],
         ),
     ]
+    addresses: Annotated[
+        dict[str, str],
+        Field(
+            description="Where these are reached, from the host or, if published, from elsewhere.",
+            examples=[{"sql": "127.0.0.1:23306", "ssh": "127.0.0.1:23309"}],
+        ),
+    ]
 
     @staticmethod
     def of(view: NodeView) -> Node:
@@ -177,6 +184,7 @@ class Node(BaseModel):
             disk=view.disk,
             services=dict(view.services),
             ports=dict(view.ports),
+            addresses=dict(view.addresses),
         )
 
 

@@ -63,7 +63,8 @@ class NodeView:
 
     ``image``: the key of its image; ``services``: the ports on which it listens in the guest, by
     their names; ``ports``: those at which these are reached. SQL is at ``host``, the others are
-    on the host of the lab, or at the guest's own address where it has one.
+    on the host of the lab, or at the guest's own address where it has one. ``addresses``: where
+    each is reached, as ``host:port``.
     """
 
     name: str
@@ -80,6 +81,7 @@ class NodeView:
     disk: int = 0
     services: Mapping[str, int] = field(default_factory=dict)
     ports: Mapping[str, int] = field(default_factory=dict)
+    addresses: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def address(self) -> str:

@@ -210,6 +210,7 @@ def _node(
     state: NodeState = seen.state if seen else guest.state if guest else "stopped"
     why = guest.why if guest else ""
     host, port = published_at(record, node)
+    places = {name: published_at(record, node, name) for name in node.all_ports}
     return NodeView(
         name=node.name,
         role=node.role,
@@ -224,7 +225,8 @@ def _node(
         cpus=node.cpus,
         disk=node.disk,
         services=node.services,
-        ports={name: published_at(record, node, name)[1] for name in node.all_ports},
+        ports={name: place[1] for name, place in places.items()},
+        addresses={name: "{}:{}".format(*place) for name, place in places.items()},
     )
 
 
