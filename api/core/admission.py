@@ -147,11 +147,11 @@ class Admission:
         with self._change:
             self._waiting[ticket] = need
             try:
-                while (lacks := self._lacks(ticket, need)) != "":
+                while (shortage := self._shortage_in_turn(ticket, need)) != "":
                     stop()
                     left = deadline - time.monotonic()
                     if left <= 0:
-                        raise HostUnfit(f"there is no room on the host: {lacks}")
+                        raise HostUnfit(f"there is no room on the host: {shortage}")
                     self._pressed()
                     self._change.wait(min(_LOOK_EVERY, left))
                 self._inside[job] = need
@@ -165,11 +165,11 @@ class Admission:
     def spare(self, job: str, need: Need) -> Iterator[None]:
         """Reserve room for the block if no job waits; raises Interrupted if there is none."""
         with self._change:
-            lacks = (
+            shortage = (
                 "other requests wait for it" if self._waiting else self._short(need, self._used())
             )
-            if lacks:
-                raise Interrupted(f"there is no room for the pool: {lacks}")
+            if shortage:
+                raise Interrupted(f"there is no room for the pool: {shortage}")
             self._inside[job] = need
         with self._leaving(job):
             yield
@@ -230,7 +230,7 @@ class Admission:
             total += need_of_lab(found)
         return total
 
-    def _lacks(self, ticket: tuple[float, str], need: Need) -> str:
+    def _shortage_in_turn(self, ticket: tuple[float, str], need: Need) -> str:
         """What ``need`` lacks, with figures; empty if there is room and it is its turn.
 
         Room that becomes free is kept for the first job only half of the time; otherwise one that

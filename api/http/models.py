@@ -159,6 +159,13 @@ class Node(BaseModel):
             examples=[{"sql": 23306, "ssh": 23309}],
         ),
     ]
+    addresses: Annotated[
+        dict[str, str],
+        Field(
+            description="Where these are reached, from the host or, if published, from elsewhere.",
+            examples=[{"sql": "127.0.0.1:23306", "ssh": "127.0.0.1:23309"}],
+        ),
+    ]
 
     @staticmethod
     def of(view: NodeView) -> Node:
@@ -177,6 +184,7 @@ class Node(BaseModel):
             disk=view.disk,
             services=dict(view.services),
             ports=dict(view.ports),
+            addresses=dict(view.addresses),
         )
 
 
@@ -191,6 +199,10 @@ class Lab(BaseModel):
     engine_version: str
     state: State
     nodes: list[Node]
+    requested_nodes: Annotated[
+        int,
+        Field(description="As requested; the blueprint may have others, such as a proxy."),
+    ]
     endpoints: Annotated[
         dict[str, list[str]],
         Field(
@@ -246,6 +258,7 @@ class Lab(BaseModel):
             engine_version=view.engine_version,
             state=cast(State, view.state),
             nodes=[Node.of(node) for node in view.nodes],
+            requested_nodes=view.requested_nodes,
             endpoints={name: list(nodes) for name, nodes in view.endpoints.items()},
             addresses={name: list(places) for name, places in view.addresses.items()},
             image=view.image,

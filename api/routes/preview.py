@@ -50,9 +50,9 @@ def preview_lab(core: CoreOf, caller: User, asked: LabRequest) -> Preview:
     check_quota(core, caller.token, spec, counted(core, caller, spec))
     with core.contexts.use() as ctx:
         found = preview(ctx, spec, cold=asked.cold)
-    if lacks := core.admission.short(need):
+    if shortage := core.admission.short(need):
         raise HostUnfit(
-            f"there is no room on the host now: {lacks}",
+            f"there is no room on the host now: {shortage}",
             hint=f"a lab would wait for it, {core.settings.serve.queue_timeout:g} s at most",
             retry_after=ROOM_RETRY,
         )

@@ -32,8 +32,9 @@ T = TypeVar("T")
 class Service:
     """A TCP port of a node that is reached from outside of the lab. ``port``: the guest's.
 
-    ``sql`` is what readiness is asked through, so every node has it; it is published with the lab.
-    The others, ``ssh`` and such as a proxy's ``admin``, are reached from this host alone.
+    ``sql`` is what readiness is asked through; it is published with the lab. The others, ``ssh``
+    and such as a proxy's ``admin``, are reached from this host alone. A node without ``sql``, such
+    as an arbiter, is ready when its guest agent answers; no statement is sent to it.
     """
 
     name: str
@@ -191,7 +192,11 @@ class Blueprint(Protocol):
 
     @property
     def version(self) -> int:
-        """Raised when templates that were made before must not be used any more."""
+        """Raised when templates that were made before must not be used any more.
+
+        Such as when a service listens at another port of the guest: the key of a template has no
+        services.
+        """
 
     @property
     def engines(self) -> Mapping[str, str]:
@@ -232,9 +237,12 @@ class Blueprint(Protocol):
         """The statement to whose answer ``requirements`` apply; its rows are (name, value)."""
 
     def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:
-        """What a node of ``role`` must meet to be ready in a lab of ``nodes``."""
+        """What a node of ``role`` must meet to be ready in a lab of ``nodes``.
 
-    def own(
+        None for nodes without the service ``sql``: nobody can be asked.
+        """
+
+    def personalise_statements(
         self,
         member: Member,
         members: Sequence[Member],

@@ -97,7 +97,7 @@ class Galera:
             Condition("wsrep_ready", "wsrep_ready", "ON", "not-synced"),
         )
 
-    def own(
+    def personalise_statements(
         self,
         member: Member,
         members: Sequence[Member],

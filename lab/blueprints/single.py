@@ -74,7 +74,7 @@ class Single:
         hint = "`SET GLOBAL read_only = OFF` lets it accept writes again"
         return (Condition("writable", "read_only", "OFF", "degraded", hint),)
 
-    def own(
+    def personalise_statements(
         self,
         member: Member,  # noqa: ARG002  part of the protocol
         members: Sequence[Member],  # noqa: ARG002  part of the protocol

@@ -84,6 +84,7 @@ class TemplateFacts:
 
     ``version``: of the blueprint's rules. ``settings``: the content of ``profile``.
     ``fingerprint``: of the hypervisor that the RAM fits; ``host`` says in words what that is.
+    ``requested_nodes``: the number that was requested; 0, in archives of earlier versions: all.
     """
 
     key: str
@@ -98,6 +99,7 @@ class TemplateFacts:
     fingerprint: str
     host: dict[str, str]
     form_seconds: float
+    requested_nodes: int = 0
 
     @property
     def size(self) -> NodeSize:

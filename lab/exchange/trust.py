@@ -124,6 +124,8 @@ def _check_template(template: TemplateFacts, header: Header) -> None:
         raise _nonsense("the number of its nodes")
     if [node.name for node in nodes] != [node_name(n + 1) for n in range(len(nodes))]:
         raise _nonsense("the names of its nodes")
+    if not 0 <= template.requested_nodes <= NODES_LIMIT:
+        raise _nonsense("the number of requested nodes")
     for node in nodes:
         image = header.image_of(node)
         if image is None:

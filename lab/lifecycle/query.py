@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab.errors import HostUnfit, NotReady
+from lab.errors import HostUnfit, NotFound, NotReady
 from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import SSL_MODE, Rows
@@ -93,9 +93,14 @@ def _login(ctx: Context, name: str, node: str | None) -> tuple[Account, int]:
     if not nodes or not record.user:
         raise NotReady(f"the lab {name} is {record.state}: it has no account yet")
     chosen = entry_of(record, nodes) if node is None else ctx.store.nodes.get(name, node)
+    if not chosen.sql_port:
+        raise NotFound(
+            f"{chosen.name} of {name} has no service sql",
+            hint=f"`lab status {name}` shows which have",
+        )
     if GuestName(chosen.guest) not in ctx.hypervisor.guests():  # another may listen at its port
         raise NotReady(
             f"{chosen.name} of {name} does not run",
             hint=f"`lab start {name} --node {chosen.name}` starts it",
         )
-    return account_at(account_of(ctx, record), chosen.own), chosen.sql_port
+    return account_at(account_of(ctx, record), chosen.guest_address), chosen.sql_port

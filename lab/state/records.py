@@ -107,9 +107,10 @@ class LabRecord:
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """A node of a lab. ``sql_port``, ``ssh_port``: on the host, 0 for none, or at ``own``.
+    """A node of a lab. ``sql_port``, ``ssh_port``: on the host, 0 for none.
 
-    ``ports``: those of its other services, by their names.
+    ``ports``: those of its other services, by their names. Where the guest has an address of its
+    own (``guest_address``), all of them are the guest's.
     ``extra``: what only one blueprint or driver knows about it; no secrets. ``image``: the key of
     its image; ``memory``, ``cpus``, ``disk``: its size; ``services``: the ports on which it listens
     for others than its peers, in the guest, by their names.
@@ -150,13 +151,16 @@ class NodeRecord:
         return NodePlan(self.name, self.role, self.size, services=services)
 
     @property
-    def own(self) -> str:
+    def guest_address(self) -> str:
         """The guest's own address, where the hypervisor forwards no ports; else empty."""
         return str(self.extra.get("address", ""))
 
     @property
     def redirect(self) -> int:
-        """The port at the lab's address that leads others to its SQL port at ``own``; 0: none."""
+        """The port at the lab's address that leads others to its SQL port, 0 for none.
+
+        Only where that is at ``guest_address``.
+        """
         return int(self.extra.get("redirect", 0))
 
 

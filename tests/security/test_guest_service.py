@@ -218,7 +218,7 @@ def test_a_broken_lab_keeps_no_start_slot(short: Path, sql: str) -> None:
 
         broken = infested(ctx, short / "port", port)
         broken = replace(broken, hypervisor=ctx.hypervisor, progress=Progress(halt=halt))
-        pace = Pace(look=0.1, patience=60, boot=0.3)
+        pace = Pace(interval=0.1, patience=60, boot=0.3)
         started = pool.submit(start, broken, EVIL, timeout=60, pace=pace)
         assert until(lambda: (ctx.hypervisor.guests() and not free_slot(ctx)) or None,
                      Deadline.after(10), first=0.01)  # fmt: skip

@@ -15,6 +15,7 @@ from lab.api import web
 from lab.api.http.sessions import COOKIE, LASTS, Sessions
 from lab.api.web.request import SessionCaller
 from lab.lifecycle.service import token as tokens
+from tests.support.mixed import register
 from tests.support.page_visit import OURS, PLACE, place_of, visit
 from tests.support.serve_world import Site, site
 
@@ -106,6 +107,23 @@ def test_a_token_that_may_look_can_only_look(here: Site, theirs: dict[str, str])
     with visit(here) as client:
         assert password in client.get("/labs/theirs").text
         assert password not in client.get("/").text
+
+
+def test_each_service_of_a_node_is_shown(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects users of proxies and arbiters: what can be reached is on the lab's page."""
+    register(monkeypatch)
+    asked = {"blueprint": "watched", "name": "fronted", "nodes": 1, "memory": 384 << 20}
+    here.ask("POST", "/v1/labs?wait=60", asked)
+    nodes = here.ask("GET", "/v1/labs/fronted").json()["nodes"]
+    with visit(here) as client:
+        shown = client.get("/labs/fronted").text
+    for node in nodes:
+        for name, address in node["addresses"].items():
+            assert f"<span>{name} <code>{address}</code></span>" in shown
+    assert [list(node["addresses"]) for node in nodes] == [
+        ["sql", "ssh"], ["sql", "ssh", "admin"], ["ssh"]
+    ]  # fmt: skip
+    here.ask("DELETE", "/v1/labs/fronted?wait=30")
 
 
 def test_projects_do_not_see_each_other(here: Site, theirs: dict[str, str]) -> None:

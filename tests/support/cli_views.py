@@ -30,6 +30,7 @@ def lab_view(name: str = "pxc", *, nodes: int = 3, **fields: Any) -> LabView:
                 )
                 for number in range(1, nodes + 1)
             ),
+            "requested_nodes": nodes,
             "user": "lab",
             "password": "s3cret",
             "dsn": "mysql://lab:s3cret@127.0.0.1:23306/",

@@ -1,6 +1,7 @@
 """A blueprint whose nodes differ in image, size, role and services: a server, and a front end.
 
-``register`` puts it into the table of blueprints for one test.
+Another has an arbiter as well, which has no SQL. ``register`` puts both into the table of
+blueprints for one test.
 """
 
 from __future__ import annotations
@@ -35,17 +36,22 @@ FRONT = NodePlan(
 )
 """Its server listens at another port than others, and has one more."""
 
+ARBITER = NodePlan("n3", "arbiter", NodeSize(memory=384 * MIB), services=(Service("ssh", 22),))
+"""It has no server that is asked anything."""
+
 
 @dataclass(frozen=True)
 class Mixed(Single):
-    """See Blueprint; the second node is ``front``, the first as requested."""
+    """See Blueprint; the second node is ``front``, the first as requested, then ``others``."""
 
     name: str = "mixed"
     front: NodePlan = FRONT
+    others: tuple[NodePlan, ...] = ()
 
     def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
         """See Blueprint."""
-        return (NodePlan("n1", "server", spec.size, services=SERVICES), self.front)
+        first = NodePlan("n1", "server", spec.size, services=SERVICES)
+        return (first, self.front, *self.others)
 
     def files(
         self,
@@ -56,12 +62,16 @@ class Mixed(Single):
         profile: EngineProfile,
     ) -> Mapping[str, SeedFile]:
         """See Blueprint."""
+        if member.role == "arbiter":
+            return {}
         if member.role != "front":
             return super().files(member, members, engine, memory, profile)
         return {engine.config_path: SeedFile(f"# {memory}\nport = 6033\n".encode())}
 
     def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:
         """See Blueprint; what a front end must be follows from its role."""
+        if role == "arbiter":
+            return ()
         name = "writable" if role == "server" else "open"
         return (Condition(f"{name} of {nodes}", "read_only", "OFF"),)
 
@@ -77,8 +87,10 @@ class Mixed(Single):
 
 
 MIXED: Blueprint = Mixed()
+WATCHED: Blueprint = Mixed("watched", others=(ARBITER,))
 
 
 def register(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let ``mixed`` be a blueprint until the test is over."""
+    """Let ``mixed`` and ``watched`` be blueprints until the test is over."""
     monkeypatch.setitem(blueprints.KNOWN, MIXED.name, f"{__name__}:MIXED")
+    monkeypatch.setitem(blueprints.KNOWN, WATCHED.name, f"{__name__}:WATCHED")

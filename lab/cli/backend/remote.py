@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from lab.cli.backend.remote_up import Making
 from lab.client import Client
-from lab.errors import InvalidSpec, NotReady
+from lab.errors import InvalidSpec, NotFound, NotReady
 from lab.lifecycle.core.account import Account
 from lab.progress import Event
 
@@ -356,6 +356,11 @@ class RemoteSession:
         if not lab.user or lab.entry is None:
             raise NotReady(f"lab {name} is {lab.state}: its account does not exist yet")
         chosen = lab.node(node) if node else lab.entry
+        if not chosen.sql_port:
+            raise NotFound(
+                f"{chosen.name} of {name} has no service sql",
+                hint=f"`lab status {name}` shows which have",
+            )
         if chosen.state == "stopped":  # another may listen at its port
             raise NotReady(
                 f"{chosen.name} of {name} does not run",

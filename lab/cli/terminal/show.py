@@ -20,7 +20,7 @@ def lab_text(view: LabView, now: float) -> str:
     nodes = table(
         ("NODE", "ROLE", "STATE", "SQL", "SSH"),
         [
-            (node.name, node.role, node.state, node.address, str(node.ssh_port or "-"))
+            (node.name, node.role, node.state, node.address or "-", str(node.ssh_port or "-"))
             for node in view.nodes
         ],
     )
@@ -88,7 +88,7 @@ def labs_text(views: Sequence[LabView], now: float) -> str:
                 f"{view.engine} {view.engine_version}".strip() or "-",
                 str(len(view.nodes)),
                 view.state,
-                view.entry.address if view.entry else "-",
+                (view.entry and view.entry.address) or "-",
                 age(view.created_at, now),
                 left(view.expires_at, now),
             )

@@ -26,7 +26,7 @@ _BARE = re.compile(r"[A-Za-z0-9_@%+=:,./?&-]*")
 def environment(view: LabView) -> dict[str, str]:
     """The variables for a program that uses a lab, with the address of its first endpoint.
 
-    ``LAB_HOSTS`` and ``LAB_PORTS`` have the addresses and SQL ports of all nodes. The MYSQL_
+    ``LAB_HOSTS`` and ``LAB_PORTS`` have the addresses and ports of all nodes with SQL. The MYSQL_
     variables are those that the mysql and mariadb clients read. ``LAB_SSL_`` ones are there if
     the lab takes TLS.
     """
@@ -38,6 +38,7 @@ def environment(view: LabView) -> dict[str, str]:
             f"lab {view.name} is {view.state}: its ports and its password are unknown",
             hint=f"`lab status {view.name}` shows its nodes, `lab down {view.name}` removes it",
         )
+    servers = [node for node in view.nodes if node.sql_port]
     tls = {"LAB_SSL_CA": view.ssl_ca, "LAB_SSL_MODE": SSL_MODE} if view.ssl_ca else {}
     return {
         "LAB_NAME": view.name,
@@ -46,8 +47,8 @@ def environment(view: LabView) -> dict[str, str]:
         "LAB_PORT": str(first.sql_port),
         "LAB_USER": view.user,
         "LAB_PASSWORD": view.password,
-        "LAB_HOSTS": ",".join(node.host for node in view.nodes),
-        "LAB_PORTS": ",".join(str(node.sql_port) for node in view.nodes),
+        "LAB_HOSTS": ",".join(node.host for node in servers),
+        "LAB_PORTS": ",".join(str(node.sql_port) for node in servers),
         "MYSQL_HOST": first.host,
         "MYSQL_TCP_PORT": str(first.sql_port),
         "MYSQL_PWD": view.password,

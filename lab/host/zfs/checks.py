@@ -508,8 +508,8 @@ def scrub(view: View) -> Iterator[Row]:
     yield Row(True, "ok", value)
 
 
-def _days(now: float, then: float | None) -> int | None:
-    return None if then is None else max(int((now - then) / 86400), 0)
+def _days(now: float, at: float | None) -> int | None:
+    return None if at is None else max(int((now - at) / 86400), 0)
 
 
 def _spoken(days: int | None) -> str:

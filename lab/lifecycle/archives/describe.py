@@ -125,6 +125,7 @@ def template_facts(
         fingerprint=ctx.hypervisor.fingerprint(templates.shape_of(images.engine, spec.size)),
         host=strings(ctx.hypervisor.capabilities().facts),
         form_seconds=record.form_seconds,
+        requested_nodes=record.node_count,
     )
 
 

@@ -67,7 +67,8 @@ def fit(ctx: Context, header: Header, template: TemplateFacts, *, warm_only: boo
             hint="use the same version of lab on both hosts",
         )
     size, profile = template.size, _profile(ctx, template)
-    spec = LabSpec(plan.name, nodes=len(template.nodes), size=size, profile=profile.name)
+    requested = template.requested_nodes or len(template.nodes)
+    spec = LabSpec(plan.name, nodes=requested, size=size, profile=profile.name)
     plans = plan.plan(spec)
     if [node.role for node in template.nodes] != [node.role for node in plans]:
         raise InvalidSpec(f"the template's nodes have other roles than those of {plan.name}")

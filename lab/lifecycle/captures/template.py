@@ -34,7 +34,7 @@ from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import PlannedNode, TemplateView
 from lab.lifecycle.images import failures
-from lab.lifecycle.images.engine import made_of
+from lab.lifecycle.images.engine import images_with_fallback
 from lab.lifecycle.images.ready import Image, Images
 from lab.lifecycle.nodes.form import Formation, form
 from lab.lifecycle.nodes.nodes import Node
@@ -64,24 +64,24 @@ def image_and_template(
     """Images and template for ``spec``, made on first use, kept from removal in the block.
 
     They are of the first engine that can be used. ``timeout``: seconds that the nodes of a new
-    template may take to get ready. Raises as ``made_of`` and ``template_kept`` do.
+    template may take to get ready. Raises as ``images_with_fallback`` and ``template_kept`` do.
     """
 
-    def then(images: Images) -> AbstractContextManager[Capture]:
+    def capture_of(images: Images) -> AbstractContextManager[Capture]:
         return template_kept(ctx, images, plan, spec, timeout)
 
-    def lacks(images: Images) -> str:
+    def missing_template(images: Images) -> str:
         key = key_of(ctx, images, plan, spec)
         return key if current(ctx, key) is None else ""
 
-    with made_of(ctx, plan, spec, then, lacks) as found:
+    with images_with_fallback(ctx, plan, spec, capture_of, missing_template) as found:
         yield found
 
 
 @contextmanager
 def image_alone(ctx: Context, plan: Blueprint, spec: LabSpec) -> Iterator[tuple[Images, None]]:
     """As ``image_and_template``, for labs that are booted from the disks of images."""
-    with made_of(ctx, plan, spec, nullcontext) as (images, _):
+    with images_with_fallback(ctx, plan, spec, nullcontext) as (images, _):
         yield images, None
 
 
@@ -115,7 +115,9 @@ def kept(ctx: Context, name: str, images: Images) -> Iterator[Capture | None]:
 def key_of(ctx: Context, images: Images, plan: Blueprint, spec: LabSpec) -> str:
     """What a template for ``spec`` is known by: all that decides whether it fits.
 
-    Where nodes differ, image, size and role of each are part of it.
+    Where nodes differ, image, size and role of each are part of it. Services are not: ports of the
+    host are forwarded from outside at each start, and where a captured guest listens follows from
+    its image and the files of the blueprint, whose version is raised when these change.
     """
     parts: list[object] = [
         RULES,

@@ -28,7 +28,7 @@ NODE_STATES: Mapping[NodeState, str] = {
     "degraded": "it answers, but its cluster lacks nodes of the lab, or it is read-only",
     "not-synced": "in a primary component, but joining, donating or desynced",
     "not-primary": "in no primary component: it refuses statements",
-    "unreachable": "its guest runs, but SQL did not answer in time",
+    "unreachable": "its guest runs, but SQL (without SQL, the guest agent) did not answer in time",
     "running": "its guest was not queried: the lab is being created, or its creation failed",
     "paused": "its guest is paused",
     "stopped": "it has no guest",
@@ -64,7 +64,8 @@ class NodeView:
 
     ``image``: the key of its image; ``services``: the ports on which it listens in the guest, by
     their names; ``ports``: those at which these are reached. SQL is at ``host``, the others are
-    on the host of the lab, or at the guest's own address where it has one.
+    on the host of the lab, or at the guest's own address where it has one. ``addresses``: where
+    each is reached, as ``host:port``.
     """
 
     name: str
@@ -81,11 +82,12 @@ class NodeView:
     disk: int = 0
     services: Mapping[str, int] = field(default_factory=dict)
     ports: Mapping[str, int] = field(default_factory=dict)
+    addresses: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def address(self) -> str:
-        """Where SQL answers, as ``host:port``."""
-        return f"{self.host}:{self.sql_port}"
+        """Where SQL answers, as ``host:port``; empty if it has no SQL."""
+        return f"{self.host}:{self.sql_port}" if self.sql_port else ""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,9 @@ class LabView:
     certificate is that clients check its servers with; empty: it takes no TLS. ``endpoints``: the
     names of the nodes that users connect to, by the names of endpoints; the first is the default.
     ``addresses``: where these nodes answer, as ``host:port``. ``parent``: the capture of another
-    lab that it is a branch of, as ``lab:NAME@LABEL``; empty for others.
+    lab that it is a branch of, as ``lab:NAME@LABEL``; empty for others. ``requested_nodes``: how
+    many were requested; the blueprint may have planned others, such as a proxy. 0: there is no
+    record.
     """
 
     name: str
@@ -130,6 +134,7 @@ class LabView:
     endpoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     parent: str = ""
+    requested_nodes: int = 0
 
     @property
     def entry(self) -> NodeView | None:

@@ -74,16 +74,17 @@ def choose(ctx: Context, plan: Blueprint, spec: LabSpec) -> Choice:
 
 
 @contextmanager
-def made_of(
+def images_with_fallback(
     ctx: Context,
     plan: Blueprint,
     spec: LabSpec,
-    then: Callable[[Images], AbstractContextManager[T]],
-    lacks: Callable[[Images], str] = lambda _: "",
+    capture_of: Callable[[Images], AbstractContextManager[T]],
+    missing_template: Callable[[Images], str] = lambda _: "",
 ) -> Iterator[tuple[Images, T]]:
-    """The images for ``spec``, and the result of ``then`` for them (its template), for the block.
+    """The images for ``spec``, and the result of ``capture_of`` for them, for the block.
 
-    ``lacks``: the key of the template that ``then`` would have to make, empty for none.
+    ``capture_of``: enters the template made of the images. ``missing_template``: the key of the
+    template that ``capture_of`` would have to make, empty for none.
 
     They are those of the engine, and of each other recipe that the plan names.
     Where ``spec`` requires neither engine nor image, and an engine cannot be built, or its first
@@ -92,7 +93,7 @@ def made_of(
     space, no memory, a tool, Debian's mirror, an interrupt) are raised at once. If every engine
     fails, the last error is raised, and the recorded failures are removed.
 
-    Raises as ``key_for``, ``images.ensure`` and ``then`` do.
+    Raises as ``key_for``, ``images.ensure`` and ``capture_of`` do.
     """
     failed: list[str] = []
     with ExitStack() as held:
@@ -101,7 +102,16 @@ def made_of(
             began = time.time()
             choice = Choice("") if spec.image else choose(ctx, plan, spec)
             try:
-                found = _entered(ctx, plan, spec, choice, then, lacks, held, fell_back=bool(failed))
+                found = _entered(
+                    ctx,
+                    plan,
+                    spec,
+                    choice,
+                    capture_of,
+                    missing_template,
+                    held,
+                    fell_back=bool(failed),
+                )
             except Interrupted:
                 raise
             except LabError as error:
@@ -120,8 +130,8 @@ def _entered(
     plan: Blueprint,
     spec: LabSpec,
     choice: Choice,
-    then: Callable[[Images], AbstractContextManager[T]],
-    lacks: Callable[[Images], str],
+    capture_of: Callable[[Images], AbstractContextManager[T]],
+    missing_template: Callable[[Images], str],
     held: ExitStack,
     *,
     fell_back: bool,
@@ -133,7 +143,7 @@ def _entered(
     if spec.image:
         image = held.enter_context(images.using_key(ctx, key_for(ctx, plan, spec)))
         found = _with_others(ctx, plan, spec, image, held)
-        return found, held.enter_context(then(found))
+        return found, held.enter_context(capture_of(found))
     recipe, profile = load(choice.recipe), ctx.settings.profile_of(spec.profile)
     key = images.key_of(recipe, ctx.settings.layout, profile)
     free = _free(plan, spec)
@@ -145,13 +155,13 @@ def _entered(
         ctx.progress.note("engine", choice.why)
     image = held.enter_context(images.using(ctx, recipe, key, profile))
     found = _with_others(ctx, plan, spec, image, held)
-    missing = lacks(found) if free else ""
+    missing = missing_template(found) if free else ""
     if missing and _changed(ctx, plan, spec, choice, "template", missing):
         held.close()
         return None
     if choice.why and missing and there and not fell_back:
         ctx.progress.note("engine", choice.why)
-    return found, held.enter_context(then(found))
+    return found, held.enter_context(capture_of(found))
 
 
 def _with_others(

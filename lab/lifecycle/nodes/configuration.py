@@ -20,8 +20,9 @@ _BYTES = ("memory", "disk")
 class Configuration:
     """The configuration of a lab, or a requested one. ``memory`` and ``disk`` of a node, in bytes.
 
-    In a request, an empty text or a ``disk`` of 0 matches anything. ``recipe``: of the image;
-    ``image``: its key; ``pool``: the warm pool that the lab is in.
+    ``nodes``: how many were requested; others that the blueprint plans, such as a proxy, follow
+    from that. In a request, an empty text or a ``disk`` of 0 matches anything. ``recipe``: of the
+    image; ``image``: its key; ``pool``: the warm pool that the lab is in.
     """
 
     blueprint: str
@@ -58,7 +59,7 @@ def of_record(record: LabRecord) -> Configuration:
 def of_view(view: LabView) -> Configuration:
     """The configuration of a lab as a service describes it."""
     return Configuration(
-        view.blueprint, len(view.nodes), view.memory, view.cpus, view.disk,
+        view.blueprint, view.requested_nodes, view.memory, view.cpus, view.disk,
         view.profile, view.image.rpartition("-")[0], view.image,
     )  # fmt: skip
 

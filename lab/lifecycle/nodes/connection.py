@@ -38,12 +38,12 @@ def dsn_of(record: LabRecord, node: NodeRecord) -> str:
 
 
 def endpoints_of(record: LabRecord, nodes: Sequence[NodeRecord]) -> tuple[Endpoint, ...]:
-    """What users of a lab connect to, by its blueprint; all nodes if the blueprint is unknown."""
+    """What users of a lab connect to, by its blueprint; all servers if it is unknown."""
     members = [Member(n.name, n.idx, inner_address(n.idx), n.role) for n in nodes]
     try:
         return blueprint(record.blueprint).endpoints(members)
     except InvalidSpec:  # of another version of lab
-        return (Endpoint("rw", tuple(node.name for node in nodes)),)
+        return (Endpoint("rw", tuple(node.name for node in nodes if "sql" in node.services)),)
 
 
 def entry_of(record: LabRecord, nodes: Sequence[NodeRecord]) -> NodeRecord:
@@ -55,10 +55,10 @@ def entry_of(record: LabRecord, nodes: Sequence[NodeRecord]) -> NodeRecord:
 def published_at(record: LabRecord, node: NodeRecord, service: str = "sql") -> tuple[str, int]:
     """The host and the port that are printed for connections to a service, SQL if none is given."""
     if service != "sql":
-        return node.own or LOOPBACK, node.all_ports.get(service, 0)
+        return node.guest_address or LOOPBACK, node.all_ports.get(service, 0)
     if node.redirect:
         return record.host, node.redirect
-    return node.own or record.host, node.sql_port
+    return node.guest_address or record.host, node.sql_port
 
 
 def addresses_of(

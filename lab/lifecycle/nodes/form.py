@@ -14,7 +14,7 @@ from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.cluster import GuestCluster
-from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, own_seed, seed_disk, volumes_of
+from lab.lifecycle.nodes.nodes import Node, Wiring, address_seed, guest_spec, seed_disk, volumes_of
 from lab.lifecycle.nodes.readiness import FROM_INSIDE, through_agent, until_ready
 from lab.names import CaptureRef, Owner, VolumeName
 from lab.paths import writing
@@ -100,8 +100,8 @@ def seed_of(ctx: Context, node: Node, parent: CaptureRef | None, segment: int) -
     has a clone of another lab, whose seed it is a copy of.
     """
     own = ctx.home.seed(node.owner, node.name)
-    if parent is not None and node.own:
-        return _put_seed(own, own_seed(node, segment))
+    if parent is not None and node.guest_address:
+        return _put_seed(own, address_seed(node, segment))
     if parent is None or parent.owner.kind == "lab":
         return own
     return ctx.home.seed(parent, node.name)

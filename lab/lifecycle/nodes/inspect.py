@@ -105,12 +105,12 @@ def nodes_of(ctx: Context, name: str) -> tuple[Node, ...]:
 def _nodes(found: LabWithNodes) -> tuple[Node, ...]:
     from lab.lifecycle.nodes.nodes import Node
 
-    owner, where = Owner("lab", found.lab.name), (found.lab.address, found.lab.host)
+    owner, at = Owner("lab", found.lab.name), (found.lab.address, found.lab.host)
     return tuple(
         Node(
             owner, n.name, n.idx, n.role, n.all_ports,
-            *((n.own, n.own) if n.own and not n.redirect else where), n.own, n.redirect,
-            size=n.size, image=n.image,
+            *(at if n.redirect or not n.guest_address else (n.guest_address, n.guest_address)),
+            n.guest_address, n.redirect, size=n.size, image=n.image,
             services=tuple(Service(name, port) for name, port in n.services.items()),
         )
         for n in found.nodes
@@ -166,6 +166,7 @@ def _view(
         engine_version=record.engine_version,
         state=_state(ctx, record, [node.state for node in nodes]),
         nodes=nodes,
+        requested_nodes=record.node_count,
         user=record.user,
         password=record.password,
         dsn=dsn,
@@ -210,6 +211,7 @@ def _node(
     state: NodeState = seen.state if seen else guest.state if guest else "stopped"
     why = guest.why if guest else ""
     host, port = published_at(record, node)
+    places = {name: published_at(record, node, name) for name in node.all_ports}
     return NodeView(
         name=node.name,
         role=node.role,
@@ -224,7 +226,8 @@ def _node(
         cpus=node.cpus,
         disk=node.disk,
         services=node.services,
-        ports={name: published_at(record, node, name)[1] for name in node.all_ports},
+        ports={name: place[1] for name, place in places.items()},
+        addresses={name: "{}:{}".format(*place) for name, place in places.items()},
     )
 
 

@@ -31,8 +31,8 @@ class Node:
     ``services``: what it listens on for others than its peers; ``ports``: the ports of the host
     that lead there, by the names of services, empty for a template's. ``address``: at which its SQL
     port is published; ``host``: the name that is printed instead.
-    ``own``: the guest's own address, where the hypervisor forwards no ports; ``address`` and
-    ``host`` are the same then, and the ports are the guest's. Unless ``redirect``: that port at
+    ``guest_address``: the guest's own address, where the hypervisor forwards no ports; ``address``
+    and ``host`` are the same then, and the ports are the guest's. Unless ``redirect``: that port at
     ``address`` leads other machines to its SQL port. ``image``: the key of its image, empty if that
     is not known.
     """
@@ -44,11 +44,16 @@ class Node:
     ports: Mapping[str, int] = field(default_factory=dict, hash=False)
     address: str = LOOPBACK
     host: str = LOOPBACK
-    own: str = ""
+    guest_address: str = ""
     redirect: int = 0
     size: NodeSize = field(default_factory=NodeSize)
     image: str = ""
     services: tuple[Service, ...] = SERVICES
+
+    @property
+    def has_sql(self) -> bool:
+        """Whether there is a server in it that is sent statements."""
+        return any(service.name == "sql" for service in self.services)
 
     @property
     def sql_port(self) -> int:
@@ -67,12 +72,12 @@ class Node:
     @property
     def published(self) -> bool:
         """Whether others than this host can reach it, which then takes TLS."""
-        return bool(self.redirect) or (not self.own and not is_loopback(self.address))
+        return bool(self.redirect) or (not self.guest_address and not is_loopback(self.address))
 
     @property
     def extra(self) -> dict[str, str | int]:
         """What is recorded of how it is reached, where ports are not forwarded."""
-        found: dict[str, str | int] = {"address": self.own} if self.own else {}
+        found: dict[str, str | int] = {"address": self.guest_address} if self.guest_address else {}
         return found | ({"redirect": self.redirect} if self.redirect else {})
 
     @property
@@ -96,7 +101,7 @@ class Node:
     @property
     def ssh_host(self) -> str:
         """The address at which its SSH port is."""
-        return self.own or LOOPBACK
+        return self.guest_address or LOOPBACK
 
     @property
     def guest(self) -> GuestName:
@@ -163,7 +168,9 @@ def plan(
     ]
 
 
-def plan_own(owner: Owner, plans: Sequence[NodePlan], images: Images, segment: int) -> list[Node]:
+def plan_at_guest_addresses(
+    owner: Owner, plans: Sequence[NodePlan], images: Images, segment: int
+) -> list[Node]:
     """As ``plan``, where the host reaches guests at their own addresses."""
     found = []
     for node in plan(owner, plans, images):
@@ -174,7 +181,7 @@ def plan_own(owner: Owner, plans: Sequence[NodePlan], images: Images, segment: i
                 ports={service.name: service.port for service in node.services},
                 address=own,
                 host=own,
-                own=own,
+                guest_address=own,
             )
         )
     return found
@@ -205,13 +212,13 @@ def seed_disk(
 ) -> bytes:
     """The seed that ``node`` boots with on ``segment``."""
     members = [member_of(n) for n in nodes]
-    own = segment if node.own else None
+    own = segment if node.guest_address else None
     files = network.files(node.index, [n.name for n in nodes], own)
     files |= blueprint.files(members[node.index - 1], members, engine, node.size.memory, profile)
     return seed.pack(files)
 
 
-def own_seed(node: Node, segment: int) -> bytes:
+def address_seed(node: Node, segment: int) -> bytes:
     """The seed of a clone whose address differs from that of the template's node.
 
     It tells nothing else: what became of the node's other files stays.
@@ -220,8 +227,8 @@ def own_seed(node: Node, segment: int) -> bytes:
 
 
 def _forwards(node: Node) -> list[Forward]:
-    if node.own:
-        lead = Forward(node.redirect, node.sql_port, node.address, node.own)
+    if node.guest_address:
+        lead = Forward(node.redirect, node.sql_port, node.address, node.guest_address)
         return [lead] if node.redirect else []
     return [
         Forward(node.ports[service.name], service.port, node.address_of(service.name))

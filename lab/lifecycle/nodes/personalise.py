@@ -125,9 +125,11 @@ def personalise(
 
     def one(node: Node, halt: Callable[[], None]) -> int:
         engine = images[node.image].engine
-        statements = blueprint.own(
-            member_of(node), members, engine, USER, password, tls=node.published
-        )
+        statements: Sequence[str] = ()
+        if node.has_sql:
+            statements = blueprint.personalise_statements(
+                member_of(node), members, engine, USER, password, tls=node.published
+            )
 
         def message() -> bytes:
             return identity.message(
@@ -194,13 +196,24 @@ def renew(
 
     def one(node: Node, halt: Callable[[], None]) -> None:
         engine = images[node.image].engine
-        message = identity.renewal(
-            own[node.name],
-            engine=(engine.uid, engine.gid),
-            tls_directory=_TLS_DIRECTORY,
-            authorized=login.public,
-            statement=blueprint.renew(engine),
-        )
+        ids = (engine.uid, engine.gid)
+        if node.has_sql:
+            message = identity.renewal(
+                own[node.name],
+                engine=ids,
+                tls_directory=_TLS_DIRECTORY,
+                authorized=login.public,
+                statement=blueprint.renew(engine),
+            )
+        else:  # no server reads them; fresh random bytes and the time do no harm
+            message = identity.message(
+                own[node.name],
+                now=time.time(),
+                engine=ids,
+                tls_directory=_TLS_DIRECTORY,
+                authorized=login.public,
+                statements=(),
+            )
         _send(ctx, node, lambda: message, blueprint.transient, Deadline.after(timeout), halt)
 
     each_until(one, nodes, ctx.progress.halt)
@@ -211,7 +224,7 @@ def _names(node: Node) -> list[str]:
     names = ["localhost", LOOPBACK, "::1", node.name, network.inner_address(node.index)]
     if node.address != EVERYWHERE:
         names.append(node.address)
-    return [*names, *dict.fromkeys(name for name in (node.host, node.own) if name)]
+    return [*names, *dict.fromkeys(name for name in (node.host, node.guest_address) if name)]
 
 
 def set_clocks(ctx: Context, nodes: Sequence[Node], *, timeout: float = _SECONDS) -> None:
@@ -258,6 +271,7 @@ def correct_clocks(ctx: Context, nodes: Sequence[Node]) -> None:
 def rehearse(ctx: Context, nodes: Sequence[Node], *, timeout: float) -> None:
     """Let the program run once without effect, so that it is connected in the template's RAM.
 
+    In nodes without SQL there is nothing that it connects to.
     ``timeout``: seconds that it may take. Raises NotReady or CommandFailed.
     """
 
@@ -265,7 +279,7 @@ def rehearse(ctx: Context, nodes: Sequence[Node], *, timeout: float) -> None:
         line = identity.item("sql", "DO 1").encode() + b"\n"
         ctx.hypervisor.channel(node.guest).personalise(line, timeout=timeout, halt=halt)
 
-    each_until(one, nodes, ctx.progress.halt)
+    each_until(one, [node for node in nodes if node.has_sql], ctx.progress.halt)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -11,7 +11,7 @@ from lab.errors import HostUnfit
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes import personalise
-from lab.lifecycle.nodes.nodes import Node, plan, plan_own, services_of
+from lab.lifecycle.nodes.nodes import Node, plan, plan_at_guest_addresses, services_of
 from lab.names import LOOPBACK, GuestName, Owner, is_loopback
 
 TRIES = 3
@@ -48,12 +48,13 @@ def move_taken(ctx: Context, nodes: Sequence[Node]) -> tuple[Node, ...]:
 
     None of ``nodes`` runs; their lab's lock is held. Raises HostUnfit.
     """
-    for address in {node.address for node in nodes if not node.own or node.redirect}:
+    for address in {node.address for node in nodes if not node.guest_address or node.redirect}:
         check_published(address)
     taken = list(_taken(ctx, nodes))
     if not taken:
         return tuple(nodes)
-    owner, published = nodes[0].owner, nodes[0].address
+    owner = nodes[0].owner
+    published = next(n.address for n in nodes if n.redirect or not n.guest_address)
     new = dict(zip(taken, reserve_ports(ctx, owner, len(taken), published), strict=True))
     moved = tuple(_moved(node, new) for node in nodes)
     with ctx.store.transaction():
@@ -78,7 +79,7 @@ def _give_back(ctx: Context, owner: Owner) -> None:
 
 
 def _moved(node: Node, new: Mapping[int, int]) -> Node:
-    if node.own:
+    if node.guest_address:
         return replace(node, redirect=new.get(node.redirect, node.redirect))
     ports = {name: new.get(port, port) for name, port in node.ports.items()}
     return replace(node, ports=ports)
@@ -103,7 +104,7 @@ def allot(
         segment = reserve_segment(ctx, owner)
         return tuple(plan(owner, plans, images, ports, address=address, host=host)), segment
     segment = reserve_segment(ctx, owner)
-    nodes = plan_own(owner, plans, images, segment)
+    nodes = plan_at_guest_addresses(owner, plans, images, segment)
     if is_loopback(address):
         return tuple(nodes), segment
     if not ctx.hypervisor.capabilities().redirects:
@@ -112,10 +113,13 @@ def allot(
             " no ports lead to them",
             hint="set publish (LAB_PUBLISH) to 127.0.0.1, and let the host's firewall redirect",
         )
-    ports = reserve_ports(ctx, owner, len(plans), address)
+    servers = [node.name for node in nodes if node.has_sql]
+    redirects = dict(zip(servers, reserve_ports(ctx, owner, len(servers), address), strict=True))
     return tuple(
-        replace(node, address=address, host=host, redirect=port)
-        for node, port in zip(nodes, ports, strict=True)
+        replace(node, address=address, host=host, redirect=redirects[node.name])
+        if node.has_sql
+        else node
+        for node in nodes
     ), segment
 
 
@@ -127,7 +131,7 @@ def _taken(ctx: Context, nodes: Sequence[Node]) -> Iterator[int]:
                 _tcp_free(node.address, node.redirect, led=True)
             ):
                 yield node.redirect
-        elif not node.own:
+        elif not node.guest_address:
             for service, port in node.ports.items():
                 if not _tcp_free(node.address_of(service), port):
                     yield port

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from lab.blueprints import Blueprint
 from lab.errors import CommandFailed, LabError, NotFound, NotReady
-from lab.hypervisor import Hypervisor
+from lab.hypervisor import GuestChannel, Hypervisor
 from lab.lifecycle.core.account import Account
-from lab.lifecycle.core.context import Context, Sql
+from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import NodeState, Requirement
 from lab.lifecycle.images.units import engine_units
@@ -26,11 +26,15 @@ Ask = Callable[[Node], Mapping[str, str]]
 THROUGH_PORT = "SQL answers through its port"
 WAIT_LONGER = "`--timeout` waits longer"
 FROM_INSIDE = "SQL answers inside"
+AGENT = "the guest agent answers"
+"""What is required of a node without SQL."""
 
 _PATIENCE = 5.0
 _INSIDE = 3
 """Seconds that a question waits in a guest for a server that is starting: less work for a guest
 that is busy with just that than to be asked again and again."""
+_AGENT_SECONDS = 1.0
+"""How long a guest agent may take to answer."""
 _VALUE = 1024
 """Characters that are kept of a status variable: what it is goes into messages."""
 _LOG = ("/usr/bin/journalctl", "--no-pager", "-b", "-o", "cat", "-n", "500")
@@ -39,15 +43,19 @@ _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@
 
 
 def through_port(
-    blueprint: Blueprint, account: Account, sql: Sql, *, patience: float = _PATIENCE
+    ctx: Context, blueprint: Blueprint, account: Account, *, patience: float = _PATIENCE
 ) -> Ask:
     """Ask as a user would: with the lab's account, through the published port.
 
-    ``patience``: seconds that a node has to answer.
+    ``patience``: seconds that a node has to answer. One without SQL is asked for its guest agent.
     """
+    sql = ctx.sql
 
     def answer(node: Node) -> Mapping[str, str]:
-        there = account_at(account, node.own)
+        if not node.has_sql:
+            _check_agent(ctx.hypervisor, node, min(patience, _AGENT_SECONDS))
+            return {}
+        there = account_at(account, node.guest_address)
         rows = sql(there, node.sql_port, blueprint.question(node.role), timeout=patience)
         if len(rows.columns) != 2:
             raise NotReady(f"{node.name} sent an invalid answer: {len(rows.columns)} columns")
@@ -56,18 +64,18 @@ def through_port(
     return answer
 
 
-def account_at(account: Account, own: str) -> Account:
-    """``account`` for a node that may have an address of its own (``own``)."""
-    return replace(account, host=own) if own else account
+def account_at(account: Account, guest_address: str) -> Account:
+    """``account`` for a node that may have an address of its own."""
+    return replace(account, host=guest_address) if guest_address else account
 
 
 def through_agent(blueprint: Blueprint, hypervisor: Hypervisor) -> Ask:
     """Ask from inside, where nothing is published yet."""
 
     def answer(node: Node) -> Mapping[str, str]:
-        channel = hypervisor.channel(node.guest)
-        if not channel.ping(0.0):
-            raise NotReady(f"the guest agent of {node.name} does not answer")
+        channel = _check_agent(hypervisor, node, 0.0)
+        if not node.has_sql:
+            return {}
         question = blueprint.question(node.role).encode() + b"\n"
         said = channel.run(["/usr/lib/lab/sql", str(_INSIDE)], stdin=question, timeout=30.0)
         lines = said.decode(errors="replace")
@@ -75,6 +83,13 @@ def through_agent(blueprint: Blueprint, hypervisor: Hypervisor) -> Ask:
         return {pair[0]: pair[1] for pair in pairs}
 
     return answer
+
+
+def _check_agent(hypervisor: Hypervisor, node: Node, seconds: float) -> GuestChannel:
+    channel = hypervisor.channel(node.guest)
+    if not channel.ping(seconds):
+        raise NotReady(f"the guest agent of {node.name} does not answer")
+    return channel
 
 
 def until_ready(
@@ -175,20 +190,21 @@ def ask_node(
 ) -> list[tuple[Requirement, NodeState]]:
     """Every requirement of ``node`` in a lab of ``nodes``, each with the node's state if unmet.
 
-    ``way``: the text of the requirement that SQL answers.
+    ``way``: the text of the requirement that SQL answers; without SQL, the guest agent has to.
     """
+    name, way = ("SQL", way) if node.has_sql else ("agent", AGENT)
     conditions = blueprint.requirements(node.role, nodes)
     try:
         found = answer(node)
     except (CommandFailed, NotReady, NotFound) as error:
-        first = Requirement(node.name, "SQL", way, met=False, found=_reason(error))
+        first = Requirement(node.name, name, way, met=False, found=_reason(error))
         rest = [(Requirement(node.name, c.name, c.what, met=None), c.unmet) for c in conditions]
         return [(first, "unreachable"), *rest]
     met = [
         (Requirement(node.name, c.name, c.what, c.found(found) == c.value, c.found(found)), c.unmet)
         for c in conditions
     ]
-    return [(Requirement(node.name, "SQL", way, met=True), "unreachable"), *met]
+    return [(Requirement(node.name, name, way, met=True), "unreachable"), *met]
 
 
 def _reason(error: LabError) -> str:

@@ -29,7 +29,7 @@ class Pace:
     ``boot``: this long after all guests answer, a node that is not ready does not boot any more.
     """
 
-    look: float = 10.0
+    interval: float = 10.0
     patience: float = 90.0
     boot: float = 30.0
 
@@ -55,15 +55,16 @@ def until_back(
     ``all_here``: ``nodes`` are all of the lab's. ``booted`` is called when they have booted,
     ready or not. Raises as ``until_ready`` does.
     """
-    rescue = _Rescue(ctx, nodes, blueprint, engines_of(nodes, images), pace, all_here=all_here)
+    servers = [node for node in nodes if node.has_sql]
+    rescue = _Rescue(ctx, servers, blueprint, engines_of(servers, images), pace, all_here=all_here)
     while True:
-        slice_ = Deadline.after(min(pace.look, deadline.left))
+        slice_ = Deadline.after(min(pace.interval, deadline.left))
         missing = first_missing(ctx, nodes, blueprint, answer, slice_, pause=pause)
         if missing is None:
             return
         if deadline.passed:
             raise not_ready(ctx, nodes, blueprint, missing)
-        rescue.look()
+        rescue.observe_and_remedy()
         if time.monotonic() - max(rescue.answering, rescue.since) >= pace.boot:
             booted()
 
@@ -82,7 +83,7 @@ def until_back_inside(
 
 @dataclass
 class _Rescue:
-    """What was seen of the nodes and done to them so far.
+    """What was seen of the nodes with a server, and done to them so far.
 
     ``answering``: since when all of their guests answer, on the monotonic clock.
     """
@@ -99,7 +100,7 @@ class _Rescue:
     given: Counter[tuple[str, str]] = field(default_factory=Counter)
     reported: set[str] = field(default_factory=set)
 
-    def look(self) -> None:
+    def observe_and_remedy(self) -> None:
         """See how all nodes stand, and help who needs help; raises NotReady if none can be."""
         standings = dict(
             zip((n.name for n in self.nodes), each(self._ask, self.nodes), strict=True)

@@ -59,7 +59,7 @@ def activity(
     patience: float,
     guests: Mapping[GuestName, Guest] | None = None,
 ) -> Activity:
-    """Ask every node of a lab, all at the same time; ``patience``: seconds for all of it.
+    """Ask every server of a lab, all at the same time; ``patience``: seconds for all of it.
 
     ``guests``: those that exist now, if that is known. Raises NotFound, and NotReady or
     CommandFailed if a node does not run, or does not answer.
@@ -71,7 +71,7 @@ def activity(
     def one(node: Node) -> tuple[str, bool]:
         if node.guest not in there:
             raise NotReady(f"{node.name} of {name} does not run")
-        asked = account_at(account, node.own)
+        asked = account_at(account, node.guest_address)
         left = max(deadline.left, _SHORTEST)
         counters, processes = ctx.sql_all(
             asked, node.sql_port, [_COUNTERS, _PROCESSES], timeout=left
@@ -83,7 +83,7 @@ def activity(
                 f"{node.name} of {name} sent an invalid answer", details=[str(error)[:200]]
             ) from None
 
-    found = each(one, nodes_of(ctx, name))
+    found = each(one, [node for node in nodes_of(ctx, name) if node.has_sql])
     if not found:
         raise NotReady(f"the lab {name} has no nodes yet")
     return Activity(" ".join(counted for counted, _ in found), any(busy for _, busy in found))

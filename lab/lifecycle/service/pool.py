@@ -83,9 +83,9 @@ def keys(ctx: Context, spec: LabSpec) -> Keys:
     for key in (first, *others):
         wanted = (key, *other_keys(ctx, plan, spec).values())
         if all(images.ready(ctx, one) for one in wanted):
-            made_of = template.key_of(ctx, find(ctx, plan, spec, key), plan, spec)
-            if template.current(ctx, made_of):
-                return Keys(key, made_of)
+            template_key = template.key_of(ctx, find(ctx, plan, spec, key), plan, spec)
+            if template.current(ctx, template_key):
+                return Keys(key, template_key)
     return Keys(first, template.key_of(ctx, find(ctx, plan, spec, first), plan, spec))
 
 

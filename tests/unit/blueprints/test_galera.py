@@ -106,14 +106,17 @@ def test_nodes_differ_only_where_they_must() -> None:
 def test_no_statement_holds_the_password(name: str) -> None:
     """Protects the password: statements end in logs."""
     first, second = both = members(2)
-    statements = GALERA.own(first, both, engine(name), "lab", "s3cret")
+    statements = GALERA.personalise_statements(first, both, engine(name), "lab", "s3cret")
     assert not any("s3cret" in statement for statement in statements)
     assert any(native_hash("s3cret") in statement for statement in statements)
     # Accounts are replicated: only one node may change them.
-    others = GALERA.own(second, both, engine(name), "lab", "s3cret")
+    others = GALERA.personalise_statements(second, both, engine(name), "lab", "s3cret")
     assert not any("ALTER USER" in statement for statement in others)
-    assert any("ALTER USER" in s for s in GALERA.own(second, [second], engine(name), "lab", "x"))
-    only = GALERA.own(first, both, engine(name), "lab", "s3cret", tls=True)
+    assert any(
+        "ALTER USER" in s
+        for s in GALERA.personalise_statements(second, [second], engine(name), "lab", "x")
+    )
+    only = GALERA.personalise_statements(first, both, engine(name), "lab", "s3cret", tls=True)
     assert only[-1] == statements[-1].replace(" ACCOUNT", " REQUIRE SSL ACCOUNT")
 
 

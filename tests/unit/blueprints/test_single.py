@@ -59,7 +59,7 @@ def test_it_is_ready_when_it_accepts_writes() -> None:
 
 
 def test_its_account_is_set_on_itself() -> None:
-    statements = SINGLE.own(NODE, [NODE], ENGINE, "lab", "s3cret", tls=True)
+    statements = SINGLE.personalise_statements(NODE, [NODE], ENGINE, "lab", "s3cret", tls=True)
     assert statements[0] == "FLUSH LOCAL SSL"
     assert statements[1].startswith("ALTER USER 'lab'@'%'")
     assert statements[1].endswith("REQUIRE SSL ACCOUNT UNLOCK")

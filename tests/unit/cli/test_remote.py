@@ -23,6 +23,7 @@ from lab.errors import NotFound
 from lab.progress import Event, Step, ignore
 from lab.spec import MIB, LabSpec, NodeSize
 from tests.support.lifecycle_world import World, make_lab
+from tests.support.mixed import register
 from tests.support.serve_world import Site, site
 
 Capsys = pytest.CaptureFixture[str]
@@ -170,6 +171,20 @@ def test_a_lab_that_may_exist_is_one(capsys: Capsys, here: Site) -> None:
     assert out(capsys, "ls", "-o", "name") == first
     out(capsys, "down", first.strip())
     here.ask("DELETE", "/v1/labs/galera?wait=30", token=other)
+
+
+def test_nodes_that_were_not_counted_do_not_differ(
+    capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects labs with a proxy beside the requested nodes from being refused by --exist-ok."""
+    register(monkeypatch)
+    words = ("up", "mixed", "--nodes", "1", "--memory", "384M", "--name", "fronted", "--exist-ok")
+    made = data(capsys, *words)
+    assert (made["requested_nodes"], len(made["nodes"])) == (1, 2)
+    assert data(capsys, *words)["created_at"] == made["created_at"]
+    message = fails(capsys, 4, *words, "--nodes", "2")
+    assert "nodes 1, requested 2" in message
+    out(capsys, "down", "fronted")
 
 
 @pytest.mark.parametrize(

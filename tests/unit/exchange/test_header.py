@@ -110,6 +110,7 @@ HOSTILE: dict[str, Callable[[Fields], None]] = {
     "a host of many words": _set("template", "host", to={str(n): "x" for n in range(60)}),
     "no nodes": _set("template", "nodes", to=[]),
     "ten nodes": _more_nodes,
+    "ten requested nodes": _set("template", "requested_nodes", to=10),
     "a node of another name": _set("template", "nodes", 0, "name", to="../n1"),
     "two nodes of one name": _set("template", "nodes", 1, "name", to="n1"),
     "too little memory": _set("template", "memory", to=1 << 20),

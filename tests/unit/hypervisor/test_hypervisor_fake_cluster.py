@@ -93,7 +93,9 @@ class World:
             engine=(100, 101),
             tls_directory="/etc/mysql/tls",
             authorized="ssh-ed25519 AAAA",
-            statements=GALERA.own(members[index - 1], members, ENGINE, "lab", password),
+            statements=GALERA.personalise_statements(
+                members[index - 1], members, ENGINE, "lab", password
+            ),
         )
         self.hypervisor.channel(guest.name).personalise(message, timeout=1.0)
 

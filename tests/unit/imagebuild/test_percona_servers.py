@@ -102,7 +102,7 @@ def running(argv: list[str], socket: Path, log: Path) -> Iterator[Server]:
 
 def own(*, tls: bool = False) -> list[str]:
     members = [Member(f"n{n}", n, inner_address(n)) for n in (1, 2, 3)]
-    return [*PXC.own(members[0], members, ENGINE, "lab", PASSWORD, tls=tls)]
+    return [*PXC.personalise_statements(members[0], members, ENGINE, "lab", PASSWORD, tls=tls)]
 
 
 @pytest.fixture(scope="module")

@@ -336,11 +336,15 @@ def test_old_images_without_the_option_file(here: Side) -> None:
 
 
 def test_archives_of_earlier_versions_are_imported(here: Side, there: Side) -> None:
-    """Protects archives that were kept: in them nodes have no image and no size of their own."""
+    """Protects archives that were kept: in them nodes have no image and no size of their own.
+
+    All nodes were requested.
+    """
     archive = here.exported("template", here.make_template())
     now = FrameReader(io.BytesIO(archive)).get()[1]
     header = json.loads(now)
     assert header.pop("others") == []
+    assert header["template"].pop("requested_nodes") == len(header["template"]["nodes"])
     for node in header["template"]["nodes"]:
         for name in ("image", "size", "fingerprint"):
             assert node.pop(name)

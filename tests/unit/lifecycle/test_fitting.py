@@ -19,7 +19,7 @@ RECORD = LabRecord(
 NODES = tuple(NodeView(f"n{i}", "member", "ready", "127.0.0.1", 1, 2, "g") for i in (1, 2, 3))
 VIEW = LabView(
     "shop", "pxc", "percona", "8.4", "ready", NODES, "lab", "secret", "", image=IMAGE,
-    memory=768 << 20, profile="balanced",
+    memory=768 << 20, profile="balanced", requested_nodes=3,
 )  # fmt: skip
 SPEC = LabSpec("pxc")
 

@@ -15,11 +15,13 @@ from lab.api.http.catalog import Template
 from lab.api.http.models import Lab
 from lab.blueprints import NodePlan
 from lab.cli.terminal.show import lab_text, preview_text
+from lab.cli.verbs.env import environment
 from lab.cli.verbs.template import shown
 from lab.errors import CommandFailed, Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.fake.images import build
+from lab.fake.inside import read_inside
 from lab.host import Memory, check_memory
-from lab.hypervisor import Capabilities
+from lab.hypervisor import Capabilities, Disk
 from lab.imagebuild.manifest import BuiltImage
 from lab.imagebuild.recipe import Recipe
 from lab.lifecycle import gc as collecting
@@ -34,9 +36,11 @@ from lab.lifecycle.nodes.inspect import status
 from lab.lifecycle.preview import preview
 from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
+from lab.lifecycle.service.activity import activity
 from lab.lifecycle.start import start, start_node
 from lab.lifecycle.up import up
-from lab.names import Owner, template_ref
+from lab.lifecycle.wait import wait
+from lab.names import EVERYWHERE, Owner, VolumeName, template_ref
 from lab.spec import GIB, MIB, LabSpec, NodeSize
 from tests.support.exchange_world import Side, as_it_was, rewritten
 from tests.support.lifecycle_world import SIZE, World, at, raising
@@ -65,6 +69,12 @@ def images_of(ctx: Context) -> tuple[str, str]:
     """The keys of the images of both nodes."""
     found = {one.recipe: one.key for one in ctx.store.images.all()}
     return found["mariadb"], found[FRONT.recipe]
+
+
+def statements_of(ctx: Context, node: str) -> list[str]:
+    """What changed the data or accounts of a node's server."""
+    disks = [Disk(ctx.storage.get(VolumeName(Owner("lab", "two"), node, "os")).path, "raw", "os")]
+    return read_inside(disks).statements
 
 
 def check_guests(ctx: Context) -> None:
@@ -168,8 +178,52 @@ def test_guests_with_addresses_of_their_own_serve_there(
         made = up(ctx, SPEC, cold=True)
         row = ctx.store.nodes.get("two", "n2")
         assert made.nodes[1].ports == row.all_ports == {"sql": 6033, "ssh": 22, "admin": 6032}
-        assert made.addresses["admin"] == (f"{row.own}:6032",)
+        assert made.addresses["admin"] == (f"{row.guest_address}:6032",)
         assert query(ctx, "two", None, "SELECT 1").rows == ((1,),)
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_a_node_without_sql(world: World, cold: bool) -> None:
+    """Protects arbiters and proxies: no verb asks them a statement, or gives out a port of none."""
+    with world.open() as ctx:
+        made = up(ctx, replace(SPEC, blueprint="watched"), cold=cold)
+        arbiter = made.nodes[2]
+        assert (made.state, arbiter.state) == ("ready", "ready")
+        assert (arbiter.sql_port, arbiter.address, set(arbiter.ports)) == (0, "", {"ssh"})
+        assert statements_of(ctx, "n3") == []
+        assert [one.name for one in status(ctx, "two").requirements if one.node == "n3"] == [
+            "agent"
+        ]
+        with pytest.raises(NotFound, match="n3 of two has no service sql"):
+            query(ctx, "two", "n3", "SELECT 1")
+        assert activity(ctx, "two", patience=5.0).counters.count(":") == 2
+        variables = environment(made)
+        assert variables["LAB_PORTS"] == f"{made.nodes[0].sql_port},{made.nodes[1].sql_port}"
+        assert variables["LAB_HOSTS"] == "127.0.0.1,127.0.0.1"
+        assert re.search(r"^n3 +arbiter +ready +- +\d+$", lab_text(made, 0), re.MULTILINE)
+        taken = snapshot.take(ctx, "two", "one")
+        power.stop(ctx, "two")
+        assert start(ctx, "two", timeout=10).state == "ready"
+        power.stop(ctx, "two", node="n3")
+        assert status(ctx, "two").lab.nodes[2].state == "stopped"
+        assert start_node(ctx, "two", "n3", timeout=10).state == "ready"
+        assert rollback(ctx, "two", taken.label, timeout=10).state == "ready"
+        assert wait(ctx, "two", timeout=10).state == "ready"
+        assert statements_of(ctx, "n3") == []
+        down(ctx, "two")
+
+
+def test_no_port_is_led_to_a_node_without_sql(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects published labs where guests have addresses of their own."""
+    register(monkeypatch)
+    can = Capabilities("fake", "fake", forwards=False, redirects=True)
+    with World(tmp_path, can, publish=EVERYWHERE, publish_name="labs.example").open() as ctx:
+        made = up(ctx, replace(SPEC, blueprint="watched"), cold=True)
+        rows = [ctx.store.nodes.get("two", node.name) for node in made.nodes]
+        assert [bool(row.redirect) for row in rows] == [True, True, False]
+        assert made.nodes[2].sql_port == 0
 
 
 def test_the_template_is_of_all_of_them(world: World) -> None:
@@ -295,6 +349,22 @@ def test_its_template_travels(
         made = up(ctx, SPEC)
         assert (made.started, made.template) == ("warm", done.key)
         check_guests(ctx)
+
+
+def test_a_template_of_more_nodes_than_requested_travels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects exchange of labs with a proxy: it is no node that was requested there either."""
+    register(monkeypatch)
+    here, there = Side(tmp_path / "here", forms=True), Side(tmp_path / "there")
+    spec = replace(SPEC, nodes=1)
+    with here.open() as ctx:
+        key = template.build(ctx, spec).key
+    done = there.imported("template", here.exported("template", key), warm_only=True)
+    with there.open() as ctx:
+        assert ctx.store.templates.get(done.key).node_count == 1
+        made = up(ctx, spec)
+        assert (made.started, made.template) == ("warm", done.key)
 
 
 def test_without_ram_its_disks_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ def test_certificates_hold_for_both_ways(world: World) -> None:
         up(ctx, replace(SPEC, name="shop"))
         for node in nodes_of(ctx, "shop"):
             names = personalise._names(node)
-            assert {"labs.example", node.own} <= set(names)
+            assert {"labs.example", node.guest_address} <= set(names)
             assert len(names) == len(set(names))
 
 

@@ -20,7 +20,7 @@ from lab.lifecycle.up import up
 from lab.names import GuestName
 from tests.support.lifecycle_world import World, make_template, named
 
-FAST = Pace(look=0.05, patience=1.0)
+FAST = Pace(interval=0.05, patience=1.0)
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ def test_a_server_that_ended_is_started_again(world: World) -> None:
         query(ctx, "solo", None, "CREATE TABLE t (a INT)")
         fake(ctx).alter(GUEST, lambda inside: setattr(inside, "apart", "failed"))
         power.stop(ctx, "solo", force=True)
-        pace = Pace(look=0.05, patience=1.0)
+        pace = Pace(interval=0.05, patience=1.0)
         assert start(ctx, "solo", timeout=10, pace=pace).state == "ready"
         assert count(ctx) == 0
     assert "n1: its server was not running; its server is restarted" in world.notes
