@@ -35,10 +35,13 @@ class Runs:
     at_once: int = 5
     service: int = 5
     firmware: int = 5
+    captures: int = 5
 
 
 FULL = Runs()
-QUICK = Runs(warm=3, cold=1, image=1, memory=1, load=1, ls=3, at_once=1, service=1, firmware=1)
+QUICK = Runs(
+    warm=3, cold=1, image=1, memory=1, load=1, ls=3, at_once=1, service=1, firmware=1, captures=1
+)
 
 
 @dataclass

@@ -12,7 +12,8 @@
       templates/<key>/           the files of its capture: manifest.json, and per node <node>.seed,
                                  <node>.ram and <node>.state
       labs/<name>/               <node>.seed, private/ (0700), and rollback during a rollback
-      labs/<name>/captures/<label>/    the files of its captures, as those of a template's
+      labs/<name>/captures/<label>/    the files of a snapshot: manifest.json, and <node>.state with
+                                       what differs from the template's RAM, or <node>.ram with all
       builds/<key>/              what is being made; nothing in it is ever used
       imports/<kind>.<key>/      0700, what arrives from elsewhere, until all of it is there
       logs/console/<guest>.log

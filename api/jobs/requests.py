@@ -130,9 +130,12 @@ class LabRequest(Request, frozen=True, kw_only=True):
 
 
 class DeleteLab(LabRequest, frozen=True, kw_only=True):
-    """``delete``; ``force``: also if it is protected."""
+    """``delete``; ``force``: also if it is protected; ``defer``: with its last branch."""
+
+    LATER = ("defer",)
 
     force: bool = False
+    defer: bool = False
 
 
 class ExpireLab(LabRequest, frozen=True, kw_only=True):

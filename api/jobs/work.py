@@ -113,7 +113,7 @@ def delete(ctx: Context, task: Task[DeleteLab]) -> str:
     if record is not None and record.state != "creating" and (force or not record.protected):
         _end_others(ctx, record, lambda: True)
     try:
-        down(ctx, name, force=force)
+        down(ctx, name, force=force, defer=task.request.defer)
     except NotFound:
         if record is None and not task.again:
             raise

@@ -136,10 +136,15 @@ async def delete(
     name: Name,
     wait: Wait,
     force: Annotated[bool, Query(description="A protected lab as well.")] = False,
+    defer: Annotated[
+        bool, Query(description="Of a lab with branches the nodes now, the rest with the last.")
+    ] = False,
     if_match: IfMatch = None,
 ) -> Response:
     """Remove a lab, with all that is in it."""
-    job = await run_in_threadpool(submit_delete, jobs, caller, name, if_match, force=force)
+    job = await run_in_threadpool(
+        submit_delete, jobs, caller, name, if_match, force=force, defer=defer
+    )
     return await outcome(core, job, wait, lambda _: Response(status_code=204))
 
 
@@ -214,7 +219,13 @@ def _created(core: Core, caller: Caller, job: JobRecord) -> Response:
 
 
 def submit_delete(
-    jobs: Jobs, caller: Caller, name: str, if_match: str | None, *, force: bool
+    jobs: Jobs,
+    caller: Caller,
+    name: str,
+    if_match: str | None,
+    *,
+    force: bool,
+    defer: bool = False,
 ) -> JobRecord:
     """Submit the removal of a lab; raises NotFound, Changed, and Conflict if it is protected."""
     core = jobs.core
@@ -229,7 +240,7 @@ def submit_delete(
     else:  # one without a record, known by its tags: for admins
         with core.contexts.use() as ctx:
             inspect.lab(ctx, name)
-    request = DeleteLab(created_at=created_at, force=force)
+    request = DeleteLab(created_at=created_at, force=force, defer=defer)
     return submit(jobs, new_job(caller.token, "delete", request, lab=name, project=project))
 
 

@@ -149,15 +149,19 @@ class Client:
         name: str,
         *,
         force: bool = False,
+        defer: bool = False,
         timeout: float | None = None,
         listener: Listener | None = None,
-    ) -> None:
-        """Remove a lab; ``force``: a protected one as well.
+    ) -> bool:
+        """Remove a lab; whether it is gone. ``force``: a protected one as well.
 
-        Raises NotFound, Conflict (protected, busy), NotReady (``timeout``; the job continues).
+        ``defer``: of one with branches the nodes now, and the rest with the last branch. Raises
+        NotFound, Conflict (protected, busy, branches), NotReady (``timeout``; the job continues).
         """
-        query = {"force": "true"} if force else {}
+        wanted = {"force": force, "defer": defer}
+        query = {key: "true" for key, value in wanted.items() if value}
         self.jobs.done("DELETE", path_of("labs", name), query, timeout, listener)
+        return not defer or name not in [lab.name for lab in self.labs()]
 
     def extend(self, name: str, ttl: float) -> Lab:
         """Give a lab a lease of ``ttl`` seconds from now on; raises NotFound, Forbidden."""

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lab.errors import CommandFailed, NotReady
-from lab.fake.inside import Inside
+from lab.fake.inside import READ_LOCK, Inside
 from lab.fake.rejoin import rest
 from lab.names import GuestName
 from lab.progress import go_on
@@ -69,7 +69,7 @@ class FakeChannel:
 
     def personalise(
         self, message: bytes, *, timeout: float, halt: Callable[[], None] = go_on
-    ) -> None:
+    ) -> int:
         """See GuestChannel."""
         halt()
         self._before("personalise")
@@ -82,6 +82,9 @@ class FakeChannel:
             except CommandFailed as failed:
                 text = f"{word}: {failed.stderr}"
                 raise CommandFailed(["personalise"], 1, stderr=text, where=self._guest) from None
+        counted: list[int] = []
+        self._hypervisor.alter(self._guest, lambda inside: counted.append(_report(inside)))
+        return counted[0]
 
     def write(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
         """See GuestChannel."""
@@ -94,9 +97,12 @@ class FakeChannel:
 
     def _item(self, word: str, values: list[bytes]) -> None:
         if word == "sql":
+            if READ_LOCK in self._hypervisor.inside(self._guest).sessions:
+                # A real server would wait, for a day or a year.
+                raise CommandFailed(["SQL"], 1205, stderr="Lock wait timeout exceeded")
             self._hypervisor.execute(self._guest, values[0].decode())
         elif word in _CHANGES:
-            if word == "clock":
+            if word in ("clock", "reseed"):
                 self._hypervisor.put_clock(self._guest, float(values[0]) - time.time())
             self._hypervisor.alter(self._guest, partial(_CHANGES[word], values))
         else:
@@ -111,6 +117,22 @@ def _clock(values: list[bytes], inside: Inside) -> None:
     inside.clock = float(values[0])
 
 
+def _reseed(values: list[bytes], inside: Inside) -> None:
+    inside.clock = float(values[0])
+    inside.seeds = inside.entropy
+
+
+def _sessions(_values: list[bytes], inside: Inside) -> None:
+    inside.ended += len(inside.sessions)
+    inside.sessions.clear()
+
+
+def _report(inside: Inside) -> int:
+    """The ended sessions that no successful message has reported yet."""
+    ended, inside.ended = inside.ended, 0
+    return ended
+
+
 def _file(values: list[bytes], inside: Inside) -> None:
     path, mode, _user, content = values
     inside.put(path.decode(), content, mode.decode())
@@ -119,6 +141,8 @@ def _file(values: list[bytes], inside: Inside) -> None:
 _CHANGES: dict[str, Callable[[list[bytes], Inside], None]] = {
     "entropy": _entropy,
     "clock": _clock,
+    "reseed": _reseed,
+    "sessions": _sessions,
     "file": _file,
 }
 

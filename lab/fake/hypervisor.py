@@ -98,6 +98,7 @@ class FakeHypervisor:
             if guest.memory_file is not None:
                 fake_memory.size_ram(guest, guest.memory_file)
             self._make(guest, "running", time.time() + self._boot_seconds, "boots")
+            guest_side.forget_memory(guest.disks)
 
     def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
         """See Memory."""

@@ -15,7 +15,7 @@ import sqlite3
 import tarfile
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from lab.errors import CommandFailed
 from lab.guest import network, seed
@@ -36,6 +36,8 @@ NO_DATA = (
     "FLUSH LOCAL ENGINE LOGS",
 )
 """Statements that touch no data: a node executes them even without its cluster."""
+READ_LOCK = "FLUSH TABLES WITH READ LOCK"
+"""What the client of a session may have done: until it ends, our own statements are blocked."""
 
 
 @dataclass
@@ -46,6 +48,10 @@ class Inside:
     same. ``files``: content as base64 by path. ``modes``: of those, octal. ``clock``: what it
     was last set to. ``entropy``: a hash of all that was mixed in. ``apart``: why the server is
     in no cluster (``inconsistent``, ``failed``, ``lost view``), empty if it is in one.
+
+    Of the server's memory, which a boot loses: ``sessions`` of clients, by what each did last;
+    ``ended``: how many were ended and not reported yet. ``seeds``: the entropy from which
+    ``reseed`` had its random generators seeded, empty if it never has.
     """
 
     statements: list[str] = field(default_factory=list)
@@ -54,6 +60,9 @@ class Inside:
     clock: float = 0.0
     entropy: str = ""
     apart: str = ""
+    sessions: list[str] = field(default_factory=list)
+    ended: int = 0
+    seeds: str = ""
 
     @property
     def accounts(self) -> dict[str, str]:
@@ -108,6 +117,14 @@ def write_inside(disks: Sequence[Disk], inside: Inside) -> None:
     """Keep ``inside`` on the first disk."""
     with disks[0].path.open("r+b") as file:
         file.write(MAGIC + json.dumps(asdict(inside)).encode() + b"\n")
+
+
+def forget_memory(disks: Sequence[Disk]) -> None:
+    """Lose what was not on a guest's disks but in its memory, as a boot does."""
+    inside = read_inside(disks)
+    fresh = replace(inside, sessions=[], ended=0, seeds="")
+    if fresh != inside:
+        write_inside(disks, fresh)
 
 
 def members(disks: Sequence[Disk]) -> int:

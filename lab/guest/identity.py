@@ -77,16 +77,25 @@ def message(
     tls_directory: str,
     authorized: str,
     statements: Sequence[str],
+    captured: bool = False,
+    keep_sessions: bool = False,
 ) -> bytes:
     """The message to ``/usr/lib/lab/personalise`` in the guest.
 
     ``now``: UTC seconds since the epoch. ``engine``: the uid and gid in the guest that own
     the TLS files in ``tls_directory``; ``authorized``: the public key that may log in as
     root; ``statements`` are run on the node's server as its root.
+
+    ``captured``: the node's RAM is of a lab that was in use. Its clock was right then, so that
+    setting it does not renew the seeds of a server: ``reseed`` does. Clients of that moment have
+    sessions in it; they are ended before ``statements``, which their locks would block, unless
+    ``keep_sessions``.
     """
+    ends = captured and not keep_sessions
     lines = [
         item("entropy", identity.entropy),
-        item("clock", f"{now:.6f}"),
+        item("reseed" if captured else "clock", f"{now:.6f}"),
+        *([item("sessions")] if ends else []),
         *_key_files(identity, engine, tls_directory, authorized),
         *(item("sql", statement) for statement in statements),
     ]

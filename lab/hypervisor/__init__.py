@@ -192,10 +192,11 @@ class GuestChannel(Protocol):
 
     def personalise(
         self, message: bytes, *, timeout: float, halt: Callable[[], None] = go_on
-    ) -> None:
+    ) -> int:
         """Hand ``message`` (see ``lab.guest.identity``) to the program that waits for it.
 
-        That program runs in every guest from boot on, so this starts nothing. Raises
+        Returns how many clients' sessions it has ended: by this message, and by those before it
+        that failed. That program runs in every guest from boot on, so this starts nothing. Raises
         CommandFailed if it reports an error, NotReady without a valid answer in ``timeout``
         seconds, and what ``halt`` raises, which is called meanwhile.
         """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
@@ -22,6 +23,9 @@ T = TypeVar("T")
 GUEST_AGENT = "org.qemu.guest_agent.0"
 PERSONALISE = "org.lab.personalise.0"
 """The virtio ports of a guest: QEMU's agent, and the program that makes a clone itself."""
+
+_PERSONALISED = re.compile(r"ok(?: (?P<ended>[0-9]{1,9}))?|error (?P<reason>(?:[0-9a-f]{2})+)")
+"""What the program answers: how many sessions it has ended, or an error's text as UTF-8 in hex."""
 
 _VALUES = 1000
 """Values that an answer may have: one of many megabytes is the output of a program, in one text."""
@@ -102,15 +106,17 @@ class AgentChannel:
 
     def personalise(
         self, message: bytes, *, timeout: float, halt: Callable[[], None] = go_on
-    ) -> None:
+    ) -> int:
         """See GuestChannel."""
         framed = b"begin\n" + message + b"end\n"
         answer = self._ports.personalise(framed, Deadline.after(timeout), halt)
-        word, _, reason = answer.partition(" ")
-        if word == "ok":
-            return
         with self._checked("personalise"):
-            text = bytes.fromhex(reason).decode(errors="replace")
+            found = _PERSONALISED.fullmatch(answer)
+            if found is None:
+                raise ValueError(f"neither ok nor an error: {answer[:100]!r}")
+        if found["reason"] is None:
+            return int(found["ended"] or 0)
+        text = bytes.fromhex(found["reason"]).decode(errors="replace")
         raise CommandFailed(["personalise"], 1, stderr=text, where=str(self._guest))
 
     def write(self, path: str, content: bytes, *, mode: int = 0o600) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from lab import host
@@ -16,6 +17,8 @@ from lab.lifecycle.core.views import LabView
 from lab.lifecycle.nodes.form import seed_of
 from lab.lifecycle.nodes.hand_over import personalise, wait_ready
 from lab.lifecycle.nodes.inspect import nodes_of, record_of
+from lab.lifecycle.nodes.nodes import Node
+from lab.lifecycle.nodes.preflight import preflight
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.lifecycle.power import images_of
 from lab.lifecycle.reserve import reserved_name
@@ -55,9 +58,9 @@ def branch(
     names = _names(new, count)
     record = record_of(ctx, name)
     spec = replace(record.spec, ttl=ttl)
-    _check_memory(ctx, name, count)
     check_host(ctx, spec)
     capture = _capture(ctx, name, at)
+    _check_memory(ctx, nodes_of(ctx, name), capture, count)
     return [
         _one(ctx, record, replace(spec, name=one), capture, timeout, keep_sessions=keep_sessions)
         for one in names
@@ -74,11 +77,17 @@ def _names(new: str, count: int) -> list[str]:
     return [check_lab_name(one) for one in found]
 
 
-def _check_memory(ctx: Context, name: str, count: int) -> None:
-    """Raise HostUnfit, with figures, unless there is memory for all branches."""
-    sizes = [node.size.memory for node in nodes_of(ctx, name)] * count
+def _check_memory(ctx: Context, nodes: Sequence[Node], capture: Capture, count: int) -> None:
+    """Raise HostUnfit, with figures, unless there is memory for all branches.
+
+    As for every lab, what is available must suffice for all RAM of the last one. Those before it
+    have by then what they changed, which is at least what ``capture`` has.
+    """
+    memory = [node.size.memory for node in nodes]
+    changed = [node.state.size for node in capture.nodes if node.state is not None]
+    before = (changed if capture.warm else memory) * (count - 1)
     hint = "make fewer branches, or remove a lab (`lab ls`)"
-    host.check_memory(sizes, host.memory(), ctx.settings.memory_floor, hint=hint)
+    host.check_memory([*memory, *before], host.memory(), ctx.settings.memory_floor, hint=hint)
 
 
 def _capture(ctx: Context, name: str, at: str) -> Capture:
@@ -102,6 +111,7 @@ def _one(
             raise Conflict(f"lab {lab.name} exists")
         with all_or_nothing(ctx, lab, spec, keep=False):
             _descend(ctx, parent, lab, capture)
+            preflight(ctx, spec)
             images = images_of(ctx, parent, nodes_of(ctx, parent.name))
             found = sound(ctx, capture, images)
             while True:
@@ -115,6 +125,7 @@ def _one(
                         remove_nodes(ctx, lab)
                         found = found.without_ram(why)
                         continue
+                    nodes = replace(nodes, captured=found.warm, keep_sessions=keep_sessions)
                     personalise(ctx, nodes)
                     wait_ready(ctx, nodes)
                     break

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from lab.errors import Conflict, NotFound
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.release import forget, release_guests
+from lab.lifecycle.core.release import branches, forget, leave_to_branches
 from lab.lifecycle.nodes.inspect import tagged
 from lab.locks.named import lock
 from lab.names import CaptureRef, Owner, check_lab_name
@@ -27,7 +27,14 @@ def down(ctx: Context, name: str, *, force: bool = False, defer: bool = False) -
         if record is not None and record.protected and not force:
             raise Conflict(f"the lab {name} is protected", hint="`--force` removes it anyway")
         if needed := branches(ctx, name):
-            _leave_to(ctx, name, needed, defer=defer)
+            if not defer:
+                raise Conflict(
+                    f"the lab {name} has branches: {', '.join(needed)}",
+                    hint=f"`lab down {' '.join((*needed, name))}` removes them all; `--defer` ends"
+                    f" the nodes of {name} now and removes the rest with its last branch",
+                )
+            with ctx.progress.step("down", f"removing the nodes of {name}"):
+                leave_to_branches(ctx, name)
             return False
         known = record is not None
         with ctx.progress.step("down", f"removing the lab {name}"):
@@ -39,27 +46,6 @@ def down(ctx: Context, name: str, *, force: bool = False, defer: bool = False) -
     if record is not None and record.parent:
         _down_deferred(ctx, CaptureRef.parse(record.parent).owner.name)
     return True
-
-
-def branches(ctx: Context, name: str) -> list[str]:
-    """The labs that are clones of a capture of a lab."""
-    owner = Owner("lab", name)
-    labs = ctx.store.labs.all()
-    return [lab.name for lab in labs if lab.parent and CaptureRef.parse(lab.parent).owner == owner]
-
-
-def _leave_to(ctx: Context, name: str, needed: list[str], *, defer: bool) -> None:
-    """Remove the guests of a lab whose disks its branches ``needed`` need; its lock is held."""
-    if not defer:
-        raise Conflict(
-            f"the lab {name} has branches: {', '.join(needed)}",
-            hint=f"`lab down {' '.join((*needed, name))}` removes them all; `--defer` ends the"
-            f" nodes of {name} now and removes it with its last branch",
-        )
-    with ctx.progress.step("down", f"removing the nodes of {name}"):
-        ctx.store.labs.update(name, state="removing")
-        release_guests(ctx, Owner("lab", name))
-    ctx.progress.note("down", f"{name} is removed with its last branch: {', '.join(needed)}")
 
 
 def _down_deferred(ctx: Context, name: str) -> None:

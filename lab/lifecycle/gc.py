@@ -20,7 +20,7 @@ from lab.lifecycle import catalog, snapshot
 from lab.lifecycle.captures import template_record
 from lab.lifecycle.captures.capture import parent_of
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.release import forget, lost_logs
+from lab.lifecycle.core.release import branches, forget, leave_to_branches, lost_logs
 from lab.lifecycle.core.views import GcReport
 from lab.lifecycle.images import image
 from lab.locks import named
@@ -150,6 +150,8 @@ def _why(ctx: Context, owner: Owner) -> str:
     if owner.kind == "lab":
         lab = ctx.store.labs.find(owner.name)
         if lab is not None:
+            if lab.state == "removing" and branches(ctx, lab.name):
+                return ""  # it is removed with the last of them
             if lab.expires_at is not None and lab.expires_at <= time.time():
                 return "expired"
             return f"left in state {lab.state}" if lab.state in ("creating", "removing") else ""
@@ -162,7 +164,9 @@ def _why(ctx: Context, owner: Owner) -> str:
 
 
 def _remove(ctx: Context, owner: Owner) -> None:
-    if owner.kind == "lab":
+    if owner.kind == "lab" and ctx.store.labs.find(owner.name) and branches(ctx, owner.name):
+        leave_to_branches(ctx, owner.name)
+    elif owner.kind == "lab":
         forget(ctx, owner)
     elif owner.kind == "template":
         template_record.discard(ctx, owner.name)

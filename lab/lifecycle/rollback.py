@@ -91,7 +91,16 @@ def rollback(
                     began = time.time()
                     prepared, why_cold = restore(ctx, source, record, images, nodes)
                     if prepared is not None:
-                        make_usable(ctx, record, images, nodes, prepared, Deadline.after(timeout))
+                        make_usable(
+                            ctx,
+                            record,
+                            images,
+                            nodes,
+                            prepared,
+                            Deadline.after(timeout),
+                            captured=source.owner.kind == "lab",
+                            keep_sessions=keep_sessions,
+                        )
             if prepared is None:
                 with start_slot(ctx) as give_back:
                     began = time.time()
@@ -124,11 +133,19 @@ def make_usable(
     nodes: Sequence[Node],
     prepared: Prepared,
     deadline: Deadline,
+    *,
+    captured: bool = False,
+    keep_sessions: bool = False,
 ) -> None:
-    """Personalise ``nodes`` and wait until all running nodes of the lab are ready."""
+    """Personalise ``nodes`` and wait until all running nodes of the lab are ready.
+
+    ``captured``, ``keep_sessions``: see ``Started``.
+    """
     plan, account = blueprint(record.blueprint), account_of(ctx, record)
     cluster = power.running(ctx, record.name)
-    started = Started(nodes, plan, images, account, prepared, deadline, cluster)
+    started = Started(
+        nodes, plan, images, account, prepared, deadline, cluster, captured, keep_sessions
+    )
     personalise(ctx, started)
     wait_ready(ctx, started)
 

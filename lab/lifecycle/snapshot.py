@@ -26,7 +26,7 @@ from lab.lifecycle.core.views import SnapshotView
 from lab.lifecycle.nodes.inspect import nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.quiesce import write_out
-from lab.lifecycle.power import images_of
+from lab.lifecycle.power import images_of, resume_paused
 from lab.locks.named import lock
 from lab.names import CaptureRef, GuestName, Owner, VolumeName
 from lab.paths import MANIFEST, REACHABLE, make_directory
@@ -283,6 +283,7 @@ def _take(ctx: Context, record: LabRecord, what: str, blank: Capture, *, ram: bo
     nodes = nodes_of(ctx, name)
     for left in _torn(ctx, name):
         _drop(ctx, name, left)
+    resume_paused(ctx, nodes)
     label = schedule.label(what, time.time(), [one.label for one in taken(ctx, name)])
     with ctx.progress.step("snapshot", f"taking the snapshot {label}"):
         running = _running(ctx, nodes)

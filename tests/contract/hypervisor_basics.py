@@ -11,10 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from lab.errors import Conflict, HostUnfit, NotFound, NotReady, PortTaken
+from lab.errors import CommandFailed, Conflict, HostUnfit, NotFound, NotReady, PortTaken
 from lab.hypervisor import DirectBoot, Disk, Forward, GuestShape, GuestSpec, Hypervisor, memory_of
 from lab.names import GuestName
-from tests.contract.hypervisor_site import MIB, ClosableHypervisor, Opener, Site, states
+from tests.contract.hypervisor_site import (
+    MIB,
+    SECONDS,
+    ClosableHypervisor,
+    Opener,
+    Site,
+    states,
+)
 
 _SPAWN = mp.get_context("spawn")
 _NOWHERE = Path("/nowhere/at-all")
@@ -214,6 +221,43 @@ class Reaching:
     def test_the_console_is_a_command(self, site: Site, ours: Hypervisor) -> None:
         ours.start(site.guest())
         assert all(ours.console_argv(site.guest().name))
+
+
+class Personalising:
+    """For drivers whose tests have guests with the program behind the port.
+
+    A driver's class gives the fixture ``connect``: it has so many clients' sessions at the
+    server of a guest.
+    """
+
+    def test_ended_sessions_are_counted(
+        self, site: Site, ours: Hypervisor, connect: Callable[[GuestName, int], None]
+    ) -> None:
+        guest = site.guest().name
+        ours.start(site.guest())
+        site.booted(site.guest())
+        channel = ours.channel(guest)
+        connect(guest, 3)
+        assert channel.personalise(b"entropy 00\n", timeout=SECONDS) == 0
+        captured = b"entropy 00\nreseed 3137\nsessions\n"
+        assert channel.personalise(captured, timeout=SECONDS) == 3
+        assert channel.personalise(captured, timeout=SECONDS) == 0
+        assert channel.personalise(b"", timeout=SECONDS) == 0
+
+    def test_ended_sessions_are_counted_over_messages_that_fail(
+        self, site: Site, ours: Hypervisor, connect: Callable[[GuestName, int], None]
+    ) -> None:
+        guest = site.guest().name
+        ours.start(site.guest())
+        site.booted(site.guest())
+        channel = ours.channel(guest)
+        connect(guest, 2)
+        with pytest.raises(CommandFailed) as failure:
+            channel.personalise(b"sessions\nnonsense 00\n", timeout=SECONDS)
+        assert failure.value.details == ("nonsense: unknown item",)
+        connect(guest, 1)
+        assert channel.personalise(b"sessions\n", timeout=SECONDS) == 3
+        assert channel.personalise(b"sessions\n", timeout=SECONDS) == 0
 
 
 class Stopping:

@@ -22,9 +22,11 @@ from lab.guest.network import own_address
 from lab.hypervisor import Disk, GuestSpec, Hypervisor, Network
 from lab.hypervisor.bhyve.driver import BhyveHypervisor
 from lab.hypervisor.bhyve.text import Switch, switches
+from lab.names import GuestName
 from lab.run import run
 from lab.wait import Deadline, until
 from tests.contract import pf_double, vm_double
+from tests.contract.hypervisor_basics import Personalising
 from tests.contract.hypervisor_contract import ColdContract, Site
 from tests.contract.hypervisor_redirects import Redirecting
 from tests.contract.hypervisor_site import SECONDS, ClosableHypervisor, states
@@ -78,7 +80,14 @@ def bridges() -> dict[str, Switch]:
     return switches(run(["vm", "switch", "list"], timeout=SECONDS).stdout)
 
 
-class TestBhyve(ColdContract, Redirecting):
+class TestBhyve(ColdContract, Redirecting, Personalising):
+    @pytest.fixture
+    def connect(self, root: Path) -> Callable[[GuestName, int], None]:
+        def have(guest: GuestName, clients: int) -> None:
+            (root / f"{guest}.sessions").write_text(str(clients))
+
+        return have
+
     def test_the_agent_of_a_guest_answers(self, site: Site, ours: Hypervisor) -> None:
         ours.start(site.guest())
         site.booted(site.guest())

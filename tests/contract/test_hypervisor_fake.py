@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -10,13 +11,24 @@ import pytest
 from lab.errors import HostUnfit
 from lab.fake.hypervisor import FakeHypervisor
 from lab.hypervisor import Capabilities
+from lab.names import GuestName
+from tests.contract.hypervisor_basics import Personalising
 from tests.contract.hypervisor_contract import ColdContract, Site, WarmContract
 from tests.contract.hypervisor_redirects import Redirecting
 from tests.contract.hypervisor_site import states
 from tests.support.storage_faults import FailAt
 
 
-class TestFake(WarmContract):
+class _Connecting(Personalising):
+    @pytest.fixture
+    def connect(self, site: Site) -> Callable[[GuestName, int], None]:
+        hypervisor = FakeHypervisor(site.directory / "guests", site.home)
+        return lambda guest, clients: hypervisor.alter(
+            guest, lambda inside: inside.sessions.extend(["SELECT 1"] * clients)
+        )
+
+
+class TestFake(WarmContract, _Connecting):
     @pytest.fixture
     def site(self, tmp_path: Path) -> Site:
         opener = partial(FakeHypervisor, tmp_path / "guests")
@@ -32,7 +44,7 @@ class TestFake(WarmContract):
         failing.start(site.guest())
 
 
-class TestColdFake(ColdContract, Redirecting):
+class TestColdFake(ColdContract, Redirecting, _Connecting):
     @pytest.fixture
     def site(self, tmp_path: Path) -> Site:
         cold = Capabilities(

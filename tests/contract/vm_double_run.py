@@ -94,6 +94,7 @@ class Bhyve:
         self._busy: dict[str, socket.socket] = {}
         self._signals: list[int] = []
         self._unread = self._failed = b""
+        self._ended: int | None = None
 
     def run(self) -> int:
         self._m.vmm(self._name).touch()
@@ -177,13 +178,27 @@ class Bhyve:
         """A line to images/guest/usr/lib/lab/personalise."""
         word = line.partition(b" ")[0]
         if word == b"end":
-            failed, self._failed = self._failed, b""
-            return b"error " + failed.hex().encode() + b"\n" if failed else b"ok\n"
+            if self._failed:
+                failed, self._failed = self._failed, b""
+                return b"error " + failed.hex().encode() + b"\n"
+            ended, self._ended = self._ended, None
+            return b"ok\n" if ended is None else f"ok {ended}\n".encode()
         if word.endswith(b"begin"):
             self._failed = b""
-        elif word and word not in (b"entropy", b"clock", b"file", b"sql") and not self._failed:
+        elif self._failed:
+            return b""
+        elif word == b"sessions":
+            self._ended = (self._ended or 0) + self._disconnect()
+        elif word and word not in (b"entropy", b"clock", b"reseed", b"file", b"sql"):
             self._failed = word + b": unknown item\n"
         return b""
+
+    def _disconnect(self) -> int:
+        """End the sessions of the guest's clients, whose number is in a file."""
+        clients = self._m.root / f"{self._name}.sessions"
+        number = int(clients.read_text()) if clients.exists() else 0
+        clients.unlink(missing_ok=True)
+        return number
 
     def _agent(self, command: str, arguments: dict[str, Any]) -> bytes:
         if command == "guest-sync-delimited":

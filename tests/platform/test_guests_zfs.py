@@ -118,6 +118,7 @@ def test_a_lab_lives_on_zvols(site: Site, big_pool: str) -> None:
     assert [_disks(name, node) for node in nodes] == [[RAW]] * len(nodes)
     assert len(_volumes(f"{big_pool}/lab/labs/{name}")) == len(nodes)
 
+    _captured_and_back(site, name, nodes[0])
     site.sql(name, nodes[0], "CREATE DATABASE ours")
     _survives_a_full_pool(site, big_pool, name, nodes[0])
     site.lab("rollback", name, timeout=SLOW)
@@ -129,6 +130,24 @@ def test_a_lab_lives_on_zvols(site: Site, big_pool: str) -> None:
     left = _volumes(f"{big_pool}/lab")
     assert [volume for volume in left if "/labs/" in volume] == []
     assert {volume: _written(volume) for volume in left} == dict.fromkeys(left, 0)
+
+
+def _captured_and_back(site: Site, name: str, node: str) -> None:
+    """Protects captures: RAM and ZVols are of one moment, and a branch keeps what it needs."""
+    site.sql(name, node, "CREATE DATABASE kept")
+    taken = site.lab("snapshot", "take", name, "--label", "mine", "-o", "json", timeout=SLOW).json
+    assert taken["warm"], taken["why_cold"]
+    site.sql(name, node, "CREATE DATABASE lost")
+    back = site.lab("rollback", name, "--to", "mine", "-o", "json", timeout=SLOW).json
+    assert back["started"] == "warm", back["why_cold"]
+    branch = site.name("branch")
+    site.lab("branch", name, branch, "--at", "mine", timeout=SLOW)
+    for lab in (name, branch):
+        assert site.sql(lab, node, "SHOW DATABASES LIKE 'kept'") == [["kept"]]
+        assert site.sql(lab, node, "SHOW DATABASES LIKE 'lost'") == []
+    site.lab("down", name, code=4)
+    site.lab("down", branch)
+    site.lab("snapshot", "rm", name, "mine")
 
 
 def _survives_a_full_pool(site: Site, pool: str, name: str, node: str) -> None:

@@ -6,6 +6,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,11 @@ from lab.blueprints import Engine, Situation
 from lab.blueprints.rejoin import remedies
 from lab.errors import CommandFailed, Interrupted, NotReady
 from lab.hypervisor import GuestChannel
+from lab.hypervisor.agent import AgentChannel
 from lab.lifecycle.core.parallel import each_until
+from lab.names import GuestName
+from lab.progress import go_on
+from lab.wait import Deadline
 from tests.security.guest import behaving, channel
 
 LIMIT = 0.6
@@ -51,6 +56,43 @@ def test_wrong_types_are_no_answers(short: Path) -> None:
                 with pytest.raises((NotReady, CommandFailed)):
                     act(way)
         assert way.ping(LIMIT) in (True, False)
+
+
+class _Saying:
+    """The ports of a guest whose program has one answer to everything."""
+
+    def __init__(self, answer: str) -> None:
+        self._answer = answer
+
+    def personalise(
+        self, message: bytes, deadline: Deadline, halt: Callable[[], None] = go_on
+    ) -> str:
+        del message, deadline, halt
+        return self._answer
+
+    def ask(self, request: dict[str, Any], timeout: float) -> Any:
+        raise NotReady(f"no agent for {request} in {timeout:g} s")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "", "ok ", "ok -1", "ok 1 2", "ok x", "ok 1.5", "ok \u0663", "ok 1_0", "ok " + "9" * 10,
+        "okay", "OK", " ok", "ok\n", "error", "error ", "error zz", "error 7", "error 4a 4b",
+        "fail 4a",
+    ],
+)  # fmt: skip
+def test_an_answer_that_the_program_never_gives_is_none(answer: str) -> None:
+    """Protects what is reported of a lab, and the record, from a number that a guest made up."""
+    guest = GuestName("lab-evil-n1")
+    with pytest.raises(NotReady, match="invalid answer to personalise"):
+        AgentChannel(_Saying(answer), guest).personalise(b"", timeout=LIMIT)
+
+
+@pytest.mark.parametrize(("answer", "ended"), [("ok", 0), ("ok 0", 0), ("ok 999999999", 999999999)])
+def test_an_answer_has_the_number_of_ended_sessions(answer: str, ended: int) -> None:
+    channel = AgentChannel(_Saying(answer), GuestName("lab-good-n1"))
+    assert channel.personalise(b"", timeout=LIMIT) == ended
 
 
 def test_who_waits_for_a_guest_can_be_stopped(short: Path) -> None:

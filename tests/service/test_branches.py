@@ -199,7 +199,7 @@ def test_branches_whose_job_was_killed_are_not_made_twice(tmp_path: Path) -> Non
 
 
 def test_a_job_that_is_cancelled_leaves_no_branch(tmp_path: Path) -> None:
-    """Protects from labs that nobody was told of: the first branch goes with the second."""
+    """Protects from labs that are in no answer: the first branch is removed with the second."""
 
     def act() -> None:
         there, go_on = threading.Event(), threading.Event()

@@ -73,11 +73,11 @@ class LocalSession:
 
         return preview(self._context, spec, cold=cold)
 
-    def down(self, name: str, *, force: bool = False) -> None:
+    def down(self, name: str, *, force: bool = False, defer: bool = False) -> bool:
         """See Session."""
         from lab.lifecycle.down import down
 
-        down(self._context, name, force=force)
+        return down(self._context, name, force=force, defer=defer)
 
     def names(self) -> list[str]:
         """See Session."""

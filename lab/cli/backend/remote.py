@@ -95,9 +95,9 @@ class RemoteSession:
         """See Session."""
         return self._client.preview(spec, cold=cold)
 
-    def down(self, name: str, *, force: bool = False) -> None:
+    def down(self, name: str, *, force: bool = False, defer: bool = False) -> bool:
         """See Session."""
-        self._client.delete(name, force=force, listener=self._hear)
+        return self._client.delete(name, force=force, defer=defer, listener=self._hear)
 
     def names(self) -> list[str]:
         """See Session."""

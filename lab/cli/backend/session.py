@@ -65,8 +65,11 @@ class Session(Protocol):
     def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
         """What ``up`` would create, and from which image and template."""
 
-    def down(self, name: str, *, force: bool = False) -> None:
-        """Remove a lab; ``force``: a protected one as well."""
+    def down(self, name: str, *, force: bool = False, defer: bool = False) -> bool:
+        """Remove a lab; whether it is gone. ``force``: a protected one as well.
+
+        ``defer``: of one with branches the nodes now, and the rest with the last branch.
+        """
 
     def names(self) -> list[str]:
         """The names of all labs, including those that are not in the state database."""

@@ -11,7 +11,7 @@ import typer
 from lab.cli import complete
 from lab.cli.app import app_of, pick
 from lab.cli.manual import manual
-from lab.errors import InvalidSpec, LabError
+from lab.errors import Conflict, InvalidSpec, LabError
 from lab.names import check_lab_name
 
 if TYPE_CHECKING:
@@ -34,6 +34,12 @@ def down(
     every: Annotated[bool, typer.Option("--all", help="All labs.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Protected labs as well.")] = False,
+    defer: Annotated[
+        bool,
+        typer.Option(
+            "--defer", help="End the nodes of labs with branches; remove the rest with the last."
+        ),
+    ] = False,
 ) -> int:
     """Remove labs and all their data."""
     app = app_of(ctx)
@@ -49,29 +55,43 @@ def down(
             _agree(meant, yes=yes)
         else:
             meant = list(dict.fromkeys(names or [pick(session, "")]))
-        return _remove(app, session, meant, force=force)
+        return _remove(app, session, meant, force=force, defer=defer)
 
 
-def _remove(app: App, session: Session, names: list[str], *, force: bool) -> int:
+def _remove(app: App, session: Session, names: list[str], *, force: bool, defer: bool) -> int:
     """Remove all that can be removed; the exit code is that of the first failure."""
     from lab.cli.terminal.failure import describe
 
     failed: list[LabError] = []
-    for name in names:
-        began = time.monotonic()
-        try:
-            # A removal that has begun is completed; an interrupt takes effect between two.
-            with app.interrupts.shield(f"removing {name}"):
-                session.down(name, force=force)
-        except LabError as error:
-            if len(names) == 1:
-                raise
-            failed.append(error)
-            sys.stderr.write(describe(error))
-        else:
-            app.say(f"removed {name} in {time.monotonic() - began:.1f} s")
-        if app.interrupts.came:
-            raise KeyboardInterrupt
+    waiting: list[tuple[str, LabError]] = []
+    pending, several = names, len(names) > 1
+    while pending:
+        waiting = []
+        for name in pending:
+            began = time.monotonic()
+            try:
+                # A removal that has begun is completed; an interrupt takes effect between two.
+                with app.interrupts.shield(f"removing {name}"):
+                    gone = session.down(name, force=force, defer=defer)
+            except LabError as error:
+                if not several:
+                    raise
+                if isinstance(error, Conflict):  # perhaps branches of it come later
+                    waiting.append((name, error))
+                else:
+                    failed.append(error)
+                    sys.stderr.write(describe(error))
+            else:
+                how = "removed" if gone else "ended the nodes of"
+                app.say(f"{how} {name} in {time.monotonic() - began:.1f} s")
+            if app.interrupts.came:
+                raise KeyboardInterrupt
+        if len(waiting) == len(pending):
+            break
+        pending = [name for name, _ in waiting]
+    for _, conflict in waiting:
+        failed.append(conflict)
+        sys.stderr.write(describe(conflict))
     return failed[0].exit_code if failed else 0
 
 

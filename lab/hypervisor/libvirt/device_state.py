@@ -25,18 +25,30 @@ Monitor = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Sends one QMP command to one guest and returns its answer's ``return``."""
 
 MOVE_SECONDS = 30.0
+_SLOWEST = 20 << 20
+"""Bytes of RAM that are saved or loaded in a second on a busy host, at least."""
+_UNLIMITED = 1 << 40
+"""Bytes a second; QEMU's default of 128 MiB is for networks, and the guest is paused."""
 _CHUNK = 1 << 20
 
 
-def save(monitor: Monitor, sockets: Path, to: Path, owner: tuple[int, int] | None) -> None:
-    """Write the device state of a paused guest to the new file ``to``.
+def save(
+    monitor: Monitor,
+    sockets: Path,
+    to: Path,
+    owner: tuple[int, int] | None,
+    *,
+    private: int = 0,
+) -> None:
+    """Write the device state of a paused guest, and RAM that is not shared, to the new file ``to``.
 
     ``sockets``: a directory for the socket; ``owner``: the uid and gid of QEMU, None if
-    ours. Raises HostUnfit when QEMU reports a failed migration or stops talking; there is no
+    ours. ``private``: bytes of RAM that is not shared, at most. Raises HostUnfit when QEMU reports a failed migration or stops talking; there is no
     file then.
     """
-    deadline = Deadline.after(MOVE_SECONDS)
+    deadline = Deadline.after(patience_for(private))
     _ignore_shared(monitor)
+    monitor({"execute": "migrate-set-parameters", "arguments": {"max-bandwidth": _UNLIMITED}})
     with _socket(sockets, None) as path, socket.socket(socket.AF_UNIX) as listener:
         # In a directory of ours: in one of QEMU's user the owner of another file could be changed.
         path.parent.chmod(REACHABLE)
@@ -53,6 +65,11 @@ def save(monitor: Monitor, sockets: Path, to: Path, owner: tuple[int, int] | Non
         except BaseException:
             to.unlink(missing_ok=True)
             raise
+
+
+def patience_for(size: int) -> float:
+    """Seconds after which a transfer of ``size`` bytes, and of device state, has failed."""
+    return MOVE_SECONDS + size / _SLOWEST
 
 
 def save_devices(monitor: Monitor, sockets: Path, owner: tuple[int, int] | None) -> bytes:
@@ -78,14 +95,15 @@ def load(
     state: Path,
     owner: tuple[int, int] | None,
     *,
-    patience: float = MOVE_SECONDS,
+    patience: float = 0.0,
 ) -> None:
     """Feed the device state in ``state`` to a QEMU that was started with ``-incoming defer``.
 
     Returns once it is complete and paused; raises HostUnfit, and NotReady if that takes longer
-    than ``patience`` seconds. ``sockets``, ``owner``: see ``save``.
+    than ``patience`` seconds, by default what its size may take. ``sockets``, ``owner``: see
+    ``save``.
     """
-    deadline = Deadline.after(patience)
+    deadline = Deadline.after(patience or patience_for(state.stat().st_size))
     _ignore_shared(monitor)
     with _socket(sockets, owner) as path, socket.socket(socket.AF_UNIX) as connection:
         monitor({"execute": "migrate-incoming", "arguments": {"uri": f"unix:{path}"}})
@@ -159,4 +177,4 @@ def _saved(monitor: Monitor, deadline: Deadline) -> None:
         if status in ("failed", "cancelled"):
             why = str(answer.get("error-desc", status))
             raise HostUnfit("saving the device state failed", details=[why])
-    raise HostUnfit(f"saving the device state took longer than {MOVE_SECONDS:g} s")
+    raise HostUnfit("QEMU did not save its device state in time", hint="the host is overloaded")

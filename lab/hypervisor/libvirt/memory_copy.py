@@ -62,7 +62,7 @@ def copy(
             else:
                 return lambda: _synced(replace(new, ram=origin.ram))
         stream = new.state.with_suffix(".stream")
-        device_state.save(monitor, sockets, stream, owner)
+        device_state.save(monitor, sockets, stream, owner, private=new.size)
         return lambda: _settle(stream, origin, new)
     except BaseException:
         new.state.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from lab.errors import HostUnfit, LabError
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
-from lab.names import GuestName, Owner
+from lab.names import CaptureRef, GuestName, Owner
 from lab.paths import writing
 from lab.storage import Volume
 
@@ -44,6 +44,24 @@ def forget(ctx: Context, owner: Owner) -> list[str]:
     if ctx.store.labs.find(owner.name) is not None:
         ctx.store.labs.remove(owner.name)
     return removed
+
+
+def branches(ctx: Context, name: str) -> list[str]:
+    """The labs that are clones of a capture of a lab."""
+    owner = Owner("lab", name)
+    labs = ctx.store.labs.all()
+    return [lab.name for lab in labs if lab.parent and CaptureRef.parse(lab.parent).owner == owner]
+
+
+def leave_to_branches(ctx: Context, name: str) -> None:
+    """Remove the guests of a lab whose disks its branches need; its lock is held.
+
+    The rest is removed with the last of them.
+    """
+    needed = branches(ctx, name)
+    ctx.store.labs.update(name, state="removing")
+    release_guests(ctx, Owner("lab", name))
+    ctx.progress.note("down", f"{name} is removed with its last branch: {', '.join(needed)}")
 
 
 def release_guests(ctx: Context, owner: Owner) -> list[GuestName]:

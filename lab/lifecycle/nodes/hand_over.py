@@ -24,6 +24,8 @@ class Started:
 
     ``account``: of the lab's user; ``prepared``: the identities that they are to get;
     ``deadline``: when they must be ready. ``cluster``: all nodes that run then, if more than these.
+    ``captured``: their RAM is of a lab that was in use; clients' sessions in it are ended unless
+    ``keep_sessions``.
     """
 
     nodes: Sequence[Node]
@@ -33,12 +35,17 @@ class Started:
     prepared: Prepared
     deadline: Deadline
     cluster: Sequence[Node] = ()
+    captured: bool = False
+    keep_sessions: bool = False
 
 
-def personalise(ctx: Context, started: Started) -> None:
-    """Give every node its identity and the lab's password; raises NotReady or CommandFailed."""
+def personalise(ctx: Context, started: Started) -> int:
+    """Give every node its identity and the lab's password; raises NotReady or CommandFailed.
+
+    Returns how many clients' sessions of a capture were ended, and notes it if there were any.
+    """
     with ctx.progress.step("personalise", "new clock, seeds, password and keys"):
-        identities.personalise(
+        ended = identities.personalise(
             ctx,
             started.nodes,
             started.blueprint,
@@ -47,7 +54,13 @@ def personalise(ctx: Context, started: Started) -> None:
             started.prepared,
             timeout=started.deadline.left,
             cluster=started.cluster,
+            captured=started.captured,
+            keep_sessions=started.keep_sessions,
         )
+    if ended:
+        sessions = "session" if ended == 1 else "sessions"
+        ctx.progress.note("sessions", f"ended {ended} client {sessions} that the capture had")
+    return ended
 
 
 def wait_ready(ctx: Context, started: Started) -> None:

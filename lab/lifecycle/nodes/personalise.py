@@ -111,16 +111,19 @@ def personalise(
     *,
     timeout: float,
     cluster: Sequence[Node] = (),
-) -> None:
+    captured: bool = False,
+    keep_sessions: bool = False,
+) -> int:
     """Give every node what it must not share; raises NotReady or CommandFailed.
 
     ``timeout``: seconds that it may take. ``cluster``: the nodes that run, if ``nodes`` are only
-    some of them.
+    some of them. ``captured``: their RAM is of a lab that was in use; clients' sessions in it are
+    ended unless ``keep_sessions``. Returns how many were, on all nodes.
     """
     login, own = prepared
     members = [member_of(node) for node in cluster or nodes]
 
-    def one(node: Node, halt: Callable[[], None]) -> None:
+    def one(node: Node, halt: Callable[[], None]) -> int:
         engine = images[node.image].engine
         statements = blueprint.own(
             member_of(node), members, engine, USER, password, tls=node.published
@@ -134,11 +137,13 @@ def personalise(
                 tls_directory=_TLS_DIRECTORY,
                 authorized=login.public,
                 statements=statements,
+                captured=captured,
+                keep_sessions=keep_sessions,
             )
 
-        _send(ctx, node, message, blueprint.transient, Deadline.after(timeout), halt)
+        return _send(ctx, node, message, blueprint.transient, Deadline.after(timeout), halt)
 
-    each_until(one, nodes, ctx.progress.halt)
+    return sum(each_until(one, nodes, ctx.progress.halt))
 
 
 def _send(
@@ -148,11 +153,12 @@ def _send(
     transient: str,
     deadline: Deadline,
     halt: Callable[[], None],
-) -> None:
+) -> int:
     """Send ``message`` to a node; retry while its server answers with a ``transient`` error.
 
     The guest's program retries by itself for ten seconds; on a busy host a cluster may take
-    longer. All items may be repeated. Raises NotReady or CommandFailed.
+    longer. All items may be repeated. Returns the sessions that it has ended, by all attempts.
+    Raises NotReady or CommandFailed.
     """
     refused: CommandFailed | None = None
     channel = ctx.hypervisor.channel(node.guest)
@@ -161,15 +167,13 @@ def _send(
         if refused is not None and deadline.passed:
             break  # no time for an answer is left, and that would hide the reason
         try:
-            channel.personalise(message(), timeout=deadline.left, halt=halt)
+            return channel.personalise(message(), timeout=deadline.left, halt=halt)
         except CommandFailed as error:
             if not re.search(transient, error.stderr):
                 raise
             refused = error
-        else:
-            return
-    if refused is not None:
-        raise refused
+    assert refused is not None  # noqa: S101  # one attempt at least, and for the type checker
+    raise refused
 
 
 def renew(

@@ -96,13 +96,14 @@ class FakeSession:
         self._called("preview", spec, cold=cold)
         return preview_view(template=None if cold else "feedfacefeedface")
 
-    def down(self, name: str, *, force: bool = False) -> None:
-        del force
+    def down(self, name: str, *, force: bool = False, defer: bool = False) -> bool:
+        del force, defer
         self._called("down", name)
         time.sleep(float(os.environ.get("FAKE_DOWN", "0")))
         self._find(name)
         del self._world.views[name]
         self._world.log("is down", name)
+        return True
 
     def names(self) -> list[str]:
         self._called("names")

@@ -1,6 +1,7 @@
 """The guest's own programs, run here: ``personalise`` at a port, ``sql`` at a real server.
 
-Clock and entropy are left alone: those belong to the machine that runs the tests.
+Clock and entropy are left alone: those belong to the machine that runs the tests. Where the clock
+is set, it is one that the program only believes in, and it has no right to set the machine's.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ import select
 import shutil
 import socket
 import subprocess
+import threading
 import time
 import tty
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from lab.errors import LabError
+from lab.guest import authority
 from lab.guest.identity import item
 from lab.run import run
 from lab.wait import Deadline, attempts, until
@@ -32,14 +35,19 @@ SECONDS = 10.0
 pytestmark = pytest.mark.skipif(not shutil.which("perl"), reason="perl is not installed")
 
 
-def program(name: str, directory: Path, socket: Path) -> Path:
-    """A guest's program that finds its things in ``directory``, and the server at ``socket``."""
+def program(name: str, directory: Path, socket: Path, *changes: tuple[str, str]) -> Path:
+    """A guest's program that finds its things in ``directory``, and the server at ``socket``.
+
+    ``changes``: other texts of the program, and what to have in their place.
+    """
     text = (PROGRAMS / name).read_text()
     for there, here in (
         ("/usr/lib/lab/", f"{directory}/"),
         ("/run/mysqld/mysqld.sock", str(socket)),
         ("/sys/class/virtio-ports/", f"{directory}/ports/"),
         ('"/dev/"', f'"{directory}/dev/"'),
+        ("/dev/rtc0", f"{directory}/dev/rtc0"),
+        *changes,
     ):
         text = text.replace(there, here)
     path = directory / name
@@ -60,13 +68,19 @@ class Port:
             ready, _, _ = select.select([self.end], [], [], SECONDS)
             assert ready, f"no answer, only {answer!r}"
             answer += os.read(self.end, 4096)
-        word, _, reason = answer.decode().strip().partition(" ")
-        return f"{word} {bytes.fromhex(reason).decode()}".strip()
+        word, _, rest = answer.decode().rstrip("\n").partition(" ")
+        return (
+            f"error {bytes.fromhex(rest).decode()}".strip()
+            if word == "error"
+            else answer.decode().strip()
+        )
 
 
 @contextmanager
-def resident(directory: Path, socket: Path) -> Iterator[Port]:
-    """``personalise`` at a terminal in the place of a virtio port."""
+def resident(
+    directory: Path, socket: Path, *changes: tuple[str, str], perl: Sequence[str] = ("perl",)
+) -> Iterator[Port]:
+    """``personalise`` at a terminal in the place of a virtio port; ``perl``: what runs it."""
     host, guest = os.openpty()
     tty.setraw(guest)
     for port, name in (("vport0p1", "org.other.0"), ("vport0p2", "org.lab.personalise.0")):
@@ -75,7 +89,8 @@ def resident(directory: Path, socket: Path) -> Iterator[Port]:
     (directory / "dev").mkdir()
     (directory / "dev/vport0p2").symlink_to(os.ttyname(guest))
     program("mysql.pl", directory, socket)
-    with subprocess.Popen(["perl", program("personalise", directory, socket)]) as process:
+    argv: list[str | Path] = [*perl, program("personalise", directory, socket, *changes)]
+    with subprocess.Popen(argv) as process:
         try:
             yield Port(host)
         finally:
@@ -157,8 +172,60 @@ def test_a_failure_is_reported_and_ends_the_message(port: Port, tmp_path: Path) 
 
 @dataclass(frozen=True)
 class Server:
+    """``clock``: a file with the seconds that its clock is ahead of ours. ``seeds``: a file that
+    grows by a byte whenever OpenSSL fetches a seed from the kernel; None without a C compiler.
+    """
+
     directory: Path
     socket: Path
+    clock: Path
+    seeds: Path | None
+
+
+WATCH = r"""
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* What OpenSSL calls in its place: rand_unix.c, and get_time in drbg.c. */
+int getentropy(void *to, size_t length) {
+    int file = open(getenv("WATCH_SEEDS"), O_WRONLY | O_APPEND | O_CREAT, 0600);
+    if (write(file, "x", 1) != 1) abort();
+    close(file);
+    return syscall(SYS_getrandom, to, length, 0) == (long)length ? 0 : -1;
+}
+
+time_t time(time_t *to) {
+    struct timespec now;
+    char ahead[64] = "";
+    int file = open(getenv("WATCH_CLOCK"), O_RDONLY);
+    if (file >= 0) {
+        if (read(file, ahead, 63) < 0) abort();
+        close(file);
+    }
+    clock_gettime(CLOCK_REALTIME, &now);
+    now.tv_sec += atol(ahead);
+    if (to) *to = now.tv_sec;
+    return now.tv_sec;
+}
+"""
+
+
+def watching(directory: Path) -> dict[str, str]:
+    """The environment in which a server's clock and seeds are files; empty without a compiler."""
+    compiler = shutil.which("cc")
+    if not compiler:
+        return {}
+    source, library = directory / "watch.c", directory / "watch.so"
+    source.write_text(WATCH)
+    run([compiler, "-shared", "-fPIC", "-o", library, source], timeout=60)
+    return {
+        "LD_PRELOAD": str(library),
+        "WATCH_CLOCK": str(directory / "clock"),
+        "WATCH_SEEDS": str(directory / "seeds"),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +236,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     share = Path(daemon).parents[1] / "share/mysql"
     data, socket = directory / "data", directory / "s"
     data.mkdir()
+    made = authority.make("lab")
+    tls = authority.issue(authority.read(made.private, made.certificate), "n1", ["n1"])
+    (directory / "key.pem").write_bytes(tls.private)
+    (directory / "cert.pem").write_bytes(tls.certificate)
     common = [
         daemon, "--no-defaults", f"--user={ME}", f"--datadir={data}",
         f"--lc-messages-dir={share}", "--innodb-log-file-size=8M",
@@ -182,8 +253,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 set @auth_root_socket='{ME}';\n"
     run([*common, "--bootstrap"], timeout=SECONDS, stdin=(start + "\n".join(lines)).encode())
     with (directory / "log").open("wb") as log:
-        options = ["--skip-networking", f"--socket={socket}", f"--pid-file={directory}/pid"]
-        with subprocess.Popen([*common, *options], stdout=log, stderr=log) as process:
+        options = [
+            "--skip-networking", f"--socket={socket}", f"--pid-file={directory}/pid",
+            f"--ssl-cert={directory}/cert.pem", f"--ssl-key={directory}/key.pem",
+        ]  # fmt: skip
+        watch = watching(directory)
+        with subprocess.Popen(
+            [*common, *options], stdout=log, stderr=log, env=os.environ | watch
+        ) as process:
             try:
                 # The socket is there a moment before the server listens to it.
                 ready = (
@@ -191,7 +268,8 @@ set @auth_root_socket='{ME}';\n"
                     for _ in attempts(Deadline.after(SECONDS))
                 )
                 assert any(ready), (directory / "log").read_text()
-                yield Server(directory, socket)
+                seeds = directory / "seeds" if watch else None
+                yield Server(directory, socket, directory / "clock", seeds)
             finally:
                 process.terminate()
 
@@ -292,3 +370,342 @@ def test_statements_are_tried_again_while_the_server_is_busy(
                 if "SLEEP" in shown:
                     break
             assert port.tell(item("sql", "ALTER TABLE mysql.busy ADD COLUMN b INT")) == "ok"
+
+
+class Client:
+    """A client's session at a real server: what it holds, it holds until the session ends."""
+
+    def __init__(self, sql: Path) -> None:
+        pipe = subprocess.PIPE
+        at_once = "$| = 1; do shift; die $@ if $@"
+        argv = ["perl", "-e", at_once, str(sql)]
+        self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe)
+
+    def ask(self, *statements: str) -> None:
+        """Run statements, and return when the last has been answered, with a row."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write("".join(f"{s}\n" for s in (*statements, "SELECT 7")).encode())
+        self._process.stdin.flush()
+        ready, _, _ = select.select([self._process.stdout], [], [], SECONDS)
+        assert ready, statements
+        while self._process.stdout.readline() != b"7\n":
+            continue
+
+    def begin(self, statement: str) -> None:
+        """Begin a statement that will not be answered."""
+        assert self._process.stdin
+        self._process.stdin.write(f"{statement}\n".encode())
+        self._process.stdin.flush()
+
+    def lost(self) -> bool:
+        """Whether the server has ended the session; asks it one more thing."""
+        self._process.communicate(b"DO 1\n", SECONDS)
+        return self._process.returncode != 0
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def sql(server: Server, tmp_path: Path) -> Path:
+    """The program of that name, at the real server."""
+    program("mysql.pl", tmp_path, server.socket)
+    return program("sql", tmp_path, server.socket)
+
+
+@pytest.fixture
+def client(sql: Path) -> Iterator[Callable[[], Client]]:
+    """Opens sessions, which end with the test."""
+    opened: list[Client] = []
+
+    def one() -> Client:
+        opened.append(Client(sql))
+        return opened[-1]
+
+    yield one
+    for client in opened:
+        client.close()
+
+
+def shown(sql: Path, statement: str) -> list[list[str]]:
+    """The rows that a statement of another session returns."""
+    done = run(["perl", sql], timeout=SECONDS, stdin=f"{statement}\n".encode())
+    return [line.split("\t") for line in done.stdout.splitlines()]
+
+
+def sees(sql: Path, *words: str) -> bool:
+    """Wait until a row of the process list has all ``words``."""
+    return any(
+        any(all(word in row for word in words) for row in shown(sql, PROCESSES))
+        for _ in attempts(Deadline.after(SECONDS))
+    )
+
+
+PROCESSES = "SHOW PROCESSLIST"
+
+
+@pytest.mark.e2e
+def test_sessions_of_a_capture_are_ended_with_all_that_they_hold(
+    server: Server, sql: Path, tmp_path: Path, client: Callable[[], Client]
+) -> None:
+    """Protects labs restored with RAM: clients that are gone hold locks that block everyone."""
+    root = client()
+    root.ask(
+        "CREATE DATABASE held", "CREATE TABLE held.t (a INT PRIMARY KEY, b INT) ENGINE=InnoDB",
+        "INSERT INTO held.t VALUES (1, 0), (2, 0)", "CREATE USER ghost IDENTIFIED BY 'x'",
+    )  # fmt: skip
+    root.close()
+    with resident(tmp_path, server.socket) as port:
+        assert port.tell(item("sql", "DO 1")) == "ok"
+        row, name, table, waits = (client() for _ in range(4))
+        row.ask("BEGIN", "UPDATE held.t SET b = 1 WHERE a = 1")
+        name.ask("SELECT GET_LOCK('mine', 0)")
+        table.ask(
+            "CREATE TEMPORARY TABLE held.temporary (a INT)", "INSERT INTO held.temporary VALUES (1)"
+        )
+        waits.begin("UPDATE held.t SET b = 2 WHERE a = 1")
+        assert sees(sql, "UPDATE held.t SET b = 2 WHERE a = 1")
+        assert port.tell(item("sessions")) == "ok 4"
+        assert all(one.lost() for one in (row, name, table, waits))
+        there = shown(sql, "SELECT b FROM held.t WHERE a = 1 FOR UPDATE")
+        assert there == [["0"]], "no statement got a lock because another session ended first"
+        assert shown(sql, "SELECT GET_LOCK('mine', 0)") == [["1"]]
+        reads, blocked = client(), client()
+        reads.ask("FLUSH TABLES WITH READ LOCK")
+        change = "ALTER USER ghost IDENTIFIED BY 'y'"
+        blocked.begin(change)
+        assert sees(sql, change, "Waiting for backup lock")
+        assert port.tell(item("sessions"), item("sql", change)) == "ok 2"
+        assert reads.lost()
+        assert port.tell(item("sessions")) == "ok 0"
+
+
+@pytest.mark.e2e
+def test_what_is_not_a_clients_session_stays(
+    server: Server, sql: Path, tmp_path: Path, client: Callable[[], Client]
+) -> None:
+    """Protects the server's own threads, an event that is executed, and our own connection."""
+    client().ask(
+        "SET GLOBAL event_scheduler = ON", "CREATE DATABASE timed",
+        "CREATE EVENT timed.one ON SCHEDULE EVERY 1 HOUR DO DO SLEEP(600)",
+    )  # fmt: skip
+    with resident(tmp_path, server.socket) as port:
+        try:
+            assert sees(sql, "DO SLEEP(600)")
+            with socket.socket(socket.AF_UNIX) as mute:
+                mute.connect(str(server.socket))  # has not logged in
+                assert sees(sql, "unauthenticated user")
+                assert port.tell(item("sessions")) == "ok 2"
+                assert port.tell(item("sql", "DO 1")) == "ok"
+            stayed = {row[1] for row in shown(sql, PROCESSES)}
+            assert {"event_scheduler"} < stayed
+            assert "unauthenticated user" not in stayed
+            assert sees(sql, "DO SLEEP(600)")
+        finally:
+            shown(sql, "SET GLOBAL event_scheduler = OFF")
+            for row in shown(sql, PROCESSES):
+                if "DO SLEEP(600)" in row:
+                    shown(sql, f"KILL {row[0]}")
+
+
+@pytest.mark.e2e
+def test_ended_sessions_are_counted_until_a_message_succeeds(
+    server: Server, tmp_path: Path, client: Callable[[], Client]
+) -> None:
+    """Protects the report: a message that the server refused is sent again, when none are left."""
+    with resident(tmp_path, server.socket) as port:
+        client().ask("DO 1")
+        assert "syntax" in port.tell(item("sessions"), item("sql", "SELEKT 1"))
+        client().ask("DO 1")
+        assert port.tell(item("sessions"), item("sql", "DO 1")) == "ok 2"
+        assert port.tell(item("sql", "DO 1")) == "ok"
+    with resident(tmp_path / "b", tmp_path / "no-server") as port:
+        assert "no-server" in port.tell(item("sessions"))
+
+
+DAY = 86400.0
+CLOCK = """\
+package clock;
+# The clock of the program: $offset ahead of the machine's. What it is set to is a line of a file.
+my $offset = 0;
+sub now {
+    my $time = pack("qq", 0, 0);
+    CORE::syscall(228, 0, $time);
+    my ($seconds, $nanoseconds) = unpack("qq", $time);
+    return $seconds + $nanoseconds / 1e9;
+}
+*CORE::GLOBAL::syscall = sub {
+    my ($number) = @_;
+    if ($number == 228) {
+        my $now = now() + $offset;
+        $_[2] = pack("qq", int($now), int(($now - int($now)) * 1e9));
+        return 0;
+    }
+    die "system call $number" if $number != 227;
+    my ($seconds, $nanoseconds) = unpack("qq", $_[2]);
+    $offset = $seconds + $nanoseconds / 1e9 - now();
+    open(my $set, ">>", $ENV{SET_CLOCK});
+    printf {$set} "%.6f %.6f\n", $seconds + $nanoseconds / 1e9, now();
+    open(my $ahead, ">", $ENV{WATCH_CLOCK}) or return 0;
+    printf {$ahead} "%.0f", $offset;
+    return 0;
+};
+1;
+"""
+
+
+@pytest.fixture
+def set_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of what the program's clock was set to, and when, both in seconds since the epoch."""
+    path = tmp_path / "set-clock"
+    path.touch()
+    (tmp_path / "clock.pm").write_text(CLOCK)
+    monkeypatch.setenv("SET_CLOCK", str(path))
+    monkeypatch.setenv("WATCH_CLOCK", str(tmp_path / "ahead"))
+    return path
+
+
+def believing(directory: Path) -> list[str]:
+    """A perl with a clock of its own; root's right to set the machine's is taken away first."""
+    perl = ["perl", f"-I{directory}", "-Mclock"]
+    if os.geteuid() != 0:
+        return perl
+    if not shutil.which("setpriv"):
+        pytest.skip("no setpriv to take away the right to set this machine's clock")
+    return ["setpriv", "--bounding-set", "-sys_time", "--inh-caps", "-sys_time", *perl]
+
+
+def settings(path: Path) -> list[tuple[float, float]]:
+    return [(float(to), float(at)) for to, at in map(str.split, path.read_text().splitlines())]
+
+
+@pytest.mark.e2e
+def test_a_server_begins_a_handshake_while_the_clock_is_a_day_back(
+    server: Server, sql: Path, tmp_path: Path, set_clock: Path
+) -> None:
+    """Protects branches of a used lab: their servers shared the state of OpenSSL's generators."""
+
+    def handshakes() -> int:
+        return int(shown(sql, "SHOW GLOBAL STATUS LIKE 'Ssl_accepts'")[0][1])
+
+    before = handshakes()
+    with resident(tmp_path, server.socket, perl=believing(tmp_path)) as port:
+        now = time.time() + 1000.0
+        began = time.time()
+        assert port.tell(item("reseed", f"{now:.6f}")) == "ok"
+        took = time.time() - began
+    assert handshakes() == before + 1
+    (back, _), (right, at) = settings(set_clock)
+    assert back == pytest.approx(now - DAY, abs=1e-3)
+    assert now <= right <= now + took, "the time that the handshake took is not lost"
+    assert right - at == pytest.approx(now - began, abs=took)
+
+
+@pytest.mark.e2e
+def test_all_generators_of_a_server_get_new_seeds(
+    server: Server,
+    client: Callable[[], Client],
+    tmp_path: Path,
+    set_clock: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Protects branches of a used lab, whose clock was right: setting it renews nothing."""
+    seeds = server.seeds
+    if seeds is None:
+        pytest.skip("no C compiler to watch a server's seeds with")
+    monkeypatch.setenv("WATCH_CLOCK", str(server.clock))
+    draws, other = "DO RANDOM_BYTES(8)", client()
+
+    def fetched(act: Callable[[], object]) -> int:
+        before = seeds.stat().st_size if seeds.exists() else 0
+        act()
+        return (seeds.stat().st_size if seeds.exists() else 0) - before
+
+    with resident(tmp_path / "r", server.socket, perl=believing(tmp_path)) as port:
+
+        def tell(word: str) -> None:
+            assert port.tell(item(word, f"{time.time():.6f}")) == "ok"
+
+        tell("clock")
+        other.ask(draws)
+        assert fetched(lambda: tell("clock")) == 0
+        assert fetched(lambda: other.ask(draws)) == 0, "as after a capture: nothing is too old"
+        assert fetched(lambda: tell("reseed")) == 1
+        assert float(server.clock.read_text()) == pytest.approx(0.0, abs=1.0)
+        # The seeds of a day ago are too old for the next draw; after it there is nothing to do.
+        assert fetched(lambda: other.ask(draws)) == 1
+        assert fetched(lambda: other.ask(draws)) == 0
+        assert len(settings(set_clock)) == 4
+
+
+class Answering:
+    """A server at ``path`` that greets, with ``capabilities``, and has one answer to anything."""
+
+    def __init__(self, path: Path, answer: bytes, capabilities: int = 0x8A00) -> None:
+        payload = b"\x0a8.4.0\0" + bytes(13) + capabilities.to_bytes(2, "little") + bytes(27)
+        self._greeting = len(payload).to_bytes(3, "little") + b"\0" + payload
+        self._answer = answer
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                with client:
+                    client.sendall(self._greeting)
+                    client.recv(4096)
+                    client.sendall(self._answer)
+                    client.recv(4096)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+
+
+@pytest.mark.parametrize(
+    ("answer", "capabilities", "why"),
+    [
+        (b"", 0x8200, "the server has no TLS"),
+        (b"\x15\3\3\0\2\2\x28", 0x8A00, "an alert instead of a ServerHello"),
+        (b"\x16\3\3\0\x5a\2\0\0\x56\3\3" + RETRY, 0x8A00, "no ServerHello"),
+        (b"\xff" * 100, 0x8A00, "no ServerHello"),
+    ],
+    ids=["no TLS", "an alert", "another key share wanted", "nonsense"],
+)
+def test_a_server_that_does_not_handshake_is_an_error_and_the_clock_right(
+    tmp_path: Path, set_clock: Path, answer: bytes, capabilities: int, why: str
+) -> None:
+    """Protects from a lab whose server kept the seeds of its capture without anyone's knowing."""
+    server = Answering(tmp_path / "s", answer, capabilities)
+    try:
+        with resident(tmp_path, tmp_path / "s", perl=believing(tmp_path)) as port:
+            now = time.time()
+            failed = f"error reseed: no TLS handshake with the server: {why}"
+            assert port.tell(item("reseed", f"{now:.6f}")) == failed
+    finally:
+        server.close()
+    (_, _), (right, at) = settings(set_clock)
+    assert right == pytest.approx(at, abs=0.5)
+
+
+def test_a_server_that_is_silent_or_down_is_not_waited_for(tmp_path: Path, set_clock: Path) -> None:
+    """Protects restores from a server that hangs: the clock must not stay a day back."""
+    soon, perl = ("$PATIENCE = 10;", "$PATIENCE = 1;"), believing(tmp_path)
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(tmp_path / "s"))
+        mute.listen()
+        with resident(tmp_path, tmp_path / "s", soon, perl=perl) as port:
+            now = time.time()
+            assert "no answer in 1 s" in port.tell(item("reseed", f"{now:.6f}"))
+            mute.close()
+            assert "Connection refused" in port.tell(item("reseed", f"{now:.6f}"))
+    (_, _), (right, at), (_, _), (again, _) = settings(set_clock)
+    assert right == pytest.approx(at, abs=0.5)
+    assert again == pytest.approx(now, abs=1.0)

@@ -13,6 +13,7 @@ from lab.blueprints.galera import GALERA
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, HostUnfit, NotReady
 from lab.fake.hypervisor import FakeHypervisor
+from lab.fake.inside import READ_LOCK
 from lab.fake.storage import FakeStorage
 from lab.guest import identity, network, seed
 from lab.guest.authority import TlsKey
@@ -184,6 +185,35 @@ def test_from_inside_there_is_an_answer_before_any_password(world: World) -> Non
         channel.run(["/usr/bin/anything"], timeout=1)
     with pytest.raises(CommandFailed, match="personalise"):
         channel.personalise(b"teapot\n", timeout=1)
+
+
+def test_sessions_are_in_captures_of_ram_and_block_statements_until_ended(world: World) -> None:
+    """Protects the lifecycle's tests: what a capture of a used lab holds is felt."""
+    first = world.guests(TEMPLATE)[0]
+    world.hypervisor.start(first)
+    world.hypervisor.alter(first.name, lambda inside: inside.sessions.extend(("DO 1", READ_LOCK)))
+    memory = memory_of(world.hypervisor)
+    memory.pause([first.name])
+    image = memory.save_memory(first.name, world.root / "n1.ram", world.root / "n1.state")
+    world.hypervisor.stop(first.name, force=True)
+    memory.restore(first, image)
+    memory.resume([first.name])
+    channel = world.hypervisor.channel(first.name)
+    statement = identity.item("sql", "DO 1").encode() + b"\n"
+    with pytest.raises(CommandFailed) as blocked:
+        channel.personalise(statement, timeout=1)
+    assert "Lock wait timeout" in blocked.value.details[0]
+    captured = identity.item("entropy", b"x") + "\n" + identity.item("reseed", "7") + "\nsessions\n"
+    assert channel.personalise(captured.encode() + statement, timeout=1) == 2
+    inside = world.hypervisor.inside(first.name)
+    assert (inside.sessions, inside.seeds) == ([], inside.entropy)
+    assert inside.entropy
+    assert channel.clock(timeout=1) < 60
+    world.hypervisor.alter(first.name, lambda inside: inside.sessions.append("DO 1"))
+    world.hypervisor.stop(first.name, force=True)
+    world.hypervisor.start(first)
+    assert world.hypervisor.inside(first.name).sessions == []
+    assert world.hypervisor.inside(first.name).entropy == inside.entropy
 
 
 def test_ram_needs_the_disk_of_the_same_moment(world: World) -> None:

@@ -51,7 +51,8 @@ def guest(ram: Path) -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
-def test_the_pages_that_were_written(ram: Path, guest: subprocess.Popen[bytes]) -> None:
+@pytest.mark.usefixtures("guest")
+def test_the_pages_that_were_written(ram: Path) -> None:
     mapping = Mapping(process_of(UUID), ram, PAGES * PAGE)
     runs = mapping.changed()
     assert runs == [(0, 1), (3, 3), (63, 1)]

@@ -15,8 +15,8 @@ import socket as socket_
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,12 +26,14 @@ import pytest
 from lab.blueprints import Engine, Member
 from lab.blueprints.galera import PXC
 from lab.config.profile import PROFILES
+from lab.guest.identity import item
 from lab.guest.network import inner_address
 from lab.imagebuild.isolate import isolated
 from lab.imagebuild.recipe import GUEST, load
 from lab.imagebuild.trust import keyrings
 from lab.spec import MIB
 from lab.wait import Deadline, until
+from tests.unit.guest.test_identity_in_guest import CLOCK
 
 pytestmark = pytest.mark.rare
 
@@ -269,6 +271,75 @@ def test_the_calls_of_the_provision_script(mysql9: Path, top: Path) -> None:
                 server.ask(statement)
         assert guest_sql(mysql9, PXC.renew(ENGINE)) == ""
         assert guest_sql(mysql9, "SELECT CURRENT_USER()") == "root@localhost\n"
+
+
+def test_a_guest_reseeds_the_server_and_ends_its_sessions(mysql9: Path, top: Path) -> None:
+    """`personalise` in the server's root file system: TLS by the socket, and what KILL leaves."""
+    data = mysql9 / "var/lib/mysql-own"
+    data.mkdir()
+    os.chown(data, 100, 100)
+    options = ["--no-defaults", "--user=mysql", "--datadir=/var/lib/mysql-own", "--mysqlx=OFF"]
+    inside = ["chroot", str(mysql9), "/usr/sbin/mysqld", *options]
+    subprocess.run(
+        [*isolated(network=False), *inside, "--initialize-insecure"],
+        check=True, capture_output=True, timeout=300, env=PLAIN,
+    )  # fmt: skip
+    socket = mysql9 / "run/mysqld/own.sock"
+    start = ["--skip-networking", "--socket=/run/mysqld/own.sock", *certificate(mysql9)]
+    with running([*inside, *start], socket, top / "own.log") as server:
+        server.ask("CREATE EVENT mysql.slow ON SCHEDULE EVERY 1 HOUR DO DO SLEEP(600)")
+        with resident9(mysql9, "/run/mysqld/own.sock") as tell:
+            assert tell(item("sql", "DO 1")) == "ok"
+            reads = pymysql.connect(unix_socket=str(socket), user="root", password="")
+            mute = socket_.socket(socket_.AF_UNIX)
+            with reads, reads.cursor() as cursor, mute:
+                mute.connect(str(socket))
+                cursor.execute("FLUSH TABLES WITH READ LOCK")
+                change = item("sql", "ALTER USER root@localhost COMMENT 'x'")
+                assert tell(item("reseed", "1700000000.5"), item("sessions"), change) == "ok 2"
+                with pytest.raises(pymysql.OperationalError):
+                    cursor.execute("DO 1")
+                with suppress(pymysql.Error):
+                    reads.rollback()
+            assert tell(item("sessions")) == "ok 0"
+        rows = server.ask("SHOW PROCESSLIST")
+        assert {"event_scheduler"} < {row[1] for row in rows}
+        assert [row for row in rows if row[7] == "DO SLEEP(600)"], "an event is not a client"
+
+
+@contextmanager
+def resident9(root: Path, server: str) -> Iterator[Callable[..., str]]:
+    """``personalise`` in ``root``: a file is in the place of its port, and its clock its own."""
+    lab, port = root / "usr/lib/lab", root / "dev/lab"
+    for directory in (lab, root / "ports/lab", port.parent):
+        directory.mkdir(parents=True, exist_ok=True)
+    (root / "ports/lab/name").write_text("org.lab.personalise.0\n")
+    port.touch()
+    for name in ("personalise", "mysql.pl"):
+        text = (GUEST / "usr/lib/lab" / name).read_text()
+        text = text.replace("/sys/class/virtio-ports/", "/ports/").replace("/dev/rtc0", "/none")
+        (lab / name).write_text(text.replace("/run/mysqld/mysqld.sock", server))
+    (lab / "clock.pm").write_text(CLOCK)
+    perl = ["chroot", str(root), "/usr/bin/perl", "-I/usr/lib/lab", "-Mclock"]
+    without = ["setpriv", "--bounding-set", "-sys_time", "--inh-caps", "-sys_time"]
+    env = PLAIN | {"SET_CLOCK": "/set-clock", "WATCH_CLOCK": "/ahead"}
+
+    def tell(*lines: str) -> str:
+        with port.open("a") as file:
+            file.write("".join(f"{line}\n" for line in (*lines, "end")))
+        asked = port.stat().st_size
+
+        def answered() -> str | None:
+            answer = port.read_text()[asked:]
+            return answer.strip() if answer.endswith("\n") else None
+
+        return until(answered, Deadline.after(30)) or "no answer"
+
+    with subprocess.Popen([*without, *perl, "/usr/lib/lab/personalise"], env=env) as process:
+        try:
+            yield tell
+        finally:
+            process.kill()
 
 
 def certificate(root: Path) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lab import host
 from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.fake.hypervisor import FakeHypervisor
 from lab.lifecycle import power, snapshot
@@ -23,7 +24,7 @@ from lab.lifecycle.rollback import rollback
 from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.names import CaptureRef, GuestName, Owner
-from tests.support.lifecycle_world import World, named
+from tests.support.lifecycle_world import SIZE, World, named
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def write(ctx: Context, name: str, value: int) -> None:
 
 
 def rows(ctx: Context, name: str) -> list[int]:
-    return [int(row[0]) for row in query(ctx, name, "n2", "SELECT a FROM t").rows]
+    return [int(str(row[0])) for row in query(ctx, name, "n2", "SELECT a FROM t").rows]
 
 
 def ref(label: str, name: str = "shop") -> CaptureRef:
@@ -202,10 +203,12 @@ def test_a_snapshot_that_is_killed_is_none(world: World) -> None:
     while name := world.killed(lambda ctx: snapshot.take(ctx, "shop", "mine"), step):
         seen.add(name)
         with world.open() as ctx:
-            start(ctx, "shop", timeout=20.0)
+            if step % 2:
+                start(ctx, "shop", timeout=20.0)
             found = [one for one in snapshot.snapshots(ctx, "shop") if one.name == "mine"]
             assert all(one.warm for one in found)
             again = snapshot.take(ctx, "shop", "again")
+            assert again.warm, "its nodes run again"
             assert rollback(ctx, "shop", "again", timeout=20.0).started == "warm"
             assert rows(ctx, "shop") == [1]
             snapshot.remove(ctx, "shop", [*(one.label for one in found), again.label])
@@ -299,10 +302,17 @@ def test_no_branch_is_made_of_a_wrong_request(ctx: Context, name: str, count: in
 
 
 def test_too_little_memory_for_branches(ctx: Context) -> None:
+    """For the first, nothing is made; for so many, what they will have changed counts."""
     poor = replace(ctx, settings=replace(ctx.settings, memory_floor=1 << 60))
-    with pytest.raises(HostUnfit, match="20 nodes"):
+    with pytest.raises(HostUnfit, match="2 nodes"):
         branch(poor, "shop", count=10, timeout=20.0)
     assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
+    snapshot.take(ctx, "shop", "mine", disks_only=True)
+    room = host.memory().available - 20 * SIZE.memory // 2
+    tight = replace(ctx, settings=replace(ctx.settings, memory_floor=room))
+    with pytest.raises(HostUnfit, match="20 nodes"):
+        branch(tight, "shop", at="mine", count=10, timeout=20.0)
+    assert [record.name for record in ctx.store.labs.all()] == ["shop"]
 
 
 def test_a_name_that_is_taken_is_refused(ctx: Context) -> None:
@@ -385,3 +395,53 @@ def test_scheduled_snapshots_have_disks_only(ctx: Context) -> None:
     assert len(snapshot.rotate(ctx, "shop")) == 1
     (hourly,) = [one for one in snapshot.snapshots(ctx, "shop") if one.name == "hourly"]
     assert not hourly.warm
+
+
+def test_a_lease_that_ends_leaves_branches_alone(ctx: Context) -> None:
+    branch(ctx, "shop", "try", timeout=20.0)
+    ctx.store.labs.update("shop", expires_at=time.time() - 1)
+    assert any("lab:shop" in line for line in gc(ctx).removed)
+    assert lab(ctx, "shop").state == "removing"
+    assert not any("lab:shop" in line for line in gc(ctx).removed)
+    assert lab(ctx, "try").state == "ready"
+    down(ctx, "try")
+    assert [record.name for record in ctx.store.labs.all()] == []
+
+
+def connected(ctx: Context, name: str, node: str, what: str) -> None:
+    """Let a client have a session in a node's server."""
+    assert isinstance(ctx.hypervisor, FakeHypervisor)
+    ctx.hypervisor.alter(
+        GuestName(f"lab-{name}-{node}"), lambda inside: inside.sessions.append(what)
+    )
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_sessions_of_a_capture_are_ended(world: World, keep: bool) -> None:
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        connected(ctx, "shop", "n1", "SELECT 1")
+        connected(ctx, "shop", "n2", "SELECT 2")
+        snapshot.take(ctx, "shop", "mine")
+        (made,) = branch(ctx, "shop", at="mine", keep_sessions=keep, timeout=20.0)
+        rollback(ctx, "shop", "mine", keep_sessions=keep, timeout=20.0)
+        assert isinstance(ctx.hypervisor, FakeHypervisor)
+        for name in ("shop", made.name):
+            found = ctx.hypervisor.inside(GuestName(f"lab-{name}-n1")).sessions
+            assert bool(found) == keep
+    ended = [note for note in world.notes if "ended 2 client sessions" in note]
+    assert len(ended) == (0 if keep else 2)
+
+
+def test_each_restore_of_a_capture_reseeds(ctx: Context) -> None:
+    """The clock of a lab in use is right: that it is set renews nothing."""
+    snapshot.take(ctx, "shop", "mine")
+    assert isinstance(ctx.hypervisor, FakeHypervisor)
+    seeds = []
+    for view in branch(ctx, "shop", at="mine", count=2, timeout=20.0):
+        seeds += [ctx.hypervisor.inside(GuestName(node.guest)).seeds for node in view.nodes]
+    for _ in range(2):
+        for node in rollback(ctx, "shop", "mine", timeout=20.0).nodes:
+            seeds.append(ctx.hypervisor.inside(GuestName(node.guest)).seeds)
+    assert all(seeds)
+    assert len(set(seeds)) == len(seeds)

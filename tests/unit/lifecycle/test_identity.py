@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from lab.guest import authority, identity
@@ -77,6 +78,30 @@ def test_message() -> None:
         ("sql", b"FLUSH LOCAL SSL"),
         ("sql", "SELECT 'two  spaces\tand \N{SNOWMAN}'".encode()),
     ]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_message_to_a_node_of_a_capture_that_was_in_use(keep: bool) -> None:
+    """Protects its server's seeds from its siblings, and our statements from locks of clients."""
+    text = identity.message(
+        fresh(), now=1700000000.25, engine=(1, 2), tls_directory="/tls", authorized="ssh-ed25519 A",
+        statements=["FLUSH", "ALTER"], captured=True, keep_sessions=keep,
+    ).decode()  # fmt: skip
+    items = [line.split() for line in text.splitlines()]
+    ends = [] if keep else ["sessions"]
+    words = ["entropy", "reseed", *ends, *["file"] * 5, "sql", "sql"]
+    assert [word for word, *_ in items] == words
+    assert bytes.fromhex(items[1][1]) == b"1700000000.250000"
+    assert keep or items[2] == ["sessions"]
+
+
+def test_sessions_of_a_template_are_not_looked_for() -> None:
+    """Protects starts from a question that costs time: a template's server had no clients."""
+    text = identity.message(
+        fresh(), now=1.0, engine=(1, 2), tls_directory="/tls", authorized="A", statements=[],
+        keep_sessions=False,
+    ).decode()  # fmt: skip
+    assert "sessions" not in text
 
 
 def test_a_renewal_is_the_keys_alone() -> None:

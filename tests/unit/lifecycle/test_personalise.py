@@ -12,16 +12,20 @@ from typing import Any, cast
 
 import pytest
 
+from lab.blueprints import blueprint
 from lab.blueprints.galera import GALERA
 from lab.errors import CommandFailed, NotReady
 from lab.fake.hypervisor import FakeHypervisor
-from lab.fake.inside import Inside
+from lab.fake.inside import READ_LOCK, Inside
 from lab.guest import identity
 from lab.lifecycle import power, snapshot
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.nodes import hand_over
+from lab.lifecycle.nodes.connection import account_of
+from lab.lifecycle.nodes.hand_over import Started
 from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.nodes.nodes import Node
-from lab.lifecycle.nodes.personalise import _send
+from lab.lifecycle.nodes.personalise import _send, prepare
 from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.start import start, start_node
@@ -94,6 +98,47 @@ def test_a_cluster_that_stays_not_primary_is_given_up_in_time(world: World) -> N
         assert "WSREP has not yet prepared" in "".join(failed.value.details)
         assert 0.9 < time.monotonic() - began < 10
         assert ctx.store.labs.find("shop") is None
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_sessions_of_a_capture_are_ended_and_reported(world: World, keep: bool) -> None:
+    """Protects who restores a used lab: clients of that moment are gone; it says how many."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        assert isinstance(ctx.hypervisor, FakeHypervisor)
+        for guest, sessions in ((N1, ["DO 1", READ_LOCK]), (N2, ["DO 1"])):
+            held = [] if keep and guest == N1 else sessions
+            ctx.hypervisor.alter(guest, lambda inside, held=held: inside.sessions.extend(held))  # type: ignore[misc]
+        record = ctx.store.labs.get("shop")
+        nodes = power.running(ctx, "shop")
+        images, account = power.images_of(ctx, record, nodes), account_of(ctx, record)
+        started = Started(
+            nodes, blueprint(record.blueprint), images, account,
+            prepare(ctx, Owner("lab", "shop"), nodes), Deadline.after(10),
+            captured=True, keep_sessions=keep,
+        )  # fmt: skip
+        world.notes.clear()
+        assert hand_over.personalise(ctx, started) == (0 if keep else 3)
+        said = "ended 3 client sessions that the capture had"
+        assert world.notes == ([] if keep else [said])
+        inside = [ctx.hypervisor.inside(guest) for guest in (N1, N2)]
+        assert [one.sessions for one in inside] == [[], ["DO 1"] if keep else []]
+        assert all(one.seeds == one.entropy for one in inside)
+        assert len({one.seeds for one in inside}) == 2
+
+
+def test_sessions_are_reported_though_a_cluster_was_not_primary_for_a_moment(world: World) -> None:
+    """What the first attempt has ended is in the answer to the one that succeeds."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        assert isinstance(ctx.hypervisor, FakeHypervisor)
+        ctx.hypervisor.alter(N1, lambda inside: inside.sessions.append("DO 1"))
+        channel = ctx.hypervisor.channel(N1)
+        node = power.running(ctx, "shop")[0]
+        messages = [b"sessions\nsql " + b"SELEKT".hex().encode() + b"\n", b"sessions\n"]
+        ended = _send(ctx, node, lambda: messages.pop(0), "syntax", Deadline.after(10), go_on)
+        assert ended == 1
+        assert channel.personalise(b"", timeout=1) == 0
 
 
 class Refusing:

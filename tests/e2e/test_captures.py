@@ -1,0 +1,213 @@
+"""Captures of real clusters in use: what a rollback and a branch have is an exact prefix."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pymysql
+import pytest
+
+from lab.wait import Deadline, until
+from tests.e2e.e2e_site import PXC, Site
+
+pytestmark = pytest.mark.e2e
+
+NODES = ("n1", "n2", "n3")
+
+
+@dataclass
+class Writer:
+    """Inserts the numbers from 1 into a table, as clients do, each in its own transaction.
+
+    ``times``: when each was begun, and when its commit was acknowledged.
+    """
+
+    number: int
+    times: list[tuple[float, float]] = field(default_factory=list)
+
+    def run(self, connection: Any, ends: threading.Event) -> None:
+        with suppress(pymysql.Error), connection.cursor() as cursor:
+            while not ends.is_set():
+                began = time.time()
+                values = (self.number, len(self.times) + 1)
+                cursor.execute("INSERT INTO t.bank VALUES (%s, %s)", values)
+                self.times.append((began, time.time()))
+
+
+def connect(view: Any, node: Any) -> Any:
+    return pymysql.connect(
+        host=node["host"],
+        port=node["sql_port"],
+        user=view["user"],
+        password=view["password"],
+        autocommit=True,
+        read_timeout=60,
+    )
+
+
+@contextmanager
+def writing(site: Site, name: str) -> Iterator[list[Writer]]:
+    """A writer through each node for the block."""
+    view = site.lab("status", name, "-o", "json").json["lab"]
+    ends, writers = threading.Event(), [Writer(number) for number in range(1, 4)]
+    connections = [connect(view, node) for node in view["nodes"]]
+    threads = [
+        threading.Thread(target=writer.run, args=(connection, ends))
+        for writer, connection in zip(writers, connections, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield writers
+    finally:
+        ends.set()
+        for thread, connection in zip(threads, connections, strict=True):
+            thread.join(60)
+            with suppress(pymysql.Error):
+                connection.close()
+
+
+def rows(site: Site, name: str) -> set[tuple[int, int]]:
+    """What all nodes have, once that is the same."""
+
+    def look() -> list[set[tuple[int, int]]] | None:
+        query = "SELECT writer, number FROM t.bank"
+        found = [{(int(a), int(b)) for a, b in site.sql(name, node, query)} for node in NODES]
+        return found if found[0] == found[1] == found[2] else None
+
+    found = until(look, Deadline.after(30), most=0.5)
+    assert found is not None, "the nodes differ"
+    return found[0]
+
+
+def check_prefix(
+    there: set[tuple[int, int]], writers: list[Writer], began: float, ended: float
+) -> None:
+    """What was captured between ``began`` and ``ended`` is what a real moment had."""
+    begun = {(w.number, n): t[0] for w in writers for n, t in enumerate(w.times, 1)}
+    acknowledged = {(w.number, n): t[1] for w in writers for n, t in enumerate(w.times, 1)}
+    missing = {row for row, at in acknowledged.items() if at < began} - there
+    assert not missing, f"acknowledged before the snapshot and lost: {sorted(missing)}"
+    later = there & {row for row, at in begun.items() if at > ended}
+    assert not later, f"begun after the snapshot: {sorted(later)}"
+    for writer in writers:
+        numbers = sorted(number for who, number in there if who == writer.number)
+        assert numbers == list(range(1, len(numbers) + 1)), f"gaps: {writer.number}"
+    newest = max((begun[row] for row in there & begun.keys()), default=0.0)
+    before = {row for row, at in acknowledged.items() if at < newest}
+    assert not before - there, "a later transaction is there, and an earlier one is not"
+
+
+def test_a_rollback_is_an_exact_prefix(site: Site) -> None:
+    """Of a bank's workload on all nodes; from RAM, then from the same disks alone."""
+    name = site.name("bank")
+    site.lab("up", *PXC, "--nodes", "3", "--name", name)
+    site.lab("sql", name, "-e", "CREATE DATABASE t")
+    table = "CREATE TABLE t.bank (writer INT, number INT, PRIMARY KEY (writer, number))"
+    site.lab("sql", name, "-e", table)
+    with writing(site, name) as writers:
+        time.sleep(3)
+        began = time.time()
+        snapshot = site.lab("snapshot", "take", name, "--label", "mid", "-o", "json").json
+        ended = time.time()
+        time.sleep(2)
+    assert snapshot["warm"]
+    assert all(len(writer.times) > 5 for writer in writers), "the writers stopped"
+    password = site.lab("status", name, "-o", "json").json["lab"]["password"]
+    warm = site.lab("rollback", name, "--to", "mid", "-o", "json").json
+    assert (warm["started"], warm["password"]) == ("warm", password)
+    check_prefix(rows(site, name), writers, began, ended)
+    # Once more, after writes that are to be forgotten.
+    site.lab("sql", name, "-e", "INSERT INTO t.bank VALUES (9, 9)")
+    assert site.lab("rollback", name, "--to", "mid", "-o", "json").json["started"] == "warm"
+    check_prefix(rows(site, name), writers, began, ended)
+    cold = site.lab("rollback", name, "--to", "mid", "--cold", "-o", "json").json
+    assert cold["started"] == "cold"
+    check_prefix(rows(site, name), writers, began, ended)
+    site.lab("down", name)
+
+
+def _hello(port: int) -> tuple[bytes, bytes]:
+    """What a server sends that connects to it for TLS: the salt, and the ServerHello's bytes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        greeting = connection.recv(4096)[4:]
+        after = greeting.index(b"\0", 1) + 5
+        salt = greeting[after : after + 8] + greeting[after + 27 : after + 39]
+        request = struct.pack("<IIB23x", 0x200 | 0x800 | 0x8000, 1 << 24, 45)
+        connection.sendall(len(request).to_bytes(3, "little") + b"\1" + request)
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        with suppress(ssl.SSLWantReadError):
+            context.wrap_bio(incoming, outgoing).do_handshake()
+        connection.sendall(outgoing.read())
+        record = b""
+        while len(record) < 43:
+            part = connection.recv(4096)
+            assert part, "the server closed the connection"
+            record += part
+        assert record[0] == 22
+        return salt, record[11:43]
+
+
+def _random(site: Site, name: str) -> list[str]:
+    """What the servers of a lab call random, of each node."""
+    view = site.lab("status", name, "-o", "json").json["lab"]
+    found = []
+    for node in view["nodes"]:
+        salt, hello = _hello(node["sql_port"])
+        found += [f"salt {salt.hex()}", f"tls {hello.hex()}"]
+        query = "SELECT HEX(RANDOM_BYTES(16)), UUID_v4()"
+        ((bytes_, uuid),) = site.sql(name, node["name"], query)
+        found += [f"bytes {bytes_}", f"uuid {uuid}"]
+        kernel = site.lab("exec", name, "--node", node["name"], "--", "/usr/bin/head", "-c16",
+                          "/proc/sys/kernel/random/uuid")  # fmt: skip
+        found.append(f"kernel {kernel.stdout}")
+    return found
+
+
+def test_branches_share_no_secret_and_no_session(site: Site) -> None:
+    """With each other, with their parent, and with what it is after a rollback."""
+    name = site.name("use")
+    view = site.lab("up", *PXC, "--nodes", "2", "--name", name, "-o", "json").json
+    site.lab("sql", name, "-e", "CREATE DATABASE t")
+    site.lab("sql", name, "-e", "CREATE TABLE t.x (id INT PRIMARY KEY, v INT)")
+    site.lab("sql", name, "-e", "INSERT INTO t.x VALUES (1, 0)")
+    _random(site, name)  # its generators are in use
+    ghosts = [connect(view, view["nodes"][0]) for _ in range(3)]
+    holds = ["BEGIN", "SELECT * FROM t.x FOR UPDATE", "UPDATE t.x SET v = 1 WHERE id = 1"]
+    for statement in (*holds, "CREATE TEMPORARY TABLE t.own (a INT)"):
+        ghosts[0].cursor().execute(statement)
+    ghosts[1].cursor().execute("SELECT GET_LOCK('mine', 1)")
+    ghosts[2].cursor().execute("LOCK TABLES t.x READ")
+    site.lab("snapshot", "take", name, "--label", "used")
+    done = site.lab("branch", name, site.name("b"), "--at", "used", "--count", "2", "-o", "json")
+    assert done.stderr.count("ended 3 client sessions") == 2
+    labs = [name, *(made["name"] for made in done.json)]
+    seen = [value for lab in labs for value in _random(site, lab)]
+    for _ in range(2):
+        back = site.lab("rollback", name, "--to", "used")
+        assert "ended 3 client sessions" in back.stderr
+        seen += _random(site, name)
+    assert len(set(seen)) == len(seen), sorted(seen)
+    for lab in labs:
+        # Nobody holds the row, the table or the lock, and what was not committed is gone.
+        assert site.sql(lab, "n1", "SELECT v FROM t.x") == [[0]]
+        assert site.sql(lab, "n1", "UPDATE t.x SET v = 2 WHERE id = 1") is not None
+        assert site.sql(lab, "n1", "SELECT GET_LOCK('mine', 0)") == [[1]]
+    passwords = {site.lab("status", lab, "-o", "json").json["lab"]["password"] for lab in labs}
+    assert len(passwords) == len(labs)
+    refused = site.lab("down", name, code=4)
+    assert labs[1] in refused.stderr
+    for ghost in ghosts:
+        with suppress(pymysql.Error):
+            ghost.close()
+    site.lab("down", *labs)
