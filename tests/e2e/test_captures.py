@@ -180,6 +180,7 @@ def test_branches_share_no_secret_and_no_session(site: Site) -> None:
     view = site.lab("up", *PXC, "--nodes", "2", "--name", name, "-o", "json").json
     site.lab("sql", name, "-e", "CREATE DATABASE t")
     site.lab("sql", name, "-e", "CREATE TABLE t.x (id INT PRIMARY KEY, v INT)")
+    site.lab("sql", name, "-e", "CREATE TABLE t.y (id INT PRIMARY KEY)")
     site.lab("sql", name, "-e", "INSERT INTO t.x VALUES (1, 0)")
     _random(site, name)  # its generators are in use
     ghosts = [connect(view, view["nodes"][0]) for _ in range(3)]
@@ -187,7 +188,7 @@ def test_branches_share_no_secret_and_no_session(site: Site) -> None:
     for statement in (*holds, "CREATE TEMPORARY TABLE t.own (a INT)"):
         ghosts[0].cursor().execute(statement)
     ghosts[1].cursor().execute("SELECT GET_LOCK('mine', 1)")
-    ghosts[2].cursor().execute("LOCK TABLES t.x READ")
+    ghosts[2].cursor().execute("LOCK TABLES t.y READ")
     site.lab("snapshot", "take", name, "--label", "used")
     done = site.lab("branch", name, site.name("b"), "--at", "used", "--count", "2", "-o", "json")
     assert done.stderr.count("ended 3 client sessions") == 2
@@ -202,6 +203,7 @@ def test_branches_share_no_secret_and_no_session(site: Site) -> None:
         # Nobody holds the row, the table or the lock, and what was not committed is gone.
         assert site.sql(lab, "n1", "SELECT v FROM t.x") == [[0]]
         assert site.sql(lab, "n1", "UPDATE t.x SET v = 2 WHERE id = 1") is not None
+        site.sql(lab, "n1", "INSERT INTO t.y VALUES (1)")
         assert site.sql(lab, "n1", "SELECT GET_LOCK('mine', 0)") == [[1]]
     passwords = {site.lab("status", lab, "-o", "json").json["lab"]["password"] for lab in labs}
     assert len(passwords) == len(labs)

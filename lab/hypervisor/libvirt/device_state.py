@@ -43,8 +43,8 @@ def save(
     """Write the device state of a paused guest, and RAM that is not shared, to the new file ``to``.
 
     ``sockets``: a directory for the socket; ``owner``: the uid and gid of QEMU, None if
-    ours. ``private``: bytes of RAM that is not shared, at most. Raises HostUnfit when QEMU reports a failed migration or stops talking; there is no
-    file then.
+    ours. ``private``: bytes of RAM that is not shared, at most. Raises HostUnfit when QEMU reports
+    a failed migration or stops talking; there is no file then.
     """
     deadline = Deadline.after(patience_for(private))
     _ignore_shared(monitor)

@@ -274,7 +274,7 @@ def test_the_calls_of_the_provision_script(mysql9: Path, top: Path) -> None:
 
 
 def test_a_guest_reseeds_the_server_and_ends_its_sessions(mysql9: Path, top: Path) -> None:
-    """`personalise` in the server's root file system: TLS by the socket, and what KILL leaves."""
+    """`personalise` in the server's root file system: what it draws, and what KILL leaves."""
     data = mysql9 / "var/lib/mysql-own"
     data.mkdir()
     os.chown(data, 100, 100)

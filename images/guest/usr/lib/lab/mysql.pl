@@ -8,7 +8,15 @@ my ($AF_UNIX, $SOCK_STREAM) = (1, 1);    # Linux
 
 # Waits as many seconds for a server that takes connections.
 sub sql_connect {
-    my $server = sql_socket(@_);
+    my ($patience) = @_;
+    my $end = time + ($patience // 0);
+    my $server;
+    while (1) {
+        socket($server, $AF_UNIX, $SOCK_STREAM, 0) or die "socket: $!\n";
+        last if connect($server, pack("Sa108", $AF_UNIX, $SOCKET));
+        die "connect $SOCKET: $!\n" if time >= $end;
+        select(undef, undef, undef, 0.1);
+    }
     read_packet($server);
     # PROTOCOL_41, SECURE_CONNECTION, PLUGIN_AUTH; 16 MiB packets; utf8mb4.
     my $hello = pack("VVCx23", 0x200 | 0x8000 | 0x80000, 1 << 24, 45) . "root\0\0auth_socket\0";
@@ -19,18 +27,6 @@ sub sql_connect {
         return $server if $kind == 0x00;
         die "login refused: " . substr($answer, 9) . "\n" if $kind == 0xff;
         write_packet($server, $number + 1, "");    # 0xfe: another plugin, which needs no data
-    }
-}
-
-sub sql_socket {
-    my ($patience) = @_;
-    my $end = time + ($patience // 0);
-    my $server;
-    while (1) {
-        socket($server, $AF_UNIX, $SOCK_STREAM, 0) or die "socket: $!\n";
-        return $server if connect($server, pack("Sa108", $AF_UNIX, $SOCKET));
-        die "connect $SOCKET: $!\n" if time >= $end;
-        select(undef, undef, undef, 0.1);
     }
 }
 
