@@ -189,6 +189,13 @@ def test_branches_share_no_secret_and_no_session(site: Site) -> None:
         ghosts[0].cursor().execute(statement)
     ghosts[1].cursor().execute("SELECT GET_LOCK('mine', 1)")
     ghosts[2].cursor().execute("LOCK TABLES t.y READ")
+    # A handshake that was not completed lasts until the server's time limit.
+    count = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER IN"
+    count += " ('lab', 'unauthenticated user')"
+    for node, expected in (("n1", 4), ("n2", 1)):
+        deadline = Deadline.after(60)
+        while site.sql(name, node, count) != [[expected]]:
+            assert not deadline.passed
     site.lab("snapshot", "take", name, "--label", "used")
     done = site.lab("branch", name, site.name("b"), "--at", "used", "--count", "2", "-o", "json")
     assert done.stderr.count("ended 3 client sessions") == 2
