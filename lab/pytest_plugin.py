@@ -7,6 +7,10 @@
 
     def test_orders(lab_dsn): ...
 
+    @pytest.fixture(autouse=True)
+    def clean(lab):
+        lab.reset()                        # as it was at the first reset, in seconds
+
 Labs are created on this host, or by the service of LAB_URL. Values without a flag are those of
 ``lab.toml`` in pytest's root directory. Without ``--lab``, tests with these fixtures are skipped.
 This file is loaded at each start of pytest, so it imports the rest of lab only when it is used.
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
 
 _LEASE = 3600.0
 """Seconds of a lab's lease by default: pytest may be killed before it removes the lab."""
+_SNAPSHOT = "pytest"
+"""The name of the snapshot that ``reset`` takes, and goes back to."""
 _PASSWORD = re.compile(r"(?<=:)[^:@/]+(?=@)")
 
 SPEC = pytest.StashKey["LabSpec | None"]()
@@ -44,6 +50,49 @@ class Dsn(str):
 
     def __repr__(self) -> str:
         return repr(_PASSWORD.sub("***", str(self)))
+
+
+class TestLab:
+    """A ready lab: its nodes, its DSN, its account and the other fields of ``LabView``."""
+
+    __test__ = False
+
+    def __init__(self, view: LabView) -> None:
+        self._view = view
+        self._label = ""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # such as those that copy and pickle look for
+            raise AttributeError(name)
+        return getattr(self._view, name)
+
+    def __repr__(self) -> str:
+        return f"TestLab({self._view.name!r})"
+
+    def reset(self) -> None:
+        """Put the lab back to its snapshot ``pytest``; the first call takes that if it is missing.
+
+        Nodes resume from RAM; address and account stay. Fails the test if that is not possible.
+        """
+        with _failing(), _app().open() as session:
+            name = self._view.name
+            if not self._label:
+                found = [one.label for one in session.snapshots(name) if one.name == _SNAPSHOT]
+                if not found:
+                    taken = session.take_snapshot(
+                        name, _SNAPSHOT, disks_only=False, ttl=None, protect=False
+                    )
+                    self._label = taken.label
+                    return
+                self._label = found[-1]
+            self._view = session.rollback(
+                name,
+                self._label,
+                node=None,
+                cold=False,
+                keep_sessions=False,
+                timeout=_app().settings().ready_timeout,
+            )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -90,8 +139,8 @@ def _scope(fixture_name: str, config: pytest.Config) -> Literal["function", "ses
 
 
 @pytest.fixture(scope=_scope)
-def lab(pytestconfig: pytest.Config) -> Iterator[LabView]:
-    """A ready lab: its nodes, its DSN, its account."""
+def lab(pytestconfig: pytest.Config) -> Iterator[TestLab]:
+    """A ready lab: its nodes, its DSN, its account, and ``reset``."""
     spec = pytestconfig.stash[SPEC]
     if spec is None:
         pytest.skip("needs a lab: pytest --lab BLUEPRINT")
@@ -100,13 +149,13 @@ def lab(pytestconfig: pytest.Config) -> Iterator[LabView]:
     with _failing(), _app().open() as session:
         view = session.up(spec, cold=False, keep_failed=False, exist_ok=False, timeout=None)
     try:
-        yield view
+        yield TestLab(view)
     finally:
         _remove(view.name)
 
 
 @pytest.fixture(scope=_scope)
-def lab_dsn(lab: LabView) -> str:
+def lab_dsn(lab: TestLab) -> str:
     """``mysql://USER:PASSWORD@HOST:PORT/`` of the first node of a lab."""
     return Dsn(lab.dsn)
 

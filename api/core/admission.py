@@ -115,12 +115,15 @@ class Admission:
         with self._change:
             return len(self._waiting)
 
-    def check(self, need: Need) -> None:
-        """Raise HostUnfit if ``need`` never fits, LimitReached if too many wait already."""
+    def check(self, need: Need, what: str = "the lab needs") -> None:
+        """Raise HostUnfit if ``need`` never fits, LimitReached if too many wait already.
+
+        ``what``: the words of the error before the amount.
+        """
         for word, has, wants in self._limits(need):
             if wants > has:
                 raise HostUnfit(
-                    f"the lab needs {_figure(word, wants)} of {word},"
+                    f"{what} {_figure(word, wants)} of {word},"
                     f" the limit for all labs together is {_figure(word, has)}",
                     hint="request fewer or smaller nodes",
                 )

@@ -94,7 +94,10 @@ def check_branches(
         parent = found[lab.name]
         found[lab.name] = replace(parent, snapshots=parent.snapshots + 1)
     branch = _Taken(core.store.lab_with_nodes(lab.name).plans)
-    labs, these = [*found.values(), *[branch] * count], f"{count} more"
+    labs, these = (
+        [*found.values(), *[branch] * count],
+        "this branch" if count == 1 else f"{count} branches",
+    )
     _check_labs(lab.project, token, labs, added=these)
     if snapshot:
         most = max_snapshots(core, token)

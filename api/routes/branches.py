@@ -99,7 +99,9 @@ def submit_branch(
     taken = snapshots_of(core, record.project) if limited else {}
 
     def check() -> None:
-        core.admission.check(need_to_branch(core.store.lab_with_nodes(name), request.count))
+        need = need_to_branch(core.store.lab_with_nodes(name), request.count)
+        many = "the branch needs" if request.count == 1 else f"{request.count} branches need"
+        core.admission.check(need, many)
         check_branches(core, token, record, request.count, taken, snapshot=not at)
         for one in names:
             if one and core.store.labs.find(one):

@@ -23,7 +23,7 @@ from lab.api.jobs.requests import DeleteSnapshot, PruneSnapshots, RollBack, Take
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name
 from lab.lifecycle import snapshot
-from lab.lifecycle.core.views import SnapshotView
+from lab.lifecycle.core.views import SnapshotView, descent
 from lab.lifecycle.nodes import inspect
 from lab.schedule import ORIGIN
 from lab.state.records import JobRecord
@@ -125,6 +125,14 @@ def snapshots(core: CoreOf, caller: Reader, name: Name) -> list[Snapshot]:
     caller.lab(core, name)
     with core.contexts.use() as ctx:
         return [Snapshot.of(view) for view in snapshot.snapshots(ctx, name)]
+
+
+def tree(core: Core, caller: Caller, name: str) -> list[tuple[int, Snapshot]]:
+    """The snapshots of a lab, each with its depth below what it descends from."""
+    caller.lab(core, name)
+    with core.contexts.use() as ctx:
+        found = descent(snapshot.snapshots(ctx, name))
+    return [(depth, Snapshot.of(view)) for depth, view in found]
 
 
 @router.post(

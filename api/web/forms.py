@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from lab.api.http.catalog import ImageRequest
 from lab.api.http.models import Asked, LabPatch, LabRequest
 from lab.api.http.units import OURS
+from lab.api.routes.branches import BranchRequest
 from lab.api.routes.snapshots import RollbackRequest, SnapshotRequest
 from lab.errors import InvalidSpec
 
@@ -19,7 +20,11 @@ M = TypeVar("M", bound=Asked)
 _READ: Mapping[str, Callable[[str], Any]] = {
     "protected": lambda text: text == "yes",
     "rebuild": lambda text: text == "yes",
+    "disks_only": lambda text: text == "yes",
+    "cold": lambda text: text == "yes",
 }
+_SNAPSHOT = ("name", "ttl", "disks_only", "protected")
+_BRANCH = ("branch_name", "at", "count", "branch_ttl")
 _LAB = (
     "blueprint", "name", "nodes", "engine", "profile", "memory", "cpus", "disk", "ttl", "idle",
     "protected",
@@ -50,13 +55,23 @@ def image_request(fields: Mapping[str, str]) -> ImageRequest:
 
 def snapshot_request(fields: Mapping[str, str]) -> SnapshotRequest:
     """The request of a snapshot in a form; raises InvalidForm."""
-    return _read(SnapshotRequest, {k: v for k, v in fields.items() if k == "name" and v.strip()})
+    said = {k: v for k, v in fields.items() if k in _SNAPSHOT and v.strip()}
+    return _read(SnapshotRequest, said)
+
+
+def branch_request(fields: Mapping[str, str]) -> BranchRequest:
+    """The request of branches in a form; raises InvalidForm.
+
+    Its fields may begin with ``branch_``: another form of the page has some of the names.
+    """
+    said = {k: v for k, v in fields.items() if k in _BRANCH and v.strip()}
+    return _read(BranchRequest, said, prefix="branch_")
 
 
 def rollback_request(label: str, fields: Mapping[str, str]) -> RollbackRequest:
     """The request of a rollback to ``label`` in a form; raises InvalidForm."""
-    node = {k: v for k, v in fields.items() if k == "node" and v.strip()}
-    return _read(RollbackRequest, {"to": label, **node})
+    said = {k: v for k, v in fields.items() if k in ("node", "cold") and v.strip()}
+    return _read(RollbackRequest, {"to": label, **said})
 
 
 def new_key() -> str:
@@ -77,12 +92,15 @@ def lab_patch(fields: Mapping[str, str]) -> LabPatch:
     return asked
 
 
-def _read(model: type[M], said: Mapping[str, str]) -> M:
-    asked = {field: _READ.get(field, str)(text.strip()) for field, text in said.items()}
+def _read(model: type[M], said: Mapping[str, str], *, prefix: str = "") -> M:
+    """The fields of a form as a ``model``; ``prefix``: what the names of some fields begin with."""
+    names = {field.removeprefix(prefix): field for field in said}
+    asked = {name: _READ.get(name, str)(said[field].strip()) for name, field in names.items()}
     try:
         return model.model_validate(asked)
     except ValidationError as error:
         wrong: dict[str, str] = {}
         for one in error.errors():
-            wrong.setdefault(str(one["loc"][0]), one["msg"].removeprefix(OURS))
+            name = str(one["loc"][0])
+            wrong.setdefault(names.get(name, name), one["msg"].removeprefix(OURS))
         raise InvalidForm(wrong) from None

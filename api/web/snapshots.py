@@ -1,4 +1,4 @@
-"""A lab's snapshots as a page, with forms to take, roll back to and remove them."""
+"""A lab's snapshots as a page, with forms to take, roll back to, branch, protect, remove them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fastapi.responses import Response
 from lab.api.core.core import Core
 from lab.api.http.auth import Caller
 from lab.api.http.dependencies import CoreOf, JobsOf
-from lab.api.routes import snapshots
+from lab.api.routes import branches, snapshots
 from lab.api.routes.labs import Name
-from lab.api.routes.snapshots import Label
+from lab.api.routes.snapshots import Label, SnapshotPatch
 from lab.api.web import forms, pages
 from lab.api.web.request import Fields, Looking, PageRoute, Using
 from lab.errors import LabError
@@ -23,7 +23,7 @@ router = APIRouter(prefix="/labs/{name}/snapshots", route_class=PageRoute, inclu
 
 @router.get("", operation_id="snapshotsPage")
 def show(request: Request, core: CoreOf, caller: Looking, name: Name) -> Response:
-    """The snapshots of a lab, and a form that takes one."""
+    """The snapshots of a lab as a tree, and forms that take one and create branches."""
     return _snapshots(request, core, caller, name)
 
 
@@ -38,6 +38,33 @@ def take(
         return f"/jobs/{snapshots.submit_take(jobs, caller, name, asked, key).id}"
 
     return pages.done(act, partial(_snapshots, request, core, caller, name, typed=fields))
+
+
+@router.post("/branches", operation_id="branchLab")
+def branch(
+    request: Request, core: CoreOf, jobs: JobsOf, caller: Using, name: Name, fields: Fields
+) -> Response:
+    """Create branches of the lab, and show their job."""
+
+    def act() -> str:
+        asked, key = forms.branch_request(fields), forms.key_of(fields)
+        return f"/jobs/{branches.submit_branch(jobs, caller, name, asked, key).id}"
+
+    return pages.done(act, partial(_snapshots, request, core, caller, name, typed=fields))
+
+
+@router.post("/{label}/protect", operation_id="changeSnapshot")
+def protect(
+    request: Request, core: CoreOf, caller: Using, name: Name, label: Label, fields: Fields
+) -> Response:
+    """Protect a snapshot from removal, or end that."""
+
+    def act() -> str:
+        asked = SnapshotPatch(protected=fields.get("protected") == "yes")
+        snapshots.change(core, caller, name, label, asked)
+        return f"/labs/{name}/snapshots"
+
+    return pages.done(act, partial(_snapshots, request, core, caller, name))
 
 
 @router.post("/{label}/rollback", operation_id="rollBack")
@@ -61,12 +88,19 @@ def roll_back(
 
 @router.post("/{label}/delete", operation_id="deleteSnapshot")
 def delete(
-    request: Request, core: CoreOf, jobs: JobsOf, caller: Using, name: Name, label: Label
+    request: Request,
+    core: CoreOf,
+    jobs: JobsOf,
+    caller: Using,
+    name: Name,
+    label: Label,
+    fields: Fields,
 ) -> Response:
     """Remove a snapshot, and show its job."""
 
     def act() -> str:
-        return f"/jobs/{snapshots.submit_delete(jobs, caller, name, label).id}"
+        force = fields.get("force") == "yes"
+        return f"/jobs/{snapshots.submit_delete(jobs, caller, name, label, force=force).id}"
 
     return pages.done(act, partial(_snapshots, request, core, caller, name))
 
@@ -80,14 +114,15 @@ def _snapshots(
     *,
     typed: Mapping[str, str] | None = None,
 ) -> Response:
-    found = snapshots.snapshots(core, caller, name)
+    found = snapshots.tree(core, caller, name)
     return pages.page(
         request,
         "snapshots.html",
         at=f"/labs/{name}/snapshots",
         name=name,
         nodes=[node.name for node in core.store.nodes.of(name)],
-        snapshots=list(reversed(found)),
+        snapshots=found,
+        labels=[one.label for _, one in reversed(found)],
         key=forms.new_key(),
         typed=typed or {},
         **pages.outcome(error),

@@ -53,7 +53,7 @@ def test_snapshots_with_the_keyboard(browser: Browser, here: Serving) -> None:
         tab_to(page, "its-snapshots")
         page.keyboard.press("Enter")
         label = here.ask("GET", "/v1/labs/keys/snapshots").json()[-1]["label"]
-        expect(page.locator("#snapshots h2").first).to_have_text(label)
+        expect(page.locator("#snapshots h2").last).to_have_text(label)
 
         # Another one comes: neither what is open nor the focus is lost.
         back = page.locator(f"[id='back-{label}']")
@@ -61,7 +61,7 @@ def test_snapshots_with_the_keyboard(browser: Browser, here: Serving) -> None:
         page.keyboard.press("Enter")
         tab_to(page, f"back-{label}-n2")
         here.ask("POST", "/v1/labs/keys/snapshots?wait=20", {"name": "second"})
-        expect(page.locator("#snapshots h2").first).to_contain_text("second.", timeout=LIVE)
+        expect(page.locator("#snapshots h2").last).to_contain_text("second.", timeout=LIVE)
         expect(page.locator(f"[id='back-{label}-n2']")).to_be_focused()
         page.keyboard.press("Enter")
         expect(page.locator("#job h1 .state")).to_have_text("succeeded", timeout=15_000)
@@ -69,6 +69,12 @@ def test_snapshots_with_the_keyboard(browser: Browser, here: Serving) -> None:
         assert (job["lab"], job["state"]) == ("keys", "succeeded")
 
         page.goto("/labs/keys/snapshots")
+        tab_to(page, f"protect-{label}")
+        page.keyboard.press("Enter")
+        expect(page.locator("#snapshots")).to_contain_text("protected")
+        tab_to(page, f"protect-{label}")
+        page.keyboard.press("Enter")
+        expect(page.locator("#snapshots")).not_to_contain_text("protected")
         page.locator(f"[id='delete-{label}'] summary").focus()
         page.keyboard.press("Enter")
         tab_to(page, f"really-{label}")

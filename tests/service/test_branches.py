@@ -27,7 +27,7 @@ from tests.support.killed_service import (
     token_and_lab,
     until_ended,
 )
-from tests.support.serve_world import MEMORY, Site, site
+from tests.support.serve_world import BODY, MEMORY, Site, site
 
 BRANCHES = "/v1/labs/shop/branches"
 
@@ -132,9 +132,28 @@ def test_each_branch_counts_as_a_lab(here: Site, quota: dict[str, Any], word: st
     refused = here.ask("POST", path, {"count": 2, "at": "origin"}, token=token)
     assert refused.status_code == 429, refused.text
     assert word in refused.json()["detail"]
+    assert refused.json()["detail"].endswith("with 2 branches")
     made = here.ask("POST", f"{path}?wait=60", {"at": "origin"}, token=token)
     assert made.status_code == 201, made.text
     assert here.ask("POST", path, {"at": "origin"}, token=token).status_code == 429
+
+
+def test_quotas_count_branches_that_are_being_made(here: Site) -> None:
+    """Protects the host from requests side by side: branches count before they exist."""
+    token = here.token("coming", project="coming", labs=4)
+    here.make("mine", token=token)
+    core = here.service.core
+    record = next(one for one in core.store.tokens.all() if one.name == "coming")
+    request = BranchLab(at="origin", count=2)
+    core.store.jobs.add(job := new_job(record, "branch", request, lab="mine"))  # it is not begun
+    refused = here.ask("POST", "/v1/labs/mine/branches", {"at": "origin"}, token=token)
+    assert refused.status_code == 409  # a lab has one such job at a time
+    here.make("other", token=token)
+    body = {**BODY, "name": "fifth"}
+    refused = here.ask("POST", "/v1/labs", body, token=token)
+    assert "limited to 4 labs, and would have 5 with this lab" in refused.json()["detail"]
+    core.store.jobs.remove_all([job.id])
+    assert here.ask("POST", "/v1/labs?wait=60", body, token=token).status_code == 201
 
 
 def test_branches_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -143,7 +162,7 @@ def test_branches_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         here.make("shop")
         refused = here.ask("POST", BRANCHES, {"count": 4})
         assert refused.status_code == 503
-        assert "of memory" in refused.json()["detail"]
+        assert refused.json()["detail"].startswith("4 branches need 3G of memory")
         made = here.ask("POST", f"{BRANCHES}?wait=60", {"count": 2})
         assert made.status_code == 201, made.text
 
@@ -199,7 +218,7 @@ def test_branches_whose_job_was_killed_are_not_made_twice(tmp_path: Path) -> Non
 
 
 def test_a_job_that_is_cancelled_leaves_no_branch(tmp_path: Path) -> None:
-    """Protects from labs that nobody was told of: the first branch goes with the second."""
+    """Protects from labs that are in no answer: the first branch is removed with the second."""
 
     def act() -> None:
         there, go_on = threading.Event(), threading.Event()

@@ -85,19 +85,65 @@ def test_the_way_of_a_snapshot(here: Site) -> None:
         label = labels(here, "shop")[-1]
         assert sum(one.startswith("before-upgrade.") for one in labels(here, "shop")) == 1
         page = client.get("/labs/shop/snapshots").text
-        assert page.index(label) < page.index("the state after creation")  # the newest first
+        assert page.index("<h2>origin") < page.index(f"<h2>{label}")  # which descends from it
         done(here, client, f"/labs/shop/snapshots/{label}/rollback")
         done(here, client, f"/labs/shop/snapshots/{label}/rollback", node="n2")
         asked = [
             one.request for one in here.service.core.store.jobs.latest() if one.kind == "rollback"
         ]
         assert sorted((one["to"], one["node"]) for one in asked) == [(label, ""), (label, "n2")]
+        done(here, client, f"/labs/shop/snapshots/{label}/rollback", cold="yes")
+        assert here.ask("GET", "/v1/labs/shop").json()["started"] == "cold"
         done(here, client, f"/labs/shop/snapshots/{label}/delete")
         assert label not in labels(here, "shop")
         assert client.post(f"/labs/shop/snapshots/{label}/delete").status_code == 404
         wrong = client.post("/labs/shop/snapshots", data={"name": "Not A Name"})
         assert wrong.status_code == 422
         assert 'value="Not A Name"' in wrong.text
+
+
+def test_the_tree_of_snapshots(here: Site) -> None:
+    """Protects who looks for what is kept: RAM, pause, end, protection, parents and branches."""
+    here.make("tree")
+    path = "/labs/tree/snapshots"
+    with visit(here) as client:
+        done(here, client, path, name="first", ttl="2h", protected="yes", key="k3")
+        done(here, client, path, name="second", disks_only="yes", key="k4")
+        first, second = labels(here, "tree")[1:]
+        job = done(here, client, f"{path}/branches", branch_name="twig", at=first, count="2",
+                   branch_ttl="30m", key="k5")  # fmt: skip
+        for name in ("twig-1", "twig-2"):
+            assert f'href="{place_of(client)}/labs/{name}"' in job
+        parent = unescape(client.get("/labs/twig-1").text)
+        assert f'href="{place_of(client)}/labs/tree/snapshots"' in parent
+        assert f"tree@{first}" in parent
+        page = unescape(client.get(path).text)
+        cards = dict(zip(["origin", "first", "second"], page.split("<article")[1:], strict=True))
+        assert "level-0" in cards["origin"]
+        assert "level-1" in cards["first"]
+        assert "level-2" in cards["second"]
+        assert f"descends from {first}" in cards["second"]
+        for text in ("of RAM", "paused for 0.", "expires in 1h59m", "protected"):
+            assert text in cards["first"], text
+        assert f'href="{place_of(client)}/labs/twig-1"' in cards["first"]
+        assert "disks only: taken with disks only" in cards["second"]
+        assert "the lab is here" in cards["second"]
+        assert "the lab is here" not in cards["first"]
+        refused = client.post(f"{path}/{first}/delete")
+        assert here.ask("GET", f"/v1{refused.headers['location']}?wait=30").json()["state"] == (
+            "failed"
+        )
+        assert client.post(f"{path}/{first}/protect", data={"protected": "no"}).status_code == 303
+        assert here.ask("GET", f"/v1{path}").json()[1]["protected"] is False
+        client.post(f"{path}/{second}/protect", data={"protected": "yes"})
+        done(here, client, f"{path}/{second}/delete", force="yes")
+        assert labels(here, "tree") == ["origin", first]
+        wrong = client.post(f"{path}/branches", data={"branch_name": "Not A Name", "count": "99"})
+        assert wrong.status_code == 422
+        assert 'value="Not A Name"' in wrong.text
+        assert wrong.text.count('aria-invalid="true"') == 2
+    trail = here.ask("GET", "/v1/audit").json()["items"]
+    assert {"branchLab", "changeSnapshot"} <= {one["action"] for one in trail}
 
 
 def test_who_may_only_look_sees_no_forms(here: Site) -> None:

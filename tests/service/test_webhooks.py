@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -18,13 +19,13 @@ from tests.support.serve_world import site
 
 @pytest.fixture
 def hook() -> Iterator[tuple[str, list[str]]]:
-    """The URL of one who listens, and what they heard."""
+    """The URL of one who listens, and what they heard: the event and its lab."""
     heard: list[str] = []
 
     class Ear(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            heard.append(self.headers["Lab-Event"])
+            message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            heard.append(f"{self.headers['Lab-Event']} {message['lab']}")
             self.send_response(204)
             self.end_headers()
 
@@ -50,7 +51,7 @@ def test_messages_that_were_sent_are_forgotten(tmp_path: Path, hook: tuple[str, 
 
         def sent() -> bool | None:
             found = DBOS.list_workflows(name="webhook")
-            return (sorted(heard) == ["expiring", "ready"]
+            return (sorted(heard) == ["expiring reported", "ready reported"]
                     and {one.status for one in found} == {"SUCCESS"}) or None  # fmt: skip
 
         assert until(sent, Deadline.after(20)), heard
@@ -58,4 +59,19 @@ def test_messages_that_were_sent_are_forgotten(tmp_path: Path, hook: tuple[str, 
         assert DBOS.list_workflows(name="webhook"), "a message would be sent again"
         here.service.sweeper.prune(time.time() + 91)
         assert DBOS.list_workflows(name="webhook") == []
-        assert sorted(heard) == ["expiring", "ready"]
+        assert sorted(heard) == ["expiring reported", "ready reported"]
+
+
+def test_each_branch_has_a_message(tmp_path: Path, hook: tuple[str, list[str]]) -> None:
+    """Protects those who wait for labs by messages: a branch is one as well."""
+    url, heard = hook
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef\n")
+    sending: dict[str, Any] = {"webhook": url, "webhook_secret": str(secret)}
+    with site(tmp_path / "home", **sending) as here:
+        here.make("shop")
+        asked = {"name": "try", "at": "origin", "count": 2}
+        made = here.ask("POST", "/v1/labs/shop/branches?wait=60", asked)
+        assert made.status_code == 201, made.text
+        wanted = ["ready shop", "ready try-1", "ready try-2"]
+        assert until(lambda: sorted(heard) == wanted or None, Deadline.after(20)), heard

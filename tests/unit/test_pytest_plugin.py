@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,39 @@ TESTS = """
 
     def test_two(lab):
         note(lab)
+"""
+
+
+RESETS = """
+    import pytest
+    from lab.cli import main
+
+    def sql(lab, statement):
+        assert main(["sql", lab.name, "-e", statement]) == 0
+
+    @pytest.fixture(scope="session")
+    def loaded(lab):
+        if LOADED:
+            sql(lab, "CREATE TABLE loaded (a INT)")
+        return lab
+
+    @pytest.fixture(autouse=True)
+    def clean(loaded):
+        dsn = loaded.dsn
+        loaded.reset()
+        assert (loaded.state, loaded.dsn, loaded.started) == ("ready", dsn, "warm")
+
+    @pytest.mark.parametrize("number", range(3))
+    def test_each_starts_from_the_same(lab, number, capsys):
+        sql(lab, "CREATE TABLE mine (a INT)")
+        capsys.readouterr()
+        assert main(["snapshot", "ls", lab.name, "-o", "json"]) == 0
+        import json
+        found = json.loads(capsys.readouterr().out)
+        assert [(one["name"], one["warm"]) for one in found] == [
+            ("origin", False), ("pytest", True)]
+        if LOADED:
+            sql(lab, "SELECT * FROM loaded")
 """
 
 
@@ -80,6 +114,32 @@ def test_one_lab_for_all(here: pytest.Pytester, tmp_path: Path) -> None:
     result.stdout.fnmatch_lines(["lab_dsn = 'mysql://lab:[*][*][*]@127.0.0.1:*/'"])
 
 
+def test_a_lab_is_reset_between_tests(here: pytest.Pytester) -> None:
+    """Protects tests from what earlier ones wrote, and what was loaded before the first reset."""
+    here.makepyfile("LOADED = True\n" + textwrap.dedent(RESETS))
+    result = run(here, "--lab", "galera", "--lab-nodes=1", "--lab-scope=session")
+    result.assert_outcomes(passed=3)
+
+
+def test_a_reset_uses_the_snapshot_of_that_name(here: pytest.Pytester) -> None:
+    """Protects who takes the snapshot `pytest` himself, at the moment of his choice."""
+    here.makepyfile("""
+        from lab.cli import main
+
+        def test_one(lab):
+            assert main(["snapshot", "take", lab.name, "--label", "pytest"]) == 0
+            assert main(["sql", lab.name, "-e", "CREATE TABLE later (a INT)"]) == 0
+            lab.reset()
+            assert main(["sql", lab.name, "-e", "CREATE TABLE later (a INT)"]) == 0
+            assert main(["snapshot", "rm", lab.name, "pytest"]) == 0
+            lab.reset()
+    """)
+    result = run(here, "--lab", "galera", "--lab-nodes=1")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["lab: error: the lab test-* has no snapshot 'pytest.*'"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
 def test_without_the_flag_nothing_is_made(here: pytest.Pytester) -> None:
     """Protects who runs the other tests of such a project: no lab, no wait, no import."""
     result = run(here, "-rs")
@@ -108,6 +168,16 @@ def test_labs_of_a_service(
         result.assert_outcomes(passed=2)
         result.stdout.fnmatch_lines([f"lab: galera, nodes: 1, by {service.url}"])
         assert len({name for name, *_ in names(here)}) == 2
+        resets = here.makepyfile(
+            test_resets="""
+            def test_resets(lab):
+                for _ in range(3):
+                    lab.reset()
+                    assert lab.state == "ready"
+            """
+        )
+        run(here, "--lab", "galera", "--lab-nodes=1", str(resets)).assert_outcomes(passed=1)
+        resets.unlink()
         assert labs(tmp_path / "there" / "home") == []
         assert not (tmp_path / "home").exists()
         monkeypatch.setenv("LAB_TOKEN", "lab_nobody")

@@ -417,7 +417,7 @@ class Lifecycle:
             }
             return Recorded(
                 labs,
-                {name: [ORIGIN, *settings.home.captures(name)] for name in labs},
+                {name: sorted({ORIGIN, *settings.home.captures(name)}) for name in labs},
                 [*dict.fromkeys(image.recipe for image in images), *(i.key for i in images)],
                 [template.key for template in store.templates.all()],
             )

@@ -117,7 +117,7 @@ def test_names_come_from_the_state(
     line = f"lab --home {home.root} rollback --to "
     assert offered(line, Lifecycle(), monkeypatch, capsys) == ["origin"]  # that is not complete
     (home.lab("shop") / "captures/mine.20261121t110000/manifest.json").touch()
-    there = ["origin", "mine.20261121t110000"]
+    there = ["mine.20261121t110000", "origin"]
     assert offered(line, Lifecycle(), monkeypatch, capsys) == there
     line = f"lab --home {home.root} stop shop --node "
     assert offered(line, Lifecycle(), monkeypatch, capsys) == ["n1"]

@@ -82,11 +82,11 @@ def test_shell(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
 
 def test_pytest(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
     """Protects the example of the plugin, as it stands on the page."""
-    [tests] = blocks("client.md", "pytest", "python")
-    (tmp_path / "test_page.py").write_text(tests)
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    message = run([*argv, "--lab", "pxc", "--lab-scope", "session"], env, tmp_path).stdout
-    assert "2 passed" in message
+    for tests in blocks("client.md", "pytest", "python"):
+        (tmp_path / "test_page.py").write_text(tests)
+        message = run([*argv, "--lab", "pxc", "--lab-scope", "session"], env, tmp_path).stdout
+        assert "2 passed" in message
     assert nothing_is_left(here)
 
 
@@ -115,6 +115,18 @@ CURL = pytest.mark.skipif(
     not (shutil.which("curl") and shutil.which("jq")),
     reason="needs curl and jq: `make setup-tests` installs them",
 )
+
+
+@CURL
+def test_reset_by_curl(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
+    """Protects tests in other languages: the request of the page rolls a lab back."""
+    *_, script = blocks("client.md", "pytest", "sh")
+    here.make("mine", token=env["LAB_TOKEN"])
+    here.ask("POST", "/v1/labs/mine/snapshots?wait=60", {"name": "loaded"})
+    answer = run(["sh", "-eu", "-c", script], {**env, "LAB_NAME": "mine"}, tmp_path).stdout
+    assert json.loads(answer)["state"] == "succeeded"
+    here.ask("DELETE", "/v1/labs/mine?wait=60")
+    assert nothing_is_left(here)
 
 
 @CURL
