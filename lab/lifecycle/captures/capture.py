@@ -58,7 +58,7 @@ class Capture:
 
     ``parent``: the capture that the owner's disks were like before they changed, which for a
     template is None. ``why_cold``: why its RAM is not restored although this host could restore
-    some. The rest is of captures of labs: ``pause`` in seconds, for which its nodes stood still;
+    some. The rest is of captures of labs: ``pause`` in seconds, for which its nodes were paused;
     ``protected``: it is not removed without force; ``expires_at``: when it is removed if nothing
     descends from it, None for never.
     """

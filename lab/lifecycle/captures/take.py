@@ -110,9 +110,9 @@ def _paused(
     running: Sequence[GuestName],
     volumes: Sequence[VolumeName],
 ) -> tuple[list[VolumeSnapshot], dict[str, Saved], float]:
-    """Disks and, of nodes with an entry in ``origins``, RAM, of guests that stand still.
+    """Disks and, of nodes with an entry in ``origins``, RAM, of guests that are paused.
 
-    Also for how many seconds they did.
+    Also for how many seconds they were.
     """
 
     def save(node: Node) -> Saved:
