@@ -109,6 +109,8 @@ def rollback(
                     else:
                         power.bring_back(ctx, record, nodes, timeout, booted=give_back)
         interrupted.end(ctx, name)
+        if why_cold:
+            why_cold = f"rolled back to {'its origin' if never_ran else label}: {why_cold}"
         how = power.how_started(began, why_cold) if whole else {}
         at = {"at": "" if never_ran else label} if whole else {}
         ctx.store.labs.update(name, state="ready", **how, **at)

@@ -287,7 +287,7 @@ def _take(ctx: Context, record: LabRecord, what: str, blank: Capture, *, ram: bo
     label = schedule.label(what, time.time(), [one.label for one in taken(ctx, name)])
     with ctx.progress.step("snapshot", f"taking the snapshot {label}"):
         running = _running(ctx, nodes)
-        why_cold = _why_cold(ctx, nodes, running) if ram else "taken with disks only"
+        why_cold = _why_cold(ctx, nodes, running) if ram else "it was taken with disks only"
         if ram and why_cold and running:
             ctx.progress.note("snapshot", f"{label} has disks only: {why_cold}")
         write_out(ctx, blueprint(record.blueprint), running)
@@ -309,7 +309,7 @@ def _why_cold(ctx: Context, nodes: Sequence[Node], running: Sequence[GuestName])
     if ctx.hypervisor.memory is None:
         return ctx.hypervisor.capabilities().why_cold
     off = [node.name for node in nodes if node.guest not in running]
-    return f"{', '.join(off)} did not run" if off else ""
+    return f"{', '.join(off)} did not run when it was taken" if off else ""
 
 
 def _torn(ctx: Context, name: str) -> list[str]:

@@ -130,5 +130,5 @@ def of_lab(record: LabRecord, nodes: Sequence[NodeRecord], label: str) -> Captur
             CapturedNode(node.name, node.role, image=node.image, size=node.size) for node in nodes
         ),
         parent=parent_of(record),
-        why_cold=f"rolled back to {'its ' if label == ORIGIN else ''}{label}: {why}",
+        why_cold=why,
     )

@@ -147,7 +147,7 @@ def test_what_names_no_capture_is_refused(text: str) -> None:
 
 
 def test_snapshots_of_labs_are_captures(world: World) -> None:
-    """The origin and later ones have the template's capture as parent, and no RAM so far."""
+    """The origin and later ones have the template's capture as parent; later ones have RAM."""
     with world.open() as ctx:
         up(ctx, named("shop"))
         take(ctx, "shop", "mine")
@@ -156,12 +156,17 @@ def test_snapshots_of_labs_are_captures(world: World) -> None:
             capture = find(ctx, "shop", label)
             assert (capture.owner, capture.parent) == (Owner("lab", "shop"), parent)
             assert capture.label.startswith(label)
-            assert capture.nodes == tuple(
+            plain = [
+                CapturedNode(node.name, node.role, image=node.image, size=node.size)
+                for node in capture.nodes
+            ]
+            assert plain == [
                 CapturedNode(node.name, "member", image=node.image, size=SIZE)
                 for node in lab(ctx, "shop").nodes
-            )
-            assert not capture.warm
-            assert capture.why_cold
+            ]
+            assert capture.warm == (label != ORIGIN)
+            assert bool(capture.why_cold) == (label == ORIGIN)
+            assert {node.base for node in capture.nodes} == {parent if capture.warm else None}
         up(ctx, named("cold"), cold=True)
         assert find(ctx, "cold", ORIGIN).parent is None
 

@@ -193,7 +193,7 @@ def test_what_is_said_of_the_start_is_of_the_last_one(world: World) -> None:
     with world.open() as ctx:
         make(ctx)
         assert lab(ctx, "shop").started == "warm"
-        label = snapshot.take(ctx, "shop", "s1").label
+        label = snapshot.take(ctx, "shop", "s1", disks_only=True).label
         view = power.stop(ctx, "shop")
         assert (view.started, view.seconds, view.why_cold) == ("", 0.0, "")
         assert "started" not in lab_text(view, 0)
@@ -206,7 +206,7 @@ def test_what_is_said_of_the_start_is_of_the_last_one(world: World) -> None:
         assert (view.started, view.why_cold) == ("warm", "")
         view = rollback(ctx, "shop", label, timeout=10)
         assert view.started == "cold"
-        assert view.why_cold == f"rolled back to {label}: a snapshot has no RAM"
+        assert view.why_cold == f"rolled back to {label}: it was taken with disks only"
         power.stop(ctx, "shop", node="n2", force=True)
         assert start_node(ctx, "shop", "n2", timeout=10).seconds == view.seconds
 

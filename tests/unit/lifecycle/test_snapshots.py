@@ -126,14 +126,13 @@ def test_a_rollback_that_was_cut(world: World, to: str, node: str | None) -> Non
             if interrupted.exists(ctx, "shop"):
                 cut += 1
                 with pytest.raises(Conflict) as refused:
-                    start(ctx, "shop", timeout=20.0)
-                assert "lab rollback shop --to" in refused.value.hint
-                with pytest.raises(Conflict):
                     snapshot.take(ctx, "shop", "torn")
+                assert "lab rollback shop --to" in refused.value.hint
                 if node is None:
                     with pytest.raises(Conflict):
                         rollback(ctx, "shop", "mine", node="n1", timeout=20.0)
-                assert rollback(ctx, "shop", to, node=node, timeout=20.0).state == "ready"
+                if cut % 2:  # else the start completes it
+                    assert rollback(ctx, "shop", to, node=node, timeout=20.0).state == "ready"
             assert start(ctx, "shop", timeout=20.0).state == "ready"
             assert query(ctx, "shop", "n2", "SELECT 1").rows
             snapshot.take(ctx, "shop", "mine")
