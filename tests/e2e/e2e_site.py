@@ -258,6 +258,16 @@ class Site:
         finally:
             hypervisor.close()
 
+    def foreign_guests(self) -> set[str]:
+        """The guests on this host that are of no lab of this installation."""
+        from lab.hypervisor.libvirt.driver import LibvirtHypervisor
+
+        hypervisor = LibvirtHypervisor(home=self.home.id, sockets=self.home.sockets)
+        try:
+            return set(hypervisor.names()) - set(hypervisor.guests())
+        finally:
+            hypervisor.close()
+
     def processes(self) -> list[tuple[int, str]]:
         """Processes that have this installation on their command line, such as QEMU."""
         found = []

@@ -165,11 +165,13 @@ def test_many_cycles_leak_nothing(site: Site, cycles: int) -> None:
     """As a CI server goes through labs for months: processes, files, ports, descriptors, disk."""
     name = site.name("again")
     figures: list[tuple[int, int]] = []
+    others = site.foreign_guests()
     for _ in range(cycles):
         site.lab("up", *ONE, "--name", name)
         site.lab("down", name)
         assert site.settled() == []
         figures.append((_descriptors(), site.used()))
     # The first ones fill caches, such as a write-ahead log.
-    assert figures[-1][0] <= figures[1][0] + 2, figures
+    if site.foreign_guests() == others:  # the daemon has files open for those of other homes too
+        assert figures[-1][0] <= figures[1][0] + 2, figures
     assert figures[-1][1] <= figures[1][1] + (4 << 20), figures
