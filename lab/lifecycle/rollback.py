@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from lab import host
 from lab.blueprints import blueprint
@@ -26,6 +27,7 @@ from lab.lifecycle.nodes.inspect import lab, node_of, nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.personalise import Prepared, prepare
 from lab.lifecycle.nodes.ports import move_taken
+from lab.lifecycle.nodes.recovery import until_back_inside
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.lifecycle.snapshot import find, volumes_of
 from lab.locks.named import lock
@@ -52,8 +54,8 @@ def rollback(
     and addresses stay. Where the snapshot has RAM all nodes resume from it, unless ``cold``, and
     the sessions of clients that it has are ended, unless ``keep_sessions``. A single node boots,
     and takes what it then lacks from its cluster. What was written since is lost, the snapshots
-    stay. Raises NotFound, Conflict while another command
-    works on the lab, HostUnfit and, after ``timeout`` seconds, NotReady.
+    stay. Raises NotFound, Conflict while another command works on the lab, HostUnfit and, after
+    ``timeout`` seconds, NotReady.
     """
     with lock(ctx.home, "lab", name, wait=False):
         record = record_of(ctx, name)
@@ -84,37 +86,83 @@ def rollback(
         nodes = move_taken(ctx, nodes)
         images = power.images_of(ctx, record, all_)
         # Lock order: a command that makes the template again holds it while it waits for a slot.
-        with memory_kept(ctx, capture, images) as source:
-            prepared, why_cold = None, "`--cold` was given" if cold else source.why_cold
-            if whole and source.warm and not cold:
-                with start_slot(ctx, warm=True):
-                    began = time.time()
-                    prepared, why_cold = restore(ctx, source, record, images, nodes)
-                    if prepared is not None:
-                        make_usable(
-                            ctx,
-                            record,
-                            images,
-                            nodes,
-                            prepared,
-                            Deadline.after(timeout),
-                            captured=source.owner.kind == "lab",
-                            keep_sessions=keep_sessions,
-                        )
-            if prepared is None:
-                with start_slot(ctx) as give_back:
-                    began = time.time()
-                    if never_ran:
-                        boot_clones(ctx, record, images, nodes, timeout)
-                    else:
-                        power.bring_back(ctx, record, nodes, timeout, booted=give_back)
+        with memory_kept(ctx, capture, images) as kept:
+            source = kept.without_ram("`--cold` was given") if cold else kept
+            started = None
+            if whole and source.warm:
+                started = resume(
+                    ctx, source, record, images, nodes, timeout, keep_sessions=keep_sessions
+                )
+            if started is None or started.why_cold:
+                why_cold = started.why_cold if started else source.why_cold
+                began = boot(ctx, record, images, nodes, timeout, never_ran=never_ran)
+                started = Brought(began, why_cold)
         interrupted.end(ctx, name)
+        why_cold = started.why_cold
         if why_cold:
             why_cold = f"rolled back to {'its origin' if never_ran else label}: {why_cold}"
-        how = power.how_started(began, why_cold) if whole else {}
+        how = power.how_started(started.began, why_cold) if whole else {}
         at = {"at": "" if never_ran else label} if whole else {}
         ctx.store.labs.update(name, state="ready", **how, **at)
     return lab(ctx, name, proved=True)
+
+
+@dataclass(frozen=True)
+class Brought:
+    """When the nodes of a lab began to start, and why they were booted, empty if they were not."""
+
+    began: float
+    why_cold: str = ""
+
+
+def resume(
+    ctx: Context,
+    source: Capture,
+    record: LabRecord,
+    images: Images,
+    nodes: Sequence[Node],
+    timeout: float,
+    *,
+    keep_sessions: bool,
+) -> Brought:
+    """Restore ``nodes`` from the RAM of ``source`` and make them usable.
+
+    No node runs if that was refused; the result says why.
+    """
+    with start_slot(ctx, warm=True):
+        began = time.time()
+        prepared, why_cold = restore(ctx, source, record, images, nodes)
+        if prepared is not None:
+            make_usable(
+                ctx,
+                record,
+                images,
+                nodes,
+                prepared,
+                Deadline.after(timeout),
+                captured=source.owner.kind == "lab",
+                keep_sessions=keep_sessions,
+            )
+    return Brought(began, why_cold)
+
+
+def boot(
+    ctx: Context,
+    record: LabRecord,
+    images: Images,
+    nodes: Sequence[Node],
+    timeout: float,
+    *,
+    never_ran: bool,
+) -> float:
+    """Boot ``nodes`` and make them usable; when that began."""
+    with start_slot(ctx) as give_back:
+        began = time.time()
+        if never_ran:
+            boot_clones(ctx, record, images, nodes, timeout)
+        else:
+            power.bring_back(ctx, record, nodes, timeout, booted=give_back)
+    return began
 
 
 def boot_clones(
@@ -122,8 +170,12 @@ def boot_clones(
 ) -> None:
     """Boot ``nodes``, clones that never ran, and make them usable."""
     power.boot(ctx, record, nodes)
-    deadline = Deadline.after(timeout)
-    until_formed(ctx, power.running(ctx, record.name), blueprint(record.blueprint), deadline)
+    deadline, plan = Deadline.after(timeout), blueprint(record.blueprint)
+    cluster = power.running(ctx, record.name)
+    if record.parent:  # what they are clones of was in use
+        until_back_inside(ctx, cluster, plan, images, deadline)
+    else:
+        until_formed(ctx, cluster, plan, deadline)
     prepared = prepare(ctx, Owner("lab", record.name), nodes)
     make_usable(ctx, record, images, nodes, prepared, deadline)
 

@@ -264,7 +264,7 @@ class Site:
 
         hypervisor = LibvirtHypervisor(home=self.home.id, sockets=self.home.sockets)
         try:
-            return set(hypervisor.names()) - set(hypervisor.guests())
+            return {str(name) for name in hypervisor.names() - hypervisor.guests().keys()}
         finally:
             hypervisor.close()
 

@@ -126,7 +126,7 @@ def test_the_tree_of_snapshots(here: Site) -> None:
         for text in ("of RAM", "paused for 0.", "expires in 1h59m", "protected"):
             assert text in cards["first"], text
         assert f'href="{place_of(client)}/labs/twig-1"' in cards["first"]
-        assert "disks only: taken with disks only" in cards["second"]
+        assert "disks only: it was taken with disks only" in cards["second"]
         assert "the lab is here" in cards["second"]
         assert "the lab is here" not in cards["first"]
         refused = client.post(f"{path}/{first}/delete")

@@ -29,9 +29,15 @@ POOL = (WarmPool("small", LabSpec("galera", nodes=2, size=NodeSize(memory=MEMORY
 
 
 def until_full(service: Service) -> None:
+    store = service.core.store
+
     def full() -> bool:
-        # Jobs first: one that is open may claim what is found in the pool.
-        return not service.core.store.jobs.open() and service.core.pool.counts()["small"] == 1
+        # Jobs first: one that is open may claim what is found in the pool. The service may not
+        # have seen yet that a lab of the pool is gone, or that one is ready.
+        if store.jobs.open():
+            return False
+        kept = [lab.state for lab in store.labs.all() if lab.pool]
+        return kept == ["ready"] and service.core.pool.counts()["small"] == 1
 
     end = time.monotonic() + 30
     while not full():

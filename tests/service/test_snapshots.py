@@ -85,7 +85,7 @@ def test_all_of_a_snapshot_is_shown(here: Site) -> None:
     assert taken["expires_at"] > taken["at"]
     assert (taken["protected"], taken["current"], taken["branches"]) == (True, True, [])
     bare = here.ask("POST", f"{SNAPSHOTS}?wait=60", {"name": "bare", "disks_only": True}).json()
-    assert (bare["warm"], bare["why_cold"]) == (False, "taken with disks only")
+    assert (bare["warm"], bare["why_cold"]) == (False, "it was taken with disks only")
     assert (bare["parent"], bare["expires_at"]) == (f"lab:shop@{taken['label']}", None)
     shown = {one["label"]: one for one in here.ask("GET", SNAPSHOTS).json()}
     assert [one["label"] for one in shown.values() if one["current"]] == [bare["label"]]

@@ -275,6 +275,9 @@ def test_a_branch_of_a_branch_and_back(ctx: Context) -> None:
     assert rows(ctx, "grandchild") == [1, 2, 3]
     assert rollback(ctx, "grandchild", timeout=20.0).started == "warm"
     assert rows(ctx, "grandchild") == [1, 2]
+    write(ctx, "grandchild", 4)
+    assert rollback(ctx, "grandchild", cold=True, timeout=20.0).started == "cold"
+    assert rows(ctx, "grandchild") == [1, 2]
     power.stop(ctx, "grandchild")
     assert start(ctx, "grandchild", timeout=20.0).state == "ready"
     assert rollback(ctx, "child", timeout=20.0).started == "warm"
