@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast, get_args
 
 from lab import schedule
 from lab.errors import InvalidSpec
@@ -19,6 +19,10 @@ NODES_LIMIT = 9
 BLUEPRINTS: Mapping[str, int] = {"pxc": 3, "galera": 3, "single": 1}
 """The blueprints, and the number of nodes that a lab of each has unless another is requested."""
 _NODES = 3
+
+Identity = Literal["shared", "new"]
+"""Whose server ids and UUIDs a branch has: those of what it is a clone of, or its own."""
+IDENTITIES: tuple[Identity, ...] = get_args(Identity)
 
 _SIZE = re.compile(r"(\d{1,15})\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _UNIT = {"": 1, "K": 1 << 10, "M": MIB, "G": GIB, "T": 1 << 40}

@@ -19,7 +19,7 @@ from lab import schedule
 from lab.errors import InvalidSpec
 from lab.lifecycle.core.context import Origin
 from lab.names import check_lab_name
-from lab.spec import LabSpec, NodeSize
+from lab.spec import Identity, LabSpec, NodeSize
 from lab.state.records import JobRecord, LabRecord
 
 _USUAL = LabSpec("")
@@ -202,6 +202,7 @@ class BranchLab(LabRequest, frozen=True, kw_only=True):
     count: int = 1
     ttl: float | None = None
     keep_sessions: bool = False
+    identity: Identity = "shared"
     owner: str = ""
 
     @property

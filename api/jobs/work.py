@@ -348,6 +348,7 @@ def branch(ctx: Context, task: Task[BranchLab]) -> str:
                     at=at,
                     ttl=request.ttl,
                     keep_sessions=request.keep_sessions,
+                    identity=request.identity,
                     timeout=ctx.settings.ready_timeout,
                 )
             whole.add(made.name)

@@ -26,6 +26,7 @@ from lab.api.routes.snapshots import LABEL
 from lab.errors import Conflict
 from lab.lifecycle import snapshot
 from lab.lifecycle.branch import MOST
+from lab.spec import Identity
 from lab.state.records import JobRecord
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["labs"])
@@ -47,6 +48,10 @@ class BranchRequest(Asked):
     keep_sessions: Annotated[
         bool, Field(description="Keep the sessions of clients that the RAM has.")
     ] = False
+    identity: Annotated[
+        Identity,
+        Field(description="`new`: restart the servers with ids and UUIDs that no other lab has."),
+    ] = "shared"
 
 
 @router.post(
@@ -91,6 +96,7 @@ def submit_branch(
         count=asked.count,
         ttl=ttl,
         keep_sessions=asked.keep_sessions,
+        identity=asked.identity,
         owner=token.name,
     )
     names = request.names

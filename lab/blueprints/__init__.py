@@ -268,6 +268,14 @@ class Blueprint(Protocol):
         the cluster. Raises NotReady or CommandFailed.
         """
 
+    def identify(self, cluster: Cluster, engines: Mapping[str, Engine], identity: int) -> None:
+        """Restart all servers with identities of the lab's own, which follow from ``identity``.
+
+        Server ids and UUIDs, GTID domain, those of a cluster, machine ids: a clone has those of
+        what it is a clone of. ``engines``: by the names of nodes. Nobody else writes to the
+        cluster. Returns without waiting for the servers. Raises NotReady or CommandFailed.
+        """
+
     def standing(self, engine: Engine) -> tuple[str, ...]:
         """The program that describes a node that does not get ready, in lines."""
 

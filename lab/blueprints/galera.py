@@ -120,6 +120,20 @@ class Galera:
         """See Blueprint."""
         rejoin.rest(cluster, engines)
 
+    def identify(self, cluster: Cluster, engines: Mapping[str, Engine], identity: int) -> None:
+        """See Blueprint; nodes restore a view of other members, at the position they share."""
+        last = str(rejoin.stop(cluster, engines))
+        namespace = uuid.uuid5(_NAMESPACE, str(identity))
+        history = str(uuid.uuid5(namespace, "lab"))
+
+        def one(member: Member) -> None:
+            view = _view(member, cluster.members, namespace) if len(cluster.members) > 1 else ""
+            server.identify(
+                cluster, member, engines[member.name], identity, history, last, view=view
+            )
+
+        cluster.each(one)
+
     def standing(self, engine: Engine) -> tuple[str, ...]:
         """See Blueprint."""
         return rejoin.program("state", engine)
@@ -141,8 +155,9 @@ class Galera:
         return (Endpoint("rw", tuple(node.name for node in nodes)),)
 
 
-def _view(member: Member, members: Sequence[Member]) -> str:
-    identities = {other.name: _identity(other) for other in members}
+def _view(member: Member, members: Sequence[Member], namespace: uuid.UUID = _NAMESPACE) -> str:
+    # A group channel's UUIDs are time-based ones; any distinct values do.
+    identities = {o.name: str(uuid.uuid5(namespace, f"lab/{o.name}")) for o in members}
     ordered = sorted(identities.values())
     lines = [
         f"my_uuid: {identities[member.name]}",
@@ -153,11 +168,6 @@ def _view(member: Member, members: Sequence[Member]) -> str:
         "#vwend",
     ]
     return "".join(f"{line}\n" for line in lines)
-
-
-def _identity(member: Member) -> str:
-    # A group channel's UUIDs are time-based ones; any distinct values do.
-    return str(uuid.uuid5(_NAMESPACE, f"lab/{member.name}"))
 
 
 _MARIADB = {"mariadb": "MariaDB with Galera"}

@@ -133,13 +133,20 @@ def rest(cluster: Cluster, engines: Mapping[str, Engine]) -> None:
     A node that boots from such a disk needs no recovery pass, which is a second start of the
     server, and restores the view together with the others, with nothing to transfer.
     """
+    cluster.each(lambda member: _rest(cluster, member, "view"))
+    last = stop(cluster, engines)
+    cluster.each(lambda member: _rest(cluster, member, "at", str(last)))
 
-    def say(member: Member, *words: str) -> str:
-        return cluster.run(member, [_REST, *words], timeout=_STOP_SECONDS)
 
-    cluster.each(lambda member: say(member, "view"))
-    last = last_of(cluster.each(lambda member: say(member, "stop", engines[member.name].service)))
-    cluster.each(lambda member: say(member, "at", str(last)))
+def stop(cluster: Cluster, engines: Mapping[str, Engine]) -> int:
+    """Stop all servers; the highest seqno at which one stopped. Raises NotReady, CommandFailed."""
+    return last_of(
+        cluster.each(lambda node: _rest(cluster, node, "stop", engines[node.name].service))
+    )
+
+
+def _rest(cluster: Cluster, member: Member, *words: str) -> str:
+    return cluster.run(member, [_REST, *words], timeout=_STOP_SECONDS)
 
 
 def last_of(positions: Sequence[str]) -> int:

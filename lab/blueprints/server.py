@@ -6,10 +6,12 @@ import hashlib
 from collections.abc import Mapping
 from string import Template
 
-from lab.blueprints import Engine, Member
+from lab.blueprints import Cluster, Engine, Member
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.spec import MIB
+
+_IDENTIFY_SECONDS = 60.0
 
 
 def options(
@@ -79,6 +81,28 @@ def native_hash(password: str) -> str:
     """What the server keeps of a password: ``mysql_native_password``, SHA1 of SHA1."""
     inner = hashlib.sha1(password.encode(), usedforsecurity=False).digest()
     return "*" + hashlib.sha1(inner, usedforsecurity=False).hexdigest().upper()
+
+
+def identify(
+    cluster: Cluster,
+    member: Member,
+    engine: Engine,
+    identity: int,
+    *history: str,
+    view: str = "",
+) -> None:
+    """Give ``member``, whose server does not run, identities of its own, and start its server.
+
+    ``history``, ``view``: the arguments and input of the guest's program for a node of a cluster.
+    Raises NotReady or CommandFailed.
+    """
+    domain = identity if _is_mariadb(engine) else 0
+    program = ("/usr/lib/lab/identity", engine.config_path, str(identity + member.index))
+    cluster.run(
+        member, [*program, str(domain), *history], stdin=view.encode(), timeout=_IDENTIFY_SECONDS
+    )
+    start = ("systemctl", "start", "--no-block", engine.service)
+    cluster.run(member, start, timeout=_IDENTIFY_SECONDS)
 
 
 def _is_mariadb(engine: Engine) -> bool:

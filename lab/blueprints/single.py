@@ -25,6 +25,7 @@ from lab.spec import LabSpec
 
 _PROGRAM = "/usr/lib/lab/rejoin"
 _ENDED = ("failed", "inactive")
+_STOP_SECONDS = 120.0
 _MOST = 2
 """How often a server that ended is started again."""
 
@@ -93,6 +94,16 @@ class Single:
 
     def rest(self, cluster: Cluster, engines: Mapping[str, Engine]) -> None:
         """See Blueprint; the guest's shutdown stops the server cleanly."""
+
+    def identify(self, cluster: Cluster, engines: Mapping[str, Engine], identity: int) -> None:
+        """See Blueprint."""
+
+        def one(member: Member) -> None:
+            engine = engines[member.name]
+            cluster.run(member, ("systemctl", "stop", engine.service), timeout=_STOP_SECONDS)
+            server.identify(cluster, member, engine, identity)
+
+        cluster.each(one)
 
     def standing(self, engine: Engine) -> tuple[str, ...]:
         """See Blueprint."""

@@ -18,7 +18,7 @@ import typer
 from lab.cli import complete
 from lab.cli.terminal.output import FORMATS
 from lab.errors import InvalidSpec
-from lab.spec import parse_duration, parse_size
+from lab.spec import IDENTITIES, Identity, parse_duration, parse_size
 
 if TYPE_CHECKING:
     from lab.config.labfile import LabValues
@@ -166,6 +166,14 @@ KeepSessions = Annotated[
         "--keep-sessions", help="Keep the sessions of clients that the snapshot's RAM has."
     ),
 ]
+WhoseIdentity = Annotated[
+    str,
+    typer.Option(
+        "--identity",
+        metavar="new|shared",
+        help="`new`: restart the servers with ids and UUIDs that no other lab has.",
+    ),
+]
 Cold = Annotated[
     bool, typer.Option("--cold", help="Cold boot: do not restore RAM from the template.")
 ]
@@ -304,6 +312,14 @@ def node(text: str, default: str = "n1") -> str:
 def maybe_node(text: str) -> str | None:
     """A node's name, None if none was given; raises InvalidSpec."""
     return node(text) if text else None
+
+
+def identity(text: str) -> Identity:
+    """Whose identity; raises InvalidSpec."""
+    for known in IDENTITIES:
+        if text == known:
+            return known
+    raise InvalidSpec(f"--identity: {text!r} is neither of {', '.join(IDENTITIES)}")
 
 
 def _about(flag: str, error: InvalidSpec) -> InvalidSpec:

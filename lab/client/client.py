@@ -21,7 +21,7 @@ from lab.errors import NotFound, NotReady
 from lab.lifecycle.core.views import GcReport, ImageView, Preview, TemplateView
 from lab.lifecycle.nodes.ssh import SshLogin
 from lab.progress import Listener
-from lab.spec import LabSpec
+from lab.spec import Identity, LabSpec
 from lab.wait import Deadline, attempts
 
 if TYPE_CHECKING:
@@ -247,6 +247,7 @@ class Client:
         count: int = 1,
         ttl: float | None = None,
         keep_sessions: bool = False,
+        identity: Identity = "shared",
         timeout: float | None = None,
         listener: Listener | None = None,
     ) -> list[Lab]:
@@ -254,11 +255,13 @@ class Client:
 
         ``new``: their name, numbered if there are several. ``at``: the snapshot that is cloned;
         empty: one is taken for it. ``ttl``: seconds of their lease. ``keep_sessions``: client
-        sessions in the snapshot's RAM are not ended. ``timeout``: seconds for all of it. If this
-        raises, the job is cancelled and no branch is left. Raises NotFound, InvalidSpec, Conflict,
-        Forbidden, LimitReached, HostUnfit, NotReady.
+        sessions in the snapshot's RAM are not ended. ``identity``: "new" restarts the servers with
+        ids and UUIDs that no other lab has. ``timeout``: seconds for all of it. If this raises, the
+        job is cancelled and no branch is left. Raises NotFound, InvalidSpec, Conflict, Forbidden,
+        LimitReached, HostUnfit, NotReady.
         """
         given = {"name": new, "at": at, "ttl": ttl, "keep_sessions": keep_sessions or None}
+        given |= {"identity": identity if identity != "shared" else None}
         body = {"count": count, **{k: v for k, v in given.items() if v not in ("", None)}}
         return make_branches(self._wire, self.jobs, name, body, timeout=timeout, listener=listener)
 

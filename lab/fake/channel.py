@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lab.errors import CommandFailed, NotReady
 from lab.fake.inside import READ_LOCK, Inside
-from lab.fake.rejoin import rest
+from lab.fake.rejoin import identify, rest, service
 from lab.names import GuestName
 from lab.progress import go_on
 
@@ -56,6 +56,9 @@ class FakeChannel:
             said: list[str] = []
             self._hypervisor.alter(self._guest, lambda inside: said.append(rest(inside, argv[1:])))
             return said[0].encode()
+        if (change := _PROGRAMS.get(argv[0])) is not None:
+            self._hypervisor.alter(self._guest, lambda inside: change(inside, argv[1:]))
+            return b""
         if argv[0] != "/usr/lib/lab/sql":
             raise CommandFailed(argv, 127, stderr=f"{argv[0]}: not found", where=self._guest)
         try:
@@ -110,6 +113,12 @@ class FakeChannel:
             self._hypervisor.alter(self._guest, partial(_CHANGES[word], values))
         else:
             raise CommandFailed(["personalise"], 1, stderr="unknown item")
+
+
+_PROGRAMS: dict[str, Callable[[Inside, Sequence[str]], None]] = {
+    "systemctl": service,
+    "/usr/lib/lab/identity": identify,
+}
 
 
 def _entropy(values: list[bytes], inside: Inside) -> None:

@@ -52,6 +52,8 @@ class Inside:
     Of the server's memory, which a boot loses: ``sessions`` of clients, by what each did last;
     ``ended``: how many were ended and not reported yet. ``seeds``: the entropy from which
     ``reseed`` had its random generators seeded, empty if it never has.
+
+    ``identity``: what the guest's program of that name was last given.
     """
 
     statements: list[str] = field(default_factory=list)
@@ -63,6 +65,7 @@ class Inside:
     sessions: list[str] = field(default_factory=list)
     ended: int = 0
     seeds: str = ""
+    identity: list[str] = field(default_factory=list)
 
     @property
     def accounts(self) -> dict[str, str]:
@@ -88,7 +91,7 @@ class Inside:
 
     def digest(self) -> str:
         """A hash of all of it; a field that homes of tests did not have counts if it is set."""
-        later = ("sessions", "ended", "seeds")
+        later = ("sessions", "ended", "seeds", "identity")
         found = {key: value for key, value in asdict(self).items() if value or key not in later}
         return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""The guest's programs ``rejoin`` and ``rest`` in the guests of the fake hypervisor.
+"""The guest's programs ``rejoin``, ``rest`` and ``identity`` in guests of the fake hypervisor.
 
 Of a Galera cluster that went down they pretend three kinds of trouble, see ``Inside.apart``. A
 node that lost its view finds the others once these are a cluster.
@@ -43,13 +43,30 @@ def rest(inside: Inside, words: Sequence[str]) -> str:
             inside.put(_VIEW, b"", "660")
         case ["stop", *_]:
             inside.apart = "failed"
-            return f"{_HISTORY}:{len(inside.statements)}\n"
+            return f"{_history(inside)}:{len(inside.statements)}\n"
         case ["at", seqno] if int(seqno) >= len(inside.statements) and _VIEW in inside.files:
             inside.apart = ""
             del inside.files[_VIEW], inside.modes[_VIEW]
         case _:
             raise CommandFailed(["/usr/lib/lab/rest"], 2, stderr=f"what is {' '.join(words)}?")
     return ""
+
+
+def service(inside: Inside, words: Sequence[str]) -> None:
+    """Start or stop the server, as ``systemctl`` with these words does."""
+    inside.apart = "failed" if words[0] == "stop" else ""
+
+
+def identify(inside: Inside, words: Sequence[str]) -> None:
+    """Give a server that does not run the identities in ``words``; raises CommandFailed."""
+    if inside.apart != "failed" or (words[3:] and int(words[4]) < len(inside.statements)):
+        raise CommandFailed(["/usr/lib/lab/identity"], 1, stderr="the server runs, or was ahead")
+    inside.identity = list(words)
+
+
+def _history(inside: Inside) -> str:
+    """The UUID of the cluster that a node is of."""
+    return inside.identity[3] if inside.identity[3:] else _HISTORY
 
 
 def _repair(record: Record) -> None:
@@ -60,7 +77,7 @@ def _state(record: Record, peers: Sequence[Record]) -> str:
     inside = read_inside(record.disks)
     whole = sum(not read_inside(peer.disks).apart for peer in peers)
     server = {"failed": "failed", "lost view": "activating"}.get(inside.apart, "active")
-    lines = [f"server\t{server}", f"position\t{_HISTORY}:{len(inside.statements)}"]
+    lines = [f"server\t{server}", f"position\t{_history(inside)}:{len(inside.statements)}"]
     lines.append("doubtful\tno")
     if server == "active":
         values = status(whole, members(record.disks), inside.apart)

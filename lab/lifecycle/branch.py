@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import time
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from lab.lifecycle.rollback import sound
 from lab.lifecycle.up import all_or_nothing, check_host, mark_ready, remove_nodes, start_nodes
 from lab.names import LAB_NAME_LIMIT, Owner, check_lab_name
 from lab.paths import writing
-from lab.spec import LabSpec
+from lab.spec import Identity, LabSpec
 from lab.state.records import LabRecord
 
 MOST = 50
@@ -45,6 +46,7 @@ def branch(
     count: int = 1,
     ttl: float | None = None,
     keep_sessions: bool = False,
+    identity: Identity = "shared",
     timeout: float,
 ) -> list[LabView]:
     """Make ``count`` labs that are clones of the lab ``name``, and return them once all are ready.
@@ -52,8 +54,10 @@ def branch(
     ``at``: the snapshot that is cloned, by label or name; empty: one is taken for it. ``new``: the
     name of the branch, with a number added where there are several; empty: made from ``name``.
     ``ttl``: seconds of their lease. ``keep_sessions``: client sessions in the capture are not
-    ended. ``timeout``: seconds that the nodes of one may take to get ready. A branch that fails
-    leaves nothing; those before it stay. Raises NotFound, InvalidSpec, Conflict, HostUnfit.
+    ended. ``identity``: "new" restarts the servers with ids and UUIDs of each branch's own, so that
+    it can be connected to other labs. ``timeout``: seconds that the nodes of one may take to get
+    ready. A branch that fails leaves nothing; those before it stay. Raises NotFound, InvalidSpec,
+    Conflict, HostUnfit.
     """
     names = _names(new, count)
     record = record_of(ctx, name)
@@ -62,9 +66,25 @@ def branch(
     capture = _capture(ctx, name, at)
     _check_memory(ctx, nodes_of(ctx, name), capture, count)
     return [
-        _one(ctx, record, replace(spec, name=one), capture, timeout, keep_sessions=keep_sessions)
+        _one(
+            ctx,
+            record,
+            replace(spec, name=one),
+            capture,
+            timeout,
+            keep_sessions=keep_sessions,
+            identity=_new_identity() if identity == "new" else 0,
+        )
         for one in names
     ]
+
+
+def _new_identity() -> int:
+    """A number from which the identities of a branch follow: a server id, of 32 bits, is near.
+
+    Others choose small server ids, by hand or by counting.
+    """
+    return (1 << 20) + secrets.randbelow(1 << 31)
 
 
 def _names(new: str, count: int) -> list[str]:
@@ -104,13 +124,14 @@ def _one(
     timeout: float,
     *,
     keep_sessions: bool,
+    identity: int,
 ) -> LabView:
     began = time.time()
     with reserved_name(ctx, spec, stem=parent.name[:LAB_NAME_LIMIT]) as lab:
         if isinstance(lab, LabView):  # nobody else's lab is accepted
             raise Conflict(f"lab {lab.name} exists")
         with all_or_nothing(ctx, lab, spec, keep=False):
-            _descend(ctx, parent, lab, capture)
+            _descend(ctx, parent, lab, capture, identity)
             preflight(ctx, spec)
             images = images_of(ctx, parent, nodes_of(ctx, parent.name))
             found = sound(ctx, capture, images)
@@ -125,16 +146,23 @@ def _one(
                         remove_nodes(ctx, lab)
                         found = found.without_ram(why)
                         continue
-                    nodes = replace(nodes, captured=found.warm, keep_sessions=keep_sessions)
-                    personalise(ctx, nodes)
-                    wait_ready(ctx, nodes)
+                    started = replace(
+                        nodes,
+                        captured=found.warm,
+                        keep_sessions=keep_sessions,
+                        identity=identity,
+                    )
+                    personalise(ctx, started)
+                    wait_ready(ctx, started)
                     break
             return mark_ready(ctx, lab, spec, began)
 
 
-def _descend(ctx: Context, parent: LabRecord, lab: Owner, capture: Capture) -> None:
+def _descend(ctx: Context, parent: LabRecord, lab: Owner, capture: Capture, identity: int) -> None:
     """Record what ``lab`` is a clone of, which keeps that from removal; raises NotFound."""
-    ctx.store.labs.update(lab.name, parent=str(capture.ref), template=parent.template)
+    ctx.store.labs.update(
+        lab.name, parent=str(capture.ref), template=parent.template, identity=identity
+    )
     # Recorded first: who removes the capture from now on sees it.
     snapshot.find(ctx, parent.name, capture.label)
 

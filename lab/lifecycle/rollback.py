@@ -66,6 +66,12 @@ def rollback(
         whole = len(nodes) == len(all_)
         capture = find(ctx, name, to)
         label, never_ran = capture.label, capture.label == ORIGIN
+        if record.identity and never_ran and not whole:
+            raise Conflict(
+                f"{node} cannot go back to the origin of {name} alone: {name} was given an"
+                " identity of its own after that",
+                hint=f"`lab rollback {name}` puts all nodes back",
+            )
         volumes = volumes_of(ctx, name, node)
         if not interrupted.exists(ctx, name):  # an interrupted one must be completed
             if not never_ran:  # a rollback to the origin frees space
@@ -142,6 +148,8 @@ def resume(
                 Deadline.after(timeout),
                 captured=source.owner.kind == "lab",
                 keep_sessions=keep_sessions,
+                # What it is a clone of has other identities; what was captured of itself has these.
+                identity=0 if source.owner.name == record.name else record.identity,
             )
     return Brought(began, why_cold)
 
@@ -177,7 +185,7 @@ def boot_clones(
     else:
         until_formed(ctx, cluster, plan, deadline)
     prepared = prepare(ctx, Owner("lab", record.name), nodes)
-    make_usable(ctx, record, images, nodes, prepared, deadline)
+    make_usable(ctx, record, images, nodes, prepared, deadline, identity=record.identity)
 
 
 def make_usable(
@@ -190,15 +198,16 @@ def make_usable(
     *,
     captured: bool = False,
     keep_sessions: bool = False,
+    identity: int = 0,
 ) -> None:
     """Personalise ``nodes`` and wait until all running nodes of the lab are ready.
 
-    ``captured``, ``keep_sessions``: see ``Started``.
+    ``captured``, ``keep_sessions``, ``identity``: see ``Started``.
     """
     plan, account = blueprint(record.blueprint), account_of(ctx, record)
     cluster = power.running(ctx, record.name)
     started = Started(
-        nodes, plan, images, account, prepared, deadline, cluster, captured, keep_sessions
+        nodes, plan, images, account, prepared, deadline, cluster, captured, keep_sessions, identity
     )
     personalise(ctx, started)
     wait_ready(ctx, started)

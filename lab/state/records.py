@@ -60,7 +60,8 @@ class LabRecord:
     ``active_at``: when it was last seen used, None if nobody has looked yet; ``activity``: what its
     servers had counted. ``parent``: the capture of another lab that it is a clone of, empty if it
     is one of its template; ``at``: the label of the snapshot that it last was like, empty if that
-    is what it was when it was made.
+    is what it was when it was made. ``identity``: what the identities of its servers follow from,
+    0 if it has those of what it is a clone of.
     """
 
     name: str
@@ -97,6 +98,7 @@ class LabRecord:
     activity: str = ""
     parent: str = ""
     at: str = ""
+    identity: int = 0
 
     @property
     def spec(self) -> LabSpec:

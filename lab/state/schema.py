@@ -83,6 +83,7 @@ labs = Table(
     Column("activity", String, nullable=False, server_default=text("''")),
     Column("parent", String, nullable=False, server_default=text("''")),
     Column("at", String, nullable=False, server_default=text("''")),
+    Column("identity", BigInteger, nullable=False, server_default=text("0")),
     CheckConstraint("state IN ('creating', 'ready', 'stopped', 'failed', 'removing')", "state"),
 )
 

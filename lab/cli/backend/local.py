@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         TemplateView,
     )
     from lab.progress import Listener
-    from lab.spec import LabSpec
+    from lab.spec import Identity, LabSpec
 
 
 class LocalSession:
@@ -195,6 +195,7 @@ class LocalSession:
         count: int,
         ttl: float | None,
         keep_sessions: bool,
+        identity: Identity,
         timeout: float,
     ) -> list[LabView]:
         """See Session."""
@@ -208,6 +209,7 @@ class LocalSession:
             count=count,
             ttl=ttl,
             keep_sessions=keep_sessions,
+            identity=identity,
             timeout=timeout,
         )
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         TemplateView,
     )
     from lab.progress import Listener
-    from lab.spec import LabSpec
+    from lab.spec import Identity, LabSpec
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _LONGEST_EXEC = 600.0
@@ -197,6 +197,7 @@ class RemoteSession:
         count: int,
         ttl: float | None,
         keep_sessions: bool,
+        identity: Identity,
         timeout: float,
     ) -> list[LabView]:
         """See Session; ``timeout`` is for all of it."""
@@ -207,6 +208,7 @@ class RemoteSession:
             count=count,
             ttl=ttl,
             keep_sessions=keep_sessions,
+            identity=identity,
             timeout=timeout,
             listener=self._hear,
         )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         SnapshotView,
         TemplateView,
     )
-    from lab.spec import LabSpec
+    from lab.spec import Identity, LabSpec
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,7 @@ class Session(Protocol):
         count: int,
         ttl: float | None,
         keep_sessions: bool,
+        identity: Identity,
         timeout: float,
     ) -> list[LabView]:
         """Create ``count`` labs that are clones of a lab, or of its snapshot ``at``."""

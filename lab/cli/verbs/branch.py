@@ -19,6 +19,7 @@ from lab.names import check_lab_name
     "lab branch shop",
     "lab branch shop shop-try --ttl 2h",
     "lab branch shop test --at before-upgrade --count 3",
+    "lab branch shop replica --identity new",
 )
 def branch(
     ctx: typer.Context,
@@ -47,6 +48,7 @@ def branch(
     ] = "1",
     ttl: flags.Ttl = "",
     keep_sessions: flags.KeepSessions = False,
+    identity: flags.WhoseIdentity = "shared",
     timeout: flags.ReadyTimeout = "",
     output: flags.Output = "table",
 ) -> None:
@@ -70,6 +72,7 @@ def branch(
             count=number,
             ttl=lease,
             keep_sessions=keep_sessions,
+            identity=flags.identity(identity),
             timeout=limit,
         )
     now = app.now()

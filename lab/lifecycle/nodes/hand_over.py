@@ -10,7 +10,8 @@ from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes import personalise as identities
-from lab.lifecycle.nodes.nodes import Node
+from lab.lifecycle.nodes.cluster import GuestCluster
+from lab.lifecycle.nodes.nodes import Node, engines_of
 from lab.lifecycle.nodes.personalise import Prepared
 from lab.lifecycle.nodes.readiness import through_port, until_ready
 from lab.wait import Deadline
@@ -25,7 +26,8 @@ class Started:
     ``account``: of the lab's user; ``prepared``: the identities that they are to get;
     ``deadline``: when they must be ready. ``cluster``: all nodes that run then, if more than these.
     ``captured``: their RAM is of a lab that was in use; clients' sessions in it are ended unless
-    ``keep_sessions``.
+    ``keep_sessions``. ``identity``: what the identities of servers follow from (see
+    ``Blueprint.identify``), 0 for those of the capture.
     """
 
     nodes: Sequence[Node]
@@ -37,6 +39,7 @@ class Started:
     cluster: Sequence[Node] = ()
     captured: bool = False
     keep_sessions: bool = False
+    identity: int = 0
 
 
 def personalise(ctx: Context, started: Started) -> int:
@@ -60,6 +63,11 @@ def personalise(ctx: Context, started: Started) -> int:
     if ended:
         sessions = "session" if ended == 1 else "sessions"
         ctx.progress.note("sessions", f"ended {ended} client {sessions} that the capture had")
+    if started.identity:
+        with ctx.progress.step("identity", "restarting servers with identities of their own"):
+            engines = engines_of(started.nodes, started.images)
+            cluster = GuestCluster(ctx, started.nodes)
+            started.blueprint.identify(cluster, engines, started.identity)
     return ended
 
 

@@ -100,15 +100,29 @@ def test_up_reads_lab_toml_and_flags_override(elsewhere: Path) -> None:
             [
                 "a",
                 "",
-                {"count": 1, "at": "", "ttl": None, "keep_sessions": False, "timeout": 77.0},
+                {
+                    "count": 1,
+                    "at": "",
+                    "ttl": None,
+                    "keep_sessions": False,
+                    "identity": "shared",
+                    "timeout": 77.0,
+                },
             ],
         ),
         (
-            "branch a try --at mine --count 3 --ttl 2h --keep-sessions --timeout 5m",
+            "branch a try --at mine --count 3 --ttl 2h --keep-sessions --identity new --timeout 5m",
             [
                 "a",
                 "try",
-                {"count": 3, "at": "mine", "ttl": 7200.0, "keep_sessions": True, "timeout": 300.0},
+                {
+                    "count": 3,
+                    "at": "mine",
+                    "ttl": 7200.0,
+                    "keep_sessions": True,
+                    "identity": "new",
+                    "timeout": 300.0,
+                },
             ],
         ),
         ("gc", [{"dry_run": False, "orphans": False, "unused": False, "age": 0.0}]),

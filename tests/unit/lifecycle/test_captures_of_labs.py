@@ -284,6 +284,39 @@ def test_a_branch_of_a_branch_and_back(ctx: Context) -> None:
     assert rows(ctx, "child") == [1]
 
 
+def identities(ctx: Context, name: str) -> list[list[str]]:
+    """What the guests of a lab were last told to be."""
+    assert isinstance(ctx.hypervisor, FakeHypervisor)
+    guests = [GuestName(node.guest) for node in lab(ctx, name).nodes]
+    return [ctx.hypervisor.inside(guest).identity for guest in guests]
+
+
+def test_a_branch_with_an_identity_of_its_own(ctx: Context) -> None:
+    """Protects labs that are connected to each other; what it was given it has for good."""
+    write(ctx, "shop", 1)
+    for name in ("one", "two"):
+        branch(ctx, "shop", name, identity="new", timeout=20.0)
+    assert identities(ctx, "shop") == [[], []]
+    given = identities(ctx, "one")
+    for _, own, domain, history, position in given:
+        assert 1 << 20 < int(own) < 1 << 32
+        assert (domain, history) == (given[0][2], given[0][3])
+        assert int(position) > 0
+    servers = [words[1] for name in ("one", "two") for words in identities(ctx, name)]
+    assert len(set(servers)) == 4
+    assert {words[3] for words in identities(ctx, "two")}.isdisjoint({given[0][3]})
+    write(ctx, "one", 2)
+    snapshot.take(ctx, "one", "mine")
+    for to, cold, found in (("mine", False, [1, 2]), ("", False, [1]), ("", True, [1])):
+        rollback(ctx, "one", to or "origin", cold=cold, timeout=20.0)
+        assert rows(ctx, "one") == found
+        assert [words[:4] for words in identities(ctx, "one")] == [words[:4] for words in given]
+    with pytest.raises(Conflict, match="an identity of its own"):
+        rollback(ctx, "one", node="n1", timeout=20.0)
+    branch(ctx, "one", "child", timeout=20.0)
+    assert [words[:4] for words in identities(ctx, "child")] == [words[:4] for words in given]
+
+
 def test_a_branch_boots_where_ram_does_not_fit(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))

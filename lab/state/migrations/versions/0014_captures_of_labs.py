@@ -16,3 +16,5 @@ def upgrade() -> None:
     for name in ("parent", "at"):
         column = sa.Column(name, sa.String(), nullable=False, server_default=sa.text("''"))
         op.add_column("labs", column)
+    number = sa.Column("identity", sa.BigInteger(), nullable=False, server_default=sa.text("0"))
+    op.add_column("labs", number)
