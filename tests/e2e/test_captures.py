@@ -274,6 +274,34 @@ def test_an_identity_of_its_own(site: Site, topology: str) -> None:
     site.lab("down", new, name)
 
 
+@pytest.mark.rare
+def test_a_scheduled_event_is_executed_once(site: Site) -> None:
+    """The clock of a clone leaps over times of events: none is lost, and none runs in a row."""
+    name = site.name("event")
+    site.lab("up", *PXC, "--nodes", "2", "--name", name)
+    for node in ("n1", "n2"):
+        site.sql(name, node, "SET GLOBAL event_scheduler = ON")
+    site.lab("sql", name, "-e", "CREATE DATABASE t")
+    site.lab("sql", name, "-e", "CREATE TABLE t.e (event VARCHAR(9), node VARCHAR(9))")
+    for event, when in (("once", "AT NOW() + INTERVAL 15 SECOND"), ("often", "EVERY 15 SECOND")):
+        insert = f"INSERT INTO t.e VALUES ('{event}', @@hostname)"
+        site.lab("sql", name, "-e", f"CREATE EVENT t.{event} ON SCHEDULE {when} DO {insert}")
+    site.lab("snapshot", "take", name, "--label", "mine")
+    before = site.sql(name, "n2", "SELECT event, node FROM t.e")
+    assert before == [["often", "n1"]]
+    time.sleep(50)
+    assert len(site.sql(name, "n2", "SELECT * FROM t.e")) >= 4
+    site.lab("rollback", name, "--to", "mine")
+
+    def executed() -> list[list[object]] | None:
+        found = site.sql(name, "n2", "SELECT event, node FROM t.e ORDER BY event")
+        return found if len(found) > 2 else None
+
+    found = until(executed, Deadline.after(10), most=0.5)
+    assert found == [["often", "n1"], ["often", "n1"], ["once", "n1"]]
+    site.lab("down", name)
+
+
 def _usable(site: Site, name: str, rows: list[list[int]]) -> None:
     """All nodes of a lab answer, with these rows, and a write arrives."""
     assert site.lab("status", name, "-o", "json").json["lab"]["state"] == "ready"
