@@ -6,7 +6,7 @@ VERB is one of ``up``, ``template``, ``image``, and ``snapshot``, ``rollback``, 
 MOMENT is a method of storage or hypervisor, before the COUNT-th call of which it dies; or
 ``sql``, the first question to a server; or ``guest``, as soon as libvirt knows a first guest; or
 the name of a step, such as ``bootstrap``, which dies at the first note that the step gives. VICTIM
-is the id of a process that is killed in its place; the verb goes on without that.
+is the id of a process that is killed in its place; the verb continues without that.
 """
 
 from __future__ import annotations
