@@ -77,7 +77,6 @@ class Record:
             since,
             addresses={f.host_port: f.address for f in guest.network.forwards},
             own=own_address(guest.disks),
-            clock_offset=guest.clock_offset,
         )
 
 

@@ -77,25 +77,22 @@ def message(
     tls_directory: str,
     authorized: str,
     statements: Sequence[str],
-    captured: bool = False,
-    keep_sessions: bool = False,
+    end_sessions: bool = False,
 ) -> bytes:
     """The message to ``/usr/lib/lab/personalise`` in the guest.
 
     ``now``: UTC seconds since the epoch. ``engine``: the uid and gid in the guest that own
     the TLS files in ``tls_directory``; ``authorized``: the public key that may log in as
-    root; ``statements`` are run on the node's server as its root.
+    root; ``statements`` are run on the node's server as its root, none where it has no server.
 
-    ``captured``: the node's RAM is of a lab that was in use. Its clock was right then, so that
-    setting it does not renew the seeds of a server: ``reseed`` does. Clients of that moment have
-    sessions in it; they are ended before ``statements``, which their locks would block, unless
-    ``keep_sessions``.
+    ``end_sessions``: of clients, which the RAM of a lab in use has; that is done before
+    ``statements``, which their locks would block.
     """
-    ends = captured and not keep_sessions
+    has_server = bool(statements)
     lines = [
         item("entropy", identity.entropy),
-        item("reseed" if captured else "clock", f"{now:.6f}"),
-        *([item("sessions")] if ends else []),
+        item("reseed" if has_server else "clock", f"{now:.6f}"),
+        *([item("sessions")] if end_sessions and has_server else []),
         *_key_files(identity, engine, tls_directory, authorized),
         *(item("sql", statement) for statement in statements),
     ]

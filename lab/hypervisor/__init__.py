@@ -86,9 +86,7 @@ class GuestSpec:
     """A guest as it is to run. ``memory`` in bytes; ``disks[0]`` is the one it boots from.
 
     ``memory_file``: RAM is kept in this file, shared, so that ``save_memory`` need only
-    write the device state; None for anonymous RAM. ``clock_offset`` in seconds: what is
-    added to the host's UTC for the guest's hardware clock at start; a hypervisor without
-    ``memory`` need not heed it, as no guest of its resumes from another's memory.
+    write the device state; None for anonymous RAM.
     """
 
     name: GuestName
@@ -100,7 +98,6 @@ class GuestSpec:
     boot: DirectBoot | FirmwareBoot
     console_log: Path
     memory_file: Path | None = None
-    clock_offset: int = 0
 
     @property
     def shape(self) -> GuestShape:

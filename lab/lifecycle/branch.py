@@ -148,8 +148,7 @@ def _one(
                         continue
                     started = replace(
                         nodes,
-                        captured=found.warm,
-                        keep_sessions=keep_sessions,
+                        end_sessions=found.warm and not keep_sessions,
                         identity=identity,
                     )
                     personalise(ctx, started)

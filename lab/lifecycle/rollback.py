@@ -146,8 +146,7 @@ def resume(
                 nodes,
                 prepared,
                 Deadline.after(timeout),
-                captured=source.owner.kind == "lab",
-                keep_sessions=keep_sessions,
+                end_sessions=source.owner.kind == "lab" and not keep_sessions,
                 # What it is a clone of has other identities; what was captured of itself has these.
                 identity=0 if source.owner.name == record.name else record.identity,
             )
@@ -196,18 +195,17 @@ def make_usable(
     prepared: Prepared,
     deadline: Deadline,
     *,
-    captured: bool = False,
-    keep_sessions: bool = False,
+    end_sessions: bool = False,
     identity: int = 0,
 ) -> None:
     """Personalise ``nodes`` and wait until all running nodes of the lab are ready.
 
-    ``captured``, ``keep_sessions``, ``identity``: see ``Started``.
+    ``end_sessions``, ``identity``: see ``Started``.
     """
     plan, account = blueprint(record.blueprint), account_of(ctx, record)
     cluster = power.running(ctx, record.name)
     started = Started(
-        nodes, plan, images, account, prepared, deadline, cluster, captured, keep_sessions, identity
+        nodes, plan, images, account, prepared, deadline, cluster, end_sessions, identity
     )
     personalise(ctx, started)
     wait_ready(ctx, started)

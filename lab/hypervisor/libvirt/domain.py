@@ -94,9 +94,7 @@ def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: bool = False) ->
     cpu = ET.SubElement(domain, "cpu", mode=machine.cpu_mode)
     for name in machine.cpu_without:
         ET.SubElement(cpu, "feature", policy="disable", name=name)
-    ET.SubElement(
-        domain, "clock", offset="variable", adjustment=str(guest.clock_offset), basis="utc"
-    )
+    ET.SubElement(domain, "clock", offset="utc")
     _text(domain, "on_reboot", "restart")
     _text(domain, "on_crash", "destroy")
     _devices(domain, guest, machine)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Literal
 
 from lab.blueprints import Blueprint, blueprint
-from lab.errors import CommandFailed, Conflict, HostUnfit, LabError, NotFound, NotReady
+from lab.errors import CommandFailed, Conflict, LabError, NotFound, NotReady
 from lab.hypervisor import DirectBoot, GuestShape
 from lab.imagebuild.recipe import load
 from lab.lifecycle.captures import manifests
@@ -37,7 +37,6 @@ from lab.lifecycle.images import failures
 from lab.lifecycle.images.engine import images_with_fallback
 from lab.lifecycle.images.ready import Image, Images
 from lab.lifecycle.nodes.form import Formation, form
-from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.nodes import plan as plan_nodes
 from lab.lifecycle.nodes.personalise import rehearse
 from lab.lifecycle.nodes.ports import reserve_segment
@@ -47,11 +46,6 @@ from lab.locks.named import lock
 from lab.names import Owner, template_ref
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import TemplateRecord
-
-CLOCK_OFFSET = -7_200
-"""Seconds. A template lives two hours in the past, so that setting a clone's clock is always a
-leap forward of more than the hour after which OpenSSL's generators ask for new seeds."""
-
 
 RULES = 3
 """The version of how templates are captured: part of their keys."""
@@ -293,7 +287,6 @@ def _make(
             profile,
             nodes,
             reserve_segment(ctx, owner),
-            CLOCK_OFFSET,
             partial(memory_file, ctx) if warm else None,
         )
         # A time that the user chose may be too short for any engine.
@@ -304,8 +297,6 @@ def _make(
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
                 with _engines_failure(ctx, images.engine, spec, *late, CommandFailed):
                     rehearse(ctx, nodes, timeout=timeout)
-                if warm:
-                    _check_clocks(ctx, nodes)
                 capture = freeze(ctx, template_ref(name), nodes, images, plan, warm=warm)
         finish(ctx, capture, time.time() - began)
     if not spec.image:
@@ -326,24 +317,6 @@ def _engines_failure(
         return nullcontext()
     log = ctx.home.image_log(image.key)
     return failures.recorded(ctx, load(image.recipe), "could not form a cluster", log, *kinds)
-
-
-def _check_clocks(ctx: Context, nodes: tuple[Node, ...]) -> None:
-    """Raise HostUnfit unless the clocks of all nodes are set back by ``CLOCK_OFFSET``.
-
-    A Linux guest of KVM takes the time from the host (kvm-clock), and only then from the
-    hardware clock that we set back, where its kernel has CONFIG_RTC_HCTOSYS and the driver built
-    in (RTC_DRV_CMOS=y). With another kernel clones would share what OpenSSL calls random.
-    """
-    for node in nodes:
-        behind = time.time() - ctx.hypervisor.channel(node.guest).clock(timeout=30.0)
-        if behind < -CLOCK_OFFSET / 2:
-            raise HostUnfit(
-                f"the clock of {node.name} is {behind:.0f} s behind, and not two hours: its kernel"
-                " did not read the hardware clock at boot",
-                hint="use the recipe's kernel, or one with CONFIG_RTC_HCTOSYS=y and"
-                " CONFIG_RTC_DRV_CMOS=y",
-            )
 
 
 def view(record: TemplateRecord) -> TemplateView:

@@ -36,7 +36,6 @@ class Formation:
     profile: Profile
     nodes: tuple[Node, ...]
     segment: int
-    clock_offset: int = 0
     memory_file: Callable[[Node], Path] | None = None
 
 
@@ -147,6 +146,5 @@ def _prepare(ctx: Context, formation: Formation, node: Node, volumes: list[Volum
         seed=write_seed(ctx, formation, node),
         console_log=ctx.home.console_log(node.guest),
         memory_file=formation.memory_file(node) if formation.memory_file else None,
-        clock_offset=formation.clock_offset,
     )
     return guest_spec(node, volumes, formation.images[node.image], wiring)

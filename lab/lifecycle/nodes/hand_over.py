@@ -25,9 +25,8 @@ class Started:
 
     ``account``: of the lab's user; ``prepared``: the identities that they are to get;
     ``deadline``: when they must be ready. ``cluster``: all nodes that run then, if more than these.
-    ``captured``: their RAM is of a lab that was in use; clients' sessions in it are ended unless
-    ``keep_sessions``. ``identity``: what the identities of servers follow from (see
-    ``Blueprint.identify``), 0 for those of the capture.
+    ``end_sessions``: of clients, which the RAM of a lab in use has. ``identity``: what the
+    identities of servers follow from (see ``Blueprint.identify``), 0 for those of the capture.
     """
 
     nodes: Sequence[Node]
@@ -37,8 +36,7 @@ class Started:
     prepared: Prepared
     deadline: Deadline
     cluster: Sequence[Node] = ()
-    captured: bool = False
-    keep_sessions: bool = False
+    end_sessions: bool = False
     identity: int = 0
 
 
@@ -57,8 +55,7 @@ def personalise(ctx: Context, started: Started) -> int:
             started.prepared,
             timeout=started.deadline.left,
             cluster=started.cluster,
-            captured=started.captured,
-            keep_sessions=started.keep_sessions,
+            end_sessions=started.end_sessions,
         )
     if ended:
         sessions = "session" if ended == 1 else "sessions"

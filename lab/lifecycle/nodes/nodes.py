@@ -122,7 +122,6 @@ class Wiring:
     seed: Path
     console_log: Path
     memory_file: Path | None = None
-    clock_offset: int = 0
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -261,5 +260,4 @@ def guest_spec(node: Node, volumes: Sequence[Volume], image: Image, wiring: Wiri
         boot=image.boot,
         console_log=wiring.console_log,
         memory_file=wiring.memory_file,
-        clock_offset=wiring.clock_offset,
     )

@@ -111,14 +111,13 @@ def personalise(
     *,
     timeout: float,
     cluster: Sequence[Node] = (),
-    captured: bool = False,
-    keep_sessions: bool = False,
+    end_sessions: bool = False,
 ) -> int:
     """Give every node what it must not share; raises NotReady or CommandFailed.
 
     ``timeout``: seconds that it may take. ``cluster``: the nodes that run, if ``nodes`` are only
-    some of them. ``captured``: their RAM is of a lab that was in use; clients' sessions in it are
-    ended unless ``keep_sessions``. Returns how many were, on all nodes.
+    some of them. ``end_sessions``: of clients, which the RAM of a lab in use has. Returns how many
+    were ended, on all nodes.
     """
     login, own = prepared
     members = [member_of(node) for node in cluster or nodes]
@@ -139,8 +138,7 @@ def personalise(
                 tls_directory=_TLS_DIRECTORY,
                 authorized=login.public,
                 statements=statements,
-                captured=captured,
-                keep_sessions=keep_sessions,
+                end_sessions=end_sessions,
             )
 
         return _send(ctx, node, message, blueprint.transient, Deadline.after(timeout), halt)

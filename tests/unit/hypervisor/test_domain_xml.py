@@ -59,7 +59,7 @@ GUEST = GuestSpec(
     boot=DirectBoot(HOME / "images/abc/kernel", HOME / "images/abc/initrd", "console=ttyS0 quiet"),
     console_log=HOME / "logs/console/lab-pxc-n1.log",
 )
-FORMER = replace(GUEST, memory_file=HOME / "templates/key/n1.ram", clock_offset=-86400)
+FORMER = replace(GUEST, memory_file=HOME / "templates/key/n1.ram")
 ON_ZVOL = replace(
     GUEST, disks=(Disk(Path("/dev/zvol/tank/lab/labs/pxc/n1/os"), "block", "lab-os"),)
 )
@@ -71,10 +71,8 @@ DOMAINS = {
     "cold-direct": domain_xml(GUEST, TCG),
     "cold-firmware": domain_xml(replace(GUEST, boot=FirmwareBoot()), TCG),
     "forming": domain_xml(FORMER, TCG),
-    "clone": domain_xml(replace(FORMER, clock_offset=0), TCG, incoming=True),
-    "clone-reads": domain_xml(
-        replace(FORMER, clock_offset=0), replace(TCG, reads_ram=True), incoming=True
-    ),
+    "clone": domain_xml(FORMER, TCG, incoming=True),
+    "clone-reads": domain_xml(FORMER, replace(TCG, reads_ram=True), incoming=True),
     "kvm": domain_xml(GUEST, KVM),
     "session": domain_xml(GUEST, replace(TCG, run_as=None, sockets=HOME / "run")),
     "apparmor": domain_xml(FORMER, replace(TCG, apparmor=True)),

@@ -69,7 +69,7 @@ def test_message() -> None:
     tls = node.tls
     assert items == [
         ("entropy", node.entropy),
-        ("clock", b"1700000000.250000"),
+        ("reseed", b"1700000000.250000"),
         ("file", host_key, b"600", b"0:0", node.ssh_host.private),
         ("file", host_key + b".pub", b"644", b"0:0", public),
         ("file", b"/root/.ssh/authorized_keys", b"600", b"0:0", b"ssh-ed25519 AAAA me\n"),
@@ -85,7 +85,7 @@ def test_a_message_to_a_node_of_a_capture_that_was_in_use(keep: bool) -> None:
     """Protects its server's seeds from its siblings, and our statements from locks of clients."""
     text = identity.message(
         fresh(), now=1700000000.25, engine=(1, 2), tls_directory="/tls", authorized="ssh-ed25519 A",
-        statements=["FLUSH", "ALTER"], captured=True, keep_sessions=keep,
+        statements=["FLUSH", "ALTER"], end_sessions=not keep,
     ).decode()  # fmt: skip
     items = [line.split() for line in text.splitlines()]
     ends = [] if keep else ["sessions"]
@@ -95,13 +95,13 @@ def test_a_message_to_a_node_of_a_capture_that_was_in_use(keep: bool) -> None:
     assert keep or items[2] == ["sessions"]
 
 
-def test_sessions_of_a_template_are_not_looked_for() -> None:
-    """Protects starts from a question that costs time: a template's server had no clients."""
+def test_a_message_to_a_node_without_a_server() -> None:
+    """Protects nodes such as an arbiter: nobody there could draw random bytes, or has sessions."""
     text = identity.message(
         fresh(), now=1.0, engine=(1, 2), tls_directory="/tls", authorized="A", statements=[],
-        keep_sessions=False,
+        end_sessions=True,
     ).decode()  # fmt: skip
-    assert "sessions" not in text
+    assert [line.split()[0] for line in text.splitlines()] == ["entropy", "clock", *["file"] * 5]
 
 
 def test_a_renewal_is_the_keys_alone() -> None:

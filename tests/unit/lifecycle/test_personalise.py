@@ -115,7 +115,7 @@ def test_sessions_of_a_capture_are_ended_and_reported(world: World, keep: bool) 
         started = Started(
             nodes, blueprint(record.blueprint), images, account,
             prepare(ctx, Owner("lab", "shop"), nodes), Deadline.after(10),
-            captured=True, keep_sessions=keep,
+            end_sessions=not keep,
         )  # fmt: skip
         world.notes.clear()
         assert hand_over.personalise(ctx, started) == (0 if keep else 3)
