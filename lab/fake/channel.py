@@ -107,10 +107,10 @@ class FakeChannel:
                 # A real server would wait, for a day or a year.
                 raise CommandFailed(["SQL"], 1205, stderr="Lock wait timeout exceeded")
             self._hypervisor.execute(self._guest, values[0].decode())
-        elif word in _CHANGES:
+        elif word in CHANGES:
             if word in ("clock", "reseed"):
                 self._hypervisor.put_clock(self._guest, float(values[0]) - time.time())
-            self._hypervisor.alter(self._guest, partial(_CHANGES[word], values))
+            self._hypervisor.alter(self._guest, partial(CHANGES[word], values))
         else:
             raise CommandFailed(["personalise"], 1, stderr="unknown item")
 
@@ -150,13 +150,14 @@ def _file(values: list[bytes], inside: Inside) -> None:
     inside.put(path.decode(), content, mode.decode())
 
 
-_CHANGES: dict[str, Callable[[list[bytes], Inside], None]] = {
+CHANGES: dict[str, Callable[[list[bytes], Inside], None]] = {
     "entropy": _entropy,
     "clock": _clock,
     "reseed": _reseed,
     "sessions": _sessions,
     "file": _file,
 }
+"""What items do to a guest. Programs of earlier versions know fewer of them."""
 
 
 def _text(value: object) -> str:

@@ -78,6 +78,7 @@ def message(
     authorized: str,
     statements: Sequence[str],
     end_sessions: bool = False,
+    reseeds: bool = True,
 ) -> bytes:
     """The message to ``/usr/lib/lab/personalise`` in the guest.
 
@@ -86,13 +87,14 @@ def message(
     root; ``statements`` are run on the node's server as its root, none where it has no server.
 
     ``end_sessions``: of clients, which the RAM of a lab in use has; that is done before
-    ``statements``, which their locks would block.
+    ``statements``, which their locks would block. ``reseeds``: the guest's program can do that, and
+    end sessions.
     """
-    has_server = bool(statements)
+    reseeds = reseeds and bool(statements)
     lines = [
         item("entropy", identity.entropy),
-        item("reseed" if has_server else "clock", f"{now:.6f}"),
-        *([item("sessions")] if end_sessions and has_server else []),
+        item("reseed" if reseeds else "clock", f"{now:.6f}"),
+        *([item("sessions")] if end_sessions and reseeds else []),
         *_key_files(identity, engine, tls_directory, authorized),
         *(item("sql", statement) for statement in statements),
     ]

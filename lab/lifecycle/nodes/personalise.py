@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from lab.blueprints import Blueprint
@@ -46,6 +47,8 @@ Prepared = tuple[identity.SshKey, Mapping[str, identity.NodeIdentity]]
 
 _TLS_DIRECTORY = "/etc/mysql/tls"
 _SECONDS = 60.0
+_OLDER = "reseed: unknown item"
+"""What the program in images of earlier versions answers."""
 _AGAIN = 0.25
 """Seconds before a message that the server refused is sent again."""
 _HOST = re.compile(r"^(\[127\.0\.0\.1\]:)(\d+)", re.MULTILINE)
@@ -130,7 +133,7 @@ def personalise(
                 member_of(node), members, engine, USER, password, tls=node.published
             )
 
-        def message() -> bytes:
+        def message(*, reseeds: bool = True) -> bytes:
             return identity.message(
                 own[node.name],
                 now=time.time(),
@@ -139,9 +142,21 @@ def personalise(
                 authorized=login.public,
                 statements=statements,
                 end_sessions=end_sessions,
+                reseeds=reseeds,
             )
 
-        return _send(ctx, node, message, blueprint.transient, Deadline.after(timeout), halt)
+        deadline = Deadline.after(timeout)
+        try:
+            return _send(ctx, node, message, blueprint.transient, deadline, halt)
+        except CommandFailed as error:
+            if _OLDER not in error.stderr:
+                raise
+        # Clocks of templates of that time are two hours slow, for which servers reseed.
+        if end_sessions:
+            note = f"{node.name}: the image is of an earlier version of lab: client sessions remain"
+            ctx.progress.note("sessions", note)
+        older = partial(message, reseeds=False)
+        return _send(ctx, node, older, blueprint.transient, deadline, halt)
 
     return sum(each_until(one, nodes, ctx.progress.halt))
 

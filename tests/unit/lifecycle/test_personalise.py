@@ -15,6 +15,7 @@ import pytest
 from lab.blueprints import blueprint
 from lab.blueprints.galera import GALERA
 from lab.errors import CommandFailed, NotReady
+from lab.fake import channel
 from lab.fake.hypervisor import FakeHypervisor
 from lab.fake.inside import READ_LOCK, Inside
 from lab.guest import identity
@@ -125,6 +126,18 @@ def test_sessions_of_a_capture_are_ended_and_reported(world: World, keep: bool) 
         assert [one.sessions for one in inside] == [[], ["DO 1"] if keep else []]
         assert all(one.seeds == one.entropy for one in inside)
         assert len({one.seeds for one in inside}) == 2
+
+
+def test_guests_of_an_earlier_version(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects labs and templates that were made before an upgrade: their program knows less."""
+    monkeypatch.delitem(channel.CHANGES, "reseed")
+    monkeypatch.delitem(channel.CHANGES, "sessions")
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        snapshot.take(ctx, "shop", "mine")
+        world.notes.clear()
+        assert rollback(ctx, "shop", "mine", timeout=20.0).started == "warm"
+        assert sum("client sessions remain" in note for note in world.notes) == 2
 
 
 def test_sessions_are_reported_though_a_cluster_was_not_primary_for_a_moment(world: World) -> None:
