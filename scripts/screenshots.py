@@ -39,6 +39,7 @@ def main() -> None:
             page.set_viewport_size(TALL)
             page.screenshot(path=PICTURES / "lab.png")
             here.ask("POST", "/v1/labs/shop/snapshots?wait=20", {"name": "before-upgrade"})
+            here.ask("POST", "/v1/labs/shop/branches?wait=20", {"at": "before-upgrade"})
             page.goto("/labs/shop/snapshots")
             page.locator("[id^='back-before-upgrade'] summary").click()
             page.set_viewport_size(WIDE)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run the session that README.md shows, and write what it printed into the page.
+"""Run the sessions that pages show, and write what they printed into the pages.
 
 In an empty home of its own, so that the first lab is a first use; on a calm machine, as its
 times are read by everybody: `scripts/transcript.py`.
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "README.md"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "captures.md")
 SECTION = re.compile(r"(?<=^## What it looks like\n).*?(?=^## )", re.M | re.S)
 BLOCK = re.compile(r"^```\n(.*?)^```$", re.M | re.S)
 COMMAND = re.compile(r"^\$ (.*)$", re.M)
@@ -33,8 +33,7 @@ def session(block: str, env: dict[str, str], cwd: str) -> str:
 
 
 def main() -> None:
-    """Replace the blocks of the page's section."""
-    page = PAGE.read_text()
+    """Replace the blocks of the pages' sections."""
     with tempfile.TemporaryDirectory(prefix="lab-readme-") as scratch:
         home = Path(scratch, "home")
         Path(scratch).chmod(0o711)  # QEMU's user must be able to pass
@@ -42,13 +41,15 @@ def main() -> None:
         env = {**os.environ, "LAB_HOME": str(home), "PATH": path}
         env.pop("LAB_HYPERVISOR", None)
         try:
-            section = BLOCK.sub(
-                lambda block: f"```\n{session(block[1], env, scratch)}```",
-                SECTION.findall(page)[0],
-            )
+            for page in PAGES:
+                text = page.read_text()
+                section = BLOCK.sub(
+                    lambda block: f"```\n{session(block[1], env, scratch)}```",
+                    SECTION.findall(text)[0],
+                )
+                page.write_text(SECTION.sub(lambda _, new=section: new, text))  # type: ignore[misc]
         finally:
             subprocess.run(["lab", "down", "--all", "--yes"], env=env, check=False)
-    PAGE.write_text(SECTION.sub(lambda _: section, page))
 
 
 if __name__ == "__main__":
