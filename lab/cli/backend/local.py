@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lab.cli.backend.session import HostSession
     from lab.cli.backend.tokens import Tokens
     from lab.config.settings import Settings
-    from lab.exchange.header import Kind
+    from lab.exchange.header import ByKey
     from lab.lifecycle.core.context import Context
     from lab.lifecycle.core.views import (
         ExportView,
@@ -294,7 +294,7 @@ class LocalSession:
 
     def export(
         self,
-        kind: Kind,
+        kind: ByKey,
         which: str,
         where: str,
         *,
@@ -318,7 +318,7 @@ class LocalSession:
         )
 
     def send(
-        self, kind: Kind, which: str, host: str, *, command: str, image: bool, ram: bool
+        self, kind: ByKey, which: str, host: str, *, command: str, image: bool, ram: bool
     ) -> ExportView:
         """See HostSession."""
         from lab.lifecycle.archives.export import export
@@ -326,7 +326,7 @@ class LocalSession:
         return export(self._context, kind, which, host=host, command=command, image=image, ram=ram)
 
     def import_archive(
-        self, kind: Kind, where: str, *, resume: bool, warm_only: bool
+        self, kind: ByKey, where: str, *, resume: bool, warm_only: bool
     ) -> ImportView:
         """See Session."""
         from lab.exchange.files import source
@@ -335,7 +335,7 @@ class LocalSession:
         with source(where) as stream:
             return import_archive(self._context, kind, stream, resume=resume, warm_only=warm_only)
 
-    def receive(self, kind: Kind, where: str, *, resume: bool, warm_only: bool) -> None:
+    def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool) -> None:
         """See HostSession."""
         from lab.exchange.files import source
         from lab.exchange.talk import Speaker

@@ -15,7 +15,7 @@ from lab.errors import InvalidSpec
 
 if TYPE_CHECKING:
     from lab.cli.app import App
-    from lab.exchange.header import Kind
+    from lab.exchange.header import ByKey
     from lab.lifecycle.core.views import ExportView, ImportView
 
 Where = Annotated[
@@ -189,7 +189,7 @@ def import_template(
 
 def _export(
     app: App,
-    kind: Kind,
+    kind: ByKey,
     which: str,
     where: str,
     to: str,
@@ -210,7 +210,7 @@ def _export(
         )
 
 
-def _receive(app: App, kind: Kind, where: str, *, resume: bool, warm_only: bool) -> None:
+def _receive(app: App, kind: ByKey, where: str, *, resume: bool, warm_only: bool) -> None:
     with app.open_here(_OVER_SSH, doing=_ARRIVED) as host:
         host.receive(kind, where, resume=resume, warm_only=warm_only)
 

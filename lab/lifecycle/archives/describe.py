@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from lab.blueprints import blueprint
 from lab.errors import Conflict
@@ -14,7 +19,8 @@ from lab.lifecycle.captures.template_record import base, spec_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Image, Images
-from lab.state.records import TemplateRecord
+from lab.spec import LabSpec
+from lab.state.records import LabRecord, TemplateRecord
 
 
 def image_facts(ctx: Context, image: Image) -> ImageFacts:
@@ -83,21 +89,56 @@ def template_facts(
 
     Raises Conflict for one that `lab up` would not use either: what its RAM fits is not known.
     """
+    if record.source:
+        raise Conflict(
+            f"the template {record.key} was captured from {record.source}, a lab in use",
+            hint="`lab snapshot take` in a lab that is a clone of it, then `lab snapshot export`",
+        )
     spec, plan = spec_of(record), blueprint(record.blueprint)
-    profile = ctx.settings.profile_of(record.profile)
     if templates.key_of(ctx, images, plan, spec) != base(record.key):
         raise Conflict(
             f"the template {record.key} is outdated: QEMU, the profile"
             f" {record.profile} or the rules of {record.blueprint} have changed since",
             hint="`lab up` does not use it either: form a new one with `lab template build`",
         )
-    warm = ram and capture.warm
-    nodes = []
+    return _facts(ctx, record.key, spec, capture, images, ram=ram, form_seconds=record.form_seconds)
+
+
+def snapshot_facts(
+    ctx: Context, record: LabRecord, capture: Capture, images: Images, *, ram: bool
+) -> TemplateFacts:
+    """The description of a lab's snapshot as the template that it becomes elsewhere.
+
+    ``capture``: with facts of its seeds. Its key is of its content: no request has that.
+    """
+    name = f"{record.name}@{capture.label}"
+    facts = _facts(ctx, "", record.spec, capture, images, ram=ram, source=name)
+    # Disks are not read for this: a snapshot never changes, and this one has these names.
+    unique = [ctx.home.id, record.created_at, [node.seals for node in capture.nodes]]
+    content = json.dumps(unique).encode() + msgspec.json.encode(facts, order="sorted")
+    return replace(facts, key=hashlib.sha256(content).hexdigest()[:14])
+
+
+def _facts(
+    ctx: Context,
+    key: str,
+    spec: LabSpec,
+    capture: Capture,
+    images: Images,
+    *,
+    ram: bool,
+    form_seconds: float = 0.0,
+    source: str = "",
+) -> TemplateFacts:
+    profile, warm = ctx.settings.profile_of(spec.profile), ram and capture.warm
+    nodes, elsewhere = [], False
     for node in capture.nodes:
         if node.seed is None:
             raise Conflict(f"{capture.ref} has no seed of {node.name}: it cannot be exported")
         image = images[node.image]
         size = node.size or spec.size
+        fingerprint = ctx.hypervisor.fingerprint(templates.shape_of(image, size))
+        elsewhere |= node.fingerprint not in ("", fingerprint)
         origins = disk_snapshots(ctx, capture, node.name, image.volumes)
         nodes.append(
             NodeFacts(
@@ -109,23 +150,25 @@ def template_facts(
                 state=_content(node.state) if warm and node.state else None,
                 image=image.key,
                 size=size,
-                fingerprint=ctx.hypervisor.fingerprint(templates.shape_of(image, size)),
+                fingerprint=node.fingerprint or fingerprint,
             )
         )
     return TemplateFacts(
-        key=record.key,
-        blueprint=record.blueprint,
-        version=plan.version,
-        memory=record.memory,
-        cpus=record.cpus,
-        disk=record.disk,
+        key=key,
+        blueprint=spec.blueprint,
+        version=blueprint(spec.blueprint).version,
+        memory=spec.size.memory,
+        cpus=spec.size.cpus,
+        disk=spec.size.disk,
         profile=profile.name,
         settings=profile.content(),
         nodes=nodes,
         fingerprint=ctx.hypervisor.fingerprint(templates.shape_of(images.engine, spec.size)),
-        host=strings(ctx.hypervisor.capabilities().facts),
-        form_seconds=record.form_seconds,
-        requested_nodes=record.node_count,
+        # What was another one when RAM was captured says nothing of it.
+        host={} if elsewhere else strings(ctx.hypervisor.capabilities().facts),
+        form_seconds=form_seconds,
+        requested_nodes=spec.nodes,
+        source=source,
     )
 
 
