@@ -347,6 +347,65 @@ class LocalSession:
                 self._context, kind, stream, resume=resume, warm_only=warm_only, speaker=speaker
             )
 
+    def export_snapshot(
+        self,
+        name: str,
+        label: str,
+        where: str,
+        *,
+        host: str,
+        command: str,
+        resume: bool,
+        native: bool,
+        image: bool,
+        ram: bool,
+    ) -> ExportView:
+        """See HostSession."""
+        from lab.lifecycle.snapshot_archive import export_snapshot
+
+        return export_snapshot(
+            self._context,
+            name,
+            label,
+            where=where,
+            host=host,
+            command=command,
+            resume=resume,
+            native=native,
+            image=image,
+            ram=ram,
+        )
+
+    def import_snapshot(
+        self,
+        where: str,
+        name: str,
+        *,
+        resume: bool,
+        warm_only: bool,
+        ttl: float | None,
+        keep_sessions: bool,
+        timeout: float,
+        talk: bool,
+    ) -> LabView:
+        """See HostSession."""
+        from lab.exchange.files import source
+        from lab.exchange.talk import Speaker
+        from lab.lifecycle.snapshot_archive import import_snapshot
+
+        with source(where) as stream:
+            return import_snapshot(
+                self._context,
+                stream,
+                name,
+                resume=resume,
+                warm_only=warm_only,
+                ttl=ttl,
+                keep_sessions=keep_sessions,
+                timeout=timeout,
+                speaker=Speaker(sys.stdout.buffer) if talk else None,
+            )
+
     def build_template(self, spec: LabSpec) -> TemplateView:
         """See Session."""
         from lab.lifecycle.captures import template

@@ -219,5 +219,34 @@ class HostSession(Session, Protocol):
     ) -> ExportView:
         """Let ``host`` import an image or a template over SSH; ``command``: its lab program."""
 
+    def export_snapshot(
+        self,
+        name: str,
+        label: str,
+        where: str,
+        *,
+        host: str,
+        command: str,
+        resume: bool,
+        native: bool,
+        image: bool,
+        ram: bool,
+    ) -> ExportView:
+        """Write the archive of a snapshot to a file or stdout, or let ``host`` make a lab of it."""
+
+    def import_snapshot(
+        self,
+        where: str,
+        name: str,
+        *,
+        resume: bool,
+        warm_only: bool,
+        ttl: float | None,
+        keep_sessions: bool,
+        timeout: float,
+        talk: bool,
+    ) -> LabView:
+        """Make a lab of the archive of a snapshot; ``talk``: as the other end of an export."""
+
     def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool) -> None:
         """The other end of ``send``: import from ``where``, and answer it on stdout."""

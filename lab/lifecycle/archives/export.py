@@ -179,8 +179,9 @@ def deliver(
         target = nullcontext(to) if to else files.target(where, resume=resume)
         header, size = _write(ctx, contents, target, native=native)
         done = talk.Done("written")
+    name = header.template.source if header.template and header.template.source else header.key
     took = time.time() - began
-    return ExportView(kind, header.key, host or where, done.outcome, size, took, done.lab)
+    return ExportView(kind, name, host or where, done.outcome, size, took, done.lab)
 
 
 _Sent = tuple[Header, talk.Done, int]

@@ -308,8 +308,9 @@ class TemplateView:
 class ExportView:
     """An archive that was sent: ``kind`` is image, template or snapshot.
 
-    ``to``: a file, ``-`` or a host. ``outcome``: written (to a file), imported (by a host), exists
-    (it had it already). ``lab``: the one that a host made of a snapshot.
+    ``key``: of a snapshot its name, as ``shop@loaded``. ``to``: a file, ``-`` or a host.
+    ``outcome``: written (to a file), imported (by a host), exists (it had it already). ``lab``: the
+    one that a host made of a snapshot.
     """
 
     kind: str

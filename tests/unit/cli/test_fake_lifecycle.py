@@ -266,6 +266,16 @@ class FakeSession:
     def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool) -> None:
         self._called("receive", kind, where, resume=resume, warm_only=warm_only)
 
+    def export_snapshot(self, name: str, label: str, where: str, **options: Any) -> ExportView:
+        self._called("export_snapshot", name, label, where, **options)
+        key, host = f"{name}@{label}.20261121t110000", options["host"]
+        made = ("imported", 3 << 20, 1.25, name) if host else ("written", 3 << 20, 1.25)
+        return ExportView("snapshot", key, host or where, *made)
+
+    def import_snapshot(self, where: str, name: str, **options: Any) -> LabView:
+        self._called("import_snapshot", where, name, **options)
+        return lab_view(name or "shop")
+
     def _find(self, name: str) -> LabView:
         if name not in self._world.views:
             raise NotFound(f"there is no lab {name!r}", hint="`lab ls` lists them")
