@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from lab.config.profile import Layout, Profile
 from lab.exchange.frames import FrameReader, FrameWriter, Version
-from lab.exchange.header import ByKey
+from lab.exchange.header import ByKey, Kind
 from lab.exchange.pipes import reading
 from lab.fake import images
 from lab.hypervisor import GuestSpec, Hypervisor, Memory, MemoryImage, memory_of
@@ -153,7 +153,7 @@ class Side(World):
         path.unlink()
         return data
 
-    def imported(self, kind: ByKey, archive: bytes, **options: Any) -> ImportView:
+    def imported(self, kind: Kind, archive: bytes, **options: Any) -> ImportView:
         """Import an archive."""
         with self.open() as ctx:
             return import_archive(ctx, kind, io.BytesIO(archive), **options)

@@ -37,9 +37,11 @@ from lab.lifecycle.up import up
 from lab.names import CaptureRef, GuestName, Owner, template_ref
 from lab.progress import Event, Progress
 from lab.spec import MIB
+from lab.storage.overwrite import GRAIN, overwrite
 from tests.support import mixed
-from tests.support.exchange_world import Side, as_it_was, rewritten
+from tests.support.exchange_world import Side, as_it_was, read, rewritten
 from tests.support.lifecycle_world import Hook, at, ignore, named, nothing, raising
+from tests.unit.lifecycle.test_exchange import STORES
 from tests.unit.lifecycle.test_killed import sweep
 
 LATER = 1000.0
@@ -168,6 +170,44 @@ def test_ram_that_is_relative_to_nothing(here: Side, there: Side) -> None:
         assert imported(there, exported(here, name), name, warm_only=True).started == "warm"
         with there.open() as ctx:
             assert rows(ctx, name) == expected
+
+
+def test_a_lab_that_was_booted(here: Side, there: Side) -> None:
+    """It has no template, and seeds of its own."""
+    with here.open() as ctx:
+        down(ctx, "shop")
+        up(ctx, named("shop"), cold=True)
+        query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
+        write(ctx, "shop", 1)
+    taken(here)
+    assert imported(there, exported(here), warm_only=True).started == "warm"
+    with there.open() as ctx:
+        assert rows(ctx, "shop") == [1]
+    with pytest.raises(Conflict, match="origin of shop") as caught:
+        exported(here, "origin")
+    assert "lab snapshot take shop" in caught.value.hint
+
+
+@pytest.mark.parametrize(("one", "other"), STORES)
+def test_disks_arrive_as_they_were(tmp_path: Path, one: str, other: str) -> None:
+    """All that the lab wrote, on whatever storage either host has; later writes are not in it."""
+    here, there = Side(tmp_path / "here", driver=one), Side(tmp_path / "there", driver=other)
+    with here.open() as ctx:
+        up(ctx, named("shop"))
+        power.stop(ctx, "shop", force=True)
+        volumes = [v for v in ctx.storage.volumes() if v.name.owner == Owner("lab", "shop")]
+        for number, volume in enumerate(volumes, 1):
+            ctx.storage.rollback(volume.name, "origin")  # guests of the fake write no qcow2
+            overwrite(volume, [(MIB, bytes([number]) * GRAIN), (7 * MIB, b"x" * 3 * GRAIN)])
+        snapshot.take(ctx, "shop", "mine")
+        wanted = {}
+        for volume in volumes:
+            (taken_,) = [s for s in ctx.storage.snapshots(volume.name) if s.label != "origin"]
+            wanted[f"{volume.name.node}/{volume.name.volume}"] = read(ctx.storage, taken_)
+            ctx.storage.rollback(volume.name, "origin")
+    done = there.imported("snapshot", exported(here))
+    assert there.disks(Owner("template", done.key)) == wanted
+    assert len(set(wanted.values())) == 2
 
 
 def test_what_was_imported_is_used_again(here: Side, there: Side) -> None:
