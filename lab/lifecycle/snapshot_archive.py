@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import BinaryIO
 
-from lab.errors import Conflict
+from lab.errors import Conflict, HostUnfit
 from lab.exchange import talk
 from lab.exchange.frames import Sink
 from lab.lifecycle import snapshot
@@ -62,7 +62,9 @@ def export_snapshot(
                 if formed
                 else f"`lab snapshot take {name}`, and export that",
             )
-        if not capture.warm:
+        if not ram:
+            capture = capture.without_ram("`--cold` was given")
+        elif not capture.warm:
             ctx.progress.note("export", f"{name}@{capture.label} has no RAM: {capture.why_cold}")
         seeds = {n.name: seed_of(ctx, n, parent_of(record), record.segment) for n in nodes}
         contents = export.snapshot_contents(
@@ -72,7 +74,6 @@ def export_snapshot(
             images_of(ctx, record, nodes),
             seeds,
             with_image=image,
-            ram=ram,
         )
         return export.deliver(
             ctx,
@@ -112,7 +113,9 @@ def import_snapshot(
     made: list[LabView] = []
 
     def make(ctx: Context, done: ImportView) -> str:
-        view = _clone(ctx, done.key, name, ttl, timeout, keep_sessions=keep_sessions)
+        view = _clone(
+            ctx, done.key, name, ttl, timeout, warm_only=warm_only, keep_sessions=keep_sessions
+        )
         made.append(view)
         return view.name
 
@@ -123,7 +126,14 @@ def import_snapshot(
 
 
 def _clone(
-    ctx: Context, key: str, name: str, ttl: float | None, timeout: float, *, keep_sessions: bool
+    ctx: Context,
+    key: str,
+    name: str,
+    ttl: float | None,
+    timeout: float,
+    *,
+    warm_only: bool,
+    keep_sessions: bool,
 ) -> LabView:
     """A lab that is a clone of the template ``key``, which was captured from a lab in use."""
     began = time.time()
@@ -142,6 +152,11 @@ def _clone(
                 raise Conflict(
                     f"the template {key} of {record.source} is damaged",
                     hint="import the archive again",
+                )
+            if warm_only and not capture.warm:
+                raise HostUnfit(
+                    f"the RAM of {record.source} is not restored here: {capture.why_cold}",
+                    hint="without --warm-only the lab boots from its disks",
                 )
             ctx.store.templates.update(key, used_at=time.time())
             clone_in_use(

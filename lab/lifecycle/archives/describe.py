@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-
-import msgspec
 
 from lab.blueprints import blueprint
 from lab.errors import Conflict
@@ -83,9 +81,9 @@ def built_image(facts: ImageFacts, directory: Path) -> BuiltImage:
 
 
 def template_facts(
-    ctx: Context, record: TemplateRecord, capture: Capture, images: Images, *, ram: bool
+    ctx: Context, record: TemplateRecord, capture: Capture, images: Images
 ) -> TemplateFacts:
-    """The description of a template in an archive; ``ram``: with its RAM, if it has some.
+    """The description of a template in an archive, with the RAM that ``capture`` has.
 
     Raises Conflict for one that `lab up` would not use either: what its RAM fits is not known.
     """
@@ -101,44 +99,64 @@ def template_facts(
             f" {record.profile} or the rules of {record.blueprint} have changed since",
             hint="`lab up` does not use it either: form a new one with `lab template build`",
         )
-    return _facts(ctx, record.key, spec, capture, images, ram=ram, form_seconds=record.form_seconds)
+    return _facts(
+        ctx, spec, capture, images, _fingerprints(ctx, spec, capture, images),
+        key=record.key, host=strings(ctx.hypervisor.capabilities().facts),
+        form_seconds=record.form_seconds,
+    )  # fmt: skip
 
 
 def snapshot_facts(
-    ctx: Context, record: LabRecord, capture: Capture, images: Images, *, ram: bool
+    ctx: Context, record: LabRecord, capture: Capture, images: Images
 ) -> TemplateFacts:
     """The description of a lab's snapshot as the template that it becomes elsewhere.
 
     ``capture``: with facts of its seeds. Its key is of its content: no request has that.
     """
-    name = f"{record.name}@{capture.label}"
-    facts = _facts(ctx, "", record.spec, capture, images, ram=ram, source=name)
+    spec, source = record.spec, f"{record.name}@{capture.label}"
+    fingerprints = [node.fingerprint for node in capture.nodes]
     # Disks are not read for this: a snapshot never changes, and this one has these names.
-    unique = [ctx.home.id, record.created_at, [node.seals for node in capture.nodes]]
-    content = json.dumps(unique).encode() + msgspec.json.encode(facts, order="sorted")
-    return replace(facts, key=hashlib.sha256(content).hexdigest()[:14])
+    content = [
+        source,
+        ctx.home.id,
+        record.created_at,
+        [[*node.seals, *(f.digest for f in (node.ram, node.state) if f)] for node in capture.nodes],
+    ]
+    # Of the hypervisor that is here now nothing is said if RAM was saved by another one.
+    same = fingerprints == _fingerprints(ctx, spec, capture, images)
+    return _facts(
+        ctx, spec, capture, images, fingerprints,
+        key=hashlib.sha256(json.dumps(content).encode()).hexdigest()[:14],
+        host=strings(ctx.hypervisor.capabilities().facts) if same else {},
+        source=source,
+    )  # fmt: skip
+
+
+def _fingerprints(ctx: Context, spec: LabSpec, capture: Capture, images: Images) -> list[str]:
+    """Of the hypervisor as it is now, for each node."""
+    shapes = [
+        templates.shape_of(images[node.image], node.size or spec.size) for node in capture.nodes
+    ]
+    return [ctx.hypervisor.fingerprint(shape) for shape in shapes]
 
 
 def _facts(
     ctx: Context,
-    key: str,
     spec: LabSpec,
     capture: Capture,
     images: Images,
+    fingerprints: Sequence[str],
     *,
-    ram: bool,
+    key: str,
+    host: dict[str, str],
     form_seconds: float = 0.0,
     source: str = "",
 ) -> TemplateFacts:
-    profile, warm = ctx.settings.profile_of(spec.profile), ram and capture.warm
-    nodes, elsewhere = [], False
-    for node in capture.nodes:
+    profile, nodes = ctx.settings.profile_of(spec.profile), []
+    for node, fingerprint in zip(capture.nodes, fingerprints, strict=True):
         if node.seed is None:
             raise Conflict(f"{capture.ref} has no seed of {node.name}: it cannot be exported")
         image = images[node.image]
-        size = node.size or spec.size
-        fingerprint = ctx.hypervisor.fingerprint(templates.shape_of(image, size))
-        elsewhere |= node.fingerprint not in ("", fingerprint)
         origins = disk_snapshots(ctx, capture, node.name, image.volumes)
         nodes.append(
             NodeFacts(
@@ -146,11 +164,11 @@ def _facts(
                 role=node.role,
                 seed=_content(node.seed),
                 disks={origin.volume.volume: origin.size for origin in origins},
-                ram=_content(node.ram) if warm and node.ram else None,
-                state=_content(node.state) if warm and node.state else None,
+                ram=_content(node.ram) if capture.warm and node.ram else None,
+                state=_content(node.state) if capture.warm and node.state else None,
                 image=image.key,
-                size=size,
-                fingerprint=node.fingerprint or fingerprint,
+                size=node.size or spec.size,
+                fingerprint=fingerprint,
             )
         )
     return TemplateFacts(
@@ -164,8 +182,7 @@ def _facts(
         settings=profile.content(),
         nodes=nodes,
         fingerprint=ctx.hypervisor.fingerprint(templates.shape_of(images.engine, spec.size)),
-        # What was another one when RAM was captured says nothing of it.
-        host={} if elsewhere else strings(ctx.hypervisor.capabilities().facts),
+        host=host,
         form_seconds=form_seconds,
         requested_nodes=spec.nodes,
         source=source,

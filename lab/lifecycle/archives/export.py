@@ -77,12 +77,13 @@ def _template_contents(
                 f"the template {record.key} is incomplete or damaged",
                 hint="`lab template ls` shows its state",
             )
+        whole = capture if ram else capture.without_ram("it is left out")
         seeds = {node.name: ctx.home.seed(capture.ref, node.name) for node in capture.nodes}
         yield Contents(
             [describe.image_facts(ctx, image) for image in all_.all],
-            describe.template_facts(ctx, record, capture, all_, ram=ram),
+            describe.template_facts(ctx, record, whole, all_),
             partial(_image_parts, ctx, all_.all),
-            partial(_node_parts, ctx, capture, all_, seeds, ram=ram),
+            partial(_node_parts, ctx, whole, all_, seeds),
             with_image,
         )
 
@@ -95,7 +96,6 @@ def snapshot_contents(
     seeds: Mapping[str, Path],
     *,
     with_image: bool,
-    ram: bool,
 ) -> Contents:
     """A snapshot of a lab, which the caller keeps from removal; ``seeds``: of its nodes.
 
@@ -106,14 +106,16 @@ def snapshot_contents(
     except Damaged as error:
         raise Conflict(
             f"the files of {record.name}@{capture.label} are damaged: {error}",
-            hint=f"`lab snapshot ls {record.name}` lists others",
+            hint="`--cold` exports its disks alone"
+            if capture.warm
+            else f"`lab snapshot ls {record.name}` lists others",
         ) from None
     found = tuple(replace(n, seed=manifests.facts(seeds[n.name])) for n in capture.nodes)
     return Contents(
         [describe.image_facts(ctx, image) for image in all_.all],
-        describe.snapshot_facts(ctx, record, replace(capture, nodes=found), all_, ram=ram),
+        describe.snapshot_facts(ctx, record, replace(capture, nodes=found), all_),
         partial(_image_parts, ctx, all_.all),
-        partial(_node_parts, ctx, capture, all_, seeds, ram=ram),
+        partial(_node_parts, ctx, capture, all_, seeds),
         with_image,
     )
 
@@ -252,7 +254,7 @@ def _parts_of(ctx: Context, image: Image, first: str, *, native: bool) -> list[O
 
 
 def _node_parts(
-    ctx: Context, capture: Capture, all_: Images, seeds: Mapping[str, Path], *, ram: bool
+    ctx: Context, capture: Capture, all_: Images, seeds: Mapping[str, Path]
 ) -> list[Outgoing]:
     found = []
     for node in capture.nodes:
@@ -264,7 +266,7 @@ def _node_parts(
             part = Part(f"{node.name}/{disk}", "changes", origin.size, _used(ctx, origin))
             below, above = _plain(ctx, bases[disk]), _plain(ctx, origin)
             found.append(Outgoing(part, partial(content.of_changes, below, above)))
-        if ram and capture.warm:
+        if capture.warm:
             state = ctx.home.device_state(capture.ref, node.name)
             found.append(_file(f"{node.name}/state", state))
             base = node.base or capture.ref

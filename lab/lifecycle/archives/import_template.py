@@ -97,9 +97,8 @@ def fit(ctx: Context, header: Header, template: TemplateFacts, *, warm_only: boo
 
 def _key_of_content(ctx: Context, template: TemplateFacts, *, warm: bool) -> str:
     """The key of a template captured from a lab in use, which is found by its content alone."""
-    found = hashlib.sha256(f"{ctx.home.id} {warm} ".encode())
-    found.update(msgspec.json.encode(template, order="sorted"))
-    return found.hexdigest()[:14]
+    content = msgspec.json.encode([ctx.home.id, warm, template.key, template.nodes])
+    return hashlib.sha256(content).hexdigest()[:14]
 
 
 def publish(

@@ -218,6 +218,9 @@ def test_what_was_imported_is_used_again(here: Side, there: Side) -> None:
     assert first.template == second.template
     third = imported(there, archive[: len(archive) // 100 + 20_000])  # no more is read than needed
     assert (third.name, third.template) == ("shop-2", first.template)
+    here.version = "2"  # its RAM is still of the QEMU that it was taken with
+    assert imported(there, exported(here), "after", warm_only=True).template == first.template
+    here.version = "1"
     taken(here, "later")
     assert imported(there, exported(here, "later")).template != first.template
     # where it came from, it is a lab like the others
@@ -291,6 +294,8 @@ def test_ram_that_is_refused_is_given_up(here: Side, there: Side) -> None:
         assert rows(ctx, "shop") == [1]
         record = ctx.store.templates.get(view.template or "")
         assert (record.state, record.warm) == ("ready", False)
+    with pytest.raises(HostUnfit, match=r"RAM of shop@mine\.\w+ is not restored here: .*QEMU quit"):
+        imported(there, exported(here), warm_only=True)
     assert not any("forms a new template" in note for note in there.notes)
 
 
@@ -435,8 +440,10 @@ def test_what_is_not_exported(here: Side) -> None:
         exported(here, label, "absent")
     with here.open() as ctx:
         ctx.home.device_state(CaptureRef(Owner("lab", "shop"), label), "n2").write_bytes(b"x")
-    with pytest.raises(Conflict, match=r"shop@mine\.\w+ are damaged"):
+    with pytest.raises(Conflict, match=r"shop@mine\.\w+ are damaged") as caught:
         exported(here)
+    assert "--cold" in caught.value.hint
+    assert not header_of(exported(here, ram=False)).part("n1/ram")
 
 
 def test_a_snapshot_stays_while_it_is_exported(here: Side) -> None:
