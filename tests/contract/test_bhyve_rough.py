@@ -22,6 +22,8 @@ from tests.contract.test_hypervisor_bhyve import bridges, change, root, site, th
 
 __all__ = ["root", "site"]
 
+pytestmark = [pytest.mark.bhyve, pytest.mark.rare]  # few changes are about this platform
+
 
 @pytest.fixture
 def ours(site: Site) -> Hypervisor:

@@ -33,6 +33,8 @@ from tests.contract.hypervisor_site import SECONDS, ClosableHypervisor, states
 
 Golden = Callable[[str, str], None]
 
+pytestmark = [pytest.mark.bhyve, pytest.mark.rare]  # few changes are about this platform
+
 
 def _open(firmware: Path, home: str) -> ClosableHypervisor:
     return BhyveHypervisor(home=home, firmware=firmware)

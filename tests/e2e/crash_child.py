@@ -1,11 +1,12 @@
 """Runs a verb on real guests and kills itself, as `kill -9` would, at a given moment.
 
-    crash_child.py VERB MOMENT [COUNT]
+    crash_child.py VERB MOMENT [COUNT [VICTIM]]
 
-VERB is one of ``up``, ``template``, ``image``. MOMENT is a method of storage or hypervisor,
-before the COUNT-th call of which it dies; or ``sql``, the first question to a server; or
-``guest``, as soon as libvirt knows a first guest; or the name of a step, such as
-``bootstrap``, which dies at the first note that the step gives.
+VERB is one of ``up``, ``template``, ``image``, and ``snapshot``, ``rollback``, ``branch`` of a lab.
+MOMENT is a method of storage or hypervisor, before the COUNT-th call of which it dies; or
+``sql``, the first question to a server; or ``guest``, as soon as libvirt knows a first guest; or
+the name of a step, such as ``bootstrap``, which dies at the first note that the step gives. VICTIM
+is the id of a process that is killed in its place; the verb continues without that.
 """
 
 from __future__ import annotations
@@ -14,31 +15,43 @@ import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 from lab.config.settings import load
 from lab.fake import images
+from lab.lifecycle import snapshot
+from lab.lifecycle.branch import branch
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context, open_context
 from lab.lifecycle.images import image
+from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
 from lab.progress import Event
 from lab.wait import Deadline, attempts
 from tests.e2e.e2e_site import CRASH_NAME, PXC_SPEC
 
 
-def die() -> NoReturn:
-    """The end, without any cleaning up."""
-    os.kill(os.getpid(), signal.SIGKILL)
+def die(victim: int = 0) -> None:
+    """The end, without any cleaning up, or that of ``victim``."""
+    os.kill(victim or os.getpid(), signal.SIGKILL)
+    while victim and Path(f"/proc/{victim}/exe").exists():
+        time.sleep(0.01)
+
+
+def no_sql(*_: Any, **__: Any) -> NoReturn:
+    """In place of ``Context.sql_all``."""
+    die()
     raise AssertionError
 
 
 class DiesBefore:
     """Stands for ``real`` until ``method`` is called for the ``count``-th time."""
 
-    def __init__(self, real: object, method: str, count: int) -> None:
-        self._real, self._method, self._left = real, method, count
+    def __init__(self, real: object, method: str, count: int, victim: int) -> None:
+        self._real, self._method, self._left, self._victim = real, method, count, victim
         self._lock = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
@@ -52,7 +65,7 @@ class DiesBefore:
             with self._lock:
                 self._left -= 1
                 if self._left == 0:
-                    die()
+                    die(self._victim)
             return found(*args, **named)
 
         return counted
@@ -69,7 +82,7 @@ def watch(ctx: Context) -> None:
     threading.Thread(target=look, daemon=True).start()
 
 
-def main(verb: str, moment: str, count: int) -> None:
+def main(verb: str, moment: str, count: int, victim: int) -> None:
     """Run and die."""
 
     def hear(event: Event) -> None:
@@ -79,14 +92,21 @@ def main(verb: str, moment: str, count: int) -> None:
     with open_context(load(), hear) as opened:
         ctx = replace(
             opened,
-            storage=DiesBefore(opened.storage, moment, count),
-            hypervisor=DiesBefore(opened.hypervisor, moment, count),
-            sql_all=(lambda *_, **__: die()) if moment == "sql" else opened.sql_all,
+            storage=DiesBefore(opened.storage, moment, count, victim),
+            hypervisor=DiesBefore(opened.hypervisor, moment, count, victim),
+            sql_all=no_sql if moment == "sql" else opened.sql_all,
         )
         if moment == "guest":
             watch(opened)
+        name = os.environ[CRASH_NAME]
         if verb == "up":
-            up(ctx, replace(PXC_SPEC, name=os.environ[CRASH_NAME]))
+            up(ctx, replace(PXC_SPEC, name=name))
+        elif verb == "snapshot":
+            snapshot.take(ctx, name, "cut")
+        elif verb == "rollback":
+            rollback(ctx, name, "mine", timeout=240.0)
+        elif verb == "branch":
+            branch(ctx, name, f"{name}-b", at="mine", timeout=240.0)
         elif verb == "template":
             template.build(ctx, replace(PXC_SPEC, nodes=2))
         elif moment == "bootstrap":
@@ -97,4 +117,5 @@ def main(verb: str, moment: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 1)
+    numbers = [int(word) for word in sys.argv[3:]]
+    main(sys.argv[1], sys.argv[2], *numbers, *(1, 0)[len(numbers) :])

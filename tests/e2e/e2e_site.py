@@ -193,12 +193,15 @@ class Site:
             text=True,
         )
 
-    def crash(self, verb: str, moment: str, count: int) -> int:
-        """Run ``crash_child.py``; its exit status."""
+    def crash(
+        self, verb: str, moment: str, count: int, *, name: str = "crash", victim: int = 0
+    ) -> int:
+        """Run ``crash_child.py`` for the lab ``name(name)``; its exit status."""
+        child = Path(__file__).parent / "crash_child.py"
         return subprocess.run(
-            [sys.executable, Path(__file__).parent / "crash_child.py", verb, moment, str(count)],
+            [sys.executable, child, verb, moment, str(count), str(victim)],
             cwd=self.root,
-            env={**self.env, CRASH_NAME: self.name("crash")},
+            env={**self.env, CRASH_NAME: self.name(name)},
             stdin=subprocess.DEVNULL,
             timeout=300,
             check=False,

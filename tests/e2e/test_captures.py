@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import ssl
 import struct
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -174,6 +176,7 @@ def _random(site: Site, name: str) -> list[str]:
     return found
 
 
+@pytest.mark.rare  # test_shared has two clones of a template
 def test_branches_share_no_secret_and_no_session(site: Site) -> None:
     """With each other, with their parent, and with what it is after a rollback."""
     name = site.name("use")
@@ -220,3 +223,154 @@ def test_branches_share_no_secret_and_no_session(site: Site) -> None:
         with suppress(pymysql.Error):
             ghost.close()
     site.lab("down", *labs)
+
+
+def _identities(site: Site, name: str) -> dict[str, dict[str, str]]:
+    """What the servers of a lab are known by, of each node."""
+    found = {}
+    for node in site.lab("status", name, "-o", "json").json["lab"]["nodes"]:
+        names = ("server_id", "gtid_domain_id")
+        ((server, domain),) = site.sql(name, node["name"], "SELECT @@server_id, @@gtid_domain_id")
+        state = "SHOW GLOBAL STATUS LIKE 'wsrep_%_uuid'"
+        uuids = {str(key): str(value) for key, value in site.sql(name, node["name"], state)}
+        machine = site.lab(
+            "exec", name, "--node", node["name"], "--", "/bin/cat", "/etc/machine-id"
+        ).stdout.strip()
+        values = dict(zip(names, (str(server), str(domain)), strict=True))
+        found[node["name"]] = values | uuids | {"machine": machine}
+    return found
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("topology", ["cluster", "single"])
+def test_an_identity_of_its_own(site: Site, topology: str) -> None:
+    """Protects labs that are to be connected to each other; nothing changes it back."""
+    name, new = site.name("id"), site.name("new")
+    what = (*PXC, "--nodes", "2") if topology == "cluster" else ("single",)
+    site.lab("up", *what, "--name", name)
+    site.lab("sql", name, "-e", "CREATE DATABASE t")
+    site.lab("sql", name, "-e", "CREATE TABLE t.x (id INT PRIMARY KEY)")
+    site.lab("sql", name, "-e", "INSERT INTO t.x VALUES (1)")
+    site.lab("branch", name, new, "--identity", "new")
+    parent, given = _identities(site, name), _identities(site, new)
+    assert parent.keys() == given.keys()
+    for node, values in given.items():
+        assert site.sql(new, node, "SELECT id FROM t.x") == [[1]]
+        same = {key for key, value in values.items() if value and value == parent[node][key]}
+        assert not same, (values, parent[node])
+    servers = [values["server_id"] for values in (*given.values(), *parent.values())]
+    assert len(set(servers)) == len(servers)
+    common = ("gtid_domain_id", "wsrep_cluster_state_uuid")
+    assert len({tuple(values[key] for key in common) for values in given.values()}) == 1
+    lasting = {node: [v["server_id"], *(v[key] for key in common)] for node, v in given.items()}
+    site.lab("sql", new, "-e", "INSERT INTO t.x VALUES (2)")
+    site.lab("snapshot", "take", new, "--label", "mine")
+    for verbs in ([["rollback", "--to", "mine"]], [["rollback"]], [["stop"], ["start"]]):
+        for verb, *more in verbs:
+            site.lab(verb, new, *more)
+        found = _identities(site, new)
+        now = {node: [v["server_id"], *(v[key] for key in common)] for node, v in found.items()}
+        assert now == lasting, verbs
+    site.lab("down", new, name)
+
+
+@pytest.mark.rare
+def test_a_scheduled_event_is_executed_once(site: Site) -> None:
+    """The clock of a clone leaps over times of events: none is lost, and none runs in a row."""
+    name = site.name("event")
+    site.lab("up", *PXC, "--nodes", "2", "--name", name)
+    for node in ("n1", "n2"):
+        site.sql(name, node, "SET GLOBAL event_scheduler = ON")
+    site.lab("sql", name, "-e", "CREATE DATABASE t")
+    site.lab("sql", name, "-e", "CREATE TABLE t.e (event VARCHAR(9), node VARCHAR(9))")
+    for event, when in (("once", "AT NOW() + INTERVAL 15 SECOND"), ("often", "EVERY 15 SECOND")):
+        insert = f"INSERT INTO t.e VALUES ('{event}', @@hostname)"
+        site.lab("sql", name, "-e", f"CREATE EVENT t.{event} ON SCHEDULE {when} DO {insert}")
+    site.lab("snapshot", "take", name, "--label", "mine")
+    before = site.sql(name, "n2", "SELECT event, node FROM t.e")
+    assert before == [["often", "n1"]]
+    time.sleep(50)
+    assert len(site.sql(name, "n2", "SELECT * FROM t.e")) >= 4
+    site.lab("rollback", name, "--to", "mine")
+
+    def executed() -> list[list[object]] | None:
+        found = site.sql(name, "n2", "SELECT event, node FROM t.e ORDER BY event")
+        return found if len(found) > 2 else None
+
+    found = until(executed, Deadline.after(10), most=0.5)
+    assert found == [["often", "n1"], ["often", "n1"], ["once", "n1"]]
+    site.lab("down", name)
+
+
+def _usable(site: Site, name: str, rows: list[list[int]]) -> None:
+    """All nodes of a lab answer, with these rows, and a write arrives."""
+    assert site.lab("status", name, "-o", "json").json["lab"]["state"] == "ready"
+    for node in ("n1", "n2"):
+        assert site.sql(name, node, "SELECT id FROM t.x ORDER BY id") == rows
+
+
+@pytest.mark.rare
+def test_a_snapshot_that_fails_harms_nothing(site: Site) -> None:
+    """A full disk, a kill and a dead QEMU while its nodes are paused, and two at once."""
+    name = site.name("luck")
+    site.lab("up", *PXC, "--nodes", "2", "--name", name)
+    site.lab("sql", name, "-e", "CREATE DATABASE t")
+    site.lab("sql", name, "-e", "CREATE TABLE t.x (id INT PRIMARY KEY)")
+    site.lab("sql", name, "-e", "INSERT INTO t.x VALUES (1)")
+    captures = site.home.lab(name) / "captures"
+    captures.mkdir(mode=0o711)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2M,mode=711", "t", captures], check=True)
+    try:
+        refused = site.lab("snapshot", "take", name, "--label", "full", code=None)
+        assert refused.code not in (0, 70), refused
+        assert "free some space" in refused.stderr
+        _usable(site, name, [[1]])
+    finally:
+        subprocess.run(["umount", captures], check=True)
+    assert site.crash("snapshot", "copy_memory", 2, name="luck") == -signal.SIGKILL
+    site.lab("start", name)  # its nodes were left paused
+    _usable(site, name, [[1]])
+    dies = site.qemu(f"lab-{name}-n2")
+    assert site.crash("snapshot", "copy_memory", 2, name="luck", victim=dies) != 0
+    assert site.sql(name, "n1", "SELECT 1") == [[1]]
+    site.lab("start", name)
+    _usable(site, name, [[1]])
+    labels = [one["name"] for one in site.lab("snapshot", "ls", name, "-o", "json").json]
+    assert labels == ["origin"]
+    both = [site.start("snapshot", "take", name, "--label", f"at-once-{n}") for n in (1, 2)]
+    outputs = [process.communicate(timeout=120) for process in both]
+    assert sorted(process.returncode for process in both) == [0, 4], outputs
+    site.lab("stop", name, "--node", "n2")
+    apart = site.lab("snapshot", "take", name, "--label", "apart", "-o", "json").json
+    assert not apart["warm"]
+    assert "n2" in apart["why_cold"]
+    site.lab("down", name)
+    site.lab("gc")
+    assert site.settled() == []
+
+
+@pytest.mark.rare
+def test_a_rollback_and_a_branch_are_killed(site: Site) -> None:
+    """Nothing that was captured is lost, and what was not completed says so."""
+    name = site.name("cut")
+    site.lab("up", *PXC, "--nodes", "2", "--name", name)
+    site.lab("sql", name, "-e", "CREATE DATABASE t")
+    site.lab("sql", name, "-e", "CREATE TABLE t.x (id INT PRIMARY KEY)")
+    site.lab("sql", name, "-e", "INSERT INTO t.x VALUES (1)")
+    site.lab("snapshot", "take", name, "--label", "mine")
+    for moment, count in (("rollback", 2), ("restore", 2), ("resume", 1)):
+        site.lab("sql", name, "-e", "INSERT INTO t.x VALUES (2)")
+        killed = site.crash("rollback", moment, count, name="cut")
+        assert killed == -signal.SIGKILL, moment
+        started = site.lab("start", name)
+        assert "completing the interrupted rollback" in started.stderr
+        _usable(site, name, [[1]])
+    for moment, count in (("clone", 2), ("restore", 2), ("resume", 1)):
+        assert site.crash("branch", moment, count, name="cut") == -signal.SIGKILL, moment
+        site.lab("gc")
+        assert site.lab("ls", "-o", "name").stdout.split() == [name]
+        _usable(site, name, [[1]])
+    site.lab("branch", name, site.name("last"), "--at", "mine")
+    _usable(site, site.name("last"), [[1]])
+    site.lab("down", site.name("last"), name)
+    assert site.settled() == []

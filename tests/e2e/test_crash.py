@@ -131,7 +131,8 @@ def test_ctrl_c(site: Site, case: str) -> None:
     assert site.settled() == []
 
 
-@pytest.mark.parametrize("damage", usual_and_rare("flipped device state", "truncated RAM"))
+@pytest.mark.rare  # tests/unit/lifecycle/test_templates.py has these on fakes
+@pytest.mark.parametrize("damage", ["flipped device state", "truncated RAM"])
 def test_a_damaged_template_is_rebuilt(site: Site, damage: str) -> None:
     """Real RAM images: a damaged one is never restored."""
     site.lab("template", "build", *ONE)

@@ -22,6 +22,7 @@ RAM = re.compile(r"templates/[^/]+/n\d\.ram")
 FROZEN = (
     "templates/*/n?.ram",
     "templates/*/n?.state",
+    "labs/*/captures/*/n?.*",
     "storage/**/base.raw",
     "storage/**/snapshots/*.qcow2",
 )

@@ -28,9 +28,6 @@ def test_a_single_server(image: Site) -> None:
             image.sql(name, "n1", statement)
         image.lab("snapshot", "take", name, "--label", "one")
         image.sql(name, "n1", "INSERT INTO shop.orders VALUES (2)")
-        image.lab("stop", name)
-        image.lab("start", name, "--timeout", "200")
-        assert image.sql(name, "n1", _COUNT) == [[2]]
         image.lab("stop", name, "--force")
         image.lab("start", name, "--timeout", "200")
         assert image.sql(name, "n1", _COUNT) == [[2]]

@@ -25,6 +25,8 @@ from lab.hypervisor.bhyve.place import Place
 from lab.hypervisor.bhyve.ports import SocketPorts
 from lab.names import GuestName
 
+pytestmark = [pytest.mark.bhyve, pytest.mark.rare]  # few changes are about this platform
+
 LIMIT = 0.6
 """Seconds that each exchange may take here."""
 GUEST = GuestName("lab-evil-n1")

@@ -52,6 +52,7 @@ def evil(site: Site, name: str, *size: str) -> Iterator[str]:
         yield lab
 
 
+@pytest.mark.rare
 def test_a_node_that_floods_its_ports(site: Site) -> None:
     """Protects all labs of the host: each command has an end, and the lab can be removed."""
     with evil(site, "flood") as lab:

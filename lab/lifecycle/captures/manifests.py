@@ -126,6 +126,7 @@ def write(path: Path, capture: Capture) -> None:
     }
     content = json.dumps({"format": FORMAT, "digest": _seal(values), **values}, indent=1)
     with writing(path):
+        fresh.touch(0o600)
         with fresh.open("w", encoding="utf-8") as file:
             file.write(content)
             file.flush()

@@ -285,7 +285,7 @@ def test_a_branch_of_a_branch_and_back(ctx: Context) -> None:
 
 
 def identities(ctx: Context, name: str) -> list[list[str]]:
-    """What the guests of a lab were last told to be."""
+    """What the guests of a lab were last given as identities."""
     assert isinstance(ctx.hypervisor, FakeHypervisor)
     guests = [GuestName(node.guest) for node in lab(ctx, name).nodes]
     return [ctx.hypervisor.inside(guest).identity for guest in guests]
