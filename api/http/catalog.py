@@ -93,6 +93,13 @@ class Template(BaseModel):
         str, Field(description="Why it is broken, or why its RAM is no longer restored.")
     ]
     each: list[PlannedNode]
+    source: Annotated[
+        str,
+        Field(
+            description="The snapshot of a lab in use that it was captured from; else empty.",
+            examples=["shop@before-upgrade.20261121t110000"],
+        ),
+    ]
 
     @staticmethod
     def of(view: TemplateView) -> Template:
@@ -115,4 +122,5 @@ class Template(BaseModel):
             use=view.use,
             why=view.why,
             each=[PlannedNode.of(node) for node in view.each],
+            source=view.source,
         )

@@ -14,7 +14,7 @@ from lab.api.http.auth import Caller
 from lab.api.http.dependencies import core_of
 from lab.api.http.transfer import Transfer, Work
 from lab.api.http.websockets import serve_websocket
-from lab.exchange.header import Kind
+from lab.exchange.header import ByKey
 from lab.lifecycle.archives.export import export
 from lab.lifecycle.archives.import_archive import import_archive
 from lab.lifecycle.core.views import ExportView, ImportView
@@ -71,7 +71,7 @@ async def _serve(websocket: WebSocket, action: str, work: Work, *, incoming: boo
 
 
 def _receive(
-    core: Core, kind: Kind, file: int, hear: Listener, *, resume: bool, warm_only: bool
+    core: Core, kind: ByKey, file: int, hear: Listener, *, resume: bool, warm_only: bool
 ) -> ImportView:
     """Import what comes from ``file``."""
     with os.fdopen(file, "rb", buffering=_BUFFER) as source, core.contexts.use(hear) as ctx:
@@ -80,7 +80,7 @@ def _receive(
 
 def _send(
     core: Core,
-    kind: Kind,
+    kind: ByKey,
     which: str,
     file: int,
     hear: Listener,

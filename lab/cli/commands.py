@@ -121,13 +121,15 @@ class TemplateVerbs(Verbs):
 
 
 class SnapshotVerbs(Verbs):
-    """Take, list, protect and remove snapshots."""
+    """Take, list, protect, exchange and remove snapshots."""
 
     table: ClassVar[Mapping[str, str | type[Verbs]]] = {
         "take": "lab.cli.verbs.snapshot:take",
         "ls": "lab.cli.verbs.snapshot:ls",
         "protect": "lab.cli.verbs.snapshot:protect",
         "unprotect": "lab.cli.verbs.snapshot:unprotect",
+        "export": "lab.cli.verbs.archive:export_snapshot",
+        "import": "lab.cli.verbs.archive:import_snapshot",
         "rm": "lab.cli.verbs.snapshot:rm",
         "prune": "lab.cli.verbs.snapshot:prune",
     }

@@ -18,7 +18,7 @@ from lab.client.problem import error_of
 from lab.client.tunnel import open_socket
 from lab.errors import HostUnfit
 from lab.exchange.frames import Sink
-from lab.exchange.header import Kind
+from lab.exchange.header import ByKey
 from lab.lifecycle.core.views import ExportView, ImportView
 from lab.progress import Event, Listener, ignore
 
@@ -36,7 +36,7 @@ class Archives:
 
     def fetch(
         self,
-        kind: Kind,
+        kind: ByKey,
         which: str,
         to: AbstractContextManager[Sink],
         *,
@@ -64,7 +64,7 @@ class Archives:
 
     def send(
         self,
-        kind: Kind,
+        kind: ByKey,
         source: BinaryIO,
         *,
         resume: bool = False,
@@ -91,7 +91,7 @@ class Archives:
                 return read(done, ImportView)
             raise _broken(connection)
 
-    def _open(self, kind: Kind, *path: str, asked: Mapping[str, bool]) -> Connection:
+    def _open(self, kind: ByKey, *path: str, asked: Mapping[str, bool]) -> Connection:
         query = urlencode({name: str(value).lower() for name, value in asked.items()})
         return open_socket(self._url, self._token, f"{kind}s", *path, query=query)
 

@@ -2,7 +2,7 @@ r"""The bytes of an archive: frames, each with a digest over itself and all befo
 
 ::
 
-    magic   "lab-archive 1\n"
+    magic   "lab-archive 1\n", or 2 for a snapshot of a lab, which versions that know only 1 refuse
     frame   kind (1 byte), length of the payload (32-bit big-endian), the payload, then 32
             bytes: SHA-256(digest before, kind, length, SHA-256(payload)); the digest before
             the first frame is SHA-256(magic)
@@ -25,7 +25,11 @@ Kind = Literal[b"H", b"W", b"D", b"E", b"Z"]
 LIMIT = 1 << 20
 """Bytes of a frame's payload, at most, but for the offset of data."""
 
-_MAGIC, _VERSION = b"lab-archive ", b"1\n"
+Version = Literal[1, 2]
+"""Of the format: what an archive of a later one has, readers of an earlier one would misread."""
+
+_MAGIC = b"lab-archive "
+_VERSIONS: dict[bytes, Version] = {b"1\n": 1, b"2\n": 2}
 _HEAD = struct.Struct(">cI")
 _OFFSET = struct.Struct(">Q")
 _DIGEST = 32
@@ -51,11 +55,12 @@ def data_digest(offset: int, data: bytes) -> bytes:
 class FrameWriter:
     """Writes an archive's frames to a stream, of which the errors are."""
 
-    def __init__(self, to: Sink) -> None:
+    def __init__(self, to: Sink, version: Version = 1) -> None:
         self._to = to
-        self._chain = hashlib.sha256(_MAGIC + _VERSION).digest()
+        start = _MAGIC + f"{version}\n".encode()
+        self._chain = hashlib.sha256(start).digest()
         self.written = 0
-        self._write(_MAGIC + _VERSION)
+        self._write(start)
 
     def put(self, kind: Kind, payload: bytes) -> None:
         """Write a frame other than one of data."""
@@ -94,15 +99,17 @@ class FrameReader:
         if start != _MAGIC:
             raise InvalidSpec(
                 "this is not an archive of lab",
-                hint="`lab image export` and `lab template export` write archives",
+                hint="`lab image export`, `lab template export` and `lab snapshot export` write"
+                " archives",
             )
-        version = self._read(len(_VERSION))
-        if version != _VERSION:
+        version = self._read(2)
+        if version not in _VERSIONS:
             raise InvalidSpec(
                 "the archive is in another version of the format, or damaged in its first line",
                 hint="import it with the version of lab that wrote it",
             )
-        self._chain = hashlib.sha256(_MAGIC + _VERSION).digest()
+        self.version = _VERSIONS[version]
+        self._chain = hashlib.sha256(start + version).digest()
 
     def get(self) -> tuple[Kind, bytes, bytes]:
         """The next frame: kind, payload and the payload's digest."""

@@ -10,11 +10,14 @@ from typing import Any, Literal
 import msgspec
 
 from lab.errors import InvalidSpec
-from lab.exchange.frames import LIMIT
+from lab.exchange.frames import LIMIT, Version
 from lab.spec import NodeSize
 
-Kind = Literal["image", "template"]
-"""What is in an archive."""
+ByKey = Literal["image", "template"]
+"""What hosts keep by key, and export by that."""
+
+Kind = Literal["image", "template", "snapshot"]
+"""What is in an archive; a snapshot is a template that was captured from a lab in use."""
 
 Form = Literal["sparse", "changes", "stream"]
 """Bytes, zeros left out; what a volume changed of its image's; a stream of the storage."""
@@ -85,6 +88,8 @@ class TemplateFacts:
     ``version``: of the blueprint's rules. ``settings``: the content of ``profile``.
     ``fingerprint``: of the hypervisor that the RAM fits; ``host`` says in words what that is.
     ``requested_nodes``: the number that was requested; 0, in archives of earlier versions: all.
+    ``source``: the snapshot of a lab in use that it is, as ``shop@loaded``; empty where it is of a
+    freshly formed cluster.
     """
 
     key: str
@@ -100,6 +105,7 @@ class TemplateFacts:
     host: dict[str, str]
     form_seconds: float
     requested_nodes: int = 0
+    source: str = ""
 
     @property
     def size(self) -> NodeSize:
@@ -154,7 +160,14 @@ class Header:
     @property
     def kind(self) -> Kind:
         """What is in the archive."""
-        return "template" if self.template else "image"
+        if self.template is None:
+            return "image"
+        return "snapshot" if self.template.source else "template"
+
+    @property
+    def version(self) -> Version:
+        """The first version of the format that has what is in the archive."""
+        return 2 if self.kind == "snapshot" else 1
 
     @property
     def identity(self) -> str:

@@ -18,7 +18,7 @@ from lab.spec import format_size
 
 def begin(reader: FrameReader) -> Header:
     """The header, checked; raises InvalidSpec."""
-    return trust.decode(reader.expect(b"H"))
+    return trust.decode(reader.expect(b"H"), reader.version)
 
 
 def missing(stage: Stage, header: Header, names: Collection[str]) -> dict[str, int]:

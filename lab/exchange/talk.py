@@ -8,7 +8,7 @@ lines of JSON, one word and what goes with it each; the archive comes the other 
                                              the header
     {"wanted": {part: first chunk}}          or {"done": ...}, if it is there already
                                              the parts that are wanted
-    {"done": {"key", "outcome"}}
+    {"done": {"key", "outcome"}}             of a snapshot with "lab", which was made of it
 
 ``{"doing": text}`` and ``{"note": text}`` may come at any time. Errors are printed on stderr and by
 the exit code, as ever.
@@ -20,6 +20,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from lab import run
@@ -48,11 +49,20 @@ _HOST = re.compile(
     r"(?:[A-Za-z_][A-Za-z0-9._-]{0,31}@)?"
     r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+)"
 )
+_LAB = re.compile(r"[a-z][a-z0-9-]{0,23}")
 _WORDS = re.compile(r"[A-Za-z0-9_./~=+:@, -]{1,500}")
 _KINDS: dict[int, type[LabError]] = {
     kind.exit_code: kind
     for kind in (InvalidSpec, NotFound, Conflict, HostUnfit, NotReady, Unauthorized, Forbidden)
 }
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of an archive: its ``outcome``, and of a snapshot the lab."""
+
+    outcome: str
+    lab: str = ""
 
 
 class Speaker:
@@ -155,10 +165,12 @@ class Remote:
                 return found
         raise InvalidSpec(f"{self._host} requested parts that do not exist", hint=_SAME_VERSION)
 
-    def outcome(self, what: object) -> str:
+    def done(self, what: object) -> Done:
         """What became of it there."""
-        found = what.get("outcome") if isinstance(what, dict) else None
-        return found if found in ("imported", "exists") else "imported"
+        said = what if isinstance(what, dict) else {}
+        outcome, lab = said.get("outcome"), said.get("lab")
+        known = outcome if outcome in ("imported", "exists") else "imported"
+        return Done(known, lab if isinstance(lab, str) and _LAB.fullmatch(lab) else "")
 
     def _quote(self, text: object) -> str:
         """What the other side says, fit for a terminal."""

@@ -12,19 +12,22 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from lab.errors import InvalidSpec
+from lab.exchange.frames import Version
 from lab.exchange.header import Content, Form, Header, ImageFacts, NodeFacts, TemplateFacts
 from lab.names import Owner, VolumeName, node_name
 from lab.spec import NODES_LIMIT
 from lab.storage.rules import check_size
 
 
-def decode(data: bytes) -> Header:
-    """The header of an archive; raises InvalidSpec unless all of it makes sense."""
+def decode(data: bytes, version: Version = 1) -> Header:
+    """The header of an archive of that version; raises InvalidSpec unless all of it is valid."""
     try:
         header = msgspec.json.decode(data, type=Header)
     except msgspec.MsgspecError as error:
         raise _nonsense(str(error)) from None
     check(header)
+    if header.version != version:
+        raise _nonsense(f"a {header.kind} in version {version} of the format")
     return header
 
 
@@ -73,6 +76,7 @@ _WORD = r"[a-z][a-z0-9-]{0,63}"
 _FINGERPRINT = r"[A-Za-z0-9.:-]{1,128}"
 _PLAIN = r"[ -~]{0,2000}"
 _STATE_LIMIT = 1 << 30
+_SOURCE = r"[a-z][a-z0-9-]{0,23}@[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 _FILE_LIMIT = 1 << 30
 _PACKAGES_LIMIT = 10_000
 
@@ -118,6 +122,8 @@ def _check_template(template: TemplateFacts, header: Header) -> None:
     _text("the blueprint", template.blueprint, _WORD)
     _text("the profile", template.profile, r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
     _text("the fingerprint", template.fingerprint, _FINGERPRINT)
+    if template.source:
+        _text("the snapshot", template.source, _SOURCE)
     _check_host(template.host)
     requested, nodes = template.size, template.nodes
     if not 1 <= len(nodes) <= NODES_LIMIT or template.form_seconds < 0:
@@ -147,7 +153,8 @@ def _check_node(node: NodeFacts, image: ImageFacts, *, warm: bool, memory: int) 
         raise _nonsense(f"the RAM of {node.name} is incomplete")
     if node.ram and node.state:
         _content(node.ram, _TEMPLATE_DIGEST, memory)
-        _content(node.state, _TEMPLATE_DIGEST, _STATE_LIMIT)
+        # That of a snapshot also has the pages that differ from the RAM, each with its address.
+        _content(node.state, _TEMPLATE_DIGEST, _STATE_LIMIT + memory + memory // 64)
         if node.ram.size != memory:
             raise _nonsense(f"the RAM of {node.name} is not as large as its memory")
 

@@ -7,24 +7,22 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from lab import host
-from lab.errors import Conflict, InvalidSpec, RestoreFailed
+from lab.errors import Conflict, InvalidSpec
 from lab.lifecycle import snapshot
 from lab.lifecycle.captures.capture import Capture, parent_of
-from lab.lifecycle.captures.clone import unrestored
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import LabView
 from lab.lifecycle.nodes.form import seed_of
-from lab.lifecycle.nodes.hand_over import personalise, wait_ready
 from lab.lifecycle.nodes.inspect import nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.preflight import preflight
-from lab.lifecycle.nodes.start_slots import start_slot
 from lab.lifecycle.power import images_of
 from lab.lifecycle.reserve import reserved_name
 from lab.lifecycle.rollback import sound
-from lab.lifecycle.up import all_or_nothing, check_host, mark_ready, remove_nodes, start_nodes
+from lab.lifecycle.up import all_or_nothing, check_host, clone_in_use, mark_ready
 from lab.names import LAB_NAME_LIMIT, Owner, check_lab_name
 from lab.paths import writing
 from lab.spec import Identity, LabSpec
@@ -135,25 +133,19 @@ def _one(
             preflight(ctx, spec)
             images = images_of(ctx, parent, nodes_of(ctx, parent.name))
             found = sound(ctx, capture, images)
-            while True:
-                with start_slot(ctx, warm=found.warm):
-                    try:
-                        _copy_seeds(ctx, parent, lab)
-                        nodes = start_nodes(ctx, lab, images, found, timeout)
-                    except RestoreFailed as error:
-                        why = unrestored(error)
-                        ctx.progress.note("branch", f"{why}; {lab.name} boots from its disks")
-                        remove_nodes(ctx, lab)
-                        found = found.without_ram(why)
-                        continue
-                    started = replace(
-                        nodes,
-                        end_sessions=found.warm and not keep_sessions,
-                        identity=identity,
-                    )
-                    personalise(ctx, started)
-                    wait_ready(ctx, started)
-                    break
+            clone_in_use(
+                ctx,
+                lab,
+                images,
+                found,
+                timeout,
+                refused=lambda why: ctx.progress.note(
+                    "branch", f"{why}; {lab.name} boots from its disks"
+                ),
+                seeds=partial(_copy_seeds, ctx, parent, lab),
+                keep_sessions=keep_sessions,
+                identity=identity,
+            )
             return mark_ready(ctx, lab, spec, began)
 
 

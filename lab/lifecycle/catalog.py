@@ -88,7 +88,7 @@ def _use(used: bool, *, fits: bool) -> Use:
 def _fits(ctx: Context, key: str, current: set[str]) -> bool:
     """Whether a request with the specification of this template uses it."""
     record = ctx.store.templates.get(key)
-    if not record.images <= current:
+    if record.source or not record.images <= current:
         return False
     try:
         return captured.is_for(key, _key_now(ctx, record))

@@ -29,7 +29,7 @@ from lab.names import CaptureRef, Owner, OwnerKind
 from lab.storage import clone_lock
 
 _UNRECORDED = "not recorded"
-_UNUSED = "unused, as its recipe, QEMU or a setting has changed"
+_UNUSED = "unused, and no request would use it"
 
 _KINDS = ("lab", "template", "image")
 """The order where it is not known what is a clone of what: the record is lost, and the volumes were

@@ -12,10 +12,9 @@ from lab.blueprints import blueprint
 from lab.errors import Conflict, RestoreFailed
 from lab.lifecycle import power
 from lab.lifecycle.captures import interrupted, manifests, template
-from lab.lifecycle.captures.capture import Capture, parent_of
+from lab.lifecycle.captures.capture import Capture, from_use, parent_of
 from lab.lifecycle.captures.clone import unrestored, wake
 from lab.lifecycle.captures.manifests import Damaged
-from lab.lifecycle.captures.template import shape_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import LabView
@@ -33,7 +32,6 @@ from lab.lifecycle.snapshot import find, volumes_of
 from lab.locks.named import lock
 from lab.names import Owner
 from lab.schedule import ORIGIN
-from lab.spec import NodeSize
 from lab.state.records import LabRecord
 from lab.wait import Deadline
 
@@ -146,7 +144,7 @@ def resume(
                 nodes,
                 prepared,
                 Deadline.after(timeout),
-                end_sessions=source.owner.kind == "lab" and not keep_sessions,
+                end_sessions=source.in_use and not keep_sessions,
                 # What it is a clone of has other identities; what was captured of itself has these.
                 identity=0 if source.owner.name == record.name else record.identity,
             )
@@ -179,7 +177,7 @@ def boot_clones(
     power.boot(ctx, record, nodes)
     deadline, plan = Deadline.after(timeout), blueprint(record.blueprint)
     cluster = power.running(ctx, record.name)
-    if record.parent:  # what they are clones of was in use
+    if from_use(ctx, record):
         until_back_inside(ctx, cluster, plan, images, deadline)
     else:
         until_formed(ctx, cluster, plan, deadline)
@@ -216,7 +214,8 @@ def restore(
 ) -> tuple[Prepared | None, str]:
     """Resume ``nodes``, whose disks are as in ``source``, from its RAM; their new identities.
 
-    None, and why, if the RAM was refused: the template is then marked broken, no node runs.
+    None, and why, if the RAM was refused: a template is then not used again, or one that was
+    captured from a lab in use is without RAM from now on, and no node runs.
     """
     power.check_room(ctx, nodes)
     try:
@@ -224,7 +223,9 @@ def restore(
     except RestoreFailed as error:
         why = unrestored(error)
         note = f"{why}; {record.name} boots from its disks"
-        if source.owner.kind == "template":
+        if source.owner.kind == "template" and source.in_use:
+            template.give_up_ram(ctx, source.owner.name, why)
+        elif source.owner.kind == "template":
             template.mark_broken(ctx, source.owner.name, note)
         else:
             ctx.progress.note("rollback", note)
@@ -262,18 +263,11 @@ def memory_kept(ctx: Context, capture: Capture, images: Images) -> Iterator[Capt
 
 def sound(ctx: Context, capture: Capture, images: Images) -> Capture:
     """A lab's capture, without RAM and with the reason where that does not fit, or is damaged."""
-    if not capture.warm:
-        return capture
-    if ctx.hypervisor.memory is None:
-        return capture.without_ram(ctx.hypervisor.capabilities().why_cold)
-    for node in capture.nodes:
-        size = node.size or NodeSize()
-        if node.fingerprint != ctx.hypervisor.fingerprint(shape_of(images[node.image], size)):
-            return capture.without_ram(
-                f"{capture.label} was taken with another QEMU, libvirt, processor or setting"
-            )
+    found = template.fitting(ctx, capture, images)
+    if not found.warm:
+        return found
     try:
-        manifests.check(ctx, capture, images)
+        manifests.check(ctx, found, images)
     except Damaged as error:
-        return capture.without_ram(f"the files of {capture.label} are damaged: {error}")
-    return capture
+        return found.without_ram(f"the files of {found.label} are damaged: {error}")
+    return found

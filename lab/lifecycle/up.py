@@ -131,7 +131,7 @@ def start_nodes(
             else:
                 prepared = clone(ctx, capture, formation)
                 deadline = Deadline.after(timeout)
-                if not capture.warm and capture.owner.kind == "lab":
+                if not capture.warm and capture.in_use:
                     until_back_inside(ctx, nodes, plan, images, deadline)
                 elif not capture.warm:
                     until_formed(ctx, nodes, plan, deadline)
@@ -142,6 +142,43 @@ def start_nodes(
                 raise
             ctx.progress.note("ports", f"{error}; trying others")
             remove_nodes(ctx, lab)
+
+
+def clone_in_use(
+    ctx: Context,
+    lab: Owner,
+    images: Images,
+    capture: Capture,
+    timeout: float,
+    *,
+    refused: Callable[[str], None],
+    seeds: Callable[[], None] = lambda: None,
+    keep_sessions: bool = False,
+    identity: int = 0,
+) -> None:
+    """Start the nodes of a lab as clones of a lab in use, and make them usable.
+
+    Where the RAM of ``capture`` is refused, ``refused`` is called with the reason, and its disks
+    boot. ``seeds``: gives the nodes their seeds, if these are the lab's own. ``keep_sessions``:
+    those of clients are not ended; ``identity``: see ``Started``.
+    """
+    while True:
+        with start_slot(ctx, warm=capture.warm):
+            try:
+                seeds()
+                nodes = start_nodes(ctx, lab, images, capture, timeout)
+            except RestoreFailed as error:
+                why = unrestored(error)
+                remove_nodes(ctx, lab)
+                refused(why)
+                capture = capture.without_ram(why)
+                continue
+            started = replace(
+                nodes, end_sessions=capture.warm and not keep_sessions, identity=identity
+            )
+            personalise(ctx, started)
+            wait_ready(ctx, started)
+            return
 
 
 def allot(

@@ -210,7 +210,8 @@ class TemplateRecord:
     ``form_seconds`` and ``size`` are 0 until it is ready. ``project``: of the service,
     for whose lab it was made; empty for others. ``image``: the key of its engine's; ``memory``,
     ``cpus``, ``disk``: the size that was requested for a node. ``nodes``: what each has of its own,
-    by name: the key of its image (``image``), and its size.
+    by name: the key of its image (``image``), and its size. ``source``: the snapshot of a lab in
+    use that it was captured from, which no request for a freshly formed cluster uses; else empty.
     """
 
     key: str
@@ -231,6 +232,7 @@ class TemplateRecord:
     why: str = ""
     project: str = ""
     nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    source: str = ""
 
     @property
     def images(self) -> frozenset[str]:

@@ -142,6 +142,7 @@ templates = Table(
     Column("why", String, nullable=False, server_default=text("''")),
     Column("project", String, nullable=False, server_default=text("''")),
     Column("nodes", JSON, nullable=False, server_default=text("'{}'")),
+    Column("source", String, nullable=False, server_default=text("''")),
     CheckConstraint("state IN ('building', 'ready', 'broken')", "state"),
 )
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from lab.config.profile import Layout, Profile
-from lab.exchange.frames import FrameReader, FrameWriter
-from lab.exchange.header import Kind
+from lab.exchange.frames import FrameReader, FrameWriter, Version
+from lab.exchange.header import ByKey, Kind
 from lab.exchange.pipes import reading
 from lab.fake import images
 from lab.hypervisor import GuestSpec, Hypervisor, Memory, MemoryImage, memory_of
@@ -143,7 +143,7 @@ class Side(World):
         with replace(self, forms=True).open() as ctx:
             return template.build(ctx, SPEC).key
 
-    def exported(self, kind: Kind, key: str, **options: Any) -> bytes:
+    def exported(self, kind: ByKey, key: str, **options: Any) -> bytes:
         """An archive, by way of a file."""
         path = self.root / "exported.lab"
         path.unlink(missing_ok=True)
@@ -187,10 +187,13 @@ def read(storage: Storage, snapshot: VolumeSnapshot) -> bytes:
     return bytes(content)
 
 
-def rewritten(archive: bytes, old: bytes, new: bytes) -> bytes:
-    """The archive with something else in its header, and all checksums right."""
+def rewritten(archive: bytes, old: bytes, new: bytes, *, version: Version | None = None) -> bytes:
+    """The archive with something else in its header, and all checksums right.
+
+    ``version``: of the format, if that is another one as well.
+    """
     reader, to = FrameReader(io.BytesIO(archive)), io.BytesIO()
-    writer = FrameWriter(to)
+    writer = FrameWriter(to, version or reader.version)
     while True:
         kind, payload, digest = reader.get()
         if kind == b"D":

@@ -277,6 +277,10 @@ def nothing(ctx: Context) -> None:
 
 def remove_new(ctx: Context, baseline: set[str], *, labs: bool = True) -> set[str]:
     """Remove what a verb finished beyond ``baseline``, all of it whole; the logs that stay."""
+    for lab in ctx.store.labs.all() if labs else ():
+        if f"lab {lab.name} ready" not in baseline:
+            assert lab.state == "ready"
+            down(ctx, lab.name)
     for made in ctx.store.templates.all():
         if f"template {made.key} ready" not in baseline:
             assert made.state == "ready"
@@ -285,10 +289,6 @@ def remove_new(ctx: Context, baseline: set[str], *, labs: bool = True) -> set[st
         if f"image {built.key} ready" not in baseline:
             assert built.state == "ready"
             image.remove(ctx, built.key)
-    for lab in ctx.store.labs.all() if labs else ():
-        if f"lab {lab.name} ready" not in baseline:
-            assert lab.state == "ready"
-            down(ctx, lab.name)
     # The log of a build is kept for people.
     return {f"logs/images/{path.name}" for path in (ctx.home.root / "logs/images").iterdir()} - (
         baseline

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lab.cli.backend.session import HostSession
     from lab.cli.backend.tokens import Tokens
     from lab.config.settings import Settings
-    from lab.exchange.header import Kind
+    from lab.exchange.header import ByKey
     from lab.lifecycle.core.context import Context
     from lab.lifecycle.core.views import (
         ExportView,
@@ -294,7 +294,7 @@ class LocalSession:
 
     def export(
         self,
-        kind: Kind,
+        kind: ByKey,
         which: str,
         where: str,
         *,
@@ -318,7 +318,7 @@ class LocalSession:
         )
 
     def send(
-        self, kind: Kind, which: str, host: str, *, command: str, image: bool, ram: bool
+        self, kind: ByKey, which: str, host: str, *, command: str, image: bool, ram: bool
     ) -> ExportView:
         """See HostSession."""
         from lab.lifecycle.archives.export import export
@@ -326,7 +326,7 @@ class LocalSession:
         return export(self._context, kind, which, host=host, command=command, image=image, ram=ram)
 
     def import_archive(
-        self, kind: Kind, where: str, *, resume: bool, warm_only: bool
+        self, kind: ByKey, where: str, *, resume: bool, warm_only: bool
     ) -> ImportView:
         """See Session."""
         from lab.exchange.files import source
@@ -335,7 +335,7 @@ class LocalSession:
         with source(where) as stream:
             return import_archive(self._context, kind, stream, resume=resume, warm_only=warm_only)
 
-    def receive(self, kind: Kind, where: str, *, resume: bool, warm_only: bool) -> None:
+    def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool) -> None:
         """See HostSession."""
         from lab.exchange.files import source
         from lab.exchange.talk import Speaker
@@ -345,6 +345,65 @@ class LocalSession:
         with source(where) as stream:
             import_archive(
                 self._context, kind, stream, resume=resume, warm_only=warm_only, speaker=speaker
+            )
+
+    def export_snapshot(
+        self,
+        name: str,
+        label: str,
+        where: str,
+        *,
+        host: str,
+        command: str,
+        resume: bool,
+        native: bool,
+        image: bool,
+        ram: bool,
+    ) -> ExportView:
+        """See HostSession."""
+        from lab.lifecycle.snapshot_archive import export_snapshot
+
+        return export_snapshot(
+            self._context,
+            name,
+            label,
+            where=where,
+            host=host,
+            command=command,
+            resume=resume,
+            native=native,
+            image=image,
+            ram=ram,
+        )
+
+    def import_snapshot(
+        self,
+        where: str,
+        name: str,
+        *,
+        resume: bool,
+        warm_only: bool,
+        ttl: float | None,
+        keep_sessions: bool,
+        timeout: float,
+        talk: bool,
+    ) -> LabView:
+        """See HostSession."""
+        from lab.exchange.files import source
+        from lab.exchange.talk import Speaker
+        from lab.lifecycle.snapshot_archive import import_snapshot
+
+        with source(where) as stream:
+            return import_snapshot(
+                self._context,
+                stream,
+                name,
+                resume=resume,
+                warm_only=warm_only,
+                ttl=ttl,
+                keep_sessions=keep_sessions,
+                timeout=timeout,
+                speaker=Speaker(sys.stdout.buffer) if talk else None,
             )
 
     def build_template(self, spec: LabSpec) -> TemplateView:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lab.cli.backend.programs import Program, SqlClient
     from lab.cli.backend.session import Session
     from lab.client.client import Action
-    from lab.exchange.header import Kind
+    from lab.exchange.header import ByKey
     from lab.lifecycle.core.views import (
         ExportView,
         GcReport,
@@ -282,7 +282,7 @@ class RemoteSession:
 
     def export(
         self,
-        kind: Kind,
+        kind: ByKey,
         which: str,
         where: str,
         *,
@@ -301,7 +301,7 @@ class RemoteSession:
         return replace(done, to=where)
 
     def import_archive(
-        self, kind: Kind, where: str, *, resume: bool, warm_only: bool
+        self, kind: ByKey, where: str, *, resume: bool, warm_only: bool
     ) -> ImportView:
         """See Session."""
         from lab.exchange.files import source

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from lab.cli.backend.programs import Program, SqlClient
-    from lab.exchange.header import Kind
+    from lab.exchange.header import ByKey
     from lab.lifecycle.core.views import (
         ExportView,
         GcReport,
@@ -178,7 +178,7 @@ class Session(Protocol):
 
     def export(
         self,
-        kind: Kind,
+        kind: ByKey,
         which: str,
         where: str,
         *,
@@ -194,7 +194,7 @@ class Session(Protocol):
         """
 
     def import_archive(
-        self, kind: Kind, where: str, *, resume: bool, warm_only: bool
+        self, kind: ByKey, where: str, *, resume: bool, warm_only: bool
     ) -> ImportView:
         """Import an archive from a file, a URL, or ``-``: stdin."""
 
@@ -215,9 +215,38 @@ class HostSession(Session, Protocol):
         """As ``Session.extend``; None: a lease without end."""
 
     def send(
-        self, kind: Kind, which: str, host: str, *, command: str, image: bool, ram: bool
+        self, kind: ByKey, which: str, host: str, *, command: str, image: bool, ram: bool
     ) -> ExportView:
         """Let ``host`` import an image or a template over SSH; ``command``: its lab program."""
 
-    def receive(self, kind: Kind, where: str, *, resume: bool, warm_only: bool) -> None:
+    def export_snapshot(
+        self,
+        name: str,
+        label: str,
+        where: str,
+        *,
+        host: str,
+        command: str,
+        resume: bool,
+        native: bool,
+        image: bool,
+        ram: bool,
+    ) -> ExportView:
+        """Write the archive of a snapshot to a file or stdout, or let ``host`` make a lab of it."""
+
+    def import_snapshot(
+        self,
+        where: str,
+        name: str,
+        *,
+        resume: bool,
+        warm_only: bool,
+        ttl: float | None,
+        keep_sessions: bool,
+        timeout: float,
+        talk: bool,
+    ) -> LabView:
+        """Make a lab of the archive of a snapshot; ``talk``: as the other end of an export."""
+
+    def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool) -> None:
         """The other end of ``send``: import from ``where``, and answer it on stdout."""

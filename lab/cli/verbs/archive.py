@@ -1,4 +1,4 @@
-"""``lab image export|import`` and ``lab template export|import``."""
+"""``lab image export|import``, and the same of ``lab template`` and ``lab snapshot``."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lab.cli import complete, flags
-from lab.cli.app import app_of
+from lab.cli.app import app_of, pick
 from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
+from lab.cli.terminal.show import lab_text
 from lab.cli.verbs import image, template
+from lab.cli.verbs.snapshot import Label
 from lab.errors import InvalidSpec
+from lab.names import check_lab_name
 
 if TYPE_CHECKING:
     from lab.cli.app import App
-    from lab.exchange.header import Kind
+    from lab.exchange.header import ByKey
     from lab.lifecycle.core.views import ExportView, ImportView
 
 Where = Annotated[
@@ -67,6 +70,7 @@ Talk = Annotated[bool, typer.Option("--talk", hidden=True)]
 
 _DOING = "keeping the partial file for --resume"
 _ARRIVED = "removing what arrived"
+_ON_THE_HOST = "archives of snapshots are written and read by the host of the labs"
 _OVER_SSH = "hosts send each other archives over SSH"
 
 
@@ -187,9 +191,102 @@ def import_template(
     emit(view, how, table=lambda: template.shown([view], app.now()), names=lambda: [view.key])
 
 
+@manual(
+    "lab snapshot export shop loaded shop.lab",
+    "lab snapshot export shop loaded --to db2",
+    "lab snapshot export shop loaded - | ssh db2 lab snapshot import -",
+)
+def export_snapshot(
+    ctx: typer.Context,
+    name: flags.Lab,
+    label: Label,
+    where: Where = "",
+    *,
+    to: To = "",
+    remote_lab: RemoteLab = "lab",
+    resume: Resume = False,
+    native: Native = False,
+    no_image: NoImage = False,
+    cold: Cold = False,
+) -> None:
+    """Write a snapshot to a file or a pipe, or to another host.
+
+    The archive is complete in itself: RAM, disks, and the image that they need. With --to the other
+    host makes a lab of it.
+    """
+    app = app_of(ctx)
+    _check(where, to, resume=resume, native=native)
+    with app.open_here(_ON_THE_HOST, doing=_DOING) as host:
+        view = host.export_snapshot(
+            pick(host, name),
+            label,
+            where,
+            host=to,
+            command=remote_lab,
+            resume=resume,
+            native=native,
+            image=not no_image,
+            ram=not cold,
+        )
+    _tell(app, view)
+
+
+@manual(
+    "lab snapshot import shop.lab",
+    "lab snapshot import shop.lab copy --ttl 2h",
+    "lab snapshot import https://labs.example/shop.lab --warm-only",
+)
+def import_snapshot(
+    ctx: typer.Context,
+    where: From,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="[NAME]",
+            show_default=False,
+            help="The lab. Default: the name of the exported lab, numbered if it is taken.",
+        ),
+    ] = "",
+    *,
+    resume: ResumeImport = False,
+    warm_only: WarmOnly = False,
+    ttl: flags.Ttl = "",
+    keep_sessions: flags.KeepSessions = False,
+    timeout: flags.ReadyTimeout = "",
+    talk: Talk = False,
+    output: flags.Output = "table",
+) -> None:
+    """Create a lab from an exported snapshot.
+
+    The archive is verified first. The lab has the data, the nodes and the sizes of the exported
+    one, and its own ports and password. It boots if the RAM cannot be restored by this host's
+    hypervisor.
+    """
+    app = app_of(ctx)
+    how = parse_format(output)
+    settings = app.settings()
+    lease = flags.lease("--ttl", ttl) if ttl else settings.default_ttl
+    limit = flags.timeout(timeout, settings.ready_timeout)
+    if name:
+        check_lab_name(name)
+    with app.open_here(_ON_THE_HOST, doing=_ARRIVED) as host:
+        view = host.import_snapshot(
+            where,
+            name,
+            resume=resume,
+            warm_only=warm_only,
+            ttl=lease,
+            keep_sessions=keep_sessions,
+            timeout=limit,
+            talk=talk,
+        )
+    if not talk:
+        emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
+
+
 def _export(
     app: App,
-    kind: Kind,
+    kind: ByKey,
     which: str,
     where: str,
     to: str,
@@ -210,7 +307,7 @@ def _export(
         )
 
 
-def _receive(app: App, kind: Kind, where: str, *, resume: bool, warm_only: bool) -> None:
+def _receive(app: App, kind: ByKey, where: str, *, resume: bool, warm_only: bool) -> None:
     with app.open_here(_OVER_SSH, doing=_ARRIVED) as host:
         host.receive(kind, where, resume=resume, warm_only=warm_only)
 
@@ -232,11 +329,12 @@ def _tell(app: App, view: ExportView) -> None:
     from lab.spec import format_size
 
     what = f"{view.kind} {view.key}"
+    made = f", and created the lab {view.lab} from it" if view.lab else ""
     size = f"{format_size(view.size)} in {view.seconds:.1f} s"
     if view.outcome == "exists":
-        app.say(f"{view.to} already has the {what}")
+        app.say(f"{view.to} already has the {what}{made}")
     elif view.outcome == "imported":
-        app.say(f"{view.to} imported the {what}: {size}")
+        app.say(f"{view.to} imported the {what}{made}: {size}")
     elif view.to != "-":
         app.say(f"exported the {what} to {view.to}: {size}")
 

@@ -84,7 +84,7 @@ def shown(views: Sequence[TemplateView], now: float) -> str:
     return table(
         (
             "KEY", "BLUEPRINT", "NODES", "MEMORY", "CPUS", "DISK", "IMAGE", "STATE", "START",
-            "SIZE", "FORMED IN", "USE", "LAST USE", "WHY",
+            "SIZE", "FORMED IN", "USE", "LAST USE", "SOURCE", "WHY",
         ),
         [
             (
@@ -101,6 +101,7 @@ def shown(views: Sequence[TemplateView], now: float) -> str:
                 seconds_or_dash(view.form_seconds),
                 view.use,
                 f"{age(view.used_at, now)} ago" if view.used_at else "never",
+                view.source or "-",
                 view.why,
             )
             for view in views

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from lab.blueprints import blueprint
@@ -14,7 +17,8 @@ from lab.lifecycle.captures.template_record import base, spec_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Image, Images
-from lab.state.records import TemplateRecord
+from lab.spec import LabSpec
+from lab.state.records import LabRecord, TemplateRecord
 
 
 def image_facts(ctx: Context, image: Image) -> ImageFacts:
@@ -77,27 +81,82 @@ def built_image(facts: ImageFacts, directory: Path) -> BuiltImage:
 
 
 def template_facts(
-    ctx: Context, record: TemplateRecord, capture: Capture, images: Images, *, ram: bool
+    ctx: Context, record: TemplateRecord, capture: Capture, images: Images
 ) -> TemplateFacts:
-    """The description of a template in an archive; ``ram``: with its RAM, if it has some.
+    """The description of a template in an archive, with the RAM that ``capture`` has.
 
     Raises Conflict for one that `lab up` would not use either: what its RAM fits is not known.
     """
+    if record.source:
+        raise Conflict(
+            f"the template {record.key} was captured from {record.source}, a lab in use",
+            hint="`lab snapshot take` in a lab that is a clone of it, then `lab snapshot export`",
+        )
     spec, plan = spec_of(record), blueprint(record.blueprint)
-    profile = ctx.settings.profile_of(record.profile)
     if templates.key_of(ctx, images, plan, spec) != base(record.key):
         raise Conflict(
             f"the template {record.key} is outdated: QEMU, the profile"
             f" {record.profile} or the rules of {record.blueprint} have changed since",
             hint="`lab up` does not use it either: form a new one with `lab template build`",
         )
-    warm = ram and capture.warm
-    nodes = []
-    for node in capture.nodes:
+    return _facts(
+        ctx, spec, capture, images, _fingerprints(ctx, spec, capture, images),
+        key=record.key, host=strings(ctx.hypervisor.capabilities().facts),
+        form_seconds=record.form_seconds,
+    )  # fmt: skip
+
+
+def snapshot_facts(
+    ctx: Context, record: LabRecord, capture: Capture, images: Images
+) -> TemplateFacts:
+    """The description of a lab's snapshot as the template that it becomes elsewhere.
+
+    ``capture``: with facts of its seeds. Its key is of its content: no request has that.
+    """
+    spec, source = record.spec, f"{record.name}@{capture.label}"
+    fingerprints = [node.fingerprint for node in capture.nodes]
+    # Disks are not read for this: a snapshot never changes, and this one has these names.
+    content = [
+        source,
+        ctx.home.id,
+        record.created_at,
+        [[*node.seals, *(f.digest for f in (node.ram, node.state) if f)] for node in capture.nodes],
+    ]
+    # Of the hypervisor that is here now nothing is said if RAM was saved by another one.
+    same = fingerprints == _fingerprints(ctx, spec, capture, images)
+    return _facts(
+        ctx, spec, capture, images, fingerprints,
+        key=hashlib.sha256(json.dumps(content).encode()).hexdigest()[:14],
+        host=strings(ctx.hypervisor.capabilities().facts) if same else {},
+        source=source,
+    )  # fmt: skip
+
+
+def _fingerprints(ctx: Context, spec: LabSpec, capture: Capture, images: Images) -> list[str]:
+    """Of the hypervisor as it is now, for each node."""
+    shapes = [
+        templates.shape_of(images[node.image], node.size or spec.size) for node in capture.nodes
+    ]
+    return [ctx.hypervisor.fingerprint(shape) for shape in shapes]
+
+
+def _facts(
+    ctx: Context,
+    spec: LabSpec,
+    capture: Capture,
+    images: Images,
+    fingerprints: Sequence[str],
+    *,
+    key: str,
+    host: dict[str, str],
+    form_seconds: float = 0.0,
+    source: str = "",
+) -> TemplateFacts:
+    profile, nodes = ctx.settings.profile_of(spec.profile), []
+    for node, fingerprint in zip(capture.nodes, fingerprints, strict=True):
         if node.seed is None:
             raise Conflict(f"{capture.ref} has no seed of {node.name}: it cannot be exported")
         image = images[node.image]
-        size = node.size or spec.size
         origins = disk_snapshots(ctx, capture, node.name, image.volumes)
         nodes.append(
             NodeFacts(
@@ -105,27 +164,28 @@ def template_facts(
                 role=node.role,
                 seed=_content(node.seed),
                 disks={origin.volume.volume: origin.size for origin in origins},
-                ram=_content(node.ram) if warm and node.ram else None,
-                state=_content(node.state) if warm and node.state else None,
+                ram=_content(node.ram) if capture.warm and node.ram else None,
+                state=_content(node.state) if capture.warm and node.state else None,
                 image=image.key,
-                size=size,
-                fingerprint=ctx.hypervisor.fingerprint(templates.shape_of(image, size)),
+                size=node.size or spec.size,
+                fingerprint=fingerprint,
             )
         )
     return TemplateFacts(
-        key=record.key,
-        blueprint=record.blueprint,
-        version=plan.version,
-        memory=record.memory,
-        cpus=record.cpus,
-        disk=record.disk,
+        key=key,
+        blueprint=spec.blueprint,
+        version=blueprint(spec.blueprint).version,
+        memory=spec.size.memory,
+        cpus=spec.size.cpus,
+        disk=spec.size.disk,
         profile=profile.name,
         settings=profile.content(),
         nodes=nodes,
         fingerprint=ctx.hypervisor.fingerprint(templates.shape_of(images.engine, spec.size)),
-        host=strings(ctx.hypervisor.capabilities().facts),
-        form_seconds=record.form_seconds,
-        requested_nodes=record.node_count,
+        host=host,
+        form_seconds=form_seconds,
+        requested_nodes=spec.nodes,
+        source=source,
     )
 
 

@@ -1,27 +1,30 @@
-"""``lab image export`` and ``lab template export``: to a file, a pipe, or another host."""
+"""``lab image|template|snapshot export``: to a file, a pipe, or another host."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from lab.errors import CommandFailed, Conflict
 from lab.exchange import content, files, sending, talk
 from lab.exchange.frames import FrameWriter, Sink
-from lab.exchange.header import Header, ImageFacts, Kind, Part, TemplateFacts, image_name
+from lab.exchange.header import ByKey, Header, ImageFacts, Kind, Part, TemplateFacts, image_name
 from lab.exchange.sending import Outgoing
 from lab.lifecycle.archives import describe
+from lab.lifecycle.captures import manifests
 from lab.lifecycle.captures import template as templates
 from lab.lifecycle.captures.capture import Capture, disk_snapshots
+from lab.lifecycle.captures.manifests import Damaged
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import ExportView
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Image, Images
 from lab.spec import MIB
+from lab.state.records import LabRecord
 from lab.storage import VolumeSnapshot, sparse
 
 NATIVE = ("zfs",)
@@ -65,28 +68,61 @@ def _template_contents(
     Raises NotFound, and Conflict for a template that is incomplete, damaged or outdated.
     """
     record = templates.named(ctx, key)
-    with ExitStack() as held:
-        keys = (record.image, *sorted(record.images - {record.image}))
-        engine, *more = [held.enter_context(images.using_key(ctx, key)) for key in keys]
-        all_ = Images(engine, {image.recipe: image for image in more})
-        capture = held.enter_context(templates.kept(ctx, record.key, all_))
+    with (
+        templates.images_kept(ctx, record) as all_,
+        templates.kept(ctx, record.key, all_) as capture,
+    ):
         if capture is None:
             raise Conflict(
                 f"the template {record.key} is incomplete or damaged",
                 hint="`lab template ls` shows its state",
             )
+        whole = capture if ram else capture.without_ram("it is left out")
+        seeds = {node.name: ctx.home.seed(capture.ref, node.name) for node in capture.nodes}
         yield Contents(
             [describe.image_facts(ctx, image) for image in all_.all],
-            describe.template_facts(ctx, record, capture, all_, ram=ram),
+            describe.template_facts(ctx, record, whole, all_),
             partial(_image_parts, ctx, all_.all),
-            partial(_node_parts, ctx, capture, all_, ram=ram),
+            partial(_node_parts, ctx, whole, all_, seeds),
             with_image,
         )
 
 
+def snapshot_contents(
+    ctx: Context,
+    record: LabRecord,
+    capture: Capture,
+    all_: Images,
+    seeds: Mapping[str, Path],
+    *,
+    with_image: bool,
+) -> Contents:
+    """A snapshot of a lab, which the caller keeps from removal; ``seeds``: of its nodes.
+
+    Raises Conflict if its files are damaged.
+    """
+    try:
+        manifests.check(ctx, capture, all_)
+    except Damaged as error:
+        raise Conflict(
+            f"the files of {record.name}@{capture.label} are damaged: {error}",
+            hint="`--cold` exports its disks alone"
+            if capture.warm
+            else f"`lab snapshot ls {record.name}` lists others",
+        ) from None
+    found = tuple(replace(n, seed=manifests.facts(seeds[n.name])) for n in capture.nodes)
+    return Contents(
+        [describe.image_facts(ctx, image) for image in all_.all],
+        describe.snapshot_facts(ctx, record, replace(capture, nodes=found), all_),
+        partial(_image_parts, ctx, all_.all),
+        partial(_node_parts, ctx, capture, all_, seeds),
+        with_image,
+    )
+
+
 def export(
     ctx: Context,
-    kind: Kind,
+    kind: ByKey,
     which: str,
     *,
     where: str = "",
@@ -107,33 +143,62 @@ def export(
 
     Raises NotFound, Conflict, InvalidSpec, HostUnfit; what goes wrong on the host as what it is.
     """
-    began = time.time()
     if kind == "image":
         opened = _image_contents(ctx, which)
     else:
         opened = _template_contents(ctx, which, with_image=image, ram=ram)
     with opened as contents:
-        if host:
-            header, outcome, size = _send(ctx, contents, kind, host, command)
-        else:
-            target = nullcontext(to) if to else files.target(where, resume=resume)
-            header, outcome, size = _write(ctx, contents, target, native=native)
-    return ExportView(kind, header.key, host or where, outcome, size, time.time() - began)
+        return deliver(
+            ctx,
+            kind,
+            contents,
+            where=where,
+            to=to,
+            host=host,
+            command=command,
+            resume=resume,
+            native=native,
+        )
 
 
-_Sent = tuple[Header, str, int]
+def deliver(
+    ctx: Context,
+    kind: Kind,
+    contents: Contents,
+    *,
+    where: str = "",
+    to: Sink | None = None,
+    host: str = "",
+    command: str = "lab",
+    resume: bool = False,
+    native: bool = False,
+) -> ExportView:
+    """Write ``contents``, which the caller keeps from removal, as ``export`` does."""
+    began = time.time()
+    if host:
+        header, done, size = _send(ctx, contents, kind, host, command)
+    else:
+        target = nullcontext(to) if to else files.target(where, resume=resume)
+        header, size = _write(ctx, contents, target, native=native)
+        done = talk.Done("written")
+    name = header.template.source if header.template and header.template.source else header.key
+    took = time.time() - began
+    return ExportView(kind, name, host or where, done.outcome, size, took, done.lab)
+
+
+_Sent = tuple[Header, talk.Done, int]
 """What was sent, what became of it, and how many bytes it took."""
 
 
 def _write(
     ctx: Context, contents: Contents, target: AbstractContextManager[Sink], *, native: bool
-) -> _Sent:
+) -> tuple[Header, int]:
     header, parts = contents.archive(ctx.storage.name if native else "")
     with target as to:
-        writer = FrameWriter(to)
+        writer = FrameWriter(to, header.version)
         sending.begin(writer, header)
         sending.send(writer, parts, {out.part.name: 0 for out in parts}, ctx.progress)
-    return header, "written", writer.written
+    return header, writer.written
 
 
 def _send(ctx: Context, contents: Contents, kind: Kind, host: str, command: str) -> _Sent:
@@ -153,14 +218,14 @@ def _converse(ctx: Context, contents: Contents, remote: talk.Remote) -> _Sent:
     hello = remote.greet()
     same = hello.get("storage") == ctx.storage.name and ctx.storage.name in NATIVE
     header, parts = contents.archive(ctx.storage.name if same else "")
-    writer = FrameWriter(remote.to)
+    writer = FrameWriter(remote.to, header.version)
     sending.begin(writer, header)
     word, what = remote.hear("wanted", "done")
     if word == "wanted":
         sending.send(writer, parts, remote.wanted(what, header), ctx.progress)
         remote.to.close()
         word, what = remote.hear("done")
-    return header, remote.outcome(what), writer.written
+    return header, remote.done(what), writer.written
 
 
 def _image_parts(ctx: Context, which: Sequence[Image], native: bool) -> list[Outgoing]:
@@ -188,21 +253,24 @@ def _parts_of(ctx: Context, image: Image, first: str, *, native: bool) -> list[O
     return found
 
 
-def _node_parts(ctx: Context, capture: Capture, all_: Images, *, ram: bool) -> list[Outgoing]:
+def _node_parts(
+    ctx: Context, capture: Capture, all_: Images, seeds: Mapping[str, Path]
+) -> list[Outgoing]:
     found = []
     for node in capture.nodes:
         image = all_[node.image]
         bases = images.snapshots(ctx, image)
-        found.append(_file(f"{node.name}/seed", ctx.home.seed(capture.ref, node.name)))
+        found.append(_file(f"{node.name}/seed", seeds[node.name]))
         for origin in disk_snapshots(ctx, capture, node.name, image.volumes):
             disk = origin.volume.volume
             part = Part(f"{node.name}/{disk}", "changes", origin.size, _used(ctx, origin))
             below, above = _plain(ctx, bases[disk]), _plain(ctx, origin)
             found.append(Outgoing(part, partial(content.of_changes, below, above)))
-        if ram and capture.warm:
+        if capture.warm:
             state = ctx.home.device_state(capture.ref, node.name)
             found.append(_file(f"{node.name}/state", state))
-            found.append(_file(f"{node.name}/ram", ctx.home.ram(capture.ref, node.name)))
+            base = node.base or capture.ref
+            found.append(_file(f"{node.name}/ram", ctx.home.ram(base, node.name)))
     return found
 
 

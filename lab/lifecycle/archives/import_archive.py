@@ -1,4 +1,4 @@
-"""``lab image import`` and ``lab template import``: from a file, a pipe, or another host."""
+"""``lab image|template|snapshot import``: from a file, a pipe, or another host."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ def import_archive(
     resume: bool = False,
     warm_only: bool = False,
     speaker: talk.Speaker | None = None,
+    then: Callable[[Context, ImportView], str] | None = None,
 ) -> ImportView:
     """Import the content of an archive; all of it is verified before any of it is used.
 
     ``resume``: received data is kept for a day if the transfer is interrupted, and an
     interrupted one is resumed. ``warm_only``: raise HostUnfit if a template's RAM does not fit.
     ``speaker``: reports to the exporting side which parts are needed, and the progress.
+    ``then``: makes a lab of what was imported, and returns its name, which that side reports.
 
     Nothing is left when it fails, but for what is kept. Raises InvalidSpec for whatever is
     wrong with the archive, Conflict, NotFound, HostUnfit.
@@ -68,8 +70,9 @@ def import_archive(
         drop(ctx.home.imports, header)
     for note in view.notes:
         ctx.progress.note("import", note)
+    lab = {"lab": then(ctx, view)} if then else {}
     if speaker:
-        speaker.say("done", {"key": view.key, "outcome": view.outcome})
+        speaker.say("done", {"key": view.key, "outcome": view.outcome, **lab})
     return view
 
 
@@ -106,16 +109,16 @@ def _template(
     fit = import_template.fit(ctx, header, template, warm_only=warm_only)
     name = templates.current(ctx, fit.key)
     if name is not None:
-        return ImportView("template", name, "exists")
+        return ImportView(header.kind, name, "exists")
     names = fit.wanted(template)
     lacking = [first for first, one in header.images.items() if not import_image.here(ctx, one)]
     for first in lacking:
         brought = [part.name for part in header.parts if part.name.startswith(f"{first}/")]
         if not brought:
             raise NotFound(
-                f"the archive has a template of the image {header.images[first].key}, which is not"
-                " here",
-                hint="import the image first, or export the template without --no-image",
+                f"the archive has {_a(header.kind)} of the image {header.images[first].key},"
+                " which is not here",
+                hint=f"import the image first, or export the {header.kind} without --no-image",
             )
         names += brought
 
@@ -126,6 +129,8 @@ def _template(
         notes = []
         if not fit.warm:
             notes.append(f"labs of the template {name} will boot: {fit.why_cold}")
+        if template.source:  # no `lab up` uses it
+            return ImportView(header.kind, name, "imported", tuple(notes))
         if import_image.profile_of(ctx, header.image) is None:
             notes.append(f"it is used by `lab up --image {header.image.key}`")
         notes += [
@@ -164,4 +169,4 @@ def _is_file(name: str) -> bool:
 
 
 def _a(kind: Kind) -> str:
-    return "an image" if kind == "image" else "a template"
+    return f"an {kind}" if kind == "image" else f"a {kind}"

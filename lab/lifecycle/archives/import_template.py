@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from lab.blueprints import Blueprint, NodePlan, blueprint
 from lab.config.profile import Profile
@@ -33,7 +36,10 @@ from lab.storage.overwrite import overwrite
 
 @dataclass(frozen=True)
 class Fit:
-    """How a template is to be ours: what lab it is for, under which key, and if it stays warm."""
+    """How a template is to be ours: what lab it is for, under which key, and if it stays warm.
+
+    ``key``: of one that was captured from a lab in use, it is of what is imported of the archive.
+    """
 
     spec: LabSpec
     plan: Blueprint
@@ -84,7 +90,15 @@ def fit(ctx: Context, header: Header, template: TemplateFacts, *, warm_only: boo
             f"the template's RAM cannot be restored here: {why_cold}",
             hint="without --warm-only its disks are imported: labs boot from them",
         )
+    if template.source:
+        return Fit(spec, plan, _key_of_content(ctx, template, warm=not why_cold), why_cold)
     return Fit(spec, plan, templates.key_of(ctx, images_, plan, spec), why_cold)
+
+
+def _key_of_content(ctx: Context, template: TemplateFacts, *, warm: bool) -> str:
+    """The key of a template captured from a lab in use, which is found by its content alone."""
+    content = msgspec.json.encode([ctx.home.id, warm, template.key, template.nodes])
+    return hashlib.sha256(content).hexdigest()[:14]
 
 
 def publish(
@@ -110,7 +124,7 @@ def publish(
         text = f"importing the template {name}" + ("" if target.warm else ", disks only")
         with (
             ctx.progress.step("template", text),
-            making(ctx, name, all_, plans, target.spec, warm=target.warm),
+            making(ctx, name, all_, plans, target.spec, warm=target.warm, source=template.source),
         ):
             capture = _assemble(ctx, name, all_, template, stage, target)
             finish(ctx, capture, template.form_seconds)
@@ -135,7 +149,13 @@ def _assemble(
     capture = captured(ctx, ref, nodes, snapshots, warm=target.warm, why_cold=target.why_cold)
     for facts, made in zip(template.nodes, capture.nodes, strict=True):
         _check(facts, made)
-    return capture
+    if not template.source:
+        return capture
+    found = [
+        replace(made, fingerprint=facts.fingerprint or template.fingerprint)
+        for facts, made in zip(template.nodes, capture.nodes, strict=True)
+    ]
+    return replace(capture, nodes=tuple(found), source=template.source)
 
 
 def _disks(

@@ -58,9 +58,10 @@ class Capture:
 
     ``parent``: the capture that the owner's disks were like before they changed, which for a
     template is None. ``why_cold``: why its RAM is not restored although this host could restore
-    some. The rest is of captures of labs: ``pause`` in seconds, for which its nodes were paused;
-    ``protected``: it is not removed without force; ``expires_at``: when it is removed if nothing
-    descends from it, None for never.
+    some. ``source``: of a template that was captured from a lab in use, the snapshot, as
+    ``shop@loaded``; empty for one of a freshly formed cluster. The rest is of captures of labs:
+    ``pause`` in seconds, for which its nodes were paused; ``protected``: it is not removed without
+    force; ``expires_at``: when it is removed if nothing descends from it, None for never.
     """
 
     owner: Owner
@@ -71,6 +72,7 @@ class Capture:
     pause: float = 0.0
     protected: bool = False
     expires_at: float | None = None
+    source: str = ""
 
     @property
     def ref(self) -> CaptureRef:
@@ -83,6 +85,15 @@ class Capture:
         return bool(self.nodes) and all(
             node.ram is not None and node.state is not None for node in self.nodes
         )
+
+    @property
+    def in_use(self) -> bool:
+        """True if it was captured from a lab in use, not from a freshly formed cluster.
+
+        Its RAM then has sessions of clients and the right time, its servers a history: nodes that
+        boot from its disks recover as after a crash.
+        """
+        return self.owner.kind == "lab" or bool(self.source)
 
     def without_ram(self, why: str) -> Capture:
         """The capture without RAM, so that its disks boot; ``why``: why RAM is not restored."""
@@ -113,6 +124,12 @@ def parent_of(record: LabRecord) -> CaptureRef | None:
     if record.parent:
         return CaptureRef.parse(record.parent)
     return template_ref(record.template) if record.template else None
+
+
+def from_use(ctx: Context, record: LabRecord) -> bool:
+    """Whether what a lab is a clone of was captured from a lab in use (``Capture.in_use``)."""
+    template = ctx.store.templates.find(record.template) if record.template else None
+    return bool(record.parent or (template and template.source))
 
 
 def position(record: LabRecord) -> CaptureRef | None:

@@ -118,6 +118,7 @@ def write(path: Path, capture: Capture) -> None:
         "pause": capture.pause,
         "protected": capture.protected,
         "expires_at": capture.expires_at,
+        "source": capture.source,
         "nodes": [
             {**asdict(node), "base": str(node.base) if node.base else None}
             for node in capture.nodes
@@ -170,6 +171,7 @@ def read(path: Path) -> Capture:
             float(values.get("pause", 0.0)),
             bool(values.get("protected", False)),
             float(expires) if expires is not None else None,
+            str(values.get("source", "")),
         )
     except OSError as error:
         why = f"it has no readable manifest: {error}"

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import astuple, replace
 from functools import partial
 from typing import Literal
@@ -35,6 +35,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import PlannedNode, TemplateView
 from lab.lifecycle.images import failures
 from lab.lifecycle.images.engine import images_with_fallback
+from lab.lifecycle.images.image import using_key
 from lab.lifecycle.images.ready import Image, Images
 from lab.lifecycle.nodes.form import Formation, form
 from lab.lifecycle.nodes.nodes import plan as plan_nodes
@@ -143,6 +144,31 @@ def shape_of(image: Image, size: NodeSize) -> GuestShape:
     return GuestShape(size.memory, size.cpus, len(image.volumes) + 1, boot)
 
 
+def fitting(ctx: Context, capture: Capture, images: Images) -> Capture:
+    """The capture of a lab in use, without RAM and with the reason where that does not fit."""
+    if not capture.warm:
+        return capture
+    if ctx.hypervisor.memory is None:
+        return capture.without_ram(ctx.hypervisor.capabilities().why_cold)
+    for node in capture.nodes:
+        size = node.size or NodeSize()
+        if node.fingerprint != ctx.hypervisor.fingerprint(shape_of(images[node.image], size)):
+            what = capture.source or capture.label
+            return capture.without_ram(
+                f"{what} was taken with another QEMU, libvirt, processor or setting"
+            )
+    return capture
+
+
+@contextmanager
+def images_kept(ctx: Context, record: TemplateRecord) -> Iterator[Images]:
+    """The images of a template, kept from removal in the block; raises NotFound."""
+    with ExitStack() as held:
+        keys = (record.image, *sorted(record.images - {record.image}))
+        engine, *others = [held.enter_context(using_key(ctx, key)) for key in keys]
+        yield Images(engine, {image.recipe: image for image in others})
+
+
 def is_for(name: str, key: str) -> bool:
     """Whether the template ``name`` is what ``key`` asks for."""
     return base(name) == key
@@ -199,6 +225,8 @@ def _sound(ctx: Context, name: str, images: Images) -> Capture | None:
         capture = manifests.read(ctx.home.manifest(template_ref(name)))
         if capture.warm and not record.warm:
             capture = capture.without_ram(record.why)
+        if capture.in_use:  # what the RAM of others fits is part of their names
+            capture = fitting(ctx, capture, images)
         manifests.check(ctx, capture, images)
     except (Damaged, NotFound) as error:
         mark_broken(ctx, name, str(error))
@@ -220,11 +248,10 @@ def give_up_ram(ctx: Context, name: str, why: str) -> None:
 
     Its RAM files stay until it is removed: others may be mapping them now.
     """
-    ctx.progress.note(
-        "template",
-        f"labs of the template {name} boot from its disks from now on: {why};"
-        f" after `lab template rm {name}` the next `lab up` forms a new template",
-    )
+    text = f"labs of the template {name} boot from its disks from now on: {why}"
+    if not ctx.store.templates.get(name).source:
+        text += f"; after `lab template rm {name}` the next `lab up` forms a new template"
+    ctx.progress.note("template", text)
     ctx.store.templates.update(name, warm=False, why=why)
 
 
@@ -260,11 +287,13 @@ def recorded(ctx: Context, key: str, images: Images, plan: Blueprint, spec: LabS
             continue
         path = ctx.home.manifest(template_ref(name))
         try:
-            warm = manifests.read(path).warm
+            capture = manifests.read(path)
         except Damaged:
             continue
-        began = path.stat().st_mtime
-        record = record_for(ctx, name, images, plan.plan(spec), spec, warm=warm, began=began)
+        record = record_for(
+            ctx, name, images, plan.plan(spec), spec,
+            warm=capture.warm, began=path.stat().st_mtime, source=capture.source,
+        )  # fmt: skip
         ctx.store.templates.add(replace(record, state="ready", size=size_of(ctx, name)))
         ctx.progress.note("template", f"registered the template {name} again: its record was lost")
         return name
@@ -338,4 +367,5 @@ def view(record: TemplateRecord) -> TemplateView:
         form_seconds=record.form_seconds,
         why=record.why,
         each=tuple(PlannedNode(name, **own) for name, own in record.nodes.items()),
+        source=record.source,
     )

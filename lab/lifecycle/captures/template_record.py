@@ -34,15 +34,18 @@ def making(
     spec: LabSpec,
     *,
     warm: bool,
+    source: str = "",
 ) -> Iterator[None]:
     """A template is made in the block, its lock held; nothing is left of it if that fails.
 
-    Raises LimitReached if labs use as many as may be made for the requesting project.
+    ``source``: the snapshot of a lab in use that it is captured from, if it is. Raises
+    LimitReached if labs use as many as may be made for the requesting project.
     """
     with ctx.store.transaction():
         _check_quota(ctx)
         began = time.time()
-        ctx.store.templates.add(record_for(ctx, name, images, plans, spec, warm=warm, began=began))
+        record = record_for(ctx, name, images, plans, spec, warm=warm, began=began, source=source)
+        ctx.store.templates.add(record)
     with Undo() as undo:
         undo.push(f"template {name}", lambda: discard(ctx, name))
         yield
@@ -157,6 +160,7 @@ def record_for(
     *,
     warm: bool,
     began: float,
+    source: str = "",
 ) -> TemplateRecord:
     """The record of a template that is being made, of nodes as planned for ``spec``."""
     return TemplateRecord(
@@ -175,6 +179,7 @@ def record_for(
         used_at=began,
         project=ctx.origin.project,
         nodes={node.name: {"image": images.planned(node).key, **vars(node.size)} for node in plans},
+        source=source,
     )
 
 

@@ -280,7 +280,8 @@ class TemplateView:
 
     ``why``: why it is broken, or why its RAM is no longer restored; else empty. ``image``: that of
     its engine; ``memory``, ``cpus``, ``disk``: the size that was requested for a node; ``each``:
-    its nodes.
+    its nodes. ``source``: the snapshot of a lab in use that it was captured from, as
+    ``shop@loaded``; empty for one of a freshly formed cluster.
     """
 
     key: str
@@ -300,13 +301,16 @@ class TemplateView:
     use: Use = "current"
     why: str = ""
     each: tuple[PlannedNode, ...] = ()
+    source: str = ""
 
 
 @dataclass(frozen=True)
 class ExportView:
-    """An archive that was sent: ``kind`` is image or template, ``to`` a file, ``-`` or a host.
+    """An archive that was sent: ``kind`` is image, template or snapshot.
 
-    ``outcome``: written (to a file), imported (by a host), exists (it had it already).
+    ``key``: of a snapshot its name, as ``shop@loaded``. ``to``: a file, ``-`` or a host.
+    ``outcome``: written (to a file), imported (by a host), exists (it had it already). ``lab``: the
+    one that a host made of a snapshot.
     """
 
     kind: str
@@ -315,6 +319,7 @@ class ExportView:
     outcome: str
     size: int
     seconds: float
+    lab: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`lab image export|import` and `lab template export|import`, as people and ssh call them."""
+"""`lab image export|import`, and of templates and snapshots, as people and ssh call them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ Capture = pytest.CaptureFixture[str]
 
 PLAIN = {"resume": False, "native": False, "image": True, "ram": True}
 SENT = {"command": "lab", "image": True, "ram": True}
+TAKEN = {**PLAIN, "host": "", "command": "lab"}
+MADE = {"resume": False, "warm_only": False, "ttl": None, "keep_sessions": False,
+        "timeout": 77.0, "talk": False}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -36,6 +39,12 @@ SENT = {"command": "lab", "image": True, "ram": True}
          ["export", "template", "3f", "f", {**PLAIN, "image": False, "ram": False}]),
         ("template export 3f --to b --no-image --cold",
          ["send", "template", "3f", "b", {**SENT, "image": False, "ram": False}]),
+        ("snapshot export shop mine f.lab", ["export_snapshot", "shop", "mine", "f.lab", TAKEN]),
+        ("snapshot export shop mine f --resume --native --no-image --cold",
+         ["export_snapshot", "shop", "mine", "f",
+          {**TAKEN, "resume": True, "native": True, "image": False, "ram": False}]),
+        ("snapshot export shop mine --to b --remote-lab /x/lab",
+         ["export_snapshot", "shop", "mine", "", {**TAKEN, "host": "b", "command": "/x/lab"}]),
     ],
 )  # fmt: skip
 def test_export_passes_on_every_flag(line: str, call: list[Any]) -> None:
@@ -52,6 +61,12 @@ def test_export_passes_on_every_flag(line: str, call: list[Any]) -> None:
          ["receive", "image", "-", {"resume": True, "warm_only": False}]),
         ("template import f --warm-only --resume",
          ["import_archive", "template", "f", {"resume": True, "warm_only": True}]),
+        ("snapshot import f", ["import_snapshot", "f", "", MADE]),
+        ("snapshot import - --resume --talk",
+         ["import_snapshot", "-", "", {**MADE, "resume": True, "talk": True}]),
+        ("snapshot import f copy --warm-only --ttl 2h --keep-sessions --timeout 1m",
+         ["import_snapshot", "f", "copy", {**MADE, "warm_only": True, "ttl": 7200.0,
+                                          "keep_sessions": True, "timeout": 60.0}]),
     ],
 )  # fmt: skip
 def test_import_passes_on_every_flag(line: str, call: list[Any]) -> None:
@@ -69,13 +84,15 @@ def test_import_passes_on_every_flag(line: str, call: list[Any]) -> None:
         "image export m --to b --native",
         "image export m - --resume",
         "template export 3f",
+        "snapshot export shop mine",
+        "snapshot export shop mine - --resume",
     ],
 )
 def test_flags_that_contradict_each_other(line: str, capsys: Capture) -> None:
     world = FakeLifecycle()
     assert main(line.split(), lifecycle=world) == 2
     assert "hint: " in capsys.readouterr().err
-    assert not [call for call in world.calls if call[0] in ("export", "send")]
+    assert not [call for call in world.calls if call[0] in ("export", "send", "export_snapshot")]
 
 
 def test_what_is_said(capsys: Capture) -> None:
@@ -99,6 +116,22 @@ def test_what_is_said(capsys: Capture) -> None:
     )
     assert "imported the image 0123456789abcdef\n" in said.err
     assert "the template feedfacefeedface exists already\n" in said.err
+
+
+def test_what_is_said_of_snapshots(capsys: Capture) -> None:
+    """A lab is what comes of one; on stdout of the other end of SSH nothing else may be."""
+    world = FakeLifecycle()
+    main(["snapshot", "export", "shop", "mine", "--to", "b"], lifecycle=world)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == (
+        "b imported the snapshot shop@mine.20261121t110000, and created the lab shop from it:"
+        " 3M in 1.2 s\n"
+    )
+    main(["snapshot", "import", "f.lab", "copy", "-o", "name"], lifecycle=world)
+    assert capsys.readouterr().out == "copy\n"
+    main(["snapshot", "import", "-", "--talk"], lifecycle=world)
+    assert capsys.readouterr().out == ""
 
 
 Done = subprocess.CompletedProcess[bytes]
@@ -217,6 +250,22 @@ def test_to_another_host(here: Host, there: Host) -> None:
         "there already has the image"
         in here.lab("image", "export", "mariadb", "--to", "there").stderr.decode()
     )
+
+
+def test_a_snapshot_to_another_host(here: Host, there: Host, tmp_path: Path) -> None:
+    here.lab("up", "galera", "--nodes", "2", "--memory", "384M", "--name", "shop")
+    here.lab("snapshot", "take", "shop", "--label", "mine")
+    done = here.lab("snapshot", "export", "shop", "mine", "--to", "there")
+    assert "there imported the snapshot shop@mine." in done.stderr.decode()
+    assert "created the lab shop" in done.stderr.decode()
+    file = tmp_path / "shop.lab"
+    here.lab("snapshot", "export", "shop", "mine", str(file))
+    view = json.loads(there.lab("snapshot", "import", str(file), "-o", "json").stdout)
+    assert (view["name"], view["started"]) == ("shop-2", "warm")
+    (key,) = there.keys("template")
+    assert view["template"] == key
+    here.lab("down", "shop")
+    there.lab("down", "shop", "shop-2")
 
 
 def test_a_line_that_breaks(here: Host, there: Host) -> None:

@@ -24,7 +24,7 @@ from lab.cli.backend.session import HostSession, Recorded
 from lab.cli.backend.tokens import Kept, Tokens
 from lab.config.settings import Settings
 from lab.errors import CommandFailed, HostUnfit, LabError, NotFound
-from lab.exchange.header import Kind
+from lab.exchange.header import ByKey
 from lab.lifecycle.core.views import (
     ExportView,
     Finding,
@@ -248,23 +248,33 @@ class FakeSession:
     def remove_template(self, key: str) -> None:
         self._called("remove_template", key)
 
-    def export(self, kind: Kind, which: str, where: str, **options: bool) -> ExportView:
+    def export(self, kind: ByKey, which: str, where: str, **options: bool) -> ExportView:
         self._called("export", kind, which, where, **options)
         return ExportView(kind, which, where, "written", 3 << 20, 1.25)
 
-    def send(self, kind: Kind, which: str, host: str, **options: Any) -> ExportView:
+    def send(self, kind: ByKey, which: str, host: str, **options: Any) -> ExportView:
         self._called("send", kind, which, host, **options)
         return ExportView(kind, which, host, "imported", 3 << 20, 1.25)
 
     def import_archive(
-        self, kind: Kind, where: str, *, resume: bool, warm_only: bool
+        self, kind: ByKey, where: str, *, resume: bool, warm_only: bool
     ) -> ImportView:
         self._called("import_archive", kind, where, resume=resume, warm_only=warm_only)
         key = image_view().key if kind == "image" else template_view().key
         return ImportView(kind, key, self._world.import_outcome)
 
-    def receive(self, kind: Kind, where: str, *, resume: bool, warm_only: bool) -> None:
+    def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool) -> None:
         self._called("receive", kind, where, resume=resume, warm_only=warm_only)
+
+    def export_snapshot(self, name: str, label: str, where: str, **options: Any) -> ExportView:
+        self._called("export_snapshot", name, label, where, **options)
+        key, host = f"{name}@{label}.20261121t110000", options["host"]
+        made = ("imported", 3 << 20, 1.25, name) if host else ("written", 3 << 20, 1.25)
+        return ExportView("snapshot", key, host or where, *made)
+
+    def import_snapshot(self, where: str, name: str, **options: Any) -> LabView:
+        self._called("import_snapshot", where, name, **options)
+        return lab_view(name or "shop")
 
     def _find(self, name: str) -> LabView:
         if name not in self._world.views:

@@ -74,6 +74,8 @@ OTHERWISE = {
 REFUSED = {
     "doctor": "doctor",
     "host init": "host init --pool tank/lab",
+    "snapshot export": "snapshot export shop mine shop.lab",
+    "snapshot import": "snapshot import shop.lab",
 }
 """A call of each verb that is refused."""
 

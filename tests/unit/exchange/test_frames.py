@@ -80,7 +80,7 @@ def test_what_is_no_archive_is_said() -> None:
     with pytest.raises(InvalidSpec, match="not an archive of lab"):
         FrameReader(io.BytesIO(b"QFI\xfb" + bytes(100)))
     with pytest.raises(InvalidSpec, match="another version"):
-        FrameReader(io.BytesIO(b"lab-archive 2\n" + bytes(100)))
+        FrameReader(io.BytesIO(b"lab-archive 3\n" + bytes(100)))
 
 
 def test_a_good_frame_of_the_wrong_kind(tmp_path: Path) -> None:

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from lab.errors import InvalidSpec
-from lab.exchange.header import Part, encode
+from lab.exchange.header import Header, Part, encode
 from lab.exchange.trust import decode
+from lab.spec import MIB
 from tests.support.exchange_archives import (
     IMAGE,
+    IMAGE_PARTS,
+    NODE,
     TEMPLATE,
     image_header,
     node_parts,
@@ -28,6 +31,37 @@ def test_round_trip() -> None:
         assert decode(encode(header)) == header
     assert (image_header().kind, image_header().key) == ("image", IMAGE.key)
     assert (template_header().kind, template_header().key) == ("template", TEMPLATE.key)
+
+
+def _snapshot(**changes: object) -> Header:
+    template = replace(TEMPLATE, source="shop@loaded.20261121t110000", **changes)  # type: ignore[arg-type]
+    nodes = [part for node in template.nodes for part in node_parts(node)]
+    return replace(template_header(), template=template, parts=[*IMAGE_PARTS, *nodes])
+
+
+def test_a_snapshot_is_no_template() -> None:
+    """Its device state may have as many pages as its RAM."""
+    state = replace(NODE.state, size=NODE.ram.size + MIB)  # type: ignore[type-var, union-attr]
+    for header in (_snapshot(), _snapshot(nodes=[replace(NODE, state=state)])):
+        assert (header.kind, header.version) == ("snapshot", 2)
+        assert decode(encode(header), 2) == header
+        with pytest.raises(InvalidSpec, match="a snapshot in version 1 of the format"):
+            decode(encode(header))
+    with pytest.raises(InvalidSpec, match="a template in version 2 of the format"):
+        decode(encode(template_header()), 2)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["shop", "@x", "shop@", "../x@y", "shop@../x", "shop@\x1b[2J", "Shop@x", "shop@x\n",
+     f"{'a' * 25}@x", f"shop@{'x' * 200}"],
+)  # fmt: skip
+def test_a_hostile_name_of_a_snapshot_is_refused(source: str) -> None:
+    """Protects terminals and names: a lab is called like the one in it."""
+    fields = json.loads(encode(_snapshot()))
+    fields["template"]["source"] = source
+    with pytest.raises(InvalidSpec, match="the snapshot is"):
+        decode(json.dumps(fields).encode(), 2)
 
 
 def test_a_template_without_its_image_and_without_ram() -> None:

@@ -118,8 +118,10 @@ def test_parts_that_nobody_has_are_not_wanted() -> None:
         for what in odd:
             with pytest.raises(InvalidSpec, match="parts that do not exist"):
                 remote.wanted(what, image_header())
-        assert remote.outcome({"outcome": "exists"}) == "exists"
-        assert remote.outcome(["?"]) == "imported"
+        assert remote.done({"outcome": "exists"}) == talk.Done("exists")
+        assert remote.done({"outcome": "imported", "lab": "shop"}) == talk.Done("imported", "shop")
+        assert remote.done({"lab": "\x1b[2J"}) == talk.Done("imported")
+        assert remote.done(["?"]) == talk.Done("imported")
 
 
 def _fails(status: int, stderr: str = "") -> str:
