@@ -29,7 +29,7 @@ class Disk:
 class Forward:
     """A port of the host's loopback (or ``address``) that leads to a port of the guest.
 
-    ``to``: the guest's own address, where the hypervisor only ``redirects``; else empty.
+    ``to``: the guest's own address, where the hypervisor has ``redirects``; else empty.
     """
 
     host_port: int
@@ -138,8 +138,7 @@ class Capabilities:
     ``why_cold``: why RAM can be neither captured nor restored, empty if it can: the hypervisor has
     a ``memory`` then. ``direct``: guests can boot a kernel without firmware.
     ``forwards``: ports of the host lead to guests; without it guests are reached at their own
-    addresses. ``redirects``: connections from other machines, and only those, can be led to these
-    addresses from ports of the host.
+    addresses.
     ``cautions`` are shown by ``lab doctor`` and ``lab up``. ``reads_ram``: guests are restored from
     RAM files that they may not write to.
     """
@@ -151,7 +150,6 @@ class Capabilities:
     remedy: str = ""
     direct: bool = True
     forwards: bool = True
-    redirects: bool = False
     reads_ram: bool = True
     facts: Mapping[str, str] = field(default_factory=dict)
     cautions: tuple[Caution, ...] = ()
@@ -244,12 +242,29 @@ class Memory(Protocol):
         """
 
 
+class Redirects(Protocol):
+    """Redirects connections from other machines, and only those, to guests' own addresses.
+
+    A guest's redirects start and end with it: they are the ``forwards`` of its ``Network``.
+    """
+
+    def ports(self) -> dict[int, GuestName]:
+        """The ports that are redirected to guests, whoever's; nobody listens there: binds succeed.
+
+        Raises HostUnfit, with the remedy, if no port can be redirected now.
+        """
+
+
 class Hypervisor(Protocol):
     """Starts and stops guests. Safe for use by several threads at once."""
 
     @property
     def memory(self) -> Memory | None:
         """What pauses guests and restores them; None where that cannot be done."""
+
+    @property
+    def redirects(self) -> Redirects | None:
+        """What redirects ports to guests; None where guests' ports are forwarded, or neither."""
 
     @property
     def run_as(self) -> tuple[int, int] | None:
@@ -289,12 +304,6 @@ class Hypervisor(Protocol):
 
         Guests that exist are left alone, whoever's they are. What leads to guests that are no
         more goes too, whether they are named or not.
-        """
-
-    def redirected(self) -> dict[int, GuestName]:
-        """The ports that are led to guests, whoever's; nobody listens there, so binds succeed.
-
-        Empty unless ``redirects``. Raises HostUnfit, with what to do, if none can be led now.
         """
 
     def segment_free(self, segment: int) -> bool:

@@ -71,8 +71,9 @@ def test_a_host_that_redirects_nothing_is_refused_with_the_remedy(
     with pytest.raises(HostUnfit, match=re.escape(why)) as failure:
         ours.start(leading(site, "n1", free_port()))
     assert hint in failure.value.hint
+    assert ours.redirects is not None
     with pytest.raises(HostUnfit, match=re.escape(why)):
-        ours.redirected()
+        ours.redirects.ports()
     assert there(root) == []
     assert pf_double.loaded(root) == {}
 

@@ -21,6 +21,7 @@ from lab.hypervisor.bhyve import redirects, text
 from lab.hypervisor.bhyve.command import vm
 from lab.hypervisor.bhyve.place import Place, taken
 from lab.hypervisor.bhyve.ports import SocketPorts
+from lab.hypervisor.bhyve.redirects import PfRedirects
 from lab.hypervisor.bhyve.running import end, left_locked, listed, until_running
 from lab.hypervisor.bhyve.switches import Switches
 from lab.hypervisor.bhyve.text import Row
@@ -56,6 +57,11 @@ class BhyveHypervisor:
     def memory(self) -> None:
         """See Hypervisor."""
 
+    @property
+    def redirects(self) -> PfRedirects:
+        """See Hypervisor; raises HostUnfit."""
+        return PfRedirects(self._place())
+
     def capabilities(self) -> Capabilities:
         """See Hypervisor."""
         self._place()
@@ -65,7 +71,6 @@ class BhyveHypervisor:
             why_cold=_COLD,
             direct=False,
             forwards=False,
-            redirects=True,
             facts=self._facts,
         )
 
@@ -85,7 +90,7 @@ class BhyveHypervisor:
             forwards = guest.network.forwards
             if forwards:
                 redirects.check()
-                redirects.check_free(guest.name, forwards, _ports(place))
+                redirects.check_free(guest.name, forwards, place.ports())
             switches = self._switches(place)
             try:
                 place.put(guest, _switch(guest, switches))
@@ -145,12 +150,6 @@ class BhyveHypervisor:
         rows = listed()
         ended = [g for g in guests if g in left or g not in rows or rows[g].state == "stopped"]
         self._clear(place, ended)
-
-    def redirected(self) -> dict[int, GuestName]:
-        """See Hypervisor."""
-        place = self._place()
-        redirects.check()
-        return _ports(place)
 
     def segment_free(self, segment: int) -> bool:
         """See Hypervisor."""
@@ -232,10 +231,6 @@ def _switch(guest: GuestSpec, switches: Switches) -> str:
 def _sweep(place: Place, switches: Switches) -> None:
     switches.sweep({kept.switch for kept in place.all_kept().values()})
     redirects.sweep(place.everyones())
-
-
-def _ports(place: Place) -> dict[int, GuestName]:
-    return {port: name for name, kept in place.everyones().items() for port in kept.ports}
 
 
 def _check_files(guest: GuestSpec) -> None:

@@ -87,6 +87,10 @@ class Place:
         found = {GuestName(name): self._read(name) for name in names}
         return {name: kept for name, kept in found.items() if kept is not None}
 
+    def ports(self) -> dict[int, GuestName]:
+        """The ports that are redirected to guests, of all installations."""
+        return {port: name for name, kept in self.everyones().items() for port in kept.ports}
+
     def _read(self, guest: str) -> Kept | None:
         try:
             found = json.loads((self.directory(guest) / _TAGS).read_text())

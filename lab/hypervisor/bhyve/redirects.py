@@ -18,12 +18,25 @@ from collections.abc import Iterable, Iterator
 from lab.errors import CommandFailed, HostUnfit, LabError, PortTaken
 from lab.host.freebsd import ANCHOR, ANCHOR_ADVICE, GATEWAY_ADVICE, PF_ADVICE, leads
 from lab.hypervisor import Forward
+from lab.hypervisor.bhyve.place import Place
 from lab.names import EVERYWHERE, GuestName
 from lab.run import run
 
 _SECONDS = 30.0
 _FORWARDING = "net.inet.ip.forwarding"
 _GUEST = re.compile(r"lab-[a-z0-9][a-z0-9.-]*-n[1-9]")
+
+
+class PfRedirects:
+    """See Redirects for the contract. ``place``: where guests are kept, with their ports."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def ports(self) -> dict[int, GuestName]:
+        """See Redirects."""
+        check()
+        return self._place.ports()
 
 
 def check() -> None:

@@ -99,6 +99,10 @@ class LibvirtHypervisor:
         """See Hypervisor: QEMU can do that everywhere."""
         return self
 
+    @property
+    def redirects(self) -> None:
+        """See Hypervisor; QEMU forwards ports, and listens at them itself."""
+
     def capabilities(self) -> Capabilities:
         """See Hypervisor."""
         machine = self.machine
@@ -244,10 +248,6 @@ class LibvirtHypervisor:
             for guest in ended:
                 for path in port_sockets(sockets, self._home, guest).values():
                     path.unlink(missing_ok=True)
-
-    def redirected(self) -> dict[int, GuestName]:
-        """See Hypervisor; QEMU listens at its ports itself."""
-        return {}
 
     def segment_free(self, segment: int) -> bool:
         """See Hypervisor."""
