@@ -103,13 +103,16 @@ class Guests:
         return [_load(path.read_text()) for path in sorted(self._directory.glob("*.json"))]
 
     def find(self, name: GuestName, home: str) -> Record:
-        """The guest of that name; raises NotFound, and Conflict if it is not ours."""
+        """The guest of that name; raises NotFound, and Conflict if it is another installation's."""
         try:
             record = _load(self._path(name).read_text())
         except FileNotFoundError:
             raise NotFound(f"looking for {name}: no such guest") from None
         if record.home != home:
-            raise Conflict(f"the guest {name} is not ours", hint="another LAB_HOME may own it")
+            raise Conflict(
+                f"guest {name} does not belong to this installation",
+                hint="another LAB_HOME may own it",
+            )
         return record
 
     def create(self, guest: GuestSpec, state: GuestState, since: float, event: str) -> None:
