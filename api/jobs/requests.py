@@ -18,7 +18,7 @@ import msgspec
 from lab import schedule
 from lab.errors import InvalidSpec
 from lab.lifecycle.core.context import Origin
-from lab.names import check_lab_name
+from lab.names import branch_names
 from lab.spec import Identity, LabSpec, NodeSize
 from lab.state.records import JobRecord, LabRecord
 
@@ -207,12 +207,8 @@ class BranchLab(LabRequest, frozen=True, kw_only=True):
 
     @property
     def names(self) -> list[str]:
-        """The names of the branches, empty where they are chosen; raises InvalidSpec."""
-        if not self.name:
-            return [""] * self.count
-        if self.count == 1:
-            return [check_lab_name(self.name)]
-        return [check_lab_name(f"{self.name}-{number}") for number in range(1, self.count + 1)]
+        """See ``branch_names``."""
+        return branch_names(self.name, self.count)
 
 
 class BuildImage(Request, frozen=True, kw_only=True):
