@@ -131,7 +131,7 @@ def _one(
                 with start_slot(ctx, warm=found.warm):
                     try:
                         _copy_seeds(ctx, parent, lab)
-                        nodes = start_nodes(ctx, lab, images, found, timeout)
+                        nodes = start_nodes(ctx, lab, spec, images, found, timeout)
                     except RestoreFailed as error:
                         why = unrestored(error)
                         ctx.progress.note("branch", f"{why}; {lab.name} boots from its disks")
