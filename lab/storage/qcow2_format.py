@@ -4,7 +4,7 @@ Source: docs/interop/qcow2.txt of QEMU ("Qcow2 Image File Format"), version 3. W
 few hundred bytes ourselves takes a tenth of a millisecond; a ``qemu-img`` process takes tens.
 
 An empty image is, in clusters: 0 header, extensions and backing file name; 1 refcount table;
-2 refcount block; 3 and on: the L1 table, all zeros, so every read goes to the backing file,
+2 refcount block; from 3: the L1 table, all zeros, so every read goes to the backing file,
 or yields zeros where that ends or there is none.
 """
 

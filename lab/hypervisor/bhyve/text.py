@@ -23,7 +23,7 @@ State = Literal["running", "locked", "stopped"]
 _GAP = re.compile(r"\s{2,}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # The file that names the lock's host may be empty (it is just being written, or a host crashed), or
-# gone since vm-bhyve saw it.
+# removed since vm-bhyve saw it.
 _STATE = re.compile(r"(?:(Running|Bootloader) \(\d+\)|(Locked) \([^()]*\)|(Stopped|Suspended))")
 _INFO_STATE = re.compile(r"(?:(running|bootloader) \(\d+\)|(stopped|suspended))")
 _VERSION = re.compile(r"vm-bhyve: .* v([0-9][0-9A-Za-z.-]*)")

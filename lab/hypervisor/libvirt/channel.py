@@ -48,7 +48,7 @@ class DomainPorts:
                 answer = libvirt_qemu.qemuAgentCommand(self._domain, text, seconds, 0)
             except libvirt.libvirtError as error:
                 # Nothing was sent yet: the guest has not opened its port, or a restored guest
-                # has not run long enough for QEMU to say that it had.
+                # has not run long enough for QEMU to report that it is open.
                 if "not connected" in str(error) and not deadline.passed:
                     continue
                 raise NotReady(

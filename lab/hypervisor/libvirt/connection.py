@@ -41,7 +41,7 @@ def translated(doing: str) -> Iterator[None]:
 
 
 def absent(error: Exception) -> bool:
-    """True if ``error`` says that there is no such domain (any more)."""
+    """True if ``error`` means that the domain does not exist (any more)."""
     return (
         isinstance(error, libvirt.libvirtError)
         and error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN

@@ -129,7 +129,7 @@ def _missing(link: Path, dataset: str, timeout: float) -> HostUnfit:
     udev = "is udev's rule 60-zvol.rules installed?" if _has_udev() else "udev does not run here"
     return HostUnfit(
         f"the device of {dataset} did not appear at {link} within {timeout:g} s",
-        hint=f"{udev} `zfs get volmode,snapdev {dataset}` must not say none"
+        hint=f"{udev} `zfs get volmode,snapdev {dataset}` must not be none"
         if sys.platform == "linux"
-        else f"`zfs get volmode {dataset}` must say dev",
+        else f"`zfs get volmode {dataset}` must be dev",
     )

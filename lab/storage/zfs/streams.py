@@ -91,7 +91,7 @@ class Streams:
         if set(found) != {name, frozen} or found[name].kind != "volume" or found[name].origin:
             raise InvalidSpec("this stream does not hold one snapshot of one volume")
         if found[name].number("volsize") != head.size:
-            raise damaged("the volume is not as large as its header says")
+            raise damaged("the size of the volume differs from its header")
         self._pool.run.zfs("set", f"{HOME}={self._pool.home}", frozen, work=work)
         return head.size
 

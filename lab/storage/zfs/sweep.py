@@ -24,7 +24,7 @@ class Sweep:
 
     def run(self) -> list[str]:
         """See ``Storage.sweep``."""
-        done = [f"what a killed {what} left" for what in self._works.bury()]
+        done = [f"leftovers of a killed {what}" for what in self._works.bury()]
         with self._works.begin("sweep") as work:
             while True:
                 found = self._pool.everything()
