@@ -114,6 +114,16 @@ class VolumeName:
         return VolumeName(Owner.parse(f"{parts[0][:-1]}:{parts[1]}"), parts[2], parts[3])
 
 
+def branch_names(name: str, count: int) -> list[str]:
+    """The names of ``count`` branches: numbered if there are several, empty if ``name`` is.
+
+    Empty ones are chosen when the branches are created. Raises InvalidSpec.
+    """
+    if not name or count == 1:
+        return [check_lab_name(name) if name else ""] * count
+    return [check_lab_name(f"{name}-{number}") for number in range(1, count + 1)]
+
+
 def check_lab_name(name: str) -> str:
     """``name`` if it is a valid lab name; raises InvalidSpec."""
     if len(name) > LAB_NAME_LIMIT:

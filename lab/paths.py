@@ -90,7 +90,7 @@ class Home:
 
     @property
     def ca(self) -> Path:
-        """The certificate of the authority that signs those of servers; foreverybody."""
+        """The certificate of the authority that signs those of servers; for everybody."""
         return self.root / "ca.pem"
 
     @property

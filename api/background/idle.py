@@ -22,7 +22,7 @@ EVERY = 15.0
 _PATIENCE = 2.0
 """Seconds that the check of a lab may take."""
 _AT_ONCE = 8
-"""Labs that are checked at the same time, each with a thread forevery node."""
+"""Labs that are checked at the same time, each with a thread for every node."""
 
 
 class IdleWatch:

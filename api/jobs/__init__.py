@@ -1,1 +1,1 @@
-"""Jobs: submitted, admitted, done."""
+"""Jobs: submitted, admitted, run."""

@@ -1,4 +1,4 @@
-"""Serving a request from a warm pool."""
+"""Labs for requests from warm pools."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lab.state.store import Store
 
 
 def claim(core: Core, job: JobRecord, request: CreateLab) -> str:
-    """Give a ready member of a pool to ``job``; its name, empty if no pool has one that fits.
+    """Assign a ready lab of a matching warm pool to ``job``, and return its name; "" if none is.
 
     Raises Interrupted if the job was cancelled.
     """
@@ -36,7 +36,7 @@ def claim(core: Core, job: JobRecord, request: CreateLab) -> str:
 
 
 def _give(core: Core, name: str, pool: str, job: JobRecord, request: CreateLab) -> bool:
-    """Give a member to ``job``; False if that is not possible."""
+    """Assign the pooled lab ``name`` to ``job``; False if it cannot be claimed."""
     began = time.time()
 
     def also(store: Store) -> None:
@@ -54,7 +54,7 @@ def _give(core: Core, name: str, pool: str, job: JobRecord, request: CreateLab) 
     except Interrupted:
         raise
     except Conflict:
-        return False  # another job has it, or its lock
+        return False  # another job claimed it, or holds its lock
     except LabError as error:
         log.warning("a pooled lab cannot be claimed", extra={"lab": name, "error": error.what})
         core.pool.report_unsound(name)

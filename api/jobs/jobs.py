@@ -1,8 +1,8 @@
-"""Jobs: what takes time, on DBOS, so that it outlives the process.
+"""Jobs: operations that take time, run as workflows of DBOS, so that they outlive the process.
 
-A job is a row of ours (the request, and how it ended) and a workflow of DBOS with the same id. DBOS
-makes sure that it is done: the next service restarts what a killed one left. The row is written
-first; at the start, a row without a workflow gets one.
+A job is a row in our state database (the request and the result) and a workflow of DBOS with the
+same id. DBOS recovers workflows: the next service restarts those of a killed one. The row is
+written first; at the start of the service, a row without a workflow gets one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lab.state.jobs import OPEN
 from lab.state.records import JobRecord, JobState
 
 _OVERDUE = 30.0
-"""Seconds after which a job should have been started."""
+"""Seconds after which a queued job without a workflow is started again."""
 _HALT_EVERY = 0.25
 _WRITES = 6
 """Attempts to record the end of a job; each waits for other writers."""
@@ -62,20 +62,20 @@ def _step(job: str) -> None:
 
 
 def _kept(name: str) -> LabError:
-    """A lab failed and is kept, but the service was killed before it recorded that, and why."""
+    """The error of a lab that failed and is kept, if the service was killed before recording it."""
     return LabError(
-        f"the lab {name} failed, and is kept as it is until its lease ends",
+        f"lab {name} failed, and is kept for inspection until its lease ends",
         hint="the events of the job show its last step",
         details=["the service was killed before it recorded the error"],
     )
 
 
 class _Cut(BaseException):
-    """The service is stopping: the next one does the job."""
+    """The service is stopping: the next one runs the job."""
 
 
 class _Halt:
-    """Ends a job for which ``stop`` raises; once, as the undo has steps and waits too."""
+    """Ends a job when ``stop`` raises; only once, as the undo has steps and waits too."""
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop = stop
@@ -83,7 +83,7 @@ class _Halt:
         self._next = 0.0
 
     def now(self) -> None:
-        """Between two steps."""
+        """Call ``stop``, between two steps."""
         if not self._over:
             try:
                 self._stop()
@@ -92,7 +92,7 @@ class _Halt:
                 raise
 
     def soon(self) -> None:
-        """During a wait, called any number of times: checks every ``_HALT_EVERY`` seconds."""
+        """Call ``stop`` during a wait, at most every ``_HALT_EVERY`` seconds."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _HALT_EVERY
             self.now()
@@ -139,7 +139,7 @@ class Jobs:
             self._take_up(job)
 
     def look_after(self) -> None:
-        """Start recorded jobs that could not be started, such as with a full disk."""
+        """Start recorded jobs whose start failed, for example because the disk was full."""
         with self._lock:
             active = set(self._active)
         for job in self._store.jobs.open():
@@ -147,7 +147,7 @@ class Jobs:
                 self._take_up(job)
 
     def _take_up(self, job: JobRecord) -> None:
-        """Take over a job that an earlier service left; DBOS continues those that it knows."""
+        """Start a job that has no workflow; fail one whose workflow ended without a result."""
         known = DBOS.get_workflow_status(job.id)
         if known is None:
             self.start(job.id)
@@ -156,9 +156,9 @@ class Jobs:
             self._end(job, "failed", job.lab, internal(), about=job.about)
 
     def finish(self, grace: float) -> bool:
-        """Start no more jobs; wait ``grace`` seconds for running ones.
+        """Start no more jobs, and wait up to ``grace`` seconds for running ones.
 
-        False if some still run then: the next service resumes them.
+        Returns False if some still run: the next service resumes them.
         """
         self._stopping.set()
         self.core.admission.changed()
@@ -181,7 +181,7 @@ class Jobs:
     def start(self, job: str) -> None:
         """Start a job at once; no error if it was started already.
 
-        While the service is stopping it is left to the next one, which finds its row.
+        While the service is stopping, the row is left to the next one.
         """
         if self._stopping.is_set():
             return
@@ -195,7 +195,7 @@ class Jobs:
             self.core.admission.changed()
 
     def perform(self, identity: str) -> None:
-        """Run a job to its end."""
+        """Run a job until it has ended."""
         with self._idle:
             while identity in self._active:
                 self._idle.wait()
@@ -208,7 +208,7 @@ class Jobs:
                 self._left += 1
                 self._active.discard(identity)
                 self._idle.notify_all()
-            # The workflow must not be noted as done: this thread ends with the process.
+            # The workflow must not be recorded as completed: this thread ends with the process.
             threading.Event().wait()
         finally:
             JOB.reset(token)
@@ -217,7 +217,7 @@ class Jobs:
                 self._idle.notify_all()
 
     def tell(self, identity: str) -> None:
-        """Tell the webhook how a job ended."""
+        """Send the result of a job to the webhook."""
         job = self._store.jobs.find(identity)
         if job is not None and job.state not in OPEN:
             webhooks.ended(job)
@@ -237,29 +237,29 @@ class Jobs:
             state, found = "cancelled", problem(error)
         except LabError as error:
             state, found = "failed", problem(error)
-        except Exception as error:  # noqa: BLE001  # whatever it is: the job has ended
+        except Exception as error:  # noqa: BLE001  # any error ends the job
             log.error("a job failed", exc_info=error)
             state, found = "failed", internal()
         left = None if job.kind in ABOUT_OTHERS else lab_made_by(self._store, job.id)
         if found and left is not None:
-            lab = left.name  # it was to be kept
+            lab = left.name  # kept: the request had keep_failed
         self._end(job, state, lab, found, about=about)
 
     def _do(self, job: JobRecord, request: Request) -> str:
         core = self.core
-        whole = job.kind not in ABOUT_OTHERS  # one lab is all that the job is to make
+        whole = job.kind not in ABOUT_OTHERS  # its result is one lab
         made = lab_made_by(self._store, job.id) if whole and job.state == "running" else None
         if made is not None and made.state not in ("creating", "removing"):
             if made.state == "failed":
                 raise _kept(made.name)
-            return made.name  # ready, but we did not live to say so
+            return made.name  # ready; the service was killed before it recorded that
         need = self._need(job, request)
         if need is None:
             return self._work(job, request)
         if isinstance(request, FillPool):
             with core.admission.spare(job.id, need):
                 return self._work(job, request)
-        # What a first try left is removed before there is another lab of this job.
+        # An incomplete lab of an earlier attempt is removed first, before a pooled lab is claimed.
         if isinstance(request, CreateLab) and made is None and (name := claim(core, job, request)):
             return name
         with core.admission.enter(
@@ -268,7 +268,7 @@ class Jobs:
             return self._work(job, request)
 
     def _need(self, job: JobRecord, request: Request) -> Need | None:
-        """The room that a job has to wait for; None if it needs none."""
+        """The resources that a job must be admitted for; None if it needs none."""
         if isinstance(request, ClusterRequest):
             return need_of(request.spec)
         if isinstance(request, BranchLab):
@@ -335,13 +335,13 @@ class Jobs:
                     )
                     self._store.events.add(topic(job.id), "job", how, state, now - job.created_at)
                 break
-            except Conflict:  # others write all the time
+            except Conflict:  # other writers hold the database
                 if not left:
                     raise
         self._ended(self._store.jobs.get(job.id))
 
     def _ended(self, job: JobRecord) -> None:
-        """Report the end of a job, and wake all that may wait for it."""
+        """Report the end of a job, and wake all requests that wait for it."""
         core, error = self.core, (job.error or {}).get("type", "")
         log.info(
             "job ended",

@@ -22,7 +22,7 @@ from lab.storage import sparse
 
 @dataclass(frozen=True)
 class Kept:
-    """The snapshots of a lab: how many, those that its schedule keeps apart; bytes of their RAM."""
+    """The snapshots of a lab: ``number`` without its schedule's; ``ram``: of all, in bytes."""
 
     number: int = 0
     ram: int = 0
@@ -50,7 +50,7 @@ def max_templates(core: Core, job: JobRecord) -> int | None:
 
 
 def snapshots_of(core: Core, project: str) -> Snapshots:
-    """The snapshots of the labs of a project, read from the storage once."""
+    """The snapshots of the labs of a project; lists the storage's snapshots once."""
     with core.contexts.use() as ctx:
         taken = snapshot.everywhere(ctx)
         return {
@@ -70,7 +70,7 @@ def check_quota(core: Core, token: TokenRecord, spec: LabSpec, taken: Snapshots)
     """Raise LimitReached if the token's project would exceed a quota with ``spec``.
 
     Labs that are being created count, and snapshots that are being taken. ``taken``: see
-    ``snapshots_of``. To be sure, record the job in the same transaction.
+    ``snapshots_of``. Record the job in the same transaction, so that no other passes meanwhile.
     """
     limits = (token.max_labs, token.max_nodes, token.max_memory, token.max_cpus, token.max_disk)
     if limits == (None,) * len(limits) and not spec.snapshots.keep:
@@ -87,7 +87,7 @@ def check_branches(
 ) -> None:
     """Raise LimitReached if ``count`` branches of ``lab`` would exceed a quota of its project.
 
-    ``snapshot``: one is taken for them. See ``check_quota``.
+    ``snapshot``: a snapshot is taken for them. See ``check_quota``.
     """
     found = _all(core, lab.project, taken)
     if snapshot and lab.name in found:
@@ -105,7 +105,7 @@ def check_branches(
 
 
 def _check_labs(project: str, token: TokenRecord, labs: Sequence[_Taken], *, added: str) -> None:
-    """Raise LimitReached if ``labs`` exceed a quota; ``added``: which of them are new."""
+    """Raise LimitReached if ``labs`` exceed a quota; ``added`` names the new ones."""
     _check(project, "labs", token.max_labs, len(labs), added=added)
     nodes = [node.size for one in labs for node in one.plans]
     _check(project, "nodes", token.max_nodes, len(nodes), added=added)
@@ -144,7 +144,7 @@ def _check(
 
 @dataclass(frozen=True)
 class _Taken:
-    """What a lab takes: nodes as these, snapshots, and bytes of RAM in them."""
+    """The usage of a lab: its nodes, the number of its snapshots, and their RAM in bytes."""
 
     plans: Sequence[NodePlan]
     snapshots: int = 0
@@ -152,7 +152,7 @@ class _Taken:
 
     @property
     def all_disks(self) -> int:
-        """Bytes of the disks of all nodes, once more for each snapshot, and of snapshots' RAM."""
+        """Bytes of all nodes' disks, counted again for each snapshot, plus the snapshots' RAM."""
         disks = sum(node.size.disk or _image_disk() for node in self.plans)
         return disks * (1 + self.snapshots) + self.ram
 
@@ -162,12 +162,12 @@ def _wanted(spec: LabSpec) -> _Taken:
 
 
 def _all(core: Core, project: str, taken: Snapshots) -> dict[str, _Taken]:
-    """What the labs of a project take by name, and those that jobs are about to create by job."""
+    """The usage of a project: of its labs by name, of labs not yet created by the job's id."""
     store, found = core.store, dict[str, _Taken]()
     made = Counter[str]()
     jobs = store.jobs.open(project)
     branching = [(job, read(job, BranchLab)) for job in jobs if job.kind == "branch"]
-    # Those that a schedule asks for are among those that it keeps.
+    # Snapshots by schedule (no token) are already in the number that the schedule keeps.
     coming = Counter(one.lab for one in jobs if one.kind == "snapshot" and one.token)
     coming += Counter(job.lab for job, asked in branching if not asked.at)
     for recorded in store.labs_with_nodes():
@@ -194,5 +194,5 @@ def _kept(snapshots: Schedule) -> int:
 
 @cache
 def _image_disk() -> int:
-    """Bytes of the disk of a node for which no size was requested: that of our images."""
+    """Bytes of a node's disk if no size was requested: the largest of all recipes."""
     return max(load(name).disk for name in recipes())

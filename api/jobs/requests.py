@@ -1,4 +1,4 @@
-"""What jobs are asked to do: one type for each kind of job.
+"""The requests of jobs: one type for each kind of job.
 
 A request is kept as JSON in the row of its job, and later versions read it too. So every field that
 is added has a default, and none changes its meaning; unknown fields are ignored, and a null means
@@ -18,19 +18,19 @@ import msgspec
 from lab import schedule
 from lab.errors import InvalidSpec
 from lab.lifecycle.core.context import Origin
-from lab.names import check_lab_name
+from lab.names import branch_names
 from lab.spec import Identity, LabSpec, NodeSize
 from lab.state.records import JobRecord, LabRecord
 
 _USUAL = LabSpec("")
-"""Has the defaults of all fields."""
+"""A specification with the defaults of all fields."""
 
 TRACEPARENT_KEY = "traceparent"
-"""The key in a job's row that names the span of the HTTP request that it comes from."""
+"""The key in a job's row that holds the traceparent of the HTTP request."""
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What all kinds have in common: no field. ``LATER``: fields that were added to a type."""
+    """The base of all requests. ``LATER``: fields added after rows were written (see above)."""
 
     LATER: ClassVar[tuple[str, ...]] = ()
 
@@ -80,7 +80,7 @@ class CreateLab(ClusterRequest, frozen=True, kw_only=True):
     """``create``; ``heartbeat`` and ``idle`` in seconds, ``owner``: the token's name."""
 
     accept_pooled_name: bool = msgspec.field(default=False, name="any_name")
-    """In rows of jobs it is called ``any_name``, so that those of earlier versions are read."""
+    """Stored as ``any_name``, the name that earlier versions wrote."""
     cold: bool = False
     heartbeat: float | None = None
     idle: float | None = None
@@ -120,10 +120,10 @@ class FillPool(CreateLab, frozen=True, kw_only=True):
 
 
 class LabRequest(Request, frozen=True, kw_only=True):
-    """Something about a lab that exists.
+    """A request about an existing lab.
 
-    ``created_at``: of the lab that was meant, in epoch seconds; another of that name may exist when
-    the job runs. None: any.
+    ``created_at``: when that lab was created, in epoch seconds: another lab may have its name when
+    the job runs. None: any lab of that name.
     """
 
     created_at: float | None = None
@@ -139,7 +139,7 @@ class DeleteLab(LabRequest, frozen=True, kw_only=True):
 
 
 class ExpireLab(LabRequest, frozen=True, kw_only=True):
-    """``expire``; ``expires_at``: the end of the lease that was over, in epoch seconds."""
+    """``expire``; ``expires_at``: when the lease expired, in epoch seconds."""
 
     expires_at: float | None = None
 
@@ -155,7 +155,7 @@ class Power(LabRequest, frozen=True, kw_only=True):
 
 
 class TakeSnapshot(LabRequest, frozen=True, kw_only=True, omit_defaults=True):
-    """``snapshot`` called ``name``; ``scheduled``: those that the lab's schedule wants instead.
+    """``snapshot`` called ``name``; ``scheduled``: take and remove by the lab's schedule instead.
 
     ``ttl``: seconds until it expires, None for never.
     """
@@ -168,7 +168,7 @@ class TakeSnapshot(LabRequest, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DeleteSnapshot(LabRequest, frozen=True, kw_only=True):
-    """``delete-snapshot``: the one that the job is about; ``force``: also if it is protected."""
+    """``delete-snapshot``: the subject of the job; ``force``: also if it is protected."""
 
     LATER = ("force",)
 
@@ -207,12 +207,8 @@ class BranchLab(LabRequest, frozen=True, kw_only=True):
 
     @property
     def names(self) -> list[str]:
-        """The names of the branches, empty where they are chosen; raises InvalidSpec."""
-        if not self.name:
-            return [""] * self.count
-        if self.count == 1:
-            return [check_lab_name(self.name)]
-        return [check_lab_name(f"{self.name}-{number}") for number in range(1, self.count + 1)]
+        """See ``branch_names``."""
+        return branch_names(self.name, self.count)
 
 
 class BuildImage(Request, frozen=True, kw_only=True):
@@ -223,11 +219,11 @@ class BuildImage(Request, frozen=True, kw_only=True):
 
 
 class DeleteImage(Request, frozen=True):
-    """``delete-image``: the one that the job is about."""
+    """``delete-image``: the subject of the job."""
 
 
 class DeleteTemplate(Request, frozen=True):
-    """``delete-template``: the one that the job is about."""
+    """``delete-template``: the subject of the job."""
 
 
 R = TypeVar("R", bound=Request)
@@ -243,18 +239,18 @@ def read(job: JobRecord, kind: type[R]) -> R:
 
 
 def plain(request: Request) -> dict[str, Any]:
-    """``request`` as the row of a job has it."""
+    """``request`` as JSON for the row of a job."""
     found: dict[str, Any] = msgspec.to_builtins(request)
     return {key: value for key, value in found.items() if value or key not in request.LATER}
 
 
 def traceparent_of(job: JobRecord) -> str:
-    """The span of the HTTP request that a job comes from; empty if it is not known."""
+    """The traceparent of the HTTP request that submitted a job; empty if there is none."""
     return str(job.request.get(TRACEPARENT_KEY, ""))
 
 
 def concerns(job: JobRecord, lab: LabRecord) -> bool:
-    """Whether a job about an existing lab means ``lab``, not another with the same name."""
+    """Whether a job about an existing lab is about ``lab``, not another of the same name."""
     return job.request.get("created_at") in (None, lab.created_at)
 
 
@@ -264,7 +260,7 @@ def pool_of(job: JobRecord) -> str:
 
 
 def origin_of(job: JobRecord, request: Request) -> Origin:
-    """Where the lab or the template comes from that ``job`` creates."""
+    """The origin that is recorded with the lab or template that ``job`` creates."""
     if not isinstance(request, CreateLab):
         return Origin(job.project, job.id)
     return Origin(

@@ -23,11 +23,11 @@ _ONCE: tuple[JobKind, ...] = (
     "delete-snapshot",
     "prune-snapshots",
 )
-"""Kinds of which an equal job that is open serves the new request as well."""
+"""Kinds of which a new request returns an equal job that has not ended."""
 
 
 _ALONE: tuple[JobKind, ...] = ("start", "stop", "restart", "snapshot", "rollback", "branch")
-"""Kinds of which a lab has one at a time, also of those that its schedule requests."""
+"""Kinds that run one at a time on a lab, jobs of its schedule included."""
 
 
 class KeyReused(InvalidSpec):
@@ -61,7 +61,7 @@ def new_job(
 
 
 def digest_of(kind: JobKind, request: Request, *, lab: str = "", about: str = "") -> str:
-    """What is equal for equal requests, of any version of the service."""
+    """A hash that is equal for equal requests, in all versions of the service."""
     text = json.dumps([kind, lab, *([about] if about else []), plain(request)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -84,8 +84,9 @@ def service_job(kind: JobKind, request: Request, *, lab: str, project: str = "")
 def submit(jobs: Jobs, job: JobRecord, check: Callable[[], None] = lambda: None) -> JobRecord:
     """Record a job and start it; if its Idempotency-Key was used before, return that job.
 
-    ``check`` may refuse a new job; no other is recorded meanwhile. Raises KeyReused, Busy while
-    another job works on the same lab, LimitReached if the token has too many jobs.
+    ``check`` raises to refuse a new job; it runs in the transaction that records it. Raises
+    KeyReused, Busy while another job runs on the same lab, LimitReached if the token has too many
+    jobs.
     """
     store = jobs.core.store
     with store.transaction():
@@ -100,7 +101,7 @@ def submit(jobs: Jobs, job: JobRecord, check: Callable[[], None] = lambda: None)
         unfinished = store.jobs.open()
         for other in unfinished:
             if job.kind in _ONCE and other.project == job.project and _same(other, job):
-                return other  # it does what is requested
+                return other  # an equal request: one job serves both
         _check_alone(job, unfinished)
         if job.token:
             _check_number(job, unfinished, jobs.core.settings.serve.token_jobs)
@@ -117,7 +118,7 @@ def _same(one: JobRecord, other: JobRecord) -> bool:
 
 
 def _check_alone(job: JobRecord, unfinished: Sequence[JobRecord]) -> None:
-    """Raise Busy if ``job`` and one of ``unfinished`` need the same lab alone."""
+    """Raise Busy if ``job`` and one of ``unfinished`` need exclusive use of the same lab."""
     for other in unfinished:
         if job.kind in _ALONE and other.kind in _ALONE and other.lab == job.lab:
             raise Busy(

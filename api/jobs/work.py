@@ -1,4 +1,4 @@
-"""What jobs do, one kind a function: the same lifecycle that commands use."""
+"""The work of jobs: a function for each kind, on the same lifecycle as the commands."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ from lab.undo import Undo
 from lab.wait import Deadline, until
 
 _PATIENCE = 5.0
-"""Seconds that what is done with a lab has to end when the lab is to go."""
+"""Seconds that other jobs and commands have to release a lab that is to be removed."""
 _COPYING = 60.0
-"""Seconds that it has after its guests were ended: it may be copying a disk."""
+"""Seconds that they have after the lab's guests were killed: one may be copying a disk."""
 _REMAINS = "left by an interrupted job"
 
 
@@ -59,7 +59,7 @@ R = TypeVar("R", bound=requests.Request)
 
 @dataclass(frozen=True)
 class Task(Generic[R_co]):
-    """A job to do. ``again``: an earlier try was interrupted, and may have done any part of it."""
+    """A job to run. ``again``: an earlier attempt was interrupted at any point."""
 
     job: JobRecord
     request: R_co
@@ -68,10 +68,10 @@ class Task(Generic[R_co]):
 
 @dataclass(frozen=True)
 class Work(Generic[R]):
-    """How a kind of job is done: the type of its requests, and the function that does it.
+    """A kind of job: the type of its requests, and the function that runs it.
 
-    The function returns the name of the lab, or what else the job is about. It may be called once
-    more after it was interrupted anywhere.
+    The function returns the name of the lab, or the job's other subject (``ABOUT_OTHERS``). It is
+    called again after it was interrupted at any point.
     """
 
     request: type[R]
@@ -79,7 +79,7 @@ class Work(Generic[R]):
 
 
 def create(ctx: Context, task: Task[CreateLab]) -> str:
-    """Make a lab; the name it got."""
+    """Create a lab, and return its name."""
     made = lab_made_by(ctx.store, task.job.id) if task.again else None
     if made is not None:
         ctx.progress.note(
@@ -96,15 +96,15 @@ def create(ctx: Context, task: Task[CreateLab]) -> str:
 
 
 def _keep(ctx: Context, name: str, error: LabError) -> None:
-    """Say in ``error`` that the lab stays; of a job that was cancelled it does not."""
+    """Add to ``error`` that the lab is kept; remove it if the job was cancelled."""
     if isinstance(error, Interrupted):
         down(ctx, name, force=True)
     else:
-        error.details += (f"the lab {name} is kept as it is until its lease ends",)
+        error.details += (f"lab {name} is kept for inspection until its lease ends",)
 
 
 def delete(ctx: Context, task: Task[DeleteLab]) -> str:
-    """Remove a lab, unless it is another of that name by now."""
+    """Remove a lab, unless its name belongs to a newer lab."""
     name = task.job.lab
     record = ctx.store.labs.find(name)
     if record is not None and not requests.concerns(task.job, record):
@@ -121,7 +121,7 @@ def delete(ctx: Context, task: Task[DeleteLab]) -> str:
 
 
 def expire(ctx: Context, task: Task[ExpireLab]) -> str:
-    """Remove a lab if its lease is over still; raises Conflict if that cannot be done now."""
+    """Remove a lab if its lease is still expired; raises Conflict if it cannot be removed now."""
     name = task.job.lab
     record = ctx.store.labs.find(name)
     if record is not None and _is_over(record):
@@ -133,17 +133,18 @@ def expire(ctx: Context, task: Task[ExpireLab]) -> str:
 
 
 def _is_over(lab: LabRecord | None) -> bool:
-    """Whether a lease has ended. That of a lab that is being made starts again when it is ready."""
+    """Whether the lease has expired; while a lab is being created it has not begun."""
     if lab is None or lab.expires_at is None or lab.state == "creating":
         return False
     return lab.expires_at <= time.time()
 
 
 def _end_others(ctx: Context, lab: LabRecord, wanted: Callable[[], bool]) -> None:
-    """End what else is done with a lab that is to go, whatever its guests do.
+    """End other jobs and commands that use a lab which is to be removed.
 
-    Jobs are cancelled; what does not end by that, or is a command, ends with the guests. These
-    are ended only if that is ``wanted`` still: a lease may have been extended meanwhile.
+    Jobs are cancelled. Whatever still holds the lab's lock then, such as a command, fails when the
+    guests are killed. They are killed only if ``wanted`` still returns true: the lease may have
+    been extended meanwhile.
     """
     for other in ctx.store.jobs.open():
         if other.lab == lab.name and _is_about(other, lab):
@@ -157,20 +158,20 @@ def _end_others(ctx: Context, lab: LabRecord, wanted: Callable[[], bool]) -> Non
 
 
 def _is_about(job: JobRecord, lab: LabRecord) -> bool:
-    """Whether a job works on that lab, and not on another of its name, and does not end it."""
+    """Whether a job is about this lab, not another of its name, and does not remove it."""
     if job.kind in ("create", "fill"):
         return job.id == lab.job
     return job.kind not in ENDS and requests.concerns(job, lab)
 
 
 def _until_free(ctx: Context, name: str, seconds: float) -> bool:
-    """Whether nobody works on a lab any more, soon."""
+    """Wait until no process holds the lab's lock; False after ``seconds``."""
     free = until(lambda: not held(ctx.home, "lab", name) or None, Deadline.after(seconds))
     return free is not None
 
 
 def _same(ctx: Context, task: Task[LabRequest]) -> None:
-    """Raise NotFound if there is another lab of that name by now."""
+    """Raise NotFound if the lab's name belongs to a newer lab."""
     lab = ctx.store.labs.get(task.job.lab)
     if not requests.concerns(task.job, lab):
         raise NotFound(
@@ -192,7 +193,7 @@ def start(ctx: Context, task: Task[Power]) -> str:
 
 
 def stop(ctx: Context, task: Task[Power]) -> str:
-    """Stop a lab or a node; with ``force`` its plug is pulled."""
+    """Stop a lab or a node; ``force``: power off without a shutdown."""
     _same(ctx, task)
     node = task.request.node or None
     with ctx.progress.step("stop", f"stopping {task.job.lab}{f', {node}' if node else ''}"):
@@ -207,10 +208,10 @@ def restart(ctx: Context, task: Task[Power]) -> str:
 
 
 def build_image(ctx: Context, task: Task[BuildImage]) -> str:
-    """Build an image; which."""
+    """Build an image, and return it as the job's subject."""
     recipe, rebuild = task.request.recipe, task.request.rebuild
     if task.again and rebuild:
-        # The first try may have built it, and not have lived to say so.
+        # An interrupted attempt may have built it already.
         since = task.job.started_at or task.job.created_at
         done = [r for r in ctx.store.images.all() if r.recipe == recipe and r.created_at >= since]
         rebuild = not any(record.state == "ready" for record in done)
@@ -218,17 +219,17 @@ def build_image(ctx: Context, task: Task[BuildImage]) -> str:
 
 
 def delete_image(ctx: Context, task: Task[DeleteImage]) -> str:
-    """Remove an image; which."""
+    """Remove an image, and return it as the job's subject."""
     return _removed(task, lambda key: image.remove(ctx, key))
 
 
 def build_template(ctx: Context, task: Task[BuildTemplate]) -> str:
-    """Make a template; which."""
+    """Build a template, and return it as the job's subject."""
     return str(Owner("template", template.build(ctx, task.request.spec).key))
 
 
 def delete_template(ctx: Context, task: Task[DeleteTemplate]) -> str:
-    """Remove a template; which."""
+    """Remove a template, and return it as the job's subject."""
     return _removed(task, lambda key: template.remove(ctx, key))
 
 
@@ -242,7 +243,7 @@ def _removed(task: Task[Request], remove: Callable[[str], None]) -> str:
 
 
 def take_snapshot(ctx: Context, task: Task[TakeSnapshot]) -> str:
-    """Snapshot a lab; under which label. Or do what the lab's schedule says; what was done."""
+    """Take a snapshot of a lab, or those that its schedule requires; returns their labels."""
     _same(ctx, task)
     name, what = task.job.lab, task.request.name
     _resume(ctx, task)
@@ -263,16 +264,16 @@ def take_snapshot(ctx: Context, task: Task[TakeSnapshot]) -> str:
 
 
 def _resume(ctx: Context, task: Task[LabRequest]) -> None:
-    """Resume the nodes of a lab that an interrupted try left paused."""
+    """Resume the nodes of a lab that an interrupted attempt left paused."""
     if task.again:
         with lock(ctx.home, "lab", task.job.lab, wait=False):
             power.resume_paused(ctx, inspect.nodes_of(ctx, task.job.lab))
 
 
 def _taken_before(ctx: Context, task: Task[LabRequest], what: str) -> str:
-    """The label of the snapshot ``what`` that an earlier try took; empty if none did.
+    """The label of the snapshot ``what`` that an interrupted attempt took; empty if there is none.
 
-    It may have taken it, and not have lived to say so. Labels have seconds.
+    The times in labels are whole seconds.
     """
     since = int(task.job.started_at or task.job.created_at)
     for found in snapshot.snapshots(ctx, task.job.lab) if task.again else ():
@@ -283,14 +284,14 @@ def _taken_before(ctx: Context, task: Task[LabRequest], what: str) -> str:
 
 
 def delete_snapshot(ctx: Context, task: Task[DeleteSnapshot]) -> str:
-    """Remove a snapshot; which."""
+    """Remove a snapshot, and return it as the job's subject."""
     _same(ctx, task)
     force = task.request.force
     return _removed(task, lambda label: snapshot.remove(ctx, task.job.lab, [label], force=force))
 
 
 def prune_snapshots(ctx: Context, task: Task[PruneSnapshots]) -> str:
-    """Remove the snapshots that a lab's schedule does not keep; which, by this try."""
+    """Remove the snapshots that a lab's schedule does not keep; returns their labels."""
     _same(ctx, task)
     return _labels(snapshot.rotate(ctx, task.job.lab, take_due=False))
 
@@ -301,7 +302,7 @@ def _labels(done: Sequence[str]) -> str:
 
 
 def roll_back(ctx: Context, task: Task[RollBack]) -> str:
-    """Put a lab or a node back to a snapshot, and wait until it is ready."""
+    """Roll back a lab or a node to a snapshot, and wait until it is ready."""
     _same(ctx, task)
     name, request = task.job.lab, task.request
     rollback(
@@ -317,9 +318,9 @@ def roll_back(ctx: Context, task: Task[RollBack]) -> str:
 
 
 def branch(ctx: Context, task: Task[BranchLab]) -> str:
-    """Make branches of a lab, all of them or none; which.
+    """Create branches of a lab, all of them or none; returns their names.
 
-    Those that an earlier try completed are kept, incomplete ones are removed first.
+    Those that an interrupted attempt completed are kept, incomplete ones are removed first.
     """
     _same(ctx, task)
     request, found = task.request, labs_made_by(ctx.store, task.job.id)
@@ -358,14 +359,14 @@ def branch(ctx: Context, task: Task[BranchLab]) -> str:
 
 
 def _captured(ctx: Context, task: Task[BranchLab], made: Sequence[LabRecord]) -> str:
-    """The label of the snapshot that all branches of a job are clones of, which a try took."""
+    """The label of the snapshot that all branches of a job are cloned from; taken if need be."""
     parents = [CaptureRef.parse(lab.parent).label for lab in made if lab.parent]
     label = next(iter(parents), "") or _taken_before(ctx, task, "branch")
     return label or snapshot.take(ctx, task.job.lab, "branch", ttl=branching.KEPT).label
 
 
 ENDS: tuple[JobKind, ...] = ("delete", "expire")
-"""The kinds after which there is no lab any more."""
+"""The kinds that remove the lab."""
 
 WORK: Mapping[JobKind, Work[Any]] = {
     "create": Work(CreateLab, create),
@@ -385,7 +386,7 @@ WORK: Mapping[JobKind, Work[Any]] = {
     "rollback": Work(RollBack, roll_back),
     "branch": Work(BranchLab, branch),
 }
-"""Each kind of job."""
+"""How each kind of job runs."""
 
 ABOUT_OTHERS: tuple[JobKind, ...] = (
     "snapshot",
@@ -397,16 +398,16 @@ ABOUT_OTHERS: tuple[JobKind, ...] = (
     "build-template",
     "delete-template",
 )
-"""The kinds that are about something else than a lab, or besides it."""
+"""The kinds that have a subject other than a lab, or besides it."""
 
 
 def lab_made_by(store: Store, job: str) -> LabRecord | None:
-    """The lab that a job made or is making."""
+    """The lab that a job created or is creating."""
     return next(iter(labs_made_by(store, job)), None)
 
 
 def labs_made_by(store: Store, job: str) -> list[LabRecord]:
-    """The labs that a job made or is making."""
+    """The labs that a job created or is creating."""
     return [lab for lab in store.labs.all() if lab.job == job]
 
 

@@ -1,4 +1,4 @@
-"""Archives of images and templates, to and from elsewhere, through WebSockets; for admins."""
+"""Export and import of images and templates through WebSockets; for admins."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from lab.progress import Listener
 router = APIRouter(prefix="/v1", tags=["host"])
 
 IDLE = 600.0
-"""Seconds without a byte or a step after which a transfer is given up."""
+"""Seconds without a byte or a step after which a transfer is cancelled."""
 _BUFFER = 1 << 20
 
 
 @router.websocket("/images/archive")
 async def import_image(websocket: WebSocket, resume: bool = False) -> None:
-    """An image that comes."""
+    """Import an image."""
     work = partial(_receive, core_of(websocket), "image", resume=resume, warm_only=False)
     await _serve(websocket, "importImage", work, incoming=True)
 
@@ -38,14 +38,14 @@ async def import_image(websocket: WebSocket, resume: bool = False) -> None:
 async def import_template(
     websocket: WebSocket, resume: bool = False, warm_only: bool = False
 ) -> None:
-    """A template that comes."""
+    """Import a template."""
     work = partial(_receive, core_of(websocket), "template", resume=resume, warm_only=warm_only)
     await _serve(websocket, "importTemplate", work, incoming=True)
 
 
 @router.websocket("/images/{key}/archive")
 async def export_image(websocket: WebSocket, key: str, native: bool = False) -> None:
-    """An image that goes."""
+    """Export an image."""
     work = partial(_send, core_of(websocket), "image", key, native=native)
     await _serve(websocket, "exportImage", work, incoming=False)
 
@@ -54,7 +54,7 @@ async def export_image(websocket: WebSocket, key: str, native: bool = False) -> 
 async def export_template(
     websocket: WebSocket, key: str, native: bool = False, image: bool = True, ram: bool = True
 ) -> None:
-    """A template that goes."""
+    """Export a template."""
     work = partial(_send, core_of(websocket), "template", key, native=native, image=image, ram=ram)
     await _serve(websocket, "exportTemplate", work, incoming=False)
 
@@ -73,7 +73,7 @@ async def _serve(websocket: WebSocket, action: str, work: Work, *, incoming: boo
 def _receive(
     core: Core, kind: ByKey, file: int, hear: Listener, *, resume: bool, warm_only: bool
 ) -> ImportView:
-    """Import what comes from ``file``."""
+    """Import the archive that is read from the file descriptor ``file``."""
     with os.fdopen(file, "rb", buffering=_BUFFER) as source, core.contexts.use(hear) as ctx:
         return import_archive(ctx, kind, source, resume=resume, warm_only=warm_only)
 
@@ -89,13 +89,13 @@ def _send(
     image: bool = True,
     ram: bool = True,
 ) -> ExportView:
-    """Export to ``file``."""
+    """Export to the file descriptor ``file``."""
     with os.fdopen(file, "wb", buffering=0) as to, core.contexts.use(hear) as ctx:
         return export(ctx, kind, which, to=_Whole(to), native=native, image=image, ram=ram)
 
 
 class _Whole:
-    """A pipe that takes all that it is given."""
+    """A pipe to which each ``write`` writes all bytes."""
 
     def __init__(self, pipe: FileIO) -> None:
         self._pipe = pipe
@@ -106,4 +106,4 @@ class _Whole:
             left = left[self._pipe.write(left) :]
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """The pipe has no buffer."""

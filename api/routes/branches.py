@@ -41,12 +41,18 @@ class BranchRequest(Asked):
     ] = None
     at: Annotated[
         str | None,
-        Field(pattern=LABEL, description="A label, a name (its newest); null: as the lab is now."),
+        Field(
+            pattern=LABEL,
+            description="A label, a name (the newest of it); null: the lab as it is now.",
+        ),
     ] = None
     count: Annotated[int, Field(ge=1, le=MOST, description="How many labs to create.")] = 1
     ttl: Annotated[Ttl | None, Field(description=f"The lease, {IN_SECONDS}.")] = None
     keep_sessions: Annotated[
-        bool, Field(description="Keep the sessions of clients that the RAM has.")
+        bool,
+        Field(
+            description="Keep the client sessions in the restored RAM; by default they are ended."
+        ),
     ] = False
     identity: Annotated[
         Identity,
@@ -70,7 +76,7 @@ async def branch(
     wait: Wait,
     key: Key = None,
 ) -> Response:
-    """Create labs that are clones of a lab, as it is now or as a snapshot has it: all or none."""
+    """Create labs that are clones of a lab as it is now, or of a snapshot of it: all or none."""
     job = await run_in_threadpool(submit_branch, jobs, caller, name, asked, key)
     return await outcome(core, job, wait, partial(_branched, core, caller))
 
@@ -78,7 +84,10 @@ async def branch(
 def submit_branch(
     jobs: Jobs, caller: Caller, name: str, asked: BranchRequest, key: str | None
 ) -> JobRecord:
-    """Submit the job that creates branches; raises what refuses it."""
+    """Submit the job that creates branches.
+
+    Raises NotFound, InvalidSpec, Forbidden, Conflict, HostUnfit, LimitReached.
+    """
     core, token = jobs.core, caller.token
     record = caller.lab(core, name)
     ttl = asked.ttl or default_ttl(core, caller)

@@ -25,10 +25,12 @@ _STREAM: dict[int | str, dict[str, Any]] = {
         "content": {sse.MEDIA_TYPE: {"schema": {"type": "string"}}},
     }
 }
-After = Annotated[int | None, Query(ge=0, le=ID_LIMIT, description="Only events after this one.")]
+After = Annotated[
+    int | None, Query(ge=0, le=ID_LIMIT, description="Only events after the one with this id.")
+]
 Limit = Annotated[int, Query(ge=1, le=500)]
 Last = Annotated[
-    str | None, Header(alias="Last-Event-ID", max_length=20, description="The same, for streams.")
+    str | None, Header(alias="Last-Event-ID", max_length=20, description="As `after`, for streams.")
 ]
 Accept = Annotated[str, Header(include_in_schema=False)]
 
@@ -44,7 +46,7 @@ async def events(
 ) -> Page[Event] | Response:
     """The steps of all jobs that the caller may see.
 
-    As a stream it begins with what happens from now on, or behind Last-Event-ID.
+    A stream begins with the next event, or with the first one after Last-Event-ID.
     """
     if sse.MEDIA_TYPE in accept:
         begin = _number(last, after)
@@ -80,7 +82,7 @@ async def of_job(
 def listed(
     core: Core, caller: Caller, after: int, limit: int, job: str | None = None
 ) -> Page[Event]:
-    """A page of the events that the caller may see, of one job if ``job`` says which."""
+    """A page of the events that the caller may see; with ``job``, only of that job."""
     found = core.store.events.after(
         after, owner=topic(job) if job else None, project=caller.project, limit=limit + 1
     )
@@ -89,7 +91,7 @@ def listed(
 
 
 def _number(last: str | None, after: int | None) -> int | None:
-    """Where a stream begins; a Last-Event-ID that is none of ours is none."""
+    """The id after which a stream begins; an invalid Last-Event-ID is ignored."""
     if last is not None and last.isascii() and last.isdecimal() and int(last) <= ID_LIMIT:
         return int(last)
     return after

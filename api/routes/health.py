@@ -1,4 +1,4 @@
-"""What answers without a token: /healthz, /readyz and, by setting, /metrics."""
+"""Health checks, which need no token: /healthz, /readyz and, if enabled, /metrics."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ router = APIRouter(tags=["health"])
 
 @router.get("/healthz", operation_id="health", response_class=PlainTextResponse)
 async def health() -> str:
-    """The process lives; no thread is needed to say so."""
+    """The process is alive; the answer needs no worker thread."""
     return "ok\n"
 
 
 @router.get("/readyz", operation_id="readiness", response_class=PlainTextResponse)
 def readiness(core: CoreOf) -> str:
-    """The service takes requests: the record can be read."""
+    """The service accepts requests: the state database can be read."""
     if not core.ready.is_set():
-        raise HostUnfit("the service is starting or ending")
+        raise HostUnfit("the service is starting or stopping")
     core.store.jobs.open("")
     return "ok\n"
 
 
 @router.get("/metrics", operation_id="metrics", response_class=PlainTextResponse)
 def metrics(core: CoreOf) -> Response:
-    """Figures for Prometheus, if the setting `metrics` is on."""
+    """Metrics in the format of Prometheus, if the setting `metrics` is on."""
     if not core.settings.serve.metrics:
         raise HTTPException(404)
     store = core.store

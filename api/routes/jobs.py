@@ -54,6 +54,6 @@ async def get(
 
 @router.post("/{job}/cancel", operation_id="cancelJob", status_code=202)
 def cancel(jobs: JobsOf, caller: User, job: Id) -> Job:
-    """Cancel a job: it ends at its next step, and undoes what it did; no error if it has ended."""
+    """Cancel a job: it ends at its next step and undoes its changes; no error if it has ended."""
     jobs.cancel(caller.job(jobs.core, job))
     return Job.of(caller.job(jobs.core, job))

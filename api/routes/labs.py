@@ -54,7 +54,9 @@ def list_labs(
     caller: Reader,
     state: State | None = None,
     blueprint: Annotated[str, Query(max_length=64)] = "",
-    project: Annotated[str, Query(max_length=64, description="For admins.")] = "",
+    project: Annotated[
+        str, Query(max_length=64, description="Only labs of this project; for admins.")
+    ] = "",
     after: Annotated[str, Query(max_length=64)] = "",
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> Page[Lab]:
@@ -66,7 +68,7 @@ def list_labs(
     for view in views:
         record = records.get(view.name)
         if (record and record.pool) or view.state == "pooled":
-            continue  # nobody's yet, or claimed while its nodes were asked
+            continue  # in a warm pool, or claimed while its nodes were queried
         theirs = record.project if record else ""
         if not caller.sees(theirs) or view.name <= after:
             continue
@@ -96,7 +98,7 @@ def change(
     with core.store.transaction():
         record = caller.lab(core, name)
         check_match(record, if_match)
-        fields: dict[str, Any] = {"active_at": time.time()}  # who changes a lab uses it
+        fields: dict[str, Any] = {"active_at": time.time()}  # a change counts as activity
         if asked.idle is not None:
             fields["idle"] = asked.idle or None
         if asked.ttl is not None:
@@ -127,7 +129,7 @@ def heartbeat(core: CoreOf, caller: User, name: Name) -> Response:
     operation_id="deleteLab",
     status_code=202,
     response_model=Job,
-    responses={204: {"description": "The lab is gone."}},
+    responses={204: {"description": "The lab is removed."}},
 )
 async def delete(
     core: CoreOf,
@@ -135,13 +137,16 @@ async def delete(
     caller: User,
     name: Name,
     wait: Wait,
-    force: Annotated[bool, Query(description="A protected lab as well.")] = False,
+    force: Annotated[bool, Query(description="Also if the lab is protected.")] = False,
     defer: Annotated[
-        bool, Query(description="Of a lab with branches the nodes now, the rest with the last.")
+        bool,
+        Query(
+            description="If the lab has branches: its nodes now, its disks with the last branch."
+        ),
     ] = False,
     if_match: IfMatch = None,
 ) -> Response:
-    """Remove a lab, with all that is in it."""
+    """Remove a lab with its data."""
     job = await run_in_threadpool(
         submit_delete, jobs, caller, name, if_match, force=force, defer=defer
     )
@@ -152,7 +157,7 @@ def check_ttl(core: Core, caller: Caller, ttl: float) -> None:
     """Raise Forbidden if a lease is longer than the service or the token allows."""
     most = min(core.settings.serve.max_ttl, caller.token.max_ttl or float("inf"))
     if ttl > most:
-        raise Forbidden(f"a lease is limited to {most:g} s here, {ttl:g} s were asked for")
+        raise Forbidden(f"a lease is limited to {most:g} s here, {ttl:g} s were requested")
 
 
 def default_ttl(core: Core, caller: Caller) -> float:
@@ -196,7 +201,10 @@ def counted(core: Core, caller: Caller, spec: LabSpec) -> Snapshots:
 
 
 def submit_create(jobs: Jobs, caller: Caller, asked: LabRequest, key: str | None) -> JobRecord:
-    """Submit the job that creates a lab; raises what refuses it."""
+    """Submit the job that creates a lab.
+
+    Raises InvalidSpec, Forbidden, Conflict, HostUnfit, LimitReached.
+    """
     core = jobs.core
     request = requested(core, caller, asked)
     spec = request.spec
@@ -237,7 +245,7 @@ def submit_delete(
         project, created_at = record.project, record.created_at
         if record.protected and not force:
             raise Conflict(f"the lab {name} is protected", hint="?force=true removes it")
-    else:  # one without a record, known by its tags: for admins
+    else:  # not in the state database, found by its tags: for admins
         with core.contexts.use() as ctx:
             inspect.lab(ctx, name)
     request = DeleteLab(created_at=created_at, force=force, defer=defer)

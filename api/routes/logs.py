@@ -37,11 +37,11 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 Source = Literal["engine", "journal", "console"]
 Lines = Annotated[int, Query(ge=1, le=5000)]
 _IDLE = 0.5
-"""Seconds without a line after which it is looked whether somebody listens still."""
+"""Seconds without a line after which the client's connection is checked."""
 _ALIVE_EVERY = 15.0
 """Seconds without a line after which an empty message is sent."""
 _CHECK_EVERY = 5.0
-"""Seconds between two looks whether the listener's token is valid still."""
+"""Seconds between two checks of the client's token."""
 _OVER = object()
 
 
@@ -71,7 +71,7 @@ async def logs(
         raise
 
     def over() -> None:
-        # Nobody is in it now: who is cancelled waits for the thread.
+        # No thread runs the generator now: a cancelled request waits for its thread.
         found.close()  # type: ignore[attr-defined]
         core.limits.followers.release(caller.token.id)
 
@@ -96,8 +96,8 @@ def _follow(core: Core, name: str, node: str, source: str, lines: int) -> Iterat
 async def _stream(
     core: Core, found: Iterator[str | None], allowed: Callable[[], bool]
 ) -> AsyncIterator[str]:
-    """What ``found`` gives, as long as it is ``allowed``."""
-    # A thread of its own: those of requests are not to wait for logs.
+    """The lines of ``found`` as events, until ``allowed`` returns false."""
+    # A separate thread: the threads of requests must not wait for logs.
     threads = anyio.CapacityLimiter(1)
     checked = said = time.monotonic()
     try:

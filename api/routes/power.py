@@ -63,14 +63,16 @@ async def execute(
 ) -> Output | Response:
     """Run a program in a node as root, if the service's settings allow it.
 
-    If the program fails, the answer is the problem command-failed with the status 422.
+    If it exits with an error, the response is the problem command-failed, status 422.
     """
     check_execute(core)
     run = partial(_execute, core, caller, name, node, asked)
     try:
         return await core.limits.programs.run(caller.token.id, run)
     except CommandFailed as error:
-        return problems.respond({**problem(error), "status": 422})  # not an error of the service
+        return problems.respond(
+            {**problem(error), "status": 422}
+        )  # the program's error, not the service's
 
 
 @router.post(
@@ -88,7 +90,7 @@ async def power_node(
 
 
 def check_execute(core: Core) -> None:
-    """Raise Forbidden if the settings do not allow access into nodes."""
+    """Raise Forbidden if the settings do not allow programs in nodes."""
     if not core.settings.serve.execute:
         raise Forbidden("access into nodes is disabled: execute = false in [serve]")
 

@@ -53,7 +53,7 @@ def preview_lab(core: CoreOf, caller: User, asked: LabRequest) -> Preview:
     if shortage := core.admission.short(need):
         raise HostUnfit(
             f"there is no room on the host now: {shortage}",
-            hint=f"a lab would wait for it, {core.settings.serve.queue_timeout:g} s at most",
+            hint=f"its job would wait for room, at most {core.settings.serve.queue_timeout:g} s",
             retry_after=ROOM_RETRY,
         )
     return Preview(

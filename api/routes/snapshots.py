@@ -38,27 +38,27 @@ _DONE: dict[int | str, dict[str, Any]] = {
 
 
 class Snapshot(BaseModel):
-    """All disks of a lab at one moment, and RAM. ``name``: the name that was requested."""
+    """The disks of all nodes at one moment and, if `warm`, their RAM."""
 
     label: Annotated[str, Field(examples=["before-upgrade.20261121t110000"])]
     name: Annotated[str, Field(examples=["before-upgrade"])]
     at: Time | None
-    warm: Annotated[bool, Field(description="It has the RAM of all nodes.")]
+    warm: Annotated[bool, Field(description="With the RAM of all nodes.")]
     why_cold: str
     pause: Annotated[float, Field(description="How long the nodes were paused, in seconds.")]
-    ram: Annotated[int, Field(description="Bytes on disk besides the disks.")]
+    ram: Annotated[int, Field(description="Size of RAM and device state on disk, in bytes.")]
     protected: Annotated[bool, Field(description="It is removed only with force.")]
     expires_at: Time | None
     parent: Annotated[
         str,
         Field(
-            description="What it descends from.",
+            description="The snapshot or template that it descends from.",
             examples=["lab:shop@before-upgrade.20261121t110000", "template:KEY@formed"],
         ),
     ]
-    branches: Annotated[list[str], Field(description="The labs that are clones of it.")]
+    branches: Annotated[list[str], Field(description="The labs that were cloned from it.")]
     current: Annotated[
-        bool, Field(description="The lab was last taken as it, or rolled back to it.")
+        bool, Field(description="The last snapshot that the lab took, or was rolled back to.")
     ]
 
     @staticmethod
@@ -84,7 +84,7 @@ class SnapshotRequest(Asked):
     """A snapshot to take."""
 
     name: Annotated[str, Field(max_length=40, examples=["before-upgrade"])] = "manual"
-    disks_only: Annotated[bool, Field(description="Without the RAM of running nodes.")] = False
+    disks_only: Annotated[bool, Field(description="Omit the RAM of running nodes.")] = False
     ttl: Annotated[
         Ttl | None,
         Field(description=f"Remove it after this time, once nothing needs it, {IN_SECONDS}."),
@@ -99,23 +99,26 @@ class SnapshotPatch(Asked):
 
 
 class Pruned(BaseModel):
-    """The labels that a schedule does not keep."""
+    """The labels that were removed because the schedule does not keep them."""
 
     removed: Annotated[list[str], Field(examples=[["hourly.20261121t110000"]])]
 
 
 class RollbackRequest(Asked):
-    """Where to go back to."""
+    """The snapshot to roll back to."""
 
     to: Annotated[
-        str, Field(pattern=LABEL, description="A label, a name (its newest), or origin.")
+        str, Field(pattern=LABEL, description="A label, a name (the newest of it), or `origin`.")
     ] = ORIGIN
-    node: Annotated[str | None, Field(pattern=NODE, description="Only this one.")] = None
+    node: Annotated[str | None, Field(pattern=NODE, description="Only this node.")] = None
     cold: Annotated[bool, Field(description="Cold boot: do not restore RAM from the snapshot.")] = (
         False
     )
     keep_sessions: Annotated[
-        bool, Field(description="Keep the sessions of clients that the RAM has.")
+        bool,
+        Field(
+            description="Keep the client sessions in the restored RAM; by default they are ended."
+        ),
     ] = False
 
 
@@ -161,7 +164,7 @@ async def take(
     operation_id="pruneSnapshots",
     status_code=202,
     response_model=Job,
-    responses={200: {"model": Pruned, "description": "They are removed."}},
+    responses={200: {"model": Pruned, "description": "The snapshots are removed."}},
 )
 async def prune(core: CoreOf, jobs: JobsOf, caller: User, name: Name, wait: Wait) -> Response:
     """Remove the scheduled snapshots that exceed what the lab's schedule keeps; others stay."""
@@ -171,7 +174,7 @@ async def prune(core: CoreOf, jobs: JobsOf, caller: User, name: Name, wait: Wait
 
 @router.patch("/snapshots/{label}", operation_id="changeSnapshot")
 def change(core: CoreOf, caller: User, name: Name, label: Label, asked: SnapshotPatch) -> Snapshot:
-    """Protect a snapshot from removal, by its label or its name (the newest), or end that."""
+    """Change the protection of a snapshot, by its label or its name (the newest of it)."""
     caller.lab(core, name)
     with core.contexts.use() as ctx:
         return Snapshot.of(snapshot.protect(ctx, name, label, protected=asked.protected))
@@ -191,7 +194,7 @@ async def delete(
     name: Name,
     label: Label,
     wait: Wait,
-    force: Annotated[bool, Query(description="A protected snapshot as well.")] = False,
+    force: Annotated[bool, Query(description="Also if the snapshot is protected.")] = False,
 ) -> Response:
     """Remove a snapshot, by its label or its name (the newest); the lab stays as it is."""
     job = await run_in_threadpool(submit_delete, jobs, caller, name, label, force=force)

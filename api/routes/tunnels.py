@@ -1,4 +1,4 @@
-"""SSH and consoles of nodes through WebSockets, and the keys that SSH needs."""
+"""SSH and consoles of nodes through WebSockets, and the keys for SSH."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CONNECT = 5.0
 
 
 class SshLogin(BaseModel):
-    """What SSH needs for a node: root's private key, and the node's line for `known_hosts`."""
+    """The SSH login of a node: root's private key, and the line for `known_hosts`."""
 
     host: str = Field(
         description="The address, as seen from the service's host.", examples=["127.0.0.1"]

@@ -27,7 +27,7 @@ _ENDS = {"end": "done", "fail": "failed"}
 
 
 def lines(events: Iterable[Event]) -> list[Line]:
-    """One line for each step, in the order in which they began; without the job's own."""
+    """A line for each step in order of its begin, without the events of the job itself."""
     found: list[Line] = []
     for event in events:
         if event.step == "job":

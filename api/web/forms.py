@@ -37,7 +37,7 @@ class InvalidForm(InvalidSpec):
     def __init__(self, wrong: Mapping[str, str]) -> None:
         super().__init__(
             "the form has invalid fields",
-            hint="change the marked fields, and send it again",
+            hint="correct the marked fields, and submit the form again",
             details=[f"{field}: {text}" for field, text in wrong.items()],
         )
         self.fields = frozenset(wrong)
@@ -62,7 +62,8 @@ def snapshot_request(fields: Mapping[str, str]) -> SnapshotRequest:
 def branch_request(fields: Mapping[str, str]) -> BranchRequest:
     """The request of branches in a form; raises InvalidForm.
 
-    Its fields may begin with ``branch_``: another form of the page has some of the names.
+    Its fields may have the prefix ``branch_``, as another form of the page has fields of the same
+    names.
     """
     said = {k: v for k, v in fields.items() if k in _BRANCH and v.strip()}
     return _read(BranchRequest, said, prefix="branch_")
@@ -75,7 +76,7 @@ def rollback_request(label: str, fields: Mapping[str, str]) -> RollbackRequest:
 
 
 def new_key() -> str:
-    """A key for a form that creates something: one that is sent twice is one job."""
+    """An Idempotency-Key for a form: if it is sent twice, one job is submitted."""
     return uuid.uuid4().hex
 
 
@@ -93,7 +94,7 @@ def lab_patch(fields: Mapping[str, str]) -> LabPatch:
 
 
 def _read(model: type[M], said: Mapping[str, str], *, prefix: str = "") -> M:
-    """The fields of a form as a ``model``; ``prefix``: what the names of some fields begin with."""
+    """The fields of a form as a ``model``; ``prefix`` is removed from names that have it."""
     names = {field.removeprefix(prefix): field for field in said}
     asked = {name: _READ.get(name, str)(said[field].strip()) for name, field in names.items()}
     try:

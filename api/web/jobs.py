@@ -50,7 +50,7 @@ def show(request: Request, core: CoreOf, caller: Looking, job: Id) -> Response:
 
 @router.post("/jobs/{job}/cancel", operation_id="cancelJob")
 def cancel(jobs: JobsOf, caller: Using, job: Id) -> Response:
-    """Cancel a job, and show how it ends."""
+    """Cancel a job, and show it."""
     routes.cancel(jobs, caller, job)
     return pages.go(f"/jobs/{job}")
 

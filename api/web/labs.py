@@ -71,7 +71,7 @@ def show(request: Request, core: CoreOf, caller: Looking, name: Name) -> Respons
 
 @router.post("/labs/{name}/change", operation_id="changeLab")
 def change(request: Request, core: CoreOf, caller: Using, name: Name, fields: Fields) -> Response:
-    """Give a lab a new lease, or protect it."""
+    """Extend the lease of a lab, or change its protection."""
 
     def act() -> str:
         labs.change(core, caller, name, forms.lab_patch(fields))
@@ -163,7 +163,7 @@ def _list(
 
 
 def _addresses(lab: Lab) -> list[tuple[str, str]]:
-    """Texts to copy: a name for each, and the text."""
+    """Connection strings and commands to copy, each with its title."""
     if lab.connection is None:
         return []
     login, nodes = lab.connection, [node for node in lab.nodes if node.sql_port]

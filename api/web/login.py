@@ -31,7 +31,7 @@ def sign_in_page(request: Request, to: Annotated[str, Query(max_length=500)] = "
 
 @router.post("/sign-in", operation_id="signIn")
 def sign_in(request: Request, fields: Fields) -> Response:
-    """Begin a session, with the same check of the token as in the API."""
+    """Start a session; the token is checked as in the API."""
     same_origin(request)
     to = _inside(fields.get("to", "/"))
     try:

@@ -63,7 +63,7 @@ async def logs(
         found = (await core.limits.programs.run(caller.token.id, wanted)).lines
     except NotFound:
         raise
-    except LabError as error:  # such as: it is not running
+    except LabError as error:  # for example: the node is not running
         refused = problem(error)
     return pages.page(
         request,

@@ -28,7 +28,7 @@ FILES: Mapping[str, tuple[bytes, str]] = {
 }
 """The static files: content and type."""
 _HEADERS = {
-    # Nothing inline, nothing from other hosts: injected code would not run.
+    # No inline code and nothing from other hosts, so that injected code does not run.
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self';"
     " img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none';"
     " frame-ancestors 'none'",
@@ -82,9 +82,9 @@ def page(
     headers: Mapping[str, str] | None = None,
     **data: Any,
 ) -> Response:
-    """The page that ``template`` makes of ``data``; everything in it is escaped.
+    """The page that ``template`` renders with ``data``; all values are escaped.
 
-    ``at``: where it can be fetched again, if that is not where the request went.
+    ``at``: the path to reload the page from, if it is not the path of the request.
     """
     caller = getattr(request.state, "caller", None)
     query = f"?{request.url.query}" if request.url.query else ""

@@ -43,7 +43,7 @@ def same_origin(request: Request) -> None:
     if not same:
         raise Forbidden(
             "the form was not sent from this page",
-            hint="reload the page; a proxy must pass on Host and X-Forwarded-Proto",
+            hint="reload the page; a proxy must forward Host and X-Forwarded-Proto",
         )
 
 
@@ -57,7 +57,7 @@ class SessionCaller:
         self.scope: Scope = scope
 
     def __call__(self, request: Request) -> Caller:
-        """See the class."""
+        """Check the request; see the class."""
         if request.method not in ("GET", "HEAD"):
             same_origin(request)
         caller = session_caller(request)
@@ -88,7 +88,7 @@ class PageRoute(APIRoute):
                 found, headers = problem(error), problems.headers_of(error)
                 return pages.error_page(request, found, headers)
             except RequestValidationError:
-                nothing = NotFound("there is no such page", hint="the labs are at /")
+                nothing = NotFound("page not found", hint="the list of labs is at /")
                 return pages.error_page(request, problem(nothing))
             except HTTPException:
                 raise
@@ -102,7 +102,7 @@ class PageRoute(APIRoute):
 def to_sign_in(request: Request) -> Response:
     """Redirect to the sign-in page, and from there back."""
     if request.headers.get("sec-fetch-site") == "cross-site":
-        # Browsers send no cookie with links from other sites: let it repeat the request from here.
+        # Browsers send no SameSite cookie with links from other sites: repeat the request here.
         return pages.page(request, "again.html")
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     to = "" if here == "/" else f"?to={quote(here, safe='')}"

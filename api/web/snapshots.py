@@ -1,4 +1,4 @@
-"""A lab's snapshots as a page, with forms to take, roll back to, branch, protect, remove them."""
+"""The page of a lab's snapshots, with forms to take, branch, protect, remove, and roll back."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def branch(
 def protect(
     request: Request, core: CoreOf, caller: Using, name: Name, label: Label, fields: Fields
 ) -> Response:
-    """Protect a snapshot from removal, or end that."""
+    """Protect a snapshot from removal, or end its protection."""
 
     def act() -> str:
         asked = SnapshotPatch(protected=fields.get("protected") == "yes")

@@ -32,7 +32,7 @@ from lab.spec import SIZE
 from lab.suggest import did_you_mean
 
 Layout = Literal["single", "split"]
-"""Which volumes a node has: one foreverything, or one each for system, data and logs."""
+"""Which volumes a node has: one for everything, or one each for system, data and logs."""
 
 VOLUMES: Mapping[Layout, tuple[str, ...]] = {"single": ("os",), "split": ("os", "data", "log")}
 """The names of a node's volumes, the one it boots from first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -81,11 +81,15 @@ class Record:
 
 
 class Guests:
-    """All guests of all installations; to be used within ``hold`` only."""
+    """All guests of all installations; to be used within ``hold`` only.
 
-    def __init__(self, directory: Path) -> None:
+    ``before`` is called before a guest is created, and may raise.
+    """
+
+    def __init__(self, directory: Path, before: Callable[[str], None]) -> None:
         self._directory = directory.absolute()
         self._directory.mkdir(parents=True, exist_ok=True)
+        self._before = before
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
@@ -98,14 +102,24 @@ class Guests:
         return [_load(path.read_text()) for path in sorted(self._directory.glob("*.json"))]
 
     def find(self, name: GuestName, home: str) -> Record:
-        """The guest of that name; raises NotFound, and Conflict if it is not ours."""
+        """The guest of that name; raises NotFound, and Conflict if it is another installation's."""
         try:
             record = _load(self._path(name).read_text())
         except FileNotFoundError:
             raise NotFound(f"looking for {name}: no such guest") from None
         if record.home != home:
-            raise Conflict(f"the guest {name} is not ours", hint="another LAB_HOME may own it")
+            raise Conflict(
+                f"guest {name} does not belong to this installation",
+                hint="another LAB_HOME may own it",
+            )
         return record
+
+    def create(self, guest: GuestSpec, state: GuestState, since: float, event: str) -> None:
+        """A new guest, whose console log says ``event``."""
+        self._before("commit")
+        with guest.console_log.open("a") as log:
+            log.write(f"{guest.name} {event}\n")
+        self.put(Record.of(guest, state, since))
 
     def put(self, record: Record) -> None:
         """Keep ``record``, all of it or nothing."""

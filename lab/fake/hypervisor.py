@@ -16,20 +16,18 @@ from pathlib import Path
 
 from lab.errors import CommandFailed, Conflict, HostUnfit, NotFound, NotReady
 from lab.fake import inside as guest_side
-from lab.fake import memory as fake_memory
 from lab.fake import rejoin as fake_rejoin
 from lab.fake.channel import FakeChannel
 from lab.fake.guests import Guests, Record, segment_of
 from lab.fake.inside import Inside, Result
+from lab.fake.memory import FakeMemory, size_ram
+from lab.fake.redirects import FakeRedirects
 from lab.hypervisor import (  # fmt: skip
     Capabilities,
     DirectBoot,
     Guest,
     GuestShape,
     GuestSpec,
-    GuestState,
-    Memory,
-    MemoryImage,
 )
 from lab.names import LOOPBACK, GuestName
 
@@ -42,6 +40,7 @@ class FakeHypervisor:
     asked of a guest), ``commit`` before a change appears. ``version`` is part of the fingerprint.
     ``boot_seconds``: how long after a cold start a guest begins to answer; ``own_seconds``: how
     long personalising one would take. Nothing waits: what has less time fails at once.
+    ``redirects``: it has them.
     """
 
     def __init__(
@@ -54,8 +53,9 @@ class FakeHypervisor:
         version: str = "1",
         boot_seconds: float = 0.0,
         own_seconds: float = 0.0,
+        redirects: bool = False,
     ) -> None:
-        self._guests = Guests(directory)
+        self._guests = Guests(directory, before)
         self._home = home
         self._before = before
         facts = {"fake": f"version {version}"}
@@ -63,6 +63,9 @@ class FakeHypervisor:
         self._version = version
         self._boot_seconds = boot_seconds
         self.own_seconds = own_seconds
+        memory = FakeMemory(self._guests, home, self.fingerprint, before)
+        self.memory = None if self._capabilities.why_cold else memory
+        self.redirects = FakeRedirects(self._guests, before) if redirects else None
 
     @property
     def run_as(self) -> None:
@@ -70,11 +73,6 @@ class FakeHypervisor:
 
     def close(self) -> None:
         """There is nothing to give back; guests keep running."""
-
-    @property
-    def memory(self) -> Memory | None:
-        """See Hypervisor."""
-        return None if self._capabilities.why_cold else self
 
     def capabilities(self) -> Capabilities:
         """See Hypervisor."""
@@ -88,96 +86,17 @@ class FakeHypervisor:
     def start(self, guest: GuestSpec) -> None:
         """See Hypervisor."""
         self._before("start")
-        can = self._capabilities
-        if not can.forwards and not all(can.redirects and f.to for f in guest.network.forwards):
+        redirected = self.redirects is not None and all(f.to for f in guest.network.forwards)
+        if guest.network.forwards and not (self._capabilities.forwards or redirected):
             raise HostUnfit(f"starting {guest.name}: ports are not forwarded here")
         if isinstance(guest.boot, DirectBoot) and not self._capabilities.direct:
             raise HostUnfit(f"starting {guest.name}: guests boot by firmware only here")
         with self._guests.hold():
             self._guests.refuse(guest)
             if guest.memory_file is not None:
-                fake_memory.size_ram(guest, guest.memory_file)
-            self._make(guest, "running", time.time() + self._boot_seconds, "boots")
+                size_ram(guest, guest.memory_file)
+            self._guests.create(guest, "running", time.time() + self._boot_seconds, "boots")
             guest_side.forget_memory(guest.disks)
-
-    def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
-        """See Memory."""
-        self._before("restore")
-        guest = replace(guest, memory_file=memory.ram)
-        with self._guests.hold():
-            self._guests.refuse(guest)
-            state = fake_memory.read_state(guest, memory)
-            if memory.ram.stat().st_size != guest.memory or memory.size != guest.memory:
-                raise fake_memory.no_restore(guest, "the RAM image is not of the guest's size")
-            if state.get("fingerprint") != self.fingerprint(guest.shape):
-                raise fake_memory.not_loaded(guest, "the device state is of another machine")
-            # A real one would not notice at once, but the guest would destroy its data.
-            if state.get("disk") != guest_side.read_inside(guest.disks).digest():
-                raise fake_memory.not_loaded(guest, "the disk is not of the same moment as the RAM")
-            self._make(guest, "paused", time.time(), "is restored")
-            # The clock of a real guest is behind by the time since the capture as well.
-            record = self._guests.find(guest.name, guest.tags.get("home", ""))
-            self._guests.put(replace(record, clock_offset=float(state["clock_offset"])))
-
-    def pause(self, guests: Sequence[GuestName]) -> None:
-        """See Memory."""
-        self._before("pause")
-        self._all(guests, "paused")
-
-    def resume(self, guests: Sequence[GuestName]) -> None:
-        """See Memory."""
-        self._before("resume")
-        self._all(guests, "running")
-
-    def save_memory(self, guest: GuestName, ram: Path, state: Path) -> MemoryImage:
-        """See Memory."""
-        self._before("save_memory")
-        with self._guests.hold():
-            record = self._paused(guest)
-            if record.memory_file != ram:
-                raise Conflict(f"the memory of {guest} is not in {ram}")
-            self._save(record, state)
-            self._guests.put(replace(record, saved=True))
-        return MemoryImage(ram=ram, state=state, size=ram.stat().st_size)
-
-    def copy_memory(
-        self, guest: GuestName, origin: MemoryImage | None, new: MemoryImage
-    ) -> Callable[[], MemoryImage]:
-        """See Memory."""
-        self._before("copy_memory")
-        with self._guests.hold():
-            record = self._paused(guest)
-            if origin is not None and record.memory_file != origin.ram:
-                raise Conflict(f"{guest} was not restored from {origin.ram}")
-            if origin is None and new.ram.exists():
-                raise Conflict(f"{new.ram} exists already")
-            self._save(record, new.state)
-
-        def finish() -> MemoryImage:
-            self._before("finish")
-            if origin is not None:
-                return replace(new, ram=origin.ram)
-            fake_memory.make_ram(new.ram, new.size)
-            return new
-
-        return finish
-
-    def _paused(self, guest: GuestName) -> Record:
-        record = self._guests.find(guest, self._home)
-        if record.state != "paused":
-            raise Conflict(f"{guest} is {record.state}: pause it before its memory is saved")
-        return record
-
-    def _save(self, record: Record, state: Path) -> None:
-        if state.exists():
-            raise Conflict(f"{state} exists already")
-        content = {
-            "clock_offset": str(record.clock_offset),
-            "fingerprint": self.fingerprint(record.shape),
-            "disk": guest_side.read_inside(record.disks).digest(),
-        }
-        self._before("commit")
-        fake_memory.write_state(state, content)
 
     def stop(self, guest: GuestName, *, force: bool, timeout: float = 60.0) -> None:
         """See Hypervisor; never waits, as what does not shut down at once never will."""
@@ -207,13 +126,6 @@ class FakeHypervisor:
     def forget(self, guests: Sequence[GuestName]) -> None:  # noqa: ARG002  part of the protocol
         """See Hypervisor; nothing is kept of a fake guest."""
         self._before("forget")
-
-    def redirected(self) -> dict[int, GuestName]:
-        """See Hypervisor."""
-        self._before("redirected")
-        with self._guests.hold():
-            there = self._guests.all() if self._capabilities.redirects else []
-            return {port: record.name for record in there for port in record.ports}
 
     def segment_free(self, segment: int) -> bool:
         """See Hypervisor."""
@@ -389,20 +301,3 @@ class FakeHypervisor:
         peers = [p for p in segment_of(record, self._guests.all()) if self._answers(p)]
         found = [guest_side.read_inside(peer.disks) for peer in peers]
         return max(found, key=lambda inside: len(inside.statements))
-
-    def _make(self, guest: GuestSpec, state: GuestState, since: float, what: str) -> None:
-        self._before("commit")
-        with guest.console_log.open("a") as log:
-            log.write(f"{guest.name} {what}\n")
-        self._guests.put(Record.of(guest, state, since))
-
-    def _all(self, guests: Sequence[GuestName], state: GuestState) -> None:
-        with self._guests.hold():
-            found = [self._guests.find(guest, self._home) for guest in guests]
-            for record in found:
-                if record.saved and state == "running":
-                    raise HostUnfit(f"{record.name} can only be stopped: its memory was saved")
-            self._before("commit")
-            for record in found:
-                why = record.why if state == "paused" else ""
-                self._guests.put(replace(record, state=state, why=why))

@@ -107,7 +107,7 @@ def _module(source: Source) -> Finding:
     if not isinstance(source.said("kldstat", "-qm", "vmm"), Unknown):
         return Finding("vmm", "ok", "loaded")
     if not isinstance(source.said("kldstat", "-qn", "vmm"), Unknown):
-        advice = "switch on VT-x or AMD-V in the firmware's setup"
+        advice = "enable VT-x or AMD-V in the firmware's setup"
         return Finding("vmm", "fail", "loaded, but it found no virtualisation", advice)
     return Finding("vmm", "fail", "not loaded", "kldload vmm; for good: sysrc kld_list+=vmm")
 
@@ -128,7 +128,7 @@ def _processor(source: Source) -> Iterator[Finding]:
         elif features.isdigit() and int(features) != (1 << 32) - 1:
             yield Finding("amd-v", "ok", "with nested paging")
     elif values.get(_INTEL[0]) != "1":
-        advice = "switch on VT-x in the firmware's setup, then kldload vmm"
+        advice = "enable VT-x in the firmware's setup, then kldload vmm"
         yield Finding("vt-x", "fail", f"{_INTEL[0]} is not 1", advice)
     elif values.get(_INTEL[1]) != "1":
         advice = "guests boot by firmware, for which bhyve needs a newer processor"
@@ -203,7 +203,7 @@ def _pf(source: Source, *, published: bool) -> Finding:
     if isinstance(status, Unknown):
         return Finding("pf", level, str(status), "run lab as root")
     if re.search(r"^Status: Enabled\b", status, re.MULTILINE) is None:
-        return Finding("pf", level, "switched off", _when(PF_ADVICE, published=published))
+        return Finding("pf", level, "disabled", _when(PF_ADVICE, published=published))
     rules = _asked(source, "nat")
     if isinstance(rules, Unknown) or not leads(rules):
         what = f"its main ruleset does not lead to the anchor {ANCHOR}"

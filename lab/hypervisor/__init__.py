@@ -1,4 +1,4 @@
-"""What runs guests. ``Hypervisor`` is the seam; drivers: ``libvirt``, ``bhyve``, ``fake``."""
+"""Hypervisors. ``Hypervisor`` is the seam; drivers: ``libvirt``, ``bhyve``, ``fake``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Disk:
 class Forward:
     """A port of the host's loopback (or ``address``) that leads to a port of the guest.
 
-    ``to``: the guest's own address, where the hypervisor only ``redirects``; else empty.
+    ``to``: the guest's own address, where the hypervisor has ``redirects``; else empty.
     """
 
     host_port: int
@@ -42,12 +42,12 @@ class Forward:
 class Network:
     """A guest's two interfaces.
 
-    The first (``outer_mac``) leads to the host and no further. Where the hypervisor forwards
-    ports it is user-mode, and only ``forwards`` lead in; elsewhere the host reaches the guest
-    at the guest's own address (``lab.guest.network.own_address``). The second
-    (``inner_mac``) is on the lab's private segment; ``segment`` is a number that only this
-    lab's guests share within the installation (its ``home`` tag). With ``uplink`` the first leads
-    where the host's own network leads, by DHCP, and there is no second (``inner_mac`` is empty).
+    The first (``outer_mac``) reaches the host only. Where the hypervisor forwards ports it is
+    user-mode networking, and connections enter by ``forwards`` only; elsewhere the host reaches the
+    guest at the guest's own address (``lab.guest.network.own_address``). The second
+    (``inner_mac``) is on the lab's private segment; ``segment`` is a number that only this lab's
+    guests have within the installation (its ``home`` tag). With ``uplink`` the first is on the
+    host's network, configured by DHCP, and there is no second (``inner_mac`` is empty).
     """
 
     outer_mac: str
@@ -73,7 +73,7 @@ class FirmwareBoot:
 
 @dataclass(frozen=True)
 class GuestShape:
-    """What decides whether a RAM image fits: everything a guest's devices depend on."""
+    """The properties of a guest that a RAM image depends on: those that determine its devices."""
 
     memory: int
     cpus: int
@@ -83,10 +83,10 @@ class GuestShape:
 
 @dataclass(frozen=True)
 class GuestSpec:
-    """A guest as it is to run. ``memory`` in bytes; ``disks[0]`` is the one it boots from.
+    """The configuration of a guest. ``memory`` in bytes; it boots from ``disks[0]``.
 
-    ``memory_file``: RAM is kept in this file, shared, so that ``save_memory`` need only
-    write the device state; None for anonymous RAM.
+    ``memory_file``: RAM is this file, mapped shared, so that ``save_memory`` only writes the device
+    state; None for anonymous RAM.
     """
 
     name: GuestName
@@ -128,17 +128,15 @@ class Caution:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What this hypervisor can do here.
+    """The capabilities of the hypervisor on this host.
 
-    ``facts`` is shown by ``lab doctor``, and what of it differs where RAM does not fit.
-    ``why_emulated``: why guests are emulated, empty if they are not; ``remedy``: the remedy.
-    ``why_cold``: why RAM can be neither captured nor restored, empty if it can: the hypervisor has
-    a ``memory`` then. ``direct``: guests can boot a kernel without firmware.
-    ``forwards``: ports of the host lead to guests; without it guests are reached at their own
-    addresses. ``redirects``: connections from other machines, and only those, can be led to these
-    addresses from ports of the host.
-    ``cautions`` are shown by ``lab doctor`` and ``lab up``. ``reads_ram``: guests are restored from
-    RAM files that they may not write to.
+    ``facts``: shown by ``lab doctor``; those that differ are named where RAM cannot be restored.
+    ``why_emulated``: why guests are emulated, empty if they are not; ``remedy``: how to change
+    that. ``why_cold``: why RAM can be neither captured nor restored; empty if it can, and the
+    hypervisor has a ``memory`` then. ``direct``: guests can boot a kernel without firmware.
+    ``forwards``: ports of the host lead to guests; else guests are reached at their own addresses.
+    ``cautions``: shown by ``lab doctor`` and ``lab up``. ``reads_ram``: guests can be restored from
+    read-only RAM files.
     """
 
     name: str
@@ -148,7 +146,6 @@ class Capabilities:
     remedy: str = ""
     direct: bool = True
     forwards: bool = True
-    redirects: bool = False
     reads_ram: bool = True
     facts: Mapping[str, str] = field(default_factory=dict)
     cautions: tuple[Caution, ...] = ()
@@ -156,7 +153,7 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Guest:
-    """A guest as it exists. ``why``: what paused it, if a disk that could not be written did."""
+    """An existing guest. ``why``: the error of a disk write, if one paused it."""
 
     name: GuestName
     state: GuestState
@@ -165,10 +162,10 @@ class Guest:
 
 
 class GuestChannel(Protocol):
-    """A way into one running guest that needs no network."""
+    """Access to one running guest without a network."""
 
     def ping(self, timeout: float) -> bool:
-        """True if the guest answers within ``timeout`` seconds; never raises for silence."""
+        """True if the guest answers within ``timeout`` seconds, else False; does not raise."""
 
     def run(
         self,
@@ -181,35 +178,35 @@ class GuestChannel(Protocol):
         """Run a program in the guest as root and return its stdout.
 
         Raises CommandFailed (non-zero exit; ``where`` names the guest), NotReady (no valid
-        answer within ``timeout`` seconds), and what ``halt`` raises, which is called meanwhile.
+        answer within ``timeout`` seconds), and the errors of ``halt``, which is called meanwhile.
         """
 
     def clock(self, *, timeout: float) -> float:
-        """The guest's time now, in seconds since the epoch; raises NotReady."""
+        """The time of the guest's clock, in seconds since the epoch; raises NotReady."""
 
     def personalise(
         self, message: bytes, *, timeout: float, halt: Callable[[], None] = go_on
     ) -> int:
-        """Hand ``message`` (see ``lab.guest.identity``) to the program that waits for it.
+        """Send ``message`` (see ``lab.guest.identity``) to the guest's personalising program.
 
-        Returns how many clients' sessions it has ended: by this message, and by those before it
-        that failed. That program runs in every guest from boot on, so this starts nothing. Raises
+        Returns the number of client sessions that it ended: for this message, and for earlier
+        messages that failed. That program runs from boot on, so no process is started. Raises
         CommandFailed if it reports an error, NotReady without a valid answer in ``timeout``
-        seconds, and what ``halt`` raises, which is called meanwhile.
+        seconds, and the errors of ``halt``, which is called meanwhile.
         """
 
     def write(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
-        """Put a file into the guest. Raises as ``run`` does."""
+        """Write a file in the guest. Raises as ``run`` does."""
 
 
 class Memory(Protocol):
     """Pauses guests, and saves and restores their RAM. Safe for use by several threads at once."""
 
     def pause(self, guests: Sequence[GuestName]) -> None:
-        """Stop the virtual CPUs of all ``guests`` together and flush their disks."""
+        """Stop the virtual CPUs of all ``guests`` at the same time, and flush their disks."""
 
     def resume(self, guests: Sequence[GuestName]) -> None:
-        """Let all ``guests`` run again together."""
+        """Resume all ``guests`` at the same time."""
 
     def save_memory(self, guest: GuestName, ram: Path, state: Path) -> MemoryImage:
         """Save the RAM and device state of a paused guest whose ``memory_file`` is ``ram``.
@@ -220,24 +217,37 @@ class Memory(Protocol):
     def copy_memory(
         self, guest: GuestName, origin: MemoryImage | None, new: MemoryImage
     ) -> Callable[[], MemoryImage]:
-        """Copy the RAM and device state of a paused guest to ``new``; it may run again afterwards.
+        """Copy the RAM and device state of a paused guest to ``new``; it may be resumed afterwards.
 
-        ``origin``: what it was restored from, None if it was booted. The result completes the copy
-        and returns its image: call it once the guest runs again. The RAM of the image is the
-        origin's file, and its state has what the guest changed; without an origin, or where its
-        file is gone, the RAM is in the new file ``new.ram``.
+        ``origin``: the image it was restored from, None if it was booted. The result completes the
+        copy and returns its image: call it once the guest is resumed. The RAM of the image is the
+        origin's file, and its state has the pages that the guest changed; without an origin, or if
+        its file is missing, the RAM is in the new file ``new.ram``.
 
         Raises NotFound, Conflict if the guest is not paused, was not restored from ``origin``, or
-        a file of ``new`` exists, HostUnfit if its memory cannot be saved, such as for lack of
-        space. The result raises HostUnfit too. What it made of ``new`` is left in place then.
+        a file of ``new`` exists, HostUnfit if its memory cannot be saved, for example for lack of
+        space. The result raises HostUnfit too. Files of ``new`` that were written stay then.
         """
 
     def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
-        """Bring a guest up from saved RAM, copy-on-write; it stays paused until ``resume``.
+        """Start a guest from saved RAM, copy-on-write; it stays paused until ``resume``.
 
-        Raises as ``Hypervisor.start`` does, HostUnfit if a file of ``memory`` is missing or of
-        another size, RestoreFailed if what they hold cannot be loaded, NotReady if that takes too
-        long; nothing is left when it fails.
+        Raises as ``Hypervisor.start`` does, HostUnfit if a file of ``memory`` is missing or has
+        another size, RestoreFailed if their content cannot be loaded, NotReady on timeout. If it
+        fails, there is no guest.
+        """
+
+
+class Redirects(Protocol):
+    """Redirects connections from other machines, and only those, to guests' own addresses.
+
+    A guest's redirects start and end with it: they are the ``forwards`` of its ``Network``.
+    """
+
+    def ports(self) -> dict[int, GuestName]:
+        """The ports redirected to guests of any installation; a bind to one of them succeeds.
+
+        Raises HostUnfit, with the remedy, if no port can be redirected now.
         """
 
 
@@ -246,59 +256,57 @@ class Hypervisor(Protocol):
 
     @property
     def memory(self) -> Memory | None:
-        """What pauses guests and restores them; None where that cannot be done."""
+        """Pauses and restores guests; None if the hypervisor cannot."""
+
+    @property
+    def redirects(self) -> Redirects | None:
+        """Redirects ports to guests; None if the hypervisor cannot, or forwards ports instead."""
 
     @property
     def run_as(self) -> tuple[int, int] | None:
-        """The uid and gid that must own the files guests write to, None if they are ours."""
+        """The uid and gid that must own files to which guests write, None for this process's."""
 
     def capabilities(self) -> Capabilities:
-        """What works on this host; probes once. Raises HostUnfit if nothing does."""
+        """The capabilities on this host; probed once. Raises HostUnfit if guests cannot run."""
 
     def fingerprint(self, shape: GuestShape) -> str:
-        """A hash of all that a RAM image of such a guest depends on (versions, devices, CPU)."""
+        """A hash of all that a RAM image of such a guest depends on: versions, devices, CPU."""
 
     def start(self, guest: GuestSpec) -> None:
-        """Boot. Returns once the guest runs, not once it is ready.
+        """Boot a guest. Returns once it runs, before it is ready.
 
-        Whenever a disk cannot be written the guest is paused, so that it loses nothing; it
-        then tries again when it is resumed.
+        If a disk write fails the guest is paused, so that no data is lost; when it is resumed, the
+        write is retried.
 
         Raises Conflict if a guest of that name exists, PortTaken if another program has one
         of its ports, HostUnfit if it cannot be started for another reason.
         """
 
     def stop(self, guest: GuestName, *, force: bool, timeout: float = 60.0) -> None:
-        """End a guest: ``force`` at once, else by asking it to shut down; fine if absent.
+        """Stop a guest: ``force``: power off, else request a shutdown; no error if it is absent.
 
-        Raises NotReady if it has not shut down after ``timeout`` seconds, Conflict if a
-        guest of that name exists that is not ours.
+        Raises NotReady if it has not shut down after ``timeout`` seconds, Conflict if the guest of
+        that name is not ours.
         """
 
     def guests(self) -> dict[GuestName, Guest]:
-        """All guests that carry our tags, and no others; what ended is no guest any more."""
+        """All guests that carry our tags; guests that ended are not listed."""
 
     def names(self) -> set[GuestName]:
-        """The names that guests have here, ours and others'; cheaper than ``guests``."""
+        """The names of all guests on this host, also others'; cheaper than ``guests``."""
 
     def forget(self, guests: Sequence[GuestName]) -> None:
-        """Remove what is kept of ``guests`` that ended, such as logs, where we may.
+        """Remove files of ``guests`` that ended, such as logs, as far as permitted.
 
-        Guests that exist are left alone, whoever's they are. What leads to guests that are no
-        more goes too, whether they are named or not.
-        """
-
-    def redirected(self) -> dict[int, GuestName]:
-        """The ports that are led to guests, whoever's; nobody listens there, so binds succeed.
-
-        Empty unless ``redirects``. Raises HostUnfit, with what to do, if none can be led now.
+        Existing guests are not changed. Redirects to guests that ended are removed too, also of
+        guests that are not in ``guests``.
         """
 
     def segment_free(self, segment: int) -> bool:
-        """Whether nobody uses ``segment`` here now; false where another would be met on it."""
+        """Whether ``segment`` is unused on this host now."""
 
     def channel(self, guest: GuestName) -> GuestChannel:
-        """The way into a guest; raises NotFound if it does not run."""
+        """The channel into a guest; raises NotFound if it does not run."""
 
     def console_argv(self, guest: GuestName) -> list[str]:
         """The command that connects a terminal to the guest's console; raises NotFound."""

@@ -1,4 +1,4 @@
-"""The QEMU guest agent of a guest, and the program next to it, whatever leads to their ports.
+"""The QEMU guest agent and the personalising program of a guest, over any kind of ports.
 
 Protocol: the QEMU Guest Agent Protocol Reference (guest-ping, guest-exec, guest-exec-status).
 bhyve's guests run the same agent.
@@ -22,17 +22,17 @@ T = TypeVar("T")
 
 GUEST_AGENT = "org.qemu.guest_agent.0"
 PERSONALISE = "org.lab.personalise.0"
-"""The virtio ports of a guest: QEMU's agent, and the program that makes a clone itself."""
+"""The virtio ports of a guest: of QEMU's agent, and of the personalising program."""
 
 _PERSONALISED = re.compile(r"ok(?: (?P<ended>[0-9]{1,9}))?|error (?P<reason>(?:[0-9a-f]{2})+)")
-"""What the program answers: how many sessions it has ended, or an error's text as UTF-8 in hex."""
+"""The program's answer: the number of sessions it ended, or an error as UTF-8 in hex."""
 
 _VALUES = 1000
-"""Values that an answer may have: one of many megabytes is the output of a program, in one text."""
+"""The maximum number of JSON values in an answer; long ones are one string, a program's output."""
 
 
 def loaded(answer: bytes) -> Any:
-    """What the JSON of an answer says; raises ValueError, RecursionError.
+    """Parse the JSON of an answer; raises ValueError, RecursionError.
 
     A list of empty objects takes 25 times the memory of its text, so values are counted first.
     """
@@ -42,15 +42,15 @@ def loaded(answer: bytes) -> Any:
 
 
 class Ports(Protocol):
-    """The way to the two ports of one guest."""
+    """The two ports of one guest."""
 
     def ask(self, request: dict[str, Any], timeout: float) -> Any:
-        """What the agent returns; raises NotReady without an answer in ``timeout`` seconds."""
+        """The agent's return value; raises NotReady without an answer in ``timeout`` seconds."""
 
     def personalise(
         self, message: bytes, deadline: Deadline, halt: Callable[[], None] = go_on
     ) -> str:
-        """The line that answers ``message``; raises NotReady, and what ``halt`` raises."""
+        """The answer to ``message``, a line; raises NotReady, and the errors of ``halt``."""
 
 
 class AgentChannel:
@@ -137,7 +137,7 @@ class AgentChannel:
 
     @contextmanager
     def _checked(self, request: str) -> Iterator[None]:
-        """Raise NotReady for an answer that is not what the protocol says."""
+        """Raise NotReady for an answer that does not conform to the protocol."""
         try:
             yield
         except LabError:
@@ -156,7 +156,7 @@ class AgentChannel:
 
 
 def _of(kind: type[T], value: object) -> T:
-    """``value``, which is to be of that type and no other; raises TypeError."""
+    """``value`` if its type is exactly ``kind``; raises TypeError."""
     if type(value) is not kind:
         raise TypeError(f"{kind.__name__} expected, not {type(value).__name__}")
     return value

@@ -1,4 +1,4 @@
-"""Lines from guests: who is root in one decides what comes, how much of it, and when."""
+"""Lines from guests, which are untrusted: limits of length and time apply."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lab.progress import go_on
 from lab.wait import Deadline
 
 LONGEST = 1 << 16
-"""Bytes that an answer may have, unless it holds the output of a program."""
+"""The maximum length of an answer in bytes, unless it has the output of a program."""
 _HALT_EVERY = 0.25
-"""Seconds of silence after which the caller's halt is asked."""
+"""The interval in seconds at which ``halt`` is called while nothing is received."""
 
 
 def next_line(
@@ -24,16 +24,16 @@ def next_line(
     most: int = LONGEST,
     halt: Callable[[], None] = go_on,
 ) -> bytes:
-    """What comes from ``port`` up to the end of a line: ``most`` bytes at most.
+    """The next line from ``port``, of at most ``most`` bytes.
 
-    Raises TimeoutError at ``deadline``, whatever has come by then, ConnectionResetError if the
-    port is closed, another OSError if the line is too long, and what ``halt`` raises.
+    Raises TimeoutError at ``deadline``, ConnectionResetError if the port is closed, another OSError
+    if the line is too long, and the errors of ``halt``.
     """
     line = bytearray()
     while not line.endswith(b"\n"):
         halt()
         if deadline.passed:
-            raise TimeoutError(f"no end of the line in time, after {len(line)} bytes")
+            raise TimeoutError(f"timed out within a line, after {len(line)} bytes")
         port.settimeout(min(max(deadline.left, 0.001), _HALT_EVERY))
         try:
             chunk = port.recv(LONGEST)
@@ -43,16 +43,16 @@ def next_line(
             raise ConnectionResetError("the port was closed")
         line += chunk
         if len(line) > most:
-            raise OSError(errno.EMSGSIZE, f"a line of more than {most} bytes came")
+            raise OSError(errno.EMSGSIZE, f"a line of more than {most} bytes was received")
     return bytes(line)
 
 
 def exchange(
     path: str, message: bytes, deadline: Deadline, guest: GuestName, halt: Callable[[], None]
 ) -> str:
-    """Send ``message`` to the socket of a guest's port and return the line that comes back.
+    """Send ``message`` to the socket of a guest's port, and return the line of the answer.
 
-    Raises NotReady, and what ``halt`` raises.
+    Raises NotReady, and the errors of ``halt``.
     """
     with socket.socket(socket.AF_UNIX) as port:
         try:

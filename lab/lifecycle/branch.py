@@ -23,7 +23,7 @@ from lab.lifecycle.power import images_of
 from lab.lifecycle.reserve import reserved_name
 from lab.lifecycle.rollback import sound
 from lab.lifecycle.up import all_or_nothing, check_host, clone_in_use, mark_ready
-from lab.names import LAB_NAME_LIMIT, Owner, check_lab_name
+from lab.names import LAB_NAME_LIMIT, Owner, branch_names
 from lab.paths import writing
 from lab.spec import Identity, LabSpec
 from lab.state.records import LabRecord
@@ -57,7 +57,9 @@ def branch(
     ready. A branch that fails leaves nothing; those before it stay. Raises NotFound, InvalidSpec,
     Conflict, HostUnfit.
     """
-    names = _names(new, count)
+    if not 1 <= count <= MOST:
+        raise InvalidSpec(f"{count} branches were requested: 1 to {MOST} can be made at once")
+    names = branch_names(new, count)
     record = record_of(ctx, name)
     spec = replace(record.spec, ttl=ttl)
     check_host(ctx, spec)
@@ -83,16 +85,6 @@ def _new_identity() -> int:
     Others choose small server ids, by hand or by counting.
     """
     return (1 << 20) + secrets.randbelow(1 << 31)
-
-
-def _names(new: str, count: int) -> list[str]:
-    """The names of the branches, empty ones where they are to be found."""
-    if not 1 <= count <= MOST:
-        raise InvalidSpec(f"{count} branches were requested: 1 to {MOST} can be made at once")
-    if not new:
-        return [""] * count
-    found = [new] if count == 1 else [f"{new}-{number}" for number in range(1, count + 1)]
-    return [check_lab_name(one) for one in found]
 
 
 def _check_memory(ctx: Context, nodes: Sequence[Node], capture: Capture, count: int) -> None:
@@ -136,6 +128,7 @@ def _one(
             clone_in_use(
                 ctx,
                 lab,
+                spec,
                 images,
                 found,
                 timeout,

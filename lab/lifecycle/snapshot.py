@@ -288,8 +288,6 @@ def _take(ctx: Context, record: LabRecord, what: str, blank: Capture, *, ram: bo
     with ctx.progress.step("snapshot", f"taking the snapshot {label}"):
         running = _running(ctx, nodes)
         why_cold = _why_cold(ctx, nodes, running) if ram else "it was taken with disks only"
-        if ram and why_cold and running:
-            ctx.progress.note("snapshot", f"{label} has disks only: {why_cold}")
         write_out(ctx, blueprint(record.blueprint), running)
         made = captures.take(
             ctx,

@@ -162,6 +162,7 @@ def _clone(
             clone_in_use(
                 ctx,
                 lab,
+                spec,
                 images,
                 capture,
                 timeout,

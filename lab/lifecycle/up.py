@@ -77,7 +77,7 @@ def up(
                     start_slot(ctx, warm=capture is not None and capture.warm, longest=None),
                 ):
                     try:
-                        nodes = start_nodes(ctx, lab, images, capture, timeout)
+                        nodes = start_nodes(ctx, lab, spec, images, capture, timeout)
                     except RestoreFailed as error:
                         if capture is None:
                             raise
@@ -113,7 +113,12 @@ def image_and_capture(
 
 
 def start_nodes(
-    ctx: Context, lab: Owner, images: Images, capture: Capture | None, timeout: float
+    ctx: Context,
+    lab: Owner,
+    spec: LabSpec,
+    images: Images,
+    capture: Capture | None,
+    timeout: float,
 ) -> Started:
     """Allot what the nodes of a lab need, clone their disks, and restore or boot them.
 
@@ -122,7 +127,7 @@ def start_nodes(
     """
     tries = ports.TRIES
     while True:
-        formation, account = allot(ctx, lab, images, capture)
+        formation, account = allot(ctx, lab, spec, images, capture)
         nodes, plan = formation.nodes, formation.blueprint
         try:
             if capture is None:
@@ -147,6 +152,7 @@ def start_nodes(
 def clone_in_use(
     ctx: Context,
     lab: Owner,
+    spec: LabSpec,
     images: Images,
     capture: Capture,
     timeout: float,
@@ -166,7 +172,7 @@ def clone_in_use(
         with start_slot(ctx, warm=capture.warm):
             try:
                 seeds()
-                nodes = start_nodes(ctx, lab, images, capture, timeout)
+                nodes = start_nodes(ctx, lab, spec, images, capture, timeout)
             except RestoreFailed as error:
                 why = unrestored(error)
                 remove_nodes(ctx, lab)
@@ -182,17 +188,15 @@ def clone_in_use(
 
 
 def allot(
-    ctx: Context, lab: Owner, images: Images, capture: Capture | None
+    ctx: Context, lab: Owner, spec: LabSpec, images: Images, capture: Capture | None
 ) -> tuple[Formation, Account]:
     """Reserve ports, a segment and an account for a lab, and record how it is started.
 
     ``capture``: what it will be a clone of, None if it boots from the disks of images.
     """
     why_cold, password = _why_cold(ctx, capture), make_password()
-    record = ctx.store.labs.get(lab.name)
-    plan = blueprint(record.blueprint)
-    plans = plan.plan(record.spec)
-    nodes, segment = ports.allot(ctx, lab, plans, images, record.address, record.host)
+    record, plan = ctx.store.labs.get(lab.name), blueprint(spec.blueprint)
+    nodes, segment = ports.allot(ctx, lab, plan.plan(spec), images, record.address, record.host)
     with ctx.store.transaction():
         ctx.store.labs.update(
             lab.name,

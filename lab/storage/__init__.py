@@ -1,7 +1,7 @@
-"""Where disks live: volumes, their snapshots, and clones of those.
+"""Storage of disks: volumes, their snapshots, and clones of those.
 
 ``Storage`` is the seam; the drivers are ``zfs`` (ZVols), ``qcow2`` (files) and ``fake`` (a
-behaving fake).
+fake that behaves like one).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Tags = Mapping[str, str]
 VolumeFormat = Literal["raw", "qcow2", "block"]
 
 PLAIN = VolumeProfile()
-"""How a volume is kept if nothing else is said."""
+"""The profile of a volume for which none is given."""
 
 
 @dataclass(frozen=True)
 class Volume:
     """A volume as it exists: ``size`` is what a guest sees, in bytes.
 
-    Nothing of it changes as long as the volume exists, but ``path`` by a rollback. That is what
-    a hypervisor opens: a file, or a block device when ``format`` is block.
+    All fields are constant while the volume exists, except ``path``, which a rollback may change.
+    ``path`` is what a hypervisor opens: a file, or a block device when ``format`` is block.
     """
 
     name: VolumeName
@@ -49,7 +49,7 @@ class VolumeSnapshot:
 
 @dataclass(frozen=True)
 class Space:
-    """Bytes of the file system or pool that volumes are on."""
+    """Space of the file system or pool that holds the volumes, in bytes."""
 
     free: int
     total: int
@@ -58,10 +58,10 @@ class Space:
 class Storage(Protocol):
     """Creates, snapshots, clones and destroys volumes.
 
-    Safe for use by several threads and processes at once. Every call leaves either the
-    whole result or nothing, also when the process is killed in the middle: what a killed
-    call left is invisible to all other calls and removed by ``sweep``. The volumes of other
-    installations count as absent, except that their names are taken.
+    Safe for use by several threads and processes at once. Every call is atomic, also if its
+    process is killed: what a killed call left is invisible to all other calls, and removed by
+    ``sweep``. The volumes of other installations count as absent, except that their names are
+    taken.
 
     All calls raise InvalidSpec for a size, label or tag key that no volume can have.
     """
@@ -74,8 +74,8 @@ class Storage(Protocol):
     ) -> Volume:
         """A new empty volume of ``size`` bytes that reads as zeros.
 
-        ``profile``, here and below: how it is kept, as far as the driver can. A driver may
-        round sizes up to whole MiB.
+        ``profile``, here and below: settings of the volume, as far as the driver has them. A
+        driver may round sizes up to whole MiB.
 
         Raises Conflict if it exists, HostUnfit (with figures) if there is no space.
         """
@@ -85,29 +85,29 @@ class Storage(Protocol):
     ) -> Volume:
         """A new volume with the content of the raw disk file ``source``, holes kept.
 
-        ``source`` may be consumed (moved) by this, unless it fails. Raises as ``create``
+        ``source`` may be moved, unless the call fails. Raises as ``create``
         does, and InvalidSpec if ``source`` is not a regular file.
         """
 
     def snapshot(self, volumes: Sequence[VolumeName], label: str) -> list[VolumeSnapshot]:
-        """Freeze all ``volumes`` at one point in time, or none of them.
+        """Take a snapshot of all ``volumes`` at one point in time, or of none of them.
 
         The caller has paused the guests that write to them. Raises NotFound if a volume
-        is absent, Conflict if one already has a snapshot ``label`` or was tampered with, HostUnfit
+        is absent, Conflict if one has a snapshot ``label`` already or was tampered with, HostUnfit
         (with figures) if there is no space.
         """
 
     def persist(self, snapshots: Sequence[VolumeSnapshot]) -> None:
-        """Make ``snapshots`` survive a power loss from now on.
+        """Write ``snapshots`` to stable storage: they survive a power loss from now on.
 
-        Apart from ``snapshot``, so that paused guests need not wait for the disk: call it
-        after they resumed and before the capture is recorded as good. Raises NotFound.
+        A separate call, so that paused guests need not wait for the disk: call it after they
+        resumed and before the capture is recorded as valid. Raises NotFound.
         """
 
     def seal(self, snapshot: VolumeSnapshot) -> str:
-        """A text that stays the same as long as nobody tampered with what ``snapshot`` reads as.
+        """A text that changes if the content of ``snapshot`` was changed from outside.
 
-        It costs no reading of the content. Raises NotFound.
+        The content is not read for it. Raises NotFound.
         """
 
     def snapshots(self, volume: VolumeName) -> list[VolumeSnapshot]:
@@ -125,34 +125,34 @@ class Storage(Protocol):
         size: int = 0,
         profile: VolumeProfile = PLAIN,
     ) -> Volume:
-        """A new writable volume that starts as ``origin``; takes milliseconds, shares blocks.
+        """A new writable clone of ``origin``; takes milliseconds, shares blocks.
 
         ``size`` in bytes grows it; 0 keeps the origin's. The block size is the origin's,
-        whatever ``profile`` says. Raises NotFound if the origin is
-        gone, Conflict if ``volume`` exists, InvalidSpec if ``size`` is below the origin's.
+        whatever ``profile`` says. Raises NotFound if the origin is absent, Conflict if ``volume``
+        exists, InvalidSpec if ``size`` is below the origin's.
         """
 
     def rollback(self, volume: VolumeName, label: str) -> Volume:
-        """Put ``volume`` back to its snapshot ``label``; no guest may have it open.
+        """Roll back ``volume`` to its snapshot ``label``; no guest may have it open.
 
-        Later snapshots stay as they are. Returns the volume, whose path may be another one
-        than before. Raises NotFound if there is no such snapshot or volume.
+        Later snapshots are kept. Returns the volume, whose path may have changed. Raises NotFound
+        if the snapshot or the volume does not exist.
         """
 
     def check_rollback(self, volumes: Sequence[VolumeName], label: str) -> None:
-        """Raise HostUnfit (with figures) unless ``rollback`` of all ``volumes`` fits as of now.
+        """Raise HostUnfit (with figures) unless there is space now to roll back all ``volumes``.
 
         Guests may have them open. Raises NotFound as ``rollback`` does.
         """
 
     def drop(self, snapshot: VolumeSnapshot) -> None:
-        """Remove a snapshot; fine if it or its volume is absent. The volume stays as it is.
+        """Remove a snapshot; no error if it or its volume is absent. The volume is not changed.
 
         Raises Conflict if a clone of it exists, or if the volume is not ours.
         """
 
     def destroy(self, volume: VolumeName) -> None:
-        """Remove ``volume`` and its snapshots; fine if absent.
+        """Remove ``volume`` and its snapshots; no error if it is absent.
 
         Raises Conflict if a clone of one of its snapshots exists, or if it is not ours.
         """
@@ -167,20 +167,20 @@ class Storage(Protocol):
         """Bytes on disk that would be freed by destroying ``volume``; raises NotFound."""
 
     def space(self) -> Space:
-        """Free and total bytes where volumes are kept."""
+        """Free and total bytes of the file system or pool that holds the volumes."""
 
     def send(self, snapshot: VolumeSnapshot, to: BinaryIO, *, plain: bool = False) -> None:
         """Write the content of ``snapshot`` as a stream that ``receive`` of this driver reads.
 
-        ``plain``: as one that all drivers read. Raises NotFound.
+        ``plain``: in the format that all drivers read. Raises NotFound.
         """
 
     def receive(self, volume: VolumeName, source: BinaryIO, tags: Tags) -> VolumeSnapshot:
         """A new volume with one snapshot, from a stream that ``send`` wrote.
 
-        Nothing is left when the stream is cut or damaged: raises InvalidSpec then, and as
-        ``create`` does otherwise.
+        Raises InvalidSpec if the stream is truncated or damaged, and leaves nothing; otherwise as
+        ``create`` does.
         """
 
     def sweep(self) -> list[str]:
-        """Remove what killed calls left behind; says what, one line each."""
+        """Remove what killed calls left; returns a line for each."""

@@ -2,7 +2,7 @@
 
 Each snapshot's record names its batch, which is a scratch directory. As long as that holds a
 plan, the snapshots are invisible; removing the plan is the one step that shows them all. A
-batch whose process died is undone by its plan: by ``sweep``, or by whoever needs the label.
+batch whose process died is undone by its plan: by ``sweep``, or by the next call for that label.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _PLAN = "plan.json"
 
 
 def publish(shelf: Shelf, work: Path, label: str, disks: Mapping[VolumeName, int]) -> None:
-    """Show the copies ``work/0``, ``work/1`` ... as snapshot ``label`` of the volumes in order.
+    """Publish the copies ``work/0``, ``work/1`` ... as snapshot ``label`` of the volumes in order.
 
-    ``disks`` maps each volume to its size in bytes; the caller holds them all. On any error
-    none is shown and all are removed.
+    ``disks`` maps each volume to its size in bytes; the caller holds all their locks. On any error
+    none is published and all are removed.
     """
     write_json(work / _PLAN, [[str(volume), label] for volume in disks])
     try:
@@ -42,7 +42,7 @@ def publish(shelf: Shelf, work: Path, label: str, disks: Mapping[VolumeName, int
 def place(
     shelf: Shelf, work: Path, disk: Path, name: tuple[VolumeName, str], record: SnapshotRecord
 ) -> None:
-    """Move the finished ``disk`` and its record to where the snapshot ``name`` is kept."""
+    """Move the complete ``disk`` and its record to the path of the snapshot ``name``."""
     frozen, note = shelf.snapshot_files(*name)
     shelf.add_snapshots(name[0])
     draft = work / f"{disk.name}.json"
@@ -52,18 +52,18 @@ def place(
 
 
 def visible(shelf: Shelf, volume: VolumeName, label: str) -> SnapshotRecord | None:
-    """The snapshot's record if it is there for all to see."""
+    """The snapshot's record if it is published."""
     record = shelf.snapshot_record(volume, label)
     if record is None or not record.batch:
         return record
     if (shelf.scratches / record.batch / _PLAN).exists():
         return None
-    # undoing a batch removes the records first: what is still there now was shown for good
+    # undoing a batch removes the records first: one that is still there now was published
     return shelf.snapshot_record(volume, label)
 
 
 def labels(shelf: Shelf, volume: VolumeName) -> list[tuple[str, SnapshotRecord]]:
-    """The visible snapshots of ``volume``, oldest first."""
+    """The published snapshots of ``volume``, oldest first."""
     folder = shelf.place(volume) / SNAPSHOTS
     found = []
     for note in entries(folder):
@@ -74,19 +74,19 @@ def labels(shelf: Shelf, volume: VolumeName) -> list[tuple[str, SnapshotRecord]]
 
 
 def next_order(shelf: Shelf, volume: VolumeName) -> int:
-    """The order of a new snapshot of ``volume``, which the caller holds."""
+    """The sequence number of a new snapshot of ``volume``; the caller holds its lock."""
     return max((record.order for _, record in labels(shelf, volume)), default=0) + 1
 
 
 def forget(shelf: Shelf, volume: VolumeName, label: str) -> None:
-    """Remove what there is of a snapshot of ``volume``, which the caller holds."""
+    """Remove all files of a snapshot of ``volume``; the caller holds its lock."""
     frozen, note = shelf.snapshot_files(volume, label)
     note.unlink(missing_ok=True)
     frozen.unlink(missing_ok=True)
 
 
 def tidy(shelf: Shelf, volume: VolumeName) -> list[str]:
-    """Remove the frozen disks of ``volume`` that a killed call left without a record."""
+    """Remove the snapshots' disks of ``volume`` that a killed call left without a record."""
     folder = shelf.place(volume) / SNAPSHOTS
     with contextlib.suppress(NotFound), shelf.held(volume):
         lost = [p for p in entries(folder) if not p.with_suffix(".json").exists()]
@@ -97,7 +97,7 @@ def tidy(shelf: Shelf, volume: VolumeName) -> list[str]:
 
 
 def undo(shelf: Shelf, work: Path) -> list[str]:
-    """Remove the snapshots of the dead batch ``work``, which the caller holds; says which."""
+    """Remove the snapshots of the batch ``work`` of a dead process; returns a line for each."""
     removed = []
     for volume, label in _read_plan(work / _PLAN):
         with contextlib.ExitStack() as stack:
@@ -114,7 +114,7 @@ def undo(shelf: Shelf, work: Path) -> list[str]:
 
 
 def _read_plan(plan: Path) -> list[tuple[VolumeName, str]]:
-    """What a batch was to make; a plan that was never finished made nothing yet."""
+    """The plan of a batch; empty if it is incomplete: then nothing was made yet."""
     with contextlib.suppress(FileNotFoundError, ValueError, InvalidSpec):
         return [(VolumeName.parse(name), label) for name, label in json.loads(plan.read_bytes())]
     return []

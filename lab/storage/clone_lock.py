@@ -1,4 +1,4 @@
-"""Locks that vanish with their process, and scratch directories that live no longer than it.
+"""Locks that end with their process, and scratch directories that belong to one.
 
 The lock is the kernel's (flock) on a directory itself: no lock files, nothing stale after a
 crash, and it excludes threads as well as processes.
@@ -18,10 +18,10 @@ from lab.locks import flock
 
 @contextlib.contextmanager
 def hold(directory: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-    """Hold the lock on ``directory``, which is still at its path when we have it.
+    """Hold the lock on ``directory``, which is still at its path when the lock is acquired.
 
-    Raises FileNotFoundError if it is absent or vanished while we waited, BlockingIOError if
-    another holds it and ``wait`` is False.
+    Raises FileNotFoundError if it is absent or was removed during the wait, BlockingIOError if
+    the lock is held elsewhere and ``wait`` is False.
     """
     handle = _lock(directory, shared=shared, wait=wait)
     try:
@@ -32,9 +32,9 @@ def hold(directory: Path, *, shared: bool = False, wait: bool = True) -> Iterato
 
 @contextlib.contextmanager
 def scratch(parent: Path) -> Iterator[Path]:
-    """A new directory in ``parent``, held, and removed at the end if it is still there.
+    """A new locked directory in ``parent``, removed at the end unless it was renamed.
 
-    Renaming it away publishes it. ``abandoned`` tells the ones whose process died.
+    Renaming it publishes it. ``abandoned`` lists those whose process died.
     """
     path, handle = _new_held(parent)
     try:
@@ -45,9 +45,9 @@ def scratch(parent: Path) -> Iterator[Path]:
 
 
 def abandoned(parent: Path) -> Iterator[Path]:
-    """Each scratch directory in ``parent`` whose process died, held while you look at it.
+    """Each scratch directory in ``parent`` whose process died, locked during the iteration.
 
-    Empty ones are removed without a word: they may be just being made, by one who tries again.
+    Empty ones are removed silently: a process that is just creating one tries again.
     """
     try:
         entries = sorted(parent.iterdir())

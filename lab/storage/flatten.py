@@ -1,4 +1,4 @@
-"""The content of a chain of overlays, read straight from its files without a flat copy."""
+"""The content of a chain of overlays, read from its files without a flat copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAP_TIMEOUT = 120.0
 
 @dataclass(frozen=True)
 class Part:
-    """``length`` bytes that a guest sees at ``offset``, kept in ``handle`` at ``position``."""
+    """``length`` bytes at the guest's ``offset``, which are in ``handle`` at ``position``."""
 
     offset: int
     length: int
@@ -29,7 +29,7 @@ class Part:
 def open_parts(top: Path, stack: ExitStack) -> list[Part]:
     """All data of the qcow2 file ``top`` and the files below it, ascending.
 
-    ``stack`` closes the files; while they are open, removing them does no harm. Raises
+    ``stack`` closes the files; while they are open, they may be removed. Raises
     HostUnfit without qemu-img, CommandFailed if it cannot read a file.
     """
     argv = ["qemu-img", "map", "--force-share", "--output=json", "-f", "qcow2", os.fspath(top)]
@@ -45,9 +45,9 @@ def open_parts(top: Path, stack: ExitStack) -> list[Part]:
 def seal(top: Path) -> str:
     """Size and times of every file of the chain below ``top``, as one text.
 
-    The kernel changes a file's ctime at each write, truncation or replacement, and lets no
-    program set it; so equal seals mean that nobody wrote. A chain that cannot be read has a
-    seal as well, which is no other's.
+    The kernel changes a file's ctime at each write, truncation or replacement, and no program can
+    set it; so equal seals mean that nothing was written. A chain that cannot be read has a unique
+    seal.
     """
     found: list[str] = []
     try:

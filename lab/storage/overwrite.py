@@ -1,4 +1,4 @@
-"""Writing into a volume from outside, as a guest would, while no guest has it open."""
+"""Writing to a volume from the host, while no guest has it open."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ GRAIN = 1 << 14
 """Bytes: extents begin and end at multiples of this, or at the end of the volume."""
 
 
-# A ZVol on a full pool fails like a broken disk.
+# Writes to a ZVol on a full pool fail with the errors of a defective disk.
 _UNFIT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EACCES, errno.EPERM)
 
 
 def overwrite(volume: Volume, extents: Iterable[tuple[int, bytes]]) -> None:
-    """Write ascending ``extents`` (offset, bytes) into a clone to which nobody wrote yet.
+    """Write ascending ``extents`` (offset, bytes) to a clone that is still unchanged.
 
-    On stable storage when this returns; if it does not, the volume is unusable. Raises
+    They are on stable storage when this returns; if it raises, the volume is unusable. Raises
     HostUnfit if there is no space, InvalidSpec for extents out of place.
     """
     try:

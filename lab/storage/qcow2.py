@@ -2,12 +2,12 @@
 
 A clone is an empty overlay on a frozen file. A snapshot is a copy of the active overlay, so
 the file that a running guest has open is never switched; that is cheap only because overlays
-hold no more than what was written since the clone (a few MB), and costs the time to copy what
-was written otherwise (blocks are shared where the file system can, such as XFS and Btrfs).
+hold no more than what was written since the clone (a few MB); larger ones take the time of a copy
+(file systems such as XFS and Btrfs share the blocks instead).
 An imported disk becomes a raw base that never changes below an overlay like any other.
 
 Guests open ``disk.qcow2`` with cache=none. QEMU writes its cached metadata when a guest is
-paused, which is what makes the copy whole.
+paused, so the copy is consistent.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _SMALL = 1 << 16  # bytes that an empty overlay and its record take, rounded up
 class Qcow2Storage:
     """Volumes as files below ``root``; the contract is that of ``lab.storage.Storage``.
 
-    ``home`` marks the volumes of this installation: those of others are as good as absent,
-    except that their names are taken. ``owner``: the user and group (ids) that QEMU runs as,
-    None if that is us. ``root`` and what is above it must be passable for that user. ``floor``:
-    bytes that copies leave free.
+    ``home`` is the tag of this installation's volumes: those of others count as absent, except
+    that their names are taken. ``owner``: the user and group (ids) that QEMU runs as, None for
+    those of this process. That user needs search permission on ``root`` and the directories above
+    it. ``floor``: bytes that copies leave free.
     """
 
     name = "qcow2"
@@ -62,7 +62,7 @@ class Qcow2Storage:
     def create(
         self, volume: VolumeName, size: int, tags: Tags, *, profile: VolumeProfile = PLAIN
     ) -> Volume:
-        """A new empty overlay on nothing."""
+        """A new empty overlay without a backing file."""
         del profile  # files have no such settings
         record = VolumeRecord(self._home, rules.check_size(size), rules.check_tags(tags))
         with self._new(volume, _SMALL) as work:
@@ -75,8 +75,8 @@ class Qcow2Storage:
     ) -> Volume:
         """A raw base and an overlay on it, both on stable storage when this returns.
 
-        ``source`` is taken over without a copy if it is on the same file system and has no
-        other name; it is gone then as well. Raises InvalidSpec if it is not a regular file.
+        ``source`` is moved, not copied, if it is on the same file system and has no other hard
+        link. Raises InvalidSpec if it is not a regular file.
         """
         del profile  # files have no such settings
         size = _raw_size(source)
@@ -93,7 +93,7 @@ class Qcow2Storage:
         """Copies of the active overlays; all holes are kept.
 
         Raises HostUnfit before anything is copied if the copy of a volume would not fit, and
-        Conflict if somebody gave an overlay another backing file.
+        Conflict if the backing file of an overlay was changed.
         """
         rules.check_label(label)
         with contextlib.ExitStack() as stack:
@@ -114,7 +114,7 @@ class Qcow2Storage:
         return [VolumeSnapshot(name, label, sizes[name]) for name in volumes]
 
     def persist(self, snapshots: Sequence[VolumeSnapshot]) -> None:
-        """Sync the frozen files and all folders they are reached by."""
+        """Sync the snapshots' files and all directories above them."""
         for snapshot in snapshots:
             with self._held(snapshot.volume, shared=True):
                 self._visible(snapshot.volume, snapshot.label)
@@ -124,13 +124,13 @@ class Qcow2Storage:
                 self._shelf.sync_folders(snapshot.volume)
 
     def seal(self, snapshot: VolumeSnapshot) -> str:
-        """Of the frozen file and of all files below it."""
+        """The seal of the snapshot's file and of its backing files."""
         with self._held(snapshot.volume, shared=True):
             self._visible(snapshot.volume, snapshot.label)
             return seal(self._shelf.snapshot_files(snapshot.volume, snapshot.label)[0])
 
     def snapshots(self, volume: VolumeName) -> list[VolumeSnapshot]:
-        """See ``Storage``; those of volumes that are not ours count as absent."""
+        """See ``Storage``; snapshots of other installations' volumes count as absent."""
         if self._ours(volume) is None:
             return []
         found = batch.labels(self._shelf, volume)
@@ -150,10 +150,10 @@ class Qcow2Storage:
         size: int = 0,
         profile: VolumeProfile = PLAIN,
     ) -> Volume:
-        """A new empty overlay on the frozen file, without a subprocess and without a sync."""
+        """A new empty overlay on the snapshot's file, without a subprocess and without a sync."""
         del profile  # files have no such settings
         tags = rules.check_tags(tags)
-        # held: destroying the origin waits, and then finds the new clone
+        # locked: destroying the origin waits, and then finds the new clone
         with self._held(origin.volume, shared=True):
             found = self._visible(origin.volume, origin.label)
             size = rules.clone_size(origin.volume, found.size, size)
@@ -165,10 +165,10 @@ class Qcow2Storage:
         return self._volume(volume, record)
 
     def rollback(self, volume: VolumeName, label: str) -> Volume:
-        """A copy of the frozen file; all snapshots stay as they are.
+        """A copy of the snapshot's file; all snapshots are kept.
 
-        An overlay on it would be made faster, but the snapshot could never be dropped then. Going
-        back to what takes less than now is allowed on a disk that is almost full.
+        An overlay on it would be faster, but the snapshot could never be dropped then. On a disk
+        that is almost full, a rollback that frees space is allowed.
         """
         with self._held(volume) as record, contextlib.ExitStack() as stack:
             self._visible(volume, label)
@@ -183,7 +183,7 @@ class Qcow2Storage:
             return self._volume(volume, record)
 
     def check_rollback(self, volumes: Sequence[VolumeName], label: str) -> None:
-        """At the same time: all copies may be there before any disk that they replace is gone."""
+        """Space for all copies at once: they may all exist before any replaced disk is removed."""
         needs, floor = 0, 0
         for volume in volumes:
             with self._held(volume, shared=True):
@@ -222,32 +222,32 @@ class Qcow2Storage:
                 self._shelf.discard(volume)
 
     def volumes(self) -> list[Volume]:
-        """Those whose record names our home."""
+        """The volumes whose record has our home."""
         found = ((name, self._ours(name)) for name in self._shelf.names())
         return [self._volume(name, record) for name, record in found if record]
 
     def get(self, volume: VolumeName) -> Volume:
-        """See ``Storage``; volumes that are not ours count as absent."""
+        """See ``Storage``; volumes of other installations count as absent."""
         record = self._ours(volume)
         if record is None:
             raise rules.absent(volume)
         return self._volume(volume, record)
 
     def used(self, volume: VolumeName) -> int:
-        """What the files of the volume take, its snapshots and its base included."""
+        """The allocated size of the volume's files, with its snapshots and its base."""
         with self._held(volume, shared=True):
             stats = (path.lstat() for path in self._shelf.place(volume).rglob("*"))
             return sum(stat.st_blocks * 512 for stat in stats)
 
     def space(self) -> Space:
-        """The figures of the file system."""
+        """The space of the file system."""
         return self._shelf.space()
 
     def send(self, snapshot: VolumeSnapshot, to: BinaryIO, *, plain: bool = True) -> None:
-        """The content of the whole chain, see ``stream.py``; errors of ``to`` are its own."""
+        """The content of the whole chain, see ``stream.py``; errors of ``to`` are passed on."""
         del plain  # there is no other format
         with contextlib.ExitStack() as stack:
-            # frozen files never change: once they are open, nobody needs to wait for us
+            # snapshots' files never change: once they are open, the lock is not needed
             with self._held(snapshot.volume, shared=True):
                 record = self._visible(snapshot.volume, snapshot.label)
                 top = self._frozen(snapshot.volume, snapshot.label).path
@@ -273,7 +273,7 @@ class Qcow2Storage:
         return VolumeSnapshot(volume, head.label, head.size)
 
     def sweep(self) -> list[str]:
-        """Undo unfinished snapshots, remove the work of processes that died."""
+        """Undo incomplete snapshots, and remove the scratch directories of dead processes."""
         removed = []
         for work in clone_lock.abandoned(self._shelf.scratches):
             removed += batch.undo(self._shelf, work)
@@ -302,7 +302,7 @@ class Qcow2Storage:
 
     @contextlib.contextmanager
     def _new(self, volume: VolumeName, needs: int) -> Iterator[Path]:
-        """A directory that is to become ``volume``; ``needs`` in bytes."""
+        """A scratch directory that is renamed to ``volume``; ``needs`` in bytes."""
         if self._shelf.place(volume).exists():
             raise rules.exists(volume)
         with self._shelf.teaching(needs), self._shelf.scratch() as work:
@@ -323,7 +323,7 @@ class Qcow2Storage:
     def _check_backing(self, volume: VolumeName, record: VolumeRecord, copy: Path) -> None:
         """Raise Conflict unless ``copy`` has the backing file that the volume was made with.
 
-        QEMU's user can write to the overlay, and we will read what a frozen one leads to.
+        QEMU's user can write to the overlay, and we read the backing file of a snapshot.
         """
         wanted = self._base(volume) if (self._shelf.place(volume) / BASE).exists() else None
         if record.origin:
@@ -332,11 +332,11 @@ class Qcow2Storage:
         try:
             found = read_header(copy).backing
         except InvalidSpec as error:
-            raise Conflict(f"the disk of {volume} cannot be frozen: {error}") from error
+            raise Conflict(f"no snapshot of the disk of {volume} can be taken: {error}") from error
         if found != wanted:
             raise Conflict(
-                f"the disk of {volume} has another backing file than it was made with",
-                hint="where the home has several paths, use the one it was made with",
+                f"the backing file of the disk of {volume} was changed",
+                hint="if the home has several paths, use the one that it was created with",
             )
 
     def _write_overlay(self, work: Path, size: int, backing: Backing | None) -> None:
@@ -353,7 +353,7 @@ class Qcow2Storage:
         write_json(folder / f"{head.label}.json", asdict(SnapshotRecord(head.size, order=1)))
 
     def _clones(self, volume: VolumeName, label: str = "") -> list[str]:
-        """The volumes, ours or not, that are clones of a snapshot, or one, of ``volume``."""
+        """The volumes of any installation that are clones of a snapshot of ``volume``."""
         others = (name for name in self._shelf.names() if name != volume)
         return [str(name) for name in others if self._depends(name, volume, label)]
 
@@ -362,7 +362,7 @@ class Qcow2Storage:
         if record:
             origin, _, taken = record.origin.partition("@")
             return origin == str(volume) and label in ("", taken)
-        # torn by a power loss: the disk itself still tells what it needs
+        # damaged by a power loss: the disk itself has what is needed
         with contextlib.suppress(FileNotFoundError, InvalidSpec):
             backing = read_header(self._shelf.place(name) / DISK).backing
             return backing is not None and self._shelf.place(volume) in backing.path.parents
@@ -370,7 +370,7 @@ class Qcow2Storage:
 
 
 def _raw_size(source: Path) -> int:
-    """Bytes of the volume that ``source`` makes: whole sectors."""
+    """The size of a volume with the content of ``source``, in bytes: whole sectors."""
     if not source.is_file():
         raise InvalidSpec(f"{source} is not a raw disk file")
     return rules.check_size(-(-source.stat().st_size // rules.SECTOR) * rules.SECTOR)

@@ -4,7 +4,7 @@ Source: docs/interop/qcow2.txt of QEMU ("Qcow2 Image File Format"), version 3. W
 few hundred bytes ourselves takes a tenth of a millisecond; a ``qemu-img`` process takes tens.
 
 An empty image is, in clusters: 0 header, extensions and backing file name; 1 refcount table;
-2 refcount block; 3 and on: the L1 table, all zeros, so every read goes to the backing file,
+2 refcount block; from 3: the L1 table, all zeros, so every read goes to the backing file,
 or yields zeros where that ends or there is none.
 """
 
@@ -47,7 +47,7 @@ class Backing:
 
 @dataclass(frozen=True)
 class Header:
-    """What a qcow2 file says of itself: ``size`` in bytes as a guest sees it."""
+    """The header of a qcow2 file: ``size`` in bytes as a guest sees it."""
 
     size: int
     backing: Backing | None
@@ -81,7 +81,7 @@ def write_empty(
 
 
 def read_header(path: Path) -> Header:
-    """What the header of the qcow2 file ``path`` says; raises InvalidSpec if it is none.
+    """The header of the qcow2 file ``path``; raises InvalidSpec if it is none.
 
     The structures are checked as far as reading through QEMU would need them: magic, version,
     features, and that tables and names lie where they may.
@@ -144,7 +144,7 @@ def _head(size: int, backing: Backing | None, cluster_bits: int, l1_entries: int
 
 
 def _backing_format(head: bytes, offset: int, end: int) -> str:
-    """The named format of the backing file; ``raw`` must be said, so empty if it is not."""
+    """The recorded format of the backing file; empty if none is recorded, as ``raw`` must be."""
     while offset + _EXTENSION.size <= end:
         kind, length = _EXTENSION.unpack_from(head, offset)
         offset += _EXTENSION.size

@@ -1,4 +1,4 @@
-"""What every driver refuses in the same words, whatever it keeps its volumes on."""
+"""The checks and error messages that all drivers share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.storage import Tags
 
 SECTOR = 512
 SIZE_LIMIT = 64 << 40
-"""Bytes of a volume, at most: 64 TiB."""
+"""The maximum size of a volume in bytes: 64 TiB."""
 
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
 _TAG = re.compile(r"[a-z][a-z_]*")
@@ -46,7 +46,7 @@ def check_tags(tags: Tags) -> dict[str, str]:
 
 
 def clone_size(origin: VolumeName, smallest: int, size: int) -> int:
-    """The size in bytes of a clone of ``origin`` for which ``size`` was asked, 0 for the same.
+    """The size in bytes of a clone of ``origin`` if ``size`` was requested; 0 for the origin's.
 
     Raises InvalidSpec if that is below ``smallest``, the size of the snapshot.
     """
@@ -60,7 +60,7 @@ def clone_size(origin: VolumeName, smallest: int, size: int) -> int:
 
 def absent(volume: VolumeName) -> NotFound:
     """The error for a volume that does not exist, or is of another installation."""
-    return NotFound(f"there is no volume {volume}")
+    return NotFound(f"volume {volume} does not exist")
 
 
 def no_snapshot(volume: VolumeName, label: str) -> NotFound:
@@ -69,19 +69,19 @@ def no_snapshot(volume: VolumeName, label: str) -> NotFound:
 
 
 def exists(volume: VolumeName) -> Conflict:
-    """The error for a volume that is there already, be it ours or not."""
+    """The error for a volume that exists already, in any installation."""
     return Conflict(f"volume {volume} exists already")
 
 
 def has_snapshot(volume: VolumeName, label: str) -> Conflict:
-    """The error for a snapshot that is there already."""
+    """The error for a snapshot that exists already."""
     return Conflict(f"volume {volume} has a snapshot {label} already")
 
 
 def not_ours(volume: VolumeName) -> Conflict:
     """The error for a volume that another installation made, or that cannot be read."""
     return Conflict(
-        f"volume {volume} is not ours",
+        f"volume {volume} does not belong to this installation",
         hint="it lacks the tag of this installation; remove it by hand if it is unused",
     )
 

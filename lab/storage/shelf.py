@@ -1,4 +1,4 @@
-"""The directory that file volumes are on: where each file is, who may read it, how it appears.
+"""The directory of file volumes: the paths of its files, their modes, how volumes appear.
 
 ::
 
@@ -8,10 +8,10 @@
       base.raw                      below it, if the volume was imported; never changes
       snapshots/<label>.qcow2       frozen, never changes
       snapshots/<label>.json        its size, order, and the batch that made it
-    root/.scratch/<token>/          work of a live process, or litter of a dead one
+    root/.scratch/<token>/          work of a running process, or leftovers of a dead one
 
-A volume appears by renaming a finished scratch directory into place and goes by the reverse,
-so no state in between is ever visible.
+A volume is published by renaming a complete scratch directory, and removed by the reverse, so no
+intermediate state is ever visible.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WRITABLE, _FROZEN, _OURS = 0o600, 0o440, 0o700
 
 @dataclass(frozen=True)
 class VolumeRecord:
-    """What volume.json holds. ``origin``: the snapshot it is a clone of, as volume@label."""
+    """The content of volume.json. ``origin``: the snapshot it is a clone of, as volume@label."""
 
     home: str
     size: int
@@ -48,7 +48,7 @@ class VolumeRecord:
 
 @dataclass(frozen=True)
 class SnapshotRecord:
-    """What a snapshot's file holds; ``order`` grows within a volume. See ``batch.py``."""
+    """The content of a snapshot's JSON; ``order`` increases within a volume. See ``batch.py``."""
 
     size: int
     order: int
@@ -56,16 +56,16 @@ class SnapshotRecord:
 
 
 class Shelf:
-    """Places, records and appearance of volumes below ``root``.
+    """Paths, records and publication of volumes below ``root``.
 
-    ``owner`` is the user and group (ids) that disks are given to, None to keep our own.
+    ``owner`` is the user and group (ids) that disks are given to, None to keep this process's.
     """
 
     def __init__(self, root: Path, owner: tuple[int, int] | None) -> None:
         self.root = root.absolute()
         self.scratches = self.root / ".scratch"
         self._owner = owner
-        # a foreign QEMU user must pass through, and needs to list nothing
+        # another QEMU user needs search permission only
         self._mode = 0o711 if owner else 0o750
 
     def place(self, volume: VolumeName) -> Path:
@@ -73,26 +73,26 @@ class Shelf:
         return self.root / str(volume)
 
     def snapshot_files(self, volume: VolumeName, label: str) -> tuple[Path, Path]:
-        """The frozen disk and the record of a snapshot, there or not."""
+        """The paths of a snapshot's disk and record, which may not exist."""
         folder = self.place(volume) / SNAPSHOTS
         return folder / f"{label}.qcow2", folder / f"{label}.json"
 
     def record(self, volume: VolumeName) -> VolumeRecord | None:
-        """What is recorded of ``volume``; None if it is absent or cannot be read."""
+        """The record of ``volume``; None if it is absent or cannot be read."""
         fields = _read_json(self.place(volume) / RECORD)
         with contextlib.suppress(TypeError):
             return VolumeRecord(**fields) if fields else None
         return None
 
     def snapshot_record(self, volume: VolumeName, label: str) -> SnapshotRecord | None:
-        """What is recorded of a snapshot, visible or not; None if it is absent or torn."""
+        """The record of a snapshot, published or not; None if it is absent or incomplete."""
         fields = _read_json(self.snapshot_files(volume, label)[1])
         with contextlib.suppress(TypeError):
             return SnapshotRecord(**fields) if fields else None
         return None
 
     def names(self) -> Iterator[VolumeName]:
-        """All volumes on the shelf, of any installation."""
+        """All volumes below ``root``, of any installation."""
         for kind in _KINDS:
             for path in _below(self.root / kind, 3):
                 with contextlib.suppress(InvalidSpec):
@@ -100,9 +100,9 @@ class Shelf:
 
     @contextlib.contextmanager
     def held(self, volume: VolumeName, *, shared: bool = False) -> Iterator[None]:
-        """Hold ``volume``: alone, or with others that only need it to stay; raises NotFound.
+        """Lock ``volume``, exclusively or shared (it is not removed); raises NotFound.
 
-        Who holds several takes them in the order of their names.
+        Locks of several volumes are acquired in the order of their names.
         """
         with contextlib.ExitStack() as stack:
             try:
@@ -113,7 +113,7 @@ class Shelf:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A directory to prepare things in; see ``hold.scratch``."""
+        """A scratch directory; see ``clone_lock.scratch``."""
         self._make_folders(self.scratches)
         with clone_lock.scratch(self.scratches) as work:
             yield work
@@ -121,9 +121,9 @@ class Shelf:
     def publish(
         self, work: Path, volume: VolumeName, record: VolumeRecord, *, durable: bool = False
     ) -> None:
-        """Make the finished directory ``work`` the new ``volume``; raises Conflict.
+        """Publish the complete directory ``work`` as the new ``volume``; raises Conflict.
 
-        ``durable``: it survives a power loss from then on, which takes its time.
+        ``durable``: wait until it is on stable storage.
         """
         write_json(work / RECORD, asdict(record))
         work.chmod(self._mode)
@@ -148,7 +148,7 @@ class Shelf:
             except FileNotFoundError:
                 if not work.exists():
                     raise
-                continue  # another process tidied the empty folders away
+                continue  # another process removed the empty directories
             except OSError as error:
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                     raise rules.exists(volume) from None
@@ -156,12 +156,12 @@ class Shelf:
             return
 
     def discard(self, volume: VolumeName) -> None:
-        """Remove ``volume``, which the caller holds: at once from sight, then from disk."""
+        """Remove ``volume``, locked by the caller: renamed to scratch first, then deleted."""
         place = self.place(volume)
         self._make_folders(self.scratches)
         trash = self.scratches / secrets.token_hex(8)
         place.rename(trash)
-        shutil.rmtree(trash, ignore_errors=True)  # sweep takes what is left
+        shutil.rmtree(trash, ignore_errors=True)  # sweep removes the rest
         self.tidy(place.parent)
 
     def tidy(self, folder: Path) -> None:
@@ -185,13 +185,13 @@ class Shelf:
         disk.chmod(_WRITABLE)
 
     def freeze(self, disk: Path) -> None:
-        """Make a disk one that the user who runs QEMU can only read."""
+        """Let the user who runs QEMU only read a disk."""
         if self._owner:
             os.chown(disk, os.geteuid(), self._owner[1])
         disk.chmod(_FROZEN)
 
     def add_snapshots(self, volume: VolumeName) -> None:
-        """Make the folder of a volume's snapshots; those of labs are only for us, to be copied."""
+        """Make the directory of a volume's snapshots; QEMU's user cannot enter those of labs."""
         folder = self.place(volume) / SNAPSHOTS
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=_OURS)
@@ -203,13 +203,13 @@ class Shelf:
             (self.place(volume) / SNAPSHOTS).chmod(self._mode)
 
     def add_folder(self, folder: Path) -> None:
-        """Make ``folder`` in an existing one; fine if it is there."""
+        """Make ``folder`` in an existing directory; no error if it exists."""
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
             folder.chmod(self._mode)
 
     def space(self) -> Space:
-        """Free and total bytes of the file system the shelf is on, or will be."""
+        """Free and total bytes of the file system that has ``root``, or will have it."""
         folder = self.root
         while not folder.exists():
             folder = folder.parent
@@ -218,7 +218,7 @@ class Shelf:
 
     @contextlib.contextmanager
     def teaching(self, needs: int) -> Iterator[None]:
-        """Turn a full or forbidden disk into HostUnfit; ``needs`` in bytes, for the figures."""
+        """Turn ENOSPC and missing permission into HostUnfit; ``needs`` in bytes, for the text."""
         try:
             yield
         except OSError as error:
@@ -232,7 +232,7 @@ class Shelf:
             raise
 
     def _make_folders(self, folder: Path) -> None:
-        # others may tidy empty folders away between any two steps
+        # other processes may remove empty directories between any two steps
         while not folder.is_dir():
             self._make_folders(folder.parent)
             with contextlib.suppress(FileNotFoundError):
@@ -240,7 +240,7 @@ class Shelf:
 
 
 def entries(folder: Path) -> list[Path]:
-    """What is in ``folder``, sorted; nothing if it is absent, or goes while we look."""
+    """The entries of ``folder``, sorted; none if it is absent, or removed meanwhile."""
     # pathlib's glob raises for that, in some versions of Python
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         return sorted(folder.iterdir())

@@ -70,7 +70,7 @@ def shares_blocks(directory: Path) -> bool:
 
 
 def take(source: Path, target: Path) -> None:
-    """Give ``source`` the second name ``target`` if it can be ours alone, else copy it.
+    """Hard-link ``source`` to ``target`` if it can belong to this user alone, else copy it.
 
     Raises as ``copy`` does.
     """
@@ -126,7 +126,7 @@ def _copy_extent(reader: int, writer: int, offset: int, length: int) -> None:
 
 
 def _in_kernel(reader: int, writer: int, offset: int, length: int) -> int:
-    """Bytes copied by the kernel; 0 where it can't."""
+    """Bytes copied by the kernel; 0 if it cannot copy these files."""
     with contextlib.suppress(AttributeError):  # FreeBSD's Python may lack it
         try:
             return os.copy_file_range(reader, writer, length, offset, offset)

@@ -1,4 +1,4 @@
-"""The stream that carries a volume from one storage to another, of the same driver or not.
+"""The stream format of a volume, to copy it between storages of any drivers.
 
 ::
 
@@ -9,7 +9,7 @@
              ascending, at most 1 MiB each; what no extent covers is zeros
     trailer  "E", then the SHA-256 of all bytes before the "E", 32 bytes; nothing may follow
 
-Compression and encryption are for whoever carries it. Other formats (``zfs/envelope.py``)
+Compression and encryption are left to the transport. Other formats (``zfs/envelope.py``)
 have the same header, with another name.
 """
 
@@ -29,10 +29,10 @@ from lab.storage import sparse
 from lab.storage.rules import check_label, check_size
 
 CHUNK = 1 << 20
-"""Bytes of one extent, at most."""
+"""The maximum length of an extent in bytes."""
 
 PLAIN = "lab-volume"
-"""The format of this module, which every driver reads."""
+"""The name of the format of this module, which every driver reads."""
 
 _VERSION = 1
 _LINE_LIMIT = 4096
@@ -42,7 +42,7 @@ _DIGEST = 32
 
 @dataclass(frozen=True)
 class StreamHeader:
-    """``size`` of the volume and ``data`` to come, in bytes; ``label`` of the snapshot."""
+    """``size`` of the volume and of its ``data`` in bytes; ``label`` of the snapshot."""
 
     label: str
     size: int
@@ -51,7 +51,7 @@ class StreamHeader:
 
 @dataclass(frozen=True)
 class Opening:
-    """The start of a stream: its format, its header, and both as the bytes they were."""
+    """The start of a stream: its format, its header, and the bytes of both."""
 
     format: str
     header: StreamHeader
@@ -68,14 +68,14 @@ def write_stream(to: BinaryIO, header: StreamHeader, extents: Iterable[tuple[int
 
 
 def header_bytes(header: StreamHeader, stream_format: str) -> bytes:
-    """The header line of a stream, and its sum."""
+    """The header line of a stream, and its checksum."""
     fields = {"format": stream_format, "version": _VERSION}
     line = json.dumps({**fields, **vars(header)}).encode() + b"\n"
     return line + hashlib.sha256(line).digest()
 
 
 def read_header(source: BinaryIO) -> Opening:
-    """The start of a stream, of whatever format; raises InvalidSpec if it is none."""
+    """The start of a stream of any format; raises InvalidSpec if it is none."""
     line = source.readline(_LINE_LIMIT)
     if not line.startswith(b"{") or not line.endswith(b"\n"):
         raise InvalidSpec("this is not the stream of a volume")
@@ -97,7 +97,7 @@ def read_header(source: BinaryIO) -> Opening:
 
 
 def read_exactly(source: BinaryIO, length: int) -> bytes:
-    """``length`` bytes, however few come at a time; raises InvalidSpec if they end early."""
+    """Read exactly ``length`` bytes; raises InvalidSpec if the stream ends early."""
     parts = []
     left = length
     while left:
@@ -110,7 +110,7 @@ def read_exactly(source: BinaryIO, length: int) -> bytes:
 
 
 class StreamReader:
-    """Reads a stream and raises InvalidSpec for whatever is not exactly one."""
+    """Reads a stream; raises InvalidSpec if it does not conform to the format."""
 
     def __init__(self, source: BinaryIO, opening: Opening | None = None) -> None:
         opening = opening or read_header(source)
@@ -124,7 +124,7 @@ class StreamReader:
         self.header = opening.header
 
     def extents(self) -> Iterator[tuple[int, bytes]]:
-        """Each extent; only when this ends without an error are they known to be good."""
+        """Each extent; they are verified only once the iteration ends without an error."""
         last, data = 0, 0
         while (kind := self._read(1, hashed=False)) == b"D":
             self._digest.update(kind)
@@ -134,7 +134,7 @@ class StreamReader:
             last, data = offset + length, data + length
             yield offset, self._read(length)
         if kind != b"E" or data != self.header.data:
-            raise damaged("its structure is broken")
+            raise damaged("its structure is invalid")
         if self._read(_DIGEST, hashed=False) != self._digest.digest():
             raise damaged("checksum mismatch")
         if self._source.read(1):
@@ -162,5 +162,5 @@ def _pieces(start: bytes, extents: Iterable[tuple[int, bytes]]) -> Iterator[byte
 
 
 def damaged(why: str) -> InvalidSpec:
-    """The error for a stream that is not what was sent."""
+    """The error for a damaged stream."""
     return InvalidSpec(f"the stream of the volume is damaged: {why}", hint="export it again")

@@ -195,7 +195,7 @@ class Pausing:
             lambda: memory.resume([spec.name]),
             lambda: memory.save_memory(spec.name, site.directory / "ram", site.directory / "state"),
         ):
-            with pytest.raises(Conflict, match="not ours"):
+            with pytest.raises(Conflict, match="not belong"):
                 meddle()
         assert states(foreign) == {spec.name: "running"}
 
@@ -293,7 +293,7 @@ class Owning:
             lambda: ours.channel(guest),
             lambda: ours.console_argv(guest),
         ):
-            with pytest.raises(Conflict, match="not ours"):
+            with pytest.raises(Conflict, match="not belong"):
                 meddle()
         ours.forget([guest, _ABSENT])
         assert states(foreign) == {guest: "running"}

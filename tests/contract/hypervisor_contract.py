@@ -46,6 +46,11 @@ class WarmContract(
         assert ours.memory is not None
         assert ours.capabilities().why_cold == ""
 
+    def test_forwarded_ports_are_not_redirected(self, ours: ClosableHypervisor) -> None:
+        """Protects labs from a preflight that asks for a firewall which nothing here needs."""
+        assert ours.capabilities().forwards
+        assert ours.redirects is None
+
 
 class ColdContract(HypervisorContract, Refusing):
     """Without any of them."""

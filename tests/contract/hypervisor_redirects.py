@@ -25,19 +25,20 @@ class Redirecting:
         self, site: Site, ours: Hypervisor
     ) -> None:
         guest = leading(site, "n1", port := free_port())
-        assert ours.capabilities().redirects
-        assert port not in ours.redirected()
+        assert ours.redirects is not None
+        assert port not in ours.redirects.ports()
         ours.start(guest)
-        assert ours.redirected()[port] == guest.name
+        assert ours.redirects.ports()[port] == guest.name
         ours.stop(guest.name, force=True)
-        assert port not in ours.redirected()
+        assert port not in ours.redirects.ports()
 
     def test_no_two_guests_share_a_port(self, site: Site, ours: Hypervisor) -> None:
         """Protects labs of two homes: binding the port does not show that it is taken."""
         port = free_port()
         ours.start(leading(site, "n1", port))
         theirs = site.hypervisor(site.foreign)
-        assert theirs.redirected()[port] == leading(site, "n1", port).name
+        assert theirs.redirects is not None
+        assert theirs.redirects.ports()[port] == leading(site, "n1", port).name
         with pytest.raises(PortTaken):
             theirs.start(leading(site, "n2", port, site.foreign))
         assert states(theirs) == {}

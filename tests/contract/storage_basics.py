@@ -278,7 +278,7 @@ class Basics:
                 call()
         with pytest.raises(Conflict, match="exists"):
             storage.create(foreign.volume, SIZE, {})
-        with pytest.raises(Conflict, match="not ours"):
+        with pytest.raises(Conflict, match="not belong"):
             storage.destroy(foreign.volume)
         assert names(place.open("other")) == [str(foreign.volume)]
 

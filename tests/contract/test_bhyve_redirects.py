@@ -55,7 +55,7 @@ def test_a_connection_from_elsewhere_is_led_to_the_guest(
     [
         ({"pf": "missing"}, "pf is not loaded", "service pf start"),
         ({"pf": "denied"}, "only root", "run lab as root"),
-        ({"pf": "disabled"}, "pf is switched off", "service pf start"),
+        ({"pf": "disabled"}, "pf is disabled", "service pf start"),
         ({"main": []}, "does not lead to the anchor lab", 'rdr-anchor "lab/*"'),
         ({"main": ['rdr-anchor "lab/*/*" all']}, "does not lead", 'rdr-anchor "lab/*"'),
         ({"main": ['nat-anchor "lab/*" all']}, "does not lead", 'rdr-anchor "lab/*"'),
@@ -71,8 +71,9 @@ def test_a_host_that_redirects_nothing_is_refused_with_the_remedy(
     with pytest.raises(HostUnfit, match=re.escape(why)) as failure:
         ours.start(leading(site, "n1", free_port()))
     assert hint in failure.value.hint
+    assert ours.redirects is not None
     with pytest.raises(HostUnfit, match=re.escape(why)):
-        ours.redirected()
+        ours.redirects.ports()
     assert there(root) == []
     assert pf_double.loaded(root) == {}
 
@@ -125,7 +126,7 @@ def test_what_pf_does_not_understand_leaves_nothing(
     site: Site, ours: Hypervisor, root: Path
 ) -> None:
     guest = leading(site, "n1", 0)
-    with pytest.raises(HostUnfit, match="pf refuses") as failure:
+    with pytest.raises(HostUnfit, match="pf reports an error") as failure:
         ours.start(guest)
     assert "stdin:1: syntax error" in failure.value.details
     assert states(ours) == {}

@@ -53,7 +53,6 @@ class TestColdFake(ColdContract, Redirecting, _Connecting):
             why_cold="it is cold",
             direct=False,
             forwards=False,
-            redirects=True,
         )
-        opener = partial(FakeHypervisor, tmp_path / "guests", capabilities=cold)
+        opener = partial(FakeHypervisor, tmp_path / "guests", capabilities=cold, redirects=True)
         return Site(opener, tmp_path, lambda _: None, lambda _: None, direct=False, forwards=False)

@@ -112,7 +112,7 @@ def test_a_busy_volume_goes_later(place: Place, storage: ZfsStorage, parent: str
         assert "it was open" in line
     finally:
         os.close(handle)
-    assert storage.sweep() == ["volume labs/origin/n1/os that was to go"]
+    assert storage.sweep() == ["removed volume labs/origin/n1/os"]
     assert storage.pending() == []
     assert names(storage) == ["labs/origin/n1/os"]
     assert not [name for name in below(parent) if name.startswith("/.work/")]

@@ -138,7 +138,7 @@ def test_tags_of_others_do_not_count(place: Place, storage: ZfsStorage, parent: 
     assert names(storage) == [str(made.volume)]
     for name in ("x", "copy"):
         assert storage.snapshots(vol(name)) == []
-        with pytest.raises(Conflict, match="not ours"):
+        with pytest.raises(Conflict, match="not belong"):
             storage.destroy(vol(name))
         with pytest.raises(Conflict, match="exists"):
             storage.create(vol(name), SIZE, {})

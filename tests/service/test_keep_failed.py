@@ -76,7 +76,7 @@ def test_it_can_be_looked_at_and_removed(
     assert main((*UP, "--keep-failed", "--ttl", "1h")) == NotReady.exit_code
     reported = capsys.readouterr().err
     assert (
-        "the node does not answer\n  the lab galera is kept as it is until its lease ends\n"
+        "the node does not answer\n  lab galera is kept for inspection until its lease ends\n"
         in reported
     )
     assert main(("ls", "-o", "name")) == 0

@@ -78,7 +78,7 @@ def test_one_key_is_one_job(here: Site) -> None:
 
 
 def test_answers_do_not_wait_for_each_other(here: Site) -> None:
-    """Protects from 40 ms forevery request on a kept connection (Nagle and delayed ACKs)."""
+    """Protects from 40 ms for every request on a kept connection (Nagle and delayed ACKs)."""
     times = []
     for _ in range(15):
         began = time.monotonic()

@@ -78,7 +78,7 @@ def test_errors_stand_beside_what_was_typed(here: Site) -> None:
         assert 'value="Bad Name"' in page
         assert page.count('aria-invalid="true"') == 3
         assert "ttl: 'soon' is not a duration; write durations like 30m" in page
-        assert "Hint: change the marked fields" in page
+        assert "Hint: correct the marked fields" in page
         assert f'data-at="{place_of(client)}/"' in page  # where it continues
         long = client.post("/labs", data={**FORM, "ttl": "30d"})
         assert (long.status_code, "a lease is limited to" in long.text) == (403, True)

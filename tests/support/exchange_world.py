@@ -47,13 +47,23 @@ class TakesAnyDisk:
 
     @property
     def memory(self) -> Memory:
-        return self
+        return cast("Memory", _RestoresAnyDisk(memory_of(self._real)))
 
     def start(self, guest: GuestSpec) -> None:
         self._real.start(_raw(guest))
 
+
+class _RestoresAnyDisk:
+    """The memory of ``TakesAnyDisk``."""
+
+    def __init__(self, real: Memory) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
     def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
-        memory_of(self._real).restore(_raw(guest), memory)
+        self._real.restore(_raw(guest), memory)
 
 
 def _raw(guest: GuestSpec) -> GuestSpec:

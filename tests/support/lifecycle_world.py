@@ -64,7 +64,7 @@ def ignore(_: str) -> None:
 @dataclass
 class World:
     """An installation in ``root``. ``capabilities``, ``boot_seconds``, ``own_seconds``,
-    ``capacity``: the fakes'.
+    ``capacity``, ``redirects``: the fakes'.
     """
 
     root: Path
@@ -78,6 +78,7 @@ class World:
     publish_name: str = ""
     answer_timeout: float = 10.0  # a busy machine is no reason for a test to fail
     build: Callable[..., BuiltImage] = build
+    redirects: bool = False
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -111,7 +112,7 @@ class World:
         fake = FakeHypervisor(
             home.root / "fake-guests", home.id, before=lambda s: hook(f"hypervisor.{s}"),
             capabilities=self.capabilities, version=self.version, boot_seconds=self.boot_seconds,
-            own_seconds=self.own_seconds,
+            own_seconds=self.own_seconds, redirects=self.redirects,
         )  # fmt: skip
         storage = FakeStorage(
             home.storage, home.id, before=lambda s: hook(f"storage.{s}"), capacity=self.capacity

@@ -1,4 +1,4 @@
-"""ZFS on this host: what there is, and what labs would like better.
+"""ZFS on this host, as ``lab doctor`` reports it.
 
 ``read`` gathers facts without a judgement; ``checks`` is a table of what is checked: topic,
 condition, finding and remedy. Adding a check is one function there.
@@ -18,19 +18,19 @@ from lab.host.zfs.source import Source
 
 
 def check(needs: Needs, system: System, source: Source | None = None) -> list[Finding]:
-    """Everything about ZFS; one line where there is none and none is asked for."""
+    """Everything about ZFS; one line if it is neither installed nor needed."""
     facts = None if system == "other" else read(system, source or Source(), needs.dataset)
     if facts is not None:
         return list(findings(facts, needs))
     if not needs.dataset:
-        return [Finding("zfs", "ok", "no ZFS here: volumes are qcow2 files")]
-    value = f"none here, but pool is set to {needs.dataset}"
+        return [Finding("zfs", "ok", "not installed: volumes are qcow2 files")]
+    value = f"not installed, but pool is set to {needs.dataset}"
     advice = "install zfsutils-linux and zfs-dkms, or unset pool to have qcow2 files"
     return [Finding("zfs", "fail", value, advice)]
 
 
 def findings(facts: Facts, needs: Needs) -> Iterator[Finding]:
-    """What the checks find, the host's first; without the module only that it is missing."""
+    """The findings of all checks, the host's first; without the module only that it is missing."""
     if not facts.module:
         yield versions(facts, needs)
         return
@@ -40,10 +40,10 @@ def findings(facts: Facts, needs: Needs) -> Iterator[Finding]:
         return
     wanted = needs.dataset.partition("/")[0]
     if wanted and not facts.pools:
-        advice = f"zpool import {wanted}, or make it: zpool create {wanted} ..."
+        advice = f"zpool import {wanted}, or zpool create {wanted} ..."
         yield Finding("zfs pools", "fail", f"there is no pool {wanted}", advice)
     elif isinstance(facts.dataset, Unknown):
-        advice = f"`lab host init --pool {needs.dataset}` makes it"
+        advice = f"lab host init --pool {needs.dataset}"
         yield Finding("zfs dataset", "warn", str(facts.dataset), advice)
     elif not facts.pools:
         yield Finding("zfs pools", "ok", "none imported")

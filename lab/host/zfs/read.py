@@ -1,84 +1,142 @@
-"""Gathers the facts. It changes nothing, and never raises for what it cannot read."""
+"""Gathers the facts: from files on Linux, from sysctls on FreeBSD. It changes nothing."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 
-from lab.host.zfs import freebsd, linux, parse
-from lab.host.zfs.facts import Disk, Facts, Neighbours, Pool, Role, System, Unknown
+from lab.host.zfs import parse
+from lab.host.zfs.facts import Facts, Lvm, Pool, System, Tunable, Unknown
 from lab.host.zfs.source import Source, formed
 
-_OF_A_DATASET = ("available", "used", "creation", "volmode", "dedup")
-_SMALLEST_WRITE: tuple[Role, ...] = ("data", "special", "dedup", "logs")
+TUNABLES: Mapping[str, tuple[str, str]] = {
+    "arc_max": ("zfs_arc_max", "vfs.zfs.arc.max"),
+    "nocacheflush": ("zfs_nocacheflush", "vfs.zfs.nocacheflush"),
+    "zil_nocacheflush": ("zil_nocacheflush", "vfs.zfs.zil.nocacheflush"),
+    "bio_flush_disable": ("", "vfs.zfs.vdev.bio_flush_disable"),
+    "inhibit_dev": ("zvol_inhibit_dev", "vfs.zfs.vol.inhibit_dev"),
+}
+"""Parameters of the module: of /sys/module/zfs/parameters on Linux, sysctls on FreeBSD. Read from
+OpenZFS 2.1.11, 2.2.9 (FreeBSD 14), 2.3.9 and 2.4.4 (FreeBSD 15)."""
+
+_MODULE = "/sys/module/zfs"
+_BLOCK = "/sys/class/block"
+_RULES = ("/etc/udev/rules.d", "/run/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d")
+_ARC = "kstat.zfs.misc.arcstats"
 
 
 def read(system: System, source: Source, dataset: str) -> Facts | None:
-    """What there is; None where there is no ZFS: neither programs nor module.
+    """All facts; None without ZFS: neither programs nor module.
 
-    ``dataset``: where labs are; its pool is the only one looked at. Empty: all pools are.
+    ``dataset``: the labs' parent, whose pool is the only one that is read. Empty: all pools are.
     """
-    place = linux if system == "linux" else freebsd
     # Not `zfs version`: that would load the module on FreeBSD.
     said = source.said("zfs", "--version")
     versions = formed(said, parse.versions)
-    if not place.has_module(source):  # nothing more is asked, for that may load it
+    if not _has_module(system, source):  # other commands may load it too
         why = Unknown("the module is not loaded")
         absent = isinstance(said, Unknown) and said.absent
-        unloaded = Facts(system, time.time(), False, versions, {}, why, why, None, Neighbours(why))
-        return None if absent else unloaded
+        return None if absent else Facts(system, False, versions, {}, why, why, None, why)
+    pools = _pools(source, dataset.partition("/")[0])
+    labs = _properties(source, dataset) if dataset else None
+    if system == "freebsd":
+        names = [name for _, name in TUNABLES.values()]
+        values = formed(source.said("sysctl", "-ei", *names), parse.sysctls)  # -i: skip unknown
+        arc = formed(
+            source.said("sysctl", "-e", _ARC),
+            lambda text: parse.numbers(parse.sysctls(text), f"{_ARC}."),
+        )
+        swaps = formed(source.said("swapctl", "-l"), parse.swaps)
+        return Facts(system, True, versions, _sysctls(values), arc, pools, labs, swaps)
     return Facts(
         system,
-        time.time(),
         True,
         versions,
-        place.tunables(source),
-        place.arc(source),
-        _pools(source, dataset.partition("/")[0], place.disk),
-        _properties(source, dataset) if dataset else None,
-        place.neighbours(source),
+        {
+            key: Tunable(name, source.number(f"{_MODULE}/parameters/{name}"))
+            for key, (name, _) in TUNABLES.items()
+            if name
+        },
+        formed(source.text("/proc/spl/kstat/zfs/arcstats"), parse.kstat),
+        pools,
+        labs,
+        formed(source.text("/proc/swaps"), parse.swaps),
+        _lvm(source),
+        _holders(source),
+        _link_rule(source),
     )
 
 
-def _pools(
-    source: Source, only: str, look: Callable[[Source, Disk], Disk]
-) -> tuple[Pool, ...] | Unknown:
+def _has_module(system: System, source: Source) -> bool:
+    if system == "linux":
+        return source.exists(_MODULE)
+    return not isinstance(source.said("sysctl", "-n", "vfs.zfs.version.module"), Unknown)
+
+
+def _sysctls(said: Mapping[str, str] | Unknown) -> dict[str, Tunable]:
+    have = {} if isinstance(said, Unknown) else parse.numbers(said)
+    missing = said if isinstance(said, Unknown) else Unknown("not in this version", absent=True)
+    return {key: Tunable(name, have.get(name, missing)) for key, (_, name) in TUNABLES.items()}
+
+
+def _pools(source: Source, only: str) -> tuple[Pool, ...] | Unknown:
     listed = formed(source.said("zpool", "list", "-Hp", "-o", "name"), parse.lines)
     if isinstance(listed, Unknown):
         return listed
-    return tuple(_pool(source, name, look) for name in listed if name and only in ("", name))
+    return tuple(_pool(source, name) for name in listed if name and only in ("", name))
 
 
-def _pool(source: Source, name: str, look: Callable[[Source, Disk], Disk]) -> Pool:
-    disks = formed(source.said("zpool", "list", "-HvpP", name), parse.disks)
-    status = source.said("zpool", "status", "-p", name)
-    own = source.said("zpool", "get", "-Hp", "-o", "property,value", "all", name)
+def _pool(source: Source, name: str) -> Pool:
+    said = source.said("zpool", "get", "-Hp", "-o", "property,value", "all", name)
+    status = source.said("zpool", "status", "-x", name)
     return Pool(
         name,
-        formed(own, parse.properties),
+        formed(said, parse.properties),
         _properties(source, name),
-        disks if isinstance(disks, Unknown) else tuple(look(source, disk) for disk in disks),
-        _ashifts(source, name),
         status if isinstance(status, Unknown) else parse.status(status),
     )
 
 
 def _properties(source: Source, dataset: str) -> Mapping[str, str] | Unknown:
-    wanted = ",".join(_OF_A_DATASET)
+    wanted = "available,volmode,dedup"
     said = source.said("zfs", "get", "-Hp", "-o", "property,value", wanted, dataset)
     return formed(said, parse.properties)
 
 
-def _ashifts(source: Source, name: str) -> Mapping[str, int] | Unknown:
-    """Of what data and logs lie on; caches and spares are asked for none.
+def _lvm(source: Source) -> Lvm | Unknown | None:
+    said = source.said("lvmconfig", "--type", "full", "devices/global_filter", "devices/filter")
+    if isinstance(said, Unknown):
+        return None if said.absent else said
+    filters = [
+        tuple(re.findall(r'"((?:[^"\\]|\\.)*)"', line.partition("=")[2]))
+        for line in said.splitlines()
+        if line.split("=")[0].endswith("filter")
+    ]
+    # LVM before 2.03.12 has no such file, and reports an unknown setting.
+    listed = source.said("lvmconfig", "--type", "full", "devices/use_devicesfile")
+    uses = not isinstance(listed, Unknown) and listed.strip() == "use_devicesfile=1"
+    return Lvm(uses and source.exists("/etc/lvm/devices/system.devices"), tuple(filters))
 
-    The pool's own property is but the default for devices that are added.
-    """
-    listed = source.said("zpool", "list", "-Hvp", name)
-    devices = [] if isinstance(listed, Unknown) else parse.tops(listed, _SMALLEST_WRITE)
-    said = source.said("zpool", "get", "-Hp", "-o", "name,value", "ashift", name, *devices)
-    found = {} if isinstance(said, Unknown) or not devices else parse.ashifts(said)
-    if not found:
-        cached = source.said("zdb", "-C")
-        found = {} if isinstance(cached, Unknown) else parse.cached_ashifts(cached, name)
-    return found or Unknown("neither `zpool get ashift` nor `zdb -C` tells")
+
+def _holders(source: Source) -> Mapping[str, str] | Unknown:
+    found = {}
+    try:
+        for holder in sorted(source.path(_BLOCK).glob("zd*/holders/*")):
+            kind = source.text(f"{_BLOCK}/{holder.name}/dm/uuid")
+            device = holder.parent.parent.name
+            found[device] = holder.name if isinstance(kind, Unknown) else kind.strip()
+    except OSError as error:
+        return Unknown(f"{_BLOCK}: {error.strerror}")
+    return found
+
+
+def _link_rule(source: Source) -> str | None:
+    """The rule in effect: an empty file or a link to nothing in an earlier directory masks it."""
+    if not source.exists("/run/udev/control"):
+        return None
+    for place in _RULES:
+        path = f"{place}/60-zvol.rules"
+        if source.path(path).is_symlink() or source.exists(path):
+            text = source.text(path)
+            return path if isinstance(text, str) and "zvol_id" in text else ""
+    return ""

@@ -1,4 +1,4 @@
-"""Where facts come from: files below a root, and what programs print."""
+"""The sources of facts: files below a root, and the output of programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lab.errors import CommandFailed, HostUnfit
 from lab.host.zfs.facts import Unknown
 
 TIMEOUT = 10.0
-"""Seconds a program may take: a suspended pool makes some of them wait for good."""
+"""The timeout of a program in seconds: on a suspended pool some hang."""
 
 Raw = TypeVar("Raw")
 Value = TypeVar("Value")
@@ -20,7 +20,7 @@ Run = Callable[[Sequence[str]], str]
 
 
 def run(argv: Sequence[str]) -> str:
-    """What ``argv`` prints, in the C locale; raises HostUnfit or CommandFailed."""
+    """The output of ``argv`` in the C locale; raises HostUnfit or CommandFailed."""
     from lab import run as programs
 
     env = {**os.environ, "LC_ALL": "C"}
@@ -34,13 +34,13 @@ def formed(fact: Raw | Unknown, form: Callable[[Raw], Value]) -> Value | Unknown
 
 @dataclass(frozen=True)
 class Source:
-    """Tests pass their own: a directory with files, a function that knows some answers."""
+    """The files and programs of this host; tests pass others."""
 
     root: Path = Path("/")
     run: Run = run
 
     def path(self, path: str) -> Path:
-        """Where the file or directory ``path`` is."""
+        """The path of a file or directory below the root."""
         return self.root / path.lstrip("/")
 
     def exists(self, path: str) -> bool:
@@ -48,7 +48,7 @@ class Source:
         return self.path(path).exists()
 
     def text(self, path: str) -> str | Unknown:
-        """What a file holds."""
+        """The content of a file."""
         try:
             return self.path(path).read_text(encoding="utf-8", errors="replace")
         except (FileNotFoundError, NotADirectoryError):
@@ -57,7 +57,7 @@ class Source:
             return Unknown(f"{path}: {error.strerror}")
 
     def number(self, path: str) -> int | Unknown:
-        """The number that a file holds."""
+        """The number in a file."""
         text = self.text(path)
         if isinstance(text, Unknown):
             return text
@@ -67,7 +67,7 @@ class Source:
             return Unknown(f"{path} holds {text.strip()[:40]!r}, which is no number")
 
     def said(self, *argv: str) -> str | Unknown:
-        """What a program prints."""
+        """The output of a program."""
         try:
             return self.run(argv)
         except HostUnfit:

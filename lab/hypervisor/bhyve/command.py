@@ -1,4 +1,4 @@
-"""The ``vm`` command, and its messages as our errors.
+"""The ``vm`` command, and the translation of its messages.
 
 Messages: util::err, util::check_bhyve_support (lib/vm-util), core::__start, core::console,
 core::poweroff (lib/vm-core), info::guest (lib/vm-info), switch::create and switch::remove
@@ -11,7 +11,7 @@ from lab.errors import CommandFailed, Conflict, HostUnfit, LabError, NotFound
 from lab.run import run
 
 _SECONDS = 60.0
-"""What one command may take: those used here wait for no guest, except ``stop`` for a second."""
+"""Timeout of a command in seconds: those used here wait for no guest, ``stop`` for a second."""
 
 _SETUP = "`lab doctor` lists what is missing"
 _ABSENT = (
@@ -37,12 +37,12 @@ _UNFIT = {
     "ZFS support requested but ZFS not available": ("ZFS is not loaded", "kldload zfs"),
     "unable to load vmm.ko": ("the kernel module vmm cannot be loaded", "kldload vmm"),
     "virtualization is not supported": (
-        "the processor offers no virtualisation, or the firmware switches it off",
-        "switch on VT-x or AMD-V in the firmware's setup",
+        "the processor offers no virtualisation, or the firmware disables it",
+        "enable VT-x or AMD-V in the firmware's setup",
     ),
     "kernel vmm not initialised": (
         "the kernel module vmm does not work with this processor",
-        "switch on VT-x or AMD-V in the firmware's setup",
+        "enable VT-x or AMD-V in the firmware's setup",
     ),
     "no unrestricted guest support": (
         "the processor cannot run guests that boot by firmware (no unrestricted guest)",
@@ -57,32 +57,32 @@ _UNFIT = {
         "`vm init`, then `kldstat` must list if_bridge",
     ),
 }
-"""Words of a message -> what it means, and what to do."""
+"""Part of a message -> the error, and its remedy."""
 
 
 def vm(doing: str, *arguments: str, timeout: float = _SECONDS) -> str:
-    """What ``vm`` with these ``arguments`` prints; ``doing`` says what was attempted.
+    """The output of ``vm`` with ``arguments``; ``doing`` names the operation.
 
-    Raises NotFound and Conflict if it says that the guest is absent, or exists; else HostUnfit.
+    Raises NotFound and Conflict if it reports that the guest is absent or exists; else HostUnfit.
     """
     try:
         done = run(["vm", *arguments], timeout=timeout, hint=_SETUP)
     except CommandFailed as failed:
-        # At stderr may be more than vm-bhyve's: sh reports errors in rc.conf there.
+        # stderr may have other messages too: sh reports errors in rc.conf there.
         raise meaning(doing, _refusal(failed.stdout) or failed.stderr) from failed
-    # Before 1.6 `vm start` ended well whatever it had to say.
+    # Before 1.6 the exit status of `vm start` is 0 also on errors.
     if refusal := _refusal(done.stdout):
         raise meaning(doing, refusal)
     return done.stdout
 
 
 def _refusal(stdout: str) -> str:
-    """The lines that core::__start and util::err_inline say no with."""
+    """The error lines of core::__start and util::err_inline."""
     return "\n".join(line for line in stdout.splitlines() if line.startswith("  ! "))
 
 
 def meaning(doing: str, said: str) -> LabError:
-    """The error that a message of vm-bhyve stands for."""
+    """The error for a message of vm-bhyve."""
     details = [line.strip() for line in said.splitlines() if line.strip()][-10:]
     for words, (what, hint) in _UNFIT.items():
         if words in said:
@@ -91,13 +91,13 @@ def meaning(doing: str, said: str) -> LabError:
         return NotFound(f"{doing}: no such guest", details=details)
     if _RUNS in said:
         return Conflict(
-            f"{doing}: it runs already",
+            f"{doing}: the guest runs already",
             hint="where `vm list` shows none: bhyvectl --destroy --vm=NAME ends it",
             details=details,
         )
     if any(words in said for words in _TAKEN):
         return Conflict(
-            f"{doing}: it exists already",
+            f"{doing}: the name exists already",
             hint="`vm list` and `vm switch list` show it; another LAB_HOME may own it",
             details=details,
         )

@@ -1,8 +1,8 @@
 """The configuration of a guest, as vm-bhyve reads it.
 
 Format: vm(8), and config::load in lib/vm-config of vm-bhyve: lines ``key="value"``, from which
-all double quotes, what follows a ``#`` and blanks at the end are taken away. So no value here
-may have such; nor a comma, which parts the options of a device for bhyve(8). Options of devices:
+all double quotes, text after a ``#`` and trailing blanks are removed. So no value here may have
+these; nor a comma, which separates the options of a device for bhyve(8). Options of devices:
 bhyve_config(5).
 """
 
@@ -17,10 +17,10 @@ from lab.hypervisor import Disk, FirmwareBoot, GuestSpec
 from lab.hypervisor.agent import GUEST_AGENT, PERSONALISE
 
 PORTS = (GUEST_AGENT, PERSONALISE)
-"""The virtio ports that a guest has."""
+"""The virtio ports of a guest."""
 
 SERIAL_LIMIT = 19
-"""Characters of a disk's serial number: bhyve keeps 20 with the zero that ends them."""
+"""The maximum length of a disk's serial number: bhyve has 20 bytes with the final zero."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9/._:@+-]+")
 _DISK = re.compile(r"disk\d+_(?:name|opts)")
@@ -54,7 +54,7 @@ def guest_uuid(guest: GuestSpec) -> uuid.UUID:
 
 
 def _settings(guest: GuestSpec, switch: str) -> Iterator[tuple[str, str]]:
-    yield "tags", "lab"  # for people, from vm-bhyve 1.8 on: `vm list -t lab`
+    yield "tags", "lab"  # shown to users, from vm-bhyve 1.8 on: `vm list -t lab`
     yield "loader", "uefi"
     yield "uuid", str(guest_uuid(guest))
     yield "cpu", str(guest.cpus)
@@ -62,7 +62,7 @@ def _settings(guest: GuestSpec, switch: str) -> Iterator[tuple[str, str]]:
     # bhyve's own messages go to bhyve.log next to this file: they show why a start failed.
     yield "debug", "yes"
     yield "utctime", "yes"
-    # A guest that powers itself off, or crashes, has ended; it may reboot.
+    # A guest that powers off or crashes has ended; a reboot continues it.
     yield "on_fault", "shutdown"
     yield "comports", "com1"
     yield "virt_random", "yes"
@@ -96,12 +96,12 @@ def _check(guest: GuestSpec) -> None:
     if not all(forward.to for forward in guest.network.forwards):
         raise _cannot(guest, "bhyve forwards no ports: its guests have addresses of their own")
     if guest.memory % _MIB:
-        raise _cannot(guest, f"{guest.memory} bytes of memory are no whole number of MiB")
+        raise _cannot(guest, f"{guest.memory} bytes of memory are not a multiple of 1 MiB")
     for disk in guest.disks:
         if disk.format == "qcow2":
-            raise _cannot(guest, f"bhyve cannot read {disk.path}: it is in the format qcow2")
+            raise _cannot(guest, f"bhyve cannot read {disk.path}: it does not support qcow2")
         if not _PLAIN.fullmatch(str(disk.path)):
-            raise _cannot(guest, f"vm-bhyve cannot take the path {disk.path}")
+            raise _cannot(guest, f"vm-bhyve does not support the path {disk.path}")
         if len(disk.serial) > SERIAL_LIMIT or not _PLAIN.fullmatch(disk.serial):
             raise _cannot(guest, f"bhyve cannot give a disk the serial number {disk.serial!r}")
 

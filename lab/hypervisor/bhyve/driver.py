@@ -1,7 +1,7 @@
-"""The hypervisor of FreeBSD hosts: bhyve guests, kept by vm-bhyve.
+"""The hypervisor of FreeBSD hosts: bhyve guests, managed by vm-bhyve.
 
 A guest exists while it runs, as with libvirt's transient domains. vm-bhyve keeps its directory
-afterwards; that goes when the guest is stopped, restarted or forgotten.
+afterwards, which is removed when the guest is stopped, restarted or forgotten.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from lab.hypervisor.bhyve import redirects, text
 from lab.hypervisor.bhyve.command import vm
 from lab.hypervisor.bhyve.place import Place, taken
 from lab.hypervisor.bhyve.ports import SocketPorts
+from lab.hypervisor.bhyve.redirects import PfRedirects
 from lab.hypervisor.bhyve.running import end, left_locked, listed, until_running
 from lab.hypervisor.bhyve.switches import Switches
 from lab.hypervisor.bhyve.text import Row
 from lab.names import GuestName
 
 FIRMWARE = Path("/usr/local/share/uefi-firmware/BHYVE_UEFI.fd")
-"""What vm-bhyve boots guests with whose loader is ``uefi`` (vm::uefi in lib/vm-run)."""
+"""The firmware of guests whose loader is ``uefi`` (vm::uefi in lib/vm-run of vm-bhyve)."""
 
 UPLINK = "public"
-"""The switch that leads out of the host, as vm-bhyve's documentation calls it."""
+"""The switch to the host's network, by the name in vm-bhyve's documentation."""
 
 _COLD = "bhyve can neither pause a guest nor restore its RAM"
 
 
 class BhyveHypervisor:
-    """See Hypervisor for the contract. ``home``: the installation whose guests are ours."""
+    """See Hypervisor for the contract. ``home``: the tag of this installation's guests."""
 
     def __init__(self, *, home: str, firmware: Path = FIRMWARE) -> None:
         self._home = home
@@ -46,15 +47,20 @@ class BhyveHypervisor:
         self._probing = threading.Lock()
 
     def close(self) -> None:
-        """There is nothing to give back; guests keep running."""
+        """Nothing to close; guests keep running."""
 
     @property
     def run_as(self) -> None:
-        """See Hypervisor; bhyve runs as we do."""
+        """See Hypervisor; bhyve runs as this user."""
 
     @property
     def memory(self) -> None:
         """See Hypervisor."""
+
+    @property
+    def redirects(self) -> PfRedirects:
+        """See Hypervisor; raises HostUnfit."""
+        return PfRedirects(self._place())
 
     def capabilities(self) -> Capabilities:
         """See Hypervisor."""
@@ -65,12 +71,11 @@ class BhyveHypervisor:
             why_cold=_COLD,
             direct=False,
             forwards=False,
-            redirects=True,
             facts=self._facts,
         )
 
     def fingerprint(self, shape: GuestShape) -> str:
-        """See Hypervisor; disks that were captured without RAM fit any version."""
+        """See Hypervisor; disks captured without RAM can be started with any version."""
         return hashlib.sha256(json.dumps(["bhyve", *astuple(shape)]).encode()).hexdigest()[:32]
 
     def start(self, guest: GuestSpec) -> None:
@@ -85,7 +90,7 @@ class BhyveHypervisor:
             forwards = guest.network.forwards
             if forwards:
                 redirects.check()
-                redirects.check_free(guest.name, forwards, _ports(place))
+                redirects.check_free(guest.name, forwards, place.ports())
             switches = self._switches(place)
             try:
                 place.put(guest, _switch(guest, switches))
@@ -98,7 +103,7 @@ class BhyveHypervisor:
         try:
             vm(f"starting {guest.name}", "start", guest.name)
             until_running(place, guest.name)
-        except Conflict:  # it runs without vm-bhyve: not ours to end
+        except Conflict:  # it was started without vm-bhyve: not ours
             self._clear(place, [guest.name])
             raise
         except BaseException as error:
@@ -146,12 +151,6 @@ class BhyveHypervisor:
         ended = [g for g in guests if g in left or g not in rows or rows[g].state == "stopped"]
         self._clear(place, ended)
 
-    def redirected(self) -> dict[int, GuestName]:
-        """See Hypervisor."""
-        place = self._place()
-        redirects.check()
-        return _ports(place)
-
     def segment_free(self, segment: int) -> bool:
         """See Hypervisor."""
         place = self._place()
@@ -163,7 +162,7 @@ class BhyveHypervisor:
         place = self._place()
         if place.kept(guest) is None and place.directory(guest).exists():
             raise _not_ours(guest)
-        # Asked of the file system, for this is asked often, and a `vm` takes a tenth of a second.
+        # Checked in the file system: this is called often, and `vm` takes a tenth of a second.
         if not place.socket(guest, GUEST_AGENT).exists():
             raise _absent(guest)
         return AgentChannel(SocketPorts(place, guest), guest)
@@ -187,7 +186,7 @@ class BhyveHypervisor:
         return Switches(place.own, self._home)
 
     def _vacate(self, place: Place, guest: GuestName, rows: Mapping[str, Row]) -> None:
-        """Remove what is left of a guest of ours; raises Conflict if the name is taken."""
+        """Remove leftovers of our guest of that name; raises Conflict if the name is taken."""
         ended = guest not in rows or rows[guest].state == "stopped"
         if place.kept(guest) is not None and ended:
             place.remove(guest)
@@ -202,8 +201,8 @@ class BhyveHypervisor:
 
 
 def _probe(home: str, firmware: Path) -> tuple[Place, dict[str, str]]:
-    """Where guests are kept, and facts for people; raises HostUnfit."""
-    version = text.version(vm("asking for vm-bhyve's version", "version"))
+    """The directory of guests, and facts to show; raises HostUnfit."""
+    version = text.version(vm("querying vm-bhyve's version", "version"))
     store = text.datastores(vm("listing datastores", "datastore", "list")).get("default")
     if store is None:
         raise HostUnfit("vm-bhyve has no default datastore", hint="`sysrc vm_dir` sets it")
@@ -222,9 +221,9 @@ def _switch(guest: GuestSpec, switches: Switches) -> str:
         return switches.ensure(guest.network.segment)
     if UPLINK not in text.switches(vm("listing switches", "switch", "list")):
         raise HostUnfit(
-            f"{guest.name} needs the network outside, and there is no switch {UPLINK!r}",
+            f"{guest.name} needs the host's network, and there is no switch {UPLINK!r}",
             hint=f"`vm switch create {UPLINK}`, then `vm switch add {UPLINK} em0` with a card"
-            " without address; docs/freebsd.md says what to do with the only one",
+            " without address; docs/freebsd.md describes hosts with a single card",
         )
     return UPLINK
 
@@ -234,28 +233,24 @@ def _sweep(place: Place, switches: Switches) -> None:
     redirects.sweep(place.everyones())
 
 
-def _ports(place: Place) -> dict[int, GuestName]:
-    return {port: name for name, kept in place.everyones().items() for port in kept.ports}
-
-
 def _check_files(guest: GuestSpec) -> None:
     for disk in guest.disks:
         if not disk.path.exists():
             raise _unfit(guest.name, f"{disk.path} does not exist")
     try:
         with guest.console_log.open("a") as log:
-            log.write(f"`vm console {guest.name}` shows what is written here elsewhere\n")
+            log.write(f"bhyve writes no console log: use `vm console {guest.name}`\n")
     except OSError as error:
         raise _unfit(guest.name, f"{guest.console_log}: {error.strerror}") from None
 
 
 def _check_disks(place: Place, guest: GuestSpec, rows: Mapping[str, Row]) -> None:
-    """Raise HostUnfit if a disk is used by two guests and one writes to it: bhyve would not."""
+    """Raise HostUnfit if a disk is used by two guests and one writes to it: bhyve has no check."""
     wanted = {str(disk.path): not disk.readonly for disk in guest.disks}
     ours = place.all_kept()
     for name, row in rows.items():
         if row.state == "stopped" and GuestName(name) not in ours:
-            continue  # one of ours may be just being started
+            continue  # one of ours may be starting
         for path, writes in place.disks(name).items():
             if path in wanted and (writes or wanted[path]):
                 raise _unfit(guest.name, f"{path} is a disk of {name}")
@@ -270,4 +265,6 @@ def _absent(guest: str) -> NotFound:
 
 
 def _not_ours(guest: str) -> Conflict:
-    return Conflict(f"the guest {guest} is not ours", hint="another LAB_HOME may own it")
+    return Conflict(
+        f"guest {guest} does not belong to this installation", hint="another LAB_HOME may own it"
+    )

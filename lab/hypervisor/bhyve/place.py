@@ -1,12 +1,11 @@
-"""Guests as directories of vm-bhyve's default datastore, and whose they are.
+"""The directories of guests in vm-bhyve's default datastore, and their owners.
 
-A guest is ``<name>/<name>.conf`` there. Next to it we put ``lab.json``: the tags, which the
-configuration cannot hold, as vm-bhyve takes quotes and hashes away from its values, and its own
-tags may only be words. The directory appears whole, by one rename, so a guest of ours is never
-without its tags, and a name goes to one of any number of installations. It ends with the guest:
-what is not running is only what is left of it.
+A guest is ``<name>/<name>.conf`` there. ``lab.json`` next to it has the tags: the configuration
+cannot have them, as vm-bhyve removes quotes and hashes from values, and its own tags are single
+words. The directory appears by one rename, so a guest of ours always has its tags, and only one
+installation gets a name. The directory of a guest that does not run is a leftover.
 
-``.lab`` holds what is no guest's: for vm-bhyve only ``<name>/<name>.conf`` makes a guest.
+``.lab`` has files of no guest: vm-bhyve recognises guests by ``<name>/<name>.conf`` only.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from lab.storage import clone_lock
 
 _TAGS = "lab.json"
 _SOCKET_LIMIT = 103
-"""Characters in the path of a unix socket on FreeBSD (unix(4): sun_path)."""
+"""The maximum length of a unix socket's path on FreeBSD (unix(4): sun_path)."""
 _LAST_LINES = 6
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What is written next to a guest: tags, its lab's switch, the host's ports that lead to it."""
+    """The content of ``lab.json``: tags, the lab's switch, ports redirected to the guest."""
 
     tags: Mapping[str, str]
     switch: str
@@ -43,7 +42,7 @@ class Kept:
 
 
 class Place:
-    """The guests' directories in the datastore at ``root``; ``home`` marks ours."""
+    """The guests' directories in the datastore at ``root``; ``home`` is our tag."""
 
     def __init__(self, root: Path, home: str) -> None:
         self.root = root
@@ -52,9 +51,9 @@ class Place:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep all other installations out, whose locks are not ours; raises HostUnfit.
+        """Lock the datastore against other installations, which have other locks; raises HostUnfit.
 
-        vm-bhyve changes its own configuration, where switches are, without a lock.
+        vm-bhyve changes its configuration, which has the switches, without a lock.
         """
         try:
             self.own.mkdir(mode=0o700, exist_ok=True)
@@ -64,20 +63,20 @@ class Place:
             yield
 
     def directory(self, guest: str) -> Path:
-        """Where a guest of that name is."""
+        """The directory of a guest."""
         return self.root / guest
 
     def socket(self, guest: str, port: str) -> Path:
-        """Where bhyve makes the socket of a guest's virtio port (lib/vm-run of vm-bhyve)."""
+        """The socket of a guest's virtio port, which bhyve creates (lib/vm-run of vm-bhyve)."""
         return self.directory(guest) / f"vtcon.{port}"
 
     def kept(self, guest: str) -> Kept | None:
-        """What we wrote next to a guest; None if it is not ours."""
+        """The ``lab.json`` of a guest; None if the guest is not ours."""
         kept = self._read(guest)
         return kept if kept is not None and kept.tags.get("home") == self._home else None
 
     def all_kept(self) -> dict[GuestName, Kept]:
-        """All guests of ours, and what is left of those that ended."""
+        """All guests of ours, also leftovers of those that ended."""
         everyones = self.everyones().items()
         return {name: kept for name, kept in everyones if kept.tags.get("home") == self._home}
 
@@ -86,6 +85,10 @@ class Place:
         names = sorted(path.name for path in self.root.iterdir() if path.name[0] != ".")
         found = {GuestName(name): self._read(name) for name in names}
         return {name: kept for name, kept in found.items() if kept is not None}
+
+    def ports(self) -> dict[int, GuestName]:
+        """The ports that are redirected to guests, of all installations."""
+        return {port: name for name, kept in self.everyones().items() for port in kept.ports}
 
     def _read(self, guest: str) -> Kept | None:
         try:
@@ -96,16 +99,16 @@ class Place:
             return None
 
     def put(self, guest: GuestSpec, switch: str) -> None:
-        """Make the guest's directory; raises Conflict if there is one, HostUnfit."""
+        """Create the guest's directory; raises Conflict if it exists, HostUnfit."""
         text = config.render(guest, switch)
         longest = max(len(str(self.socket(guest.name, port))) for port in config.PORTS)
         if longest > _SOCKET_LIMIT:
             raise HostUnfit(
                 f"{guest.name} cannot run in {self.root}: the paths of its sockets would have"
                 f" {longest} characters, FreeBSD takes {_SOCKET_LIMIT}",
-                hint="give vm_dir a shorter mount point",
+                hint="use a shorter mount point for vm_dir",
             )
-        # Named after the guest: what a killed start left is used again, never piled up.
+        # Named after the guest: a leftover of a killed start is reused, so they cannot accumulate.
         mark = hashlib.sha256(f"{self._home}/{guest.name}".encode()).hexdigest()[:16]
         draft = self.own / f"draft-{mark}"
         try:
@@ -123,15 +126,15 @@ class Place:
     def remove(self, guest: str) -> None:
         """Remove the directory of a guest of ours that has ended; raises HostUnfit.
 
-        Callers hold the place (``hold``).
+        Callers hold the lock (``hold``).
         """
         if self.kept(guest) is None:
             return
         gone = self.own / f"gone-{os.getpid()}-{guest}"
         try:
-            # Away in one step: half a directory must not look like somebody else's guest.
+            # Removed by one rename: an incomplete directory would look like a guest of others.
             self.directory(guest).rename(gone)
-            for left in self.own.glob("gone-*"):  # also of those who were killed here
+            for left in self.own.glob("gone-*"):  # also leftovers of killed processes
                 shutil.rmtree(left, ignore_errors=True)
         except FileNotFoundError:
             return
@@ -147,7 +150,7 @@ class Place:
         return config.disks_in(text)
 
     def log(self, guest: str) -> list[str]:
-        """What vm-bhyve noted of a guest since it was last started, without the times."""
+        """The messages of vm-bhyve about a guest since its last start, without the times."""
         with contextlib.suppress(OSError):
             text = (self.directory(guest) / "vm-bhyve.log").read_text(errors="replace")
             latest = text.rpartition(": initialising\n")[2]
@@ -155,7 +158,7 @@ class Place:
         return []
 
     def last_words(self, guest: str) -> list[str]:
-        """What bhyve itself wrote last, and what vm-bhyve said when it gave up."""
+        """The last messages of bhyve, and vm-bhyve's fatal ones."""
         said = []
         with contextlib.suppress(OSError):
             text = (self.directory(guest) / "bhyve.log").read_text(errors="replace")
@@ -170,7 +173,7 @@ def _note(guest: GuestSpec, switch: str) -> dict[str, object]:
 
 
 def taken(guest: str) -> Conflict:
-    """What to raise where a name is taken."""
+    """The error for a name that is taken."""
     return Conflict(
         f"starting {guest}: a guest of that name exists already",
         hint="`vm list` shows it; another LAB_HOME may own it",

@@ -1,8 +1,8 @@
-"""The virtio ports of a guest, at the sockets that bhyve makes for them.
+"""The virtio ports of a guest, at the sockets that bhyve creates for them.
 
 bhyve(8), "Virtio console device backends", and pci_virtio_console.c: a port takes one connection
-at a time and closes any other at once; what is sent before the guest has opened its port is
-lost without an error. So requests wait their turn, and begin with a sign that comes back.
+at a time and closes any other at once; data sent before the guest has opened its port is lost
+without an error. So requests are serialised, and begin with a marker that the guest returns.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from lab.progress import go_on
 from lab.wait import Deadline, attempts
 
 _OUTPUT = 1 << 25
-"""Bytes of an answer of the agent: 16 MiB of a program's output, as base64."""
+"""The maximum length of the agent's answer: 16 MiB of a program's output, as base64."""
 _SYNC_SECONDS = 1.0
-"""How long a sign may take to come back before it is sent again."""
+"""Seconds after which a marker that was not returned is sent again."""
 
 
 class SocketPorts:
@@ -60,7 +60,7 @@ class SocketPorts:
     def ask(self, request: dict[str, Any], timeout: float) -> Any:
         """See Ports."""
         deadline = Deadline.after(timeout)
-        why = "no time was left to connect"
+        why = "timed out before connecting"
         with self._turn(self._agent, deadline):
             for _ in attempts(deadline, first=0.01, most=0.25):
                 with socket.socket(socket.AF_UNIX) as port:
@@ -70,7 +70,7 @@ class SocketPorts:
                     except OSError as error:
                         answers, why = False, str(error)
                     if answers:
-                        # Once only: what is asked may be to start a program.
+                        # Sent once only: the request may start a program.
                         return self._answer(port, request, deadline)
         raise self._silent(why)
 
@@ -85,7 +85,7 @@ class SocketPorts:
             answer = loaded(line)
             if "error" in answer:
                 raise NotReady(
-                    f"the guest agent of {self._guest} refuses {request['execute']}",
+                    f"the guest agent of {self._guest} rejects {request['execute']}",
                     details=[str(answer["error"].get("desc", answer["error"]))],
                 )
             return answer["return"]
@@ -100,7 +100,7 @@ class SocketPorts:
 
     @contextmanager
     def _turn(self, path: Path, deadline: Deadline) -> Iterator[None]:
-        """Be the only one who talks to a port; raises NotReady after ``deadline``."""
+        """Lock a port for this process; raises NotReady after ``deadline``."""
         try:
             turn = path.with_name(f"turn.{path.name}")
             handle = os.open(turn, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -115,10 +115,10 @@ class SocketPorts:
 
 
 def _in_step(port: socket.socket, path: Path, deadline: Deadline) -> bool:
-    """Connect, and tell what the agent says now from what it said to others.
+    """Connect, and discard the agent's answers to earlier requests.
 
-    guest-sync-delimited of the protocol: 0xFF makes the agent forget half a request, and its
-    answer begins with 0xFF.
+    guest-sync-delimited of the protocol: 0xFF makes the agent discard an incomplete request, and
+    its answer begins with 0xFF.
     """
     soon = Deadline.after(min(_SYNC_SECONDS, max(deadline.left, 0.05)))
     port.settimeout(max(soon.left, 0.05))
@@ -132,15 +132,15 @@ def _in_step(port: socket.socket, path: Path, deadline: Deadline) -> bool:
             if loaded(line).get("return") == sign:
                 return True
         except (ValueError, AttributeError, RecursionError):
-            continue  # the rest of an answer that somebody did not wait for
+            continue  # the rest of an answer to an earlier request
     return False
 
 
 def _until_awake(port: socket.socket, deadline: Deadline, halt: Callable[[], None]) -> None:
-    """Wait until the program behind the port answers; raises OSError, and what ``halt`` raises.
+    """Wait until the program behind the port answers; raises OSError, and the errors of ``halt``.
 
-    It knows no item of a name by chance, and answers with that name. What it answers before
-    that is for somebody who did not wait.
+    The marker is an item with a random name, which the program rejects by that name. Answers
+    before that one belong to earlier requests.
     """
     for _ in attempts(deadline, first=0.01, most=0.05):
         halt()

@@ -1,8 +1,8 @@
 """Ports of the host that lead to guests: rules of pf(4), in an anchor for each guest.
 
 The anchor is ``lab/<guest>``: an anchor rule with an asterisk evaluates only what is directly
-below it (pf.conf(5)), and no two guests on a host have one name. Nothing outside of ``lab/`` is
-ever changed; the main ruleset, which is the administrator's, must lead there.
+below it (pf.conf(5)), and names of guests are unique on a host. Nothing outside of ``lab/`` is
+changed; the main ruleset, which is the administrator's, must have the anchor.
 
 Formats: pf.conf(5); print_rule and print_fromto in sbin/pfctl/pfctl_parser.c, pfctl_show_anchors
 and main in sbin/pfctl/pfctl.c, print_status in pfctl_parser.c of FreeBSD 13 to 15.
@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from lab.errors import CommandFailed, HostUnfit, LabError, PortTaken
 from lab.host.freebsd import ANCHOR, ANCHOR_ADVICE, GATEWAY_ADVICE, PF_ADVICE, leads
 from lab.hypervisor import Forward
+from lab.hypervisor.bhyve.place import Place
 from lab.names import EVERYWHERE, GuestName
 from lab.run import run
 
@@ -26,11 +27,23 @@ _FORWARDING = "net.inet.ip.forwarding"
 _GUEST = re.compile(r"lab-[a-z0-9][a-z0-9.-]*-n[1-9]")
 
 
+class PfRedirects:
+    """See Redirects for the contract. ``place``: the guests' directories."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def ports(self) -> dict[int, GuestName]:
+        """See Redirects."""
+        check()
+        return self._place.ports()
+
+
 def check() -> None:
-    """Raise HostUnfit, with what to do, unless rules of ours have effect."""
+    """Raise HostUnfit, with the remedy, unless our rules are in effect."""
     status = _asked("-s", "info")
     if re.search(r"^Status: Enabled\b", status, re.MULTILINE) is None:
-        raise _unfit("pf is switched off", PF_ADVICE)
+        raise _unfit("pf is disabled", PF_ADVICE)
     if not leads(_asked("-s", "nat")):
         raise _unfit(
             f"pf's main ruleset does not lead to the anchor {ANCHOR}",
@@ -39,22 +52,22 @@ def check() -> None:
     said = run(["sysctl", "-n", _FORWARDING], timeout=_SECONDS).stdout.strip()
     if said != "1":
         raise _unfit(
-            f"{_FORWARDING} is {said or 'not known'}: this host forwards no packets",
+            f"{_FORWARDING} is {said or 'unknown'}: this host forwards no packets",
             GATEWAY_ADVICE,
         )
 
 
 def rules(forwards: Iterable[Forward]) -> str:
-    """The rules that lead ``forwards`` to the addresses of their guest."""
+    """The rules that redirect ``forwards`` to the addresses of their guest."""
     return "".join(f"{_rule(forward)}\n" for forward in forwards)
 
 
 def load(guest: GuestName, forwards: Iterable[Forward]) -> None:
-    """Put the rules of ``guest`` in the place of those that it had; raises HostUnfit."""
+    """Replace the rules of ``guest``; raises HostUnfit."""
     try:
         _pfctl("-a", f"{ANCHOR}/{guest}", "-f", "-", stdin=rules(forwards))
     except CommandFailed as failed:
-        raise _refused(f"leading ports to {guest}", failed) from failed
+        raise _refused(f"redirecting ports to {guest}", failed) from failed
 
 
 def sweep(there: Iterable[str]) -> None:
@@ -69,17 +82,17 @@ def sweep(there: Iterable[str]) -> None:
 
 
 def check_free(guest: GuestName, forwards: Iterable[Forward], taken: dict[int, GuestName]) -> None:
-    """Raise PortTaken if a program listens where ``forwards`` are, or ``taken`` has one.
+    """Raise PortTaken if a program listens on a port of ``forwards``, or ``taken`` has it.
 
-    pf would lead connections away from such a program.
+    pf would redirect the connections of such a program.
     """
     for forward in forwards:
         other = taken.get(forward.host_port, guest)
         if other != guest:
             raise _taken(guest, f"port {forward.host_port} leads to {other}")
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            # Without SO_REUSEADDR: FreeBSD would give us a port that another listens at, as long
-            # as the addresses are not the same (*:24001 and 192.0.2.10:24001).
+            # Without SO_REUSEADDR: with it FreeBSD allows a port on which another program listens,
+            # if the addresses differ (*:24001 and 192.0.2.10:24001).
             try:
                 probe.bind((forward.address, forward.host_port))
             except OSError as error:
@@ -89,9 +102,9 @@ def check_free(guest: GuestName, forwards: Iterable[Forward], taken: dict[int, G
 
 
 def _rule(forward: Forward) -> str:
-    # (self): all addresses that this host has, also those that it gets later: the kernel takes it
-    # for the group of all interfaces (pfi_dynaddr_setup in sys/netpfil/pf/pf_if.c). Not "any":
-    # then what it only passes on for others would be led away.
+    # (self): all addresses of this host, also later ones: the kernel resolves it to the group of
+    # all interfaces (pfi_dynaddr_setup in sys/netpfil/pf/pf_if.c). Not "any": that would redirect
+    # forwarded packets too.
     at = "(self)" if forward.address == EVERYWHERE else forward.address
     return (
         f"rdr pass inet proto tcp from any to {at} port {forward.host_port}"
@@ -100,7 +113,7 @@ def _rule(forward: Forward) -> str:
 
 
 def _loaded() -> Iterator[str]:
-    """The guests that have rules; none where pf does not run, which keeps none then."""
+    """The guests that have rules; none if pf is not loaded, as it has no rules then."""
     try:
         said = _pfctl("-a", ANCHOR, "-s", "Anchors")
     except LabError:
@@ -115,7 +128,7 @@ def _asked(*arguments: str) -> str:
     try:
         return _pfctl(*arguments)
     except CommandFailed as failed:
-        raise _refused("asking pf", failed) from failed
+        raise _refused("querying pf", failed) from failed
 
 
 def _pfctl(*arguments: str, stdin: str = "") -> str:
@@ -129,7 +142,9 @@ def _refused(doing: str, failed: CommandFailed) -> HostUnfit:
     if "/dev/pf: Permission denied" in said:
         return _unfit("only root may change pf's rules", "run lab as root")
     details = [line for line in said.splitlines() if line.strip()][-5:]
-    return HostUnfit(f"{doing}: pf refuses", hint="`lab doctor` looks at pf", details=details)
+    return HostUnfit(
+        f"{doing}: pf reports an error", hint="`lab doctor` checks pf", details=details
+    )
 
 
 def _unfit(why: str, hint: str) -> HostUnfit:

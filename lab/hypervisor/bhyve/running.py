@@ -1,8 +1,8 @@
-"""Waiting for guests of vm-bhyve to run, and to end.
+"""Waits for guests of vm-bhyve to run, and to end.
 
-Between a command and its effect is ``vm _run``, a process in the background (vm::run in
-lib/vm-run of vm-bhyve): it makes the network cards, takes the lock, runs bhyve and puts all away
-afterwards. Only its log, and the lists that ``vm`` prints, show how far it is.
+Commands start ``vm _run``, a process in the background (vm::run in lib/vm-run of vm-bhyve): it
+creates the network interfaces, acquires the lock, runs bhyve, and removes all of it afterwards.
+Only its log, and the lists that ``vm`` prints, show its progress.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from lab.wait import Deadline, attempts
 
 _START_SECONDS = 60.0
 _END_SECONDS = 30.0
-"""How long bhyve may take to end once it was asked to; it has nothing to wait for then."""
+"""Timeout in seconds for the end of bhyve after a poweroff, which waits for no guest."""
 _STALE_SECONDS = 3.0
-"""How long a lock without a process counts: vm-bhyve holds it a moment before and after."""
+"""Seconds for which a lock without a process is respected: vm-bhyve has it before and after."""
 _OVER = ("fatal;", "bhyve exited with status", "stopped")
-"""How vm-bhyve notes in a guest's log that it will not run (vm::run in lib/vm-run)."""
+"""vm-bhyve's messages in a guest's log if it does not start (vm::run in lib/vm-run)."""
 _ALONE = "failed to "
-"""How it notes that a card is on no switch, and continues (switch::standard::provision)."""
+"""Its message if an interface has no switch; the guest starts (switch::standard::provision)."""
 
 
 def listed() -> dict[str, Row]:
@@ -35,12 +35,14 @@ def listed() -> dict[str, Row]:
 
 
 def until_running(place: Place, guest: GuestName) -> None:
-    """Wait for a guest that was just started; raises HostUnfit if it will not run, or is alone."""
+    """Wait for a guest that was started; raises HostUnfit if it fails, or has no network."""
     for _ in attempts(Deadline.after(_START_SECONDS), first=0.05, most=0.3):
         if text.state_of(vm(f"looking for {guest}", "info", guest), guest) == "running":
             if alone := [line for line in place.log(guest) if line.startswith(_ALONE)]:
                 what = f"starting {guest}: it would have no network"
-                raise HostUnfit(what, hint="`vm init` makes switches' bridges", details=alone)
+                raise HostUnfit(
+                    what, hint="`vm init` creates the bridges of switches", details=alone
+                )
             return
         if any(line.startswith(_OVER) for line in place.log(guest)):
             raise HostUnfit(f"starting {guest}: bhyve ended at once")
@@ -48,7 +50,7 @@ def until_running(place: Place, guest: GuestName) -> None:
 
 
 def end(guest: GuestName, row: Row, *, force: bool, timeout: float) -> None:
-    """End a guest that runs; raises NotReady, and what ``vm`` raised if it still does."""
+    """Stop a running guest; raises NotReady, and the errors of ``vm`` if it still runs."""
     failed: LabError | None = None
     now: Row | None = row
     before = ""
@@ -57,7 +59,7 @@ def end(guest: GuestName, row: Row, *, force: bool, timeout: float) -> None:
     for _ in attempts(patience, first=0.05, most=0.5):
         if now is None or now.state == "stopped":
             return
-        # Also if it was locked before: bhyve was being made ready, or the guest rebooted.
+        # Also if it was locked before: bhyve was starting, or the guest rebooted.
         if now.state == "running" and before != "running":
             failed = _end(guest, force=force)
         if now.state == "locked":
@@ -75,9 +77,9 @@ def end(guest: GuestName, row: Row, *, force: bool, timeout: float) -> None:
 
 
 def left_locked(guests: Iterable[str]) -> set[str]:
-    """Those whose lock stays though nothing of them runs, as after a crash of the host.
+    """Guests with a lock but no process, as after a crash of the host.
 
-    Waits a moment while one is locked, as it may just start or end; raises HostUnfit.
+    Waits for a short time while one is locked, as it may be starting or ending; raises HostUnfit.
     """
     for _ in attempts(Deadline.after(_STALE_SECONDS), first=0.05, most=0.5):
         rows = listed()
@@ -90,8 +92,8 @@ def left_locked(guests: Iterable[str]) -> set[str]:
 
 
 def _end(guest: GuestName, *, force: bool) -> LabError | None:
-    """Request a guest's end; what ``vm`` raised, for the guest may have ended meanwhile."""
-    # poweroff asks for a yes unless it is forced; stop asks the guest, not us.
+    """Request a guest's end; returns the error of ``vm``, as the guest may have ended meanwhile."""
+    # without -f, poweroff asks for confirmation; stop requests a shutdown of the guest
     how = ("poweroff", "-f") if force else ("stop",)
     try:
         vm(f"stopping {guest}", *how, guest)
@@ -101,9 +103,9 @@ def _end(guest: GuestName, *, force: bool) -> LabError | None:
 
 
 def _destroy(guest: str) -> None:
-    """Take from the kernel what `vm _run` would have, had it not been killed or were it faster.
+    """Remove the kernel's virtual machine, which `vm _run` removes unless it was killed.
 
-    With it the name cannot be used again: vm-bhyve takes it for a guest that runs.
+    While it exists the name cannot be reused: for vm-bhyve the guest runs.
     """
-    with suppress(LabError):  # most often there is nothing, which is an error too
-        vm(f"removing what is left of {guest}", "poweroff", "-f", guest)
+    with suppress(LabError):  # usually there is none, which is an error too
+        vm(f"removing leftovers of {guest}", "poweroff", "-f", guest)

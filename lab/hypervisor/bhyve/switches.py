@@ -1,10 +1,10 @@
-"""Switches of vm-bhyve: one for each lab that runs, with a subnet and an address of the host.
+"""Switches of vm-bhyve: one for each running lab, with a subnet and an address of the host.
 
-A switch is a bridge(4); "private" in vm-bhyve's sense would keep the nodes of a lab apart. Both
-interfaces of a guest are on its lab's switch: towards the host each lab has its own subnet,
-towards each other all labs use the same addresses, and no bridge leads to another.
+A switch is a bridge(4); vm-bhyve's "private" would isolate the nodes of a lab from each other. Both
+interfaces of a guest are on its lab's switch: each lab has a separate subnet with the host, between
+nodes all labs use the same addresses, and no bridge is connected to another.
 
-A claim, a file in ``.lab``, is written before a switch is made and says whose it is.
+A claim, a file in ``.lab`` that names the owner, is written before a switch is created.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lab.hypervisor.bhyve.text import Switch
 
 
 class Switches:
-    """The switches whose claims are in ``directory``; ``home`` marks ours.
+    """The switches whose claims are in ``directory``; ``home`` is our tag.
 
-    Callers keep others out meanwhile (``Place.hold``).
+    Callers hold the lock of the datastore (``Place.hold``).
     """
 
     def __init__(self, directory: Path, home: str) -> None:
@@ -38,16 +38,16 @@ class Switches:
         return name_of(segment) not in found and not _in_the_way(segment, found)
 
     def ensure(self, segment: int) -> str:
-        """The name of the switch of ``segment``, which is made if need be.
+        """The name of the switch of ``segment``, which is created unless it exists.
 
-        Raises Conflict if another's switch is in its way, and what ``vm`` raises.
+        Raises Conflict if a switch of others has its subnet or bridge, and the errors of ``vm``.
         """
         name, found = name_of(segment), _listed()
         if name in found and name not in self._ours():
             raise _conflict(segment, name)
         if other := _in_the_way(segment, found):
             raise _conflict(segment, other)
-        doing = f"making the switch {name}"
+        doing = f"creating the switch {name}"
         if name not in found:
             self._claim(name).write_text(json.dumps({"home": self._home}))
             address = f"{own_address(segment, 0)}/{OWN_PREFIX}"
@@ -63,7 +63,9 @@ class Switches:
         found = _listed()
         without = [name for name in needless if name in found and not found[name].bridge]
         if without:
-            _bridges("making bridges", without)  # `vm switch destroy` refuses a switch without one
+            _bridges(
+                "creating bridges", without
+            )  # `vm switch destroy` refuses a switch without one
         for name in sorted(needless):
             if name in found:
                 vm(f"removing the switch {name}", "switch", "destroy", name)
@@ -91,11 +93,11 @@ def name_of(segment: int) -> str:
 
 
 def _bridges(doing: str, names: Iterable[str]) -> None:
-    """Make the bridges of all switches that have none, as at boot; raises what ``vm`` raises."""
+    """Create the bridges of all switches that have none, as at boot; raises what ``vm`` does."""
     try:
         vm(doing, "init")
     except LabError:
-        # It fails where the switch that is last cannot be made, which may be another's.
+        # It fails if the last switch cannot be created, which may belong to others.
         found = _listed()
         if not all(name in found and found[name].bridge for name in names):
             raise
@@ -112,7 +114,7 @@ def _in_the_way(segment: int, found: Mapping[str, Switch]) -> str:
     for other in found.values():
         if other.name == name:
             continue
-        # vm-bhyve finds a switch's bridge by so much of its name's hash, and no more.
+        # vm-bhyve finds a switch's bridge by this part of its name's hash only.
         if _viid(other.name) == _viid(name) or _overlaps(other.address, subnet):
             return other.name
     return ""

@@ -1,10 +1,10 @@
-"""What vm-bhyve prints, read: it has no output for programs.
+"""Parses the output of vm-bhyve, which has no machine-readable format.
 
 Formats: the functions core::list (lib/vm-core), info::guest_show (lib/vm-info), switch::list
 (lib/vm-switch) and datastore::list (lib/vm-datastore) of vm-bhyve 1.5 to 1.8. The tables pass
-through column(1), which parts columns by two spaces or more and drops empty cells. So cells are
-counted from the end that is never empty, and whatever is not understood is an error: a guest
-must never be taken for stopped because a line was cut.
+through column(1), which separates columns by two spaces or more and drops empty cells. So cells are
+counted from the end that is never empty, and unknown text is an error: a guest must not be reported
+as stopped because a line was truncated.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Literal
 from lab.errors import HostUnfit
 
 State = Literal["running", "locked", "stopped"]
-"""``locked``: between two states, or left behind by a host that crashed."""
+"""``locked``: starting or ending, or left by a crash of the host."""
 
 _GAP = re.compile(r"\s{2,}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # The file that names the lock's host may be empty (it is just being written, or a host crashed), or
-# gone since vm-bhyve saw it.
+# removed since vm-bhyve saw it.
 _STATE = re.compile(r"(?:(Running|Bootloader) \(\d+\)|(Locked) \([^()]*\)|(Stopped|Suspended))")
 _INFO_STATE = re.compile(r"(?:(running|bootloader) \(\d+\)|(stopped|suspended))")
 _VERSION = re.compile(r"vm-bhyve: .* v([0-9][0-9A-Za-z.-]*)")
@@ -49,7 +49,7 @@ class Switch:
 
 @dataclass(frozen=True)
 class Datastore:
-    """Where vm-bhyve keeps guests; ``dataset`` is empty unless it is one of ZFS."""
+    """A directory of vm-bhyve's guests; ``dataset`` is empty unless it is on ZFS."""
 
     name: str
     path: Path
@@ -57,7 +57,7 @@ class Datastore:
 
 
 def guests(text: str) -> dict[str, Row]:
-    """The guests of ``vm list``, by name; raises HostUnfit for text that is none."""
+    """The guests of ``vm list``, by name; raises HostUnfit for unknown text."""
     rows = _table(text, "vm list", "NAME", "STATE")
     head = next(rows)
     behind = len(head) - 1 - head.index("STATE")
@@ -73,7 +73,7 @@ def guests(text: str) -> dict[str, Row]:
 
 
 def state_of(text: str, name: str) -> State:
-    """The state of guest ``name`` in ``vm info``; raises HostUnfit for text that has none."""
+    """The state of guest ``name`` in ``vm info``; raises HostUnfit for unknown text."""
     lines = text.splitlines()
     if f"Virtual Machine: {name}" in lines:
         for line in lines[lines.index(f"Virtual Machine: {name}") + 1 :]:
@@ -87,7 +87,7 @@ def state_of(text: str, name: str) -> State:
 
 
 def switches(text: str) -> dict[str, Switch]:
-    """The switches of ``vm switch list``, by name; raises HostUnfit for text that is none."""
+    """The switches of ``vm switch list``, by name; raises HostUnfit for unknown text."""
     rows = _table(text, "vm switch list", "NAME", "ADDRESS")
     head = next(rows)
     iface, address = head.index("IFACE"), head.index("ADDRESS")
@@ -103,7 +103,7 @@ def switches(text: str) -> dict[str, Switch]:
 
 
 def datastores(text: str) -> dict[str, Datastore]:
-    """The datastores of ``vm datastore list``, by name; raises HostUnfit for text that is none."""
+    """The datastores of ``vm datastore list``, by name; raises HostUnfit for unknown text."""
     head, *lines = text.splitlines() or [""]
     if head.split()[:3] != ["NAME", "TYPE", "PATH"] or not lines:
         raise _unknown("vm datastore list", head)
@@ -118,7 +118,7 @@ def datastores(text: str) -> dict[str, Datastore]:
 
 
 def version(text: str) -> str:
-    """The version of vm-bhyve from ``vm version``; raises HostUnfit for text that has none."""
+    """The version of vm-bhyve from ``vm version``; raises HostUnfit for unknown text."""
     match = _VERSION.search(text)
     if match is None:
         raise _unknown("vm version", text)
@@ -140,5 +140,5 @@ def _unknown(command: str, line: str) -> HostUnfit:
     return HostUnfit(
         f"`{command}` printed an unexpected line",
         details=[line or "nothing"],
-        hint="run it yourself; `lab doctor` lists the versions of vm-bhyve that are known",
+        hint="compare its output; `lab doctor` lists the supported versions of vm-bhyve",
     )

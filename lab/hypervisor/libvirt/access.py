@@ -1,10 +1,10 @@
-"""Letting QEMU's user open a block device, by an access control list on its node.
+"""Gives QEMU's user access to a block device, by an access control list on its node.
 
-Neither the owner nor the mode would do: udev puts both back whenever somebody has closed the
-device after writing to it, and the group that owns it would let QEMU open all of the host's
-disks. libvirt copies the list to the private /dev that it makes for each QEMU.
+Owner and mode cannot be used: udev resets both whenever the device is closed after a write, and the
+group that owns it would let QEMU open all disks of the host. libvirt copies the list to the private
+/dev that it creates for each QEMU.
 
-Format of the attribute: Linux, include/uapi/linux/posix_acl_xattr.h; what it means: acl(5).
+Format of the attribute: Linux, include/uapi/linux/posix_acl_xattr.h; semantics: acl(5).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Entries = dict[tuple[int, int], int]
 
 
 def let_open(device: Path, user: int) -> None:
-    """Let ``user``, a uid, read and write ``device``; raises HostUnfit if we may not."""
+    """Let ``user``, a uid, read and write ``device``; raises HostUnfit if not permitted."""
     try:
         handle = os.open(device, os.O_PATH | os.O_CLOEXEC)
     except OSError as error:
         raise _refused(device, user, error) from error
     try:
-        # The node itself, not a link that may come to name another device meanwhile.
+        # The node itself: a link may be changed to another device meanwhile.
         node = Path(f"/proc/self/fd/{handle}")
         status = node.stat()
         if not stat.S_ISBLK(status.st_mode) or status.st_uid == user:
@@ -69,7 +69,7 @@ def _decode(value: bytes) -> Entries:
 
 
 def _encode(entries: Entries) -> bytes:
-    # The kernel wants them in the order of tags, and of ids.
+    # The kernel requires them sorted by tag, then by id.
     rows = (_ENTRY.pack(tag, entries[tag, name], name) for tag, name in sorted(entries))
     return _VERSION.pack(2) + b"".join(rows)
 

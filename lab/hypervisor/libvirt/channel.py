@@ -1,4 +1,4 @@
-"""The ports of a guest, as libvirt and QEMU lead to them."""
+"""The ports of a guest: the agent's through libvirt, the other one at QEMU's socket."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class DomainPorts:
             try:
                 answer = libvirt_qemu.qemuAgentCommand(self._domain, text, seconds, 0)
             except libvirt.libvirtError as error:
-                # Nothing was sent yet: the guest has not opened its port, or a restored one
-                # has not run long enough for QEMU to say that it had.
+                # Nothing was sent yet: the guest has not opened its port, or a restored guest
+                # has not run long enough for QEMU to report that it is open.
                 if "not connected" in str(error) and not deadline.passed:
                     continue
                 raise NotReady(
                     f"the guest agent of {self._guest} does not answer", details=[str(error)]
                 ) from None
             return loaded(answer.encode())["return"]
-        raise NotReady(f"the guest agent of {self._guest} did not connect in {timeout:g} s")
+        raise NotReady(f"the guest agent of {self._guest} did not connect within {timeout:g} s")

@@ -1,4 +1,4 @@
-"""The connection to libvirt, and its errors as ours."""
+"""The connection to libvirt, and the translation of its errors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import libvirt
 from lab.errors import ROOM_RETRY, Conflict, HostUnfit, LabError, NotFound
 from lab.hypervisor.libvirt import session
 
-USE_SESSION = f"as an ordinary user use {session.URI} (the default): unset LAB_LIBVIRT_URI"
+USE_SESSION = f"an ordinary user needs {session.URI} (the default): unset LAB_LIBVIRT_URI"
 
 
 def default_uri() -> str:
-    """The system's libvirt for root, the user's own otherwise: no rights are needed there."""
+    """The system's libvirt for root, else the user's, which needs no privileges."""
     return "qemu:///system" if os.geteuid() == 0 else session.URI
 
 
@@ -33,7 +33,7 @@ def connect(uri: str) -> Any:
 
 @contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Turn libvirt's errors within the block into ours; ``doing`` says what was attempted."""
+    """Translate libvirt's errors within the block; ``doing`` names the operation."""
     try:
         yield
     except libvirt.libvirtError as error:
@@ -41,7 +41,7 @@ def translated(doing: str) -> Iterator[None]:
 
 
 def absent(error: Exception) -> bool:
-    """True if ``error`` says that there is no such domain (any more)."""
+    """True if ``error`` means that the domain does not exist (any more)."""
     return (
         isinstance(error, libvirt.libvirtError)
         and error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN
@@ -49,7 +49,7 @@ def absent(error: Exception) -> bool:
 
 
 def _be_quiet() -> None:
-    # libvirt prints every error to stderr unless someone else handles it; we raise instead.
+    # Without a handler libvirt prints every error to stderr; they are raised here.
     libvirt.registerErrorHandler(lambda _context, _error: None, None)
 
 
@@ -65,7 +65,7 @@ def _unreachable(uri: str, error: libvirt.libvirtError) -> HostUnfit:
         )
     return HostUnfit(
         f"libvirt does not answer at {uri}",
-        hint="is it installed and running? `lab doctor` looks, `make setup` sets it up",
+        hint="`lab doctor` checks whether it is installed and running, `make setup` installs it",
         details=[text],
         retry_after=ROOM_RETRY,
     )
@@ -85,5 +85,5 @@ def _translate(doing: str, error: libvirt.libvirtError) -> LabError:
             details=details,
         )
     if code == libvirt.VIR_ERR_OPERATION_DENIED:
-        return HostUnfit(f"{doing}: libvirt denies it", details=details)
+        return HostUnfit(f"{doing}: libvirt denies access", details=details)
     return HostUnfit(f"{doing}: libvirt reports an error", details=details)

@@ -1,10 +1,10 @@
-"""Device state in and out of a running QEMU, over unix sockets.
+"""Saves and loads the device state of a running QEMU, over unix sockets.
 
 RAM stays where it is: in the guest's memory file. With the migration capability
 ``x-ignore-shared`` QEMU's migration stream then holds only the device state, about half a
 megabyte, and the RAM that is not shared: all of it for a guest that was itself restored,
-whose RAM file is mapped copy-on-write. libvirt forbids QEMU to start processes, so ``exec:``
-streams are out; ``unix:`` ones work with every QEMU and libvirt that we support.
+whose RAM file is mapped copy-on-write. libvirt does not let QEMU start processes, so ``exec:``
+streams cannot be used; ``unix:`` works with every supported QEMU and libvirt.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from lab.storage import clone_lock
 from lab.wait import Deadline, attempts
 
 Monitor = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Sends one QMP command to one guest and returns its answer's ``return``."""
+"""Sends a QMP command to a guest, and returns the ``return`` of the answer."""
 
 MOVE_SECONDS = 30.0
 _SLOWEST = 20 << 20
-"""Bytes of RAM that are saved or loaded in a second on a busy host, at least."""
+"""The minimum rate at which RAM is saved or loaded on a busy host, in bytes a second."""
 _UNLIMITED = 1 << 40
 """Bytes a second; QEMU's default of 128 MiB is for networks, and the guest is paused."""
 _CHUNK = 1 << 20
@@ -43,14 +43,14 @@ def save(
     """Write the device state of a paused guest, and RAM that is not shared, to the new file ``to``.
 
     ``sockets``: a directory for the socket; ``owner``: the uid and gid of QEMU, None if
-    ours. ``private``: bytes of RAM that is not shared, at most. Raises HostUnfit when QEMU reports
-    a failed migration or stops talking; there is no file then.
+    this process's. ``private``: the maximum of RAM that is not shared, in bytes. Raises HostUnfit
+    if QEMU reports a failed migration, or on timeout; there is no file then.
     """
     deadline = Deadline.after(patience_for(private))
     _ignore_shared(monitor)
     monitor({"execute": "migrate-set-parameters", "arguments": {"max-bandwidth": _UNLIMITED}})
     with _socket(sockets, None) as path, socket.socket(socket.AF_UNIX) as listener:
-        # In a directory of ours: in one of QEMU's user the owner of another file could be changed.
+        # In our directory: in one of QEMU's user, chown could be diverted to another file.
         path.parent.chmod(REACHABLE)
         listener.bind(str(path))
         path.chmod(0o600)
@@ -68,22 +68,22 @@ def save(
 
 
 def patience_for(size: int) -> float:
-    """Seconds after which a transfer of ``size`` bytes, and of device state, has failed."""
+    """The timeout of a transfer of ``size`` bytes and the device state, in seconds."""
     return MOVE_SECONDS + size / _SLOWEST
 
 
 def save_devices(monitor: Monitor, sockets: Path, owner: tuple[int, int] | None) -> bytes:
-    """The state of a paused guest's devices, and nothing of its RAM; the guest may run afterwards.
+    """The device state of a paused guest without RAM; the guest may be resumed afterwards.
 
     Arguments as for ``save``. Raises HostUnfit when QEMU reports an error.
     """
     with _socket(sockets, None) as path:
         path.parent.chmod(REACHABLE)
-        # Made by us, in a directory of ours: QEMU's user cannot put another file in its place.
+        # Created by us in our directory: QEMU's user cannot replace it.
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "rb") as file:
             if owner is not None:
                 os.chown(path, *owner)
-            # live: the disks stay QEMU's own, as the guest is to run again
+            # live: QEMU keeps the disks' locks, as the guest is resumed
             arguments = {"filename": str(path), "live": False}
             monitor({"execute": "xen-save-devices-state", "arguments": arguments})
             return file.read()
@@ -97,11 +97,10 @@ def load(
     *,
     patience: float = 0.0,
 ) -> None:
-    """Feed the device state in ``state`` to a QEMU that was started with ``-incoming defer``.
+    """Load the device state in ``state`` into a QEMU that was started with ``-incoming defer``.
 
-    Returns once it is complete and paused; raises HostUnfit, and NotReady if that takes longer
-    than ``patience`` seconds, by default what its size may take. ``sockets``, ``owner``: see
-    ``save``.
+    Returns once it is loaded and the guest is paused; raises HostUnfit, and NotReady after
+    ``patience`` seconds (default: the timeout for its size). ``sockets``, ``owner``: see ``save``.
     """
     deadline = Deadline.after(patience or patience_for(state.stat().st_size))
     _ignore_shared(monitor)
@@ -121,10 +120,10 @@ def load(
 
 @contextmanager
 def _socket(sockets: Path, owner: tuple[int, int] | None) -> Iterator[Path]:
-    """A free path for a socket, in a directory to which only ``owner`` may write, or we if None.
+    """An unused path for a socket, in a directory that only ``owner`` (None: we) may write to.
 
-    It is short, since the limit for the whole path is 107 bytes. The directory is held: what
-    a killed process left is distinguished from what is in use.
+    It is short, as the limit for the whole path is 107 bytes. The directory is locked, so that
+    leftovers of killed processes are distinguished from directories in use.
     """
     with clone_lock.scratch(sockets) as directory:
         if owner is not None:
@@ -150,7 +149,7 @@ def _loaded(monitor: Monitor, deadline: Deadline) -> None:
 
 def _late() -> NotReady:
     return NotReady(
-        "QEMU did not load the device state in time", hint="the host is overloaded: try again"
+        "QEMU did not load the device state in time", hint="the host is overloaded: retry"
     )
 
 

@@ -1,6 +1,6 @@
 """The libvirt domain of a guest, as XML.
 
-What libvirt has no words for goes into ``<qemu:commandline>``: RAM in a file of our choice
+``<qemu:commandline>`` has what libvirt's XML cannot express: RAM in a file of our choice
 (a second ``-machine`` merges with libvirt's own), user-mode networking with forwarded
 ports, the private segment, and incoming device state.
 
@@ -32,16 +32,15 @@ _INNER_SLOT = "0x1e"
 
 @dataclass(frozen=True)
 class Machine:
-    """What this host's QEMU offers, as far as a domain depends on it.
+    """The properties of this host's QEMU that domains depend on.
 
-    ``run_as`` is the uid and gid that QEMU is to have, None where libvirt is not the
-    system's and everything runs as the user. ``apparmor``: libvirt confines guests with it.
-    ``tsc_khz``: how fast the time stamp counter of emulated guests counts, 0 if they find out.
-    ``why_emulated``: why there is no KVM, for people; ``remedy``: what to do about that.
-    ``sockets``: the directory for the sockets of guests' ports, None where libvirt has a short one:
-    its own for an ordinary user is too long for a socket's path (107 bytes) from a login name of 13
-    characters on, with libvirt 8 and 9. ``reads_ram``: QEMU can map a file that it may only read as
-    RAM that a guest writes to (``rom=off``, since QEMU 8.2).
+    ``run_as``: the uid and gid of QEMU, None with a user's libvirt, where everything runs as that
+    user. ``apparmor``: libvirt confines guests with it. ``tsc_khz``: the rate of the time stamp
+    counter of emulated guests, 0 if they measure it themselves. ``why_emulated``: why KVM is not
+    used; ``remedy``: how to change that. ``sockets``: the directory for the sockets of guests'
+    ports, None for libvirt's default: with libvirt 8 and 9, an ordinary user's default exceeds the
+    limit of a socket's path (107 bytes) if the login name has 13 characters or more. ``reads_ram``:
+    QEMU can map a read-only file as RAM that a guest writes to (``rom=off``, since QEMU 8.2).
     """
 
     emulator: str
@@ -73,8 +72,8 @@ _HALT = {"error_policy": "stop", "rerror_policy": "report"}
 def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: bool = False) -> str:
     """The XML of a transient domain that runs ``guest``.
 
-    ``incoming``: QEMU waits for device state. RAM is then mapped copy-on-write, otherwise a
-    ``memory_file`` is written to.
+    ``incoming``: QEMU waits for device state, and maps RAM copy-on-write; otherwise it writes to
+    the ``memory_file``.
     """
     ET.register_namespace("qemu", QEMU_NAMESPACE)
     ET.register_namespace("lab", LAB_NAMESPACE)
@@ -89,7 +88,7 @@ def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: bool = False) ->
     features = ET.SubElement(domain, "features")
     ET.SubElement(features, "acpi")
     if machine.accelerator == "kvm":
-        # Guests do not use its counters, and hosts that are guests themselves refuse its registers.
+        # Guests do not use its counters, and hosts that are guests themselves reject its registers.
         ET.SubElement(features, "pmu", state="off")
     cpu = ET.SubElement(domain, "cpu", mode=machine.cpu_mode)
     for name in machine.cpu_without:
@@ -203,8 +202,8 @@ def _disk(devices: ET.Element, disk: Disk, number: int) -> None:
 
 def _security(domain: ET.Element, machine: Machine) -> None:
     if machine.run_as is not None:
-        # Files belong to QEMU's user from the start (see Storage, and ``access`` for devices),
-        # so libvirt need not change owners back and forth, also of images that labs share.
+        # Files belong to QEMU's user already (see Storage, and ``access`` for devices),
+        # so libvirt must not change owners, in particular of images that labs share.
         label = ET.SubElement(domain, "seclabel", type="static", model="dac", relabel="no")
         _text(label, "label", "+{}:+{}".format(*machine.run_as))
     if machine.apparmor:
@@ -216,7 +215,7 @@ def _arguments(guest: GuestSpec, machine: Machine, incoming: bool) -> Iterator[s
     if guest.memory_file is not None:
         share = "on"
         if incoming:
-            # rom=off: without it the guest could only read what QEMU may only read.
+            # rom=off: without it RAM from a read-only file would be read-only in the guest.
             share = "off,readonly=on,rom=off" if machine.reads_ram else "off"
         yield from (
             "-object",
@@ -229,7 +228,7 @@ def _arguments(guest: GuestSpec, machine: Machine, incoming: bool) -> Iterator[s
     yield from ("-device", _card("labouter", guest.network.outer_mac, _OUTER_SLOT))
     if not guest.network.uplink:
         segment = f"{segment_group(guest.tags.get('home', ''))}:{guest.network.segment}"
-        # localaddr: the segment is on the loopback and nowhere else.
+        # localaddr: the segment is on the loopback interface only.
         yield from ("-netdev", f"socket,id=labinner,mcast={segment},localaddr=127.0.0.1")
         yield from ("-device", _card("labinner", guest.network.inner_mac, _INNER_SLOT))
     if incoming:
@@ -246,7 +245,7 @@ def _user_network(guest: GuestSpec) -> str:
 
 
 def _card(backend: str, mac: str, slot: str) -> str:
-    # romfile: no option ROM for network boot, which nobody uses and every start would load.
+    # romfile: no option ROM for network boot, which is unused and slows each start.
     return f"virtio-net-pci,netdev={backend},mac={mac},addr={slot},romfile="
 
 

@@ -48,7 +48,7 @@ from lab.wait import Deadline, attempts
 
 _PARALLEL = 9
 _PORT_TAKEN = "Could not set up host forwarding rule"
-"""What QEMU says (net/slirp.c) when a port that it is to forward cannot be bound."""
+"""QEMU's error (net/slirp.c) if a port to be forwarded cannot be bound."""
 
 
 _HALTED = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR)
@@ -57,8 +57,8 @@ _HALTED = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR)
 class LibvirtHypervisor:
     """See Hypervisor for the contract.
 
-    ``home``: the installation whose guests are ours. ``sockets``: a directory for the unix
-    sockets over which device state moves; QEMU's user must be able to write to it.
+    ``home``: the tag of this installation's guests. ``sockets``: a directory for the unix sockets
+    of device state; QEMU's user must be able to write to it.
     """
 
     def __init__(
@@ -73,16 +73,16 @@ class LibvirtHypervisor:
         self._probing = threading.Lock()
 
     def close(self) -> None:
-        """Give the connection back; guests keep running."""
+        """Close the connection; guests keep running."""
         with suppress(libvirt.libvirtError):
             self._connection.close()
 
     @property
     def machine(self) -> Machine:
-        """What guests are made of on this host; raises HostUnfit."""
+        """The virtual machine that guests get on this host; raises HostUnfit."""
         with self._probing:
             if self._machine is None:
-                with translated("asking libvirt what it can do"):
+                with translated("querying libvirt's capabilities"):
                     machine, self._facts = probe(self._connection, accelerator=self._accelerator)
                 if machine.run_as is None:
                     machine = replace(machine, sockets=self._sockets)
@@ -91,13 +91,17 @@ class LibvirtHypervisor:
 
     @property
     def run_as(self) -> tuple[int, int] | None:
-        """The uid and gid that QEMU runs as, None if ours; raises HostUnfit."""
+        """The uid and gid that QEMU runs as, None for this process's; raises HostUnfit."""
         return self.machine.run_as
 
     @property
     def memory(self) -> Memory:
-        """See Hypervisor: QEMU can do that everywhere."""
+        """See Hypervisor; QEMU supports it on every host."""
         return self
+
+    @property
+    def redirects(self) -> None:
+        """See Hypervisor; QEMU forwards ports, and listens on them itself."""
 
     def capabilities(self) -> Capabilities:
         """See Hypervisor."""
@@ -138,7 +142,7 @@ class LibvirtHypervisor:
             )
         except BaseException as error:
             self.stop(guest.name, force=True)
-            # A host that is too slow says nothing about the files.
+            # A timeout on a slow host does not prove that the files are damaged.
             if isinstance(error, NotReady) or not isinstance(
                 error, LabError | libvirt.libvirtError
             ):
@@ -245,10 +249,6 @@ class LibvirtHypervisor:
                 for path in port_sockets(sockets, self._home, guest).values():
                     path.unlink(missing_ok=True)
 
-    def redirected(self) -> dict[int, GuestName]:
-        """See Hypervisor; QEMU listens at its ports itself."""
-        return {}
-
     def segment_free(self, segment: int) -> bool:
         """See Hypervisor."""
         return segments.free(self._home, segment)
@@ -264,7 +264,7 @@ class LibvirtHypervisor:
 
     def _create(self, guest: GuestSpec, xml: str, *, flags: int) -> Any:
         if self.machine.run_as is not None:
-            # Each time: a device node is a new one after a rollback, an import or a reboot.
+            # At each start: rollbacks, imports and reboots create new device nodes.
             for disk in guest.disks:
                 if disk.format == "block":
                     access.let_open(disk.path, self.machine.run_as[0])
@@ -287,13 +287,16 @@ class LibvirtHypervisor:
             domain = self._connection.lookupByName(guest)
             tags = read_tags(domain.XMLDesc())
         if tags.get("home") != self._home:
-            raise Conflict(f"the guest {guest} is not ours", hint="another LAB_HOME may own it")
+            raise Conflict(
+                f"guest {guest} does not belong to this installation",
+                hint="another LAB_HOME may own it",
+            )
         return domain
 
     def _all(
         self, guests: Sequence[GuestName], method: str, doing: str, *, unless: GuestState
     ) -> None:
-        # All are looked up first: either every guest is there or none is touched.
+        # All are looked up first: if one is missing, none is changed.
         domains = [(guest, self._find(guest)) for guest in guests]
 
         def one(found: tuple[GuestName, Any]) -> None:
@@ -302,8 +305,7 @@ class LibvirtHypervisor:
                 if _state(domain.state()[0]) != unless:
                     getattr(domain, method)()
 
-        # At once, not one after the other: a cluster whose nodes are paused for different
-        # lengths of time would throw the slow ones out.
+        # In parallel: a cluster evicts nodes that are paused for longer than the others.
         with ThreadPoolExecutor(_PARALLEL) as pool:
             list(pool.map(one, domains))
 
@@ -334,19 +336,19 @@ def _state(code: int) -> GuestState:
 
 
 def _disk_errors(domain: Any) -> str:
-    """Why a guest was paused that could not write to a disk."""
-    words = {libvirt.VIR_DOMAIN_DISK_ERROR_NO_SPACE: "no space is left for it"}
+    """The disk errors that paused a guest."""
+    words = {libvirt.VIR_DOMAIN_DISK_ERROR_NO_SPACE: "no space left"}
     found = {words.get(code, "it failed") for code in domain.diskErrors().values()}
     return f"a disk could not be written: {', '.join(sorted(found)) or 'it failed'}"
 
 
 def _check_image(guest: GuestSpec, image: MemoryImage) -> None:
-    # QEMU would make a RAM file that is missing or empty, and run on zeros.
+    # QEMU would create a missing or empty RAM file, and run with zeros as RAM.
     for path in (image.ram, image.state):
         if not path.is_file():
             raise _no_restore(guest, f"{path} does not exist")
     if not image.ram.stat().st_size == image.size == guest.memory:
-        raise _no_restore(guest, f"{image.ram} is not of the guest's size")
+        raise _no_restore(guest, f"the size of {image.ram} differs from the guest's memory")
 
 
 def _no_restore(guest: GuestSpec, why: str) -> HostUnfit:
@@ -354,7 +356,7 @@ def _no_restore(guest: GuestSpec, why: str) -> HostUnfit:
 
 
 def _specimen(shape: GuestShape) -> GuestSpec:
-    """A guest of this shape with all names fixed: its XML is what a RAM image depends on."""
+    """A guest of this shape with fixed names: a RAM image depends on its XML."""
     nowhere = Path("/x")
     disks = tuple(Disk(nowhere, "raw", f"disk{number}") for number in range(shape.disks))
     boot = DirectBoot(nowhere, nowhere, "") if shape.boot == "direct" else FirmwareBoot()

@@ -1,4 +1,4 @@
-"""What QEMU writes, which libvirt keeps in a file for each name that a guest ever had."""
+"""The logs of QEMU: libvirt keeps a file for each name that a guest ever had."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 
 DIRECTORIES = ("/var/log/libvirt/qemu", "~/.cache/libvirt/qemu/log")
-"""Where libvirt keeps ``<guest>.log``, and older parts of it: the system's, the user's own."""
+"""The directories of ``<guest>.log`` and its rotated parts: the system's, the user's."""
 
 
 def last_words(guest: str) -> list[str]:
-    """What QEMU itself wrote last, where the log can be read."""
+    """The last messages of QEMU; empty if the log cannot be read."""
     for directory in DIRECTORIES:
         with suppress(OSError):
             path = Path(directory).expanduser() / f"{guest}.log"
@@ -20,18 +20,18 @@ def last_words(guest: str) -> list[str]:
 
 
 def last_lines(log: str) -> list[str]:
-    """The last lines that QEMU wrote since it was last started, from libvirt's log of it."""
-    # Names are used again: what an earlier guest of this name said would mislead.
+    """The last lines that QEMU wrote since its last start, from libvirt's log."""
+    # Names are reused: messages of an earlier guest of this name would mislead.
     latest = log.rpartition(": starting up libvirt version")[2]
     lines = [line for line in latest.splitlines() if "qemu-system" in line]
     return [line for line in lines if ": " in line and "LC_ALL" not in line][-6:]
 
 
 def remove(guests: Iterable[str], directories: Iterable[str] = DIRECTORIES) -> None:
-    """Remove the logs of guests that ended, where we may."""
+    """Remove the logs of guests that ended, as far as permitted."""
     for directory in directories:
         for guest in guests:
-            # Where we may not even look there is nothing to remove for us.
+            # A directory that cannot be listed has no logs that we could remove.
             with suppress(OSError):
                 place = Path(directory).expanduser()
                 for path in (place / f"{guest}.log", *place.glob(f"{guest}.log.[0-9]*")):

@@ -1,8 +1,8 @@
-"""A copy of the RAM and device state of a paused guest that is to run again.
+"""Copies the RAM and device state of a paused guest that is resumed afterwards.
 
-Where QEMU's memory can be read, only the pages are copied that differ from the RAM file which the
-guest was restored from. Elsewhere, and for a guest that was booted, QEMU writes all of it as a
-migration stream, from which the same is made once the guest runs again.
+If QEMU's memory can be read, only the pages are copied that differ from the RAM file which the
+guest was restored from. Otherwise, and for a guest that was booted, QEMU writes all RAM as a
+migration stream, which is reduced to these pages once the guest is resumed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from lab.paths import unwritable, writing
 from lab.storage import sparse
 
 Finish = Callable[[], MemoryImage]
-"""Completes a copy, while the guest runs again; raises HostUnfit."""
+"""Completes a copy after the guest was resumed; raises HostUnfit."""
 
 RAM_BLOCK = "labram"
-"""How QEMU names the RAM of a guest that is restored: by the object of its memory backend."""
+"""QEMU's name for the RAM block of a restored guest: the id of its memory backend."""
 
 
 def copy(
@@ -91,7 +91,7 @@ def _copy_changed(
 
 
 def _settle(stream: Path, origin: MemoryImage | None, new: MemoryImage) -> MemoryImage:
-    """Make of a whole migration stream what ``_copy_changed`` makes, or a RAM file of its own."""
+    """Reduce a migration stream to what ``_copy_changed`` writes, or extract a RAM file."""
     ram = origin.ram if origin else new.ram
     try:
         with (
@@ -104,7 +104,7 @@ def _settle(stream: Path, origin: MemoryImage | None, new: MemoryImage) -> Memor
             reader = Reader(data)
             own = own_block(reader.opening)
             if own.size != new.size:
-                raise UnknownStream(f"the stream is of {own.size} bytes of RAM, not {new.size}")
+                raise UnknownStream(f"the stream has {own.size} bytes of RAM, not {new.size}")
             blocks = tuple(
                 replace(block, name=RAM_BLOCK) if block == own else block
                 for block in reader.opening.blocks
@@ -123,7 +123,7 @@ def _settle(stream: Path, origin: MemoryImage | None, new: MemoryImage) -> Memor
 
 
 def _differing(pages: Iterator[Page], own: str, ram: int) -> Iterator[Page]:
-    """``pages``, of those of the guest's RAM only what differs from the file ``ram``."""
+    """``pages`` without those of the guest's RAM that equal the file ``ram``."""
     zeros = bytes(PAGE)
     for page in pages:
         if page.block != own:

@@ -1,8 +1,8 @@
 """The pages of RAM that a guest changed since it was restored, read from QEMU's process.
 
 A restored guest's RAM is a private mapping of the RAM file of a capture. A page that was written
-is the process's own, and /proc/PID/pagemap tells it from one that still is the file's: it is
-present or swapped out, and not a page of a file.
+is private to the process; /proc/PID/pagemap distinguishes it from pages of the file: it is present
+or swapped out, and not a page of a file.
 Source: Documentation/admin-guide/mm/pagemap.rst of Linux.
 """
 
@@ -19,10 +19,10 @@ _PRESENT, _SWAPPED, _FILE = 0x80, 0x40, 0x20  # bits 63, 62 and 61, in the highe
 _OWN = bytes(1 if byte & (_PRESENT | _SWAPPED) and not byte & _FILE else 0 for byte in range(256))
 _RUN = re.compile(rb"\x01+")
 _LONGEST = 4 << 20
-"""Bytes that are read at once."""
+"""Bytes per read."""
 
 Run = tuple[int, int]
-"""Pages that follow each other: the number of the first, from the start of RAM, and of all."""
+"""Consecutive pages: the index of the first, and their number."""
 
 
 class Unreadable(Exception):
@@ -45,8 +45,8 @@ def process_of(uuid: str, processes: Path = Path("/proc")) -> int:
 class Mapping:
     """The private mapping of ``size`` bytes of the file ``ram`` in the process ``pid``.
 
-    Raises Unreadable, also where the system lets us not read another process's memory, such as with
-    Yama's ptrace_scope above 0 unless we are root. To be closed.
+    Raises Unreadable, also if reading another process's memory is not permitted, such as with
+    Yama's ptrace_scope above 0 for users other than root. To be closed.
     """
 
     def __init__(self, pid: int, ram: Path, size: int) -> None:
@@ -63,7 +63,7 @@ class Mapping:
         self._size = size
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         os.close(self._pagemap)
         os.close(self._memory)
 
@@ -88,7 +88,7 @@ class Mapping:
 
 def _start(pid: int, ram: Path, size: int) -> int:
     """Where a process maps all of a file privately; raises Unreadable."""
-    # By path: on some file systems the device in this list is not the one that stat(2) reports.
+    # By path: on some file systems the device in this list differs from the one of stat(2).
     for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
         addresses, rights, offset, _, _, path = (*line.split(None, 5), "")[:6]
         if path == str(ram) and rights[3] == "p" and int(offset, 16) == 0:

@@ -1,4 +1,4 @@
-"""What this host's libvirt and QEMU can do: asked for, never guessed."""
+"""Probes the capabilities of this host's libvirt and QEMU."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ def no_kvm(
 ) -> tuple[str, str]:
     """Why guests cannot use KVM, and the remedy; both empty if they can.
 
-    ``/dev/kvm`` may exist where the processor offers no virtualisation: a guest hangs then.
-    So this looks for the processor's flag, as ``kvm-ok`` does. Whether QEMU can use the device
-    is decided by libvirt (``listed``: its capabilities have domains of type kvm): it probes QEMU
-    as the user that guests run as, once, and again when the device, the kernel or the microcode
-    has changed (virQEMUCapsKVMUsable, virQEMUCapsIsValid in src/qemu/qemu_capabilities.c). We may
-    be another user than that, unless it is a ``session``.
+    ``/dev/kvm`` may exist although the processor offers no virtualisation: a guest hangs then. So
+    the processor's flag is checked, as ``kvm-ok`` does. Whether QEMU can use the device is decided
+    by libvirt (``listed``: its capabilities have domains of type kvm): it probes QEMU as the user
+    that guests run as, once, and again when the device, the kernel or the microcode has changed
+    (virQEMUCapsKVMUsable, virQEMUCapsIsValid in src/qemu/qemu_capabilities.c). That user may differ
+    from this process's, unless it is a ``session``.
     """
     flags = cpuinfo.read_text(errors="replace").split()
     if "vmx" not in flags and "svm" not in flags:
         return NO_FLAG, (
-            "switch virtualisation on in the firmware; in a virtual machine, nested virtualisation"
-            " at its host (in clouds a setting, or a type of machine that has it)"
+            "enable virtualisation in the firmware; in a virtual machine, nested virtualisation"
+            " on its host (in clouds a setting, or an instance type that has it)"
         )
     if not device.exists():
         return f"{device} does not exist", (
-            "load the module kvm_intel or kvm_amd; in a container, pass the device in"
+            "load the module kvm_intel or kvm_amd; in a container, pass the device to it"
         )
     if session and not os.access(device, os.R_OK | os.W_OK):
         return f"no permission on {device}", (
             "join the group that owns it (`sudo usermod -aG kvm $USER`) and log in again"
         )
     if not listed:
-        return f"libvirt says that its QEMU cannot use {device}", (
-            f"chgrp kvm {device} && chmod 660 {device}; if that is so already, another hypervisor"
-            " may hold it"
+        return f"libvirt reports that its QEMU cannot use {device}", (
+            f"chgrp kvm {device} && chmod 660 {device}; if that is set already, another hypervisor"
+            " may use it"
         )
     return "", ""
 
@@ -82,16 +82,16 @@ def host_cpu(
 
 
 def tsc_khz(cpuinfo: str) -> int:
-    """How fast the time stamp counter counts in kHz, from /proc/cpuinfo; 0 if that does not tell.
+    """The rate of the time stamp counter in kHz, from /proc/cpuinfo; 0 if it is not known.
 
-    An emulated guest has the host's counter. It would measure its rate against a timer that is
-    emulated as well: on a busy host the measure was eight times too small, and the guest's clock as
-    many times too fast, until Linux gave the counter up. Linux refines the rate that it is given,
+    An emulated guest has the host's counter. It would measure the rate against a timer that is
+    emulated as well: on a busy host the result was an eighth of the real rate, and the guest's
+    clock eight times too fast, until Linux marked the counter unstable. Linux refines a given rate
     within one per cent, so this is rounded to 10 MHz.
 
     Linux prints the rate as ``cpu MHz`` where it can see no changes of the processor's clock, as in
     a virtual machine. Source: show_cpuinfo and arch_freq_get_on_cpu in arch/x86/kernel/cpu. A
-    machine that is emulated itself has its host's counter as well, without the flag that says so.
+    machine that is emulated itself has its host's counter as well, without the flag for it.
     """
     values = dict(re.findall(r"^(flags|cpu MHz|model name)\s*: (.+)$", cpuinfo, re.MULTILINE))
     flags = set(values.get("flags", "").split())
@@ -108,10 +108,10 @@ def probe(
     cpuinfo: Path = Path("/proc/cpuinfo"),
     device: Path = Path("/dev/kvm"),
 ) -> tuple[Machine, dict[str, str]]:
-    """The virtual machine that guests get here, and facts to show; no QEMU is started.
+    """The virtual machine that guests get on this host, and facts to show; starts no QEMU.
 
     ``accelerator``: ``auto``, ``kvm`` or ``tcg``. Raises HostUnfit if QEMU is missing or
-    the accelerator asked for does not work.
+    the requested accelerator does not work.
     """
     capabilities = ET.fromstring(connection.getCapabilities())  # noqa: S314  libvirt's own XML
     arch = capabilities.find("guest/arch[@name='x86_64']")
@@ -124,7 +124,7 @@ def probe(
     listed = arch.find("domain[@type='kvm']") is not None
     why, remedy = no_kvm(listed=listed, session=not system, cpuinfo=cpuinfo, device=device)
     if accelerator == "kvm" and why:
-        hint = f"{remedy}; or leave the accelerator on auto"
+        hint = f"{remedy}; or set the accelerator to auto"
         raise HostUnfit(f"KVM is required, but {why}", hint=hint)
     use_kvm = not why and accelerator != "tcg"
     version = connection.getVersion()

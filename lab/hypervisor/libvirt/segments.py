@@ -9,7 +9,7 @@ from lab.guest.network import segment_group
 
 def free(home: str, segment: int) -> bool:
     """Whether no guest of the installation ``home`` is on ``segment``."""
-    # Bound without sharing, unlike QEMU does it: so it fails while any guest is there.
+    # Bound without SO_REUSEADDR, unlike in QEMU: so it fails while a guest uses it.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((segment_group(home), segment))

@@ -1,7 +1,7 @@
-"""The libvirt of an ordinary user: its socket, its requirements, and what ends its guests.
+"""The libvirt of an ordinary user: its socket, its requirements, and the risks for its guests.
 
-libvirt starts a user's libvirtd on demand and looks for it in XDG_RUNTIME_DIR. Three things go
-wrong with that: without PAM (su, cron, CI agents) the variable is missing, and a second libvirtd
+libvirt starts a user's libvirtd on demand and expects its socket in XDG_RUNTIME_DIR. That fails in
+three ways: without PAM (su, cron, CI agents) the variable is missing, and a second libvirtd
 is started that knows none of the guests; where logind runs, the last logout ends the guests
 (libvirt: daemonStop on the end of the D-Bus session; logind removes /run/user/UID); and where
 process 1 does not reap, an ended QEMU stays a zombie, for which libvirtd waits forever.
@@ -25,28 +25,29 @@ from lab.wait import Deadline, attempts
 URI = "qemu:///session"
 
 PROMPT = 0.3
-"""Seconds within which a process 1 that reaps has reaped an orphan."""
+"""Seconds within which a reaping process 1 has reaped an orphan."""
 NEVER = 5.0
-"""Seconds after which process 1 is considered not to reap: some look every few seconds only."""
+"""Seconds after which process 1 is considered not to reap: some reap every few seconds only."""
 START = 60.0
 """Seconds that a libvirtd may take to answer: on its first start it probes every emulator."""
 IDLE = 120
-"""Seconds without guests and connections after which it ends: libvirt's own figure for sessions."""
+"""Seconds without guests and connections after which it ends: libvirt's default for sessions."""
 
 _REAPERS = frozenset({"tini", "dumb-init", "catatonit"})
-"""Programs that reap what is below them (/proc/PID/comm), other than a process 1."""
+"""Programs that reap their descendants (/proc/PID/comm) without being process 1."""
 _PASSED_ON = (
     "PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD",
     "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR",
 )  # fmt: skip
-"""What libvirt lets a libvirtd that it starts have of the environment (virCommandAddEnvPassCommon,
-virNetSocketForkDaemon). The daemon outlives the command, whose secrets are no business of it."""
+"""The environment variables that libvirt passes to a libvirtd which it starts
+(virCommandAddEnvPassCommon, virNetSocketForkDaemon). The daemon outlives the command, and must not
+get its secrets."""
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid; see unix(7), SO_PEERCRED
 
 
 @dataclass(frozen=True)
 class Login:
-    """The user we run as and their part of the system; tests pass directories of their own."""
+    """The user of this process, and the directories of that user; tests pass others."""
 
     uid: int = field(default_factory=os.geteuid)
     environ: MutableMapping[str, str] = field(default_factory=lambda: os.environ)
@@ -73,21 +74,21 @@ class Login:
 
     @property
     def cache(self) -> Path:
-        """Where libvirt keeps logs of a session, and its sockets without a runtime directory."""
+        """The directory of a session's logs, and of its sockets without a runtime directory."""
         home = self.environ.get("HOME") or str(Path.home())
         return Path(self.environ.get("XDG_CACHE_HOME") or f"{home}/.cache") / "libvirt"
 
     @property
     def socket(self) -> Path:
-        """Where the user's libvirtd listens; source: virGetUserRuntimeDirectory in libvirt."""
+        """The socket of the user's libvirtd; source: virGetUserRuntimeDirectory in libvirt."""
         runtime = self.environ.get("XDG_RUNTIME_DIR")
         return Path(runtime) / "libvirt/libvirt-sock" if runtime else self.cache / "libvirt-sock"
 
 
 def prepare(login: Login | None = None) -> None:
-    """Make sure that a connection to ``URI`` reaches the user's only libvirtd, and that it works.
+    """Ensure that a connection to ``URI`` reaches the user's only libvirtd, and that it works.
 
-    Raises HostUnfit where an ended QEMU would never be reaped.
+    Raises HostUnfit if an ended QEMU would never be reaped.
     """
     login = login or Login()
     if login.uid == 0:
@@ -121,7 +122,7 @@ def find_runtime_directory(login: Login) -> None:
 
 
 def _owner(directory: Path) -> int | None:
-    """The uid of a directory's owner, None if it is not there."""
+    """The uid of a directory's owner, None if it does not exist."""
     try:
         return directory.stat().st_uid
     except OSError:
@@ -129,7 +130,7 @@ def _owner(directory: Path) -> int | None:
 
 
 def cautions(login: Login | None = None) -> Iterator[Caution]:
-    """What ends a user's guests unexpectedly, or hides them, and how to prevent it."""
+    """The risks that end or hide a user's guests, each with its remedy."""
     login = login or Login()
     if login.uid == 0 or not login.systemd:
         return
@@ -142,7 +143,7 @@ def cautions(login: Login | None = None) -> Iterator[Caution]:
 
 
 def reaps(within: float) -> bool:
-    """Whether process 1 reaps an ended orphan of ours ``within`` seconds."""
+    """Whether process 1 reaps an orphan of this process ``within`` seconds."""
     script = "sleep 0 >/dev/null 2>&1 & echo $!"
     orphan = Path("/proc") / run(["sh", "-c", script], timeout=NEVER).stdout.strip()
     deadline = Deadline.after(within)
@@ -163,7 +164,7 @@ def _start_unless_reaped(login: Login) -> None:
 
 
 def _start(login: Login) -> None:
-    """Start the user's libvirtd as libvirt does, but under an init that reaps; wait for it.
+    """Start the user's libvirtd as libvirt does, but under a reaping init; wait for it.
 
     ``tini -s`` becomes the parent of all orphans below it. If another process starts one at the
     same time, one of them gets the lock on the pid file and the other ends.
@@ -190,7 +191,7 @@ def _start(login: Login) -> None:
 
 
 def _listener(path: Path) -> int | None:
-    """The process that listens at a socket, 0 if it cannot be seen from here; None if none does."""
+    """The pid that listens on a socket; 0 if it is not visible, None if none does."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(NEVER)
         try:
@@ -203,7 +204,7 @@ def _listener(path: Path) -> int | None:
 
 
 def _above(process: int) -> Iterator[str]:
-    """The names of the processes above ``process``, without process 1."""
+    """The names of the ancestors of ``process``, without process 1."""
     while process > 1:
         try:
             text = Path(f"/proc/{process}/stat").read_text(errors="replace")

@@ -1,10 +1,10 @@
-"""QEMU's migration stream, as far as it holds RAM: read, and written again with other RAM.
+"""Reads the RAM in QEMU's migration stream, and writes a stream with other RAM.
 
 A stream is a head (magic, version, machine), the sections of RAM, those of devices, and an end. RAM
-comes as records: the blocks that there are, then pages of them. With the capability
+consists of records: the list of blocks, then their pages. With the capability
 ``x-ignore-shared`` a template's stream has no page of the guest's RAM itself, only those of the
 firmware's blocks. A guest that was restored from it maps the template's RAM file privately, and
-QEMU puts pages of a stream over that. So the RAM of such a guest can be kept as what it changed:
+QEMU loads pages of a stream over that. So the RAM of such a guest can be saved as its changes:
 the template's head, the pages that differ from the template's file, and the devices' sections.
 QEMU loads this stream like any other.
 
@@ -35,14 +35,14 @@ _HEAD_LIMIT = 1 << 16
 _ZERO, _BLOCKS, _PAGE, _EOS, _CONTINUE, _FLUSH = 0x02, 0x04, 0x08, 0x10, 0x20, 0x200
 _FLAGS = PAGE - 1
 _NO_MORE = b"\x00\x06" + struct.pack(">I", 2) + b"{}"
-"""The end, and an empty description of what the stream has; QEMU misses one that is absent."""
+"""The end of a stream, and an empty description of its devices, which QEMU requires."""
 _ZEROS = bytes(PAGE)
 _BATCH = 512
 """Pages for one writev(2), whose limit is 1,024 parts (IOV_MAX)."""
 
 
 class UnknownStream(LabError):
-    """A stream is not as this module knows it, such as one of a later QEMU."""
+    """A stream has an unknown format, such as that of a later QEMU."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Opening:
-    """What a stream begins with: its head, the number of RAM's section, the blocks of RAM."""
+    """The beginning of a stream: its head, the number of RAM's section, the blocks of RAM."""
 
     head: bytes
     section: bytes
@@ -73,9 +73,9 @@ class Opening:
 
 
 class Reader:
-    """A stream in memory (``data``): its opening, its pages, and where devices begin.
+    """A stream in memory (``data``): its opening, its pages, and the offset of the devices.
 
-    Raises UnknownStream if it is another kind of stream, cut short or not of RAM.
+    Raises UnknownStream if it has another format, is truncated, or has no RAM.
     """
 
     def __init__(self, data: bytes | mmap.mmap) -> None:
@@ -92,7 +92,7 @@ class Reader:
         self._sizes = {block.name: block.size for block in blocks}
 
     def pages(self) -> Iterator[Page]:
-        """All pages of RAM; afterwards ``rest`` is what follows."""
+        """All pages of RAM; afterwards ``rest`` has the data that follows."""
         try:
             yield from self._pages(_START)
             while True:
@@ -107,7 +107,7 @@ class Reader:
 
     @property
     def rest(self) -> bytes:
-        """What follows RAM, once all ``pages`` were read: devices, and the end of the stream."""
+        """The data after RAM, once all ``pages`` were read: devices, and the end of the stream."""
         return self._data[self._at :]
 
     def _take(self, count: int) -> bytes:
@@ -136,7 +136,7 @@ class Reader:
         except IndexError:
             raise UnknownStream("the stream ends within the blocks of RAM") from None
         if left:
-            raise UnknownStream("the sizes of the blocks of RAM do not add up")
+            raise UnknownStream("the sizes of the blocks of RAM are inconsistent")
         return tuple(blocks)
 
     def _pages(self, kind: int) -> Iterator[Page]:
@@ -149,7 +149,7 @@ class Reader:
             if flags == _FLUSH:
                 continue
             if flags & ~_CONTINUE not in (_ZERO, _PAGE) or kind == _START:
-                raise UnknownStream(f"RAM has a record that is not known: {flags:#x}")
+                raise UnknownStream(f"RAM has an unknown record: {flags:#x}")
             if not flags & _CONTINUE:  # it may continue the last of another section
                 self._block = self._name()
             name = self._block
@@ -180,7 +180,7 @@ class Writer:
         self._write(parts)
 
     def pages(self, pages: Iterable[Page]) -> None:
-        """Add pages; a page of zeros takes a few bytes."""
+        """Write pages; a page of zeros takes a few bytes."""
         parts: list[bytes | memoryview] = []
         for page in pages:
             same = _CONTINUE if page.block == self._block else 0
@@ -196,7 +196,7 @@ class Writer:
         self._write(parts)
 
     def rest(self, *parts: bytes | memoryview) -> None:
-        """End RAM, and add what follows it: see ``Reader.rest`` and ``devices``."""
+        """End RAM, and write the data after it: see ``Reader.rest`` and ``devices``."""
         self._write([_word(0, _EOS), self._footer, *parts])
 
     def _write(self, parts: Sequence[bytes | memoryview]) -> None:
@@ -210,9 +210,9 @@ class Writer:
 
 
 def read_opening(stream: Path) -> tuple[Opening, list[Page]]:
-    """The opening of the stream in a file, and its pages but those of the guest's own RAM.
+    """The opening of the stream in a file, and its pages except those of the guest's RAM.
 
-    The own RAM is the largest block. Raises UnknownStream, and OSError.
+    The guest's RAM is the largest block. Raises UnknownStream, and OSError.
     """
     with stream.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         reader = Reader(data)
@@ -222,12 +222,12 @@ def read_opening(stream: Path) -> tuple[Opening, list[Page]]:
 
 
 def own_block(opening: Opening) -> Block:
-    """The block that is the guest's RAM, and not firmware's."""
+    """The block of the guest's RAM; the others are firmware's."""
     return max(opening.blocks, key=lambda block: block.size)
 
 
 def devices(saved: bytes) -> tuple[memoryview, bytes]:
-    """What follows RAM, of what QEMU's ``xen-save-devices-state`` saved; raises UnknownStream."""
+    """The data after RAM in the output of ``xen-save-devices-state``; raises UnknownStream."""
     if saved[:8] != _MAGIC or saved[-1:] != b"\0":
         raise UnknownStream("no device state of a known version")
     return memoryview(saved)[8:-1], _NO_MORE

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 from lab.blueprints import NodePlan
 from lab.errors import HostUnfit
+from lab.hypervisor import Redirects
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes import personalise
 from lab.lifecycle.nodes.nodes import Node, plan, plan_at_guest_addresses, services_of
-from lab.names import LOOPBACK, GuestName, Owner, is_loopback
+from lab.names import LOOPBACK, Owner, is_loopback
 
 TRIES = 3
 """How often to start with other ports when some were taken since they were found free."""
@@ -34,11 +35,13 @@ def reserve_ports(ctx: Context, owner: Owner, count: int, address: str = LOOPBAC
     """
     check_published(address)
     first, last = ctx.settings.port_range
-    addresses, led = dict.fromkeys((LOOPBACK, address)), _led(ctx, address)
-    leads = _leads(ctx, address)
+    addresses, redirects = dict.fromkeys((LOOPBACK, address)), redirects_at(ctx, address)
+    redirected = set(redirects.ports()) if redirects else set()
 
     def free(port: int) -> bool:
-        return port not in led and all(_tcp_free(one, port, led=leads) for one in addresses)
+        return port not in redirected and all(
+            _tcp_free(one, port, redirect=redirects is not None) for one in addresses
+        )
 
     return ctx.store.resources.reserve_ports(owner, count, first, last, free)
 
@@ -107,7 +110,7 @@ def allot(
     nodes = plan_at_guest_addresses(owner, plans, images, segment)
     if is_loopback(address):
         return tuple(nodes), segment
-    if not ctx.hypervisor.capabilities().redirects:
+    if ctx.hypervisor.redirects is None:
         raise HostUnfit(
             f"SQL cannot be published at {address}: guests have addresses of their own here, and"
             " no ports lead to them",
@@ -127,8 +130,10 @@ def _taken(ctx: Context, nodes: Sequence[Node]) -> Iterator[int]:
     """The ports of ``nodes`` that others have by now."""
     for node in nodes:
         if node.redirect:
-            if _led(ctx, node.address).get(node.redirect, node.guest) != node.guest or not (
-                _tcp_free(node.address, node.redirect, led=True)
+            redirects = redirects_at(ctx, node.address)
+            redirected = redirects.ports() if redirects else {}
+            if redirected.get(node.redirect, node.guest) != node.guest or not (
+                _tcp_free(node.address, node.redirect, redirect=True)
             ):
                 yield node.redirect
         elif not node.guest_address:
@@ -137,14 +142,9 @@ def _taken(ctx: Context, nodes: Sequence[Node]) -> Iterator[int]:
                     yield port
 
 
-def _led(ctx: Context, address: str) -> dict[int, GuestName]:
-    """The ports that are led to guests, where some at ``address`` would be."""
-    return ctx.hypervisor.redirected() if _leads(ctx, address) else {}
-
-
-def _leads(ctx: Context, address: str) -> bool:
-    """Whether ports at ``address`` would be led to guests, and no program has them."""
-    return not is_loopback(address) and ctx.hypervisor.capabilities().redirects
+def redirects_at(ctx: Context, address: str) -> Redirects | None:
+    """What would redirect ports at ``address`` to guests; None if programs listen at them."""
+    return None if is_loopback(address) else ctx.hypervisor.redirects
 
 
 def reserve_segment(ctx: Context, owner: Owner) -> int:
@@ -155,12 +155,12 @@ def reserve_segment(ctx: Context, owner: Owner) -> int:
     )[0]
 
 
-def _tcp_free(address: str, port: int, *, led: bool = False) -> bool:
+def _tcp_free(address: str, port: int, *, redirect: bool = False) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        if not led:
+        if not redirect:
             # As QEMU will: a port whose last connection is still closing is free. Where ports are
-            # led on, none closes here, and the host may be a FreeBSD: there this would allow us a
-            # port that another listens at.
+            # redirected, none closes here, and the host may run FreeBSD: there this option would
+            # give us a port at which another program listens.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))

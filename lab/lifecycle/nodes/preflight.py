@@ -5,8 +5,7 @@ from __future__ import annotations
 from lab import host
 from lab.blueprints import planned
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.nodes.ports import check_published
-from lab.names import is_loopback
+from lab.lifecycle.nodes.ports import check_published, redirects_at
 from lab.spec import LabSpec
 
 
@@ -24,8 +23,8 @@ def preflight(ctx: Context, spec: LabSpec) -> None:
     needed = sum(size.disk for size in sizes)
     host.check_space(space.free, ctx.settings.space_floor, ctx.home.root, needed=needed)
     check_aio(ctx, len(sizes))
-    if ctx.hypervisor.capabilities().redirects and not is_loopback(ctx.settings.publish):
-        ctx.hypervisor.redirected()
+    if (redirects := redirects_at(ctx, ctx.settings.publish)) is not None:
+        redirects.ports()
 
 
 def check_aio(ctx: Context, nodes: int) -> None:

@@ -2,7 +2,7 @@
 
 Nodes that share a processor with too many others answer so late that their cluster evicts them
 (after 5 s of silence, for one), so asking for eight labs at once would lose some of them. One lab
-at a time forevery two processors is no slower in all: each gets the processors it needs, and is
+at a time for every two processors is no slower in all: each gets the processors it needs, and is
 ready when it gives its slot back.
 
 There are as many slots for clusters that boot as for those whose RAM is restored, and each kind

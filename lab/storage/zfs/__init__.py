@@ -5,13 +5,13 @@
     tank/lab                          the parent dataset: the setting ``pool``
     tank/lab/labs/pxc                 a folder: a file system that is never mounted
     tank/lab/labs/pxc/n1_os           a volume; its snapshots carry our tag too
-    tank/lab/labs/pxc/n1_os_1         the same volume, put back past a later snapshot
+    tank/lab/labs/pxc/n1_os_1         the same volume, rolled back past a later snapshot
     tank/lab/images/<key>/base_os     written once, its snapshot held
     tank/lab/.work/<token>.0          being made, or to be destroyed
 
-What is ours says so by itself: user properties set on the dataset itself (never inherited,
-never received) in the same command that makes it. So a volume appears whole, with its tags,
-or not at all, and nothing but the pool need be trusted.
+Our datasets are marked by user properties, set on the dataset itself (not inherited, not
+received) by the command that creates it. So a volume and its tags appear in one step, and the pool
+is the only record of them.
 
 Rolling back past a later snapshot would destroy that in ZFS. Here such a rollback is one more
 clone, of the wanted snapshot: the newest dataset of a volume is what guests open, the older

@@ -1,4 +1,4 @@
-"""What a user who is not root must be given: permissions of ZFS, and of the devices."""
+"""The permissions that a user other than root needs: of ZFS, and on the devices."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ PERMISSIONS = (
     "canmount", "compression", "logbias", "mountpoint", "primarycache", "sync", "userprop",
     "volblocksize", "volmode", "volsize",
 )  # fmt: skip
-"""For `zfs allow`: what our commands do, and the properties that they set."""
+"""For `zfs allow`: the subcommands that we run, and the properties that they set."""
 
 RULE = Path("/etc/udev/rules.d/61-lab-zvol.rules")
-"""Where the udev rule is that gives our devices to a group."""
+"""The file of the udev rule that sets the owner of our devices."""
 
 _HEADER = re.compile(r"---- Permissions on (\S+) -+")
 _GRANT = re.compile(r"\s+(user|group|everyone|(@\S+))(?: (\S+))?(?: (\S+))?")
@@ -24,14 +24,14 @@ _GRANT = re.compile(r"\s+(user|group|everyone|(@\S+))(?: (\S+))?(?: (\S+))?")
 
 @dataclass(frozen=True)
 class User:
-    """Somebody by name, with the names of all groups."""
+    """A user's name, and the names of all groups of the user."""
 
     name: str
     groups: Collection[str]
 
 
 def missing(text: str, dataset: str, user: User, *, device_rule: str = "") -> list[str]:
-    """The commands that root is to run so that ``user`` can keep volumes below ``dataset``.
+    """The commands for root that allow ``user`` to create volumes below ``dataset``.
 
     ``text``: what ``zfs allow dataset`` prints. ``device_rule``: the content of ``RULE``.
     """
@@ -64,7 +64,7 @@ def granted(text: str, dataset: str, user: User) -> set[str]:
     for place, section, who, name, permissions in _grants(text):
         if section == "Permission sets":
             sets.setdefault(who, set()).update(permissions)
-        # what is granted on one above for itself only does not reach us
+        # a local permission on a dataset above does not apply to ours
         elif section == "Local+Descendent permissions" or (
             section == "Descendent permissions" and place != dataset
         ):

@@ -1,4 +1,4 @@
-"""Making volumes so that they appear whole: by one command, or out of sight and then renamed."""
+"""Atomic creation of volumes: by one command, or below ``.work`` and then renamed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GRAIN = 1 << 20  # bytes; a multiple of any volblocksize
 
 
 class Births:
-    """What makes new volumes in ``pool``."""
+    """Creates volumes in ``pool``."""
 
     def __init__(self, pool: Pool, works: Works, removal: Removal) -> None:
         self._pool = pool
@@ -28,7 +28,7 @@ class Births:
         self._removal = removal
 
     def blank(self, volume: VolumeName, size: int, tags: Tags, profile: VolumeProfile) -> list[str]:
-        """The command that makes an empty sparse ZVol, but for its name; ``size`` in bytes."""
+        """The command that creates an empty sparse ZVol, without its name; ``size`` in bytes."""
         whole = rounded(rules.check_size(size))
         block = ["-b", str(profile.block_size)]
         return ["create", "-s", "-V", str(whole), *block, *self._pool.birth(volume, tags, profile)]
@@ -40,9 +40,9 @@ class Births:
         args: list[str],
         errors: Mapping[Fault, LabError] | None = None,
     ) -> None:
-        """Run the one command ``args`` that makes ``volume``, given its name.
+        """Run the one command that creates ``volume``: ``args``, and its name.
 
-        ``errors``: what faults stand for here. Raises Conflict if it exists, HostUnfit.
+        ``errors``: the errors to raise for faults. Raises Conflict if it exists, HostUnfit.
         """
         known = {Fault.EXISTS: rules.exists(volume), **(errors or {})}
         with telling(known), self._pool.room():
@@ -51,10 +51,10 @@ class Births:
     def hidden(
         self, volume: VolumeName, tags: Tags, what: str, fill: Callable[[Work, str], int]
     ) -> Volume:
-        """What ``fill`` makes out of sight, given its name there, as the new ``volume``.
+        """Call ``fill`` with a name below ``.work``, and rename what it creates to ``volume``.
 
         ``fill`` returns its size in bytes. Raises Conflict if ``volume`` exists, HostUnfit. On
-        any error what was made is destroyed.
+        any error the dataset is destroyed.
         """
         target = self._pool.layout.dataset(volume)
         if self._pool.exists(volume):
@@ -74,7 +74,7 @@ class Births:
     def appear(
         self, work: Work, volume: VolumeName, size: int, tags: Tags, *, number: int = 0
     ) -> Volume:
-        """The new ``volume`` once its device is there; it is destroyed if that does not come.
+        """The new ``volume`` once its device exists; it is destroyed if the wait times out.
 
         ``number``: only the dataset of that number is new.
         """
@@ -87,9 +87,9 @@ class Births:
         return Volume(volume, path, "block", size, tags)
 
     def fits(self, needs: int) -> None:
-        """Raise HostUnfit, with figures, if ``needs`` bytes are more than what is free.
+        """Raise HostUnfit, with figures, if ``needs`` bytes exceed the free space.
 
-        A pool that fills makes the guests of all labs fail, so nothing is tried that may.
+        On a full pool the guests of all labs fail, so this is checked before writing.
         """
         free = self._pool.space().free
         if needs > free:
@@ -97,5 +97,5 @@ class Births:
 
 
 def rounded(size: int) -> int:
-    """``size`` in bytes, as a ZVol of any block size can have it: whole MiB."""
+    """``size`` in bytes, rounded up to whole MiB: a multiple of any volblocksize."""
     return -(-size // _GRAIN) * _GRAIN

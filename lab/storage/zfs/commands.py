@@ -1,4 +1,4 @@
-"""Running ``zfs``, and what goes wrong with it as our errors."""
+"""Runs ``zfs``, and translates its errors."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lab.storage.zfs.listing import COLUMNS, SOURCES, Dataset
 from lab.storage.zfs.works import Work
 
 TIMEOUT = 300.0
-"""Seconds for one command: on a pool of busy disks one commit may take many."""
+"""Time limit of one command in seconds: on busy disks a commit may take many."""
 _STALL = 300.0
 _CHUNK = 1 << 20
 
 
 class Runner(Protocol):
-    """``lab.run.run``, or what stands in for it."""
+    """``lab.run.run``, or its double in tests."""
 
     def __call__(
         self, argv: Sequence[str], *, timeout: float, env: Mapping[str, str], keep: Sequence[int]
@@ -31,10 +31,10 @@ class Runner(Protocol):
 
 
 class Commands:
-    """``zfs`` for the datasets below ``root``, with English messages whatever the user reads.
+    """``zfs`` for the datasets below ``root``, with messages in English (LC_ALL).
 
-    All raise CommandFailed, and HostUnfit for what is wrong with the host. ``work``: the call
-    that something is changed for.
+    All raise CommandFailed, and HostUnfit for faults of the host. ``work``: the call that a
+    change belongs to.
     """
 
     def __init__(self, root: str, runner: Runner = run.run) -> None:
@@ -42,14 +42,14 @@ class Commands:
         self._run = runner
 
     def zfs(self, *args: str, work: Work | None = None) -> str:
-        """Run ``zfs args`` and return what it prints."""
+        """Run ``zfs args`` and return its output."""
         with self._host_errors():
             return self._run(
                 ["zfs", *args], timeout=TIMEOUT, env=_environment(), keep=_kept(work)
             ).stdout
 
     def output(self, *args: str) -> Iterator[bytes]:
-        """What ``zfs args`` writes, in pieces of at most 1 MiB."""
+        """The output of ``zfs args``, in pieces of at most 1 MiB."""
         with self._host_errors():
             argv = ["zfs", *args]
             yield from run.output(argv, stall=_STALL, chunk=_CHUNK, env=_environment())
@@ -63,7 +63,7 @@ class Commands:
     def datasets(self, *args: str) -> list[Dataset]:
         """The datasets that ``zfs get args`` finds; empty if the one named last is absent.
 
-        Raises HostUnfit if the parent dataset is not there: that proves nothing of the rest.
+        Raises HostUnfit if the parent dataset does not exist: then nothing is known of the rest.
         """
         found = self._listed(*args)
         if found is None and (args[-1] == self._root or self._listed(self._root) is None):
@@ -97,7 +97,7 @@ class Commands:
 
 @contextlib.contextmanager
 def telling(errors: Mapping[Fault, LabError]) -> Iterator[None]:
-    """Raise the error that a fault stands for in this place."""
+    """Raise the error for a fault in this operation."""
     try:
         yield
     except CommandFailed as error:

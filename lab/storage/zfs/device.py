@@ -1,4 +1,4 @@
-"""Reading and writing a ZVol's device as a whole."""
+"""Reading and writing the whole device of a ZVol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.storage.zfs.links import forbidden
 from lab.storage.zfs.pool import Pool
 
 CHUNK = 1 << 20
-"""Bytes that are read or written at a time."""
+"""Bytes per read or write."""
 
 _ZEROS = bytes(CHUNK)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -23,8 +23,8 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 def write(pool: Pool, device: Path, pieces: Iterable[tuple[int, bytes]], needs: int) -> None:
     """Write each (offset, bytes) to the new volume at ``device``, and wait for the disks.
 
-    Zeros are what it holds already, they are not written. ``needs``: bytes of all pieces. Raises
-    HostUnfit, with figures if the pool is full: a ZVol then fails like a broken disk.
+    Zeros are not written, as a new volume reads as zeros. ``needs``: bytes of all pieces. Raises
+    HostUnfit, with figures if the pool is full: writes then fail with the errors of a bad disk.
     """
     try:
         with _opened(device, os.O_WRONLY) as handle:
@@ -39,7 +39,7 @@ def write(pool: Pool, device: Path, pieces: Iterable[tuple[int, bytes]], needs: 
         if error.errno == errno.EIO and pool.space().free > needs:
             raise HostUnfit(
                 f"{device} cannot be written: {error.strerror}",
-                hint=f"`zpool status {pool.layout.root.partition('/')[0]}` says what is wrong",
+                hint=f"`zpool status {pool.layout.root.partition('/')[0]}` shows the fault",
             ) from error
         raise full from error
 

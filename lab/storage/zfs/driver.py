@@ -1,4 +1,4 @@
-"""The driver: what each call of ``lab.storage.Storage`` is on ZFS."""
+"""The driver: ``lab.storage.Storage`` on ZFS."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ from lab.storage.zfs.sweep import Sweep
 from lab.storage.zfs.works import Work, Works
 
 _AT_BIRTH = ("volsize", "volblocksize", "refreservation")
-"""Properties that a clone has from its origin."""
+"""Properties that a clone inherits from its origin."""
 
 
 class ZfsStorage:
     """Volumes as ZVols below the dataset ``parent``; the contract is ``lab.storage.Storage``'s.
 
-    ``home`` marks the volumes of this installation, ``works`` is a directory of its own for
-    locks.
+    ``home`` is the tag of this installation's volumes, ``works`` a separate directory for locks.
 
-    Sizes are rounded up to whole MiB. Devices keep the owner that udev gives them: libvirt hands
-    them to QEMU's user itself, in a /dev of QEMU's own.
+    Sizes are rounded up to whole MiB. Devices keep the owner that udev sets: libvirt gives them to
+    QEMU's user in a private /dev.
     """
 
     name = "zfs"
@@ -69,7 +68,7 @@ class ZfsStorage:
     def import_raw(
         self, volume: VolumeName, source: Path, tags: Tags, *, profile: VolumeProfile = PLAIN
     ) -> Volume:
-        """A ZVol that is written out of sight; ``source`` is removed at the end.
+        """A ZVol that is written below ``.work``; ``source`` is removed at the end.
 
         Raises HostUnfit before anything is written if the data would not fit uncompressed.
         """
@@ -96,7 +95,7 @@ class ZfsStorage:
         return made
 
     def snapshot(self, volumes: Sequence[VolumeName], label: str) -> list[VolumeSnapshot]:
-        """One ``zfs snapshot`` of all, which is atomic, and on the disks when it returns."""
+        """One ``zfs snapshot`` of all, which is atomic, and on stable storage when it returns."""
         rules.check_label(label)
         found = self._without(volumes, label)
         if found:
@@ -107,16 +106,16 @@ class ZfsStorage:
                     with self._pool.room():
                         self._pool.run.zfs(*args, work=work)
                 except CommandFailed as error:
-                    self._without(volumes, label)  # another process was faster: tells how
-                    if fault_of(error) is Fault.EXISTS:  # dropped, but still needed by a clone
+                    self._without(volumes, label)  # another process created it first
+                    if fault_of(error) is Fault.EXISTS:  # dropped, but a clone still needs it
                         raise rules.has_snapshot(volumes[0], label) from error
                     raise
         return [VolumeSnapshot(name, label, found[name].size) for name in volumes]
 
     def persist(self, snapshots: Sequence[VolumeSnapshot]) -> None:
-        """Hold them, so that nobody destroys them by mistake.
+        """``zfs hold`` them, so that they are not destroyed by mistake.
 
-        They are on the disks already: ``zfs snapshot`` returns when the pool has committed them.
+        They are on stable storage already: ``zfs snapshot`` returns once the pool has committed.
         """
         for snapshot in snapshots:
             name = self._visible(snapshot)[1].name
@@ -130,15 +129,15 @@ class ZfsStorage:
                         raise
 
     def seal(self, snapshot: VolumeSnapshot) -> str:
-        """Its number and its moment in the pool's history: no other snapshot has the same.
+        """Its guid and creation transaction group, which are unique.
 
-        A snapshot cannot be written to, nor can those below it, so nothing needs to be read.
+        A snapshot is read-only, as are those below it, so no content needs to be read.
         """
         found = self._visible(snapshot)[1]
         return f"{found.facts['guid']}:{found.facts['createtxg']}"
 
     def snapshots(self, volume: VolumeName) -> list[VolumeSnapshot]:
-        """See ``Storage``; those of volumes that are not ours count as absent."""
+        """See ``Storage``; snapshots of other installations' volumes count as absent."""
         self._works.settle()
         stack = self._pool.search(volume)
         return stack.as_snapshots() if stack else []
@@ -195,7 +194,7 @@ class ZfsStorage:
             self._visible(VolumeSnapshot(volume, label, 0))
 
     def drop(self, snapshot: VolumeSnapshot) -> None:
-        """See ``Storage``; what a rollback made from it keeps it, out of sight."""
+        """See ``Storage``; while a rollback's clone needs it, it is kept, marked as dropped."""
         rules.check_label(snapshot.label)
         self._removal.drop(snapshot.volume, snapshot.label)
 
@@ -204,24 +203,24 @@ class ZfsStorage:
         self._removal.destroy(volume)
 
     def volumes(self) -> list[Volume]:
-        """Those that carry our tag; their devices may not be there yet."""
+        """Those that carry our tag; their devices may not exist yet."""
         self._works.settle()
         return [stack.as_volume() for stack in self._pool.volumes().values()]
 
     def get(self, volume: VolumeName) -> Volume:
-        """See ``Storage``; raises HostUnfit if the volume's device is not there."""
+        """See ``Storage``; raises HostUnfit if the volume's device does not appear."""
         self._works.settle()
         found = self._pool.find(volume)
         path = links.wait_for(found.current.name, found.size)
         return Volume(volume, path, "block", found.size, tags_of(found.parts[0].local))
 
     def used(self, volume: VolumeName) -> int:
-        """As ZFS counts: what was written in the last seconds may not be in it."""
+        """As accounted by ZFS: writes of the last seconds may be missing."""
         self._works.settle()
         return sum(part.number("used") for part in self._pool.find(volume).parts)
 
     def space(self) -> Space:
-        """What is available to the parent dataset, quotas and reservations considered."""
+        """The space available to the parent dataset, with quotas and reservations."""
         return self._pool.space()
 
     def send(self, snapshot: VolumeSnapshot, to: BinaryIO, *, plain: bool = False) -> None:
@@ -230,15 +229,15 @@ class ZfsStorage:
         (self._streams.send_plain if plain else self._streams.send)(snapshot, found, to)
 
     def receive(self, volume: VolumeName, source: BinaryIO, tags: Tags) -> VolumeSnapshot:
-        """Both formats; received out of sight and checked, then renamed."""
+        """Both formats; received below ``.work``, checked, then renamed."""
         return self._streams.receive(volume, source, rules.check_tags(tags))
 
     def sweep(self) -> list[str]:
-        """Also destroys what was busy when it was to be destroyed."""
+        """Also destroys datasets that were busy when they were removed."""
         return self._sweep.run()
 
     def pending(self) -> list[str]:
-        """What was destroyed and still waits for a sweep, and why; one line each."""
+        """Removed datasets that still wait for a sweep, and why: a line for each."""
         return self._sweep.pending()
 
     def _without(self, volumes: Sequence[VolumeName], label: str) -> dict[VolumeName, Stack]:

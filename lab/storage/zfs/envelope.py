@@ -1,4 +1,4 @@
-"""What is around the stream of ``zfs send`` when it travels.
+"""The envelope of a ``zfs send`` stream in archives.
 
 ::
 
@@ -9,8 +9,7 @@
              bytes before it but earlier sums, 32 bytes
     end      length 0 and its sum; nothing may follow
 
-A kernel that reads a damaged ZFS stream has more to lose than we have: a piece gets to it only
-when its sum is right.
+``zfs receive`` parses the stream in the kernel, so each piece is verified before it is passed on.
 """
 
 from __future__ import annotations

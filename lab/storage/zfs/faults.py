@@ -1,7 +1,7 @@
-"""What ``zfs`` means by what it writes to stderr.
+"""The faults that ``zfs`` reports on stderr.
 
-Only the exact words of known versions (2.1 to 2.4) count, and only where ``zfs`` puts them: at
-the end of "cannot do this: why". All else stays an error that shows the words.
+Only the exact messages of known versions (2.1 to 2.4) count, at the end of "cannot ...: reason".
+Any other message is shown as it is.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from lab.errors import CommandFailed, HostUnfit
 
 
 class Fault(Enum):
-    """Why a command failed, as far as it matters."""
+    """Why a command failed, as far as callers distinguish it."""
 
     ABSENT = "the dataset does not exist"
-    EXISTS = "it exists"
+    EXISTS = "the dataset exists already"
     NO_POOL = "the pool is not imported"
     NO_PARENT = "the dataset above it does not exist"
-    BUSY = "it is in use"
+    BUSY = "the dataset is busy"
     HAS_CLONES = "a snapshot has clones"
-    HAS_CHILDREN = "it has children or snapshots"
+    HAS_CHILDREN = "the dataset has children or snapshots"
     NEWER = "there are later snapshots"
     NO_SPACE = "the pool or a quota is full"
-    FORBIDDEN = "we may not"
-    SUSPENDED = "the pool does no I/O"
+    FORBIDDEN = "a permission is missing"
+    SUSPENDED = "the pool is suspended"
     NO_MODULE = "the kernel has no ZFS"
-    BAD_STREAM = "the stream is damaged or none"
-    HELD = "that hold is there already"
+    BAD_STREAM = "the stream is damaged, or is none"
+    HELD = "the hold exists already"
     OTHER = "unknown"
 
 
@@ -95,9 +95,9 @@ def fault_of(error: CommandFailed) -> Fault:
 
 
 def host_error(error: CommandFailed, root: str) -> HostUnfit | None:
-    """The error for what is wrong with the host; None if it is something else.
+    """The error for a fault of the host; None for other faults.
 
-    A full pool is not among them: that needs figures.
+    A full pool is not among them: its error needs figures.
     """
     pool = root.partition("/")[0]
     words = error.stderr.strip().splitlines()[-3:]
@@ -113,7 +113,7 @@ def host_error(error: CommandFailed, root: str) -> HostUnfit | None:
     if fault is Fault.SUSPENDED:
         return HostUnfit(
             f"pool {pool} is suspended: disks are missing",
-            hint=f"`zpool status {pool}` says which; `zpool clear {pool}` when they are back",
+            hint=f"`zpool status {pool}` shows them; `zpool clear {pool}` once they are back",
             details=words,
         )
     if fault is Fault.NO_MODULE:
@@ -122,7 +122,7 @@ def host_error(error: CommandFailed, root: str) -> HostUnfit | None:
 
 
 def no_pool(root: str) -> HostUnfit:
-    """The error for a parent dataset that is not there."""
+    """The error for a parent dataset that does not exist."""
     pool = root.partition("/")[0]
     return HostUnfit(
         f"there is no dataset {root}",

@@ -1,9 +1,9 @@
-"""Where a ZVol's device is, and waiting for exactly that one.
+"""The path of a ZVol's device, and the wait for it.
 
-On Linux the kernel makes /dev/zdN at once and udev the link /dev/zvol/<dataset> a moment
-later. A link may also be a stale one, of a dataset that had the name before or was renamed:
-so the device behind it is asked for its name (BLKZNAME). Without udev, as in containers, the
-device is looked for that way. FreeBSD has the device itself at /dev/zvol/<dataset>.
+On Linux the kernel creates /dev/zdN at once and udev the link /dev/zvol/<dataset> later. A link may
+be stale, of a dataset that had the name before or was renamed: so the device is queried for its
+dataset (ioctl BLKZNAME). Without udev, as in containers, all devices are searched that way. FreeBSD
+has the device itself at /dev/zvol/<dataset>.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _NAME_BYTES = 256
 _BLKZNAME = 2 << 30 | _NAME_BYTES << 16 | 0x12 << 8 | 125  # _IOR(0x12, 125, char[256])
 _GONE = (errno.ENOENT, errno.ENXIO, errno.ENODEV, errno.ENOTDIR, errno.ENOTTY, errno.EINVAL)
 _DEVICE = re.compile(r"zd[0-9]+")
-_PATIENCE = 1.0  # seconds after which we look for the device ourselves
+_PATIENCE = 1.0  # seconds after which the devices are searched
 
 DEV = Path("/dev")
 
 
 def place(dataset: str, dev: Path = DEV) -> Path:
-    """Where the device of ``dataset`` is, or is to be."""
+    """The path of the device of ``dataset``, which may not exist yet."""
     link = dev / "zvol" / dataset
     if sys.platform == "linux" and not os.path.lexists(link) and not _has_udev():
         return _search(dataset, dev) or link
@@ -39,7 +39,7 @@ def place(dataset: str, dev: Path = DEV) -> Path:
 
 
 def wait_for(dataset: str, size: int, *, timeout: float = 20.0, dev: Path = DEV) -> Path:
-    """The path of the device of ``dataset``, as soon as it is there with ``size`` bytes.
+    """Wait until the device of ``dataset`` exists with ``size`` bytes; its path.
 
     Raises HostUnfit when that takes longer than ``timeout`` seconds.
     """
@@ -59,7 +59,7 @@ def wait_for(dataset: str, size: int, *, timeout: float = 20.0, dev: Path = DEV)
 
 
 def forbidden(path: Path) -> HostUnfit:
-    """The error for a device that we may not open."""
+    """The error for a device that this user may not open."""
     return HostUnfit(
         f"no permission to open {path}",
         hint="become a member of the group that owns it (disk), or give it to yours by a udev rule",
@@ -67,7 +67,7 @@ def forbidden(path: Path) -> HostUnfit:
 
 
 def users(path: Path) -> list[str]:
-    """What the kernel stacked on the device, such as LVM's or multipath's maps."""
+    """The block devices on top of the device, such as maps of LVM or multipath."""
     with contextlib.suppress(OSError):
         holders = Path("/sys/class/block") / path.resolve().name / "holders"
         return sorted(one.name for one in holders.iterdir())
@@ -77,7 +77,7 @@ def users(path: Path) -> list[str]:
 def _is(path: Path, dataset: str, size: int) -> bool:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # not there yet, or udev has not given it to its group yet
+    except OSError:  # does not exist yet, or udev has not set its group yet
         return False
     try:
         return _name(handle) in (dataset, None) and os.lseek(handle, 0, os.SEEK_END) == size
@@ -88,7 +88,7 @@ def _is(path: Path, dataset: str, size: int) -> bool:
 
 
 def _name(handle: int) -> str | None:
-    """The dataset of the open device; None where the system cannot tell, empty if it is none."""
+    """The dataset of the open device; empty if it is no ZVol, None if the query is unsupported."""
     if sys.platform != "linux":
         return None
     if not stat.S_ISBLK(os.fstat(handle).st_mode):
@@ -116,7 +116,7 @@ def _search(dataset: str, dev: Path) -> Path | None:
 
 
 def _devices(dev: Path) -> Iterator[Path]:
-    """All ZVols' devices, the youngest first."""
+    """All ZVols' devices, the newest first."""
     found = [path for path in dev.iterdir() if _DEVICE.fullmatch(path.name)]
     yield from sorted(found, key=lambda path: -int(path.name[2:]))
 
@@ -129,7 +129,7 @@ def _missing(link: Path, dataset: str, timeout: float) -> HostUnfit:
     udev = "is udev's rule 60-zvol.rules installed?" if _has_udev() else "udev does not run here"
     return HostUnfit(
         f"the device of {dataset} did not appear at {link} within {timeout:g} s",
-        hint=f"{udev} `zfs get volmode,snapdev {dataset}` must not say none"
+        hint=f"{udev} `zfs get volmode,snapdev {dataset}` must not be none"
         if sys.platform == "linux"
-        else f"`zfs get volmode {dataset}` must say dev",
+        else f"`zfs get volmode {dataset}` must be dev",
     )

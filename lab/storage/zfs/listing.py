@@ -1,4 +1,4 @@
-"""What ``zfs get -Hp`` prints, as datasets."""
+"""The output of ``zfs get -Hp`` as datasets."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 COLUMNS = "name,property,value,source"
 SOURCES = "local,none"
-"""What is set on the dataset itself, and what is no setting: sizes, origin, numbers."""
+"""Sources of properties set on the dataset itself, and of read-only ones (sizes, origin)."""
 
 
 @dataclass(frozen=True)
 class Dataset:
     """A file system, volume or snapshot.
 
-    ``facts``: what ZFS says of it; ``local``: what was set on it, not inherited, not received.
+    ``facts``: read-only properties; ``local``: set on it, neither inherited nor received.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Dataset:
 
     @property
     def label(self) -> str:
-        """What follows the @ in a snapshot's name."""
+        """The part of a snapshot's name after the @."""
         return self.name.partition("@")[2]
 
     @property
@@ -43,7 +43,7 @@ class Dataset:
         return found.split(",") if found else []
 
     def number(self, name: str) -> int:
-        """A fact that is a number, such as ``used``; 0 if there is none."""
+        """A numeric fact, such as ``used``; 0 if it is absent."""
         found = self.local.get(name) or self.facts.get(name, "")
         return int(found) if found.isdecimal() else 0
 
@@ -53,10 +53,10 @@ class Dataset:
 
 
 def parse(text: str) -> list[Dataset]:
-    """The datasets in the order in which they come.
+    """The datasets in the order of the output.
 
-    Lines that are not of four fields are skipped: a property of somebody else may hold tabs
-    and newlines. So is the last line if it was cut.
+    Lines without four fields are skipped: user properties of others may contain tabs and
+    newlines. So is an incomplete last line.
     """
     facts: dict[str, dict[str, str]] = {}
     local: dict[str, dict[str, str]] = {}

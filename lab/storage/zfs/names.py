@@ -1,4 +1,4 @@
-"""Which dataset is which volume, and what ZFS takes for a name."""
+"""The names of volumes' datasets, and the limits of ZFS for names."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from lab.errors import InvalidSpec
 from lab.names import Owner, VolumeName
 
 NAME_LIMIT = 255
-"""Bytes of a dataset's or snapshot's full name, at most (ZFS_MAX_DATASET_NAME_LEN less one)."""
+"""The maximum length of a full name in bytes (ZFS_MAX_DATASET_NAME_LEN less one)."""
 LABEL_LIMIT = 64
-"""Characters of a snapshot's label, at most; see ``rules.check_label``."""
+"""The maximum length of a snapshot's label; see ``rules.check_label``."""
 
 _NUMBER_ROOM = len("_9999")
 _LEAF = re.compile(r"([a-z0-9.-]+)_([a-z0-9.-]+)(?:_([1-9][0-9]{0,3}))?")
-# No part of a volume's name has an underscore, so the leaf comes apart in one way only.
+# No part of a volume's name has an underscore, so the leaf is parsed unambiguously.
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,15 @@ class Layout:
 
     @property
     def works(self) -> str:
-        """Where things are made, and wait to be destroyed."""
+        """The parent of datasets that are being created, or wait to be destroyed."""
         return f"{self.root}/.work"
 
     def folder(self, owner: Owner) -> str:
-        """Where the volumes of ``owner`` are."""
+        """The folder of the volumes of ``owner``."""
         return f"{self.root}/{owner.kind}s/{owner.name}"
 
     def dataset(self, volume: VolumeName, number: int = 0) -> str:
-        """The ``number``-th dataset of ``volume``; 0 is the one that was made first.
+        """The dataset ``number`` of ``volume``; 0 is the base.
 
         Raises InvalidSpec if its name leaves no room for a snapshot's.
         """
@@ -49,7 +49,7 @@ class Layout:
         return f"{base}_{number}" if number else base
 
     def parse(self, dataset: str) -> tuple[VolumeName, int] | None:
-        """Volume and number of a dataset; None if it is none of a volume's."""
+        """Volume and number of a dataset; None if it belongs to no volume."""
         if not dataset.startswith(f"{self.root}/"):
             return None
         parts = dataset.removeprefix(f"{self.root}/").split("/")

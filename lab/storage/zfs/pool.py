@@ -1,4 +1,4 @@
-"""The part of a pool that is ours: finding datasets, and making them where they belong."""
+"""Our part of a pool: listing and creating datasets below the parent dataset."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from lab.storage.zfs.works import Work
 _ALL = "filesystem,volume,snapshot"
 _TRIES = 20
 _FOLDER = {"mountpoint": "none", "canmount": "off", "volmode": "dev", FOLDER: "yes"}
-# volmode is inherited by volumes. Set on a new one, it makes the kernel take the device away
-# and bring it again, and udev the link, after the command has ended.
+# Volumes inherit volmode. Set on a new volume, it makes the kernel remove and recreate the device,
+# and udev the link, after the command has ended.
 _SMALL = 1 << 20  # bytes that a dataset and its tags take, rounded up
 
 
@@ -39,7 +39,7 @@ class Pool:
         return stacks(found, self.layout, self.home)
 
     def everything(self) -> list[Dataset]:
-        """All datasets and snapshots, of others too."""
+        """All datasets and snapshots, of any installation."""
         return self.run.datasets("-r", "-t", _ALL, self.layout.root)
 
     def owned(self, volume: VolumeName) -> list[Dataset]:
@@ -65,20 +65,20 @@ class Pool:
         return {volume: seen[volume] for volume in volumes}
 
     def exists(self, volume: VolumeName) -> bool:
-        """True if the name is taken, by whomever."""
+        """True if a volume of any installation has the name."""
         return bool(self.run.datasets(self.layout.dataset(volume)))
 
     def space(self) -> Space:
-        """What is free for us, and the sum of that and what we use."""
+        """The bytes available to us, and their sum with the bytes that we use."""
         (root,) = self.run.datasets(self.layout.root)
         free = root.number("available")
         return Space(free, free + root.number("used"))
 
     def birth(self, volume: VolumeName, tags: Tags, profile: VolumeProfile) -> list[str]:
-        """The options that a dataset of ``volume`` is made with.
+        """The options with which a dataset of ``volume`` is created.
 
-        All are set by the same command, ours together: what has one has all. Raises InvalidSpec
-        if ZFS cannot hold the name or the tags.
+        One command sets all of them, so a dataset has all our properties or none. Raises
+        InvalidSpec if the name or the tags are too long for ZFS.
         """
         self.layout.dataset(volume)
         chosen = {
@@ -97,7 +97,7 @@ class Pool:
             try:
                 self.run.zfs(*args, work=work)
             except CommandFailed as error:
-                # another process may tidy the folder away before there is something in it
+                # another process may remove the folder while it is empty
                 if not left or not self._lacks_folder(error, args):
                     raise
                 self.folder(work, folder)
@@ -105,10 +105,9 @@ class Pool:
                 return
 
     def _lacks_folder(self, error: CommandFailed, args: Sequence[str]) -> bool:
-        """Whether ``zfs args`` failed because the folder of the new name was not there.
+        """Whether ``zfs args`` failed because the folder of the new name did not exist.
 
-        A rename looks for it before it asks the kernel, which then says of it and of the old name
-        alike that it does not exist.
+        For a rename, ``zfs`` reports a missing folder and a missing source with the same message.
         """
         fault = fault_of(error)
         lost = args[0] == "rename" and fault is Fault.ABSENT
@@ -129,7 +128,7 @@ class Pool:
         return rules.no_space(self.layout.root, needs, self.space().free)
 
     def folder(self, work: Work, folder: str) -> None:
-        """Make ``folder`` and those above it; fine if it is there."""
+        """Create ``folder`` and those above it; no error if it exists."""
         above = folder.rpartition("/")[0]
         try:
             self.run.zfs("create", *options(_FOLDER), folder, work=work)
@@ -140,8 +139,8 @@ class Pool:
                 raise
             if above == self.layout.root:
                 raise no_pool(self.layout.root) from error
-            # before anything else: once the pool is full, it is too late to make what
-            # destroying needs
+            # first of all: on a full pool it could not be created, and destroying needs
+            # it
             self.folder(work, self.layout.works)
             self.folder(work, above)
             self.folder(work, folder)

@@ -1,4 +1,4 @@
-"""Tags as user properties: any text survives, and what is set by others does not count.
+"""Tags as user properties: any text can be stored, and properties of others are ignored.
 
 A value is written in printable ASCII, all else as %XX of its UTF-8 bytes, because ``zfs``
 prints values between tabs and newlines and a lone hyphen for none.
@@ -13,32 +13,32 @@ from lab.errors import InvalidSpec
 from lab.storage import Tags
 
 HOME = "lab:home"
-"""Which installation a dataset or snapshot belongs to."""
+"""The installation that a dataset or snapshot belongs to."""
 VOLUME = "lab:volume"
-"""The name of the volume that a dataset was made for."""
+"""The name of the volume that a dataset was created for."""
 RECEIVED = "lab:received"
-"""The snapshot that came with a received dataset, and could not be tagged as it came."""
+"""The snapshot of a received dataset, which ``zfs receive`` cannot tag."""
 FOLDER = "lab:folder"
-"""On the file systems that only hold volumes."""
+"""Marks the file systems that are folders of volumes."""
 DROPPED = "lab:dropped"
-"""On a snapshot that is gone for all but ZFS: a rollback made a clone of it."""
+"""Marks a removed snapshot that ZFS still needs: a rollback created a clone of it."""
 TAG = "lab.tag:"
-"""Before the key of each tag."""
+"""The prefix of each tag's key."""
 
 KEY_LIMIT, VALUE_LIMIT = 255, 8191
-"""Bytes of a user property's name and value, at most."""
+"""The maximum length of a user property's name and value, in bytes."""
 
 _ESCAPED = re.compile(rb"%([0-9A-F]{2})")
 _PLAIN = frozenset(range(0x21, 0x7F)) - {0x25}
 
 
 def encode(value: str) -> str:
-    """``value`` as a property holds it."""
+    """``value`` encoded for a property."""
     if value in ("", "-"):
         return {"": "%", "-": "%2D"}[value]
     data = value.encode("utf-8", "surrogatepass")
     last = len(data) - 1
-    # spaces stay readable within, and would be lost at the ends
+    # inner spaces are kept readable; leading and trailing ones would be lost
     return "".join(
         chr(byte) if byte in _PLAIN or (byte == 0x20 and 0 < at < last) else f"%{byte:02X}"
         for at, byte in enumerate(data)
@@ -46,7 +46,7 @@ def encode(value: str) -> str:
 
 
 def decode(text: str) -> str:
-    """The reverse of ``encode``; a text that it never wrote stays as it is."""
+    """The reverse of ``encode``; other texts are returned unchanged."""
     if text == "%":
         return ""
     data = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), text.encode())
@@ -57,7 +57,7 @@ def decode(text: str) -> str:
 
 
 def tag_properties(tags: Tags) -> dict[str, str]:
-    """The user properties that hold ``tags``; raises InvalidSpec if ZFS cannot."""
+    """The user properties for ``tags``; raises InvalidSpec if they are too long for ZFS."""
     found = {TAG + key: encode(value) for key, value in tags.items()}
     for name, value in found.items():
         key = name.removeprefix(TAG)

@@ -1,9 +1,9 @@
-"""Destroying, at once or later.
+"""Destroys datasets, at once or later.
 
-What is to go is first renamed into ``.work``: that is one atomic step, after which it is out of
-sight, its name is free, and it may take as long as it takes. A busy device, or a clone that
-still needs a snapshot, leaves it there until a sweep succeeds. Nothing is forced: no -r, no -R,
-no -f, no promotion, and nothing that does not carry our own tag.
+A dataset to be destroyed is first renamed into ``.work``: one atomic step, after which its name
+is free and no call sees it. A busy device, or a clone that still needs a snapshot, leaves it there
+until a sweep succeeds. Nothing is forced: no -r, no -R, no -f, no promotion, and nothing is
+destroyed that does not carry our tag itself.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ HOLD = "lab"
 """The tag of our holds on snapshots."""
 
 _PATIENCE = 2.0
-"""Seconds in which a busy device is tried again: udev, LVM and multipath open every new one."""
+"""Seconds during which a busy device is retried: udev, LVM and multipath open each new one."""
 
 
 class Removal:
-    """What destroys datasets of ours in ``pool``."""
+    """Destroys our datasets in ``pool``."""
 
     def __init__(self, pool: Pool, works: Works) -> None:
         self._pool = pool
@@ -57,19 +57,19 @@ class Removal:
                 return
             self._check_clones(stack, [snapshot])
             self._check_holds([snapshot])
-            # First out of sight: what is killed from here on is finished by a sweep.
+            # Marked as dropped first: if this process is killed, a sweep completes the removal.
             self._pool.run.zfs("set", f"{DROPPED}=yes", snapshot.name, work=work)
             self.forget(work, snapshot)
 
     def forget(self, work: Work, dropped: Dataset) -> bool:
-        """Destroy a dropped snapshot; false if a clone still needs it."""
+        """Destroy a dropped snapshot; False if a clone still needs it."""
         self._release(work, [dropped])
         return self.gone(work, dropped.name, patience=0)
 
     def raze(self, work: Work, name: str) -> bool:
-        """Destroy the dataset ``name`` of ours with its snapshots, our holds released.
+        """Destroy our dataset ``name`` with its snapshots; releases our holds.
 
-        False if it is not there, not ours, or something still needs it.
+        False if it does not exist, is not ours, or something still needs it.
         """
         found = self._pool.run.datasets("-r", "-t", "filesystem,volume,snapshot", name)
         snapshots = [one for one in found if one.kind == "snapshot"]
@@ -82,9 +82,9 @@ class Removal:
         return self.gone(work, name)
 
     def gone(self, work: Work, name: str, *, patience: float = _PATIENCE) -> bool:
-        """Destroy the dataset or snapshots ``name`` of ours; false if something needs them.
+        """Destroy our dataset or snapshots ``name``; False if something still needs them.
 
-        A busy one is tried again for ``patience`` seconds.
+        A busy one is retried for ``patience`` seconds.
         """
         for _ in attempts(Deadline.after(patience), first=0.02):
             try:
@@ -102,13 +102,13 @@ class Removal:
         return False
 
     def tidy(self, work: Work, found: Iterable[Dataset], gone: Collection[str] = ()) -> None:
-        """Remove the owners' folders that are empty without ``gone``."""
+        """Remove the owners' folders that are empty once ``gone`` are removed."""
         datasets = [one for one in found if one.kind != "snapshot" and one.name not in gone]
         above = {one.name.rpartition("/")[0] for one in datasets}
         for one in datasets:
             ours = one.kind == "filesystem" and one.local.get(FOLDER) == "yes"
             if ours and self._pool.layout.is_owner(one.name) and one.name not in above:
-                # ZFS refuses if somebody put something into it meanwhile
+                # ZFS refuses if it is not empty any more
                 with contextlib.suppress(CommandFailed):
                     self._pool.run.zfs("destroy", one.name, work=work)
 
@@ -120,7 +120,7 @@ class Removal:
         return stack
 
     def _all_ours(self, name: str, found: Iterable[Dataset]) -> bool:
-        """True if nothing below ``name`` is anybody else's, and ``name`` is there."""
+        """True if ``name`` exists and everything below it is ours."""
         named = {one.name: one for one in found}
         head = named.pop(name, None)
         if head is None or not is_ours(head, self._pool.home):
@@ -143,7 +143,7 @@ class Removal:
         layout = self._pool.layout
         clones = {clone for one in snapshots for clone in one.clones}
         clones -= {part.name for part in stack.parts}
-        # those that wait for a sweep will be gone before this one is
+        # those that wait for a sweep are destroyed before this one
         seen = sorted(layout.spoken(c) for c in clones if not c.startswith(f"{layout.works}/"))
         if seen:
             raise rules.has_clones(stack.volume, seen)
@@ -158,7 +158,7 @@ class Removal:
                 )
 
     def _condemn(self, work: Work, stack: Stack) -> list[str]:
-        """Take the volume out of sight; what is to be razed then, in order."""
+        """Rename the volume into ``.work``; returns what is to be destroyed then, in order."""
         base, *above = [part.name for part in stack.parts]
         if not above and not stack.snapshots and self.gone(work, base, patience=0):
             return []
@@ -169,7 +169,7 @@ class Removal:
             if fault_of(error) is not Fault.NO_SPACE:
                 raise
             return [*reversed(above), base]
-        # without its base, the rest is part of no volume
+        # without its base, the rest belongs to no volume
         return [*reversed(above), target]
 
     def _holds(self, snapshot: Dataset) -> list[str]:
@@ -181,6 +181,6 @@ class Removal:
     def _release(self, work: Work, snapshots: Iterable[Dataset]) -> None:
         for one in snapshots:
             if one.number("userrefs"):
-                # held by somebody else: then it cannot be destroyed, which will be seen
+                # held by another user of the pool: destroying it fails, and is reported
                 with contextlib.suppress(CommandFailed):
                     self._pool.run.zfs("release", HOLD, one.name, work=work)

@@ -1,4 +1,4 @@
-"""Making a dataset the parent of a home's volumes, and saying what that still lacks."""
+"""Sets up a dataset as the parent of a home's volumes, and reports missing permissions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from lab.storage.zfs.properties import FOLDER, HOME, options
 _WANTED = {
     "mountpoint": "none",
     "canmount": "off",
-    "volmode": "dev",  # no partitions: the host has no business in a guest's disk
-    "com.sun:auto-snapshot": "false",  # snapshots of others keep volumes from being destroyed
+    "volmode": "dev",  # the host must not scan a guest's disk for partitions
+    "com.sun:auto-snapshot": "false",  # snapshots of others prevent the removal of volumes
 }
 
 
 @dataclass(frozen=True)
 class Parent:
-    """A parent dataset: what was ``done`` to it, and the commands ``missing``, for root."""
+    """A parent dataset: the changes ``done``, and the commands ``missing``, for root."""
 
     version: str
     done: tuple[str, ...]
@@ -32,7 +32,7 @@ class Parent:
 
 
 def prepare(dataset: str, home: str, user: User, commands: Commands) -> Parent:
-    """Make ``dataset`` the parent for ``home``, as far as we may; fine if it is already.
+    """Make ``dataset`` the parent for ``home``, as far as permitted; no error if it is already.
 
     Raises Conflict if it is used for something else, HostUnfit if there is no such pool or no
     ZFS.
@@ -67,13 +67,13 @@ def delegation(dataset: str, user: User, commands: Commands) -> list[str]:
 
 
 def owner(dataset: str, commands: Commands) -> str:
-    """The home whose parent ``dataset`` is; empty if nobody said. Raises HostUnfit."""
+    """The home whose parent ``dataset`` is; empty if none is recorded. Raises HostUnfit."""
     (found,) = commands.datasets(dataset)
     return found.local.get(HOME, "")
 
 
 def _steps(dataset: str, found: Dataset | None) -> list[list[str]]:
-    """The command that makes the dataset as it should be, if it is not."""
+    """The command that creates or changes the dataset as required; empty if it is so already."""
     if found is None:
         return [["create", *options(_WANTED), dataset]]
     wanted = [f"{key}={_WANTED[key]}" for key in _WANTED if found.local.get(key) != _WANTED[key]]
@@ -81,7 +81,7 @@ def _steps(dataset: str, found: Dataset | None) -> list[list[str]]:
 
 
 def _run(args: list[str], user: User, commands: Commands) -> bool:
-    """Run it; false if we may not and are not root, who may."""
+    """Run it; False if the permission is missing and this user is not root."""
     try:
         commands.zfs(*args)
     except HostUnfit:
@@ -92,7 +92,7 @@ def _run(args: list[str], user: User, commands: Commands) -> bool:
 
 
 def _check_above(dataset: str, commands: Commands) -> None:
-    """Raise HostUnfit if the dataset cannot be made because the one above it is not there."""
+    """Raise HostUnfit if the dataset above does not exist."""
     above, pool = dataset.rpartition("/")[0], dataset.partition("/")[0]
     if commands.find(above) is None:
         if above != pool and commands.find(pool):
@@ -104,14 +104,14 @@ def _check_above(dataset: str, commands: Commands) -> None:
 
 
 def _check_use(found: Dataset, home: str, commands: Commands) -> None:
-    """Raise Conflict unless the dataset is ours, or nobody's and empty."""
+    """Raise Conflict unless the dataset is ours, or unmarked and empty."""
     tag = found.local.get(HOME, "")
     if tag == home:
         return
     if tag:
         raise Conflict(
             f"{found.name} belongs to another home of lab ({tag})",
-            hint=f"name another dataset, such as {found.name}2: each home has its own",
+            hint=f"name another dataset, such as {found.name}2: each home needs one",
         )
     if found.kind != "filesystem":
         raise Conflict(f"{found.name} is a {found.kind}", hint="name a file system, or a new one")
@@ -143,7 +143,7 @@ def _files(dataset: str, commands: Commands) -> str:
 
 
 def this_user() -> User:
-    """Who we are."""
+    """The user of this process."""
     import grp
     import pwd
 

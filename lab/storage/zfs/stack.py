@@ -2,8 +2,8 @@
 
 Usually that is one, the base. After a rollback past a later snapshot there is one more: a clone
 of a snapshot of a lower one. The highest is what guests open; snapshots of all of them count.
-A dataset that only looks like a part, because its volume was destroyed and another made in
-its place, is known by its origin.
+A dataset with the name of a part, left by a destroyed volume of that name, is recognised by its
+origin.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lab.storage.zfs.properties import DROPPED, HOME, tags_of
 class Stack:
     """``parts`` from the base to the current dataset; ``snapshots`` of them, oldest first.
 
-    ``foreign``: snapshots of the parts that do not carry our tag; ``dropped``: those that only
-    wait for the clones of them to go. ``unused``: the lowest
-    number that no dataset with the volume's name has, nor any higher one.
+    ``foreign``: snapshots of the parts that do not carry our tag; ``dropped``: removed ones that
+    are kept while clones need them. ``unused``: the lowest number above those of all datasets with
+    the volume's name.
     """
 
     volume: VolumeName
@@ -37,23 +37,23 @@ class Stack:
 
     @property
     def current(self) -> Dataset:
-        """What guests open."""
+        """The dataset that guests open."""
         return self.parts[-1]
 
     @property
     def size(self) -> int:
-        """Bytes that a guest sees."""
+        """The size that a guest sees, in bytes."""
         return self.current.number("volsize")
 
     @property
     def superseded(self) -> list[Dataset]:
-        """Parts that are neither opened nor keep a snapshot."""
+        """Parts that are neither open to guests nor have a snapshot."""
         needed = {one.name.partition("@")[0] for one in (*self.snapshots, *self.foreign)}
         return [part for part in self.parts[1:-1] if part.name not in needed]
 
     @property
     def latest(self) -> list[str]:
-        """The newest snapshot of what guests open, also if it is not ours; empty without any."""
+        """The newest snapshot, ours or not, of the dataset that guests open; empty if none."""
         start = f"{self.current.name}@"
         found = [one for one in (*self.snapshots, *self.foreign, *self.dropped)
                  if one.name.startswith(start)]  # fmt: skip
@@ -61,11 +61,11 @@ class Stack:
         return [one.name for one in found if one.number("createtxg") == newest]
 
     def snapshot(self, label: str) -> Dataset | None:
-        """The snapshot ``label``, of whichever part."""
+        """The snapshot ``label``, of any part."""
         return next((found for found in self.snapshots if found.label == label), None)
 
     def as_volume(self) -> Volume:
-        """The volume; its path may not be there yet."""
+        """The volume; its path may not exist yet."""
         return Volume(
             self.volume,
             links.place(self.current.name),
@@ -102,7 +102,7 @@ def stacks(datasets: Iterable[Dataset], layout: Layout, home: str) -> dict[Volum
 def strays(
     datasets: Iterable[Dataset], layout: Layout, home: str
 ) -> list[tuple[VolumeName, Dataset]]:
-    """Datasets of ``home`` that were made for a rollback and are part of no volume any more."""
+    """Clones that rollbacks of ``home`` created and that belong to no volume any more."""
     known = list(datasets)
     parts = {part.name for stack in stacks(known, layout, home).values() for part in stack.parts}
     ours = [one for one in known if one.kind == "volume" and is_ours(one, home)]

@@ -1,4 +1,4 @@
-"""Sending and receiving: as ZFS does it, or in the plain format that every driver reads."""
+"""Send and receive: with ``zfs send``, or in the plain format that all drivers read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lab.storage.zfs.works import Work, Works
 
 
 class Streams:
-    """What sends snapshots of ``pool`` and makes volumes of what was sent."""
+    """Sends snapshots of ``pool``, and creates volumes from streams."""
 
     def __init__(self, pool: Pool, works: Works, removal: Removal, births: Births) -> None:
         self._pool = pool
@@ -36,14 +36,14 @@ class Streams:
         self._births = births
 
     def send(self, snapshot: VolumeSnapshot, found: Dataset, to: BinaryIO) -> None:
-        """Write the stream of ``zfs send``, blocks as they are on disk, in our envelope."""
+        """Write the stream of ``zfs send``, with blocks as they are on disk, in our envelope."""
         header = StreamHeader(snapshot.label, found.number("volsize"), found.number("referenced"))
         envelope.wrap(to, header, self._pool.run.output("send", "-Lec", found.name))
 
     def send_plain(self, snapshot: VolumeSnapshot, found: Dataset, to: BinaryIO) -> None:
-        """Write all that is not zeros, read from a clone that nobody else sees.
+        """Write all data except zeros, read from a temporary clone.
 
-        It is read twice: how much there is stands at the start.
+        It is read twice, as the header has the total length.
         """
         size, name = found.number("volsize"), snapshot.volume
         with self._works.begin(f"send of {name}") as work:
@@ -91,7 +91,7 @@ class Streams:
         if set(found) != {name, frozen} or found[name].kind != "volume" or found[name].origin:
             raise InvalidSpec("this stream does not hold one snapshot of one volume")
         if found[name].number("volsize") != head.size:
-            raise damaged("the volume is not as large as its header says")
+            raise damaged("the size of the volume differs from its header")
         self._pool.run.zfs("set", f"{HOME}={self._pool.home}", frozen, work=work)
         return head.size
 

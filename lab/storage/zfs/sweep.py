@@ -1,4 +1,4 @@
-"""Removing what killed calls left, and what could not be destroyed when it was asked for."""
+"""Removes what killed calls left, and datasets that were busy when they were removed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lab.storage.zfs.works import Work, Works
 
 
 class Sweep:
-    """Finds litter of ours in ``pool``; that of live calls is none."""
+    """Finds our leftovers in ``pool``; datasets of running calls are none."""
 
     def __init__(self, pool: Pool, works: Works, removal: Removal) -> None:
         self._pool = pool
@@ -24,19 +24,19 @@ class Sweep:
 
     def run(self) -> list[str]:
         """See ``Storage.sweep``."""
-        done = [f"what a killed {what} left" for what in self._works.bury()]
+        done = [f"leftovers of a killed {what}" for what in self._works.bury()]
         with self._works.begin("sweep") as work:
             while True:
                 found = self._pool.everything()
                 gone = self._pass(work, found)
                 done += gone
-                # what went may have been a clone of what could not go before
+                # a destroyed dataset may have been a clone that another one waited for
                 if not gone:
                     self._removal.tidy(work, found)
                     return done
 
     def pending(self) -> list[str]:
-        """What was destroyed and still waits to go, with what keeps it; one line each."""
+        """Removed datasets that cannot be destroyed yet, with the reason: a line for each."""
         found = self._pool.everything()
         lines = []
         for one in self._dead(found):
@@ -49,7 +49,7 @@ class Sweep:
         return lines
 
     def trim(self, work: Work, volume: VolumeName) -> list[str]:
-        """Destroy what rollbacks of ``volume`` left and nobody needs; its gate is held."""
+        """Destroy unused datasets that rollbacks of ``volume`` left; its gate is held."""
         found = self._pool.owned(volume)
         layout, home = self._pool.layout, self._pool.home
         stack = stacks(found, layout, home).get(volume)
@@ -68,11 +68,11 @@ class Sweep:
                 done += self.trim(work, volume)
         for one in self._dead(found):
             if self._removal.raze(work, one.name):
-                done.append(f"volume {_spoken(one)} that was to go")
+                done.append(f"removed volume {_spoken(one)}")
         return done
 
     def _dead(self, found: Sequence[Dataset]) -> list[Dataset]:
-        """What is in ``.work`` and nobody works on, the youngest first: clones before origins."""
+        """Datasets in ``.work`` of no running call, the newest first: clones before origins."""
         start = f"{self._pool.layout.works}/"
         dead = [
             one

@@ -1,9 +1,9 @@
-"""Who is at work, and whose last command still runs.
+"""The calls that are running, and commands that outlive a killed call.
 
-A process that is killed leaves the command that it started: ``zfs`` continues in the kernel, and
-a volume may appear a moment later. So each call that changes something has a directory for as
-long as it lasts, held by the process, and a file in it that its commands hold as well. Who
-finds a directory that no process holds, and a file that somebody does, waits.
+A command survives its killed process: ``zfs`` continues in the kernel, and a volume may appear a
+moment later. So each call that changes something has a directory while it runs, locked by the
+process, and a file in it that its commands lock as well. If the file is locked and the directory
+is not, a command of a killed call still runs, and others wait for it.
 
 The directory's name is a token: datasets below ``.work`` that start with it belong to the call.
 """
@@ -31,7 +31,7 @@ _GATES = 64
 
 @dataclass(frozen=True)
 class Work:
-    """A call that is under way. ``handle``: to be inherited by its commands."""
+    """A running call. ``handle``: inherited by its commands."""
 
     token: str
     handle: int
@@ -46,7 +46,7 @@ class Works:
 
     @contextlib.contextmanager
     def begin(self, what: str) -> Iterator[Work]:
-        """A call that does ``what``."""
+        """A running call; ``what`` describes it."""
         make_directory(self._works, PRIVATE)
         with clone_lock.scratch(self._works) as path:
             handle = os.open(path / _NOTE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -79,7 +79,7 @@ class Works:
                 _wait_for_commands(path)
 
     def alive(self, token: str) -> bool:
-        """True if the process of that call still works on it."""
+        """True if the process of that call is alive."""
         try:
             with clone_lock.hold(self._works / token, shared=True, wait=False):
                 return False
@@ -89,7 +89,7 @@ class Works:
             return True
 
     def bury(self) -> list[str]:
-        """Forget the calls of processes that are gone; says what they did."""
+        """Remove the directories of dead processes' calls; returns their descriptions."""
         done = []
         for path in clone_lock.abandoned(self._works):
             _wait_for_commands(path)
@@ -117,5 +117,5 @@ def _wait_for_commands(path: Path) -> None:
         os.close(handle)
     raise HostUnfit(
         "a zfs command of a killed process does not end",
-        hint="`zpool status` says whether the pool still does I/O",
+        hint="`zpool status` shows whether the pool is suspended",
     )

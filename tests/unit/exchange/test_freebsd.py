@@ -18,8 +18,7 @@ from tests.support.exchange_world import Side
 from tests.support.lifecycle_world import SPEC
 
 BHYVE = Capabilities(
-    "fake", "bhyve", why_cold="bhyve cannot", direct=False,
-    forwards=False, redirects=True,
+    "fake", "bhyve", why_cold="bhyve cannot", direct=False, forwards=False,
 )  # fmt: skip
 
 
@@ -30,7 +29,7 @@ def linux(tmp_path: Path) -> Side:
 
 @pytest.fixture
 def freebsd(tmp_path: Path) -> Side:
-    return Side(tmp_path / "freebsd", capabilities=BHYVE)
+    return Side(tmp_path / "freebsd", capabilities=BHYVE, redirects=True)
 
 
 @pytest.mark.parametrize("ram", [True, False], ids=["warm", "--cold"])

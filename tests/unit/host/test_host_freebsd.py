@@ -163,9 +163,9 @@ def test_python_s_packages(root: Path, module: str) -> None:
     [
         ({"kldstat_qm_pf": NO}, "not loaded", "service pf start"),
         ({"pfctl_s_info": NO}, "pfctl", "root"),
-        ({"pfctl_s_info": ""}, "switched off", "service pf start"),
-        ({"pfctl_s_info": STATUS.replace("Enabled", "Disabled")}, "off", "service pf start"),
-        ({"pfctl_s_info": STATUS[:12]}, "switched off", "service pf start"),
+        ({"pfctl_s_info": ""}, "disabled", "service pf start"),
+        ({"pfctl_s_info": STATUS.replace("Enabled", "Disabled")}, "disabled", "service pf start"),
+        ({"pfctl_s_info": STATUS[:12]}, "disabled", "service pf start"),
         ({"pfctl_s_nat": ""}, "does not lead", freebsd.ANCHOR_LINE),
         ({"pfctl_s_nat": NO}, "does not lead", freebsd.ANCHOR_LINE),
         ({"pfctl_s_nat": RULES.replace("rdr-", "nat-")}, "does not lead", freebsd.ANCHOR_LINE),

@@ -87,11 +87,11 @@ def test_libvirt_knows_better(tmp_path: Path) -> None:
     """Protects from starts that all fail: root can open the device, QEMU's user cannot."""
     there = flags(tmp_path)
     why, remedy = no_kvm(listed=False, session=False, **there)
-    assert why == f"libvirt says that its QEMU cannot use {there['device']}"
+    assert why == f"libvirt reports that its QEMU cannot use {there['device']}"
     assert f"chgrp kvm {there['device']}" in remedy
     machine, _ = probe(Connection(listed=False), accelerator="auto", **there)
     assert (machine.accelerator, machine.why_emulated) == ("tcg", why)
-    with pytest.raises(HostUnfit, match="KVM is required, but libvirt says") as unfit:
+    with pytest.raises(HostUnfit, match="KVM is required, but libvirt reports") as unfit:
         probe(Connection(listed=False), accelerator="kvm", **there)
     assert remedy in unfit.value.hint
 

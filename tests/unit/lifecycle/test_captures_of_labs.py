@@ -115,7 +115,7 @@ def test_the_ram_of_nodes_that_were_booted_is_kept_whole(ctx: Context) -> None:
 
 
 @pytest.mark.parametrize("why", ["disks", "stopped", "node"])
-def test_a_snapshot_without_ram(ctx: Context, why: str) -> None:
+def test_a_snapshot_without_ram(world: World, ctx: Context, why: str) -> None:
     if why == "stopped":
         power.stop(ctx, "shop")
     elif why == "node":
@@ -123,6 +123,7 @@ def test_a_snapshot_without_ram(ctx: Context, why: str) -> None:
     view = snapshot.take(ctx, "shop", "mine", disks_only=why == "disks")
     assert not view.warm
     assert view.why_cold
+    assert not [note for note in world.notes if view.why_cold in note], "the command prints it"
     after = rollback(ctx, "shop", "mine", timeout=20.0)
     assert after.started == "cold"
     assert "n2" in after.why_cold if why == "node" else after.why_cold

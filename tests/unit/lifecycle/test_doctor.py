@@ -18,7 +18,7 @@ from tests.support.lifecycle_world import World, make_template, named
 from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
 
 WHY = Finding(
-    "zfs txg timeout", "note", "30 s, 5 s is the default", "sysctl x=5", "a power loss takes them"
+    "zfs cache flush", "warn", "disabled: x=1", "sysctl x=0", "a power loss damages the pool"
 )
 
 
@@ -29,7 +29,7 @@ def test_zfs_is_looked_at(tmp_path: Path) -> None:
     assert found
     assert all(one.level != "fail" for one in found)
     if not Path("/sys/module/zfs").exists() and len(found) == 1:
-        assert found == [Finding("zfs", "ok", "no ZFS here: volumes are qcow2 files")]
+        assert found == [Finding("zfs", "ok", "not installed: volumes are qcow2 files")]
 
 
 @pytest.mark.parametrize("builder", [False, True])
@@ -82,16 +82,16 @@ def test_reasons_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     world.findings = [WHY]
     assert main(["doctor"], lifecycle=world) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
-        "note   zfs txg timeout  30 s, 5 s is the default",
-        "       -> sysctl x=5",
-        "          (a power loss takes them)",
+        "warn   zfs cache flush  disabled: x=1",
+        "       -> sysctl x=0",
+        "          (a power loss damages the pool)",
     ]
     assert main(["doctor", "-o", "json"], lifecycle=world) == 0
     (one,) = json.loads(capsys.readouterr().out)
     assert one == {
-        "topic": "zfs txg timeout",
-        "level": "note",
-        "value": "30 s, 5 s is the default",
-        "advice": "sysctl x=5",
-        "why": "a power loss takes them",
+        "topic": "zfs cache flush",
+        "level": "warn",
+        "value": "disabled: x=1",
+        "advice": "sysctl x=0",
+        "why": "a power loss damages the pool",
     }

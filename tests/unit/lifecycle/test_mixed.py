@@ -218,8 +218,9 @@ def test_no_port_is_led_to_a_node_without_sql(
 ) -> None:
     """Protects published labs where guests have addresses of their own."""
     register(monkeypatch)
-    can = Capabilities("fake", "fake", forwards=False, redirects=True)
-    with World(tmp_path, can, publish=EVERYWHERE, publish_name="labs.example").open() as ctx:
+    can = Capabilities("fake", "fake", forwards=False)
+    world = World(tmp_path, can, publish=EVERYWHERE, publish_name="labs.example", redirects=True)
+    with world.open() as ctx:
         made = up(ctx, replace(SPEC, blueprint="watched"), cold=True)
         rows = [ctx.store.nodes.get("two", node.name) for node in made.nodes]
         assert [bool(row.redirect) for row in rows] == [True, True, False]

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from lab.errors import HostUnfit
-from lab.fake.hypervisor import FakeHypervisor
 from lab.guest.network import own_address
 from lab.hypervisor import Capabilities
 from lab.lifecycle import node_access, power, rollback
@@ -31,20 +30,22 @@ from lab.state.store import Store
 from tests.support.lifecycle_world import SPEC, Verb, World, make_cold, make_lab
 
 LEADS = Capabilities(
-    "fake", "bhyve", why_cold="bhyve cannot", direct=False,
-    forwards=False, redirects=True,
+    "fake", "bhyve", why_cold="bhyve cannot", direct=False, forwards=False,
 )  # fmt: skip
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     everywhere = "0.0.0.0"  # noqa: S104
-    return World(tmp_path, capabilities=LEADS, publish=everywhere, publish_name="labs.example")
+    return World(
+        tmp_path, capabilities=LEADS, redirects=True,
+        publish=everywhere, publish_name="labs.example",
+    )  # fmt: skip
 
 
 def led(ctx: Context) -> dict[int, str]:
-    assert isinstance(ctx.hypervisor, FakeHypervisor)
-    return {port: str(guest) for port, guest in ctx.hypervisor.redirected().items()}
+    assert ctx.hypervisor.redirects is not None
+    return {port: str(guest) for port, guest in ctx.hypervisor.redirects.ports().items()}
 
 
 def reached(ctx: Context, view: LabView) -> None:
@@ -141,7 +142,7 @@ def test_nothing_is_made_where_nothing_can_be_led(world: World) -> None:
     """Protects from a template that is formed for minutes before the firewall says no."""
 
     def hook(step: str) -> None:
-        if step == "hypervisor.redirected":
+        if step == "hypervisor.redirects":
             raise HostUnfit("pf is switched off")
 
     with world.open(hook) as ctx:
@@ -156,7 +157,7 @@ def test_nobody_waits_while_the_hypervisor_is_asked_for_ports(world: World) -> N
     asked: list[str] = []
 
     def writes(step: str) -> None:
-        if step in ("hypervisor.redirected", "hypervisor.segment_free"):
+        if step in ("hypervisor.redirects", "hypervisor.segment_free"):
             asked.append(step)
             with ThreadPoolExecutor(1) as pool, Store(world.home) as other:
                 pool.submit(other.resources.intend, Owner("lab", "other"), "volume", step).result()
@@ -171,4 +172,4 @@ def test_nobody_waits_while_the_hypervisor_is_asked_for_ports(world: World) -> N
         assert moved.nodes[0].sql_port != view.nodes[0].sql_port
         ports = {int(r.ref) for r in ctx.store.resources.all() if r.kind == "port"}
         assert ports == {node.sql_port for node in moved.nodes}
-    assert set(asked) == {"hypervisor.redirected", "hypervisor.segment_free"}
+    assert set(asked) == {"hypervisor.redirects", "hypervisor.segment_free"}
