@@ -30,6 +30,7 @@ from lab.lifecycle.images import image
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
 from lab.progress import Event
+from lab.spec import NodeSize
 from lab.wait import Deadline, attempts
 from tests.e2e.e2e_site import CRASH_NAME, PXC_SPEC
 
@@ -108,7 +109,8 @@ def main(verb: str, moment: str, count: int, victim: int) -> None:
         elif verb == "branch":
             branch(ctx, name, f"{name}-b", at="mine", timeout=240.0)
         elif verb == "template":
-            template.build(ctx, replace(PXC_SPEC, nodes=2))
+            # Of a size that no other test uses: there must be none yet.
+            template.build(ctx, replace(PXC_SPEC, nodes=2, size=NodeSize(memory=700 << 20)))
         elif moment == "bootstrap":
             image.build(ctx, "mariadb", rebuild=False)
         else:
