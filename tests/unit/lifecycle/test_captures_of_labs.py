@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -239,6 +242,46 @@ def test_a_rollback_that_is_killed_is_completed_by_start(world: World) -> None:
             write(ctx, "shop", 2)
         step += 3
     assert completed > 3
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """No file can be written to in the block, though files can be made."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_rollback_that_could_not_be_recorded_has_not_begun(ctx: Context) -> None:
+    """Protects `lab start`, which reads what was to be rolled back."""
+    with no_room(), pytest.raises(HostUnfit):
+        interrupted.begin(ctx, "shop", "origin", None)
+    assert not interrupted.exists(ctx, "shop")
+    assert start(ctx, "shop", timeout=20.0).state == "ready"
+
+
+def test_what_is_recorded_of_a_rollback_survives_a_power_loss(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of disks of two moments `lab start` must know; and no rollback is done again after its end."""
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def record(handle: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", record)
+    directory = str(ctx.home.directory(Owner("lab", "shop")))
+    interrupted.begin(ctx, "shop", "origin", None)
+    assert any(path.startswith(f"{directory}/") for path in synced)
+    assert synced[-1] == directory
+    synced.clear()
+    interrupted.end(ctx, "shop")
+    assert synced == [directory]
 
 
 def test_a_branch_is_a_clone_that_is_alone(ctx: Context) -> None:
