@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import host
+from lab import host, schedule
 from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.fake.hypervisor import FakeHypervisor
 from lab.lifecycle import power, snapshot
@@ -455,6 +456,28 @@ def test_a_protected_snapshot_stays(ctx: Context) -> None:
     snapshot.protect(ctx, "shop", "mine", protected=False)
     gc(ctx)
     assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
+
+
+@pytest.mark.parametrize("of", ["lab", "storage"])
+def test_a_snapshot_that_could_not_be_protected_stays(
+    ctx: Context, of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were taken before snapshots had files, and the origin, get theirs now."""
+    if of == "storage":
+        ctx.storage.snapshot(snapshot.volumes_of(ctx, "shop"), schedule.label("mine", time.time()))
+    wanted = {"lab": "origin", "storage": "mine"}[of]
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched, pytest.raises(HostUnfit):
+        patched.setattr(os, "fsync", full)
+        snapshot.protect(ctx, "shop", wanted, protected=True)
+    gc(ctx)
+    assert wanted in [view.name for view in snapshot.snapshots(ctx, "shop")]
+    snapshot.protect(ctx, "shop", wanted, protected=True)
+    with pytest.raises(Conflict, match="protected"):
+        snapshot.remove(ctx, "shop", [wanted])
 
 
 def test_a_snapshot_expires_when_nothing_descends_from_it(ctx: Context) -> None:
