@@ -448,6 +448,37 @@ def test_a_removal_can_wait_for_the_last_branch(world: World) -> None:
     assert world.there() == before
 
 
+def test_a_name_is_taken_until_the_last_branch_is_gone(world: World) -> None:
+    """Protects branches from `lab up` and `lab branch`, which remove what killed commands left."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        branch(ctx, "shop", "try", timeout=20.0)
+        branch(ctx, "try", "deep", timeout=20.0)
+        down(ctx, "shop", defer=True)
+        down(ctx, "try", defer=True)
+        snapshot.take(ctx, "deep", "mine")
+        before = world.there()
+        with pytest.raises(Conflict, match="shop") as refused:
+            up(ctx, named("shop"))
+        assert "lab down try" in refused.value.hint
+        with pytest.raises(Conflict, match="try"):
+            branch(ctx, "deep", "try", at="mine", timeout=20.0)
+        assert not any("killed" in note for note in world.notes)
+        assert world.there() == before
+        down(ctx, "deep")
+        assert [record.name for record in ctx.store.labs.all()] == []
+
+
+def test_gc_removes_a_lab_with_its_last_branch(ctx: Context) -> None:
+    branch(ctx, "shop", "try", timeout=20.0)
+    branch(ctx, "try", "deep", timeout=20.0)
+    for name in ("shop", "try"):
+        down(ctx, name, defer=True)
+    ctx.store.labs.update("deep", expires_at=time.time() - 1)
+    gc(ctx)
+    assert [record.name for record in ctx.store.labs.all()] == []
+
+
 def test_a_protected_snapshot_stays(ctx: Context) -> None:
     snapshot.take(ctx, "shop", "mine", protect=True, ttl=0.0)
     gc(ctx)
