@@ -120,16 +120,18 @@ def _paused(
         new = _files(ctx, ref, node)
         return memory.copy_memory(node.guest, origin.image if origin else None, new)
 
+    def resume() -> None:
+        guests = ctx.hypervisor.guests()
+        memory.resume([guest for guest in running if guest in guests])
+
     began = time.monotonic()
-    try:
+    with Undo() as paused:  # in which no interrupt keeps the nodes from running again
+        paused.push(f"the pause of {ref.owner.name}", resume)
         memory.pause(running)
         wanted = [node for node in nodes if node.name in origins]
         saved = dict(zip(origins, each(save, wanted), strict=True))
         snapshots = ctx.storage.snapshot(volumes, ref.label)
-    finally:
-        guests = ctx.hypervisor.guests()
-        memory.resume([guest for guest in running if guest in guests])
-        pause = time.monotonic() - began
+    pause = time.monotonic() - began
     # Their clocks were stopped.
     try:
         set_clocks(ctx, [node for node in nodes if node.guest in running])

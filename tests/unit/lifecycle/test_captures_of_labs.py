@@ -5,15 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lab import host, schedule
+from lab.cli.terminal.signals import Interrupts
 from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.fake.hypervisor import FakeHypervisor
 from lab.lifecycle import power, snapshot
@@ -28,7 +30,7 @@ from lab.lifecycle.rollback import rollback
 from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.names import CaptureRef, GuestName, Owner
-from tests.support.lifecycle_world import SIZE, World, named
+from tests.support.lifecycle_world import SIZE, World, at, named
 
 
 @pytest.fixture
@@ -197,6 +199,21 @@ def test_a_guest_that_ends_while_it_is_paused_takes_nothing(world: World) -> Non
         assert start(ctx, "shop", timeout=20.0).state == "ready"
 
 
+def test_an_interrupt_leaves_no_node_paused(world: World) -> None:
+    """Protects users of a lab from Ctrl-C, at the worst moment."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+
+    def interrupt() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with world.open(at("hypervisor.resume", interrupt)) as ctx, Interrupts() as interrupts:
+        with suppress(KeyboardInterrupt):
+            snapshot.take(ctx, "shop", "mine")
+        assert interrupts.came == 1
+        assert {guest.state for guest in ctx.hypervisor.guests().values()} == {"running"}
+
+
 def test_a_snapshot_that_is_killed_is_none(world: World) -> None:
     """At no step is there half a snapshot; the next command removes what is left."""
     with world.open() as ctx:
@@ -267,12 +284,12 @@ def test_a_rollback_that_could_not_be_recorded_has_not_begun(ctx: Context) -> No
 def test_what_is_recorded_of_a_rollback_survives_a_power_loss(
     ctx: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of disks of two moments `lab start` must know; and no rollback is done again after its end."""
+    """Of disks of two moments `lab start` must know; no rollback is done again after its end."""
     synced: list[str] = []
     fsync = os.fsync
 
     def record(handle: int) -> None:
-        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        synced.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
         fsync(handle)
 
     monkeypatch.setattr(os, "fsync", record)
@@ -501,9 +518,10 @@ def test_a_snapshot_that_could_not_be_protected_stays(
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with monkeypatch.context() as patched, pytest.raises(HostUnfit):
+    with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        snapshot.protect(ctx, "shop", wanted, protected=True)
+        with pytest.raises(HostUnfit):
+            snapshot.protect(ctx, "shop", wanted, protected=True)
     gc(ctx)
     assert wanted in [view.name for view in snapshot.snapshots(ctx, "shop")]
     snapshot.protect(ctx, "shop", wanted, protected=True)
