@@ -584,6 +584,15 @@ def test_sessions_of_a_capture_are_ended(world: World, keep: bool) -> None:
     assert len(ended) == (0 if keep else 2)
 
 
+def test_servers_that_get_an_identity_keep_no_session(ctx: Context) -> None:
+    """They restart one after the other: what a session commits meanwhile only some would have."""
+    connected(ctx, "shop", "n1", "UPDATE t SET a = 2")
+    snapshot.take(ctx, "shop", "mine")
+    branch(ctx, "shop", "try", at="mine", identity="new", keep_sessions=True, timeout=20.0)
+    assert isinstance(ctx.hypervisor, FakeHypervisor)
+    assert ctx.hypervisor.inside(GuestName("lab-try-n1")).sessions == []
+
+
 def test_each_restore_of_a_capture_reseeds(ctx: Context) -> None:
     """The clock of a lab in use is right: that it is set renews nothing."""
     snapshot.take(ctx, "shop", "mine")
