@@ -164,6 +164,21 @@ def test_damaged_ram_is_not_restored(ctx: Context) -> None:
     assert rows(ctx, "shop") == [1]
 
 
+@pytest.mark.parametrize("file", ["n1.ram", "n1.state", "manifest.json"])
+def test_a_snapshot_does_not_depend_on_a_damaged_template(ctx: Context, file: str) -> None:
+    """Its RAM would be refused when it is restored, or would have what the damage did."""
+    path = ctx.home.template(str(ctx.store.labs.get("shop").template)) / file
+    path.chmod(0o600)
+    with path.open("r+b") as damaged:
+        damaged.write(b"spoilt")
+    write(ctx, "shop", 1)
+    view = snapshot.take(ctx, "shop", "mine")
+    assert view.warm
+    assert ctx.home.ram(ref(view.label), "n1").exists()
+    assert rollback(ctx, "shop", "mine", timeout=20.0).started == "warm"
+    assert rows(ctx, "shop") == [1]
+
+
 def test_a_full_disk_takes_nothing(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
