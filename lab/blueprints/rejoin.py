@@ -30,12 +30,12 @@ _PROGRAM = "/usr/lib/lab/rejoin"
 _SQL = "/usr/lib/lab/sql"
 _REST = "/usr/lib/lab/rest"
 _STOP_SECONDS = 120.0
-_EVENT_SECONDS = 30.0
 _EVENTS = (
     "SELECT ID FROM information_schema.PROCESSLIST"
-    " WHERE COMMAND = 'Connect' AND USER <> 'system user'"
+    " WHERE COMMAND IN ('Connect', 'Killed') AND USER <> 'system user'"
 )
-"""Which events are executed: a session of one has the definer as its user, and this command."""
+"""Which events are executed: a session of one has the definer as its user, and as its command
+``Connect``, or ``Killed`` until what it wrote is undone."""
 _MOST = 2
 """How often a node gets the same order; then the data of a server that ends are replaced."""
 _EFFECTS = {
@@ -165,14 +165,14 @@ def _end_events(cluster: Cluster, member: Member) -> None:
     if not _ask(cluster, member, "SHOW GLOBAL VARIABLES LIKE 'event_scheduler'").endswith("\tON\n"):
         return
     _ask(cluster, member, "SET GLOBAL event_scheduler = OFF")
-    for _ in attempts(Deadline.after(_EVENT_SECONDS)):
+    for _ in attempts(Deadline.after(_STOP_SECONDS)):
         running = _ask(cluster, member, _EVENTS).split()
         if not running:
             return
         for number in running:
             with suppress(CommandFailed):  # it has ended
                 _ask(cluster, member, f"KILL {number}")
-    raise NotReady(f"events of {member.name} did not end in {_EVENT_SECONDS:.0f} s")
+    raise NotReady(f"events of {member.name} did not end in {_STOP_SECONDS:.0f} s")
 
 
 def _ask(cluster: Cluster, member: Member, *statements: str) -> str:
