@@ -179,6 +179,19 @@ def test_a_removal_that_is_refused_ends_nothing(here: Site) -> None:
     core.store.jobs.remove_all([job.id])
 
 
+def test_a_lab_that_waits_for_its_last_branch_takes_no_memory(here: Site) -> None:
+    """Protects other labs from waiting for room that is free, for as long as a branch lives."""
+    used = here.service.core.admission.used
+    one = used()
+    here.ask("POST", f"{BRANCHES}?wait=60", {"name": "twig"})
+    assert used() == one + one
+    here.ask("DELETE", "/v1/labs/shop?wait=60&defer=true")
+    assert here.ask("GET", "/v1/labs/shop").json()["state"] == "removing"
+    left = used()
+    assert (left.memory, left.cpus) == (one.memory, one.cpus)
+    assert left.ports == 2 * one.ports, "it keeps those until it is gone"
+
+
 def test_branches_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     """Protects the host: branches need as much memory as labs."""
     with site(tmp_path, memory=6 * MEMORY) as here:
