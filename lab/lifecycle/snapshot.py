@@ -363,7 +363,6 @@ def _drop(ctx: Context, name: str, label: str) -> None:
 def view_of(ctx: Context, capture: Capture) -> SnapshotView:
     """A snapshot, as it is shown."""
     one, directory = schedule.read(capture.label), ctx.home.directory(capture.ref)
-    files = directory.iterdir() if directory.is_dir() else ()
     lab = ctx.store.labs.find(capture.owner.name)
     return SnapshotView(
         one.label,
@@ -372,7 +371,7 @@ def view_of(ctx: Context, capture: Capture) -> SnapshotView:
         warm=capture.warm,
         why_cold="" if capture.warm else capture.why_cold,
         pause=capture.pause,
-        ram=sum(sparse.allocated(path) for path in files),
+        ram=sparse.taken(directory.glob("*")),
         protected=capture.protected,
         expires_at=capture.expires_at,
         parent=str(capture.parent or ""),

@@ -67,6 +67,13 @@ def test_a_snapshot_has_the_ram_of_all_nodes(ctx: Context) -> None:
     assert view.ram > 0
 
 
+def test_snapshots_are_listed_while_a_file_of_one_goes(ctx: Context) -> None:
+    """Protects who only looks: another command may be completing that one, or removing it."""
+    label = snapshot.take(ctx, "shop", "mine").label
+    (ctx.home.directory(ref(label)) / "n1.stream").symlink_to("gone")
+    assert [view.label for view in snapshot.snapshots(ctx, "shop")] == ["origin", label]
+
+
 def test_the_nodes_resume_from_a_snapshot(ctx: Context) -> None:
     write(ctx, "shop", 1)
     snapshot.take(ctx, "shop", "mine")
