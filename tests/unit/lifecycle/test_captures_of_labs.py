@@ -400,6 +400,15 @@ def test_a_branch_with_an_identity_of_its_own(ctx: Context) -> None:
     assert [words[:4] for words in identities(ctx, "child")] == [words[:4] for words in given]
 
 
+def test_a_branch_of_a_snapshot_that_never_had_ram_says_so(ctx: Context) -> None:
+    """Those that were taken before snapshots had files are not damaged."""
+    ctx.storage.snapshot(snapshot.volumes_of(ctx, "shop"), schedule.label("mine", time.time()))
+    (view,) = branch(ctx, "shop", "try", at="mine", timeout=20.0)
+    for found in (view, rollback(ctx, "try", timeout=20.0)):
+        assert found.started == "cold"
+        assert "the snapshot has no RAM" in found.why_cold
+
+
 def test_a_branch_boots_where_ram_does_not_fit(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
