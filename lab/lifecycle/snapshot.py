@@ -2,7 +2,7 @@
 
 Which there are, the storage knows; none is recorded. A snapshot counts if every node's
 volumes have it: they were taken in one call, which is all or nothing. What else belongs to it, RAM
-included, is in files of the home, whose manifest is written last and removed first.
+included, is in files of the home, whose manifest is written last.
 """
 
 from __future__ import annotations

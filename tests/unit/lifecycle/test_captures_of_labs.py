@@ -478,6 +478,25 @@ def test_what_has_branches_is_not_removed(ctx: Context) -> None:
     down(ctx, "shop")
 
 
+def test_a_branch_that_is_made_while_its_parent_goes(world: World) -> None:
+    """Protects a branch: what it is a clone of stays whole, though its removal had begun."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        snapshot.take(ctx, "shop", "mine")
+
+    def make() -> None:
+        with world.open() as other:
+            branch(other, "shop", "try", at="mine", timeout=20.0)
+
+    with world.open(at("storage.destroy", make)) as ctx:
+        with pytest.raises(Conflict):
+            down(ctx, "shop")
+        gc(ctx)
+        assert rollback(ctx, "try", timeout=20.0).started == "warm"
+        down(ctx, "try")
+        assert [lab.name for lab in ctx.store.labs.all()] == []
+
+
 def test_a_removal_can_wait_for_the_last_branch(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("kept"))
