@@ -199,7 +199,7 @@ def test_a_profile_reaches_the_options() -> None:
 
 @dataclass
 class Nodes:
-    """Nodes whose servers have a scheduler of events, and which note what they are told to do.
+    """Nodes whose servers have a scheduler of events, and which note what they do.
 
     ``executing``: the numbers of events that are executed, by node.
     """
