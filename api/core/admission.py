@@ -66,8 +66,12 @@ def need_to_branch(found: LabWithNodes, count: int) -> Need:
 
 
 def need_of_lab(found: LabWithNodes) -> Need:
-    """The resources that a lab uses now, without disk space."""
-    running = _to_run(found.plans) if found.lab.state != "stopped" else Need()
+    """The resources that a lab uses now, without disk space.
+
+    One that is being removed may wait for its last branch for long, and has no guests then.
+    """
+    asleep = found.lab.state in ("stopped", "removing")
+    running = Need() if asleep else _to_run(found.plans)
     return replace(running, ports=_ports(found.plans))
 
 

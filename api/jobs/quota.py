@@ -59,7 +59,7 @@ def snapshots_of(core: Core, project: str) -> Snapshots:
                     one.at is not None and one.name not in PERIODS
                     for one in taken.get(lab.name, ())
                 ),
-                sum(sparse.allocated(path) for path in ctx.home.captured(lab.name)),
+                sparse.taken(ctx.home.captured(lab.name)),
             )
             for lab in ctx.store.labs.all()
             if lab.project == project

@@ -34,6 +34,7 @@ from lab.lifecycle import start as starting
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
+from lab.lifecycle.core.release import branches
 from lab.lifecycle.down import down
 from lab.lifecycle.images import image
 from lab.lifecycle.nodes import inspect
@@ -109,15 +110,27 @@ def delete(ctx: Context, task: Task[DeleteLab]) -> str:
     record = ctx.store.labs.find(name)
     if record is not None and not requests.concerns(task.job, record):
         return name
-    force = task.request.force
-    if record is not None and record.state != "creating" and (force or not record.protected):
+    force, defer = task.request.force, task.request.defer
+    if (
+        record is not None
+        and record.state != "creating"
+        and (force or not record.protected)
+        and (defer or not _has_branches(ctx, name))
+    ):
         _end_others(ctx, record, lambda: True)
     try:
-        down(ctx, name, force=force, defer=task.request.defer)
+        down(ctx, name, force=force, defer=defer)
     except NotFound:
         if record is None and not task.again:
             raise
     return name
+
+
+def _has_branches(ctx: Context, name: str) -> bool:
+    """Whether a lab has branches, besides those that a job makes, which is cancelled with it."""
+    making = {job.id for job in ctx.store.jobs.open() if job.lab == name}
+    found = [ctx.store.labs.find(one) for one in branches(ctx, name)]
+    return any(lab is not None and lab.job not in making for lab in found)
 
 
 def expire(ctx: Context, task: Task[ExpireLab]) -> str:

@@ -122,6 +122,7 @@ class Galera:
 
     def identify(self, cluster: Cluster, engines: Mapping[str, Engine], identity: int) -> None:
         """See Blueprint; nodes restore a view of other members, at the position they share."""
+        rejoin.settle(cluster)
         last = str(rejoin.stop(cluster, engines))
         namespace = uuid.uuid5(_NAMESPACE, str(identity))
         history = str(uuid.uuid5(namespace, "lab"))

@@ -19,14 +19,23 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from lab.blueprints import Cluster, Engine, Member, Remedy, Situation
-from lab.errors import NotReady
+from lab.errors import CommandFailed, NotReady
+from lab.wait import Deadline, attempts
 
 _PROGRAM = "/usr/lib/lab/rejoin"
+_SQL = "/usr/lib/lab/sql"
 _REST = "/usr/lib/lab/rest"
 _STOP_SECONDS = 120.0
+_EVENTS = (
+    "SELECT ID FROM information_schema.PROCESSLIST"
+    " WHERE COMMAND IN ('Connect', 'Killed') AND USER <> 'system user'"
+)
+"""Which events are executed: a session of one has the definer as its user, and as its command
+``Connect``, or ``Killed`` until what it wrote is undone."""
 _MOST = 2
 """How often a node gets the same order; then the data of a server that ends are replaced."""
 _EFFECTS = {
@@ -136,6 +145,39 @@ def rest(cluster: Cluster, engines: Mapping[str, Engine]) -> None:
     cluster.each(lambda member: _rest(cluster, member, "view"))
     last = stop(cluster, engines)
     cluster.each(lambda member: _rest(cluster, member, "at", str(last)))
+
+
+def settle(cluster: Cluster) -> None:
+    """Have all nodes apply the same write sets, after which only clients could write.
+
+    Nodes stop one after the other: what an event writes meanwhile, or what a node that lags behind
+    has not applied by then, only some of them have. Raises NotReady or CommandFailed.
+    """
+    cluster.each(lambda member: _end_events(cluster, member))
+    # The statement waits until all that was certified before it is applied.
+    cluster.each(
+        lambda member: _ask(cluster, member, "SET SESSION wsrep_sync_wait = 1", "SELECT 1")
+    )
+
+
+def _end_events(cluster: Cluster, member: Member) -> None:
+    """Execute no events any more, until the server starts again, and end those of now."""
+    if not _ask(cluster, member, "SHOW GLOBAL VARIABLES LIKE 'event_scheduler'").endswith("\tON\n"):
+        return
+    _ask(cluster, member, "SET GLOBAL event_scheduler = OFF")
+    for _ in attempts(Deadline.after(_STOP_SECONDS)):
+        running = _ask(cluster, member, _EVENTS).split()
+        if not running:
+            return
+        for number in running:
+            with suppress(CommandFailed):  # it has ended
+                _ask(cluster, member, f"KILL {number}")
+    raise NotReady(f"events of {member.name} did not end in {_STOP_SECONDS:.0f} s")
+
+
+def _ask(cluster: Cluster, member: Member, *statements: str) -> str:
+    stdin = "".join(f"{statement}\n" for statement in statements).encode()
+    return cluster.run(member, [_SQL], stdin=stdin, timeout=_STOP_SECONDS)
 
 
 def stop(cluster: Cluster, engines: Mapping[str, Engine]) -> int:

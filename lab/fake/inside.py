@@ -34,6 +34,7 @@ NO_DATA = (
     "ALTER INSTANCE RELOAD TLS",
     "FLUSH ENGINE LOGS",
     "FLUSH LOCAL ENGINE LOGS",
+    "SET SESSION wsrep_sync_wait = 1",
 )
 """Statements that touch no data: a node executes them even without its cluster."""
 READ_LOCK = "FLUSH TABLES WITH READ LOCK"

@@ -68,6 +68,11 @@ def gc(
     report = perform(ctx, found, dry_run=dry_run)
     if dry_run:
         return GcReport(report.removed, (*report.left, *left))
+    # Labs whose removal waited for a branch that is gone now, and so on.
+    while waited := [task for task in tasks(ctx) if task not in found]:
+        found += waited
+        more = perform(ctx, waited)
+        report = GcReport((*report.removed, *more.removed), (*report.left, *more.left))
     swept, kept = remove_abandoned(ctx.home.imports)
     left += kept
     swept += [*ctx.storage.sweep(), *_scratch(ctx)]

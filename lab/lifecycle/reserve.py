@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from lab.errors import Busy, Conflict, NotFound, NotReady
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.release import forget
+from lab.lifecycle.core.release import branches, forget
 from lab.lifecycle.core.views import LabView
 from lab.lifecycle.images.image import named
 from lab.lifecycle.nodes import configuration, inspect
@@ -153,6 +153,11 @@ def _clear_remains(ctx: Context, owner: Owner) -> None:
     """Remove what a killed command left of a lab; we hold its lock, so nobody works on it."""
     record = ctx.store.labs.find(owner.name)
     dead = record is not None and record.state in ("creating", "removing")
+    if dead and (needed := branches(ctx, owner.name)):
+        raise Conflict(
+            f"lab {owner.name} is removed with its last branch: {', '.join(needed)}",
+            hint=f"choose another name, or `lab down {' '.join(needed)}` first",
+        )
     if dead or (record is None and ctx.store.resources.of(owner)):
         ctx.progress.note("undo", f"removing leftovers of a killed command: {owner.name}")
         forget(ctx, owner)

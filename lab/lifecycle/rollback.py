@@ -28,7 +28,7 @@ from lab.lifecycle.nodes.personalise import Prepared, prepare
 from lab.lifecycle.nodes.ports import move_taken
 from lab.lifecycle.nodes.recovery import until_back_inside
 from lab.lifecycle.nodes.start_slots import start_slot
-from lab.lifecycle.snapshot import find, volumes_of
+from lab.lifecycle.snapshot import find, load, volumes_of
 from lab.locks.named import lock
 from lab.names import Owner
 from lab.schedule import ORIGIN
@@ -249,10 +249,9 @@ def memory_kept(ctx: Context, capture: Capture, images: Images) -> Iterator[Capt
         yield itself
         return
     if capture.parent.owner.kind == "lab":  # which stays as long as it has branches
-        try:
-            yield sound(ctx, manifests.read(ctx.home.manifest(capture.parent)), images)
-        except Damaged as error:
-            yield capture.without_ram(f"the files of {capture.parent} are damaged: {error}")
+        record = ctx.store.labs.get(capture.parent.owner.name)
+        nodes = ctx.store.nodes.of(record.name)
+        yield sound(ctx, load(ctx, record, nodes, capture.parent.label), images)
         return
     with template.kept(ctx, capture.parent.owner.name, images) as parent:
         if parent is None:

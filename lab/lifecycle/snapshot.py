@@ -2,7 +2,7 @@
 
 Which there are, the storage knows; none is recorded. A snapshot counts if every node's
 volumes have it: they were taken in one call, which is all or nothing. What else belongs to it, RAM
-included, is in files of the home, whose manifest is written last and removed first.
+included, is in files of the home, whose manifest is written last.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lab.lifecycle.nodes.quiesce import write_out
 from lab.lifecycle.power import images_of, resume_paused
 from lab.locks.named import lock
 from lab.names import CaptureRef, GuestName, Owner, VolumeName
-from lab.paths import MANIFEST, REACHABLE, make_directory
+from lab.paths import MANIFEST, REACHABLE, make_directory, writing
 from lab.schedule import ORIGIN, Taken
 from lab.state.records import LabRecord, NodeRecord
 from lab.storage import VolumeSnapshot, sparse
@@ -77,10 +77,26 @@ def protect(ctx: Context, name: str, label: str, *, protected: bool) -> Snapshot
     with lock(ctx.home, "lab", name, wait=False):
         record_of(ctx, name)
         capture = replace(find(ctx, name, label), protected=protected)
-        make_directory(ctx.home.directory(capture.ref).parent, REACHABLE)
-        make_directory(ctx.home.directory(capture.ref), REACHABLE)
-        manifests.write(ctx.home.manifest(capture.ref), capture)
+        _describe(ctx, capture)
         return view_of(ctx, capture)
+
+
+def _describe(ctx: Context, capture: Capture) -> None:
+    """Write the manifest of a snapshot again, or that of one that has no files.
+
+    A directory without a manifest is one of an interrupted command, whose snapshot is removed: so
+    a new one appears with it.
+    """
+    directory = ctx.home.directory(capture.ref)
+    known = directory.exists()
+    draft = directory if known else directory.with_name(f"{directory.name}.new")
+    make_directory(directory.parent, REACHABLE)
+    make_directory(draft, REACHABLE)
+    manifests.write(draft / MANIFEST, capture)
+    if not known:
+        with writing(directory):
+            draft.rename(directory)
+            sparse.sync(directory.parent)
 
 
 def persist(ctx: Context, name: str, label: str) -> None:
@@ -345,7 +361,6 @@ def _drop(ctx: Context, name: str, label: str) -> None:
 def view_of(ctx: Context, capture: Capture) -> SnapshotView:
     """A snapshot, as it is shown."""
     one, directory = schedule.read(capture.label), ctx.home.directory(capture.ref)
-    files = directory.iterdir() if directory.is_dir() else ()
     lab = ctx.store.labs.find(capture.owner.name)
     return SnapshotView(
         one.label,
@@ -354,7 +369,7 @@ def view_of(ctx: Context, capture: Capture) -> SnapshotView:
         warm=capture.warm,
         why_cold="" if capture.warm else capture.why_cold,
         pause=capture.pause,
-        ram=sum(sparse.allocated(path) for path in files),
+        ram=sparse.taken(directory.glob("*")),
         protected=capture.protected,
         expires_at=capture.expires_at,
         parent=str(capture.parent or ""),

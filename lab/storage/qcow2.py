@@ -168,7 +168,8 @@ class Qcow2Storage:
         """A copy of the snapshot's file; all snapshots are kept.
 
         An overlay on it would be faster, but the snapshot could never be dropped then. On a disk
-        that is almost full, a rollback that frees space is allowed.
+        that is almost full, a rollback that frees space is allowed. The disk is on stable storage
+        when this returns, as what it replaces is removed.
         """
         with self._held(volume) as record, contextlib.ExitStack() as stack:
             self._visible(volume, label)
@@ -179,7 +180,9 @@ class Qcow2Storage:
             work = stack.enter_context(self._shelf.scratch())
             sparse.copy(frozen, work / DISK, floor=floor)
             self._shelf.give(work / DISK)
+            sparse.sync(work / DISK)
             (work / DISK).replace(disk)
+            sparse.sync(disk.parent)
             return self._volume(volume, record)
 
     def check_rollback(self, volumes: Sequence[VolumeName], label: str) -> None:

@@ -7,7 +7,7 @@ import errno
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _FICLONE = 0x40049409
@@ -18,6 +18,15 @@ _NO_REFLINK = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.
 def allocated(path: Path) -> int:
     """Bytes that ``path`` takes on disk."""
     return path.stat().st_blocks * 512
+
+
+def taken(paths: Iterable[Path]) -> int:
+    """Bytes that those of ``paths`` take on disk that exist: others may be removing some."""
+    total = 0
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            total += allocated(path)
+    return total
 
 
 def extents(handle: int) -> Iterator[tuple[int, int]]:

@@ -316,3 +316,25 @@ def test_tampering_breaks_the_seal(tmp_path: Path, *, below: bool) -> None:
     with frozen.open("r+b") as file:
         file.write(file.read(1))
     assert storage.seal(formed) != seal
+
+
+def test_a_disk_that_was_rolled_back_survives_a_power_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects a lab: unlike a clone, nobody would make its disk again."""
+    storage = open_qcow2(tmp_path, "home")
+    volume = storage.create(vol("a"), SIZE, {})
+    put(volume, 0, b"before")
+    storage.snapshot([volume.name], "s")
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def record(handle: int) -> None:
+        status = os.fstat(handle)
+        synced.append(f"{status.st_dev}:{status.st_ino}")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", record)
+    disk = storage.rollback(volume.name, "s").path
+    wanted = [f"{path.stat().st_dev}:{path.stat().st_ino}" for path in (disk, disk.parent)]
+    assert synced == wanted, "the content first, then the name"

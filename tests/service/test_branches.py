@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lab.api.jobs.requests import BranchLab
+from lab.api.jobs import work
+from lab.api.jobs.requests import BranchLab, DeleteLab, TakeSnapshot
 from lab.api.jobs.submit import new_job, submit
+from lab.api.jobs.work import Task
 from lab.api.service import Service
 from lab.cli import main
 from lab.client import Client
@@ -154,6 +157,39 @@ def test_quotas_count_branches_that_are_being_made(here: Site) -> None:
     assert "limited to 4 labs, and would have 5 with this lab" in refused.json()["detail"]
     core.store.jobs.remove_all([job.id])
     assert here.ask("POST", "/v1/labs?wait=60", body, token=token).status_code == 201
+
+
+def test_a_removal_that_is_refused_ends_nothing(here: Site) -> None:
+    """Protects what is done with a lab, and its guests, from a request that cannot be met."""
+    here.ask("POST", f"{BRANCHES}?wait=60", {"name": "twig"})
+    core = here.service.core
+    token = core.store.tokens.all()[0]
+    created_at = core.store.labs.get("shop").created_at
+    request = TakeSnapshot(created_at=created_at)
+    core.store.jobs.add(job := new_job(token, "snapshot", request, lab="shop"))  # it is not begun
+    removal = DeleteLab(created_at=created_at)
+    delete = Task(new_job(token, "delete", removal, lab="shop"), removal, again=False)
+    with core.contexts.use() as ctx:
+        with pytest.raises(Conflict, match="has branches: twig"):
+            work.delete(ctx, delete)
+        assert not core.store.jobs.get(job.id).cancel
+        deferred = replace(delete, request=DeleteLab(created_at=created_at, defer=True))
+        work.delete(ctx, deferred)
+    assert core.store.jobs.get(job.id).cancel
+    core.store.jobs.remove_all([job.id])
+
+
+def test_a_lab_that_waits_for_its_last_branch_takes_no_memory(here: Site) -> None:
+    """Protects other labs from waiting for room that is free, for as long as a branch lives."""
+    used = here.service.core.admission.used
+    one = used()
+    here.ask("POST", f"{BRANCHES}?wait=60", {"name": "twig"})
+    assert used() == one + one
+    here.ask("DELETE", "/v1/labs/shop?wait=60&defer=true")
+    assert here.ask("GET", "/v1/labs/shop").json()["state"] == "removing"
+    left = used()
+    assert (left.memory, left.cpus) == (one.memory, one.cpus)
+    assert left.ports == 2 * one.ports, "it keeps those until it is gone"
 
 
 def test_branches_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ migration stream, which is reduced to these pages once the guest is resumed.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,6 +25,7 @@ from lab.hypervisor.libvirt.stream import (
     UnknownStream,
     Writer,
     devices,
+    mapped,
     own_block,
     read_opening,
 )
@@ -97,7 +97,7 @@ def _settle(stream: Path, origin: MemoryImage | None, new: MemoryImage) -> Memor
         with (
             writing(new.state),
             stream.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+            mapped(file) as data,
             _create(new.state) as out,
             origin.ram.open("rb", 0) if origin else _create(ram) as memory,
         ):

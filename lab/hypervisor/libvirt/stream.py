@@ -121,7 +121,10 @@ class Reader:
         return int.from_bytes(self._take(8), "big")
 
     def _name(self) -> str:
-        return self._take(self._take(1)[0]).decode("ascii", "replace")
+        try:
+            return self._take(self._take(1)[0]).decode("ascii")
+        except UnicodeDecodeError:
+            raise UnknownStream("the name of a block of RAM is not ASCII") from None
 
     def _read_blocks(self) -> tuple[Block, ...]:
         try:
@@ -214,11 +217,19 @@ def read_opening(stream: Path) -> tuple[Opening, list[Page]]:
 
     The guest's RAM is the largest block. Raises UnknownStream, and OSError.
     """
-    with stream.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with stream.open("rb") as file, mapped(file) as data:
         reader = Reader(data)
         own = own_block(reader.opening).name
         kept = [page for page in reader.pages() if page.block != own]
         return reader.opening, kept
+
+
+def mapped(file: BinaryIO) -> mmap.mmap:
+    """The content of an open file, in memory; raises UnknownStream if there is none."""
+    try:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except ValueError:
+        raise UnknownStream("the stream is empty") from None
 
 
 def own_block(opening: Opening) -> Block:

@@ -8,25 +8,32 @@ from lab.errors import Conflict
 from lab.lifecycle.core.context import Context
 from lab.names import Owner
 from lab.paths import writing
+from lab.storage import sparse
 
 
 def begin(ctx: Context, name: str, label: str, node: str | None) -> None:
     """Record that the volumes of a lab, or of one node, are about to be rolled back to ``label``.
 
-    Raises Conflict if a rollback of more than that one node was interrupted.
+    Whole or not at all, also after a power loss. Raises Conflict if a rollback of more than that
+    one node was interrupted.
     """
     path, what = _path(ctx, name), f"--to {label}" + (f" --node {node}" if node else "")
     if node and path.exists() and path.read_text(encoding="utf-8") != what:
         check(ctx, name)
+    fresh = path.with_suffix(".new")
     with writing(path):
-        path.write_text(what, encoding="utf-8")
+        fresh.write_text(what, encoding="utf-8")
+        sparse.sync(fresh)
+        fresh.replace(path)
+        sparse.sync(path.parent)
 
 
 def end(ctx: Context, name: str) -> None:
-    """Record that the rollback is complete."""
+    """Record that the rollback is complete: what is written from now on must not be undone."""
     path = _path(ctx, name)
     with writing(path):
         path.unlink(missing_ok=True)
+        sparse.sync(path.parent)
 
 
 def exists(ctx: Context, name: str) -> bool:

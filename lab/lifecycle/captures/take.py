@@ -120,16 +120,18 @@ def _paused(
         new = _files(ctx, ref, node)
         return memory.copy_memory(node.guest, origin.image if origin else None, new)
 
+    def resume() -> None:
+        guests = ctx.hypervisor.guests()
+        memory.resume([guest for guest in running if guest in guests])
+
     began = time.monotonic()
-    try:
+    with Undo() as paused:  # in which no interrupt keeps the nodes from running again
+        paused.push(f"the pause of {ref.owner.name}", resume)
         memory.pause(running)
         wanted = [node for node in nodes if node.name in origins]
         saved = dict(zip(origins, each(save, wanted), strict=True))
         snapshots = ctx.storage.snapshot(volumes, ref.label)
-    finally:
-        guests = ctx.hypervisor.guests()
-        memory.resume([guest for guest in running if guest in guests])
-        pause = time.monotonic() - began
+    pause = time.monotonic() - began
     # Their clocks were stopped.
     try:
         set_clocks(ctx, [node for node in nodes if node.guest in running])
@@ -175,17 +177,19 @@ def _files(ctx: Context, ref: CaptureRef, node: Node) -> MemoryImage:
 
 
 def _origin(ctx: Context, node: Node) -> Origin | None:
-    """What the guest of a node was restored from; None if it was booted, or that is gone."""
+    """What the guest of a node was restored from; None if it was booted, or that is damaged."""
     guest = ctx.hypervisor.guests().get(node.guest)
     tag = guest.tags.get(MEMORY, "") if guest else ""
     if not tag:
         return None
     base = CaptureRef.parse(tag)
+    image = _files(ctx, base, node)
     try:
-        facts = manifests.read(ctx.home.manifest(base)).node(node.name).ram
+        found = manifests.read(ctx.home.manifest(base)).node(node.name)
+        if found.ram is None or found.state is None:
+            return None
+        manifests.unharmed(image.ram, found.ram)
+        manifests.unharmed(image.state, found.state, read=True)
     except Damaged:
         return None
-    image = _files(ctx, base, node)
-    if facts is None or not image.ram.exists() or not image.state.exists():
-        return None
-    return Origin(base, image, facts)
+    return Origin(base, image, found.ram)

@@ -55,7 +55,8 @@ def personalise(ctx: Context, started: Started) -> int:
             started.prepared,
             timeout=started.deadline.left,
             cluster=started.cluster,
-            end_sessions=started.end_sessions,
+            # Servers that restart keep none, and nobody may write while they stop.
+            end_sessions=started.end_sessions or bool(started.identity),
         )
     if ended:
         sessions = "session" if ended == 1 else "sessions"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import pytest
 
@@ -13,12 +14,13 @@ from lab.blueprints import Engine, Member, blueprint, planned
 from lab.blueprints.galera import GALERA, PXC
 from lab.blueprints.server import native_hash
 from lab.config.profile import PROFILES, EngineProfile
-from lab.errors import InvalidSpec
+from lab.errors import CommandFailed, InvalidSpec
 from lab.guest.network import inner_address
 from lab.spec import MIB, LabSpec
 from tests import ROOT
 
 Golden = Callable[[str, str], None]
+T = TypeVar("T")
 
 CONFIG = ROOT / "images/mariadb/my.cnf"
 CONFIG_PATH = "/etc/mysql/mariadb.conf.d/99-lab.cnf"
@@ -193,3 +195,65 @@ def test_a_profile_reaches_the_options() -> None:
     ):
         assert f"{line}\n" in text
     assert "gcache.dir=/var/lib/mysqllog;" in text
+
+
+@dataclass
+class Nodes:
+    """Nodes whose servers have a scheduler of events, and which note what they do.
+
+    ``executing``: the numbers of events that are executed, by node.
+    """
+
+    members: list[Member]
+    scheduler: str = "ON"
+    executing: dict[str, list[int]] = field(default_factory=dict)
+    done: list[str] = field(default_factory=list)
+
+    def run(
+        self,
+        member: Member,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout: float,  # noqa: ARG002  part of the protocol
+    ) -> str:
+        """See Cluster."""
+        if argv[0] != "/usr/lib/lab/sql":
+            self.done.append(f"{member.name} {' '.join(argv)}")
+            return f"0fd7f221-e597-11f1-869e-4f5edd524c08:{member.index}\n"
+        said = [self._execute(member.name, line) for line in stdin.decode().splitlines()]
+        return "".join(said)
+
+    def each(self, step: Callable[[Member], T]) -> list[T]:
+        """See Cluster."""
+        return [step(member) for member in self.members]
+
+    def _execute(self, node: str, statement: str) -> str:
+        self.done.append(f"{node} {statement}")
+        here = self.executing.get(node, [])
+        if "LIKE 'event_scheduler'" in statement:
+            return f"event_scheduler\t{self.scheduler}\n"
+        if "PROCESSLIST" in statement:
+            return "".join(f"{number}\n" for number in here)
+        if statement.startswith("KILL "):
+            number = int(statement.removeprefix("KILL "))
+            here.remove(number)
+            if number == 9:
+                raise CommandFailed(["sql"], 255, stderr="Unknown thread id: 9")
+        return ""
+
+
+@pytest.mark.parametrize("scheduler", ["ON", "OFF", "DISABLED"])
+def test_all_nodes_have_the_same_data_when_they_stop_for_other_identities(scheduler: str) -> None:
+    """They are given one position then: what only some of them had would never reach the others."""
+    nodes = Nodes(members(3), scheduler, {"n2": [8, 9]} if scheduler == "ON" else {})
+    GALERA.identify(nodes, dict.fromkeys(("n1", "n2", "n3"), engine()), 1 << 21)
+    stop = min(at for at, what in enumerate(nodes.done) if " stop " in what)
+    before = nodes.done[:stop]
+    ended = [at for at, what in enumerate(before) if "event_scheduler = OFF" in what]
+    waited = [at for at, what in enumerate(before) if "wsrep_sync_wait" in what]
+    assert len(ended) == (3 if scheduler == "ON" else 0)
+    assert len(waited) == 3
+    assert max(ended, default=-1) < min(waited)
+    assert nodes.executing in ({}, {"n2": []})
+    assert not any("wsrep_sync_wait" in what for what in nodes.done[stop:])

@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+from lab.blueprints import Member, rejoin
 from lab.errors import LabError
 from lab.guest import authority
 from lab.guest.identity import item
@@ -30,6 +32,7 @@ from tests import ROOT
 PROGRAMS = ROOT / "images/guest/usr/lib/lab"
 ME = f"{os.getuid()}:{os.getgid()}"
 SECONDS = 10.0
+T = TypeVar("T")
 
 pytestmark = pytest.mark.skipif(not shutil.which("perl"), reason="perl is not installed")
 
@@ -508,6 +511,45 @@ def test_what_is_not_a_clients_session_stays(
             last = client()
             rows = last.ask("SET GLOBAL event_scheduler = OFF", "DROP DATABASE timed", PROCESSES)
             last.ask(*(f"KILL {row[0]}" for row in rows if "DO SLEEP(600)" in row))
+
+
+@dataclass(frozen=True)
+class Here:
+    """A cluster of one node: the real server."""
+
+    sql: Path
+    members: Sequence[Member] = (Member("n1", 1, "10.0.0.1"),)
+
+    def run(
+        self, member: Member, argv: Sequence[str], *, stdin: bytes = b"", timeout: float
+    ) -> str:
+        """See Cluster."""
+        assert (member.name, list(argv)) == ("n1", ["/usr/lib/lab/sql"])
+        return run(["perl", self.sql], timeout=timeout, stdin=stdin).stdout
+
+    def each(self, step: Callable[[Member], T]) -> list[T]:
+        """See Cluster."""
+        return [step(member) for member in self.members]
+
+
+@pytest.mark.e2e
+def test_no_event_writes_while_nodes_stop(sql: Path, client: Callable[[], Client]) -> None:
+    """Protects nodes that get identities of their own: all of them have the same write sets."""
+    other = client()
+    other.ask(
+        "SET GLOBAL event_scheduler = ON", "CREATE DATABASE ticking",
+        "CREATE EVENT ticking.one ON SCHEDULE EVERY 1 HOUR DO DO SLEEP(601)",
+    )  # fmt: skip
+    try:
+        assert other.sees("DO SLEEP(601)")
+        rejoin.settle(Here(sql))
+        last = client()
+        assert not any("DO SLEEP(601)" in row for row in last.ask(PROCESSES))
+        assert last.ask("SELECT @@GLOBAL.event_scheduler") == [["OFF"]]
+        assert other.ask("SELECT 2") == [["2"]], "sessions of clients stay"
+        rejoin.settle(Here(sql))
+    finally:
+        client().ask("SET GLOBAL event_scheduler = OFF", "DROP DATABASE ticking")
 
 
 @pytest.mark.e2e

@@ -91,14 +91,21 @@ def test_a_stream_that_is_cut_is_none(stream: Path) -> None:
         (b"\x00\x08\x14/rom", b"\x00\x48\x14/rom"),
         (b"\x00\x00\x00\x08\x14/rom", b"\x00\x02\x00\x08\x14/rom"),
         (b"\x08\x07pc.bios", b"\x08\x07pc.rom0"),
+        (b"\x07pc.bios", b"\x07pc.b\xefos"),
     ],
-    ids=["version", "of RAM", "footer", "record", "offset", "block"],
+    ids=["version", "of RAM", "footer", "record", "offset", "block", "name"],
 )  # fmt: skip
 def test_what_is_not_known_is_refused(stream: Path, find: bytes, put: bytes) -> None:
     content = stream.read_bytes()
     assert content.count(find) >= 1
     with pytest.raises(UnknownStream):
         list(Reader(content.replace(find, put, 1)).pages())
+
+
+def test_a_file_without_content_is_no_stream(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    with pytest.raises(UnknownStream):
+        read_opening(tmp_path / "empty")
 
 
 def test_the_state_of_devices_alone() -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
+import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lab import host
+from lab import host, schedule
+from lab.cli.terminal.signals import Interrupts
 from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.fake.hypervisor import FakeHypervisor
 from lab.lifecycle import power, snapshot
@@ -24,7 +30,7 @@ from lab.lifecycle.rollback import rollback
 from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.names import CaptureRef, GuestName, Owner
-from tests.support.lifecycle_world import SIZE, World, named
+from tests.support.lifecycle_world import SIZE, World, at, named
 
 
 @pytest.fixture
@@ -59,6 +65,13 @@ def test_a_snapshot_has_the_ram_of_all_nodes(ctx: Context) -> None:
     directory = ctx.home.directory(ref(view.label))
     assert {path.name for path in directory.iterdir()} == {"manifest.json", "n1.state", "n2.state"}
     assert view.ram > 0
+
+
+def test_snapshots_are_listed_while_a_file_of_one_goes(ctx: Context) -> None:
+    """Protects who only looks: another command may be completing that one, or removing it."""
+    label = snapshot.take(ctx, "shop", "mine").label
+    (ctx.home.directory(ref(label)) / "n1.stream").symlink_to("gone")
+    assert [view.label for view in snapshot.snapshots(ctx, "shop")] == ["origin", label]
 
 
 def test_the_nodes_resume_from_a_snapshot(ctx: Context) -> None:
@@ -159,6 +172,21 @@ def test_damaged_ram_is_not_restored(ctx: Context) -> None:
     assert rows(ctx, "shop") == [1]
 
 
+@pytest.mark.parametrize("file", ["n1.ram", "n1.state", "manifest.json"])
+def test_a_snapshot_does_not_depend_on_a_damaged_template(ctx: Context, file: str) -> None:
+    """Its RAM would be refused when it is restored, or would have what the damage did."""
+    path = ctx.home.template(str(ctx.store.labs.get("shop").template)) / file
+    path.chmod(0o600)
+    with path.open("r+b") as damaged:
+        damaged.write(b"spoilt")
+    write(ctx, "shop", 1)
+    view = snapshot.take(ctx, "shop", "mine")
+    assert view.warm
+    assert ctx.home.ram(ref(view.label), "n1").exists()
+    assert rollback(ctx, "shop", "mine", timeout=20.0).started == "warm"
+    assert rows(ctx, "shop") == [1]
+
+
 def test_a_full_disk_takes_nothing(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
@@ -192,6 +220,21 @@ def test_a_guest_that_ends_while_it_is_paused_takes_nothing(world: World) -> Non
         assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
         assert ctx.hypervisor.guests()[GuestName("lab-shop-n1")].state == "running"
         assert start(ctx, "shop", timeout=20.0).state == "ready"
+
+
+def test_an_interrupt_leaves_no_node_paused(world: World) -> None:
+    """Protects users of a lab from Ctrl-C, at the worst moment."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+
+    def interrupt() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with world.open(at("hypervisor.resume", interrupt)) as ctx, Interrupts() as interrupts:
+        with suppress(KeyboardInterrupt):
+            snapshot.take(ctx, "shop", "mine")
+        assert interrupts.came == 1
+        assert {guest.state for guest in ctx.hypervisor.guests().values()} == {"running"}
 
 
 def test_a_snapshot_that_is_killed_is_none(world: World) -> None:
@@ -240,6 +283,46 @@ def test_a_rollback_that_is_killed_is_completed_by_start(world: World) -> None:
             write(ctx, "shop", 2)
         step += 3
     assert completed > 3
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """No file can be written to in the block, though files can be made."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_rollback_that_could_not_be_recorded_has_not_begun(ctx: Context) -> None:
+    """Protects `lab start`, which reads what was to be rolled back."""
+    with no_room(), pytest.raises(HostUnfit):
+        interrupted.begin(ctx, "shop", "origin", None)
+    assert not interrupted.exists(ctx, "shop")
+    assert start(ctx, "shop", timeout=20.0).state == "ready"
+
+
+def test_what_is_recorded_of_a_rollback_survives_a_power_loss(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of disks of two moments `lab start` must know; no rollback is done again after its end."""
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def record(handle: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", record)
+    directory = str(ctx.home.directory(Owner("lab", "shop")))
+    interrupted.begin(ctx, "shop", "origin", None)
+    assert any(path.startswith(f"{directory}/") for path in synced)
+    assert synced[-1] == directory
+    synced.clear()
+    interrupted.end(ctx, "shop")
+    assert synced == [directory]
 
 
 def test_a_branch_is_a_clone_that_is_alone(ctx: Context) -> None:
@@ -318,6 +401,15 @@ def test_a_branch_with_an_identity_of_its_own(ctx: Context) -> None:
     assert [words[:4] for words in identities(ctx, "child")] == [words[:4] for words in given]
 
 
+def test_a_branch_of_a_snapshot_that_never_had_ram_says_so(ctx: Context) -> None:
+    """Those that were taken before snapshots had files are not damaged."""
+    ctx.storage.snapshot(snapshot.volumes_of(ctx, "shop"), schedule.label("mine", time.time()))
+    (view,) = branch(ctx, "shop", "try", at="mine", timeout=20.0)
+    for found in (view, rollback(ctx, "try", timeout=20.0)):
+        assert found.started == "cold"
+        assert "the snapshot has no RAM" in found.why_cold
+
+
 def test_a_branch_boots_where_ram_does_not_fit(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
@@ -387,6 +479,25 @@ def test_what_has_branches_is_not_removed(ctx: Context) -> None:
     down(ctx, "shop")
 
 
+def test_a_branch_that_is_made_while_its_parent_goes(world: World) -> None:
+    """Protects a branch: what it is a clone of stays whole, though its removal had begun."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        snapshot.take(ctx, "shop", "mine")
+
+    def make() -> None:
+        with world.open() as other:
+            branch(other, "shop", "try", at="mine", timeout=20.0)
+
+    with world.open(at("storage.destroy", make)) as ctx:
+        with pytest.raises(Conflict):
+            down(ctx, "shop")
+        gc(ctx)
+        assert rollback(ctx, "try", timeout=20.0).started == "warm"
+        down(ctx, "try")
+        assert [lab.name for lab in ctx.store.labs.all()] == []
+
+
 def test_a_removal_can_wait_for_the_last_branch(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("kept"))
@@ -405,6 +516,37 @@ def test_a_removal_can_wait_for_the_last_branch(world: World) -> None:
     assert world.there() == before
 
 
+def test_a_name_is_taken_until_the_last_branch_is_gone(world: World) -> None:
+    """Protects branches from `lab up` and `lab branch`, which remove what killed commands left."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        branch(ctx, "shop", "try", timeout=20.0)
+        branch(ctx, "try", "deep", timeout=20.0)
+        down(ctx, "shop", defer=True)
+        down(ctx, "try", defer=True)
+        snapshot.take(ctx, "deep", "mine")
+        before = world.there()
+        with pytest.raises(Conflict, match="shop") as refused:
+            up(ctx, named("shop"))
+        assert "lab down try" in refused.value.hint
+        with pytest.raises(Conflict, match="try"):
+            branch(ctx, "deep", "try", at="mine", timeout=20.0)
+        assert not any("killed" in note for note in world.notes)
+        assert world.there() == before
+        down(ctx, "deep")
+        assert [record.name for record in ctx.store.labs.all()] == []
+
+
+def test_gc_removes_a_lab_with_its_last_branch(ctx: Context) -> None:
+    branch(ctx, "shop", "try", timeout=20.0)
+    branch(ctx, "try", "deep", timeout=20.0)
+    for name in ("shop", "try"):
+        down(ctx, name, defer=True)
+    ctx.store.labs.update("deep", expires_at=time.time() - 1)
+    gc(ctx)
+    assert [record.name for record in ctx.store.labs.all()] == []
+
+
 def test_a_protected_snapshot_stays(ctx: Context) -> None:
     snapshot.take(ctx, "shop", "mine", protect=True, ttl=0.0)
     gc(ctx)
@@ -413,6 +555,29 @@ def test_a_protected_snapshot_stays(ctx: Context) -> None:
     snapshot.protect(ctx, "shop", "mine", protected=False)
     gc(ctx)
     assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
+
+
+@pytest.mark.parametrize("of", ["lab", "storage"])
+def test_a_snapshot_that_could_not_be_protected_stays(
+    ctx: Context, of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were taken before snapshots had files, and the origin, get theirs now."""
+    if of == "storage":
+        ctx.storage.snapshot(snapshot.volumes_of(ctx, "shop"), schedule.label("mine", time.time()))
+    wanted = {"lab": "origin", "storage": "mine"}[of]
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(HostUnfit):
+            snapshot.protect(ctx, "shop", wanted, protected=True)
+    gc(ctx)
+    assert wanted in [view.name for view in snapshot.snapshots(ctx, "shop")]
+    snapshot.protect(ctx, "shop", wanted, protected=True)
+    with pytest.raises(Conflict, match="protected"):
+        snapshot.remove(ctx, "shop", [wanted])
 
 
 def test_a_snapshot_expires_when_nothing_descends_from_it(ctx: Context) -> None:
@@ -468,6 +633,15 @@ def test_sessions_of_a_capture_are_ended(world: World, keep: bool) -> None:
             assert bool(found) == keep
     ended = [note for note in world.notes if "ended 2 client sessions" in note]
     assert len(ended) == (0 if keep else 2)
+
+
+def test_servers_that_get_an_identity_keep_no_session(ctx: Context) -> None:
+    """They restart one after the other: what a session commits meanwhile only some would have."""
+    connected(ctx, "shop", "n1", "UPDATE t SET a = 2")
+    snapshot.take(ctx, "shop", "mine")
+    branch(ctx, "shop", "try", at="mine", identity="new", keep_sessions=True, timeout=20.0)
+    assert isinstance(ctx.hypervisor, FakeHypervisor)
+    assert ctx.hypervisor.inside(GuestName("lab-try-n1")).sessions == []
 
 
 def test_each_restore_of_a_capture_reseeds(ctx: Context) -> None:

@@ -165,6 +165,33 @@ class Refusing:
         raise CommandFailed(["personalise"], 1, stderr="WSREP has not yet prepared node")
 
 
+def test_a_session_that_takes_long_to_end_is_waited_for(world: World) -> None:
+    """Protects captures of a bulk load: its transaction is undone in minutes, not in seconds."""
+    late = "sessions: still there after 10 s: 7 of app (Rollback)\n"
+    answers: list[CommandFailed | int] = [CommandFailed(["personalise"], 1, stderr=late), 1]
+
+    class Channel:
+        def personalise(self, message: bytes, **_: object) -> int:
+            del message
+            answer = answers.pop(0)
+            if isinstance(answer, CommandFailed):
+                raise answer
+            return answer
+
+    class Hypervisor:
+        def channel(self, guest: GuestName) -> Channel:
+            del guest
+            return Channel()
+
+    node, slow = Node(Owner("lab", "shop"), "n1", 1, "member"), cast("Any", Hypervisor())
+    with world.open() as ctx:
+        ended = _send(
+            replace(ctx, hypervisor=slow), node, lambda: b"", GALERA.transient,
+            Deadline.after(10), go_on,
+        )  # fmt: skip
+    assert (ended, answers) == (1, [])
+
+
 def test_an_attempt_without_time_does_not_hide_the_servers_reason(world: World) -> None:
     """What was refused until the deadline is raised, and never taken as done."""
 
