@@ -251,9 +251,17 @@ def test_an_identity_of_its_own(site: Site, topology: str) -> None:
     site.lab("sql", name, "-e", "CREATE DATABASE t")
     site.lab("sql", name, "-e", "CREATE TABLE t.x (id INT PRIMARY KEY)")
     site.lab("sql", name, "-e", "INSERT INTO t.x VALUES (1)")
+    # Something writes until the last moment.
+    site.sql(name, "n1", "SET GLOBAL event_scheduler = ON")
+    site.lab("sql", name, "-e", "CREATE TABLE t.tick (id INT AUTO_INCREMENT PRIMARY KEY)")
+    tick = "CREATE EVENT t.often ON SCHEDULE EVERY 1 SECOND DO INSERT INTO t.tick VALUES ()"
+    site.lab("sql", name, "-e", tick)
     site.lab("branch", name, new, "--identity", "new")
     parent, given = _identities(site, name), _identities(site, new)
     assert parent.keys() == given.keys()
+    ticks = [site.sql(new, node, "SELECT id FROM t.tick ORDER BY id") for node in given]
+    assert ticks[0]
+    assert ticks == [ticks[0]] * len(ticks)
     for node, values in given.items():
         assert site.sql(new, node, "SELECT id FROM t.x") == [[1]]
         same = {key for key, value in values.items() if value and value == parent[node][key]}
