@@ -165,9 +165,15 @@ class Refusing:
         raise CommandFailed(["personalise"], 1, stderr="WSREP has not yet prepared node")
 
 
-def test_a_session_that_takes_long_to_end_is_waited_for(world: World) -> None:
-    """Protects captures of a bulk load: its transaction is undone in minutes, not in seconds."""
-    late = "sessions: still there after 10 s: 7 of app (Rollback)\n"
+@pytest.mark.parametrize(
+    "late",
+    [
+        "sessions: still there after 10 s: 7 of app (Rollback)\n",
+        "reseed: no random bytes of the server: no answer in 10 s\n",
+    ],
+)
+def test_a_server_that_takes_long_is_waited_for(world: World, late: str) -> None:
+    """Protects captures of a bulk load, whose transaction is undone in minutes, and slow hosts."""
     answers: list[CommandFailed | int] = [CommandFailed(["personalise"], 1, stderr=late), 1]
 
     class Channel:
