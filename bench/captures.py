@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from bench.figures import Figure, Target
+from bench.figures import Figure, Target, Unit
 from bench.labs import Failed, Home
 from bench.load import SECONDS, load, sysbench
 from bench.measure import MEGABYTE, UP, Log, check, labs_removed
@@ -24,7 +24,7 @@ _TARGETS = {
     "branch": Target(4, 2.5),
     "branches": Target(40, 25),
 }
-_NAMES = {
+_NAMES: Mapping[str, tuple[str, Unit]] = {
     "pause": ("pause of a lab for a snapshot with RAM", "s"),
     "snapshot": ("disk of such a snapshot", "MB"),
     "rollback": ("`lab rollback` to it", "s"),
@@ -55,9 +55,7 @@ def captures(home: Home, runs: int, log: Log) -> list[Figure]:
             samples = tuple(taken.get(what, ()))
             target = _TARGETS.get(what, Target())
             figures.append(
-                Figure(  # type: ignore[arg-type]  # the units are those of a figure
-                    f"{name}, {_WHEN[when]}", unit, samples, target, failed=runs - len(samples)
-                )
+                Figure(f"{name}, {_WHEN[when]}", unit, samples, target, failed=runs - len(samples))
             )
     return figures
 
@@ -118,8 +116,11 @@ def _one(home: Home, lab: Mapping[str, Any]) -> dict[str, float]:
     stem = home.name(3)
     many = home.run("branch", name, stem, "--at", "base", "--count", str(BRANCHES), "-o", "json")
     found["branches"] = many.seconds
-    for made in _labs(many.value):
-        check(made)
+    made = _labs(many.value)
+    # Of so many emulated guests each waits for a processor: a further look at all takes minutes.
+    check(made[-1])
+    if any(one["state"] != "ready" for one in made):
+        raise Failed(f"not all of the {BRANCHES} branches are ready")
     return found
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+import pymysql
 
 from bench.figures import Figure, Target, start_up
 from bench.labs import Failed, Home, Ran, together
@@ -285,9 +288,16 @@ def labs_removed(home: Home, *, on_success: bool = True) -> Iterator[None]:
 
 
 def check(lab: Mapping[str, Any]) -> None:
-    """Raise Failed unless the lab is what ``up`` said it is: ready."""
+    """Raise Failed unless the lab is what ``up`` said it is: ready.
+
+    Each check has a name of its own: branches have the rows of those of their parent.
+    """
     ports = [int(node["sql_port"]) for node in lab["nodes"]]
-    found = unready(ports, lab["user"], lab["password"], "bench")
+    proof = f"bench_{secrets.token_hex(4)}"
+    try:
+        found = unready(ports, lab["user"], lab["password"], proof)
+    except pymysql.Error as error:
+        raise Failed(f"{lab['name']} is not ready: {error}") from error
     if found:
         raise Failed(f"{lab['name']} is not ready: {'; '.join(found)}")
 

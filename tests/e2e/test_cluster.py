@@ -136,11 +136,26 @@ def _back(site: Site, name: str, rows: list[list[int]]) -> None:
         assert site.sql(name, node, "SELECT id FROM d.t ORDER BY id") == rows
 
 
+def _alone(site: Site, name: str, node: str) -> bool:
+    """Whether a node has seen that the third one is gone.
+
+    In the instant when Galera closes its connection to a peer that timed out, MariaDB 11.8 once
+    in some thousand times drops the client that is in its TLS handshake: the server's log has
+    "closed normally without authentication" in the same second as "no messages seen in PT3S",
+    and the client sees an EOF. Later ones are served.
+    """
+    done = site.lab("sql", name, "--node", node, "-e", SIZE, "-o", "json", code=None)
+    if done.code:
+        assert "TLS/SSL connection has been closed (EOF)" in done.stderr, done
+        return False
+    return str(done.json["rows"][0][1]) == "2"
+
+
 def _lost(site: Site, name: str, node: str) -> None:
     others = tuple(other for other in NODES if other != node)
     deadline = time.monotonic() + 60
     # Galera waits for a node that does not respond before it continues without it.
-    while sizes(site, name, others) != ["2", "2"]:
+    while not all(_alone(site, name, other) for other in others):
         assert time.monotonic() < deadline
     status = site.sql(name, others[0], "SHOW STATUS LIKE 'wsrep_cluster_status'")
     assert status[0][1] == "Primary"

@@ -248,6 +248,7 @@ def two_there(service: Service, ask: Ask) -> None:
         assert {guest.state for guest in ctx.hypervisor.guests().values()} == {"running"}
 
 
+@pytest.mark.rare  # test_killed does it to a create
 def test_branches_whose_job_was_killed_are_not_made_twice(tmp_path: Path) -> None:
     """Protects the promise of 202: as many labs as were requested, at whatever step it ended."""
     sweep(tmp_path, ask_for_two, token_and_lab, most=5, after=two_there)

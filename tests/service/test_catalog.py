@@ -185,11 +185,13 @@ def removed(service: Service, ask: Ask) -> None:
     assert service.core.store.templates.all() == []
 
 
+@pytest.mark.rare  # test_killed does it to a create
 def test_a_build_that_was_killed_is_done_by_the_next_service(tmp_path: Path) -> None:
     """Protects the promise of 202, for an image and a template."""
     sweep(tmp_path, build, token, most=5, after=built)
 
 
+@pytest.mark.rare
 def test_a_removal_that_was_killed_is_done_by_the_next_service(tmp_path: Path) -> None:
     """Protects the host's disk from templates that are half removed."""
     sweep(tmp_path, remove, token_and_template, most=4, after=removed)

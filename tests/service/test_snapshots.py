@@ -272,6 +272,7 @@ def taken(service: Service, ask: Ask) -> None:
     assert [f"snapshot:{label}" for label in found] == [done.about]
 
 
+@pytest.mark.rare  # test_killed does it to a create
 def test_a_snapshot_that_was_killed_is_taken_once(tmp_path: Path) -> None:
     """Protects labs from being paused forever, and from snapshots that nobody knows of."""
     sweep(tmp_path, take, token_and_lab, most=5, after=taken)

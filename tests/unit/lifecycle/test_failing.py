@@ -80,7 +80,7 @@ def sweep(world: World, before: Verb, verb: Verb, error: BaseException) -> int:
     [
         (make_template, make_lab, 30),
         (make_image, make_cold, 25),
-        (make_image, make_template, 35),
+        pytest.param(make_image, make_template, 35, marks=pytest.mark.rare),
         (nothing, make_image, 8),
     ],
     ids=["up warm", "up cold", "template", "image"],

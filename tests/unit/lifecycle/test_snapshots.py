@@ -112,7 +112,7 @@ def test_a_stopped_lab_goes_back_and_runs(ctx: Context) -> None:
     assert rollback(ctx, "shop", "asleep", timeout=20.0).state == "ready"
 
 
-@pytest.mark.parametrize("to", ["origin", "mine"])
+@pytest.mark.parametrize("to", ["mine", pytest.param("origin", marks=pytest.mark.rare)])
 @pytest.mark.parametrize("node", [None, "n2"])
 def test_a_rollback_that_was_cut(world: World, to: str, node: str | None) -> None:
     """At no step is it left so that disks of now and then run together; doing it again helps."""
@@ -250,7 +250,7 @@ def test_what_a_cut_removal_left_goes(ctx: Context) -> None:
     assert all(len(ctx.storage.snapshots(v)) == 1 for v in snapshot.volumes_of(ctx, "shop"))
 
 
-@pytest.mark.parametrize("to", ["origin", "mine"])
+@pytest.mark.parametrize("to", ["mine", pytest.param("origin", marks=pytest.mark.rare)])
 def test_a_rollback_that_is_killed_can_be_repeated(world: World, to: str) -> None:
     """Protects the lab: after a kill at any step, going back once more works, or starting does."""
     with world.open() as ctx:
