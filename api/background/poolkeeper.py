@@ -52,11 +52,12 @@ class PoolKeeper:
         """The members that can be claimed; those that never can are removed."""
         unsound, guests = self._pool.take_unsound(), ctx.hypervisor.guests()
         members = pools.members(ctx)
+        making = {job.lab for job in ctx.store.jobs.open() if job.kind == "fill"}
         sound: list[LabRecord] = []
         wanted = {pool.name: pool for pool in self._pool.pools}
         for lab in members:
-            if lab.state in ("creating", "removing"):
-                continue  # its job, or the sweeper, handles it
+            if lab.state in ("creating", "removing") or lab.name in making:
+                continue  # its job, which has its lock, or the sweeper handles it
             pool = wanted.get(lab.pool)
             why = ""
             if pool is None or len(pools.ready(sound, lab.pool)) >= pool.count:
@@ -104,21 +105,29 @@ class PoolKeeper:
 
         One that is being created is cancelled before. Returns those that are left.
         """
-        admission = self._core.admission
-        need = admission.lacking()
         filling = self._filling()
-        recorded = ctx.store.labs_with_nodes()
-        spare = sum((need_of_lab(found) for found in recorded if found.lab.pool), Need())
-        if need is None or admission.short(need, spare):
+        if not self._would_help(ctx, Need()):
             return ready
         coming = Need()
         if filling is not None:
             self._jobs.cancel(filling)
             coming = need_of(read(filling, FillPool).spec)
         left = list(ready)
-        while left and admission.short(need, coming):
+        while left and self._would_help(ctx, coming):
             self._drop(ctx, left.pop().name, "a request needs the room")
         return left
+
+    def _would_help(self, ctx: Context, coming: Need) -> bool:
+        """Whether a request lacks room, also with ``coming``, that members have.
+
+        Asked before each removal: a request is let in while the guests of a member still end.
+        """
+        need = self._core.admission.lacking(coming)
+        if need is None:
+            return False
+        recorded = ctx.store.labs_with_nodes()
+        spare = sum((need_of_lab(found) for found in recorded if found.lab.pool), Need())
+        return not self._core.admission.short(need, spare)
 
     def _filling(self) -> JobRecord | None:
         return next((job for job in self._core.store.jobs.open() if job.kind == "fill"), None)

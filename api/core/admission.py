@@ -191,11 +191,14 @@ class Admission:
                 del self._inside[job]
                 self._change.notify_all()
 
-    def lacking(self) -> Need | None:
-        """The need of the first job in the queue if it does not fit; else None."""
+    def lacking(self, spare: Need = Need()) -> Need | None:
+        """The need of the first job in the queue if it does not fit; else None.
+
+        ``spare``: what will be free soon.
+        """
         with self._change:
             need = self._waiting[min(self._waiting)] if self._waiting else None
-            return need if need is not None and self._short(need, self._used()) else None
+            return need if need is not None and self._short(need, self._used(), spare) else None
 
     def short(self, need: Need, spare: Need = Need()) -> str:
         """What ``need`` lacks, with figures, if ``spare`` were free as well; empty for nothing."""

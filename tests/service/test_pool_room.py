@@ -24,7 +24,12 @@ from lab.spec import LabSpec, NodeSize
 from lab.state.records import LabRecord
 from tests.support.lifecycle_world import World
 from tests.support.pool_world import members, pool, until, until_full
-from tests.support.serve_world import BODY, MEMORY, site
+from tests.support.serve_world import BODY, MEMORY, Site, site
+
+
+def staying(here: Site) -> list[str]:
+    """The members of pools; not those whose removal goes on after a request has their room."""
+    return [lab.name for lab in members(here) if lab.state != "removing"]
 
 
 def test_members_make_room_for_requests(tmp_path: Path) -> None:
@@ -35,15 +40,49 @@ def test_members_make_room_for_requests(tmp_path: Path) -> None:
         oldest = min(first, key=lambda lab: lab.created_at).name
         made = here.make("other", nodes=6)
         assert made["state"] == "ready"
-        assert [lab.name for lab in members(here)] == [oldest]
+        assert staying(here) == [oldest]
         # What would not fit even without the pool does not cost the pool anything.
         job = here.ask("POST", "/v1/labs", {**BODY, "name": "late", "nodes": 3}).json()["id"]
         assert here.ask("GET", f"/v1/jobs/{job}?wait=1").json()["state"] == "queued"
-        assert [lab.name for lab in members(here)] == [oldest]
+        assert staying(here) == [oldest]
         here.ask("POST", f"/v1/jobs/{job}/cancel")
         here.ask("DELETE", "/v1/labs/other?wait=20")
         until_full(here, 3)  # there is room again
         assert here.service.core.admission.used().memory <= 8 * MEMORY
+
+
+def test_a_request_that_has_its_room_costs_no_further_member(tmp_path: Path) -> None:
+    """Protects pools: a request is let in as soon as it fits, while a removal is still going on."""
+
+    def slowly(step: str) -> None:
+        if step == "storage.destroy":
+            time.sleep(0.3)
+
+    @contextmanager
+    def slow(settings: Settings) -> Iterator[Context]:
+        with World(tmp_path).open(slowly) as ctx:
+            yield replace(ctx, settings=settings)
+
+    with site(tmp_path, slow, pool=(pool(3),), memory=8 * MEMORY) as here:
+        until_full(here, 3)
+        oldest = min(members(here), key=lambda lab: lab.created_at).name
+        here.make("other", nodes=6)
+        assert staying(here) == [oldest]
+
+
+def test_a_member_is_offered_when_its_job_has_ended(tmp_path: Path) -> None:
+    """Protects claims and room: until then the job has its lock, and nobody else can have it."""
+    with site(tmp_path, pool=(pool(1),)) as here:
+        until_full(here, 1)
+        jobs = here.service.core.store.jobs
+        until(lambda: not jobs.open(), "jobs are open")
+        [fill] = jobs.latest(kinds=("fill",))
+        jobs.update(fill.id, state="running")
+        here.service.keeper.keep()
+        assert here.service.core.pool.counts()["small"] == 0
+        jobs.update(fill.id, state="succeeded")
+        here.service.keeper.keep()
+        assert here.service.core.pool.counts()["small"] == 1
 
 
 def test_a_member_that_boots_is_called_off_at_once(tmp_path: Path) -> None:
