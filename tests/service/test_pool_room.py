@@ -76,7 +76,7 @@ def test_a_member_is_offered_when_its_job_has_ended(tmp_path: Path) -> None:
         until_full(here, 1)
         jobs = here.service.core.store.jobs
         until(lambda: not jobs.open(), "jobs are open")
-        [fill] = jobs.latest(kinds=("fill",))
+        (fill,) = jobs.latest(kinds=["fill"])
         jobs.update(fill.id, state="running")
         here.service.keeper.keep()
         assert here.service.core.pool.counts()["small"] == 0
