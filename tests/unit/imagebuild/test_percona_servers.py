@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket as socket_
 import subprocess
 import tempfile
@@ -328,6 +329,7 @@ def resident9(root: Path, server: str) -> Iterator[Callable[..., str]]:
         with port.open("a") as file:
             file.write("".join(f"{line}\n" for line in (*lines, "end")))
         asked = port.stat().st_size
+        process.send_signal(signal.SIGIO)  # as a port has it sent
 
         def answered() -> str | None:
             answer = port.read_text()[asked:]
@@ -335,7 +337,12 @@ def resident9(root: Path, server: str) -> Iterator[Callable[..., str]]:
 
         return until(answered, Deadline.after(30)) or "no answer"
 
-    with subprocess.Popen([*without, *perl, "/usr/lib/lab/personalise"], env=env) as process:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])  # the program begins with it so
+    try:
+        process = subprocess.Popen([*without, *perl, "/usr/lib/lab/personalise"], env=env)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGIO])
+    with process:
         try:
             yield tell
         finally:
