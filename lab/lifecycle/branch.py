@@ -152,9 +152,14 @@ def _descend(ctx: Context, parent: LabRecord, lab: Owner, capture: Capture, iden
 
 
 def _copy_seeds(ctx: Context, parent: LabRecord, lab: Owner) -> None:
-    """Give a branch the seeds that the nodes of its parent boot with."""
+    """Give a branch the seeds that the nodes of its parent boot with.
+
+    Where guests have addresses of their own, each has a seed of its own, written at its start.
+    """
     ctx.home.create_directory(lab)
     for node in nodes_of(ctx, parent.name):
+        if node.guest_address:
+            continue
         source = seed_of(ctx, node, parent_of(parent), parent.segment)
         target = ctx.home.seed(lab, node.name)
         with writing(target):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -91,12 +92,11 @@ def setup(
 
 
 @pytest.fixture
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that another user can enter."""
-    path = tmp_path_factory.mktemp("setup")
-    for above in (path, *path.parents[:3]):
-        above.chmod(above.stat().st_mode | 0o011)
-    return path
+def root() -> Iterator[Path]:
+    """A directory that another user can enter; pytest closes its own whenever it starts."""
+    with tempfile.TemporaryDirectory(prefix="lab-setup-", dir="/tmp") as path:
+        Path(path).chmod(0o711)
+        yield Path(path)
 
 
 def test_apt_prints_into_a_file(root: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.errors import HostUnfit, NotReady
+from lab.hypervisor.libvirt.stream import PAGE
 from lab.paths import REACHABLE, unwritable
 from lab.storage import clone_lock
 from lab.wait import Deadline, attempts
@@ -30,6 +31,14 @@ _SLOWEST = 20 << 20
 _UNLIMITED = 1 << 40
 """Bytes a second; QEMU's default of 128 MiB is for networks, and the guest is paused."""
 _CHUNK = 1 << 20
+_DEVICES = 64 << 20
+"""The most bytes of device state, the RAM of devices included: display memory takes 16 MiB."""
+_PER_PAGE = 9
+"""Bytes that a stream adds to a page of 4 KiB: flags and offset, and one for a page of zeros."""
+
+
+class Refused(Exception):
+    """QEMU did not write its device state; the text says why."""
 
 
 def save(
@@ -44,8 +53,10 @@ def save(
 
     ``sockets``: a directory for the socket; ``owner``: the uid and gid of QEMU, None if
     this process's. ``private``: the maximum of RAM that is not shared, in bytes. Raises HostUnfit
-    if QEMU reports a failed migration, or on timeout; there is no file then.
+    if QEMU reports a failed migration or sends more than that takes, or on timeout; there is no
+    file then.
     """
+    most = _DEVICES + private + private // PAGE * _PER_PAGE
     deadline = Deadline.after(patience_for(private))
     _ignore_shared(monitor)
     monitor({"execute": "migrate-set-parameters", "arguments": {"max-bandwidth": _UNLIMITED}})
@@ -60,7 +71,7 @@ def save(
         listener.settimeout(deadline.left)
         try:
             monitor({"execute": "migrate", "arguments": {"uri": f"unix:{path}"}})
-            _receive(listener, to, deadline)
+            _receive(listener, to, deadline, most)
             _saved(monitor, deadline)
         except BaseException:
             to.unlink(missing_ok=True)
@@ -75,7 +86,8 @@ def patience_for(size: int) -> float:
 def save_devices(monitor: Monitor, sockets: Path, owner: tuple[int, int] | None) -> bytes:
     """The device state of a paused guest without RAM; the guest may be resumed afterwards.
 
-    Arguments as for ``save``. Raises HostUnfit when QEMU reports an error.
+    Arguments as for ``save``. Raises Refused when QEMU reports an error, or has more than
+    devices have.
     """
     with _socket(sockets, None) as path:
         path.parent.chmod(REACHABLE)
@@ -85,8 +97,14 @@ def save_devices(monitor: Monitor, sockets: Path, owner: tuple[int, int] | None)
                 os.chown(path, *owner)
             # live: QEMU keeps the disks' locks, as the guest is resumed
             arguments = {"filename": str(path), "live": False}
-            monitor({"execute": "xen-save-devices-state", "arguments": arguments})
-            return file.read()
+            try:
+                monitor({"execute": "xen-save-devices-state", "arguments": arguments})
+            except HostUnfit as error:
+                raise Refused(str(error)) from error
+            found = file.read(_DEVICES + 1)
+            if len(found) > _DEVICES:
+                raise Refused(f"the device state has more than {_DEVICES} bytes")
+            return found
 
 
 def load(
@@ -153,18 +171,26 @@ def _late() -> NotReady:
     )
 
 
-def _receive(listener: socket.socket, to: Path, deadline: Deadline) -> None:
+def _receive(listener: socket.socket, to: Path, deadline: Deadline, most: int) -> None:
     try:
         connection, _ = listener.accept()
         to.touch(0o600, exist_ok=False)
         with connection, to.open("wb") as file:
-            connection.settimeout(deadline.left)
-            while chunk := connection.recv(_CHUNK):
-                file.write(chunk)
+            while chunk := _next(connection, deadline):
+                most -= file.write(chunk)
+                if most < 0:
+                    raise HostUnfit("QEMU sent more device state than the guest has memory")
     except TimeoutError:
         raise HostUnfit("QEMU did not send its device state in time") from None
     except OSError as error:
         raise unwritable(to, error) from error
+
+
+def _next(connection: socket.socket, deadline: Deadline) -> bytes:
+    if deadline.passed:  # a socket with a timeout of 0 does not wait at all
+        raise TimeoutError
+    connection.settimeout(deadline.left)
+    return connection.recv(_CHUNK)
 
 
 def _saved(monitor: Monitor, deadline: Deadline) -> None:

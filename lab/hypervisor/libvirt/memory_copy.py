@@ -57,7 +57,7 @@ def copy(
         if origin is not None:
             try:
                 _copy_changed(monitor, uuid, sockets, owner, origin, new.state)
-            except (Unreadable, UnknownStream):
+            except (Unreadable, UnknownStream, device_state.Refused):
                 new.state.unlink(missing_ok=True)
             else:
                 return lambda: _synced(replace(new, ram=origin.ram))

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from lab.errors import NotReady
-from lab.hypervisor.libvirt.device_state import load, save
+from lab.errors import HostUnfit, NotReady
+from lab.hypervisor.libvirt import device_state
+from lab.hypervisor.libvirt.device_state import Refused, load, save, save_devices
 
 
 class Slow:
@@ -94,3 +95,44 @@ def test_nobody_else_can_ever_open_the_state(short: Path) -> None:
     finally:
         os.umask(before)
     assert quick.written == [0o600]
+
+
+class Endless:
+    """A QEMU, taken over by its guest, whose device state has no end."""
+
+    def __call__(self, command: Mapping[str, Any]) -> Mapping[str, Any]:
+        if command["execute"] == "migrate":
+            path = command["arguments"]["uri"].removeprefix("unix:")
+            threading.Thread(target=self._send, args=[path], daemon=True).start()
+        if command["execute"] == "xen-save-devices-state":
+            Path(command["arguments"]["filename"]).write_bytes(bytes(2048))
+        return {"status": "completed"}
+
+    @staticmethod
+    def _send(path: str) -> None:
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(path)
+            while True:
+                connection.sendall(bytes(4096))
+
+
+def test_what_qemu_sends_has_an_end(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the host's disk and memory from a guest that has taken over its QEMU."""
+    monkeypatch.setattr(device_state, "_DEVICES", 1024)
+    (short / "run").mkdir()
+    with pytest.raises(HostUnfit, match="more device state"):
+        save(Endless(), short / "run", short / "n1.state", None, private=8192)
+    assert not (short / "n1.state").exists()
+    with pytest.raises(Refused, match="more than 1024 bytes"):
+        save_devices(Endless(), short / "run", None)
+
+
+def test_a_refused_state_is_told_from_an_unfit_host(short: Path) -> None:
+    """Protects snapshots: without this command RAM is saved as a stream."""
+    (short / "run").mkdir()
+
+    def refuse(command: Mapping[str, Any]) -> Mapping[str, Any]:
+        raise HostUnfit(f"{command['execute']} was not found")
+
+    with pytest.raises(Refused, match="xen-save-devices-state was not found"):
+        save_devices(refuse, short / "run", None)
