@@ -46,13 +46,13 @@ def options(
         ) from None
 
 
-def without_group(config: str, group: str) -> str:
-    """An option file without the lines of ``[group]``."""
+def without_groups(config: str, *groups: str) -> str:
+    """An option file without the lines of each ``[group]``."""
     kept, here = [], ""
     for line in config.splitlines(keepends=True):
         if line.startswith("["):
-            here = line.strip()
-        if here != f"[{group}]":
+            here = line.strip()[1:-1]
+        if here not in groups:
             kept.append(line)
     return "".join(kept)
 

@@ -59,7 +59,7 @@ class Single:
     ) -> Mapping[str, SeedFile]:
         """See Blueprint."""
         # Without them the server loads no provider and starts as any other MariaDB.
-        alone = replace(engine, config=server.without_group(engine.config, "galera"))
+        alone = replace(engine, config=server.without_groups(engine.config, "galera", "sst"))
         text = server.options(member, alone, memory, profile)
         return {engine.config_path: SeedFile(text.encode())}
 

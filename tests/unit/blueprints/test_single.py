@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from lab.blueprints import Engine, Member, Situation, blueprint, planned
-from lab.blueprints.server import without_group
+from lab.blueprints.server import without_groups
 from lab.blueprints.single import SINGLE
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
@@ -32,9 +32,10 @@ def test_config(golden: Callable[[str, str], None]) -> None:
 
 def test_a_group_is_left_out_of_an_option_file() -> None:
     """Protects what is around the group: it may be the first, the last or in the middle."""
-    assert without_group("[a]\nx\n[galera]\ny\n[b]\nz\n", "galera") == "[a]\nx\n[b]\nz\n"
-    assert without_group("[galera]\ny\n", "galera") == ""
-    assert without_group("# z\n[a]\nx", "galera") == "# z\n[a]\nx"
+    assert without_groups("[a]\nx\n[galera]\ny\n[b]\nz\n", "galera") == "[a]\nx\n[b]\nz\n"
+    assert without_groups("[galera]\ny\n", "galera") == ""
+    assert without_groups("# z\n[a]\nx", "galera") == "# z\n[a]\nx"
+    assert without_groups("[galera]\ny\n[sst]\nz\n[a]\nx\n", "galera", "sst") == "[a]\nx\n"
 
 
 def test_it_has_one_node() -> None:
