@@ -28,7 +28,7 @@ from tests.support.serve_world import BODY, MEMORY, Site, site
 
 
 def staying(here: Site) -> list[str]:
-    """The members of pools; not those whose removal goes on after a request has their room."""
+    """The members of pools; not those that are being removed after a request has their room."""
     return [lab.name for lab in members(here) if lab.state != "removing"]
 
 
@@ -52,7 +52,7 @@ def test_members_make_room_for_requests(tmp_path: Path) -> None:
 
 
 def test_a_request_that_has_its_room_costs_no_further_member(tmp_path: Path) -> None:
-    """Protects pools: a request is let in as soon as it fits, while a removal is still going on."""
+    """Protects pools: a request is let in as soon as it fits, while a removal continues."""
 
     def slowly(step: str) -> None:
         if step == "storage.destroy":
