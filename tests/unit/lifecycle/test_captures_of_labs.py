@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from lab.lifecycle import power, snapshot
 from lab.lifecycle.branch import branch
 from lab.lifecycle.captures import interrupted
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import LabView
 from lab.lifecycle.down import down
 from lab.lifecycle.gc import gc
 from lab.lifecycle.nodes.inspect import lab
@@ -283,6 +284,41 @@ def test_a_rollback_that_is_killed_is_completed_by_start(world: World) -> None:
             write(ctx, "shop", 2)
         step += 3
     assert completed > 3
+
+
+@pytest.mark.parametrize("to", ["mine", "origin"])
+@pytest.mark.parametrize("step", ["hypervisor.restore", "hypervisor.personalise"])
+def test_a_rollback_that_fails_leaves_a_lab_that_is_stopped(
+    world: World, to: str, step: str
+) -> None:
+    """Protects who reads its state: no guest runs, and both ways to repair it work."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
+        snapshot.take(ctx, "shop", "mine")
+
+    calls: list[str] = []
+
+    def fail(now: str) -> None:
+        if now == step:
+            calls.append(now)
+            if len(calls) > 1:
+                raise HostUnfit("the second node fails")
+
+    repairs: list[Callable[[Context], LabView]] = [
+        lambda ctx: rollback(ctx, "shop", to, timeout=20.0),
+        lambda ctx: start(ctx, "shop", timeout=20.0),
+    ]
+    for repair in repairs:
+        calls.clear()
+        with world.open(fail) as ctx, pytest.raises(HostUnfit, match="second node") as failed:
+            rollback(ctx, "shop", to, timeout=20.0)
+        assert "lab start shop" in failed.value.hint
+        assert "lab rollback shop --to" in failed.value.hint
+        with world.open() as ctx:
+            assert ctx.store.labs.get("shop").state == "stopped"
+            assert ctx.hypervisor.guests() == {}
+            assert repair(ctx).started == "warm"
 
 
 @contextmanager
