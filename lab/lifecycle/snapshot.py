@@ -27,7 +27,7 @@ from lab.lifecycle.nodes.inspect import nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.quiesce import write_out
 from lab.lifecycle.power import images_of, resume_paused
-from lab.locks.named import lock
+from lab.locks.named import held, lock
 from lab.names import CaptureRef, GuestName, Owner, VolumeName
 from lab.paths import MANIFEST, REACHABLE, make_directory, writing
 from lab.schedule import ORIGIN, Taken
@@ -163,12 +163,15 @@ def _needing(ctx: Context, capture: Capture) -> list[str]:
 def rotate(ctx: Context, name: str, *, take_due: bool = True) -> list[str]:
     """Take the snapshots that are due by the lab's schedule, remove those beyond its count.
 
-    Says what was done, a line each. Raises Conflict while another command works on the lab.
+    Nodes that a killed ``take`` left paused are resumed. Says what was done, a line each. Raises
+    Conflict while another command works on the lab.
     """
     with lock(ctx.home, "lab", name, wait=False):
         record = ctx.store.labs.find(name)
         if record is None or record.state not in ("ready", "stopped"):
             return []
+        if _incomplete(ctx, name):  # before what shows that is removed
+            resume_paused(ctx, nodes_of(ctx, name))
         due = _due(ctx, record) if take_due else []
         too_many = _drop_excess(ctx, record)  # first: there may be too little space for another
         blank = Capture(Owner("lab", name), "", ())
@@ -178,10 +181,14 @@ def rotate(ctx: Context, name: str, *, take_due: bool = True) -> list[str]:
 
 
 def is_due(ctx: Context, record: LabRecord) -> bool:
-    """Whether ``rotate`` has anything to do for a lab; asks the storage only."""
+    """Whether ``rotate`` has anything to do for a lab, and can; asks the storage only.
+
+    What looks like a leftover may be what another command is making.
+    """
     if record.state not in ("ready", "stopped"):
         return False
-    return bool(_due(ctx, record) or _too_many(ctx, record))
+    found = _due(ctx, record) or _too_many(ctx, record)
+    return bool(found) and not held(ctx.home, "lab", record.name)
 
 
 def _due(ctx: Context, record: LabRecord) -> list[str]:

@@ -19,9 +19,11 @@ from lab.cli import main
 from lab.client import Client
 from lab.config.settings import Settings
 from lab.errors import Conflict, InvalidSpec, NotFound
+from lab.hypervisor import memory_of
 from lab.lifecycle import snapshot
 from lab.lifecycle.core.context import Context, open_context
 from lab.lifecycle.query import query
+from lab.names import CaptureRef, Owner
 from lab.progress import Event
 from lab.state.records import JobRecord
 from lab.storage import Storage
@@ -243,6 +245,18 @@ def test_snapshots_of_a_project_are_counted_by_one_listing(tmp_path: Path) -> No
         assert {name: kept.number for name, kept in counted.items()} == {"shop": 2, "other": 0}
         assert counted["shop"].ram > 0 == counted["other"].ram
         assert asked == ["labels"]
+
+
+def test_the_sweeper_resumes_what_a_killed_snapshot_left_paused(here: Site) -> None:
+    """Protects clients of a lab whose user was at the command line, and does not return."""
+    with here.service.core.contexts.use() as ctx:
+        memory_of(ctx.hypervisor).pause(list(ctx.hypervisor.guests()))
+        ctx.home.directory(CaptureRef(Owner("lab", "shop"), "one.20260101t000000")).mkdir(
+            parents=True
+        )
+        here.service.sweeper._rotate()
+        here.settled()
+        assert {guest.state for guest in ctx.hypervisor.guests().values()} == {"running"}
 
 
 class Noted:

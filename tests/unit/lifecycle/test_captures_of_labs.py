@@ -18,6 +18,7 @@ from lab import host, schedule
 from lab.cli.terminal.signals import Interrupts
 from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.fake.hypervisor import FakeHypervisor
+from lab.hypervisor import memory_of
 from lab.lifecycle import power, snapshot
 from lab.lifecycle.branch import branch
 from lab.lifecycle.captures import interrupted
@@ -31,7 +32,7 @@ from lab.lifecycle.rollback import rollback
 from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.names import CaptureRef, GuestName, Owner
-from tests.support.lifecycle_world import SIZE, World, at, named
+from tests.support.lifecycle_world import SIZE, World, at, codes, in_process, named
 
 
 @pytest.fixture
@@ -261,6 +262,68 @@ def test_a_snapshot_that_is_killed_is_none(world: World) -> None:
             assert not left.exists() or not list(left.iterdir())
         step += 1
     assert seen >= {"hypervisor.pause", "hypervisor.copy_memory", "storage.snapshot"}
+
+
+@pytest.mark.parametrize("verb", ["rotate", "gc"])
+@pytest.mark.parametrize("step", ["hypervisor.copy_memory", "storage.snapshot"])
+def test_nodes_that_a_killed_snapshot_left_paused_are_resumed(
+    world: World, verb: str, step: str
+) -> None:
+    """Protects clients of a lab whose user does not return."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
+    killed_at(world, lambda ctx: snapshot.take(ctx, "shop", "mine"), step)
+    with world.open() as ctx:
+        assert states(ctx) == {"paused"}
+        began = time.time()
+        if verb == "gc":
+            gc(ctx)
+        else:
+            snapshot.rotate(ctx, "shop")
+        assert states(ctx) == {"running"}
+        assert isinstance(ctx.hypervisor, FakeHypervisor)
+        assert all(ctx.hypervisor.inside(guest).clock >= began for guest in ctx.hypervisor.guests())
+        assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
+        write(ctx, "shop", 1)
+
+
+def test_nodes_that_somebody_paused_stay_paused(ctx: Context) -> None:
+    snapshot.take(ctx, "shop", "mine", ttl=0.0)
+    memory_of(ctx.hypervisor).pause(list(ctx.hypervisor.guests()))
+    assert len(snapshot.rotate(ctx, "shop")) == 1
+    gc(ctx)
+    assert states(ctx) == {"paused"}
+
+
+def test_a_snapshot_that_is_being_taken_is_not_due(world: World) -> None:
+    """Protects schedules: their next snapshot waits for an hour after one that failed."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+    due: list[bool] = []
+
+    def look() -> None:
+        with world.open() as other:
+            due.append(snapshot.is_due(other, other.store.labs.get("shop")))
+
+    with world.open(at("storage.snapshot", look)) as ctx:
+        snapshot.take(ctx, "shop", "mine")
+    assert due == [False]
+
+
+def states(ctx: Context) -> set[str]:
+    """The states of all guests."""
+    return {guest.state for guest in ctx.hypervisor.guests().values()}
+
+
+def killed_at(world: World, verb: Callable[[Context], object], step: str) -> None:
+    """Run ``verb`` in a process that is killed when ``step`` is about to happen."""
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child = in_process(world, verb, at(step, die))
+    assert codes([child]) == [-signal.SIGKILL]
 
 
 def test_a_rollback_that_is_killed_is_completed_by_start(world: World) -> None:
