@@ -63,20 +63,21 @@ def branch(
     record = record_of(ctx, name)
     spec = replace(record.spec, ttl=ttl)
     check_host(ctx, spec)
-    capture = _capture(ctx, name, at)
-    _check_memory(ctx, nodes_of(ctx, name), capture, count)
-    return [
-        _one(
-            ctx,
-            record,
-            replace(spec, name=one),
-            capture,
-            timeout,
-            keep_sessions=keep_sessions,
-            identity=_new_identity() if identity == "new" else 0,
-        )
-        for one in names
-    ]
+    at = at or snapshot.take(ctx, name, "branch", ttl=KEPT).label
+    with snapshot.kept(ctx, name, at) as capture:
+        _check_memory(ctx, nodes_of(ctx, name), capture, count)
+        return [
+            _one(
+                ctx,
+                record,
+                replace(spec, name=one),
+                capture,
+                timeout,
+                keep_sessions=keep_sessions,
+                identity=_new_identity() if identity == "new" else 0,
+            )
+            for one in names
+        ]
 
 
 def _new_identity() -> int:
@@ -98,12 +99,6 @@ def _check_memory(ctx: Context, nodes: Sequence[Node], capture: Capture, count: 
     before = (changed if capture.warm else memory) * (count - 1)
     hint = "make fewer branches, or remove a lab (`lab ls`)"
     host.check_memory([*memory, *before], host.memory(), ctx.settings.memory_floor, hint=hint)
-
-
-def _capture(ctx: Context, name: str, at: str) -> Capture:
-    if at:
-        return snapshot.find(ctx, name, at)
-    return snapshot.find(ctx, name, snapshot.take(ctx, name, "branch", ttl=KEPT).label)
 
 
 def _one(

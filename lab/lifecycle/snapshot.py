@@ -8,14 +8,14 @@ included, is in files of the home, whose manifest is written last.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from lab import host, schedule
 from lab.blueprints import blueprint
-from lab.errors import Conflict, LabError, NotFound
+from lab.errors import Busy, Conflict, LabError, NotFound
 from lab.lifecycle.captures import interrupted, manifests
 from lab.lifecycle.captures import take as captures
 from lab.lifecycle.captures.capture import Capture, of_lab, position
@@ -108,26 +108,45 @@ def persist(ctx: Context, name: str, label: str) -> None:
 def remove(ctx: Context, name: str, labels: Sequence[str], *, force: bool = False) -> None:
     """Remove snapshots, by label or name; ``force``: protected ones as well.
 
-    Raises NotFound, and Conflict for one that is protected or that other labs or snapshots descend
-    from, before anything is removed.
+    Raises NotFound, and Conflict for one that is protected, that is being branched, or that other
+    labs or snapshots descend from, before anything is removed.
     """
-    with lock(ctx.home, "lab", name, wait=False):
+    with ExitStack() as locks:
+        locks.enter_context(lock(ctx.home, "lab", name, wait=False))
         record_of(ctx, name)
-        found = [find(ctx, name, wanted) for wanted in labels]
-        for capture in found:
+        found = {one.label: one for one in (find(ctx, name, wanted) for wanted in labels)}
+        for label in found:
+            locks.enter_context(_unbranched(ctx, name, label))
+        for capture in found.values():
             if capture.protected and not force:
                 raise Conflict(
                     f"the snapshot {capture.label} of {name} is protected",
                     hint="`--force` removes it anyway",
                 )
-            check_unused(ctx, capture, besides=[one.label for one in found])
-        for capture in found:
-            _drop(ctx, name, capture.label)
+            check_unused(ctx, capture, besides=list(found))
+        for label in found:
+            _drop(ctx, name, label)
+
+
+@contextmanager
+def kept(ctx: Context, name: str, wanted: str) -> Iterator[Capture]:
+    """A snapshot, by label or name, which nobody removes in the block; raises NotFound."""
+    label = find(ctx, name, wanted).label
+    with lock(ctx.home, "snapshot", f"{name}.{label}", shared=True):
+        yield find(ctx, name, label)  # a removal may have been waited for
+
+
+def _unbranched(ctx: Context, name: str, label: str) -> AbstractContextManager[bool]:
+    """The lock of a snapshot that is removed in the block; raises Busy while it is ``kept``.
+
+    Not waited for, as the lab's lock is held.
+    """
+    return lock(ctx.home, "snapshot", f"{name}.{label}", wait=False)
 
 
 def check_unused(ctx: Context, capture: Capture, *, besides: Sequence[str] = ()) -> None:
     """Raise Conflict if labs, or other snapshots of its lab than ``besides``, need a snapshot."""
-    labs, needing = branches(ctx, capture), _needing(ctx, capture)
+    labs, needing = branches(ctx, capture.ref), _needing(ctx, capture)
     if labs:
         raise Conflict(
             f"the snapshot {capture.label} of {capture.owner.name} has branches: {', '.join(labs)}",
@@ -140,9 +159,9 @@ def check_unused(ctx: Context, capture: Capture, *, besides: Sequence[str] = ())
         )
 
 
-def branches(ctx: Context, capture: Capture) -> list[str]:
+def branches(ctx: Context, snapshot: CaptureRef) -> list[str]:
     """The labs that are clones of a snapshot."""
-    return [lab.name for lab in ctx.store.labs.all() if lab.parent == str(capture.ref)]
+    return [lab.name for lab in ctx.store.labs.all() if lab.parent == str(snapshot)]
 
 
 def _needing(ctx: Context, capture: Capture) -> list[str]:
@@ -225,10 +244,14 @@ def _unused(ctx: Context, capture: Capture) -> bool:
 
 
 def _drop_excess(ctx: Context, record: LabRecord) -> list[str]:
-    labels = _too_many(ctx, record)
-    for label in labels:
-        _drop(ctx, record.name, label)
-    return labels
+    dropped, owner = [], Owner("lab", record.name)
+    for label in _too_many(ctx, record):
+        # One that is being branched, or has become a parent since it was listed, goes later.
+        with suppress(Busy), _unbranched(ctx, record.name, label):
+            if not branches(ctx, CaptureRef(owner, label)):
+                _drop(ctx, record.name, label)
+                dropped.append(label)
+    return dropped
 
 
 def find(ctx: Context, name: str, wanted: str) -> Capture:
@@ -380,6 +403,6 @@ def view_of(ctx: Context, capture: Capture) -> SnapshotView:
         protected=capture.protected,
         expires_at=capture.expires_at,
         parent=str(capture.parent or ""),
-        branches=tuple(branches(ctx, capture)),
+        branches=tuple(branches(ctx, capture.ref)),
         current=lab is not None and (lab.at or ORIGIN) == capture.label,
     )

@@ -6,8 +6,10 @@ import errno
 import os
 import resource
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 
 from lab import host, schedule
 from lab.cli.terminal.signals import Interrupts
-from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
+from lab.errors import Busy, Conflict, HostUnfit, InvalidSpec, LabError, NotFound
 from lab.fake.hypervisor import FakeHypervisor
 from lab.hypervisor import memory_of
 from lab.lifecycle import power, snapshot
@@ -32,6 +34,7 @@ from lab.lifecycle.rollback import rollback
 from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.names import CaptureRef, GuestName, Owner
+from lab.wait import Deadline, until
 from tests.support.lifecycle_world import SIZE, World, at, codes, in_process, named
 
 
@@ -576,6 +579,59 @@ def test_what_has_branches_is_not_removed(ctx: Context) -> None:
     down(ctx, "try")
     snapshot.remove(ctx, "shop", ["mine"])
     down(ctx, "shop")
+
+
+@pytest.mark.parametrize("step", ["state.commit", "clone.begin", "ready.begin"])
+def test_a_snapshot_is_not_removed_while_it_is_branched(world: World, step: str) -> None:
+    """Protects a branch from failing midway; expiry removes the snapshot later."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        snapshot.take(ctx, "shop", "mine", ttl=0.0)
+    answers: list[type[Exception] | list[str]] = []
+    with world.open() as other:
+
+        def remove() -> None:
+            answers.append(snapshot.rotate(other, "shop"))
+            try:
+                snapshot.remove(other, "shop", ["mine"], force=True)
+            except LabError as error:
+                answers.append(type(error))
+
+        with world.open(at(step, remove)) as ctx:
+            branch(ctx, "shop", "try", at="mine", timeout=20.0)
+    with world.open() as ctx:
+        assert answers == [[], Busy]
+        assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin", "mine"]
+        down(ctx, "try")
+        assert len(snapshot.rotate(ctx, "shop")) == 1
+
+
+def test_a_branch_of_a_snapshot_that_is_being_removed_makes_nothing(world: World) -> None:
+    """Protects from a lab that is made and removed again: it waits, and finds no snapshot."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        snapshot.take(ctx, "shop", "mine")
+    answers: list[Future[LabView]] = []
+    guard = threading.Lock()
+    with ThreadPoolExecutor(1) as pool:
+
+        def make() -> LabView:
+            with world.open() as other:
+                return branch(other, "shop", "try", at="mine", timeout=20.0)[0]
+
+        def hook(step: str) -> None:
+            if step != "storage.drop":
+                return
+            with guard:  # no disk's snapshot is gone when the branch looks
+                if not answers:
+                    answers.append(pool.submit(make))
+                    made = until(lambda: ctx.store.labs.find("try"), Deadline.after(0.5))
+                    assert made is None
+
+        with world.open(hook) as ctx:
+            snapshot.remove(ctx, "shop", ["mine"])
+            with pytest.raises(NotFound, match="no snapshot 'mine"):
+                answers[0].result(20.0)
 
 
 def test_a_branch_that_is_made_while_its_parent_goes(world: World) -> None:
