@@ -333,12 +333,13 @@ def roll_back(ctx: Context, task: Task[RollBack]) -> str:
 def branch(ctx: Context, task: Task[BranchLab]) -> str:
     """Create branches of a lab, all of them or none; returns their names.
 
-    Those that an interrupted attempt completed are kept, incomplete ones are removed first.
+    With none, no snapshot that was taken for them stays. Those that an interrupted attempt
+    completed are kept, incomplete ones are removed first.
     """
     _same(ctx, task)
     request, found = task.request, labs_made_by(ctx.store, task.job.id)
     whole = {lab.name for lab in found if lab.state not in ("creating", "removing")}
-    with Undo() as undo:
+    with Undo() as last, Undo() as undo:
         for lab in found:
             if lab.name in whole:
                 undo.push(f"lab {lab.name}", partial(down, ctx, lab.name, force=True))
@@ -353,6 +354,7 @@ def branch(ctx: Context, task: Task[BranchLab]) -> str:
             names = names[len(whole) :]
         if names and not at:
             at = _captured(ctx, task, found)
+            last.push(f"snapshot {at}", partial(branching.remove_unused, ctx, task.job.lab, at))
         for name in names:
             with ctx.progress.step("branch", f"branch {len(whole) + 1} of {request.count}"):
                 (made,) = branching.branch(
@@ -368,6 +370,7 @@ def branch(ctx: Context, task: Task[BranchLab]) -> str:
             whole.add(made.name)
             undo.push(f"lab {made.name}", partial(down, ctx, made.name, force=True))
         undo.keep()
+        last.keep()
     return f"labs:{','.join(sorted(whole))}"
 
 

@@ -546,6 +546,35 @@ def test_too_little_memory_for_branches(ctx: Context) -> None:
     assert [record.name for record in ctx.store.labs.all()] == ["shop"]
 
 
+@pytest.mark.parametrize("failing", [1, 3])
+def test_a_branch_that_fails_leaves_no_snapshot(world: World, failing: int) -> None:
+    """Protects space and quotas; the branches that were made before it need theirs."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+    restored: list[str] = []
+
+    def fail(step: str) -> None:
+        if step == "hypervisor.restore":
+            restored.append(step)
+            if len(restored) == failing:  # a lab has two nodes
+                raise HostUnfit("no memory is left")
+
+    with world.open(fail) as ctx:
+        with pytest.raises(HostUnfit, match="no memory is left"):
+            branch(ctx, "shop", "try", count=2, timeout=20.0)
+        made = ["try-1"] if failing == 3 else []
+        assert [record.name for record in ctx.store.labs.all()] == ["shop", *made]
+        left = [view.branches for view in snapshot.snapshots(ctx, "shop") if view.at is not None]
+        assert left == [tuple(made)] * len(made)
+
+
+def test_a_branch_that_fails_leaves_the_snapshot_that_it_was_to_clone(ctx: Context) -> None:
+    snapshot.take(ctx, "shop", "mine")
+    with pytest.raises(Conflict, match="shop"):
+        branch(ctx, "shop", "shop", at="mine", timeout=20.0)
+    assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin", "mine"]
+
+
 def test_a_name_that_is_taken_is_refused(ctx: Context) -> None:
     with pytest.raises(Conflict, match="shop"):
         branch(ctx, "shop", "shop", timeout=20.0)
