@@ -272,8 +272,14 @@ def take_snapshot(ctx: Context, task: Task[TakeSnapshot]) -> str:
         disks_only=request.disks_only,
         ttl=request.ttl,
         protect=request.protected,
+        labelled=partial(_note, ctx, task),
     )
     return f"snapshot:{taken.label}"
+
+
+def _note(ctx: Context, task: Task[LabRequest], label: str) -> None:
+    """Record which snapshot a job is about to take: quotas count the two as one."""
+    ctx.store.jobs.update(task.job.id, about=f"snapshot:{label}")
 
 
 def _resume(ctx: Context, task: Task[LabRequest]) -> None:
@@ -378,7 +384,10 @@ def _captured(ctx: Context, task: Task[BranchLab], made: Sequence[LabRecord]) ->
     """The label of the snapshot that all branches of a job are cloned from; taken if need be."""
     parents = [CaptureRef.parse(lab.parent).label for lab in made if lab.parent]
     label = next(iter(parents), "") or _taken_before(ctx, task, "branch")
-    return label or snapshot.take(ctx, task.job.lab, "branch", ttl=branching.KEPT).label
+    if label:
+        return label
+    note = partial(_note, ctx, task)
+    return snapshot.take(ctx, task.job.lab, "branch", ttl=branching.KEPT, labelled=note).label
 
 
 ENDS: tuple[JobKind, ...] = ("delete", "expire")

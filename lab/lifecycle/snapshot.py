@@ -8,7 +8,7 @@ included, is in files of the home, whose manifest is written last.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -44,15 +44,17 @@ def take(
     disks_only: bool = False,
     ttl: float | None = None,
     protect: bool = False,
+    labelled: Callable[[str], object] = lambda _: None,
 ) -> SnapshotView:
     """Snapshot a lab, running or stopped; ``what``: a name for it, or a kind of a schedule.
 
     A running lab's nodes are paused, all at the same time, while it is taken; where they
     cannot, its volumes are taken at one moment, as by a power failure. Its RAM is included where
     all nodes run and the hypervisor can, unless ``disks_only``. ``ttl``: seconds after which it is
-    removed, if nothing descends from it; ``protect``: it is not removed without force. Raises
-    NotFound, HostUnfit if less than ``space_floor`` would be left, and Conflict while another
-    command works on the lab.
+    removed, if nothing descends from it; ``protect``: it is not removed without force.
+    ``labelled`` is called with its label before anything of it is there. Raises NotFound,
+    HostUnfit if less than ``space_floor`` would be left, and Conflict while another command works
+    on the lab.
     """
     with lock(ctx.home, "lab", name, wait=False):
         record = record_of(ctx, name)
@@ -61,7 +63,8 @@ def take(
         interrupted.check(ctx, name)
         expires = None if ttl is None else time.time() + ttl
         blank = Capture(Owner("lab", name), "", (), protected=protect, expires_at=expires)
-        return view_of(ctx, _take(ctx, record, what, blank, ram=not disks_only))
+        made = _take(ctx, record, what, blank, ram=not disks_only, labelled=labelled)
+        return view_of(ctx, made)
 
 
 def snapshots(ctx: Context, name: str) -> list[SnapshotView]:
@@ -321,7 +324,15 @@ def volumes_of(ctx: Context, name: str, node: str | None = None) -> list[VolumeN
     return [volume for volume in names if node in (None, volume.node)]
 
 
-def _take(ctx: Context, record: LabRecord, what: str, blank: Capture, *, ram: bool) -> Capture:
+def _take(
+    ctx: Context,
+    record: LabRecord,
+    what: str,
+    blank: Capture,
+    *,
+    ram: bool,
+    labelled: Callable[[str], object] = lambda _: None,
+) -> Capture:
     """Take a snapshot, with RAM if asked and possible; ``blank``: what else is recorded of it."""
     name = record.name
     space, floor = ctx.storage.space(), ctx.settings.space_floor
@@ -331,6 +342,7 @@ def _take(ctx: Context, record: LabRecord, what: str, blank: Capture, *, ram: bo
         _drop(ctx, name, left)
     resume_paused(ctx, nodes)
     label = schedule.label(what, time.time(), [one.label for one in taken(ctx, name)])
+    labelled(label)
     with ctx.progress.step("snapshot", f"taking the snapshot {label}"):
         running = _running(ctx, nodes)
         why_cold = _why_cold(ctx, nodes, running) if ram else "it was taken with disks only"
