@@ -226,6 +226,8 @@ def _too_many(ctx: Context, record: LabRecord) -> list[str]:
     nodes, now = ctx.store.nodes.of(record.name), time.time()
     loaded = {one.label: load(ctx, record, nodes, one.label) for one in found}
     gone = schedule.excess(wanted, found)
+    # By the host's clock, also after a step: the sweeper moves leases with one, which are in the
+    # record, but not these times, which are in manifests.
     gone += [
         label
         for label, one in loaded.items()
