@@ -134,7 +134,7 @@ class Home:
         return self.root / "imports"
 
     def lock(self, kind: str, name: str) -> Path:
-        """The lock file of a lab, template or image."""
+        """The lock file of a lab, template, image or snapshot."""
         return self.locks / f"{_part(kind)}.{_part(name)}.lock"
 
     def directory(self, of: Owner | CaptureRef) -> Path:

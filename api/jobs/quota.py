@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +16,7 @@ from lab.blueprints import NodePlan, foreseen
 from lab.errors import LimitReached
 from lab.imagebuild.recipe import load, recipes
 from lab.lifecycle import snapshot
+from lab.names import CaptureRef
 from lab.schedule import PERIODS, Schedule
 from lab.spec import LabSpec, format_size
 from lab.state.records import JobRecord, LabRecord, TokenRecord
@@ -22,14 +25,22 @@ from lab.storage import sparse
 
 @dataclass(frozen=True)
 class Kept:
-    """The snapshots of a lab: ``number`` without its schedule's; ``ram``: of all, in bytes."""
+    """The snapshots of a lab: ``labels`` without its schedule's; ``ram``: of all, in bytes."""
 
-    number: int = 0
+    labels: frozenset[str] = frozenset()
     ram: int = 0
 
 
-Snapshots = Mapping[str, Kept]
-"""The snapshots of labs, by name."""
+@dataclass(frozen=True)
+class Snapshots:
+    """The snapshots of ``labs``, by name, as they were ``at`` (epoch seconds) or later."""
+
+    labs: Mapping[str, Kept]
+    at: float
+
+
+UNLIMITED = Snapshots({}, math.inf)
+"""Where no quota counts snapshots."""
 
 
 def max_snapshots(core: Core, token: TokenRecord) -> int | None:
@@ -51,19 +62,22 @@ def max_templates(core: Core, job: JobRecord) -> int | None:
 
 def snapshots_of(core: Core, project: str) -> Snapshots:
     """The snapshots of the labs of a project; lists the storage's snapshots once."""
+    at = time.time()
     with core.contexts.use() as ctx:
         taken = snapshot.everywhere(ctx)
-        return {
+        labs = {
             lab.name: Kept(
-                sum(
-                    one.at is not None and one.name not in PERIODS
+                frozenset(
+                    one.label
                     for one in taken.get(lab.name, ())
+                    if one.at is not None and one.name not in PERIODS
                 ),
                 sparse.taken(ctx.home.captured(lab.name)),
             )
             for lab in ctx.store.labs.all()
             if lab.project == project
         }
+    return Snapshots(labs, at)
 
 
 def check_quota(core: Core, token: TokenRecord, spec: LabSpec, taken: Snapshots) -> None:
@@ -167,14 +181,22 @@ def _all(core: Core, project: str, taken: Snapshots) -> dict[str, _Taken]:
     made = Counter[str]()
     jobs = store.jobs.open(project)
     branching = [(job, read(job, BranchLab)) for job in jobs if job.kind == "branch"]
-    # Snapshots by schedule (no token) are already in the number that the schedule keeps.
-    coming = Counter(one.lab for one in jobs if one.kind == "snapshot" and one.token)
-    coming += Counter(job.lab for job, asked in branching if not asked.at)
-    for recorded in store.labs_with_nodes():
+    there = store.labs_with_nodes()
+    parents = {
+        one.lab.job: CaptureRef.parse(one.lab.parent).label for one in there if one.lab.parent
+    }
+    coming = Counter[str]()
+    takers = {job.id: job for job in (*jobs, *store.jobs.succeeded_since(taken.at, project))}
+    for job in takers.values():
+        # Its snapshot may be listed before it ends, or not be listed although it has ended.
+        labels = {job.about.partition(":")[2], parents.get(job.id, "")}
+        if _takes_snapshot(job) and not labels & taken.labs.get(job.lab, Kept()).labels:
+            coming[job.lab] += 1
+    for recorded in there:
         lab = recorded.lab
         if lab.project == project:
-            kept = taken.get(lab.name, Kept())
-            count = _kept(schedule.parse(lab.snapshots)) + kept.number + coming[lab.name]
+            kept = taken.labs.get(lab.name, Kept())
+            count = _kept(schedule.parse(lab.snapshots)) + len(kept.labels) + coming[lab.name]
             found[lab.name] = _Taken(recorded.plans, count, kept.ram)
             made[lab.job] += 1
     for job in jobs:
@@ -186,6 +208,13 @@ def _all(core: Core, project: str, taken: Snapshots) -> dict[str, _Taken]:
             for number in range(made[job.id], asked.count):
                 found[f"{job.id} {number}"] = branch
     return found
+
+
+def _takes_snapshot(job: JobRecord) -> bool:
+    """Whether a job takes a snapshot that counts: a schedule's (no token) is in its number."""
+    if job.kind == "branch":
+        return not read(job, BranchLab).at
+    return job.kind == "snapshot" and bool(job.token)
 
 
 def _kept(snapshots: Schedule) -> int:

@@ -272,8 +272,14 @@ def take_snapshot(ctx: Context, task: Task[TakeSnapshot]) -> str:
         disks_only=request.disks_only,
         ttl=request.ttl,
         protect=request.protected,
+        labelled=partial(_note, ctx, task),
     )
     return f"snapshot:{taken.label}"
+
+
+def _note(ctx: Context, task: Task[LabRequest], label: str) -> None:
+    """Record which snapshot a job is about to take: quotas count the two as one."""
+    ctx.store.jobs.update(task.job.id, about=f"snapshot:{label}")
 
 
 def _resume(ctx: Context, task: Task[LabRequest]) -> None:
@@ -333,12 +339,13 @@ def roll_back(ctx: Context, task: Task[RollBack]) -> str:
 def branch(ctx: Context, task: Task[BranchLab]) -> str:
     """Create branches of a lab, all of them or none; returns their names.
 
-    Those that an interrupted attempt completed are kept, incomplete ones are removed first.
+    With none, no snapshot that was taken for them stays. Those that an interrupted attempt
+    completed are kept, incomplete ones are removed first.
     """
     _same(ctx, task)
     request, found = task.request, labs_made_by(ctx.store, task.job.id)
     whole = {lab.name for lab in found if lab.state not in ("creating", "removing")}
-    with Undo() as undo:
+    with Undo() as last, Undo() as undo:
         for lab in found:
             if lab.name in whole:
                 undo.push(f"lab {lab.name}", partial(down, ctx, lab.name, force=True))
@@ -353,6 +360,7 @@ def branch(ctx: Context, task: Task[BranchLab]) -> str:
             names = names[len(whole) :]
         if names and not at:
             at = _captured(ctx, task, found)
+            last.push(f"snapshot {at}", partial(branching.remove_unused, ctx, task.job.lab, at))
         for name in names:
             with ctx.progress.step("branch", f"branch {len(whole) + 1} of {request.count}"):
                 (made,) = branching.branch(
@@ -368,6 +376,7 @@ def branch(ctx: Context, task: Task[BranchLab]) -> str:
             whole.add(made.name)
             undo.push(f"lab {made.name}", partial(down, ctx, made.name, force=True))
         undo.keep()
+        last.keep()
     return f"labs:{','.join(sorted(whole))}"
 
 
@@ -375,7 +384,10 @@ def _captured(ctx: Context, task: Task[BranchLab], made: Sequence[LabRecord]) ->
     """The label of the snapshot that all branches of a job are cloned from; taken if need be."""
     parents = [CaptureRef.parse(lab.parent).label for lab in made if lab.parent]
     label = next(iter(parents), "") or _taken_before(ctx, task, "branch")
-    return label or snapshot.take(ctx, task.job.lab, "branch", ttl=branching.KEPT).label
+    if label:
+        return label
+    note = partial(_note, ctx, task)
+    return snapshot.take(ctx, task.job.lab, "branch", ttl=branching.KEPT, labelled=note).label
 
 
 ENDS: tuple[JobKind, ...] = ("delete", "expire")

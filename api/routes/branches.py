@@ -18,7 +18,7 @@ from lab.api.http.models import NAME, Asked, Job, Lab, Ttl
 from lab.api.http.outcome import Key, Wait, outcome
 from lab.api.http.units import IN_SECONDS
 from lab.api.jobs.jobs import Jobs
-from lab.api.jobs.quota import check_branches, max_snapshots, snapshots_of
+from lab.api.jobs.quota import UNLIMITED, check_branches, max_snapshots, snapshots_of
 from lab.api.jobs.requests import BranchLab
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name, check_ttl, default_ttl, seen
@@ -111,7 +111,7 @@ def submit_branch(
     names = request.names
     job = new_job(token, "branch", request, lab=name, project=record.project, key=key)
     limited = max_snapshots(core, token) is not None or token.max_disk is not None
-    taken = snapshots_of(core, record.project) if limited else {}
+    taken = snapshots_of(core, record.project) if limited else UNLIMITED
 
     def check() -> None:
         need = need_to_branch(core.store.lab_with_nodes(name), request.count)

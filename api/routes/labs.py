@@ -19,7 +19,7 @@ from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.models import NAME, Job, Lab, LabPatch, LabRequest, Page, State
 from lab.api.http.outcome import Key, Wait, outcome
 from lab.api.jobs.jobs import Jobs
-from lab.api.jobs.quota import Snapshots, check_quota, snapshots_of
+from lab.api.jobs.quota import UNLIMITED, Snapshots, check_quota, snapshots_of
 from lab.api.jobs.requests import CreateLab, DeleteLab
 from lab.api.jobs.submit import new_job, submit
 from lab.blueprints import planned
@@ -197,7 +197,7 @@ def requested(core: Core, caller: Caller, asked: LabRequest) -> CreateLab:
 def counted(core: Core, caller: Caller, spec: LabSpec) -> Snapshots:
     """The snapshots that count for the caller's quotas, if ``spec`` is limited by them."""
     limited = caller.token.max_disk is not None or spec.snapshots.keep
-    return snapshots_of(core, caller.token.project) if limited else {}
+    return snapshots_of(core, caller.token.project) if limited else UNLIMITED
 
 
 def submit_create(jobs: Jobs, caller: Caller, asked: LabRequest, key: str | None) -> JobRecord:

@@ -18,7 +18,7 @@ from lab.api.http.models import NODE, Asked, Job, Ttl
 from lab.api.http.outcome import Key, Wait, outcome
 from lab.api.http.units import IN_SECONDS, Time
 from lab.api.jobs.jobs import Jobs
-from lab.api.jobs.quota import check_snapshot, max_snapshots, snapshots_of
+from lab.api.jobs.quota import UNLIMITED, check_snapshot, max_snapshots, snapshots_of
 from lab.api.jobs.requests import DeleteSnapshot, PruneSnapshots, RollBack, TakeSnapshot
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name
@@ -235,7 +235,7 @@ def submit_take(
     )
     job = new_job(token, "snapshot", request, lab=name, project=record.project, key=key)
     limited = max_snapshots(core, token) is not None or token.max_disk is not None
-    taken = snapshots_of(core, record.project) if limited else {}
+    taken = snapshots_of(core, record.project) if limited else UNLIMITED
     return submit(jobs, job, lambda: check_snapshot(core, token, record, taken))
 
 

@@ -6,11 +6,12 @@ import secrets
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from lab import host
-from lab.errors import Conflict, InvalidSpec
+from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.lifecycle import snapshot
 from lab.lifecycle.captures.capture import Capture, parent_of
 from lab.lifecycle.core.context import Context
@@ -27,6 +28,7 @@ from lab.names import LAB_NAME_LIMIT, Owner, branch_names
 from lab.paths import writing
 from lab.spec import Identity, LabSpec
 from lab.state.records import LabRecord
+from lab.undo import Undo
 
 MOST = 50
 """Branches that one command makes, at most."""
@@ -54,8 +56,8 @@ def branch(
     ``ttl``: seconds of their lease. ``keep_sessions``: client sessions in the capture are not
     ended. ``identity``: "new" restarts the servers with ids and UUIDs of each branch's own, so that
     it can be connected to other labs. ``timeout``: seconds that the nodes of one may take to get
-    ready. A branch that fails leaves nothing; those before it stay. Raises NotFound, InvalidSpec,
-    Conflict, HostUnfit.
+    ready. A branch that fails leaves nothing; those before it stay. A snapshot that was taken for
+    branches of which none was made is removed. Raises NotFound, InvalidSpec, Conflict, HostUnfit.
     """
     if not 1 <= count <= MOST:
         raise InvalidSpec(f"{count} branches were requested: 1 to {MOST} can be made at once")
@@ -63,20 +65,35 @@ def branch(
     record = record_of(ctx, name)
     spec = replace(record.spec, ttl=ttl)
     check_host(ctx, spec)
-    capture = _capture(ctx, name, at)
-    _check_memory(ctx, nodes_of(ctx, name), capture, count)
-    return [
-        _one(
-            ctx,
-            record,
-            replace(spec, name=one),
-            capture,
-            timeout,
-            keep_sessions=keep_sessions,
-            identity=_new_identity() if identity == "new" else 0,
-        )
-        for one in names
-    ]
+    with Undo() as undo:
+        if not at:
+            at = snapshot.take(ctx, name, "branch", ttl=KEPT).label
+            undo.push(f"snapshot {at}", partial(remove_unused, ctx, name, at))
+        with snapshot.kept(ctx, name, at) as capture:
+            _check_memory(ctx, nodes_of(ctx, name), capture, count)
+            made = [
+                _one(
+                    ctx,
+                    record,
+                    replace(spec, name=one),
+                    capture,
+                    timeout,
+                    keep_sessions=keep_sessions,
+                    identity=_new_identity() if identity == "new" else 0,
+                )
+                for one in names
+            ]
+        undo.keep()
+    return made
+
+
+def remove_unused(ctx: Context, name: str, label: str) -> None:
+    """Remove a snapshot that was taken for branches, unless it has some.
+
+    Where another command works on the lab, it stays until it expires.
+    """
+    with suppress(Conflict, NotFound):
+        snapshot.remove(ctx, name, [label])
 
 
 def _new_identity() -> int:
@@ -98,12 +115,6 @@ def _check_memory(ctx: Context, nodes: Sequence[Node], capture: Capture, count: 
     before = (changed if capture.warm else memory) * (count - 1)
     hint = "make fewer branches, or remove a lab (`lab ls`)"
     host.check_memory([*memory, *before], host.memory(), ctx.settings.memory_floor, hint=hint)
-
-
-def _capture(ctx: Context, name: str, at: str) -> Capture:
-    if at:
-        return snapshot.find(ctx, name, at)
-    return snapshot.find(ctx, name, snapshot.take(ctx, name, "branch", ttl=KEPT).label)
 
 
 def _one(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from lab import host
 from lab.blueprints import blueprint
-from lab.errors import Conflict, RestoreFailed
+from lab.errors import Conflict, LabError, RestoreFailed
 from lab.lifecycle import power
 from lab.lifecycle.captures import interrupted, manifests, template
 from lab.lifecycle.captures.capture import Capture, from_use, parent_of
@@ -33,6 +33,7 @@ from lab.locks.named import lock
 from lab.names import Owner
 from lab.schedule import ORIGIN
 from lab.state.records import LabRecord
+from lab.undo import Undo
 from lab.wait import Deadline
 
 
@@ -53,7 +54,8 @@ def rollback(
     the sessions of clients that it has are ended, unless ``keep_sessions``. A single node boots,
     and takes what it then lacks from its cluster. What was written since is lost, the snapshots
     stay. Raises NotFound, Conflict while another command works on the lab, HostUnfit and, after
-    ``timeout`` seconds, NotReady.
+    ``timeout`` seconds, NotReady. If all nodes were to resume, or to boot as at their origin, they
+    are stopped then; nodes that boot from a snapshot keep running, as for ``start``.
     """
     with lock(ctx.home, "lab", name, wait=False):
         record = record_of(ctx, name)
@@ -89,8 +91,12 @@ def rollback(
             interrupted.end(ctx, name)
         nodes = move_taken(ctx, nodes)
         images = power.images_of(ctx, record, all_)
+        together = whole and (warm or never_ran)
         # Lock order: a command that makes the template again holds it while it waits for a slot.
-        with memory_kept(ctx, capture, images) as kept:
+        with (
+            stopped_on_failure(ctx, name, label, nodes) if together else nullcontext(),
+            memory_kept(ctx, capture, images) as kept,
+        ):
             source = kept.without_ram("`--cold` was given") if cold else kept
             started = None
             if whole and source.warm:
@@ -101,14 +107,34 @@ def rollback(
                 why_cold = started.why_cold if started else source.why_cold
                 began = boot(ctx, record, images, nodes, timeout, never_ran=never_ran)
                 started = Brought(began, why_cold)
-        interrupted.end(ctx, name)
-        why_cold = started.why_cold
-        if why_cold:
-            why_cold = f"rolled back to {'its origin' if never_ran else label}: {why_cold}"
-        how = power.how_started(started.began, why_cold) if whole else {}
-        at = {"at": "" if never_ran else label} if whole else {}
-        ctx.store.labs.update(name, state="ready", **how, **at)
+            interrupted.end(ctx, name)
+            why_cold = started.why_cold
+            if why_cold:
+                why_cold = f"rolled back to {'its origin' if never_ran else label}: {why_cold}"
+            how = power.how_started(started.began, why_cold) if whole else {}
+            at = {"at": "" if never_ran else label} if whole else {}
+            ctx.store.labs.update(name, state="ready", **how, **at)
     return lab(ctx, name, proved=True)
+
+
+@contextmanager
+def stopped_on_failure(
+    ctx: Context, name: str, label: str, nodes: Sequence[Node]
+) -> Iterator[None]:
+    """If the block fails, end the guests of ``nodes``: their disks are rolled back again anyway."""
+
+    def end() -> None:
+        each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)
+
+    with Undo() as undo:
+        undo.push(f"guests of {name}", end)
+        try:
+            yield
+            undo.keep()
+        except LabError as error:
+            again = f"`lab rollback {name} --to {label}` again, or `lab start {name}`"
+            error.hint = "; ".join(filter(None, (error.hint, f"{name} is stopped: {again}")))
+            raise
 
 
 @dataclass(frozen=True)

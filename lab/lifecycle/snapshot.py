@@ -8,14 +8,14 @@ included, is in files of the home, whose manifest is written last.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from lab import host, schedule
 from lab.blueprints import blueprint
-from lab.errors import Conflict, LabError, NotFound
+from lab.errors import Busy, Conflict, LabError, NotFound
 from lab.lifecycle.captures import interrupted, manifests
 from lab.lifecycle.captures import take as captures
 from lab.lifecycle.captures.capture import Capture, of_lab, position
@@ -27,7 +27,7 @@ from lab.lifecycle.nodes.inspect import nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.quiesce import write_out
 from lab.lifecycle.power import images_of, resume_paused
-from lab.locks.named import lock
+from lab.locks.named import held, lock
 from lab.names import CaptureRef, GuestName, Owner, VolumeName
 from lab.paths import MANIFEST, REACHABLE, make_directory, writing
 from lab.schedule import ORIGIN, Taken
@@ -44,15 +44,17 @@ def take(
     disks_only: bool = False,
     ttl: float | None = None,
     protect: bool = False,
+    labelled: Callable[[str], object] = lambda _: None,
 ) -> SnapshotView:
     """Snapshot a lab, running or stopped; ``what``: a name for it, or a kind of a schedule.
 
     A running lab's nodes are paused, all at the same time, while it is taken; where they
     cannot, its volumes are taken at one moment, as by a power failure. Its RAM is included where
     all nodes run and the hypervisor can, unless ``disks_only``. ``ttl``: seconds after which it is
-    removed, if nothing descends from it; ``protect``: it is not removed without force. Raises
-    NotFound, HostUnfit if less than ``space_floor`` would be left, and Conflict while another
-    command works on the lab.
+    removed, if nothing descends from it; ``protect``: it is not removed without force.
+    ``labelled`` is called with its label before anything of it is there. Raises NotFound,
+    HostUnfit if less than ``space_floor`` would be left, and Conflict while another command works
+    on the lab.
     """
     with lock(ctx.home, "lab", name, wait=False):
         record = record_of(ctx, name)
@@ -61,7 +63,8 @@ def take(
         interrupted.check(ctx, name)
         expires = None if ttl is None else time.time() + ttl
         blank = Capture(Owner("lab", name), "", (), protected=protect, expires_at=expires)
-        return view_of(ctx, _take(ctx, record, what, blank, ram=not disks_only))
+        made = _take(ctx, record, what, blank, ram=not disks_only, labelled=labelled)
+        return view_of(ctx, made)
 
 
 def snapshots(ctx: Context, name: str) -> list[SnapshotView]:
@@ -108,26 +111,45 @@ def persist(ctx: Context, name: str, label: str) -> None:
 def remove(ctx: Context, name: str, labels: Sequence[str], *, force: bool = False) -> None:
     """Remove snapshots, by label or name; ``force``: protected ones as well.
 
-    Raises NotFound, and Conflict for one that is protected or that other labs or snapshots descend
-    from, before anything is removed.
+    Raises NotFound, and Conflict for one that is protected, that is being branched, or that other
+    labs or snapshots descend from, before anything is removed.
     """
-    with lock(ctx.home, "lab", name, wait=False):
+    with ExitStack() as locks:
+        locks.enter_context(lock(ctx.home, "lab", name, wait=False))
         record_of(ctx, name)
-        found = [find(ctx, name, wanted) for wanted in labels]
-        for capture in found:
+        found = {one.label: one for one in (find(ctx, name, wanted) for wanted in labels)}
+        for label in found:
+            locks.enter_context(_unbranched(ctx, name, label))
+        for capture in found.values():
             if capture.protected and not force:
                 raise Conflict(
                     f"the snapshot {capture.label} of {name} is protected",
                     hint="`--force` removes it anyway",
                 )
-            check_unused(ctx, capture, besides=[one.label for one in found])
-        for capture in found:
-            _drop(ctx, name, capture.label)
+            check_unused(ctx, capture, besides=list(found))
+        for label in found:
+            _drop(ctx, name, label)
+
+
+@contextmanager
+def kept(ctx: Context, name: str, wanted: str) -> Iterator[Capture]:
+    """A snapshot, by label or name, which nobody removes in the block; raises NotFound."""
+    label = find(ctx, name, wanted).label
+    with lock(ctx.home, "snapshot", f"{name}.{label}", shared=True):
+        yield find(ctx, name, label)  # a removal may have been waited for
+
+
+def _unbranched(ctx: Context, name: str, label: str) -> AbstractContextManager[bool]:
+    """The lock of a snapshot that is removed in the block; raises Busy while it is ``kept``.
+
+    Not waited for, as the lab's lock is held.
+    """
+    return lock(ctx.home, "snapshot", f"{name}.{label}", wait=False)
 
 
 def check_unused(ctx: Context, capture: Capture, *, besides: Sequence[str] = ()) -> None:
     """Raise Conflict if labs, or other snapshots of its lab than ``besides``, need a snapshot."""
-    labs, needing = branches(ctx, capture), _needing(ctx, capture)
+    labs, needing = branches(ctx, capture.ref), _needing(ctx, capture)
     if labs:
         raise Conflict(
             f"the snapshot {capture.label} of {capture.owner.name} has branches: {', '.join(labs)}",
@@ -140,9 +162,9 @@ def check_unused(ctx: Context, capture: Capture, *, besides: Sequence[str] = ())
         )
 
 
-def branches(ctx: Context, capture: Capture) -> list[str]:
+def branches(ctx: Context, snapshot: CaptureRef) -> list[str]:
     """The labs that are clones of a snapshot."""
-    return [lab.name for lab in ctx.store.labs.all() if lab.parent == str(capture.ref)]
+    return [lab.name for lab in ctx.store.labs.all() if lab.parent == str(snapshot)]
 
 
 def _needing(ctx: Context, capture: Capture) -> list[str]:
@@ -163,12 +185,15 @@ def _needing(ctx: Context, capture: Capture) -> list[str]:
 def rotate(ctx: Context, name: str, *, take_due: bool = True) -> list[str]:
     """Take the snapshots that are due by the lab's schedule, remove those beyond its count.
 
-    Says what was done, a line each. Raises Conflict while another command works on the lab.
+    Nodes that a killed ``take`` left paused are resumed. Says what was done, a line each. Raises
+    Conflict while another command works on the lab.
     """
     with lock(ctx.home, "lab", name, wait=False):
         record = ctx.store.labs.find(name)
         if record is None or record.state not in ("ready", "stopped"):
             return []
+        if _incomplete(ctx, name):  # before what shows that is removed
+            resume_paused(ctx, nodes_of(ctx, name))
         due = _due(ctx, record) if take_due else []
         too_many = _drop_excess(ctx, record)  # first: there may be too little space for another
         blank = Capture(Owner("lab", name), "", ())
@@ -178,10 +203,14 @@ def rotate(ctx: Context, name: str, *, take_due: bool = True) -> list[str]:
 
 
 def is_due(ctx: Context, record: LabRecord) -> bool:
-    """Whether ``rotate`` has anything to do for a lab; asks the storage only."""
+    """Whether ``rotate`` has anything to do for a lab, and can; asks the storage only.
+
+    What looks like a leftover may be what another command is making.
+    """
     if record.state not in ("ready", "stopped"):
         return False
-    return bool(_due(ctx, record) or _too_many(ctx, record))
+    found = _due(ctx, record) or _too_many(ctx, record)
+    return bool(found) and not held(ctx.home, "lab", record.name)
 
 
 def _due(ctx: Context, record: LabRecord) -> list[str]:
@@ -197,6 +226,8 @@ def _too_many(ctx: Context, record: LabRecord) -> list[str]:
     nodes, now = ctx.store.nodes.of(record.name), time.time()
     loaded = {one.label: load(ctx, record, nodes, one.label) for one in found}
     gone = schedule.excess(wanted, found)
+    # By the host's clock, also after a step: the sweeper moves leases with one, which are in the
+    # record, but not these times, which are in manifests.
     gone += [
         label
         for label, one in loaded.items()
@@ -218,10 +249,14 @@ def _unused(ctx: Context, capture: Capture) -> bool:
 
 
 def _drop_excess(ctx: Context, record: LabRecord) -> list[str]:
-    labels = _too_many(ctx, record)
-    for label in labels:
-        _drop(ctx, record.name, label)
-    return labels
+    dropped, owner = [], Owner("lab", record.name)
+    for label in _too_many(ctx, record):
+        # One that is being branched, or has become a parent since it was listed, goes later.
+        with suppress(Busy), _unbranched(ctx, record.name, label):
+            if not branches(ctx, CaptureRef(owner, label)):
+                _drop(ctx, record.name, label)
+                dropped.append(label)
+    return dropped
 
 
 def find(ctx: Context, name: str, wanted: str) -> Capture:
@@ -291,7 +326,15 @@ def volumes_of(ctx: Context, name: str, node: str | None = None) -> list[VolumeN
     return [volume for volume in names if node in (None, volume.node)]
 
 
-def _take(ctx: Context, record: LabRecord, what: str, blank: Capture, *, ram: bool) -> Capture:
+def _take(
+    ctx: Context,
+    record: LabRecord,
+    what: str,
+    blank: Capture,
+    *,
+    ram: bool,
+    labelled: Callable[[str], object] = lambda _: None,
+) -> Capture:
     """Take a snapshot, with RAM if asked and possible; ``blank``: what else is recorded of it."""
     name = record.name
     space, floor = ctx.storage.space(), ctx.settings.space_floor
@@ -301,6 +344,7 @@ def _take(ctx: Context, record: LabRecord, what: str, blank: Capture, *, ram: bo
         _drop(ctx, name, left)
     resume_paused(ctx, nodes)
     label = schedule.label(what, time.time(), [one.label for one in taken(ctx, name)])
+    labelled(label)
     with ctx.progress.step("snapshot", f"taking the snapshot {label}"):
         running = _running(ctx, nodes)
         why_cold = _why_cold(ctx, nodes, running) if ram else "it was taken with disks only"
@@ -373,6 +417,6 @@ def view_of(ctx: Context, capture: Capture) -> SnapshotView:
         protected=capture.protected,
         expires_at=capture.expires_at,
         parent=str(capture.parent or ""),
-        branches=tuple(branches(ctx, capture)),
+        branches=tuple(branches(ctx, capture.ref)),
         current=lab is not None and (lab.at or ORIGIN) == capture.label,
     )

@@ -18,7 +18,7 @@ from lab.locks import flock
 from lab.paths import Home, is_full, unwritable
 from lab.wait import Deadline, attempts
 
-LockKind = Literal["lab", "template", "image", "state", "boot", "restore"]
+LockKind = Literal["lab", "template", "image", "snapshot", "state", "boot", "restore"]
 
 PROBE_GRACE = 0.05
 """Seconds before a lock counts as busy; ``held`` takes a free one for microseconds."""
@@ -42,7 +42,7 @@ def lock(
     on_wait: Callable[[int | None], object] | None = None,
     unless: Callable[[], bool] | None = None,
 ) -> Iterator[bool]:
-    """Hold the lock of a lab, template or image for the block; gives True.
+    """Hold the lock of a lab, template, image or snapshot for the block; gives True.
 
     ``shared`` holders exclude only exclusive ones. ``on_wait`` is called once before
     waiting, with the holder's pid if it is known (exclusive holders note theirs).

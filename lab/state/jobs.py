@@ -37,6 +37,11 @@ class Jobs(Keyed[JobRecord]):
         query = select(_jobs).where(_c.state.in_(OPEN)).order_by(_c.created_at, _c.id)
         return self._list(query if project is None else query.where(_c.project == project))
 
+    def succeeded_since(self, since: float, project: str) -> list[JobRecord]:
+        """The jobs of a project that ended with success then (epoch seconds) or later."""
+        query = select(_jobs).where(_c.ended_at >= since, _c.state == "succeeded")
+        return self._list(query.where(_c.project == project))
+
     def latest(
         self,
         project: str | None = None,

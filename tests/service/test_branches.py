@@ -279,5 +279,7 @@ def test_a_job_that_is_cancelled_leaves_no_branch(tmp_path: Path) -> None:
             assert until_ended(service, job.id).state == "cancelled"
             assert [lab.name for lab in service.core.store.labs.all()] == ["shop"]
             assert service.core.store.jobs.get(job.id).lab == "shop"
+            with service.core.contexts.use() as ctx:
+                assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
 
     assert in_child(act) == 0

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,21 +14,23 @@ from typing import cast
 
 import pytest
 
-from lab.api.jobs.quota import snapshots_of
+from lab.api.jobs.quota import Snapshots, check_snapshot, snapshots_of
 from lab.api.jobs.requests import TakeSnapshot
 from lab.api.jobs.submit import new_job, submit
 from lab.api.service import Service
 from lab.cli import main
 from lab.client import Client
 from lab.config.settings import Settings
-from lab.errors import Conflict, InvalidSpec, NotFound
+from lab.errors import Conflict, InvalidSpec, LimitReached, NotFound
+from lab.hypervisor import memory_of
 from lab.lifecycle import snapshot
 from lab.lifecycle.core.context import Context, open_context
 from lab.lifecycle.query import query
+from lab.names import CaptureRef, Owner
 from lab.progress import Event
 from lab.state.records import JobRecord
 from lab.storage import Storage
-from tests.support.killed_service import Ask, sweep, token_and_lab, until_ended
+from tests.support.killed_service import Ask, hooked, sweep, token_and_lab, until_ended
 from tests.support.serve_world import BODY, Site, site
 
 SNAPSHOTS = "/v1/labs/shop/snapshots"
@@ -240,9 +245,72 @@ def test_snapshots_of_a_project_are_counted_by_one_listing(tmp_path: Path) -> No
         here.make("theirs", token=here.token(project="elsewhere"))
         asked.clear()
         counted = snapshots_of(here.service.core, "admin")
-        assert {name: kept.number for name, kept in counted.items()} == {"shop": 2, "other": 0}
-        assert counted["shop"].ram > 0 == counted["other"].ram
+        kept = counted.labs
+        assert {name: len(one.labels) for name, one in kept.items()} == {"shop": 2, "other": 0}
+        assert kept["shop"].ram > 0 == kept["other"].ram
         assert asked == ["labels"]
+
+
+def test_the_sweeper_resumes_what_a_killed_snapshot_left_paused(here: Site) -> None:
+    """Protects clients of a lab whose user was at the command line, and does not return."""
+    with here.service.core.contexts.use() as ctx:
+        memory_of(ctx.hypervisor).pause(list(ctx.hypervisor.guests()))
+        ctx.home.directory(CaptureRef(Owner("lab", "shop"), "one.20260101t000000")).mkdir(
+            parents=True
+        )
+        here.service.sweeper._rotate()
+        here.settled()
+        assert {guest.state for guest in ctx.hypervisor.guests().values()} == {"running"}
+
+
+LOOKED_AT = (
+    "hypervisor.pause", "hypervisor.resume", "storage.snapshot", "storage.persist",
+    "storage.clone", "hypervisor.restore",
+)  # fmt: skip
+"""Steps at which no transaction is open."""
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [(SNAPSHOTS, {"name": "one"}), ("/v1/labs/shop/branches", {"name": "twig"})],
+)
+def test_a_snapshot_counts_once_whenever_it_is_counted(
+    tmp_path: Path, path: str, body: dict[str, object]
+) -> None:
+    """Protects quotas from requests side by side: the job and the snapshot are one.
+
+    Listed at any step, and counted at any later one.
+    """
+    guard, listed, counts = threading.Lock(), list[Snapshots](), Counter[int]()
+    sites: list[Site] = []
+
+    def count(step: str) -> None:
+        if step in LOOKED_AT and sites and guard.acquire(blocking=False):  # not for its own steps
+            core = sites[0].service.core
+            token = core.store.tokens.all()[0]
+            lab = core.store.labs.get("shop")
+            try:
+                listed.append(snapshots_of(core, token.project))
+                if not core.store.jobs.latest(kinds=["snapshot", "branch"]):
+                    return
+                for one in (*listed[:: len(listed) // 4 + 1], listed[-1]):
+                    with pytest.raises(LimitReached) as refused:
+                        check_snapshot(core, replace(token, max_snapshots=0), lab, one)
+                    found = re.search(r"would have (\d+) with", refused.value.what)
+                    counts[int(found[1]) - 1 if found else -1] += 1
+            finally:
+                guard.release()
+
+    with site(tmp_path, hooked(tmp_path, count)) as here:
+        here.make("shop")
+        sites.append(here)
+        count("storage.persist")
+        made = here.ask("POST", f"{path}?wait=60", body)
+        assert made.status_code == 201, made.text
+        count("storage.persist")
+        sites.clear()
+        assert list(counts) == [1], counts
+        assert len(listed) > 4
 
 
 class Noted:

@@ -6,8 +6,10 @@ import errno
 import os
 import resource
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +18,14 @@ import pytest
 
 from lab import host, schedule
 from lab.cli.terminal.signals import Interrupts
-from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
+from lab.errors import Busy, Conflict, HostUnfit, InvalidSpec, LabError, NotFound
 from lab.fake.hypervisor import FakeHypervisor
+from lab.hypervisor import memory_of
 from lab.lifecycle import power, snapshot
 from lab.lifecycle.branch import branch
 from lab.lifecycle.captures import interrupted
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import LabView
 from lab.lifecycle.down import down
 from lab.lifecycle.gc import gc
 from lab.lifecycle.nodes.inspect import lab
@@ -30,7 +34,8 @@ from lab.lifecycle.rollback import rollback
 from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.names import CaptureRef, GuestName, Owner
-from tests.support.lifecycle_world import SIZE, World, at, named
+from lab.wait import Deadline, until
+from tests.support.lifecycle_world import SIZE, World, at, codes, in_process, named
 
 
 @pytest.fixture
@@ -262,6 +267,68 @@ def test_a_snapshot_that_is_killed_is_none(world: World) -> None:
     assert seen >= {"hypervisor.pause", "hypervisor.copy_memory", "storage.snapshot"}
 
 
+@pytest.mark.parametrize("verb", ["rotate", "gc"])
+@pytest.mark.parametrize("step", ["hypervisor.copy_memory", "storage.snapshot"])
+def test_nodes_that_a_killed_snapshot_left_paused_are_resumed(
+    world: World, verb: str, step: str
+) -> None:
+    """Protects clients of a lab whose user does not return."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
+    killed_at(world, lambda ctx: snapshot.take(ctx, "shop", "mine"), step)
+    with world.open() as ctx:
+        assert states(ctx) == {"paused"}
+        began = time.time()
+        if verb == "gc":
+            gc(ctx)
+        else:
+            snapshot.rotate(ctx, "shop")
+        assert states(ctx) == {"running"}
+        assert isinstance(ctx.hypervisor, FakeHypervisor)
+        assert all(ctx.hypervisor.inside(guest).clock >= began for guest in ctx.hypervisor.guests())
+        assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
+        write(ctx, "shop", 1)
+
+
+def test_nodes_that_somebody_paused_stay_paused(ctx: Context) -> None:
+    snapshot.take(ctx, "shop", "mine", ttl=0.0)
+    memory_of(ctx.hypervisor).pause(list(ctx.hypervisor.guests()))
+    assert len(snapshot.rotate(ctx, "shop")) == 1
+    gc(ctx)
+    assert states(ctx) == {"paused"}
+
+
+def test_a_snapshot_that_is_being_taken_is_not_due(world: World) -> None:
+    """Protects schedules: their next snapshot waits for an hour after one that failed."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+    due: list[bool] = []
+
+    def look() -> None:
+        with world.open() as other:
+            due.append(snapshot.is_due(other, other.store.labs.get("shop")))
+
+    with world.open(at("storage.snapshot", look)) as ctx:
+        snapshot.take(ctx, "shop", "mine")
+    assert due == [False]
+
+
+def states(ctx: Context) -> set[str]:
+    """The states of all guests."""
+    return {guest.state for guest in ctx.hypervisor.guests().values()}
+
+
+def killed_at(world: World, verb: Callable[[Context], object], step: str) -> None:
+    """Run ``verb`` in a process that is killed when ``step`` is about to happen."""
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child = in_process(world, verb, at(step, die))
+    assert codes([child]) == [-signal.SIGKILL]
+
+
 def test_a_rollback_that_is_killed_is_completed_by_start(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
@@ -283,6 +350,41 @@ def test_a_rollback_that_is_killed_is_completed_by_start(world: World) -> None:
             write(ctx, "shop", 2)
         step += 3
     assert completed > 3
+
+
+@pytest.mark.parametrize("to", ["mine", "origin"])
+@pytest.mark.parametrize("step", ["hypervisor.restore", "hypervisor.personalise"])
+def test_a_rollback_that_fails_leaves_a_lab_that_is_stopped(
+    world: World, to: str, step: str
+) -> None:
+    """Protects who reads its state: no guest runs, and both ways to repair it work."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
+        snapshot.take(ctx, "shop", "mine")
+
+    calls: list[str] = []
+
+    def fail(now: str) -> None:
+        if now == step:
+            calls.append(now)
+            if len(calls) > 1:
+                raise HostUnfit("the second node fails")
+
+    repairs: list[Callable[[Context], LabView]] = [
+        lambda ctx: rollback(ctx, "shop", to, timeout=20.0),
+        lambda ctx: start(ctx, "shop", timeout=20.0),
+    ]
+    for repair in repairs:
+        calls.clear()
+        with world.open(fail) as ctx, pytest.raises(HostUnfit, match="second node") as failed:
+            rollback(ctx, "shop", to, timeout=20.0)
+        assert "lab start shop" in failed.value.hint
+        assert "lab rollback shop --to" in failed.value.hint
+        with world.open() as ctx:
+            assert ctx.store.labs.get("shop").state == "stopped"
+            assert ctx.hypervisor.guests() == {}
+            assert repair(ctx).started == "warm"
 
 
 @contextmanager
@@ -444,6 +546,35 @@ def test_too_little_memory_for_branches(ctx: Context) -> None:
     assert [record.name for record in ctx.store.labs.all()] == ["shop"]
 
 
+@pytest.mark.parametrize("failing", [1, 3])
+def test_a_branch_that_fails_leaves_no_snapshot(world: World, failing: int) -> None:
+    """Protects space and quotas; the branches that were made before it need theirs."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+    restored: list[str] = []
+
+    def fail(step: str) -> None:
+        if step == "hypervisor.restore":
+            restored.append(step)
+            if len(restored) == failing:  # a lab has two nodes
+                raise HostUnfit("no memory is left")
+
+    with world.open(fail) as ctx:
+        with pytest.raises(HostUnfit, match="no memory is left"):
+            branch(ctx, "shop", "try", count=2, timeout=20.0)
+        made = ["try-1"] if failing == 3 else []
+        assert [record.name for record in ctx.store.labs.all()] == ["shop", *made]
+        left = [view.branches for view in snapshot.snapshots(ctx, "shop") if view.at is not None]
+        assert left == [tuple(made)] * len(made)
+
+
+def test_a_branch_that_fails_leaves_the_snapshot_that_it_was_to_clone(ctx: Context) -> None:
+    snapshot.take(ctx, "shop", "mine")
+    with pytest.raises(Conflict, match="shop"):
+        branch(ctx, "shop", "shop", at="mine", timeout=20.0)
+    assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin", "mine"]
+
+
 def test_a_name_that_is_taken_is_refused(ctx: Context) -> None:
     with pytest.raises(Conflict, match="shop"):
         branch(ctx, "shop", "shop", timeout=20.0)
@@ -477,6 +608,59 @@ def test_what_has_branches_is_not_removed(ctx: Context) -> None:
     down(ctx, "try")
     snapshot.remove(ctx, "shop", ["mine"])
     down(ctx, "shop")
+
+
+@pytest.mark.parametrize("step", ["state.commit", "clone.begin", "ready.begin"])
+def test_a_snapshot_is_not_removed_while_it_is_branched(world: World, step: str) -> None:
+    """Protects a branch from failing midway; expiry removes the snapshot later."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        snapshot.take(ctx, "shop", "mine", ttl=0.0)
+    answers: list[type[Exception] | list[str]] = []
+    with world.open() as other:
+
+        def remove() -> None:
+            answers.append(snapshot.rotate(other, "shop"))
+            try:
+                snapshot.remove(other, "shop", ["mine"], force=True)
+            except LabError as error:
+                answers.append(type(error))
+
+        with world.open(at(step, remove)) as ctx:
+            branch(ctx, "shop", "try", at="mine", timeout=20.0)
+    with world.open() as ctx:
+        assert answers == [[], Busy]
+        assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin", "mine"]
+        down(ctx, "try")
+        assert len(snapshot.rotate(ctx, "shop")) == 1
+
+
+def test_a_branch_of_a_snapshot_that_is_being_removed_makes_nothing(world: World) -> None:
+    """Protects from a lab that is made and removed again: it waits, and finds no snapshot."""
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+        snapshot.take(ctx, "shop", "mine")
+    answers: list[Future[LabView]] = []
+    guard = threading.Lock()
+    with ThreadPoolExecutor(1) as pool:
+
+        def make() -> LabView:
+            with world.open() as other:
+                return branch(other, "shop", "try", at="mine", timeout=20.0)[0]
+
+        def hook(step: str) -> None:
+            if step != "storage.drop":
+                return
+            with guard:  # no disk's snapshot is gone when the branch looks
+                if not answers:
+                    answers.append(pool.submit(make))
+                    made = until(lambda: ctx.store.labs.find("try"), Deadline.after(0.5))
+                    assert made is None
+
+        with world.open(hook) as ctx:
+            snapshot.remove(ctx, "shop", ["mine"])
+            with pytest.raises(NotFound, match="no snapshot 'mine"):
+                answers[0].result(20.0)
 
 
 def test_a_branch_that_is_made_while_its_parent_goes(world: World) -> None:
