@@ -25,7 +25,7 @@ def read(path: Path, keys: Keys) -> dict[str, Any]:
         return {}
     except OSError as error:
         raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from error
-    return parse_all(keys, _load(content, path), path)
+    return parse_all(keys, loads(content, path), path)
 
 
 def put(path: Path, keys: Keys, key: str, value: str) -> None:
@@ -65,7 +65,8 @@ def _with_line(text: str, key: str, line: str) -> str:
     return "".join([*lines[:top], line, *lines[top:]])
 
 
-def _load(content: bytes, path: Path) -> dict[str, Any]:
+def loads(content: bytes, path: object) -> dict[str, Any]:
+    """The tables of ``content``; raises InvalidSpec, which names ``path``, if it is not TOML."""
     # Costs milliseconds: only when there is a file.
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:

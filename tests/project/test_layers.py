@@ -18,7 +18,10 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"lifecycle"}),
     frozenset({"fake"}),
     frozenset(
-        {"imagebuild", "state", "storage", "hypervisor", "guest", "blueprints", "host", "exchange"}
+        {
+            "imagebuild", "state", "storage", "hypervisor", "guest", "blueprints", "host",
+            "exchange", "datasets",
+        }
     ),
     frozenset(
         {

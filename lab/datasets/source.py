@@ -1,0 +1,372 @@
+"""Where the data of a dataset comes from: the texts after ``--from``, as typed values.
+
+============================================  ==================================================
+``shop.sql``, ``.sql.gz``, ``.sql.zst``       a dump: a file
+``-``                                         a dump, from standard input
+a directory                                   what ``mariadb-dump --dir`` or mydumper wrote, or a
+                                              physical backup
+``shop.xb``, ``.xbstream``, also .gz, .zst    a physical backup as a stream
+``mysql://user@host:3306/shop,crm``           databases of a live server; none: all; or mariadb://
+``lab:NAME[@LABEL]``                          a running lab, or one of its snapshots
+``generate:sysbench?tables=8&rows=100000``    tables that are generated, also ``generate:tpcc``
+============================================  ==================================================
+
+``str()`` of each value is a text that ``parse`` takes for it. None has a password: see
+``PASSWORD_HINT``.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+from urllib.parse import quote, unquote_to_bytes
+
+from lab import keys
+from lab.datasets.dump import Packing
+from lab.errors import InvalidSpec
+from lab.keys import within
+from lab.names import check_host, check_lab_name
+
+PASSWORD_VARIABLE = "LAB_SOURCE_PASSWORD"  # noqa: S105  # only its name
+"""The environment variable that holds the password of a live server."""
+PASSWORD_HINT = (
+    f"a password is never part of a command: set {PASSWORD_VARIABLE}, or name a defaults file"
+    " that only you can read (mode 0600) with [client] and password=... in it"
+)
+ACCEPTED = (
+    "a file .sql, .sql.gz or .sql.zst; - for standard input; a directory of mariadb-dump --dir,"
+    " mydumper or mariadb-backup; a stream .xb or .xbstream; mysql://user@host:3306/database;"
+    " lab:NAME; generate:sysbench or generate:tpcc"
+)
+DATABASES_LIMIT = 100
+"""Databases that one text names, at most."""
+
+_NAME_LIMIT = 64  # of a database, in characters
+_USER_LIMIT = 128  # MariaDB's; MySQL has 32
+_TEXT_LIMIT = 4096
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class DumpFile:
+    """A dump in one file."""
+
+    path: Path
+    packing: Packing = ""
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+@dataclass(frozen=True)
+class StandardInput:
+    """A dump, not compressed, that is read once."""
+
+    def __str__(self) -> str:
+        return "-"
+
+
+@dataclass(frozen=True)
+class DumpDirectory:
+    """A logical dump of many files."""
+
+    path: Path
+    layout: Literal["mariadb-dump", "mydumper"]
+    """The program that wrote it: ``DB/TABLE.sql`` with ``DB/TABLE.txt``, or ``DB.TABLE*.sql``."""
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+@dataclass(frozen=True)
+class BackupDirectory:
+    """A physical backup."""
+
+    path: Path
+    program: Literal["mariadb-backup", "xtrabackup"]
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+@dataclass(frozen=True)
+class BackupStream:
+    """A physical backup in one file, as mbstream and xbstream write it."""
+
+    path: Path
+    packing: Packing = ""
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A live server; its password is not here."""
+
+    scheme: Literal["mysql", "mariadb"]
+    user: str
+    host: str
+    port: int = 3306
+    databases: tuple[str, ...] = ()
+    """Empty: all but those of the server itself."""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        names = ",".join(quote(name, safe="") for name in self.databases)
+        return f"{self.scheme}://{quote(self.user, safe='')}@{host}:{self.port}/{names}"
+
+
+@dataclass(frozen=True)
+class LabCapture:
+    """A lab of this home as it is, or one of its snapshots."""
+
+    lab: str
+    label: str = ""
+    """Of the snapshot; empty: the lab as it is."""
+
+    def __str__(self) -> str:
+        return f"lab:{self.lab}@{self.label}" if self.label else f"lab:{self.lab}"
+
+
+@dataclass(frozen=True)
+class Sysbench:
+    """Tables as ``sysbench oltp_common`` prepares them."""
+
+    tables: Annotated[int, within(1, 1000)] = 8
+    rows: Annotated[int, within(1, 1_000_000_000)] = 100_000
+    """Of each table."""
+    seed: Annotated[int, within(0, (1 << 63) - 1)] = 1
+
+    def __str__(self) -> str:
+        return f"generate:sysbench?{_query(self)}"
+
+
+@dataclass(frozen=True)
+class Tpcc:
+    """Tables with the rows that clause 4.3 of the TPC-C specification wants."""
+
+    warehouses: Annotated[int, within(1, 10_000)] = 1
+    seed: Annotated[int, within(0, (1 << 63) - 1)] = 1
+
+    def __str__(self) -> str:
+        return f"generate:tpcc?{_query(self)}"
+
+
+Generated = Sysbench | Tpcc
+Source = (
+    DumpFile
+    | StandardInput
+    | DumpDirectory
+    | BackupDirectory
+    | BackupStream
+    | Server
+    | LabCapture
+    | Generated
+)
+
+_GENERATORS: Mapping[str, type[Sysbench] | type[Tpcc]] = {"sysbench": Sysbench, "tpcc": Tpcc}
+
+
+def parse(text: str) -> Source:
+    """The source that ``text`` names; looks at the file or directory, if it is one.
+
+    Raises InvalidSpec with what is accepted. No message has a password in it.
+    """
+    if not text.strip() or len(text) > _TEXT_LIMIT or "\0" in text:
+        raise InvalidSpec("no source is named", hint=f"accepted: {ACCEPTED}")
+    if text == "-":
+        return StandardInput()
+    if text.startswith("lab:"):
+        return _lab(text)
+    if text.startswith("generate:"):
+        return _generated(text)
+    if scheme := _SCHEME.match(text):
+        return _server(scheme[1].lower(), text[scheme.end() :])
+    return _path(text)
+
+
+def _path(text: str) -> Source:
+    path = Path(text).expanduser()
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        mode = 0
+    except OSError as error:
+        raise InvalidSpec(f"{text} cannot be read: {error.strerror}") from error
+    if stat.S_ISDIR(mode):
+        return _directory(path)
+    name = path.name.lower()
+    packing = cast("Packing", next((one for one in ("gz", "zst") if name.endswith(f".{one}")), ""))
+    inner = name.removesuffix(f".{packing}")
+    kind = next((one for one in ("sql", "xb", "xbstream") if inner.endswith(f".{one}")), "")
+    if not kind:
+        shown = "this" if "@" in text else repr(text)  # it may be a DSN with a password
+        raise InvalidSpec(f"{shown} is not a source of data", hint=f"accepted: {ACCEPTED}")
+    if not mode:
+        raise InvalidSpec(f"there is no file {text}", hint="check the path")
+    if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
+        raise InvalidSpec(f"{text} is not a file", hint=f"accepted: {ACCEPTED}")
+    return DumpFile(path, packing) if kind == "sql" else BackupStream(path, packing)
+
+
+def _directory(path: Path) -> Source:
+    try:
+        names = {entry.name: entry.is_dir() for entry in path.iterdir()}
+        found = _layout(path, names)
+    except OSError as error:
+        raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from error
+    if found is None:
+        raise InvalidSpec(
+            f"{path} is not a directory of a dump or a backup",
+            hint="accepted: DB/TABLE.sql and DB/TABLE.txt (mariadb-dump --dir), metadata and"
+            " DB.TABLE-schema.sql (mydumper), a directory with mariadb_backup_checkpoints,"
+            " xtrabackup_checkpoints or backup-my.cnf",
+        )
+    return found
+
+
+def _layout(path: Path, names: Mapping[str, bool]) -> Source | None:
+    # MariaDB renamed its files in 11.1; xtrabackup_checkpoints is of either program before.
+    if "mariadb_backup_checkpoints" in names:
+        return BackupDirectory(path, "mariadb-backup")
+    if "xtrabackup_checkpoints" in names or "backup-my.cnf" in names:
+        return BackupDirectory(path, _backup_program(path))
+    schemas = (".sql", ".sql.gz", ".sql.zst")
+    if "metadata" in names and any(
+        name.removesuffix(end).endswith(("-schema", "-schema-create"))
+        for name in names
+        for end in schemas
+        if name.endswith(end)
+    ):
+        return DumpDirectory(path, "mydumper")
+    if any(is_dir and _has_tables(path / name) for name, is_dir in names.items()):
+        return DumpDirectory(path, "mariadb-dump")
+    return None
+
+
+def _backup_program(path: Path) -> Literal["mariadb-backup", "xtrabackup"]:
+    """Whose backup it is, by the server's version in its file of information."""
+    for name in ("mariadb_backup_info", "xtrabackup_info"):
+        try:
+            text = (path / name).read_bytes()[:65536].lower()
+        except OSError:
+            continue
+        return "mariadb-backup" if b"mariadb" in text else "xtrabackup"
+    return "xtrabackup"
+
+
+def _has_tables(path: Path) -> bool:
+    return any(entry.suffix == ".sql" for entry in path.iterdir())
+
+
+def _lab(text: str) -> LabCapture:
+    name, at, label = text.removeprefix("lab:").partition("@")
+    if at and not _LABEL.fullmatch(label):
+        raise InvalidSpec(f"{label!r} is not the label of a snapshot", hint="such as lab:shop@v1")
+    return LabCapture(check_lab_name(name), label)
+
+
+def _generated(text: str) -> Generated:
+    name, _, query = text.removeprefix("generate:").partition("?")
+    kind = _GENERATORS.get(name)
+    if kind is None:
+        known = ", ".join(f"generate:{one}" for one in _GENERATORS)
+        raise InvalidSpec(f"there is no generator {name!r}", hint=f"accepted: {known}")
+    given: dict[str, str] = {}
+    for pair in filter(None, query.split("&")):
+        key, _, value = pair.partition("=")
+        if key in given:
+            raise InvalidSpec(f"generate:{name}: {key} is given twice")
+        given[key] = value
+    values: dict[str, Any] = keys.parse_all(keys.keys(kind), given, f"generate:{name}")
+    return kind(**values)
+
+
+def _query(generated: Generated) -> str:
+    return "&".join(f"{one.name}={getattr(generated, one.name)}" for one in fields(generated))
+
+
+def _server(scheme: str, rest: str) -> Server:
+    if scheme not in ("mysql", "mariadb"):
+        raise InvalidSpec(f"{scheme}:// is not a source of data", hint=f"accepted: {ACCEPTED}")
+    usage = f"{scheme}://user@host:3306/database"
+    before = rest.rpartition("@")[0]
+    if ":" in before or "%3a" in before.lower():
+        raise InvalidSpec(f"{scheme}://... has a password in it", hint=PASSWORD_HINT)
+    where, _, path = rest.partition("/")
+    user, at, address = where.rpartition("@")
+    if "?" in rest or "#" in rest:
+        raise InvalidSpec(f"{scheme}://...: no options can follow ? or #", hint=f"such as {usage}")
+    if not at or not user:
+        raise InvalidSpec(f"{scheme}://... names no user", hint=f"such as {usage}")
+    host, port = _address(address, usage)
+    return Server(
+        cast("Literal['mysql', 'mariadb']", scheme),
+        _decoded(user, "a user", _USER_LIMIT),
+        host,
+        port,
+        _databases(path.split(",")) if path else (),
+    )
+
+
+def _address(text: str, usage: str) -> tuple[str, int]:
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]*))(?::(\d{1,5}))?", text)
+    port = int(match[3]) if match and match[3] else 3306
+    if not match or not 1 <= port <= 65535 or not (match[1] or match[2]):
+        raise InvalidSpec("the source is not the address of a server", hint=f"such as {usage}")
+    if match[2]:
+        return check_host(match[2]), port
+    try:
+        return str(IPv6Address(match[1])), port
+    except ValueError:
+        raise InvalidSpec(f"{match[1]!r} is not an IPv6 address", hint=f"such as {usage}") from None
+
+
+def _databases(names: Iterable[str]) -> tuple[str, ...]:
+    found = tuple(_decoded(name, "a database", _NAME_LIMIT) for name in names)
+    if len(found) > DATABASES_LIMIT:
+        raise InvalidSpec(
+            f"{len(found)} databases are named, at most {DATABASES_LIMIT} can be",
+            hint="name none for all databases",
+        )
+    if doubled := next((name for name in found if found.count(name) > 1), ""):
+        raise InvalidSpec(f"the database {doubled!r} is named twice")
+    return found
+
+
+def _decoded(text: str, what: str, limit: int) -> str:
+    try:
+        name = unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
+        name = ""
+    if not 1 <= len(name) <= limit or not name.isprintable() or "/" in name or name != name.strip():
+        raise InvalidSpec(
+            f"{text!r} cannot be the name of {what}", hint="write other characters as %2C"
+        )
+    return name
+
+
+def check_defaults_file(path: Path) -> Path:
+    """``path`` if only its owner can read it, as a file with a password must be.
+
+    Raises InvalidSpec.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(mode):
+        raise InvalidSpec(f"{path} is not a file", hint="such as ~/.my.cnf")
+    if mode & 0o077:
+        raise InvalidSpec(
+            f"{path} can be read by others (mode {stat.S_IMODE(mode):04o})",
+            hint=f"chmod 600 {path}",
+        )
+    return path

@@ -1,0 +1,138 @@
+"""A MariaDB server of its own for a test, on a socket in a directory that vanishes.
+
+The programs are the host's, or those of Debian's package, unpacked once below a cache.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+from lab.errors import LabError
+from lab.run import run
+from lab.wait import Deadline, attempts
+
+SECONDS = 120.0
+PACKAGE = "mariadb-server-core"
+
+
+class NoServer(Exception):
+    """Why no server can be had; a test is skipped with it."""
+
+
+def cache() -> Path:
+    """Where programs are kept between runs."""
+    if os.geteuid() == 0:
+        return Path("/var/cache/lab-test")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "lab-test"
+
+
+def daemon() -> Path:
+    """``mariadbd``: the host's, or out of Debian's package; raises NoServer."""
+    if installed := shutil.which("mariadbd", path=f"{os.environ.get('PATH', '')}:/usr/sbin"):
+        return Path(installed)
+    if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
+        raise NoServer("no mariadbd is installed, and no apt-get to get one with")
+    place = cache()
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / f"{PACKAGE}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        root = place / PACKAGE
+        if not root.exists():
+            _unpack(place, root)
+    found = root / "usr/sbin/mariadbd"
+    try:
+        run([found, "--version"], timeout=30)
+    except LabError as error:
+        raise NoServer(f"{PACKAGE} does not run here: {error}") from error
+    return found
+
+
+def _unpack(place: Path, root: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=place, prefix=f"{PACKAGE}.") as scratch:
+        try:
+            run(["apt-get", "-q", "download", PACKAGE], timeout=120, cwd=Path(scratch))
+            package = next(Path(scratch).glob("*.deb"))
+            run(["dpkg-deb", "-x", package, f"{scratch}/root"], timeout=120)
+        except LabError as error:
+            raise NoServer(f"no mariadbd is installed, and none can be had: {error}") from error
+        (Path(scratch) / "root").rename(root)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server."""
+
+    socket: Path
+    directory: Path
+    version: str
+
+    def connect(self) -> pymysql.Connection[Any]:
+        return pymysql.connect(
+            unix_socket=str(self.socket), user="root", charset="utf8mb4", autocommit=True
+        )
+
+    def ask(self, *statements: str) -> list[tuple[Any, ...]]:
+        """The rows of the last statement; all run in one session."""
+        with self.connect() as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return list(cursor.fetchall())
+
+
+@contextmanager
+def server(options: Sequence[str] = ()) -> Iterator[Server]:
+    """A server without data, network or logs, which root's password-less account can use."""
+    program = daemon()
+    share = program.parents[1] / "share/mysql"
+    # A socket needs a short path.
+    with tempfile.TemporaryDirectory(prefix="lab-my-", dir="/tmp") as path:
+        top = Path(path)
+        common = [
+            str(program), "--no-defaults", f"--user={pwd.getpwuid(os.geteuid()).pw_name}",
+            f"--datadir={top}/data", f"--lc-messages-dir={share}", "--innodb-log-file-size=8M",
+            "--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve",
+        ]  # fmt: skip
+        (top / "data").mkdir()
+        run([*common, "--bootstrap"], timeout=SECONDS, stdin=_system_tables(share))
+        socket = top / "s"
+        argv = [*common, "--skip-networking", f"--socket={socket}", f"--pid-file={top}/pid"]
+        with (
+            (top / "log").open("wb") as log,
+            subprocess.Popen([*argv, *options], stdout=log, stderr=log) as process,
+        ):
+            try:
+                yield Server(socket, top, _ready(process, socket, top / "log"))
+            finally:
+                process.kill()
+                process.wait(SECONDS)
+
+
+def _system_tables(share: Path) -> bytes:
+    """What mariadb-install-db gives to a server, less what depends on the host's name."""
+    text = "".join((share / f"mysql_system_tables{part}.sql").read_text() for part in ("", "_data"))
+    lines = [line for line in text.splitlines() if "@current_hostname" not in line]
+    first = "create database mysql;\nuse mysql;\nset @skip_auth_anonymous=1;\n"
+    first += "set @auth_root_socket=NULL;\n"
+    return (first + "\n".join(lines)).encode()
+
+
+def _ready(process: subprocess.Popen[bytes], socket: Path, log: Path) -> str:
+    """The server's version, once it answers; the socket is there before that."""
+    for _ in attempts(Deadline.after(SECONDS)):
+        assert process.poll() is None, log.read_text()
+        if b"ready for connections" in log.read_bytes():
+            [[version]] = Server(socket, socket.parent, "").ask("SELECT VERSION()")
+            return str(version)
+    raise AssertionError(log.read_text())

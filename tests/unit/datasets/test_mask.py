@@ -1,0 +1,397 @@
+"""Protects people's data: masking on a real server leaves no value behind, and joins hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lab.datasets.columns import QUERY, Column, from_rows
+from lab.datasets.mask import (
+    FORGET,
+    REQUIREMENTS,
+    SCRATCH,
+    digest,
+    identifier,
+    literal,
+    plan,
+    secret_statements,
+    values,
+)
+from lab.datasets.rules import REALISTIC, Rule, Rules, parse
+from lab.errors import InvalidSpec
+from tests.support.mariadb_server import NoServer, Server, server
+
+pytest.importorskip("mimesis", reason="needs the package mimesis")
+
+SECRET = b"a secret of a dataset"
+
+SCHEMA = """
+CREATE DATABASE shop; CREATE DATABASE crm;
+CREATE TABLE shop.customers (
+  id INT PRIMARY KEY AUTO_INCREMENT,
+  email VARCHAR(80) NOT NULL UNIQUE,
+  name VARCHAR(40) CHARACTER SET latin1,
+  phone VARCHAR(20),
+  tax CHAR(20) UNIQUE,
+  note TEXT,
+  city VARCHAR(6),
+  born DATE,
+  points INT,
+  big BIGINT,
+  login VARBINARY(70),
+  label VARCHAR(60),
+  upper_email VARCHAR(80) AS (UPPER(email)) STORED,
+  changed TIMESTAMP NOT NULL DEFAULT '2020-01-01 00:00:00' ON UPDATE CURRENT_TIMESTAMP,
+  `odd ``name` VARCHAR(30)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+CREATE TABLE shop.orders (
+  id INT PRIMARY KEY, customer_email VARCHAR(80), FOREIGN KEY (customer_email)
+  REFERENCES shop.customers (email) ON UPDATE CASCADE
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+CREATE TABLE crm.people (
+  code VARCHAR(64) PRIMARY KEY, mail VARCHAR(100), name VARCHAR(40), born DATE,
+  nick VARCHAR(30) UNIQUE
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb3;
+CREATE TABLE crm.history (id INT PRIMARY KEY, name VARCHAR(40)) WITH SYSTEM VERSIONING;
+"""
+
+RULES = b"""
+values = 300
+[defaults]
+id = "keep"
+changed = "keep"
+[tables."shop.customers"]
+email = "email"
+name = "name"
+phone = "phone"
+tax = "hash"
+note = {fixed = "it's \\"gone\\" \\\\ %s"}
+city = "city"
+born = "shuffle"
+points = "hash"
+big = "hash"
+login = "hash"
+label = {expression = "CONCAT('at ', email)"}
+"odd `name" = "null"
+[tables."shop.orders"]
+customer_email = "email"
+[tables."cr*.people"]
+code = "hash"
+mail = "email"
+name = "name"
+born = "shuffle"
+nick = "shuffle"
+[tables."crm.history"]
+name = "last_name"
+"""
+COUNT = 400
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[Server]:
+    try:
+        with server() as running:
+            yield running
+    except NoServer as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def data(mariadb: Server) -> Iterator[Server]:
+    """400 customers, each with an order and a row in another database; the last is all NULL."""
+    mariadb.ask(*filter(str.strip, SCHEMA.split(";")))
+    rows = ",".join(
+        f"({n},'Anna.{n}@Real.test','M\xfcller {n % 7}','+49 170 {n}','T{n:07}','note {n}',"
+        f"'Bonn','1980-01-01' + INTERVAL {n} DAY,{n},{n},'login{n}','label {n}','odd {n}')"
+        for n in range(1, COUNT)
+    )
+    columns = "id,email,name,phone,tax,note,city,born,points,big,login,label,`odd ``name`"
+    mariadb.ask(
+        f"INSERT INTO shop.customers ({columns}) VALUES {rows}",
+        f"INSERT INTO shop.customers (id, email) VALUES ({COUNT}, 'alone@real.test')",
+        "INSERT INTO shop.orders SELECT id, email FROM shop.customers",
+        "INSERT INTO crm.people SELECT CONCAT('code ', id), email, name, born, CONCAT('nick', id)"
+        " FROM shop.customers",
+        "UPDATE crm.people SET nick = NULL WHERE code = 'code 7'",
+        "INSERT INTO crm.history VALUES (1, 'Real Name')",
+        "UPDATE crm.history SET name = 'Newer Real Name'",
+    )
+    yield mariadb
+    mariadb.ask("SET foreign_key_checks = 0", "DROP DATABASE shop", "DROP DATABASE crm")
+
+
+def columns_of(data: Server) -> tuple[Column, ...]:
+    return from_rows(data.ask(QUERY))
+
+
+def mask(data: Server, rules: bytes = RULES, secret: bytes = SECRET) -> None:
+    masking = plan(columns_of(data), parse(rules, "r.toml"))
+    data.ask(*secret_statements(secret), *masking.statements(secret), FORGET)
+
+
+def table(data: Server, name: str) -> list[tuple[object, ...]]:
+    return data.ask(f"SELECT * FROM {name} ORDER BY 1")
+
+
+TABLES = ("shop.customers", "shop.orders", "crm.people", "crm.history")
+
+
+def test_nothing_of_the_values_remains(data: Server) -> None:
+    mask(data)
+    shown = repr([table(data, name) for name in TABLES])
+    assert not re.search(r"(?i)real|m\xfcller|anna\.\d+@|\+49|T\d{7}|note \d|login\d|label", shown)
+    assert not data.ask("SELECT * FROM crm.history FOR SYSTEM_TIME ALL WHERE name LIKE '%Real%'")
+    assert data.ask(f"SHOW DATABASES LIKE '{SCRATCH}'") == []
+    emails = [str(row[0]) for row in data.ask("SELECT email FROM shop.customers")]
+    assert len(set(emails)) == COUNT
+    assert all(re.fullmatch(r".+\.[0-9a-f]{16}@example\.(com|net|org)", one) for one in emails)
+    assert data.ask("SELECT COUNT(*) FROM shop.customers WHERE name LIKE '% %'") == [(COUNT - 1,)]
+
+
+def test_equal_values_stay_equal(data: Server) -> None:
+    """Declared foreign keys and joins that nobody declared, across databases."""
+    mask(data)
+    assert data.ask(
+        "SELECT COUNT(*), SUM(c.id = o.id), SUM(c.email = p.mail) FROM shop.customers c"
+        " JOIN shop.orders o ON o.customer_email = c.email JOIN crm.people p ON p.mail = c.email"
+    ) == [(COUNT, COUNT, COUNT)]
+    assert data.ask("SELECT COUNT(DISTINCT name) FROM crm.people")[0][0] <= 7
+    assert data.ask("SELECT COUNT(DISTINCT name) FROM crm.people")[0][0] > 3
+
+
+def test_the_same_secret_gives_the_same_values(data: Server) -> None:
+    data.ask("CREATE DATABASE kept", *(f"CREATE TABLE kept.{name.partition('.')[2]} AS SELECT *"
+             f" FROM {name}" for name in TABLES[1:3]))  # fmt: skip
+    try:
+        mask(data)
+        first = [table(data, name) for name in TABLES]
+        mask_again(data, SECRET)
+        assert table(data, "crm.people") == first[2]
+        mask_again(data, b"another secret of a dataset")
+        assert table(data, "crm.people") != first[2]
+    finally:
+        data.ask("DROP DATABASE kept")
+
+
+def mask_again(data: Server, secret: bytes) -> None:
+    data.ask("DELETE FROM crm.people", "INSERT INTO crm.people SELECT * FROM kept.people")
+    rules = parse(RULES, "r.toml")
+    only = Rules({"cr*.people": rules.tables["cr*.people"]}, rules.defaults, "en", rules.values)
+    masking = plan(columns_of(data), only)
+    data.ask(*secret_statements(secret), *masking.statements(secret))
+
+
+def test_each_kind_of_value(data: Server) -> None:
+    mask(data)
+    ask = data.ask
+    assert ask("SELECT id, name, phone, tax, note, city, born, points, big, login, `odd ``name`"
+               f" FROM shop.customers WHERE id = {COUNT}") == [(COUNT, *[None] * 10)]  # fmt: skip
+    [row] = ask("SELECT tax, note, points, big, login, label, email, upper_email, `odd ``name`"
+                " FROM shop.customers WHERE id = 5")  # fmt: skip
+    assert row[0] == digest("hash", "T0000005", SECRET)[:20]
+    assert row[1] == 'it\'s "gone" \\ %s'
+    assert row[2] == int(digest("hash", "5", SECRET)[:15], 16) % (1 << 31)
+    assert row[3] == int(digest("hash", "5", SECRET)[:15], 16)
+    assert row[4] == digest("hash", b"login5", SECRET).encode()
+    assert row[5] == f"at {row[6]}"[:60]
+    assert row[7] == str(row[6]).upper()
+    assert row[8] is None
+    assert ask("SELECT MAX(CHAR_LENGTH(city)) FROM shop.customers")[0][0] <= 6
+    assert ask("SELECT DISTINCT changed FROM shop.customers") == ask(
+        "SELECT TIMESTAMP '2020-01-01 00:00:00'"
+    )
+    assert all(re.fullmatch(r"\d{3}-555-01\d\d", str(phone)) for (phone,) in ask(
+        "SELECT phone FROM shop.customers WHERE phone IS NOT NULL"))  # fmt: skip
+
+
+def test_shuffled_values_are_those_of_other_rows(data: Server) -> None:
+    question = "SELECT born FROM shop.customers ORDER BY id"
+    nicks = "SELECT nick FROM crm.people ORDER BY code"
+    before, before_nicks = data.ask(question), data.ask(nicks)
+    mask(data)
+    after = data.ask(question)
+    assert sorted(after, key=str) == sorted(before, key=str)
+    assert after[-1] == (None,)
+    same = sum(a == b for a, b in zip(after, before, strict=True))
+    assert same < COUNT / 20
+    assert sorted(data.ask(nicks), key=str) == sorted(before_nicks, key=str)
+    assert data.ask("SELECT nick FROM crm.people WHERE nick IS NULL") == [(None,)]
+
+
+def test_the_secret_is_in_no_statement_but_one(data: Server) -> None:
+    masking = plan(columns_of(data), parse(RULES, "r.toml"))
+    [given] = secret_statements(SECRET)
+    pads = re.findall(r"x'([0-9a-f]+)'", given)
+    assert [len(pad) for pad in pads] == [128, 128]
+    for statement in masking.statements(SECRET):
+        for text in (SECRET.decode(), SECRET.hex(), pads[0][:20], pads[1][:20]):
+            assert text not in statement
+
+
+def test_what_the_staging_server_must_not_have(data: Server) -> None:
+    for one in REQUIREMENTS:
+        assert data.ask(one.question) == []
+    try:
+        data.ask(
+            "SET GLOBAL general_log = 1",
+            "CREATE TRIGGER shop.spy BEFORE UPDATE ON shop.orders FOR EACH ROW SET @a = OLD.id",
+        )
+        assert [data.ask(one.question) for one in REQUIREMENTS] == [
+            [("general_log",)],
+            [("shop.spy",)],
+        ]
+    finally:
+        data.ask("SET GLOBAL general_log = 0")
+
+
+def test_columns_are_read_from_a_server(data: Server) -> None:
+    found = {str(column): column for column in columns_of(data)}
+    assert found["shop.customers.email"] == Column(
+        "shop", "customers", "email", "varchar", nullable=False, length=80, charset="utf8mb4",
+        key="unique",
+    )  # fmt: skip
+    assert found["shop.customers.id"].key == "primary"
+    assert found["shop.customers.upper_email"].generated
+    assert found["shop.customers.changed"].updated
+    assert found["crm.history.name"].versioned
+    assert found["shop.orders.customer_email"].references == ("shop", "customers", "email")
+    assert found["shop.orders.customer_email"].key == "index"
+
+
+def column(name: str = "c", **facts: Any) -> Column:
+    base = Column("shop", "t", name, "varchar", length=50, charset="utf8mb4")
+    return replace(base, **facts)
+
+
+KEY = Column("shop", "t", "id", "int", nullable=False, key="primary")
+
+
+@pytest.mark.parametrize(
+    ("facts", "rule", "problem"),
+    [
+        ({"generated": True}, "hash", "generated"),
+        ({"nullable": False}, "null", "NOT NULL"),
+        ({"key": "unique"}, "fixed", "unique key"),
+        ({"key": "primary"}, "shuffle", "primary key"),
+        ({"key": "unique", "nullable": False}, "shuffle", "NOT NULL"),
+        ({"type": "int", "length": None}, "email", "email needs a text, and it is int"),
+        ({"type": "date", "length": None}, "hash", "no hash for date"),
+        ({"type": "enum"}, "name", "name needs a text"),
+        ({"type": "int", "length": None, "key": "unique"}, "hash", "not unique in int"),
+        ({"length": 11, "key": "unique"}, "hash", "too few"),
+        ({"length": 11, "key": "unique"}, "email", "too few"),
+    ],
+)
+def test_rules_that_cannot_be_applied(facts: dict[str, Any], rule: str, problem: str) -> None:
+    with pytest.raises(InvalidSpec) as failure:
+        plan([KEY, column(**facts)], Rules({"shop.t": {"c": Rule(rule, "x")}}))
+    assert failure.value.what == "1 masking rule cannot be applied"
+    [line] = failure.value.details
+    assert line.startswith("shop.t.c: ")
+    assert problem in line
+
+
+def test_a_shuffle_needs_a_primary_key() -> None:
+    rules = Rules({"shop.t": {"c": Rule("shuffle")}})
+    with pytest.raises(InvalidSpec) as failure:
+        plan([column()], rules)
+    assert "primary key" in failure.value.details[0]
+    with pytest.raises(InvalidSpec) as failure:
+        plan([column(), replace(KEY, type="text")], rules)
+    assert "the primary key is text" in failure.value.details[0]
+
+
+@pytest.mark.parametrize(
+    ("child", "parent", "suits"),
+    [
+        ("email", "email", True),
+        ("hash", "hash", True),
+        ("null", "hash", True),
+        ("keep", "keep", True),
+        (None, None, True),
+        ("shuffle", "keep", True),
+        ("keep", "hash", False),
+        (None, "email", False),
+        ("hash", None, False),
+        ("email", "hash", False),
+        ("shuffle", "hash", False),
+    ],
+)
+def test_both_ends_of_a_foreign_key_need_one_rule(
+    child: str | None, parent: str | None, suits: bool
+) -> None:
+    columns = [
+        KEY,
+        column("child", references=("shop", "p", "c")),
+        column(table="p", key="unique"),
+        replace(KEY, table="p"),
+    ]
+    rules = Rules(
+        {
+            "shop.t": {"child": Rule(child)} if child else {},
+            "shop.p": {"c": Rule(parent)} if parent else {},
+        }
+    )
+    if suits:
+        plan(columns, rules)
+        return
+    with pytest.raises(InvalidSpec) as failure:
+        plan(columns, rules)
+    [line] = failure.value.details
+    assert line.startswith("shop.t.child: its rule is ")
+    assert "shop.p.c" in line
+
+
+def test_the_ends_of_a_foreign_key_are_cut_alike() -> None:
+    columns = [
+        column("child", length=30, references=("shop", "p", "c")),
+        column("c", table="p", length=64, key="unique"),
+    ]
+    masking = plan(
+        columns, Rules({"shop.t": {"child": Rule("hash")}, "shop.p": {"c": Rule("hash")}})
+    )
+    assert {masking.lengths[one] for one in columns} == {30}
+    assert all(", 30)" in one for one in masking.statements(SECRET) if one.startswith("UPDATE"))
+
+
+def test_a_database_of_the_scratch_schemas_name_is_not_dropped() -> None:
+    with pytest.raises(InvalidSpec, match=SCRATCH):
+        plan([column(database=SCRATCH)], Rules({"shop.t": {}}))
+
+
+def test_a_short_secret_is_refused() -> None:
+    with pytest.raises(InvalidSpec, match="16 bytes"):
+        secret_statements(b"short")
+    with pytest.raises(InvalidSpec, match="16 bytes"):
+        next(iter(plan([], Rules()).statements(b"short")))
+
+
+@pytest.mark.parametrize("kind", REALISTIC)
+@pytest.mark.parametrize("locale", ["en", "de", "ru"])
+def test_values_are_made_up(kind: str, locale: str) -> None:
+    made = values(kind, locale, 50, SECRET)
+    assert made == values(kind, locale, 50, SECRET)
+    assert made != values(kind, locale, 50, SECRET[::-1])
+    for head, plain, tail in made:
+        assert plain
+        assert plain.isascii()
+        assert 0 < len(head) <= 120
+        assert len(tail) <= 20
+        assert tail in (("@example.com", "@example.net", "@example.org") if kind == "email" else "")
+    assert len({head for head, _, _ in made}) > 10
+
+
+def test_an_unknown_locale_is_refused() -> None:
+    with pytest.raises(InvalidSpec, match="'xx'") as failure:
+        values("name", "xx", 1, SECRET)
+    assert "de" in failure.value.hint
+
+
+def test_names_and_texts_in_sql() -> None:
+    assert identifier("a`b") == "`a``b`"
+    assert literal("") == "''"
+    assert literal("ä'") == "_utf8mb4 x'c3a427'"

@@ -1,0 +1,166 @@
+"""Protects loads: what a dump is, and that it does not fit, is known before it is used."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.datasets.survey import SIGNS, Found, completed, header, signs_of, suits, survey, truncated
+
+MARIADB = b"""\
+/*M!999999\\- enable the sandbox mode */
+-- MariaDB dump 10.19-11.4.2-MariaDB, for debian-linux-gnu (x86_64)
+--
+-- Host: localhost    Database: shop
+-- ------------------------------------------------------
+-- Server version\t11.4.2-MariaDB-ubu2404
+
+/*!40101 SET NAMES utf8mb4 */;
+DROP TABLE IF EXISTS `t`;
+CREATE TABLE `t` (
+  `a` varchar(9) COLLATE utf8mb4_uca1400_ai_ci,
+  KEY `a` (`a`)
+) ENGINE=InnoDB;
+INSERT INTO `t` VALUES ('utf8mb4_0900_ai_ci -- Dump completed');
+-- Dump completed on 2026-11-20 12:00:00
+"""
+MYSQL = b"""\
+-- MySQL dump 10.13  Distrib 8.0.36, for Linux (x86_64)
+--
+-- Host: db    Database: \n-- Server version\t8.0.36-28
+SET @@GLOBAL.GTID_PURGED=/*!80000 '+'*/ 'x:1-2';
+CREATE DATABASE /*!32312 IF NOT EXISTS*/ `shop` /*!40100 DEFAULT CHARACTER SET utf8mb4 */;
+USE `shop`;
+CREATE TABLE `t` (
+  `json` int,
+  `a` json DEFAULT NULL,
+  KEY `e` ((lower(`a`)))
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_0900_ai_ci;
+CREATE DATABASE IF NOT EXISTS `c``rm`;
+use other;
+"""
+
+
+def test_a_dump_of_mariadb() -> None:
+    found = survey([MARIADB[:50], MARIADB[50:]])
+    assert found == Found(
+        program="mariadb-dump", family="mariadb", version="11.4.2-MariaDB-ubu2404", databases=(),
+        named="shop", complete=True, tables=1, statements=4, size=len(MARIADB),
+        signs=frozenset({"uca1400"}),
+    )  # fmt: skip
+    assert truncated(found, "x") is None
+
+
+def test_a_dump_of_mysql_that_is_truncated() -> None:
+    found = survey([MYSQL])
+    assert (found.program, found.family, found.version) == ("mysqldump", "mysql", "8.0.36-28")
+    assert found.databases == ("shop", "c`rm", "other")
+    assert found.named == ""
+    assert found.signs == {"gtid_purged", "utf8mb4_0900", "JSON", "expression index"}
+    assert found.complete is False
+    error = truncated(found, "shop.sql")
+    assert error is not None
+    assert "shop.sql is truncated" in error.what
+
+
+@pytest.mark.parametrize(
+    ("line", "program", "family", "version"),
+    [
+        (b"-- MariaDB dump 10.19  Distrib 10.11.6-MariaDB, for debian-linux-gnu (x86_64)",
+         "mariadb-dump", "mariadb", "10.11.6-MariaDB"),
+        (b"-- MariaDB dump 10.19-11.4.2-MariaDB, for Linux", "mariadb-dump", "mariadb",
+         "11.4.2-MariaDB"),
+        (b"-- MySQL dump 10.13  Distrib 8.0.36, for Linux", "mysqldump", "mysql", "8.0.36"),
+        (b"-- MySQL dump 10.16  Distrib 10.1.48-MariaDB, for x\n-- Server version\t10.1.48-MariaDB",
+         "mysqldump", "mariadb", "10.1.48-MariaDB"),
+        (b"-- MariaDB dump 10.19  Distrib 10.11.6-MariaDB, for x\n-- Server version\t8.0.36",
+         "mariadb-dump", "mysql", "8.0.36"),
+        (b"SELECT 1", "", "", ""),
+        (b"SELECT '\n -- MySQL dump 10.13  Distrib 8.0.36, '", "", "", ""),
+    ],
+)  # fmt: skip
+def test_headers(line: bytes, program: str, family: str, version: str) -> None:
+    found = header(line + b"\n--\n")
+    assert (found.program, found.family, found.version) == (program, family, version)
+    assert found.complete is None
+
+
+@pytest.mark.parametrize(
+    ("tail", "is_complete"),
+    [
+        (b"x;\n-- Dump completed on 2026-11-20 12:00:00\n", True),
+        (b"x;\n-- Dump completed\n\n", True),
+        (b"-- Dump completed", True),
+        (b"x;\n-- Dump comple", False),
+        (b"-- Dump completed\nINSERT", False),
+        (b"INSERT '-- Dump completed", False),
+        (b"", False),
+    ],
+)
+def test_the_last_line(tail: bytes, is_complete: bool) -> None:
+    assert completed(tail) is is_complete
+
+
+def test_a_dump_of_an_unknown_program_is_not_called_truncated() -> None:
+    found = survey([b"CREATE TABLE t (a int);"])
+    assert found.complete is None
+    assert truncated(found, "x") is None
+
+
+def of(family: str, version: str, *signs: str) -> Found:
+    return Found(family=family, version=version, signs=frozenset(signs))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("found", "engine", "version", "fatal"),
+    [
+        (of("mysql", "8.0.36", "utf8mb4_0900"), "mariadb", "10.11.6", True),
+        (of("mysql", "8.0.36", "utf8mb4_0900"), "mariadb", "11.4.4", True),
+        (of("mysql", "8.0.36", "utf8mb4_0900"), "mariadb", "11.4.5", False),
+        (of("mysql", "8.0.36", "JSON"), "mariadb", "11.8.2", False),
+        (of("mysql", "8.0.36", "gtid_purged"), "mariadb", "11.8.2", True),
+        (of("mysql", "8.0.36", "expression index"), "mariadb", "11.8.2", True),
+        (of("mariadb", "11.8.2", "uca1400"), "mariadb", "10.6.1", True),
+        (of("mariadb", "11.8.2", "uca1400"), "percona-xtradb-cluster", "8.4.0", True),
+        (of("mariadb", "10.11.2", "system versioning"), "percona-xtradb-cluster", "8.4.0", True),
+        (of("mariadb", "10.11.2", "sequences"), "mysql", "8.4.0", True),
+        (of("mariadb", "11.8.2-MariaDB"), "mariadb", "10.11.6", False),
+        (of("", "", "utf8mb4_0900"), "mariadb", "10.11.6", True),
+    ],
+)
+def test_what_does_not_suit(found: Found, engine: str, version: str, fatal: bool) -> None:
+    reasons = suits(found, engine, version)
+    assert reasons
+    assert reasons[0].fatal is fatal
+    assert all(one.what and one.hint for one in reasons)
+    assert any(version in one.what for one in reasons)
+
+
+@pytest.mark.parametrize(
+    ("found", "engine", "version"),
+    [
+        (of("mysql", "8.0.36-28", "utf8mb4_0900", "JSON"), "percona-xtradb-cluster", "8.0.36"),
+        (of("mysql", "8.0.36"), "mysql", "8.4.0"),
+        (of("mariadb", "10.11.16-MariaDB"), "mariadb", "10.11.6"),
+        (of("mariadb", "5.5.5-10.11.2-MariaDB"), "mariadb", "10.11.6"),
+        (of("mariadb", "11.4.2", "uca1400", "system versioning"), "mariadb", "11.8.1"),
+        (of("", ""), "mariadb", "10.11.6"),
+    ],
+)
+def test_what_suits(found: Found, engine: str, version: str) -> None:
+    assert suits(found, engine, version) == ()
+
+
+@pytest.mark.parametrize(
+    ("schema", "sign"),
+    [
+        (b"CREATE TABLE t (`a` int) ENGINE=Aria", "Aria"),
+        (b"CREATE TABLE t (\n  `a` uuid NOT NULL)", "uuid or inet types"),
+        (b"CREATE SEQUENCE `s` start with 1", "sequences"),
+        (b"CREATE TABLE t (a int) WITH SYSTEM VERSIONING", "system versioning"),
+        (b"/*!50001 SET collation_connection = utf8mb4_ja_0900_as_cs */", "utf8mb4_0900"),
+        (b"CREATE TABLE t (a char(1) COLLATE uca1400_ai_ci)", "uca1400"),
+    ],
+)
+def test_signs_are_found(schema: bytes, sign: str) -> None:
+    assert signs_of(schema) == {sign}
+    assert sign in SIGNS
