@@ -152,9 +152,13 @@ def parse_node(text: str) -> str:
 
 
 def guest_name(owner: Owner, node: str) -> GuestName:
-    """The hypervisor's name for a node of a lab, or of the lab that forms a template."""
+    """The hypervisor's name for a node of a lab, or of what becomes a template or an image."""
     if owner.kind == "template":
         return GuestName(f"lab-t.{owner.name[:16]}-{node}")
+    if owner.kind == "image":  # the names of two versions differ at their ends
+        from hashlib import sha256
+
+        return GuestName(f"lab-i.{sha256(owner.name.encode()).hexdigest()[:16]}-{node}")
     return GuestName(f"lab-{owner.name}-{node}")
 
 
@@ -179,6 +183,32 @@ def check_host(text: str) -> str:
     if len(text) > _HOST_LIMIT or not _HOST.fullmatch(text):
         raise InvalidSpec(f"{text!r} is not a host name", hint="such as labs.example")
     return text.lower()
+
+
+def dataset_key(recipe: str, name: str, version: int) -> str:
+    """The key of the image that is a version of a dataset; those of others have no dot."""
+    return f"{recipe}-{name.replace('-', '.')}.{version}"
+
+
+def check_dataset_name(name: str) -> str:
+    """``name`` if it is a valid name of a set of data; raises InvalidSpec."""
+    if len(name) > LAB_NAME_LIMIT or not _LAB.fullmatch(name):
+        raise InvalidSpec(
+            f"{name!r} is not a valid name for a dataset",
+            hint="a lower-case letter, then letters, digits and hyphens, at most"
+            f" {LAB_NAME_LIMIT} in all, such as shop-small",
+        )
+    return name
+
+
+def parse_dataset(text: str) -> tuple[str, int]:
+    """Name and version from ``shop@2``, or ``shop``: version 0; raises InvalidSpec."""
+    name, at, version = text.partition("@")
+    if at and not re.fullmatch(r"[1-9][0-9]{0,8}", version):
+        raise InvalidSpec(
+            f"{text!r} names no version of a dataset", hint="such as shop@2, or shop: the latest"
+        )
+    return check_dataset_name(name), int(version or 0)
 
 
 def is_loopback(address: str) -> bool:

@@ -13,7 +13,8 @@ class Event:
     """A step of the lifecycle.
 
     ``step`` is stable (``clone``, ``restore``, ``ready`` ...), ``text`` is for people,
-    ``state`` is ``begin``, ``end``, ``fail`` or ``note``; ``seconds`` is set on end and fail.
+    ``state`` is ``begin``, ``end``, ``fail``, ``note`` or ``update``, whose ``text`` says how far
+    the step is; ``seconds`` is set on end and fail.
     """
 
     step: str
@@ -60,6 +61,10 @@ class Progress:
     def note(self, step: str, text: str) -> None:
         """Something a person should see, such as which engine is used and why."""
         self.listener(Event(step, "note", text))
+
+    def update(self, step: str, text: str) -> None:
+        """How far a step is that takes long, about once a second."""
+        self.listener(Event(step, "update", text))
 
     @contextmanager
     def step(self, step: str, text: str = "") -> Iterator[None]:

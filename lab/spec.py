@@ -9,7 +9,7 @@ from typing import Annotated, Literal, cast, get_args
 from lab import schedule
 from lab.errors import InvalidSpec
 from lab.keys import Given, Key, WrongType, number, text, whole
-from lab.names import check_lab_name
+from lab.names import check_lab_name, parse_dataset
 from lab.schedule import NONE, Schedule
 
 MIB = 1 << 20
@@ -172,12 +172,21 @@ class LabSpec:
     """The schedule by which snapshots are taken."""
     image: Annotated[str, Key("the key of an image", text)] = ""
     """The key of the required image; empty: that of the engine's recipe as it is now."""
+    dataset: Annotated[str, Key("a dataset such as shop or shop@2", text)] = ""
+    """The data that the nodes begin with: a dataset's latest version, or the one after @."""
     accept_pooled_name: Given[bool] = False
     """Whether a lab of a service's warm pool, whose name differs from ``name``, is accepted."""
 
     def __post_init__(self) -> None:
         if self.name:
             check_lab_name(self.name)
+        if self.dataset:
+            parse_dataset(self.dataset)
+            if self.image or self.engine:
+                raise InvalidSpec(
+                    f"the dataset {self.dataset} has an engine and an image of its own",
+                    hint="leave out the engine and the image",
+                )
         if cast("int | None", self.nodes) is None:
             object.__setattr__(self, "nodes", BLUEPRINTS.get(self.blueprint, _NODES))
         if not 1 <= self.nodes <= NODES_LIMIT:

@@ -41,6 +41,7 @@ class LabValues(TypedDict, total=False):
     profile: str
     snapshots: Schedule
     image: str
+    dataset: str
     memory: int
     cpus: int
     disk: int

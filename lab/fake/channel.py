@@ -50,8 +50,9 @@ class FakeChannel:
             return b""  # what a fake guest writes is on its disk at once
         if argv[0] == "journalctl":
             return b"-- No entries --\n"
-        if argv[0] == "/usr/lib/lab/rejoin":
-            return self._hypervisor.rejoin(self._guest, argv[1]).encode()
+        if argv[0] in ("/usr/lib/lab/rejoin", "/usr/lib/lab/load"):
+            program = self._hypervisor.load if argv[0].endswith("load") else self._hypervisor.rejoin
+            return program(self._guest, argv[1:]).encode()
         if argv[0] == "/usr/lib/lab/rest":
             said: list[str] = []
             self._hypervisor.alter(self._guest, lambda inside: said.append(rest(inside, argv[1:])))

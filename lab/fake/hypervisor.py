@@ -12,10 +12,12 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
+from functools import partial
 from pathlib import Path
 
 from lab.errors import CommandFailed, Conflict, HostUnfit, NotFound, NotReady
 from lab.fake import inside as guest_side
+from lab.fake import load as guest_load
 from lab.fake import rejoin as fake_rejoin
 from lab.fake.channel import FakeChannel
 from lab.fake.guests import Guests, Record, segment_of
@@ -58,6 +60,7 @@ class FakeHypervisor:
         self._guests = Guests(directory, before)
         self._home = home
         self._before = before
+        self._loads: dict[GuestName, str] = {}
         facts = {"fake": f"version {version}"}
         self._capabilities = capabilities or Capabilities("fake", "fake", facts=facts)
         self._version = version
@@ -231,12 +234,27 @@ class FakeHypervisor:
     def _answers(self, record: Record) -> bool:
         return record.state == "running" and time.time() >= record.since
 
-    def rejoin(self, guest: GuestName, word: str) -> str:
+    def load(self, guest: GuestName, argv: Sequence[str]) -> str:
+        """What the guest's program of that name does; raises NotReady and CommandFailed."""
+        with self._guests.hold():
+            record = self._awake(guest)
+            if argv[0] == "disk":
+                (disk,) = (disk for disk in record.disks if disk.serial == argv[1])
+                execute = partial(self._execute, record)
+                self._loads[guest] = guest_load.run(disk.path, int(argv[2]), execute)
+            elif argv[0] == "look":
+                return self._loads[guest]
+            else:
+                inside = guest_side.read_inside(record.disks)
+                guest_side.write_inside(record.disks, replace(inside, files={}, modes={}))
+            return ""
+
+    def rejoin(self, guest: GuestName, argv: Sequence[str]) -> str:
         """What the guest's program of that name does; raises NotReady."""
         with self._guests.hold():
             record = self._awake(guest)
             peers = [p for p in segment_of(record, self._guests.all()) if self._answers(p)]
-            return fake_rejoin.rejoin(record, peers, word)
+            return fake_rejoin.rejoin(record, peers, argv[0])
 
     def _execute(self, record: Record, statement: str) -> Result:
         inside = guest_side.read_inside(record.disks)
@@ -248,6 +266,8 @@ class FakeHypervisor:
         if (value := guest_side.sets_read_only(statement)) is not None:
             self._guests.put(replace(record, read_only=value))
             return Result()
+        if "information_schema" in statement:
+            return Result(("",))  # there is none
         if guest_side.alone(record.disks):
             return self._execute_alone(record, inside, statement)
         return self._execute_together(record, inside.apart, statement)

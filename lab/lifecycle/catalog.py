@@ -57,9 +57,13 @@ def unused(ctx: Context, before: float) -> list[Owner]:
 
 
 def current_images(ctx: Context) -> set[str]:
-    """The keys of the images that would be used now, whether they are there or not."""
+    """The keys of the images that would be used now, whether they are there or not.
+
+    Versions of datasets are: they go when they are removed, or replaced by newer ones.
+    """
     profiles = ctx.settings.all_profiles().values()
-    return {
+    loaded = {record.key for record in ctx.store.images.all() if record.dataset}
+    return loaded | {
         built.key_of(recipe, ctx.settings.layout, profile)
         for recipe in _recipes()
         for profile in profiles

@@ -132,6 +132,9 @@ def _clones(ctx: Context) -> dict[Owner, set[Owner]]:
     for record in ctx.store.templates.all():
         for key in record.images:
             found[Owner("image", key)].add(Owner("template", record.key))
+    for made_of in ctx.store.images.all():
+        if made_of.parent:
+            found[Owner("image", made_of.parent)].add(Owner("image", made_of.key))
     for volume in ctx.storage.volumes():
         with suppress(InvalidSpec):  # no tag, or not one of ours
             found[CaptureRef.parse(volume.tags.get("parent", "")).owner].add(volume.name.owner)

@@ -9,6 +9,7 @@ from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import PlannedNode, Preview
 from lab.lifecycle.images.engine import choose, find, key_for, other_keys
+from lab.lifecycle.images.versions import with_image
 from lab.lifecycle.nodes.preflight import preflight
 from lab.spec import LabSpec
 from lab.state.records import TemplateRecord
@@ -19,6 +20,7 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
 
     Raises what ``up`` would raise before it makes anything: InvalidSpec, Conflict, HostUnfit.
     """
+    spec = with_image(ctx, spec)
     plan = blueprint(spec.blueprint)
     preflight(ctx, spec)
     plans = plan.plan(spec)

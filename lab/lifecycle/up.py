@@ -17,6 +17,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import forget, release
 from lab.lifecycle.core.views import FIRST_USE, LabView
 from lab.lifecycle.images.ready import Images
+from lab.lifecycle.images.versions import with_image
 from lab.lifecycle.nodes import inspect, ports
 from lab.lifecycle.nodes.connection import account_of, warning
 from lab.lifecycle.nodes.form import Formation, form, until_formed
@@ -61,6 +62,7 @@ def up(
     taken), HostUnfit, NotReady, CommandFailed.
     """
     began, timeout = time.time(), timeout or ctx.settings.ready_timeout
+    spec = with_image(ctx, spec)
     plan = blueprint(spec.blueprint)
     if exist_ok:
         spec = with_existing_name(ctx, spec)

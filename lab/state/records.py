@@ -188,7 +188,11 @@ class LabWithNodes:
 
 @dataclass(frozen=True)
 class ImageRecord:
-    """An image. ``build_seconds`` and ``size`` are 0 until it is ready."""
+    """An image. ``build_seconds`` and ``size`` are 0 until it is ready.
+
+    ``dataset``: what it is a version of, by name; empty if it has no data. ``version``: counted
+    from 1, 0 if it has none. ``parent``: the key of the image whose disks its own are clones of.
+    """
 
     key: str
     recipe: str
@@ -199,6 +203,9 @@ class ImageRecord:
     used_at: float
     build_seconds: float = 0.0
     size: int = 0
+    dataset: str = ""
+    version: int = 0
+    parent: str = ""
 
 
 @dataclass(frozen=True)

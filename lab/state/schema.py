@@ -118,6 +118,9 @@ images = Table(
     _seconds("used_at"),
     _seconds("build_seconds"),
     _bytes("size"),
+    Column("dataset", String, nullable=False, server_default=text("''")),
+    Column("version", Integer, nullable=False, server_default=text("0")),
+    Column("parent", String, nullable=False, server_default=text("''")),
     CheckConstraint("state IN ('building', 'ready')", "state"),
 )
 

@@ -42,16 +42,7 @@ def daemon() -> Path:
     """``mariadbd``: the host's, or out of Debian's package; raises NoServer."""
     if installed := shutil.which("mariadbd", path=f"{os.environ.get('PATH', '')}:/usr/sbin"):
         return Path(installed)
-    if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
-        raise NoServer("no mariadbd is installed, and no apt-get to get one with")
-    place = cache()
-    place.mkdir(parents=True, exist_ok=True)
-    with (place / f"{PACKAGE}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        root = place / PACKAGE
-        if not root.exists():
-            _unpack(place, root)
-    found = root / "usr/sbin/mariadbd"
+    found = unpacked(PACKAGE) / "usr/sbin/mariadbd"
     try:
         run([found, "--version"], timeout=30)
     except LabError as error:
@@ -59,14 +50,28 @@ def daemon() -> Path:
     return found
 
 
-def _unpack(place: Path, root: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=place, prefix=f"{PACKAGE}.") as scratch:
+def unpacked(package: str) -> Path:
+    """The files of a package of Debian's, unpacked once; raises NoServer."""
+    if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
+        raise NoServer(f"there is no apt-get to get {package} with")
+    place = cache()
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / f"{package}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        root = place / package
+        if not root.exists():
+            _unpack(package, place, root)
+    return root
+
+
+def _unpack(package: str, place: Path, root: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=place, prefix=f"{package}.") as scratch:
         try:
-            run(["apt-get", "-q", "download", PACKAGE], timeout=120, cwd=Path(scratch))
-            package = next(Path(scratch).glob("*.deb"))
-            run(["dpkg-deb", "-x", package, f"{scratch}/root"], timeout=120)
+            run(["apt-get", "-q", "download", package], timeout=120, cwd=Path(scratch))
+            archive = next(Path(scratch).glob("*.deb"))
+            run(["dpkg-deb", "-x", archive, f"{scratch}/root"], timeout=120)
         except LabError as error:
-            raise NoServer(f"no mariadbd is installed, and none can be had: {error}") from error
+            raise NoServer(f"{package} cannot be had: {error}") from error
         (Path(scratch) / "root").rename(root)
 
 

@@ -33,10 +33,12 @@ from lab.lifecycle.captures.template_record import (
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import PlannedNode, TemplateView
+from lab.lifecycle.datasets.warm import warm_up
 from lab.lifecycle.images import failures
 from lab.lifecycle.images.engine import images_with_fallback
 from lab.lifecycle.images.image import using_key
 from lab.lifecycle.images.ready import Image, Images
+from lab.lifecycle.images.versions import with_image
 from lab.lifecycle.nodes.form import Formation, form
 from lab.lifecycle.nodes.nodes import plan as plan_nodes
 from lab.lifecycle.nodes.personalise import rehearse
@@ -176,6 +178,7 @@ def is_for(name: str, key: str) -> bool:
 
 def build(ctx: Context, spec: LabSpec) -> TemplateView:
     """Make the template for ``spec`` now, if it does not exist."""
+    spec = with_image(ctx, spec)
     preflight(ctx, spec)
     plan = blueprint(spec.blueprint)
     with image_and_template(ctx, plan, spec, ctx.settings.ready_timeout) as (_, capture):
@@ -323,6 +326,8 @@ def _make(
         with start_slot(ctx, longest=None):  # nobody but us is in its nodes
             with _engines_failure(ctx, images.engine, spec, *late):
                 form(ctx, formation, timeout)
+            if warm:
+                warm_up(ctx, nodes, images)
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
                 with _engines_failure(ctx, images.engine, spec, *late, CommandFailed):
                     rehearse(ctx, nodes, timeout=timeout)

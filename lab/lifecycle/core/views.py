@@ -275,6 +275,44 @@ class ImageView:
 
 
 @dataclass(frozen=True)
+class DatasetView:
+    """A version of a dataset: the image ``image`` with data from ``source``.
+
+    ``loaded``: bytes of SQL; ``tables``: each with ``database``, ``name``, ``engine``, and its
+    estimated ``rows`` and ``size`` in bytes; ``seconds``: how long it took; ``masked``: by rules;
+    ``used_by`` names templates and labs.
+    """
+
+    name: str
+    version: int
+    state: str
+    image: str
+    engine: str
+    source: str
+    size: int
+    loaded: int
+    tables: tuple[Mapping[str, str | int], ...]
+    created_at: float
+    seconds: float
+    masked: bool = False
+    used_by: tuple[str, ...] = ()
+
+    @property
+    def at(self) -> str:
+        """What requests name it by."""
+        return f"{self.name}@{self.version}"
+
+
+@dataclass(frozen=True)
+class PersonalColumn:
+    """A column that looks personal: ``column`` as ``shop.customers.mail``, ``rule`` that fits."""
+
+    column: str
+    reason: str
+    rule: str
+
+
+@dataclass(frozen=True)
 class TemplateView:
     """A template. ``state``: building, ready, broken; ``warm``: its RAM is restored.
 

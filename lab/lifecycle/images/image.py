@@ -213,7 +213,7 @@ def named(ctx: Context, key_or_recipe: str) -> ImageRecord:
     """The record of an image, by its key, or the latest of a recipe; raises NotFound."""
     records = ctx.store.images.all()
     exact = [r for r in records if r.key == key_or_recipe]
-    of_recipe = [r for r in records if r.recipe == key_or_recipe]
+    of_recipe = [r for r in records if r.recipe == key_or_recipe and not r.dataset]
     found = exact or sorted(of_recipe, key=lambda r: r.created_at)[-1:]
     if not found:
         raise NotFound(f"there is no image {key_or_recipe!r}", hint="`lab image ls` lists them")
@@ -255,7 +255,7 @@ def _build(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
     """Build and publish; the image's lock is held. What a killed build left is removed first."""
     began = time.time()
     out = ctx.home.build(key)
-    with _making(ctx, key, recipe.name, recipe.engine), Undo() as undo:
+    with making(ctx, _record(key, recipe.name, recipe.engine)), Undo() as undo:
         undo.push(f"build files {out}", lambda: isolate.remove_tree(out))
         ctx.progress.note(
             "image", f"first use: building an image with {recipe.engine}, 1 to 3 minutes"
@@ -269,7 +269,7 @@ def _build(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
             with failures.recorded(ctx, recipe, failures.UNBUILT, log, *kinds):
                 made = ctx.build(recipe, out, layout=layout, progress=ctx.progress, log=log)
             publish.publish(ctx, key, made, profile, {})
-        _is_ready(ctx, key, made, time.time() - began)
+        is_ready(ctx, key, made, time.time() - began)
         failures.withdraw(ctx, recipe.name)
 
 
@@ -287,24 +287,33 @@ def adopt(
     ``streams``: files with a stream of this storage, by the name of the disk, for those of
     which ``made`` has no file. Raises Conflict if there is one of this key and it is in use.
     """
-    with _making(ctx, key, made.recipe, made.engine):
+    with making(ctx, _record(key, made.recipe, made.engine)):
         publish.publish(ctx, key, made, profile, streams)
-        _is_ready(ctx, key, made, build_seconds)
+        is_ready(ctx, key, made, build_seconds)
+
+
+def _record(key: str, recipe: str, engine_: str) -> ImageRecord:
+    now = time.time()
+    return ImageRecord(key, recipe, engine_, "", "building", now, now)
 
 
 @contextmanager
-def _making(ctx: Context, key: str, recipe: str, engine_: str) -> Iterator[None]:
-    """An image is made in the block, in place of what there was; nothing is left if it fails."""
+def making(ctx: Context, record: ImageRecord) -> Iterator[None]:
+    """An image is made in the block, in place of what there was; nothing is left if it fails.
+
+    Its lock is held.
+    """
+    key = record.key
     discard(ctx, key)
-    now = time.time()
-    ctx.store.images.add(ImageRecord(key, recipe, engine_, "", "building", now, now))
+    ctx.store.images.add(record)
     with Undo() as undo:
         undo.push(f"image {key}", lambda: discard(ctx, key))
         yield
         undo.keep()
 
 
-def _is_ready(ctx: Context, key: str, made: manifest.BuiltImage, seconds: float) -> None:
+def is_ready(ctx: Context, key: str, made: manifest.BuiltImage, seconds: float) -> None:
+    """Record that an image, which took as many seconds, can be used."""
     owner = Owner("image", key)
     size = sum(ctx.storage.used(VolumeName(owner, BASE, disk)) for disk in made.disks)
     ctx.store.images.update(
@@ -322,7 +331,8 @@ def discard(ctx: Context, key: str) -> None:
     if users:
         raise Conflict(
             f"the image {key} is used by {', '.join(users)}",
-            hint="`lab down` the labs and `lab template rm` the templates first",
+            hint="`lab down` the labs, `lab template rm` the templates, `lab dataset rm` the"
+            " datasets first",
         )
     release(ctx, Owner("image", key))
     if ctx.store.images.find(key) is not None:
@@ -330,8 +340,11 @@ def discard(ctx: Context, key: str) -> None:
 
 
 def _users(ctx: Context, key: str) -> list[str]:
-    labs = [f"lab {r.lab.name}" for r in ctx.store.labs_with_nodes() if key in r.images]
-    return labs + [f"template {r.key}" for r in ctx.store.templates.all() if key in r.images]
+    users = [f"lab {r.lab.name}" for r in ctx.store.labs_with_nodes() if key in r.images]
+    users += [f"template {r.key}" for r in ctx.store.templates.all() if key in r.images]
+    return users + [
+        f"dataset {r.dataset}@{r.version}" for r in ctx.store.images.all() if r.parent == key
+    ]
 
 
 def _view(ctx: Context, record: ImageRecord) -> ImageView:

@@ -65,6 +65,37 @@ def publish(
     sparse.sync(directory.parent)
 
 
+def derive(ctx: Context, key: str, base: manifest.BuiltImage) -> manifest.BuiltImage:
+    """Make an image of disks that are clones of those of ``base``, and were written to since.
+
+    Nobody writes to them any more. The manifest, which is returned, comes last. What was made
+    stays if it fails: the caller releases it.
+    """
+    owner = Owner("image", key)
+    volumes = {name: VolumeName(owner, BASE, name) for name in base.disks}
+    made = ctx.storage.snapshot(list(volumes.values()), BASE)
+    ctx.storage.persist(made)
+    digests = {base.disks[s.volume.volume].name: _digest(ctx, s) for s in made}
+    seals = {snapshot.volume.volume: ctx.storage.seal(snapshot) for snapshot in made}
+    directory = ctx.home.create_directory(owner)
+    kernel = _copy(base.kernel, directory / base.kernel.name)
+    initrd = _copy(base.initrd, directory / base.initrd.name)
+    seals |= {"kernel": manifest.seal(kernel), "initrd": manifest.seal(initrd)}
+    disks = {name: directory / disk.name for name, disk in base.disks.items()}
+    result = replace(
+        base,
+        disks=disks,
+        kernel=kernel,
+        initrd=initrd,
+        digests={**base.digests, **digests},
+        seals=seals,
+    )
+    draft = manifest.write(result)
+    draft.chmod(0o644)
+    sparse.sync(draft, directory, directory.parent)
+    return result
+
+
 def check_disks(
     ctx: Context, key: str, snapshots: Mapping[str, VolumeSnapshot], built: manifest.BuiltImage
 ) -> None:
@@ -108,13 +139,26 @@ def reseal(ctx: Context, key: str, built: manifest.BuiltImage, seals: Mapping[st
 
 def _check_content(ctx: Context, snapshot: VolumeSnapshot, digest: str) -> None:
     """Raise InvalidSpec unless that is what ``snapshot`` holds; reads all of it."""
-    with reading(partial(ctx.storage.send, snapshot, plain=True)) as source:
-        stream = StreamReader(source)
-        found = manifest.digest_extents(stream.header.size, stream.extents())
-    if snapshot.label != BASE or found != digest:
+    if snapshot.label != BASE or _digest(ctx, snapshot) != digest:
         raise InvalidSpec(
             f"{snapshot.volume} does not match the image's manifest", hint="export it again"
         )
+
+
+def _digest(ctx: Context, snapshot: VolumeSnapshot) -> str:
+    """As ``manifest.digest``, of the disk that ``snapshot`` is; reads all of it."""
+    with reading(partial(ctx.storage.send, snapshot, plain=True)) as source:
+        stream = StreamReader(source)
+        return manifest.digest_extents(stream.header.size, stream.extents())
+
+
+def _copy(source: Path, to: Path) -> Path:
+    """Copy a file to where everybody may read it, on stable storage."""
+    with writing(to):
+        shutil.copyfile(source, to)
+        to.chmod(0o644)
+        sparse.sync(to)
+    return to
 
 
 def _move(source: Path, to: Path) -> Path:

@@ -28,7 +28,10 @@ _LOOK_EVERY = 0.4  # seconds; each look costs an emulated guest some of its proc
 
 @dataclass(frozen=True)
 class Formation:
-    """What is to be formed. ``memory_file`` gives a node's RAM file, None for ordinary RAM."""
+    """What is to be formed. ``memory_file`` gives a node's RAM file, None for ordinary RAM.
+
+    ``more``: further disks of each node, which are there already.
+    """
 
     owner: Owner
     images: Images
@@ -37,6 +40,7 @@ class Formation:
     nodes: tuple[Node, ...]
     segment: int
     memory_file: Callable[[Node], Path] | None = None
+    more: tuple[Volume, ...] = ()
 
 
 def form(ctx: Context, formation: Formation, timeout: float) -> Deadline:
@@ -147,4 +151,5 @@ def _prepare(ctx: Context, formation: Formation, node: Node, volumes: list[Volum
         console_log=ctx.home.console_log(node.guest),
         memory_file=formation.memory_file(node) if formation.memory_file else None,
     )
-    return guest_spec(node, volumes, formation.images[node.image], wiring)
+    disks = [*volumes, *formation.more]
+    return guest_spec(node, disks, formation.images[node.image], wiring)

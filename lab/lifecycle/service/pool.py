@@ -22,6 +22,7 @@ from lab.lifecycle.core.context import Context, Origin
 from lab.lifecycle.core.release import forget
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.engine import find, keys_for, other_keys, recipe_of, required
+from lab.lifecycle.images.versions import with_image
 from lab.lifecycle.nodes import configuration
 from lab.lifecycle.nodes.inspect import nodes_of
 from lab.lifecycle.nodes.observe import observe
@@ -63,7 +64,7 @@ def serves(settings: Settings, kept: LabSpec, asked: LabSpec) -> bool:
     A lab with a name of its choice, or of an image of its choice, is not in a pool.
     """
     chosen = asked.name and not asked.accept_pooled_name
-    if chosen or asked.image or kept.blueprint != asked.blueprint:
+    if chosen or asked.image or kept.blueprint != asked.blueprint or kept.dataset != asked.dataset:
         return False
     one, other = (
         configuration.asked(s, profile=settings.profile_of(s.profile).name, recipe=_recipe(s))
@@ -78,6 +79,7 @@ def keys(ctx: Context, spec: LabSpec) -> Keys:
     Where no engine is required, that is what is there, image and template: the preferred engine
     may fail when it is built, and members of the next one are kept until then.
     """
+    spec = with_image(ctx, spec)
     plan = blueprint(spec.blueprint)
     first, *others = keys_for(ctx, plan, spec)
     for key in (first, *others):

@@ -1,0 +1,394 @@
+"""``lab dataset``: images with data, named and versioned, from which labs are made."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lab import host
+from lab.blueprints import blueprint
+from lab.datasets import source as sources
+from lab.datasets.columns import Column
+from lab.datasets.generate import estimate
+from lab.datasets.rules import Rules
+from lab.datasets.rules import parse as parse_rules
+from lab.datasets.rules import read as read_rules
+from lab.datasets.rules import scan as scan_columns
+from lab.datasets.source import DumpFile, Source, StandardInput, Sysbench, Tpcc
+from lab.datasets.survey import suits
+from lab.errors import Conflict, InvalidSpec, LabError, NotFound
+from lab.exchange.pipes import reading
+from lab.imagebuild import isolate
+from lab.imagebuild.recipe import load as load_recipe
+from lab.lifecycle.core.build_lock import build_lock
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import DatasetView, PersonalColumn
+from lab.lifecycle.datasets import spool as spools
+from lab.lifecycle.datasets.loader import Refused, Server, TableFacts, boot, put, refused
+from lab.lifecycle.datasets.masking import columns_of, mask, require_mimesis
+from lab.lifecycle.datasets.pace import Pace
+from lab.lifecycle.datasets.spool import Spool
+from lab.lifecycle.images import image as images
+from lab.lifecycle.images import publish
+from lab.lifecycle.images.engine import choose
+from lab.lifecycle.images.publish import BASE
+from lab.lifecycle.images.ready import Image
+from lab.lifecycle.images.versions import named, versions_of
+from lab.locks.named import lock
+from lab.names import Owner, VolumeName, check_dataset_name, dataset_key
+from lab.paths import PRIVATE, REACHABLE, make_directory, writing
+from lab.spec import GIB, MIB, LabSpec, NodeSize
+from lab.state.records import ImageRecord
+from lab.storage import Volume
+from lab.storage.stream import StreamReader
+
+INFO = "dataset.json"
+"""The name of what is recorded of a version, in the directory of its image."""
+MASK = "the masking rules"
+STAGE = "stage"
+"""The node whose server has data that is not masked; its disks are destroyed."""
+_SPOOL, _MASKED = "spool", "masked"
+"""Volumes with SQL."""
+_ERROR = re.compile(r"^ERROR \d+ \(\w+\) at line (\d+)", re.MULTILINE)
+_MEMORY = 1024 * MIB
+"""Of the loader, in bytes."""
+_GROWTH = 2
+"""What tables need of their dump's size, at most, with indexes: measured 1.1 to 1.6."""
+_ROOM = 3 * GIB
+"""Of a disk: the system, logs, and what the server needs while it loads, in bytes."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """How a version was made: enough to make the next one.
+
+    ``source``: its text; ``files``: absolute paths of further SQL; ``keep``: how many versions are
+    kept, 0 for all.
+    """
+
+    source: str
+    blueprint: str
+    files: tuple[str, ...] = ()
+    keep: int = 0
+    mask: str = ""
+    """The file of masking rules, as it was."""
+    loaded: int = 0
+    """Bytes of SQL."""
+    tables: tuple[TableFacts, ...] = field(default_factory=tuple)
+    columns: tuple[Column, ...] = field(default_factory=tuple)
+
+
+def create(
+    ctx: Context,
+    name: str,
+    text: str,
+    *,
+    plan: str = "galera",
+    files: Sequence[Path] = (),
+    keep: int = 0,
+    rules: Path | None = None,
+) -> DatasetView:
+    """Make the first version of a dataset from the source ``text``, and then of SQL ``files``.
+
+    ``rules``: a file of masking rules, which is applied to all of it before anything is captured.
+    Its engine is MariaDB, which labs of the blueprint ``plan`` must be able to use. Nothing is left
+    when it fails. Raises InvalidSpec, Conflict if there is such a dataset, HostUnfit, NotReady.
+    """
+    check_dataset_name(name)
+    sources.parse(text)
+    paths = tuple(str(Path(file).absolute()) for file in files)
+    made = Made(text, plan, paths, keep, _rules_text(rules) if rules else "")
+    with _series(ctx, name):
+        if there := [r for r in versions_of(ctx, name) if r.state == "ready"]:
+            raise Conflict(
+                f"dataset {name} exists: its latest version is {there[-1].version}",
+                hint=f"`lab dataset refresh {name}` makes the next version",
+            )
+        return _make(ctx, name, made)
+
+
+def refresh(ctx: Context, name: str) -> DatasetView:
+    """Make the next version from the same source; versions beyond those to keep are removed.
+
+    Raises as ``create``, and NotFound.
+    """
+    with _series(ctx, name):
+        record = named(ctx, name)
+        made = _made(ctx, record)
+        if isinstance(sources.parse(made.source), StandardInput):
+            raise InvalidSpec(
+                f"dataset {name} was read from standard input, which cannot be read again",
+                hint=f"`lab dataset rm {name}`, then create it from a file",
+            )
+        view = _make(ctx, name, made)
+        if made.keep:
+            for old in versions_of(ctx, name)[: -made.keep]:
+                with suppress(Conflict):  # labs use it: the next refresh, or `rm`
+                    remove(ctx, f"{name}@{old.version}")
+        return view
+
+
+def datasets(ctx: Context) -> list[DatasetView]:
+    """All versions of all datasets, by name, also those being made."""
+    found = [record for record in ctx.store.images.all() if record.dataset]
+    found.sort(key=lambda record: (record.dataset, record.version))
+    return [_view(ctx, record) for record in found]
+
+
+def dataset(ctx: Context, text: str) -> DatasetView:
+    """One version, the latest unless ``text`` says which; raises NotFound."""
+    return _view(ctx, named(ctx, text))
+
+
+def scan(ctx: Context, text: str) -> list[PersonalColumn]:
+    """The columns of a version that look personal and that its rules do not cover."""
+    made = _made(ctx, named(ctx, text))
+    rules = parse_rules(made.mask.encode(), MASK) if made.mask else None
+    return [
+        PersonalColumn(str(one.column), one.reason, one.rule)
+        for one in scan_columns(made.columns, rules)
+    ]
+
+
+def remove(ctx: Context, text: str) -> None:
+    """Remove the version ``shop@2``, or all versions of ``shop``.
+
+    Raises NotFound, and Conflict while templates or labs use one: the others are removed.
+    """
+    record = named(ctx, text)
+    wanted = [record] if "@" in text else versions_of(ctx, record.dataset)
+    kept: list[Conflict] = []
+    for one in wanted:
+        try:
+            with lock(ctx.home, "image", one.key, wait=False):
+                _discard_templates(ctx, one.key)
+                images.discard(ctx, one.key)
+        except Conflict as error:
+            kept.append(error)
+    if kept:
+        raise kept[0]
+
+
+def _discard_templates(ctx: Context, key: str) -> None:
+    """Remove the templates of a version that no lab is a clone of: only labs of it use them."""
+    from lab.lifecycle.captures import template
+
+    for found in ctx.store.templates.all():
+        if key in found.images:
+            with suppress(Conflict):
+                template.remove(ctx, found.key)
+
+
+def _rules_text(path: Path) -> str:
+    """The content of a file of rules; raises InvalidSpec."""
+    read_rules(path)
+    require_mimesis()
+    return path.read_text(encoding="utf-8")
+
+
+@contextmanager
+def _series(ctx: Context, name: str) -> Iterator[None]:
+    """Hold the lock of a dataset's versions: two commands do not make the same one."""
+    with build_lock(ctx, "image", f"dataset.{name}"):
+        yield
+
+
+def _make(ctx: Context, name: str, made: Made) -> DatasetView:
+    plan = blueprint(made.blueprint)
+    spec = LabSpec(made.blueprint, engine="mariadb")
+    recipe = load_recipe(choose(ctx, plan, spec).recipe)
+    profile = ctx.settings.profile_of("")
+    version = max((record.version for record in versions_of(ctx, name)), default=0) + 1
+    key = dataset_key(recipe.name, name, version)
+    base = images.key_of(recipe, ctx.settings.layout, profile)
+    with (
+        images.using(ctx, recipe, base, profile) as image,
+        build_lock(ctx, "image", key),
+    ):
+        began = time.time()
+        record = ImageRecord(
+            key, recipe.name, recipe.engine, "", "building", began, began,
+            dataset=name, version=version, parent=base,
+        )  # fmt: skip
+        with images.making(ctx, record):
+            done = _load(ctx, key, image, made, name)
+            facts = publish.derive(ctx, key, images.built(ctx, base))
+            _write(ctx, key, done)
+            images.is_ready(ctx, key, facts, time.time() - began)
+    return _view(ctx, ctx.store.images.get(key))
+
+
+def _load(ctx: Context, key: str, image: Image, made: Made, name: str) -> Made:
+    source = sources.parse(made.source)
+    files = [Path(file) for file in made.files]
+    rules = parse_rules(made.mask.encode(), MASK) if made.mask else None
+    work = ctx.home.build(key)
+    try:
+        isolate.remove_tree(work)
+        make_directory(work, PRIVATE)
+        _check_room(ctx, source, files)
+        with ctx.progress.step("read", f"reading {source}"):
+            pace = Pace(ctx.progress, "read", _size_of(source, files))
+            spool = spools.write(source, files, work / "spool", name, pace)
+        engine = image.engine
+        for misfit in suits(spool.found, engine.name, engine.version):
+            ctx.progress.note("dataset", misfit.what)
+        tables, columns = _load_spool(ctx, Owner("image", key), image, spool, rules, name)
+    finally:
+        isolate.remove_tree(work)
+    if foreign := [t for t in tables if t.engine.lower() not in ("innodb", "sequence")]:
+        some = ", ".join(f"{t.database}.{t.name} ({t.engine})" for t in foreign[:5])
+        ctx.progress.note("dataset", f"Galera replicates tables of InnoDB only, not {some}")
+    return replace(made, loaded=spool.size, tables=tuple(tables), columns=columns)
+
+
+def _load_spool(
+    ctx: Context, owner: Owner, image: Image, spool: Spool, rules: Rules | None, name: str
+) -> tuple[list[TableFacts], tuple[Column, ...]]:
+    """Make the disks of ``owner``; with ``rules`` those of a server that has only masked data.
+
+    Masking leaves what was there in undo logs, redo logs and free blocks. So a first server loads
+    and masks, and its dump is loaded by a second one on fresh disks.
+    """
+    profile = ctx.settings.profile_of("")
+    size = NodeSize(memory=_MEMORY, disk=_disk(ctx, image, spool.size))
+    node = BASE if rules is None else STAGE
+    disk = put(ctx, VolumeName(owner, node, _SPOOL), spool.path)
+    if rules is None:
+        server = boot(ctx, owner, BASE, image, size, profile, [disk])
+        _read(server, disk, spool)
+    else:
+        masked = put(ctx, VolumeName(owner, STAGE, _MASKED), 2 * spool.size + GIB)
+        server = boot(ctx, owner, STAGE, image, size, profile, [disk, masked])
+        _read(server, disk, spool)
+        with ctx.progress.step("mask", "masking the data"):
+            databases = mask(server, rules, _secret(ctx, owner, name))
+            length = server.write(_MASKED, databases) if databases else 0
+            server.discard(keep=[masked.name])
+        server = boot(ctx, owner, BASE, image, size, profile, [masked])
+        with ctx.progress.step("load", "loading the masked data"):
+            try:
+                server.read(_MASKED, length, Pace(ctx.progress, "load", length))
+            except Refused as error:
+                raise refused(error, "the masked data") from None
+    with ctx.progress.step("rest", "stopping the server"):
+        tables, columns = server.analyse(), columns_of(server)
+        server.rest(image)
+    return tables, columns
+
+
+def _read(server: Server, disk: Volume, spool: Spool) -> None:
+    ctx = server.ctx
+    with ctx.progress.step("load", "loading the data"):
+        try:
+            server.read(_SPOOL, spool.size, Pace(ctx.progress, "load", spool.size))
+        except Refused as error:
+            where = spool.path.name
+            if found := _ERROR.search(str(error)):
+                (content,) = ctx.storage.snapshot([disk.name], "refused")
+                with reading(partial(ctx.storage.send, content, plain=True)) as stream:
+                    data = (chunk for _, chunk in StreamReader(stream).extents())
+                    where = spool.blame(data, int(found[1]))
+            raise refused(error, where) from None
+
+
+def _secret(ctx: Context, owner: Owner, name: str) -> bytes:
+    """The secret of a dataset's masked values: that of its versions, so that they stay equal."""
+    path = ctx.home.private(owner) / "mask-secret"
+    make_directory(path.parent.parent, REACHABLE)
+    make_directory(path.parent, PRIVATE)
+    for record in versions_of(ctx, name):
+        there = ctx.home.private(Owner("image", record.key)) / path.name
+        if there.is_file() and there != path:
+            secret = there.read_bytes()
+            break
+    else:
+        secret = secrets.token_bytes(32)
+    with writing(path):
+        path.touch(0o600)
+        path.write_bytes(secret)
+    return secret
+
+
+def _size_of(source: Source, files: Sequence[Path]) -> int:
+    """Bytes of SQL that will be read, as far as they are known before; 0: not known."""
+    if isinstance(source, Sysbench | Tpcc):
+        known = estimate(source)
+    elif isinstance(source, DumpFile) and not source.packing and source.path.is_file():
+        known = source.path.stat().st_size
+    else:
+        return 0
+    return known + sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _check_room(ctx: Context, source: Source, files: Sequence[Path]) -> None:
+    """Raise HostUnfit unless disk and memory are enough for a source of known size."""
+    needed = (1 + _GROWTH) * _size_of(source, files) + GIB
+    space = ctx.storage.space()
+    host.check_space(
+        space.free, ctx.settings.space_floor, ctx.home.root, needed=needed, what="the dataset"
+    )
+    host.check_memory([_MEMORY], host.memory(), ctx.settings.memory_floor)
+
+
+def _disk(ctx: Context, image: Image, size: int) -> int:
+    """The bytes of a node's disk for a dump of ``size``; 0: the image's are enough."""
+    least = images.snapshots(ctx, image)[image.grows].size
+    needed = -(-(_GROWTH * size + _ROOM) // GIB) * GIB
+    return needed if needed > least else 0
+
+
+def _write(ctx: Context, key: str, made: Made) -> None:
+    path = ctx.home.image(key) / INFO
+    with writing(path):
+        path.write_text(json.dumps(asdict(made), indent=2) + "\n", encoding="utf-8")
+
+
+def _made(ctx: Context, record: ImageRecord) -> Made:
+    path = ctx.home.image(record.key) / INFO
+    try:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        values["files"] = tuple(values["files"])
+        values["tables"] = tuple(TableFacts(**table) for table in values["tables"])
+        values["columns"] = tuple(_column(**column) for column in values["columns"])
+        return Made(**values)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NotFound(
+            f"dataset {record.dataset}@{record.version} has lost its {INFO}",
+            hint="create it again under another name",
+        ) from error
+
+
+def _column(*, references: Sequence[str] | None, **values: Any) -> Column:
+    return Column(**values, references=tuple(references) if references else None)  # type: ignore[arg-type]  # three
+
+
+def _view(ctx: Context, record: ImageRecord) -> DatasetView:
+    try:
+        made = _made(ctx, record)
+    except LabError:
+        made = Made("", "")
+    view = images.image(ctx, record.key)
+    return DatasetView(
+        name=record.dataset,
+        version=record.version,
+        state=record.state,
+        image=record.key,
+        engine=f"{record.engine} {record.engine_version}".strip(),
+        source=made.source,
+        size=record.size,
+        loaded=made.loaded,
+        tables=tuple(asdict(table) for table in made.tables),
+        created_at=record.created_at,
+        seconds=record.build_seconds,
+        masked=bool(made.mask),
+        used_by=view.used_by,
+    )

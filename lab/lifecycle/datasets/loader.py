@@ -1,0 +1,244 @@
+"""The loader: one server that is in no cluster, on clones of an image's disks.
+
+It is booted as the blueprint ``single``; Galera's position in the data directory stays that of the
+image. So nodes cloned from these disks form a cluster as nodes of the image do, without transfer.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lab.blueprints import NodePlan, blueprint
+from lab.config.profile import Profile
+from lab.errors import CommandFailed, InvalidSpec, NotReady
+from lab.guest.identity import item
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.release import forget_guests
+from lab.lifecycle.images.ready import Image, Images
+from lab.lifecycle.nodes.form import Formation, form
+from lab.lifecycle.nodes.nodes import Node, volumes_of
+from lab.lifecycle.nodes.nodes import plan as plan_nodes
+from lab.lifecycle.nodes.ports import reserve_segment
+from lab.lifecycle.nodes.start_slots import start_slot
+from lab.names import Owner, VolumeName
+from lab.spec import MIB, NodeSize
+from lab.state.records import ResourceKind
+from lab.storage import Volume
+
+_LOAD = "/usr/lib/lab/load"
+_SQL = "/usr/lib/lab/sql"
+_CALL_SECONDS = 60.0
+_LONG_SECONDS = 900.0
+_LOOK_EVERY = 1.0
+_SILENT = 300.0
+"""Seconds after which a guest that does not answer is given up: the server may keep it busy."""
+_PIECE = MIB
+"""Bytes of SQL that are sent to the guest at once."""
+_PARTS = "/run/lab-load/sql"
+_USERS = "table_schema NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema')"
+_TABLES = (
+    "SELECT table_schema, table_name, engine, table_rows, data_length + index_length"  # noqa: S608
+    f" FROM information_schema.tables WHERE table_type = 'BASE TABLE' AND {_USERS} LIMIT 10000"
+)
+_ANALYSE = (
+    "SELECT CONCAT('ANALYZE NO_WRITE_TO_BINLOG TABLE `', "  # noqa: S608
+    "REPLACE(table_schema, '`', '``'), '`.`',"
+    " REPLACE(table_name, '`', '``'), '`') FROM information_schema.tables"
+    f" WHERE table_type = 'BASE TABLE' AND {_USERS}"
+    " AND CONCAT(table_schema, table_name) NOT REGEXP '[[:cntrl:]]' LIMIT 10000"
+)
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """A table that was loaded; ``rows`` as the server estimates them, ``size`` in bytes."""
+
+    database: str
+    name: str
+    engine: str
+    rows: int
+    size: int
+
+
+class Refused(Exception):
+    """The server's client ended with an error; the text is what it said."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """The running server of ``node``, and the further volumes that it has as disks."""
+
+    ctx: Context
+    node: Node
+    images: Images
+    segment: int
+    more: tuple[VolumeName, ...]
+
+    def run(self, *argv: str, stdin: bytes = b"", timeout: float = _CALL_SECONDS) -> str:
+        """The output of a program in the guest; raises NotReady and CommandFailed."""
+        channel = self.ctx.hypervisor.channel(self.node.guest)
+        found = channel.run(argv, stdin=stdin, timeout=timeout, halt=self.ctx.progress.halt)
+        return found.decode(errors="replace")
+
+    def rows(self, question: str) -> list[list[str]]:
+        """The rows of one statement without line ends; raises NotReady and CommandFailed."""
+        said = self.run(_SQL, stdin=f"{question}\n".encode(), timeout=_LONG_SECONDS)
+        return [line.split("\t") for line in said.splitlines()]
+
+    def read(self, disk: str, size: int, loaded: Callable[[int], None]) -> None:
+        """Execute the first ``size`` bytes of a disk; raises Refused, NotReady.
+
+        ``loaded`` is called with the bytes that were read.
+        """
+        self.run(_LOAD, "disk", f"lab-{disk}", str(size))
+        self._until_ended(lambda done: loaded(min(done, size)))
+        loaded(size)
+
+    def execute(self, statements: Iterable[str]) -> None:
+        """Execute statements in one session; raises Refused, NotReady.
+
+        They are in the guest's memory only, in files that are removed when they were read.
+        """
+        self.run(_LOAD, "clear")
+        pieces, piece = 0, bytearray()
+        for statement in statements:
+            piece += statement.encode() + b";\n"
+            if len(piece) >= _PIECE:
+                self._send(pieces, piece)
+                pieces += 1
+        self._send(pieces, piece)
+        self.run(_LOAD, "parts")
+        self._until_ended(lambda _: None)
+
+    def write(self, disk: str, databases: Sequence[str]) -> int:
+        """Dump databases to a disk; the size in bytes. Raises Refused, NotReady."""
+        self.run(_LOAD, "dump", f"lab-{disk}", *databases)
+        said = self._until_ended(lambda _: None)
+        found = re.search(r"^(\d{1,18}) bytes", said, re.MULTILINE)
+        if found is None:
+            raise _invalid()
+        return int(found[1])
+
+    def analyse(self) -> list[TableFacts]:
+        """Have the server count its tables' rows and keys; what there is."""
+        statements = self.run(_SQL, stdin=f"{_ANALYSE}\n".encode(), timeout=_LONG_SECONDS)
+        self.run(_SQL, stdin=statements.encode(), timeout=_LONG_SECONDS)
+        return [_table(row) for row in self.rows(_TABLES)]
+
+    def rest(self, image: Image) -> None:
+        """Stop the server cleanly and its guest; its own disks can be cloned then."""
+        engine = image.engine
+        self.run(_LOAD, "rest", engine.service, engine.config_path, timeout=_LONG_SECONDS)
+        self.ctx.hypervisor.stop(self.node.guest, force=False)
+        self._forget(self.more)
+
+    def discard(self, keep: Sequence[VolumeName] = ()) -> None:
+        """End the guest, and destroy its disks but ``keep``."""
+        self.ctx.hypervisor.stop(self.node.guest, force=True)
+        volumes = [*volumes_of(self.node, self.images), *self.more]
+        self._forget([volume for volume in volumes if volume not in keep])
+
+    def _forget(self, volumes: Sequence[VolumeName]) -> None:
+        ctx, owner, guest = self.ctx, self.node.owner, self.node.guest
+        ended: list[tuple[ResourceKind, str]] = [("guest", guest), ("segment", str(self.segment))]
+        for volume in volumes:
+            ctx.storage.destroy(volume)
+            ended.append(("volume", str(volume)))
+        forget_guests(ctx, [guest])
+        ctx.home.seed(owner, self.node.name).unlink(missing_ok=True)
+        for kind, ref in ended:
+            ctx.store.resources.gone(owner, kind, ref)
+
+    def _send(self, number: int, piece: bytearray) -> None:
+        # The guest agent reads JSON a character at a time: emulated, a minute for half a MiB.
+        part = item("file", f"{_PARTS}.{number:06}", "600", "0:0", bytes(piece))
+        piece.clear()
+        channel = self.ctx.hypervisor.channel(self.node.guest)
+        channel.personalise(
+            part.encode() + b"\n", timeout=_CALL_SECONDS, halt=self.ctx.progress.halt
+        )
+
+    def _until_ended(self, heard: Callable[[int], None]) -> str:
+        """What the program in the background printed; raises Refused and NotReady."""
+        last = time.monotonic()
+        while True:
+            self.ctx.progress.halt()
+            try:
+                said = self.run(_LOAD, "look")
+                last = time.monotonic()
+            except NotReady:
+                if time.monotonic() - last > _SILENT:
+                    raise
+                continue
+            first, _, rest = said.partition("\n")
+            word, _, value = first.partition(" ")
+            if word not in ("read", "done") or not re.fullmatch(r"[0-9]{1,18}", value):
+                raise _invalid()
+            if word == "done":
+                if int(value):
+                    raise Refused(rest)
+                return rest
+            heard(int(value))
+            time.sleep(_LOOK_EVERY)
+
+
+def boot(
+    ctx: Context,
+    owner: Owner,
+    name: str,
+    image: Image,
+    size: NodeSize,
+    profile: Profile,
+    more: Sequence[Volume],
+) -> Server:
+    """Boot a server on clones of the disks of ``image``, and with the disks ``more``.
+
+    The image is kept from removal, the lock of ``owner`` is held. ``name``: the node's. Raises
+    NotReady, and as storage and hypervisor do. What was made stays if it fails.
+    """
+    plan, images = blueprint("single"), Images(image)
+    # A load that fails is repeated from its start, so nothing must survive a crash before its end.
+    fast = replace(profile, engine=replace(profile.engine, flush_log=0, doublewrite=False))
+    nodes = tuple(plan_nodes(owner, [NodePlan(name, "server", size)], images))
+    segment = reserve_segment(ctx, owner)
+    formation = Formation(owner, images, plan, fast, nodes, segment, more=tuple(more))
+    with start_slot(ctx, longest=None):
+        form(ctx, formation, ctx.settings.ready_timeout)
+    return Server(ctx, nodes[0], images, segment, tuple(volume.name for volume in more))
+
+
+def put(ctx: Context, volume: VolumeName, content: Path | int) -> Volume:
+    """A new volume with a file's content, which may be moved; or an empty one of so many bytes."""
+    tags = {"owner": str(volume.owner), "node": volume.node}
+    intent = ctx.store.resources.intend_all(volume.owner, [("volume", str(volume))])
+    if isinstance(content, int):
+        made = ctx.storage.create(volume, content, tags)
+    else:
+        made = ctx.storage.import_raw(volume, content, tags)
+    ctx.store.resources.made(*intent)
+    return made
+
+
+def refused(error: Refused, where: str) -> InvalidSpec:
+    """The error for what a server refused; ``where``: it was, in a word or two."""
+    lines = str(error).strip().splitlines()[-5:]
+    return InvalidSpec(f"{where}: the server refused it", details=lines)
+
+
+def failed(error: CommandFailed, where: str) -> InvalidSpec:
+    """The same for a statement that was asked directly."""
+    return InvalidSpec(f"{where}: the server refused it", details=error.stderr.splitlines()[-5:])
+
+
+def _invalid() -> NotReady:
+    return NotReady("the guest that loads the data sent an invalid answer")
+
+
+def _table(row: Sequence[str]) -> TableFacts:
+    database, name, engine, rows, size = (*row, "", "", "", "", "")[:5]
+    counts = (int(text) if re.fullmatch(r"[0-9]{1,18}", text) else 0 for text in (rows, size))
+    return TableFacts(database[:64], name[:64], engine[:64], *counts)

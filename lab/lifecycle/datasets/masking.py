@@ -1,0 +1,71 @@
+"""Masking on the staging server: rules are checked against what was loaded, then applied."""
+
+from __future__ import annotations
+
+from lab.datasets.columns import QUERY, Column, from_rows
+from lab.datasets.mask import FORGET, REQUIREMENTS, plan, secret_statements, values
+from lab.datasets.rules import Rules, scan, uncovered, unknown
+from lab.errors import CommandFailed, InvalidSpec, NotReady
+from lab.lifecycle.datasets.loader import Refused, Server, failed, refused
+
+_FIELDS = 13
+"""Columns of ``QUERY``."""
+_MOST = 20
+"""Columns that a message names."""
+
+
+def mask(server: Server, rules: Rules, secret: bytes) -> list[str]:
+    """Mask what ``server`` has, and return its databases.
+
+    Raises InvalidSpec for rules that do not fit, and for columns of covered tables without a rule;
+    NotReady.
+    """
+    columns = columns_of(server)
+    _check(columns, rules)
+    masking = plan(columns, rules)
+    for requirement in REQUIREMENTS:
+        if rows := _rows(server, requirement.question):
+            found = ", ".join(row[0][:128] for row in rows[:_MOST])
+            raise InvalidSpec(f"{requirement.message}: {found}", hint=requirement.hint)
+    try:
+        server.execute([*secret_statements(secret), *masking.statements(secret), FORGET])
+    except Refused as error:
+        raise refused(error, "masking") from None
+    for suspicion in scan(columns, rules):
+        text = f"{suspicion.column} looks like {suspicion.reason}, and no rule covers its table"
+        server.ctx.progress.note("mask", text)
+    return sorted({column.database for column in columns})
+
+
+def columns_of(server: Server) -> tuple[Column, ...]:
+    """The columns of all tables of users; raises NotReady."""
+    rows = _rows(server, " ".join(QUERY.split()))
+    if any(len(row) != _FIELDS for row in rows):
+        raise NotReady("the guest that loads the data sent an invalid answer")
+    try:
+        return from_rows([None if text == "NULL" else text for text in row] for row in rows)
+    except ValueError:
+        raise NotReady("the guest that loads the data sent an invalid answer") from None
+
+
+def require_mimesis() -> None:
+    """Raise HostUnfit unless values can be made up here: said before anything is loaded."""
+    values("name", "en", 1, bytes(16))
+
+
+def _check(columns: tuple[Column, ...], rules: Rules) -> None:
+    if wrong := unknown(columns, rules):
+        raise InvalidSpec(wrong[0].what, hint=wrong[0].hint, details=[e.what for e in wrong[1:]])
+    if left := uncovered(columns, rules):
+        raise InvalidSpec(
+            f"no rule names {len(left)} columns of covered tables",
+            hint='`keep` keeps a column as it is: `id = "keep"`',
+            details=[str(column) for column in left[:_MOST]],
+        )
+
+
+def _rows(server: Server, question: str) -> list[list[str]]:
+    try:
+        return server.rows(question)
+    except CommandFailed as error:
+        raise failed(error, "masking") from None

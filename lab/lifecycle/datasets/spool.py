@@ -1,0 +1,170 @@
+"""The spool: all SQL of a dataset in one file, which becomes a disk of the guest that loads it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.datasets import generate
+from lab.datasets.dump import chunks, statements, unpacked
+from lab.datasets.source import DumpFile, Generated, Source, StandardInput
+from lab.datasets.survey import Found, survey, truncated
+from lab.errors import InvalidSpec
+from lab.paths import writing
+from lab.spec import MIB
+
+_FIRST = 4096
+"""Bytes of the first line, which is written last: what it says follows from the rest."""
+_SYSTEM = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file in the spool: ``line`` counts from 1, ``offset`` in bytes."""
+
+    name: str
+    line: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Spool:
+    """A file of SQL, padded with empty lines to whole MiB; ``size`` in bytes."""
+
+    path: Path
+    size: int
+    parts: tuple[Part, ...]
+    found: Found
+
+    def blame(self, content: Iterable[bytes], line: int) -> str:
+        """File and number of the statement that begins at ``line``, or last before it.
+
+        ``content``: of the spool, from its start.
+        """
+        part = [one for one in self.parts if one.line <= line or one is self.parts[0]][-1]
+        lines, found = _Lines(), (1, part.line)
+        for one in statements(lines.of(_cut(content, part.offset, part.size)), part.name):
+            at = part.line + lines.before(one.offset)
+            if at > line:
+                break
+            found = (one.number, at)
+        return f"{part.name}: statement {found[0]}, at line {found[1] - part.line + 1}"
+
+
+class _Lines:
+    """Counts the lines of a stream that is read, up to positions that only grow."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[tuple[int, bytes]] = deque()
+        self._counted = 0  # in the chunks that are gone
+
+    def of(self, data: Iterable[bytes]) -> Iterator[bytes]:
+        """``data``, as it is read."""
+        offset = 0
+        for chunk in data:
+            self._chunks.append((offset, chunk))
+            offset += len(chunk)
+            yield chunk
+
+    def before(self, offset: int) -> int:
+        """The line ends before ``offset``."""
+        while len(self._chunks) > 1 and self._chunks[1][0] <= offset:
+            self._counted += self._chunks.popleft()[1].count(b"\n")
+        if not self._chunks:
+            return self._counted
+        start, chunk = self._chunks[0]
+        return self._counted + chunk.count(b"\n", 0, offset - start)
+
+
+def write(
+    source: Source,
+    files: Sequence[Path],
+    path: Path,
+    database: str,
+    progress: Callable[[int], None],
+) -> Spool:
+    """Write the SQL of ``source``, then of ``files``, to the new file ``path``.
+
+    ``database``: what tables go into if the dump names no database; ``progress`` is called with
+    the bytes that are written. Raises InvalidSpec for a dump that is damaged, truncated or has
+    the server's own databases; HostUnfit if there is no space.
+    """
+    parts: list[Part] = []
+    with writing(path), path.open("xb") as out:
+        path.chmod(0o600)
+        out.write(b"\n" * _FIRST)  # its size; see below
+        done, line = _FIRST, 2
+
+        def copied(data: Iterable[bytes], name: str) -> Iterator[bytes]:
+            nonlocal done, line
+            begin, first = done, line
+            for chunk in data:
+                out.write(chunk)
+                done += len(chunk)
+                line += chunk.count(b"\n")
+                progress(done)
+                yield chunk
+            out.write(b"\n")
+            parts.append(Part(name, first, begin, done - begin))
+            done, line = done + 1, line + 1
+
+        found = survey(copied(_data(source), str(source)), str(source))
+        _check(found, str(source))
+        for file in files:
+            _check(survey(copied(_file(file), str(file)), str(file)), str(file))
+        size = -(-done // MIB) * MIB
+        out.write(b"\n" * (size - done))
+        out.flush()
+        text = b""
+        if not found.databases:
+            text = f"CREATE DATABASE IF NOT EXISTS `{database}`; USE `{database}`;".encode()
+        os.pwrite(out.fileno(), text.ljust(_FIRST - 1) + b"\n", 0)
+    return Spool(path, size, tuple(parts), found)
+
+
+def _data(source: Source) -> Iterator[bytes]:
+    if isinstance(source, Generated):
+        return generate.generate(source)
+    if isinstance(source, StandardInput):
+        return chunks(sys.stdin.buffer)
+    if isinstance(source, DumpFile):
+        return _file(source.path, source)
+    raise InvalidSpec(
+        f"{source}: data cannot be loaded from this source yet",
+        hint="a file .sql, .sql.gz or .sql.zst; - for standard input; generate:sysbench",
+    )
+
+
+def _file(path: Path, source: DumpFile | None = None) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            yield from unpacked(chunks(file), source.packing if source else "", str(path))
+    except OSError as error:
+        raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _check(found: Found, name: str) -> None:
+    if (error := truncated(found, name)) is not None:
+        raise error
+    if own := sorted(_SYSTEM.intersection(found.databases)):
+        raise InvalidSpec(
+            f"{name} has the server's own database {own[0]}",
+            hint="dump the databases of the application: `--databases shop crm`",
+        )
+
+
+def _cut(content: Iterable[bytes], offset: int, size: int) -> Iterator[bytes]:
+    """``size`` bytes of ``content`` from ``offset`` on."""
+    at = 0
+    for chunk in content:
+        start, end = max(0, offset - at), min(len(chunk), offset + size - at)
+        at += len(chunk)
+        if end > start:
+            yield chunk[start:end]
+        if at >= offset + size:
+            return

@@ -1,0 +1,86 @@
+"""The spool: what the loader reads, and which statement a line of it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.datasets.source import DumpFile, parse
+from lab.errors import InvalidSpec
+from lab.lifecycle.datasets import spool as spools
+from lab.lifecycle.datasets.pace import Pace
+from lab.lifecycle.datasets.spool import Spool
+from lab.progress import Event, Progress
+from lab.spec import MIB
+
+
+def written(tmp_path: Path, *texts: str) -> Spool:
+    files = [tmp_path / f"{number}.sql" for number in range(len(texts))]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text)
+    return spools.write(DumpFile(files[0]), files[1:], tmp_path / "spool", "shop", lambda _: None)
+
+
+def content(spool: Spool, size: int = 7) -> Iterator[bytes]:
+    """The spool in chunks that cut everything."""
+    data = spool.path.read_bytes()
+    return (data[start : start + size] for start in range(0, len(data), size))
+
+
+def test_what_is_written(tmp_path: Path) -> None:
+    spool = written(tmp_path, "CREATE TABLE t (id INT)", "INSERT INTO t VALUES (1);\n")
+    text = spool.path.read_bytes()
+    assert len(text) == spool.size == MIB
+    assert spool.path.stat().st_mode & 0o777 == 0o600
+    lines = [line.strip() for line in text.decode().splitlines() if line.strip()]
+    assert lines == [
+        "CREATE DATABASE IF NOT EXISTS `shop`; USE `shop`;",
+        "CREATE TABLE t (id INT)",
+        "INSERT INTO t VALUES (1);",
+    ]
+
+
+def test_a_dump_with_databases_is_left_alone(tmp_path: Path) -> None:
+    spool = written(tmp_path, "CREATE DATABASE crm;\nUSE crm;\nCREATE TABLE t (id INT);")
+    assert b"shop" not in spool.path.read_bytes()
+    assert spool.found.databases == ("crm",)
+
+
+@pytest.mark.parametrize(
+    ("which", "said"),
+    [
+        ("SELECT 1", "0.sql: statement 1, at line 1"),
+        ("SELECT 2", "0.sql: statement 2, at line 3"),
+        ("SELECT\n3", "0.sql: statement 3, at line 4"),
+        ("SELECT 4", "1.sql: statement 1, at line 2"),
+        ("SELECT 5", "1.sql: statement 2, at line 4"),
+    ],
+)
+def test_a_line_is_of_a_statement(tmp_path: Path, which: str, said: str) -> None:
+    """Protects messages: the client of a server names the line at which a statement begins."""
+    spool = written(
+        tmp_path,
+        "SELECT 1;\n-- a remark\nSELECT 2;\nSELECT\n3;\n",
+        "\nSELECT 4;\n\nSELECT 5;",
+    )
+    at = spool.path.read_bytes().index(which.encode())
+    line = spool.path.read_bytes().count(b"\n", 0, at) + 1
+    assert spool.blame(content(spool), line).endswith(said)
+
+
+def test_sources_that_cannot_be_loaded_yet(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match="cannot be loaded from this source yet"):
+        spools.write(parse("lab:shop"), [], tmp_path / "spool", "shop", lambda _: None)
+
+
+def test_pace() -> None:
+    heard: list[Event] = []
+    pace = Pace(Progress(heard.append), "load", 100 * MIB)
+    pace(10 * MIB)
+    pace(20 * MIB)
+    assert len(heard) == 1, "once a second"
+    assert pace.text(10 * MIB, 0.5) == "10M of 100M"
+    assert pace.text(50 * MIB, 10.0) == "50M of 100M, 5M/s, 10s left"
+    assert Pace(Progress(), "load").text(50 * MIB, 10.0) == "50M, 5M/s"

@@ -1,0 +1,300 @@
+"""Datasets: loaded once, named and versioned, then in every node of a lab from its first moment."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab.errors import Conflict, HostUnfit, InvalidSpec, LabError, NotFound
+from lab.lifecycle import dataset
+from lab.lifecycle.captures import template
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.down import down
+from lab.lifecycle.gc import gc
+from lab.lifecycle.images import image
+from lab.lifecycle.images.versions import with_image
+from lab.lifecycle.preview import preview
+from lab.lifecycle.up import up
+from lab.progress import Event
+from lab.spec import LabSpec
+from tests.support.lifecycle_world import SPEC, Counter, World, make_image, named, raising
+from tests.unit.lifecycle.test_killed import sweep
+
+DUMP = b"""\
+-- MariaDB dump 10.19-11.8.2-MariaDB, for debian-linux-gnu (x86_64)
+-- Host: localhost    Database: crm
+/*!40101 SET NAMES utf8mb4 */;
+CREATE TABLE people (id INT PRIMARY KEY, name TEXT);
+LOCK TABLES people WRITE;
+INSERT INTO people VALUES (1, 'Ada; or ''Countess'''), (2, 'Grace');
+UNLOCK TABLES;
+-- Dump completed on 2026-11-20 12:00:00
+"""
+OF_SHOP = replace(SPEC, dataset="shop")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "home")
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.sql"
+    path.write_bytes(DUMP)
+    return path
+
+
+@pytest.fixture
+def ctx(world: World) -> object:
+    with world.open() as context:
+        make_image(context)
+        yield context
+
+
+def names(ctx: Context, lab: str) -> list[object]:
+    """The people whom each node of a lab knows."""
+    statement = "SELECT name FROM people ORDER BY id"
+    return [
+        tuple(row[0] for row in ctx.hypervisor.execute(node.guest, statement).rows)  # type: ignore[attr-defined]
+        for node in ctx.store.nodes.of(lab)
+    ]
+
+
+def test_a_lab_begins_with_the_data(ctx: Context, dump: Path) -> None:
+    made = dataset.create(ctx, "shop", str(dump))
+    assert (made.name, made.version, made.state) == ("shop", 1, "ready")
+    assert made.source == str(dump)
+    view = up(ctx, replace(OF_SHOP, name="a"))
+    assert (view.state, view.started, view.image) == ("ready", "warm", made.image)
+    assert names(ctx, "a") == [("Ada; or 'Countess'", "Grace")] * SPEC.nodes
+    cold = up(ctx, replace(OF_SHOP, name="b", blueprint="single", nodes=1), cold=True)
+    assert (cold.state, cold.started) == ("ready", "cold")
+    assert names(ctx, "b") == [("Ada; or 'Countess'", "Grace")]
+    assert preview(ctx, OF_SHOP).image == made.image
+    # Other labs have none of it, and an image that is named by its recipe is not a dataset's.
+    assert up(ctx, named("empty")).image == image.image(ctx, "mariadb").key != made.image
+
+
+def test_nothing_of_the_loader_stays(ctx: Context, dump: Path) -> None:
+    """Protects the next load and the nodes: no guest, spool, dump, seed or file of its boot."""
+    made = dataset.create(ctx, "shop", str(dump))
+    assert ctx.hypervisor.guests() == {}
+    assert {v.name.volume for v in ctx.storage.volumes()} == {"os"}
+    assert list(ctx.home.builds.iterdir()) == []
+    there = {path.name for path in ctx.home.image(made.image).iterdir()}
+    assert there == {"kernel", "initrd", "manifest.json", "dataset.json", "private"}
+    up(ctx, replace(OF_SHOP, name="a"))
+    image.check_disks(ctx, image.find(ctx, made.image))
+
+
+def test_compressed_dumps_and_further_sql(ctx: Context, tmp_path: Path) -> None:
+    packed, more = tmp_path / "shop.sql.gz", tmp_path / "more.sql"
+    packed.write_bytes(gzip.compress(DUMP))
+    more.write_text("INSERT INTO people VALUES (3, 'Edith');\nDELETE FROM people WHERE id = 1")
+    dataset.create(ctx, "shop", str(packed), files=[more])
+    up(ctx, replace(OF_SHOP, name="a"))
+    assert names(ctx, "a")[0] == ("Grace", "Edith")
+
+
+def test_standard_input(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(DUMP)))
+    dataset.create(ctx, "shop", "-")
+    up(ctx, replace(OF_SHOP, name="a"))
+    assert len(names(ctx, "a")[0]) == 2  # type: ignore[arg-type]
+    with pytest.raises(InvalidSpec, match="cannot be read again"):
+        dataset.refresh(ctx, "shop")
+
+
+def test_versions(ctx: Context, dump: Path) -> None:
+    """Versions are immutable; a lab keeps its own, the next one is of the latest."""
+    first = dataset.create(ctx, "my-shop", str(dump))
+    with pytest.raises(Conflict, match=r"exists: its latest version is 1"):
+        dataset.create(ctx, "my-shop", str(dump))
+    up(ctx, named("old", dataset="my-shop"))
+    dump.write_bytes(DUMP.replace(b"Grace", b"Katherine"))
+    second = dataset.refresh(ctx, "my-shop")
+    assert (second.version, second.state) == (2, "ready")
+    assert names(ctx, "old")[0][1] == "Grace"  # type: ignore[index]
+    up(ctx, named("new", dataset="my-shop"))
+    assert names(ctx, "new")[0][1] == "Katherine"  # type: ignore[index]
+    up(ctx, named("again", dataset="my-shop@1"))
+    assert names(ctx, "again")[0][1] == "Grace"  # type: ignore[index]
+    assert [view.at for view in dataset.datasets(ctx)] == ["my-shop@1", "my-shop@2"]
+    assert dataset.dataset(ctx, "my-shop").version == 2
+    with pytest.raises(NotFound, match=r"no dataset my-shop@3"):
+        with_image(ctx, LabSpec("galera", dataset="my-shop@3"))
+    with pytest.raises(NotFound, match="no dataset my-shops") as failed:
+        with_image(ctx, LabSpec("galera", dataset="my-shops"))
+    assert "my-shop" in failed.value.hint
+    assert first.image != second.image
+
+
+def test_the_same_lab_is_known_again(ctx: Context, dump: Path) -> None:
+    """Protects `--exist-ok` of CI jobs: a lab of another version is another configuration."""
+    dataset.create(ctx, "shop", str(dump))
+    spec = replace(OF_SHOP, name="ci")
+    made = up(ctx, spec)
+    assert up(ctx, spec, exist_ok=True).name == made.name
+    dataset.refresh(ctx, "shop")
+    with pytest.raises(Conflict, match=r"different configuration: image"):
+        up(ctx, spec, exist_ok=True)
+
+
+def test_versions_beyond_those_to_keep_go(ctx: Context, dump: Path) -> None:
+    dataset.create(ctx, "shop", str(dump), keep=2)
+    up(ctx, replace(OF_SHOP, name="a"))
+    for _ in range(3):
+        dataset.refresh(ctx, "shop")
+    assert [view.version for view in dataset.datasets(ctx)] == [1, 3, 4], "a lab uses the first"
+    down(ctx, "a")
+    dataset.refresh(ctx, "shop")
+    assert [view.version for view in dataset.datasets(ctx)] == [4, 5]
+
+
+def test_removal(ctx: Context, dump: Path) -> None:
+    made = dataset.create(ctx, "shop", str(dump))
+    dataset.refresh(ctx, "shop")
+    up(ctx, named("a", dataset="shop@1"))
+    with pytest.raises(Conflict, match=r"used by lab a"):
+        dataset.remove(ctx, "shop@1")
+    with pytest.raises(Conflict, match=r"dataset shop@1, dataset shop@2"):
+        image.remove(ctx, "mariadb")
+    assert gc(ctx, unused=True).removed == ()
+    with pytest.raises(Conflict, match=r"used by lab a"):
+        dataset.remove(ctx, "shop")
+    assert [view.at for view in dataset.datasets(ctx)] == ["shop@1"]
+    down(ctx, "a")
+    dataset.remove(ctx, "shop")
+    assert dataset.datasets(ctx) == []
+    assert all(record.image != made.image for record in ctx.store.templates.all())
+    image.remove(ctx, "mariadb")
+    assert list(ctx.storage.volumes()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (DUMP.replace(b"INTO people", b"INTO persons"), "shop.sql: statement 4, at line 6"),
+        (DUMP.replace(b"-- Dump completed", b"-- "), "shop.sql is truncated"),
+        (b"USE mysql;\n" + DUMP, "the server's own database mysql"),
+        (
+            b"SET NAMES utf8mb4;\nINSERT INTO people VALUES (1, 'Ada",
+            "shop.sql ends within a string",
+        ),
+    ],
+    ids=["refused", "last line", "system", "cut"],
+)
+def test_a_dump_that_is_wrong(
+    ctx: Context, world: World, dump: Path, content: bytes, said: str
+) -> None:
+    """It is said where, and nothing is left."""
+    before = world.there()
+    dump.write_bytes(content)
+    with pytest.raises(InvalidSpec, match=said):
+        dataset.create(ctx, "shop", str(dump))
+    assert world.there() == before
+
+
+def test_a_source_that_is_not_there(ctx: Context, tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match="there is no file"):
+        dataset.create(ctx, "shop", str(tmp_path / "none.sql"))
+    with pytest.raises(InvalidSpec, match="not a valid name"):
+        dataset.create(ctx, "Shop", "-")
+    with pytest.raises(InvalidSpec, match="an engine and an image of its own"):
+        LabSpec("galera", dataset="shop", engine="mariadb")
+
+
+def test_a_small_host_is_told_first(tmp_path: Path, dump: Path) -> None:
+    """Protects the host's disk: the room is checked before anything is read."""
+    with World(tmp_path / "home", capacity=512 << 20).open() as ctx:
+        make_image(ctx)
+        with pytest.raises(HostUnfit, match=r"the dataset needs .* of disk"):
+            dataset.create(ctx, "shop", str(dump))
+
+
+def test_progress_tells_how_far_it_is(world: World, dump: Path) -> None:
+    heard: list[Event] = []
+    with world.open() as ctx:
+        make_image(ctx)
+        ctx.progress.listener = heard.append
+        dataset.create(ctx, "shop", str(dump))
+    far = [event.text for event in heard if event.state == "update"]
+    assert far
+    assert any(" of 1M" in text for text in far)
+
+
+def test_two_creations_of_one_name(world: World, dump: Path) -> None:
+    """One makes it, the other is refused."""
+    with world.open() as ctx:
+        make_image(ctx)
+    outcomes: list[str] = []
+
+    def one() -> None:
+        with world.open() as ctx:
+            try:
+                outcomes.append(dataset.create(ctx, "shop", str(dump)).at)
+            except LabError as error:
+                outcomes.append(type(error).__name__)
+
+    threads = [threading.Thread(target=one) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["Conflict", "shop@1"]
+
+
+@pytest.mark.rare  # test_killed does it to a lab
+def test_it_is_killed(world: World, dump: Path) -> None:
+    """Protects the host, and the dump's content, at each step of a load."""
+
+    def remove_datasets(ctx: Context) -> None:
+        for view in dataset.datasets(ctx):
+            dataset.remove(ctx, view.name)
+
+    steps = sweep(
+        world, make_image, lambda ctx: dataset.create(ctx, "shop", str(dump)), again=remove_datasets
+    )
+    assert steps >= {
+        "storage.import_raw", "storage.clone", "hypervisor.start", "hypervisor.run",
+        "hypervisor.stop", "storage.destroy", "storage.snapshot", "state.commit",
+    }  # fmt: skip
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("error", [HostUnfit("no space is left"), KeyboardInterrupt()])
+def test_it_fails(world: World, dump: Path, error: BaseException) -> None:
+    """A full disk, or Ctrl-C, at each step."""
+    with world.open() as ctx:
+        make_image(ctx)
+    baseline, step = world.there(), 0
+    while True:
+        hook = Counter(step, raising(error))
+        with world.open(hook) as ctx:
+            try:
+                dataset.create(ctx, "shop", str(dump))
+                dataset.remove(ctx, "shop")
+            except (LabError, KeyboardInterrupt):
+                pass
+        with world.open() as ctx:
+            gc(ctx)
+            for view in dataset.datasets(ctx):
+                assert view.state == "ready"
+                dataset.remove(ctx, view.name)
+        assert world.there() == baseline, f"failed at step {step}, {hook.done}"
+        if not hook.done:
+            return
+        step += 1
+
+
+def test_its_template_is_its_own(ctx: Context, dump: Path) -> None:
+    template.build(ctx, SPEC)
+    dataset.create(ctx, "shop", str(dump))
+    assert template.build(ctx, OF_SHOP).key != template.build(ctx, SPEC).key
