@@ -26,6 +26,7 @@ CA_PATH = "/v1/host/ca"
 
 NAME = rf"^[a-z]([a-z0-9-]{{0,{LAB_NAME_LIMIT - 2}}}[a-z0-9])?$"
 NODE = r"^n[1-9]$"
+DATASET = r"^[a-z]([a-z0-9-]*[a-z0-9])?(@[1-9][0-9]{0,8})?$"
 WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _LABEL = r"^[A-Za-z0-9]([A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?$"
 _LEAST_TTL, _MOST_TTL = 10.0, 366 * 86400.0
@@ -56,6 +57,14 @@ class Cluster(Asked):
     ] = None
     engine: Annotated[str | None, Field(pattern=WORD, examples=["mariadb"])] = None
     image: Annotated[str | None, Field(pattern=WORD, description="The key of an image.")] = None
+    dataset: Annotated[
+        str | None,
+        Field(
+            pattern=DATASET,
+            description="The data that the nodes begin with: the latest version, or one.",
+            examples=["shop", "shop@2"],
+        ),
+    ] = None
     profile: Annotated[str | None, Field(pattern=WORD, examples=["balanced"])] = None
     memory: Annotated[
         Bytes,

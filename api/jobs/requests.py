@@ -49,6 +49,7 @@ class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
     profile: str = ""
     snapshots: str = ""
     image: str = ""
+    dataset: str = ""
 
     @cached_property
     def spec(self) -> LabSpec:
@@ -63,6 +64,7 @@ class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
             profile=self.profile,
             snapshots=schedule.parse(self.snapshots) if self.snapshots else schedule.NONE,
             image=self.image,
+            dataset=self.dataset,
             accept_pooled_name=self.may_differ,
         )
 
@@ -114,6 +116,7 @@ class FillPool(CreateLab, frozen=True, kw_only=True):
             profile=spec.profile,
             snapshots=str(spec.snapshots),
             image=spec.image,
+            dataset=spec.dataset,
             owner=owner,
             pool=pool,
         )

@@ -116,6 +116,8 @@ class Trace:
             if event.state == "note":
                 span.add_event(event.text, {"lab.step": event.step})
                 return
+            if event.state == "update":
+                return
             if name == event.step:
                 spans.pop()
             else:  # reported once it was over

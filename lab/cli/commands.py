@@ -135,6 +135,19 @@ class SnapshotVerbs(Verbs):
     }
 
 
+class DatasetVerbs(Verbs):
+    """Load data into images that labs begin with."""
+
+    table: ClassVar[Mapping[str, str | type[Verbs]]] = {
+        "create": "lab.cli.verbs.dataset:create",
+        "refresh": "lab.cli.verbs.dataset:refresh",
+        "ls": "lab.cli.verbs.dataset:ls",
+        "show": "lab.cli.verbs.dataset:show",
+        "scan": "lab.cli.verbs.dataset:scan",
+        "rm": "lab.cli.verbs.dataset:rm",
+    }
+
+
 class TokenVerbs(Verbs):
     """Create, list and revoke tokens of the service."""
 
@@ -178,6 +191,7 @@ class RootVerbs(Verbs):
         "ca": "lab.cli.verbs.ca:ca",
         "image": ImageVerbs,
         "template": TemplateVerbs,
+        "dataset": DatasetVerbs,
         "serve": "lab.cli.verbs.serve:serve",
         "token": TokenVerbs,
         "host": HostVerbs,

@@ -57,6 +57,11 @@ def images(ctx: typer.Context, incomplete: str) -> list[str]:
     return [name for name in _recorded(ctx).images if name.startswith(incomplete)]
 
 
+def datasets(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Recorded datasets, by name and by version."""
+    return [name for name in _recorded(ctx).datasets if name.startswith(incomplete)]
+
+
 def templates(ctx: typer.Context, incomplete: str) -> list[str]:
     """The keys of recorded templates."""
     return [key for key in _recorded(ctx).templates if key.startswith(incomplete)]

@@ -117,6 +117,16 @@ Image = Annotated[
         help="Require this image, by key, such as one that was imported.",
     ),
 ]
+Dataset = Annotated[
+    str,
+    typer.Option(
+        "--dataset",
+        metavar="NAME[@VERSION]",
+        show_default=False,
+        autocompletion=complete.datasets,
+        help="The data that the nodes begin with, as in `lab dataset ls`.",
+    ),
+]
 LabName = Annotated[
     str,
     typer.Option(
@@ -195,6 +205,7 @@ class Cluster:
     disk: Disk = ""
     engine: Engine = ""
     image: Image = ""
+    dataset: Dataset = ""
     profile: Profile = ""
 
 

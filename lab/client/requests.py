@@ -28,6 +28,7 @@ def cluster(spec: LabSpec) -> dict[str, Any]:
         disk=spec.size.disk,
         engine=spec.engine,
         image=spec.image,
+        dataset=spec.dataset,
         profile=spec.profile,
     )
 

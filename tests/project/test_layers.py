@@ -38,6 +38,7 @@ FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({""}),
         frozenset({"archives", "service"}),
         frozenset({"captures"}),
+        frozenset({"datasets"}),
         frozenset({"nodes"}),
         frozenset({"images"}),
         frozenset({"core"}),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lab.exchange.header import ByKey
     from lab.lifecycle.core.context import Context
     from lab.lifecycle.core.views import (
+        DatasetView,
         ExportView,
         Finding,
         GcReport,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         ImportView,
         LabStatus,
         LabView,
+        PersonalColumn,
         Preview,
         Rows,
         SnapshotView,
@@ -335,6 +337,53 @@ class LocalSession:
         with source(where) as stream:
             return import_archive(self._context, kind, stream, resume=resume, warm_only=warm_only)
 
+    def create_dataset(
+        self,
+        name: str,
+        source: str,
+        *,
+        blueprint: str,
+        files: Sequence[Path],
+        keep: int,
+        rules: Path | None,
+    ) -> DatasetView:
+        """See HostSession."""
+        from lab.lifecycle import dataset
+
+        return dataset.create(
+            self._context, name, source, plan=blueprint, files=files, keep=keep, rules=rules
+        )
+
+    def refresh_dataset(self, name: str) -> DatasetView:
+        """See HostSession."""
+        from lab.lifecycle import dataset
+
+        return dataset.refresh(self._context, name)
+
+    def datasets(self) -> list[DatasetView]:
+        """See HostSession."""
+        from lab.lifecycle import dataset
+
+        return dataset.datasets(self._context)
+
+    def dataset(self, which: str) -> DatasetView:
+        """See HostSession."""
+        from lab.lifecycle import dataset
+
+        return dataset.dataset(self._context, which)
+
+    def scan_dataset(self, which: str) -> list[PersonalColumn]:
+        """See HostSession."""
+        from lab.lifecycle import dataset
+
+        return dataset.scan(self._context, which)
+
+    def remove_dataset(self, which: str) -> None:
+        """See HostSession."""
+        from lab.lifecycle import dataset
+
+        dataset.remove(self._context, which)
+
     def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool) -> None:
         """See HostSession."""
         from lab.exchange.files import source
@@ -481,4 +530,8 @@ class Lifecycle:
                 {name: sorted({ORIGIN, *settings.home.captures(name)}) for name in labs},
                 [*dict.fromkeys(image.recipe for image in images), *(i.key for i in images)],
                 [template.key for template in store.templates.all()],
+                [
+                    *dict.fromkeys(image.dataset for image in images if image.dataset),
+                    *(f"{i.dataset}@{i.version}" for i in images if i.dataset),
+                ],
             )

@@ -42,7 +42,9 @@ class Heard:
             if found not in siblings:
                 siblings.append(found)
             self._open.append(found)
-        elif event.state != "note" and event.step in [step.step for step in self._open[1:]]:
+        elif event.state in ("end", "fail") and any(
+            step.step == event.step for step in self._open[1:]
+        ):
             while self._open.pop().step != event.step:
                 pass
             place = next(s for s in self._open[-1].steps if s.step == event.step)
@@ -109,8 +111,8 @@ class Making:
     def _asked(self, spec: LabSpec) -> configuration.Configuration:
         """What ``spec`` requests; default profile and full keys are those of the service."""
         profile, image = spec.profile, spec.image
-        if image or not profile:
+        if image or spec.dataset or not profile:
             with suppress(LabError):  # a service without room for another lab refuses a preview
                 found = self.client.preview(replace(spec, name=""), cold=self.cold)
-                profile, image = found.profile, image and found.image
+                profile, image = found.profile, (image or spec.dataset) and found.image
         return configuration.asked(spec, profile=profile, image=image)

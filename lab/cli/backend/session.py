@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from lab.cli.backend.programs import Program, SqlClient
     from lab.exchange.header import ByKey
     from lab.lifecycle.core.views import (
+        DatasetView,
         ExportView,
         GcReport,
         ImageView,
         ImportView,
         LabStatus,
         LabView,
+        PersonalColumn,
         Preview,
         Rows,
         SnapshotView,
@@ -35,13 +37,14 @@ if TYPE_CHECKING:
 class Recorded:
     """Names that Tab offers: labs with their nodes, images by recipe and key, templates.
 
-    ``snapshots``: their labels, by lab.
+    ``snapshots``: their labels, by lab; ``datasets``: by name and by version.
     """
 
     labs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     snapshots: Mapping[str, Sequence[str]] = field(default_factory=dict)
     images: Sequence[str] = ()
     templates: Sequence[str] = ()
+    datasets: Sequence[str] = ()
 
 
 class Session(Protocol):
@@ -247,6 +250,36 @@ class HostSession(Session, Protocol):
         talk: bool,
     ) -> LabView:
         """Make a lab of the archive of a snapshot; ``talk``: as the other end of an export."""
+
+    def create_dataset(
+        self,
+        name: str,
+        source: str,
+        *,
+        blueprint: str,
+        files: Sequence[Path],
+        keep: int,
+        rules: Path | None,
+    ) -> DatasetView:
+        """Load data into an image; ``files``: further SQL; ``keep``: versions, 0 for all.
+
+        ``rules``: a file of masking rules.
+        """
+
+    def refresh_dataset(self, name: str) -> DatasetView:
+        """Make the next version of a dataset from the same source."""
+
+    def datasets(self) -> list[DatasetView]:
+        """All versions of all datasets."""
+
+    def dataset(self, which: str) -> DatasetView:
+        """One version, the latest unless ``which`` says which."""
+
+    def scan_dataset(self, which: str) -> list[PersonalColumn]:
+        """The columns that look personal and that no rule covers."""
+
+    def remove_dataset(self, which: str) -> None:
+        """Remove a version, or all of a dataset."""
 
     def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool) -> None:
         """The other end of ``send``: import from ``where``, and answer it on stdout."""

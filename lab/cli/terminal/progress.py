@@ -57,6 +57,7 @@ class Spinner:
         self._stream = stream
         self._lock = threading.Lock()
         self._under_way: list[tuple[str, str, float]] = []
+        self._far: dict[str, str] = {}
         self._stop = threading.Event()
         self._silent = False
         self._thread: threading.Thread | None = None
@@ -86,6 +87,8 @@ class Spinner:
             elif event.state == "begin":
                 self._under_way.append((event.step, event.text, time.monotonic()))
                 self._start()
+            elif event.state == "update":
+                self._far[event.step] = f": {event.text}"
             else:
                 self._end(event)
 
@@ -94,6 +97,7 @@ class Spinner:
         self._silent = True
 
     def _end(self, event: Event) -> None:
+        self._far.pop(event.step, None)
         for place in range(len(self._under_way) - 1, -1, -1):
             if self._under_way[place][0] == event.step:
                 del self._under_way[place]
@@ -119,7 +123,7 @@ class Spinner:
 
     def _draw(self, frame: str) -> None:
         step, text, since = self._under_way[-1]
-        line = f"{frame} {text or step}  {time.monotonic() - since:.0f} s"
+        line = f"{frame} {text or step}{self._far.get(step, '')}  {time.monotonic() - since:.0f} s"
         self._write(CLEAR + line[: self._width() - 1])
 
     def _width(self) -> int:

@@ -26,6 +26,7 @@ from lab.config.settings import Settings
 from lab.errors import CommandFailed, HostUnfit, LabError, NotFound
 from lab.exchange.header import ByKey
 from lab.lifecycle.core.views import (
+    DatasetView,
     ExportView,
     Finding,
     GcReport,
@@ -34,6 +35,7 @@ from lab.lifecycle.core.views import (
     ImportView,
     LabStatus,
     LabView,
+    PersonalColumn,
     Preview,
     Requirement,
     Rows,
@@ -63,6 +65,16 @@ class FakeClient:
 
     def __exit__(self, *_: object) -> None:
         self._log("client file", "removed")
+
+
+def dataset_view(name: str, version: int = 1) -> DatasetView:
+    table: dict[str, str | int] = {
+        "database": "shop", "name": "customers", "engine": "InnoDB", "rows": 7, "size": 16384,
+    }  # fmt: skip
+    return DatasetView(
+        name, version, "ready", f"mariadb-{name}.{version}", "mariadb 11.8", "shop.sql",
+        3 << 20, 1 << 20, (table,), 0.0, 12.0,
+    )  # fmt: skip
 
 
 class FakeSession:
@@ -275,6 +287,29 @@ class FakeSession:
     def import_snapshot(self, where: str, name: str, **options: Any) -> LabView:
         self._called("import_snapshot", where, name, **options)
         return lab_view(name or "shop")
+
+    def create_dataset(self, name: str, source: str, **options: Any) -> DatasetView:
+        self._called("create_dataset", name, source, **options)
+        return dataset_view(name)
+
+    def refresh_dataset(self, name: str) -> DatasetView:
+        self._called("refresh_dataset", name)
+        return dataset_view(name, 2)
+
+    def datasets(self) -> list[DatasetView]:
+        self._called("datasets")
+        return [dataset_view("shop"), dataset_view("shop", 2)]
+
+    def dataset(self, which: str) -> DatasetView:
+        self._called("dataset", which)
+        return dataset_view(which)
+
+    def scan_dataset(self, which: str) -> list[PersonalColumn]:
+        self._called("scan_dataset", which)
+        return [PersonalColumn("shop.customers.mail", "an e-mail address", "email")]
+
+    def remove_dataset(self, which: str) -> None:
+        self._called("remove_dataset", which)
 
     def _find(self, name: str) -> LabView:
         if name not in self._world.views:

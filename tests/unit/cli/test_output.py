@@ -407,3 +407,13 @@ def test_branches(capsys: Capture) -> None:
     assert out(capsys, "branch", "pxc", "try", "--count", "2", "-o", "name") == "try-0\ntry-1\n"
     found = json.loads(out(capsys, "branch", "pxc", "try", "-o", "json"))
     assert [lab["parent"] for lab in found] == ["lab:pxc@origin"]
+
+
+def test_datasets(capsys: Capture) -> None:
+    text = out(capsys, "dataset", "ls")
+    assert text.splitlines()[1].split()[:2] == ["shop@1", "ready"]
+    assert "about 7 rows" in out(capsys, "dataset", "show", "shop")
+    assert out(capsys, "dataset", "ls", "-o", "name") == "shop@1\nshop@2\n"
+    assert out(capsys, "dataset", "refresh", "shop", "-o", "name") == "shop@2\n"
+    assert out(capsys, "dataset", "create", "a", "--from", "a.sql", "-o", "name") == "a@1\n"
+    assert "customers.mail  an e-mail address" in out(capsys, "dataset", "scan", "shop")

@@ -74,6 +74,12 @@ OTHERWISE = {
 REFUSED = {
     "doctor": "doctor",
     "host init": "host init --pool tank/lab",
+    "dataset create": "dataset create shop --from -",
+    "dataset refresh": "dataset refresh shop",
+    "dataset ls": "dataset ls",
+    "dataset show": "dataset show shop",
+    "dataset scan": "dataset scan shop",
+    "dataset rm": "dataset rm shop",
     "snapshot export": "snapshot export shop mine shop.lab",
     "snapshot import": "snapshot import shop.lab",
 }

@@ -1,0 +1,224 @@
+"""``lab dataset ...``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lab.cli import complete, flags
+from lab.cli.app import app_of
+from lab.cli.manual import manual
+from lab.cli.terminal.output import emit, parse_format
+from lab.cli.terminal.show import age, seconds_or_dash, size_or_dash
+from lab.cli.terminal.table import facts, table
+from lab.errors import InvalidSpec
+
+if TYPE_CHECKING:
+    from lab.lifecycle.core.views import DatasetView
+
+_WHY = "a dataset is made from files and servers of this host"
+_HINT = "run `lab dataset` on the host of the labs"
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", show_default=False, help="A name, such as shop.")
+]
+Which = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME[@VERSION]",
+        show_default=False,
+        autocompletion=complete.datasets,
+        help="A dataset, as in `lab dataset ls`.",
+    ),
+]
+
+
+@manual(
+    "lab dataset create shop --from shop.sql.gz",
+    "lab dataset create shop --from shop.sql --mask rules.toml --keep 3",
+    "lab dataset create bench --from 'generate:sysbench?tables=8&rows=100000'",
+)
+def create(
+    ctx: typer.Context,
+    *,
+    name: Name,
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="SOURCE",
+            show_default=False,
+            help="A dump (.sql, .sql.gz, .sql.zst), - for standard input, or generate:sysbench.",
+        ),
+    ],
+    blueprint: Annotated[
+        str,
+        typer.Option(
+            "--blueprint",
+            metavar="BLUEPRINT",
+            autocompletion=complete.blueprints,
+            help="What labs of it will be; its engine is MariaDB.",
+        ),
+    ] = "galera",
+    sql: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--sql",
+            metavar="FILE",
+            show_default=False,
+            help="SQL that is executed after the load; may be repeated.",
+        ),
+    ] = None,
+    mask: Annotated[
+        Path | None,
+        typer.Option(
+            "--mask",
+            metavar="RULES.toml",
+            show_default=False,
+            help="Rules by which personal data are replaced before anything is captured.",
+        ),
+    ] = None,
+    keep: Annotated[
+        str,
+        typer.Option(
+            "--keep",
+            metavar="N",
+            show_default=False,
+            help="How many versions `refresh` keeps; default: all.",
+        ),
+    ] = "",
+    output: flags.Output = "table",
+) -> None:
+    """Load data into an image for labs with `--dataset`."""
+    app = app_of(ctx)
+    how = parse_format(output)
+    kept = flags.whole("--keep", keep) if keep else 0
+    if keep and kept < 1:
+        raise InvalidSpec("--keep: at least 1 version is kept")
+    with app.open_here(_WHY, _HINT, doing="removing the unfinished dataset") as session:
+        view = session.create_dataset(
+            name, source, blueprint=blueprint, files=sql or [], keep=kept, rules=mask
+        )
+    emit(view, how, table=lambda: shown(view, app.now()), names=lambda: [view.at])
+
+
+@manual("lab dataset refresh shop")
+def refresh(ctx: typer.Context, which: Which, output: flags.Output = "table") -> None:
+    """Make the next version from the same source."""
+    app = app_of(ctx)
+    how = parse_format(output)
+    with app.open_here(_WHY, _HINT, doing="removing the unfinished dataset") as session:
+        view = session.refresh_dataset(which)
+    emit(view, how, table=lambda: shown(view, app.now()), names=lambda: [view.at])
+
+
+@manual("lab dataset ls", "lab dataset ls -o name")
+def ls(ctx: typer.Context, output: flags.Output = "table") -> None:
+    """List the versions of all datasets."""
+    app = app_of(ctx)
+    how = parse_format(output)
+    with app.open_here(_WHY, _HINT) as session:
+        views = session.datasets()
+    if not views and how == "table":
+        app.say("no datasets; `lab dataset create` makes one")
+        return
+    emit(
+        views,
+        how,
+        table=lambda: _table(views, app.now()),
+        names=lambda: [view.at for view in views],
+    )
+
+
+@manual("lab dataset show shop", "lab dataset show shop@2 -o json")
+def show(ctx: typer.Context, which: Which, output: flags.Output = "table") -> None:
+    """Show a version of a dataset, and its tables."""
+    app = app_of(ctx)
+    how = parse_format(output)
+    with app.open_here(_WHY, _HINT) as session:
+        view = session.dataset(which)
+    emit(view, how, table=lambda: shown(view, app.now()), names=lambda: [view.at])
+
+
+@manual("lab dataset scan shop")
+def scan(ctx: typer.Context, which: Which, output: flags.Output = "table") -> None:
+    """List columns that look personal and have no rule."""
+    app = app_of(ctx)
+    how = parse_format(output)
+    with app.open_here(_WHY, _HINT) as session:
+        found = session.scan_dataset(which)
+    if not found and how == "table":
+        app.say(f"no column of {which} looks personal and is not covered")
+        return
+    emit(
+        found,
+        how,
+        table=lambda: table(
+            ("COLUMN", "LOOKS LIKE", "RULE"), [(one.column, one.reason, one.rule) for one in found]
+        ),
+        names=lambda: [one.column for one in found],
+    )
+
+
+@manual("lab dataset rm shop@1", "lab dataset rm shop")
+def rm(ctx: typer.Context, which: Which) -> None:
+    """Remove a version of a dataset, or all of them."""
+    app = app_of(ctx)
+    with app.open_here(_WHY, _HINT) as session:
+        session.remove_dataset(which)
+    app.say(f"removed dataset {which}")
+
+
+def _table(views: Sequence[DatasetView], now: float) -> str:
+    return table(
+        (
+            "DATASET", "STATE", "ENGINE", "TABLES", "SQL", "SIZE", "LOADED IN", "AGE", "USED BY",
+            "SOURCE",
+        ),
+        [
+            (
+                view.at,
+                view.state,
+                view.engine,
+                str(len(view.tables)),
+                size_or_dash(view.loaded),
+                size_or_dash(view.size),
+                seconds_or_dash(view.seconds),
+                age(view.created_at, now),
+                str(len(view.used_by)) if view.used_by else "-",
+                view.source,
+            )
+            for view in views
+        ],
+        right={3, 4, 5, 6},
+    )  # fmt: skip
+
+
+def shown(view: DatasetView, now: float) -> str:
+    """The details of a version, a line each, and its largest tables."""
+    largest = sorted(view.tables, key=lambda one: -int(one["size"]))[:10]
+    return facts(
+        [
+            ("dataset", view.at),
+            ("state", view.state),
+            ("image", view.image),
+            ("engine", view.engine),
+            ("source", view.source),
+            ("masked", "yes" if view.masked else "no"),
+            ("sql", size_or_dash(view.loaded)),
+            ("size", size_or_dash(view.size)),
+            ("loaded in", seconds_or_dash(view.seconds)),
+            ("age", age(view.created_at, now)),
+            ("used by", ", ".join(view.used_by)),
+            ("tables", str(len(view.tables))),
+            *(("", _table_text(one)) for one in largest),
+        ]
+    )
+
+
+def _table_text(one: Mapping[str, str | int]) -> str:
+    size = size_or_dash(int(one["size"]))
+    return f"{one['database']}.{one['name']}, about {one['rows']} rows, {size}"
