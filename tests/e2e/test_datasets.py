@@ -1,0 +1,145 @@
+"""Datasets on real guests: loaded once, in every node of every lab from its first moment."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.storage.sparse import extents
+from tests.e2e.e2e_site import Site
+from tests.support.mariadb_server import NoServer, unpacked
+
+pytestmark = pytest.mark.e2e
+
+TABLES = {"Country": 239, "City": 4079, "CountryLanguage": 984}
+"""The rows of the world database."""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    """MySQL's world database, as the tests of MariaDB have it; compressed."""
+    try:
+        files = unpacked("mariadb-test-data") / "usr/share/mysql/mysql-test/include"
+    except NoServer as why:
+        pytest.skip(str(why))
+    parts = [(files / name).read_bytes() for name in ("world_schema.inc", "world.inc")]
+    path = tmp_path / "world.sql.gz"
+    path.write_bytes(gzip.compress(b"\n".join(parts)))
+    return path
+
+
+def test_a_cluster_begins_with_the_data(image: Site, world: Path) -> None:
+    """Load, form without transfer, warm; a wrong dump says where; nothing is left."""
+    site, name = image, f"world-{image.token}"
+    made = site.lab("dataset", "create", name, "--from", str(world), "-o", "json", timeout=900).json
+    assert {(t["database"], t["name"]) for t in made["tables"]} == {(name, t) for t in TABLES}
+    assert site.settled() == []
+    lab = site.name("world")
+    with site.up("galera", "--nodes", "2", "--dataset", name, "--name", lab) as view:
+        assert (view["started"], view["image"]) == ("warm", made["image"])
+        for node in ("n1", "n2"):
+            for table, rows in TABLES.items():
+                statement = f"SELECT COUNT(*) FROM `{name}`.{table}"
+                assert site.sql(lab, node, statement) == [[rows]]
+        # No byte of it was sent from one node to the other when the cluster formed.
+        log = site.lab("logs", lab, "--node", "n2", "-n", "500").stdout
+        assert "SST" not in "".join(line for line in log.splitlines() if "received" in line.lower())
+        pages = (
+            "SELECT COUNT(*) FROM information_schema.innodb_buffer_page"
+            " WHERE table_name LIKE '%City%'"
+        )
+        assert int(site.sql(lab, "n2", pages)[0][0]) > 10, "the buffer pool is cold"
+        site.sql(lab, "n1", f"INSERT INTO `{name}`.City VALUES (5000, 'Atlantis', 'NLD', 1)")
+        assert site.sql(lab, "n2", f"SELECT Name FROM `{name}`.City WHERE ID = 5000") == [
+            ["Atlantis"]
+        ]
+        refused = site.lab("dataset", "rm", name, code=4)
+        assert f"used by lab {lab}" in refused.stderr
+    wrong = world.with_name("wrong.sql")
+    wrong.write_text(
+        "CREATE TABLE t (id INT);\n\nINSERT INTO t VALUES (1);\nINSERT INTO u VALUES (2);\n"
+    )
+    failed = site.lab(
+        "dataset", "create", f"x-{site.token}", "--from", str(wrong), code=2, timeout=900
+    )
+    assert "wrong.sql: statement 3, at line 4: the server refused it" in failed.stderr
+    assert "ERROR 1146 (42S02)" in failed.stderr
+    site.lab("dataset", "rm", name)
+    assert site.settled() == []
+    assert site.lab("dataset", "ls", "-o", "json").json == []
+
+
+PLANTED = ("ada.planted@example.org", "grace.planted@example.org")
+CUSTOMERS = f"""\
+CREATE DATABASE shop;
+USE shop;
+CREATE TABLE customers (id INT PRIMARY KEY, mail VARCHAR(100), note TEXT, UNIQUE KEY (mail));
+INSERT INTO customers VALUES (1, '{PLANTED[0]}', 'says planted@example.org');
+INSERT INTO customers VALUES (2, '{PLANTED[1]}', '');
+CREATE TABLE orders (id INT PRIMARY KEY, mail VARCHAR(100), amount INT);
+INSERT INTO orders VALUES (1, '{PLANTED[1]}', 7), (2, '{PLANTED[0]}', 8), (3, '{PLANTED[0]}', 9);
+DELETE FROM orders WHERE id = 3;
+CREATE TABLE parts (id INT PRIMARY KEY, name VARCHAR(20));
+INSERT INTO parts VALUES (1, 'bolt');
+"""
+RULES = """\
+[tables."shop.customers"]
+id = "keep"
+mail = "email"
+note = {fixed = "-"}
+[tables."shop.orders"]
+id = "keep"
+mail = "email"
+amount = "keep"
+"""
+
+
+def holding(root: Path, text: bytes) -> Iterator[Path]:
+    """The files below ``root`` that have ``text``; holes are not read."""
+    for path in root.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            with path.open("rb") as file:
+                for start, length in extents(file.fileno()):
+                    before = b""
+                    for offset in range(start, start + length, 1 << 24):
+                        size = min(1 << 24, start + length - offset)
+                        piece = before + os.pread(file.fileno(), size, offset)
+                        if text in piece:
+                            yield path
+                            break
+                        before = piece[-len(text) :]
+
+
+def test_masked_data_leave_nothing_of_what_they_were(image: Site, tmp_path: Path) -> None:
+    """Not in tables, redo and undo logs, free blocks, RAM, the record or logs; joins still hold."""
+    site, name = image, f"masked-{image.token}"
+    dump, rules = tmp_path / "shop.sql", tmp_path / "rules.toml"
+    dump.write_text(CUSTOMERS)
+    rules.write_text(RULES.replace('note = {fixed = "-"}\n', ""))
+    create = ("dataset", "create", name, "--from", str(dump), "--mask", str(rules))
+    failed = site.lab(*create, code=2, timeout=900)
+    assert "no rule names 1 columns of covered tables" in failed.stderr
+    assert "shop.customers.note" in failed.stderr
+    rules.write_text(RULES)
+    made = site.lab(*create, "-o", "json", timeout=900).json
+    assert made["masked"]
+    lab = site.name("masked")
+    with site.up("galera", "--nodes", "1", "--dataset", name, "--name", lab) as view:
+        assert view["started"] == "warm"
+        rows = site.sql(lab, "n1", "SELECT id, mail, note FROM shop.customers ORDER BY id")
+        assert [(row[0], row[2]) for row in rows] == [(1, "-"), (2, "-")]
+        assert all("@" in row[1] and "planted" not in row[1] for row in rows)
+        joined = (
+            "SELECT o.id, c.id FROM shop.orders o JOIN shop.customers c USING (mail) ORDER BY 1"
+        )
+        assert site.sql(lab, "n1", joined) == [[1, 2], [2, 1]]
+        assert site.sql(lab, "n1", "SELECT name FROM shop.parts") == [["bolt"]]
+        assert list(holding(site.root, b"planted@example.org")) == []
+        assert any(holding(site.root, rows[0][1].encode())), "the search finds nothing at all"
+    assert "shop.parts" not in site.lab("dataset", "scan", name).stdout
+    site.lab("dataset", "rm", name)
+    assert site.settled() == []
