@@ -114,6 +114,7 @@ def holding(root: Path, text: bytes) -> Iterator[Path]:
                         before = piece[-len(text) :]
 
 
+@pytest.mark.rare  # the statements are proven on a server by tests/unit/datasets
 def test_masked_data_leave_nothing_of_what_they_were(image: Site, tmp_path: Path) -> None:
     """Not in tables, redo and undo logs, free blocks, RAM, the record or logs; joins still hold."""
     site, name = image, f"masked-{image.token}"
