@@ -38,6 +38,8 @@ class Request(msgspec.Struct, frozen=True):
 class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
     """A cluster to create; empty strings and 0 as in ``LabSpec``, ``ttl`` in seconds."""
 
+    LATER = ("dataset",)
+
     blueprint: str
     name: str = ""
     nodes: int = _USUAL.nodes
