@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lab.errors import RestoreFailed
 from lab.hypervisor import MemoryImage, memory_of
 from lab.lifecycle.captures.capture import Capture, disk_snapshots
+from lab.lifecycle.captures.page_cache import read_ahead
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.form import Formation, intend, mark_origin, seed_of
 from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, volumes_of
 from lab.names import CaptureRef, VolumeName
-from lab.storage.sparse import extents
 
 if TYPE_CHECKING:
     from lab.lifecycle.nodes.personalise import Prepared
@@ -110,40 +106,6 @@ def wake(
 
 MEMORY = "memory"
 """The tag of a guest that was restored: the capture whose RAM file it maps."""
-
-_READ_AHEAD = 128 << 10
-"""Bytes per call: of a larger range Linux reads only the device's read-ahead size, usually this, or
-its largest request (force_page_cache_ra in mm/readahead.c)."""
-
-
-def read_ahead(path: Path) -> None:
-    """Have the kernel read a RAM file into the page cache, while QEMU starts.
-
-    After a reboot of the host nothing is cached, and a resumed guest would wait for the disk at
-    each page fault, 128 KiB at a time (readahead), while its cluster waits for it. Holes are
-    skipped: reading them would fill the cache with zeros. The calls take 10 to 25 ms for 300 MB
-    that are cached, so samples decide whether to make them. Guests are resumed after all calls:
-    before that their own reads would queue behind these. Source: posix_fadvise(2), preadv2(2).
-    """
-    with suppress(OSError), path.open("rb") as file:  # without it guests are slower, no more
-        handle = file.fileno()
-        if not _is_cached(handle):
-            for start, length in extents(handle):
-                for offset in range(start, start + length, _READ_AHEAD):
-                    size = min(_READ_AHEAD, start + length - offset)
-                    os.posix_fadvise(handle, offset, size, os.POSIX_FADV_WILLNEED)
-
-
-def _is_cached(handle: int) -> bool:
-    """Whether the data of an open file is in the page cache, as far as 64 samples show."""
-    size = os.fstat(handle).st_size
-    try:
-        for number in range(64):
-            offset = os.lseek(handle, size * number // 64, os.SEEK_DATA)
-            os.preadv(handle, [bytearray(1)], offset, os.RWF_NOWAIT)
-    except OSError as error:  # BlockingIOError: this page is not; ENXIO: a hole up to the end
-        return error.errno == errno.ENXIO
-    return True
 
 
 def unrestored(error: RestoreFailed) -> str:
