@@ -156,18 +156,20 @@ class World:
         found = {f"{len(contents)} files of volumes" if name == "" else name for name in found}
         return found - {"storage/state.json"}
 
-    def killed(self, verb: Callable[[Context], object], step: int) -> str:
+    def killed(self, verb: Callable[[Context], object], step: int | str) -> str:
         """Run ``verb`` in a process that kills itself before its ``step``-th step (from 0).
 
-        The name of that step; empty if the verb came to its end before that.
+        A text: before the first step of that name. The name of that step; empty if the verb came
+        to its end before that.
         """
         reading, writing = os.pipe()
 
         def die() -> None:
-            os.write(writing, hook.done.encode())
+            os.write(writing, (step if isinstance(step, str) else counter.done).encode())
             os.kill(os.getpid(), signal.SIGKILL)
 
-        hook = Counter(step, die)
+        counter = Counter(step if isinstance(step, int) else -1, die)
+        hook = at(step, die) if isinstance(step, str) else counter
         child = os.fork()
         if not child:
             code = 1

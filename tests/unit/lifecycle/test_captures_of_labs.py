@@ -35,7 +35,7 @@ from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.names import CaptureRef, GuestName, Owner
 from lab.wait import Deadline, until
-from tests.support.lifecycle_world import SIZE, World, at, codes, in_process, named
+from tests.support.lifecycle_world import SIZE, World, at, named
 
 
 @pytest.fixture
@@ -276,7 +276,7 @@ def test_nodes_that_a_killed_snapshot_left_paused_are_resumed(
     with world.open() as ctx:
         up(ctx, named("shop"))
         query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
-    killed_at(world, lambda ctx: snapshot.take(ctx, "shop", "mine"), step)
+    assert world.killed(lambda ctx: snapshot.take(ctx, "shop", "mine"), step) == step
     with world.open() as ctx:
         assert states(ctx) == {"paused"}
         began = time.time()
@@ -317,16 +317,6 @@ def test_a_snapshot_that_is_being_taken_is_not_due(world: World) -> None:
 def states(ctx: Context) -> set[str]:
     """The states of all guests."""
     return {guest.state for guest in ctx.hypervisor.guests().values()}
-
-
-def killed_at(world: World, verb: Callable[[Context], object], step: str) -> None:
-    """Run ``verb`` in a process that is killed when ``step`` is about to happen."""
-
-    def die() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    child = in_process(world, verb, at(step, die))
-    assert codes([child]) == [-signal.SIGKILL]
 
 
 def test_a_rollback_that_is_killed_is_completed_by_start(world: World) -> None:
