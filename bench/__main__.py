@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from bench import captures, firmware, machine, measure, report, service
+from bench import against, captures, firmware, machine, measure, report, service
 from bench import load as load_
 from bench.figures import Figure, Results, Target, ratio
 from bench.labs import ROOT, Failed, Home, awake, scratch_home
@@ -25,7 +25,8 @@ PREFACE = """\
 `make bench` prints this page's tables for your machine: it builds an image, forms clusters and
 clones them in a scratch home that it removes afterwards, in about a quarter of an hour on two
 cores. `.venv/bin/python scripts/bench.py --quick` takes fewer runs, `--json FILE` keeps all
-samples, `--write` renders this page. If sysbench is installed, memory and disk use are measured
+samples, `--write` renders this page, `--against CHECKOUT` compares with another
+checkout in turns. If sysbench is installed, memory and disk use are measured
 again after a minute of `oltp_read_write` on all nodes. Targets are for two cores without KVM;
 figures are medians. A connection to libvirt is kept open during the benchmark: systemd would
 otherwise stop libvirtd between two labs, and the next lab would wait for its start.
@@ -42,8 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         with (
             awake(),
             scratch_home(arguments.scratch) as home,
-            scratch_home(arguments.scratch) as other,
+            scratch_home(arguments.scratch, arguments.against or ROOT) as other,
         ):
+            if arguments.against:
+                rows = against.against(other, home, 5 if arguments.quick else 15, Log(_say))
+                sys.stdout.write(against.text(rows, other, home))
+                return 0
             results = run(home, other, QUICK if arguments.quick else FULL, load)
     except KeyboardInterrupt:
         _say("interrupted; everything is removed")
@@ -105,6 +110,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="fewer runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
     parser.add_argument("--write", action="store_true", help=f"render {PAGE.relative_to(ROOT)}")
+    parser.add_argument(
+        "--against",
+        type=lambda text: Path(text).resolve(),
+        metavar="CHECKOUT",
+        help="only compare with another checkout of lab that has its .venv, in turns",
+    )
     parser.add_argument(
         "--scratch",
         type=Path,

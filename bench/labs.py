@@ -66,12 +66,14 @@ class Ran:
 class Home:
     """A home of its own for the benchmark. ``token`` keeps its names from those of others.
 
-    ``env``: what its commands find in their environment beside the usual.
+    ``env``: what its commands find in their environment beside the usual; ``code``: the checkout
+    whose program is run, with the Python of its .venv unless it is this one.
     """
 
     root: Path
     token: str
     env: Mapping[str, str] = field(default_factory=dict)
+    code: Path = ROOT
 
     def name(self, number: int) -> str:
         """A lab's name; guests of all homes share one name space."""
@@ -84,9 +86,10 @@ class Home:
     def start(self, *words: str, quiet: bool = True) -> subprocess.Popen[str]:
         """Start a command. The caller waits for it, or ends it with ``ended``."""
         flags = ["--quiet"] if quiet else []
+        python = sys.executable if self.code == ROOT else str(self.code / ".venv/bin/python")
         return subprocess.Popen(
-            [sys.executable, "-m", "lab", *flags, *words],
-            env={**environment(os.environ, self.root), **self.env},
+            [python, "-m", "lab", *flags, *words],
+            env={**environment(os.environ, self.root, self.code), **self.env},
             cwd=self.root,  # where there is no lab.toml
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -124,12 +127,12 @@ def ended(*processes: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def scratch_home(parent: Path) -> Iterator[Home]:
+def scratch_home(parent: Path, code: Path = ROOT) -> Iterator[Home]:
     """A new home below ``parent``; afterwards nothing of it is left, guests included."""
     parent.mkdir(parents=True, exist_ok=True)
     root = Path(tempfile.mkdtemp(prefix="lab-bench-", dir=parent))
     root.chmod(REACHABLE)  # QEMU may run as a user of its own
-    home = Home(root, secrets.token_hex(2))
+    home = Home(root, secrets.token_hex(2), code=code)
     with ExitStack() as afterwards:
         afterwards.callback(shutil.rmtree, root)
         afterwards.callback(_clear, home)
@@ -146,10 +149,10 @@ def _clear(home: Home) -> None:
                 print(f"left behind? {error}", file=sys.stderr)  # noqa: T201
 
 
-def environment(ours: Mapping[str, str], root: Path) -> dict[str, str]:
+def environment(ours: Mapping[str, str], root: Path, code: Path = ROOT) -> dict[str, str]:
     """Our environment for a command, without settings of the user's that would change it."""
     kept = {name: value for name, value in ours.items() if not name.startswith("LAB_")}
-    path = os.pathsep.join(filter(None, [str(ROOT), ours.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(filter(None, [str(code), ours.get("PYTHONPATH", "")]))
     return {**kept, "LAB_HOME": str(root), "PYTHONPATH": path}
 
 

@@ -47,25 +47,25 @@ def serving(home: Home) -> Iterator[str]:
 def over_http(home: Home, runs: int, log: Log) -> list[Figure]:
     """Warm labs by three ways, one after the other in each run; the template is there."""
     token = LabHome(home.root).admin_token
-    posted, beyond, remote_beyond = [], [], []
+    direct, beyond, remote_beyond = [], [], []
     with serving(home) as url:
         remote = replace(home, env={"LAB_URL": url, "LAB_TOKEN_FILE": str(token)})
         with Client(url, token.read_text().strip()) as client:
             for number in range(1, runs + 1):
                 with log.attempt(f"through the service {number}"), labs_removed(home):
                     here = _up(home, home.name(1))
-                    took = _posted(client, home.name(2), 3)
+                    took = posted(client, home.name(2), 3)
                     client.delete(home.name(2))
                     there = _up(remote, home.name(3))
-                    posted.append(took)
+                    direct.append(took)
                     beyond.append(took - here)
                     remote_beyond.append(there - here)
-    failed = runs - len(posted)
+    failed = runs - len(direct)
     return [
         Figure(
             "warm lab by `POST /v1/labs`",
             "s",
-            tuple(posted),
+            tuple(direct),
             note="Python client, connection kept; from the request to the lab that is ready",
             failed=failed,
         ),
@@ -99,7 +99,7 @@ def clients(home: Home, log: Log) -> Figure:
         def work(number: int) -> None:
             with Client(url, token) as client:
                 for _ in range(ROUNDS):
-                    seconds.append(_posted(client, home.name(number), 2))
+                    seconds.append(posted(client, home.name(number), 2))
                     client.labs()
                     client.delete(home.name(number))
 
@@ -126,7 +126,7 @@ def _up(home: Home, name: str) -> float:
     return ran.seconds
 
 
-def _posted(client: Client, name: str, nodes: int) -> float:
+def posted(client: Client, name: str, nodes: int) -> float:
     """Seconds until a lab was made and known to be ready; it is there then."""
     began = time.perf_counter()
     try:
