@@ -239,6 +239,7 @@ def test_mistakes_are_told_beside_the_form(browser: Browser, here: Serving) -> N
     here.ask("DELETE", "/v1/labs/later?wait=20")
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_narrow_window(browser: Browser, here: Serving, scheme: str) -> None:
     """Protects who has a telephone: nothing sticks out of 400 pixels, in either scheme."""
@@ -257,6 +258,7 @@ def test_a_narrow_window(browser: Browser, here: Serving, scheme: str) -> None:
     here.ask("DELETE", f"/v1/labs/{name}?wait=20")
 
 
+@pytest.mark.rare
 def test_the_whole_way_without_a_script(browser: Browser, here: Serving) -> None:
     """Protects who turned scripts off: forms and links do everything."""
     with window(browser, here, java_script_enabled=False) as page:

@@ -85,6 +85,7 @@ def test_snapshots_with_the_keyboard(browser: Browser, here: Serving) -> None:
     here.ask("DELETE", "/v1/labs/keys?wait=20")
 
 
+@pytest.mark.rare
 def test_images_and_templates_without_a_script(browser: Browser, here: Serving) -> None:
     """Protects who turned scripts off: what the host keeps is seen, built and removed."""
     make(here, "plain")

@@ -88,7 +88,7 @@ class Basics:
         other = place.open("home")
 
         def churn() -> None:
-            for _ in range(10):
+            for _ in range(5):
                 other.create(vol("a"), SIZE, TAGS)
                 other.destroy(vol("a"))
 

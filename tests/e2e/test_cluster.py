@@ -233,6 +233,7 @@ def _secret_lines(text: str) -> list[str]:
     return own + [x for x in lines if len(x) >= 60 and not x.startswith("b3BlbnNz")]
 
 
+@pytest.mark.rare
 def test_a_lab_survives_its_stop(site: Site) -> None:
     """The disks stay: a clone that was restored boots cold, as the cluster that it was."""
     with site.up(*PXC, "--nodes", "3", "--name", site.name("keep")) as view:

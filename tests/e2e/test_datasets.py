@@ -32,6 +32,7 @@ def world(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.rare
 def test_a_cluster_begins_with_the_data(image: Site, world: Path) -> None:
     """Load, form without transfer, warm; a wrong dump says where; nothing is left."""
     site, name = image, f"world-{image.token}"

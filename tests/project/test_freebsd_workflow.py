@@ -108,6 +108,7 @@ def test_what_it_runs_is_there(guest: dict[str, Any]) -> None:
     assert {"tests/unit", "tests/contract", "tests/security"} <= set(words)
 
 
+@pytest.mark.rare
 def test_its_tests_can_be_read_without_what_is_missing_there(guest: dict[str, Any]) -> None:
     """Protects a first run on FreeBSD from ending before its first test."""
     words = [word for word in given_to_pytest(guest) if word not in ("-n", "auto")]

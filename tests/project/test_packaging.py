@@ -130,6 +130,7 @@ def contents(wheel: Path) -> dict[str, tuple[int, int]]:
         }
 
 
+@pytest.mark.rare
 def test_the_wheel_is_the_same_from_a_checkout_and_from_an_sdist(
     wheels: Mapping[str, Path],
 ) -> None:
@@ -216,6 +217,7 @@ def test_an_installed_wheel_makes_labs(installed: Path, project: Path, env: dict
     call(installed, project, env, "lab", "down", "galera")
 
 
+@pytest.mark.rare
 def test_an_installed_wheel_serves(installed: Path, project: Path, env: dict[str, str]) -> None:
     """Protects services that run from a wheel: API, web page and their files are found."""
     program = ("env", "-C", str(project), str(installed / "bin/lab"))

@@ -73,6 +73,7 @@ def test_named_tests_run_where_they_belong(path: str, parts: set[str]) -> None:
     assert {part for part in suite.PARTS if path in suite.command(part, options)} == parts
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_report_covers_all_tests(tmp_path: Path, workers: str) -> None:
     """Protects the sum: what passed, what failed, what was skipped and why, what was left out."""
@@ -89,6 +90,7 @@ def test_a_report_covers_all_tests(tmp_path: Path, workers: str) -> None:
     assert (found.status, found.left_out) == (1, 2)
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(
     ("words", "left_out"),
     [
@@ -177,6 +179,7 @@ def test_a_part_without_a_report_is_an_error(tmp_path: Path, text: str | None) -
     assert text.splitlines()[-1].strip("=") == " 1 error in 5.00s "
 
 
+@pytest.mark.rare
 def test_a_file_that_cannot_be_collected_is_no_interrupt(tmp_path: Path) -> None:
     """Protects the results of the other parts, which an interrupt would throw away."""
     (tmp_path / "test_broken.py").write_text("import nothing_of_that_name\n")
@@ -206,6 +209,7 @@ def test_slow():
 """
 
 
+@pytest.mark.rare
 def test_a_run_out_of_time_cleans_up(tmp_path: Path) -> None:
     """Protects the machine: what a test made is removed, below `nohup` and `&`, too."""
     (tmp_path / "test_slow.py").write_text(SLOW.format(here=tmp_path))

@@ -91,6 +91,7 @@ def test_leases_end_whatever_guests_do(short: Path) -> None:
         assert here.make("after")["state"] == "ready"
 
 
+@pytest.mark.rare
 def test_a_lab_can_be_deleted_whatever_its_guests_do(short: Path) -> None:
     """Protects who pays for the host: a job that hangs on a guest is no reason for 409."""
     with hosting(short, "silent") as host:
@@ -108,6 +109,7 @@ def test_a_lab_can_be_deleted_whatever_its_guests_do(short: Path) -> None:
         assert ended in ("cancelled", "failed", "succeeded")
 
 
+@pytest.mark.rare
 def test_a_job_that_hangs_is_cancelled(short: Path) -> None:
     """Protects a user after a mistake: a start that waits for a guest ends when it is cancelled."""
     with hosting(short, "drip", "http") as host:

@@ -577,6 +577,7 @@ def test_connections_that_begin_no_tls_are_closed_too(tmp_path: Path) -> None:
         until(lambda: alive(SSLProtocol) <= CONNECTIONS)
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(("count", "last"), [(40, b""), (9, b"Connection: close\r\n")],
                          ids=["stalled", "closing"])  # fmt: skip
 def test_answers_that_are_never_read_end(tmp_path: Path, count: int, last: bytes) -> None:

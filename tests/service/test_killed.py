@@ -47,6 +47,7 @@ def test_a_create_that_was_killed_is_done_by_the_next_service(tmp_path: Path) ->
     sweep(tmp_path, create_nameless, token, most=6)
 
 
+@pytest.mark.rare
 def test_a_delete_that_was_killed_is_done_by_the_next_service(tmp_path: Path) -> None:
     """Protects the host from labs that nobody removes any more."""
     sweep(tmp_path, delete, token_and_lab, most=4, after=after_delete)

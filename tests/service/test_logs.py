@@ -90,6 +90,7 @@ def test_what_ends_it_is_told(
         next(client.follow("shop", "n7", "console"))
 
 
+@pytest.mark.rare
 def test_a_busy_log_ends_with_its_token(
     here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

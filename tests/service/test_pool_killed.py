@@ -110,6 +110,7 @@ def sweep_pool(tmp_path: Path, act: Callable[[Service], None], *, most: int) -> 
     assert killed >= len(chosen) * 0.6
 
 
+@pytest.mark.rare
 def test_a_service_that_is_killed_leaves_a_pool_to_the_next(tmp_path: Path) -> None:
     """Protects the host: whatever step of filling or claiming is the last, nothing leaks."""
     sweep_pool(tmp_path, fill_and_claim, most=6)

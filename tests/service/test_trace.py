@@ -136,6 +136,7 @@ def test_failures_are_marked(here: Site, spans: InMemorySpanExporter) -> None:
     assert "GET /healthz" not in [span.name for span in spans.get_finished_spans()]
 
 
+@pytest.mark.rare
 def test_a_collector_is_span(tmp_path: Path) -> None:
     """Protects the way out: OTLP over HTTP, by OpenTelemetry's own variables, to the last span."""
     heard: list[ExportTraceServiceRequest] = []

@@ -252,6 +252,7 @@ def test_to_another_host(here: Host, there: Host) -> None:
     )
 
 
+@pytest.mark.rare
 def test_a_snapshot_to_another_host(here: Host, there: Host, tmp_path: Path) -> None:
     here.lab("up", "galera", "--nodes", "2", "--memory", "384M", "--name", "shop")
     here.lab("snapshot", "take", "shop", "--label", "mine")

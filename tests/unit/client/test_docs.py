@@ -80,6 +80,7 @@ def test_shell(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
     assert nothing_is_left(here)
 
 
+@pytest.mark.rare
 def test_pytest(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
     """Protects the example of the plugin, as it stands on the page."""
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]

@@ -242,6 +242,7 @@ def test_an_interrupt_leaves_no_node_paused(world: World) -> None:
         assert {guest.state for guest in ctx.hypervisor.guests().values()} == {"running"}
 
 
+@pytest.mark.rare
 def test_a_snapshot_that_is_killed_is_none(world: World) -> None:
     """At no step is there half a snapshot; the next command removes what is left."""
     with world.open() as ctx:
@@ -319,6 +320,7 @@ def states(ctx: Context) -> set[str]:
     return {guest.state for guest in ctx.hypervisor.guests().values()}
 
 
+@pytest.mark.rare
 def test_a_rollback_that_is_killed_is_completed_by_start(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
@@ -570,6 +572,7 @@ def test_a_name_that_is_taken_is_refused(ctx: Context) -> None:
         branch(ctx, "shop", "shop", timeout=20.0)
 
 
+@pytest.mark.rare
 def test_a_branch_that_is_killed_leaves_what_gc_removes(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))

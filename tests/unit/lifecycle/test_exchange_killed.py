@@ -69,6 +69,7 @@ def boundaries(archive: bytes) -> Iterator[int]:
         kind = reader.get()[0]
 
 
+@pytest.mark.rare
 def test_image_import_is_killed(there: Side, image_archive: bytes) -> None:
     sweep(there, nothing, importing("image", image_archive), IMPORTING)
 

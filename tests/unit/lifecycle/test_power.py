@@ -43,6 +43,7 @@ def stop(ctx: Context) -> None:
     power.stop(ctx, "shop")
 
 
+@pytest.mark.rare
 def test_a_stop_that_was_killed(world: World) -> None:
     """At each of its steps: what is shown is true, and every verb works from there."""
     with world.open() as ctx:

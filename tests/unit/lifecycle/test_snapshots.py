@@ -250,7 +250,8 @@ def test_what_a_cut_removal_left_goes(ctx: Context) -> None:
     assert all(len(ctx.storage.snapshots(v)) == 1 for v in snapshot.volumes_of(ctx, "shop"))
 
 
-@pytest.mark.parametrize("to", ["mine", pytest.param("origin", marks=pytest.mark.rare)])
+@pytest.mark.rare
+@pytest.mark.parametrize("to", ["mine", "origin"])
 def test_a_rollback_that_is_killed_can_be_repeated(world: World, to: str) -> None:
     """Protects the lab: after a kill at any step, going back once more works, or starting does."""
     with world.open() as ctx:
@@ -266,6 +267,7 @@ def test_a_rollback_that_is_killed_can_be_repeated(world: World, to: str) -> Non
     assert seen & {"storage.rollback", "storage.clone", "hypervisor.stop"}
 
 
+@pytest.mark.rare
 def test_a_snapshot_that_is_killed_leaves_a_lab_that_goes_on(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
