@@ -25,11 +25,11 @@ PREFACE = """\
 `make bench` prints this page's tables for your machine: it builds an image, forms clusters and
 clones them in a scratch home that it removes afterwards, in about a quarter of an hour on two
 cores. `.venv/bin/python scripts/bench.py --quick` takes fewer runs, `--json FILE` keeps all
-samples, `--write` renders this page, `--against CHECKOUT` compares with another
-checkout in turns. If sysbench is installed, memory and disk use are measured
-again after a minute of `oltp_read_write` on all nodes. Targets are for two cores without KVM;
-figures are medians. A connection to libvirt is kept open during the benchmark: systemd would
-otherwise stop libvirtd between two labs, and the next lab would wait for its start.
+samples, `--write` renders this page, `--against CHECKOUT` compares with another checkout in turns.
+If sysbench is installed, memory and disk use are measured again after a minute of
+`oltp_read_write` on all nodes. Targets are for two cores without KVM; figures are medians. A
+connection to libvirt is kept open during the benchmark: systemd would otherwise stop libvirtd
+between two labs, and the next lab would wait for its start.
 """
 
 

@@ -11,7 +11,6 @@ from typing import TextIO
 
 from lab.errors import InvalidSpec, NotFound, NotReady
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.images.units import engine_units
 from lab.lifecycle.nodes.inspect import node_of, record_of
 from lab.lifecycle.nodes.ssh import SshLogin, known_as, ssh_command
 from lab.names import GuestName, Owner
@@ -103,6 +102,8 @@ def _journal(ctx: Context, name: str, node: str, source: str, lines: int) -> lis
         raise InvalidSpec(f"there is no log {source!r}", hint=hint)
     argv = ["journalctl", "--no-pager", "-o", "short-iso", "-n", str(lines)]
     if source == "engine":
+        from lab.lifecycle.images.units import engine_units
+
         argv += [*engine_units(ctx, node_of(ctx, name, node).image), "-o", "cat"]
     return argv
 

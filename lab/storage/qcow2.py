@@ -17,14 +17,13 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from lab import host
 from lab.config.profile import VolumeProfile
 from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.names import VolumeName
 from lab.storage import PLAIN, Space, Tags, Volume, VolumeSnapshot, batch, clone_lock, rules, sparse
-from lab.storage.flatten import open_parts, read_parts, seal
 from lab.storage.qcow2_format import Backing, read_header, write_empty
 from lab.storage.shelf import (
     BASE,
@@ -36,7 +35,9 @@ from lab.storage.shelf import (
     VolumeRecord,
     write_json,
 )
-from lab.storage.stream import CHUNK, StreamHeader, StreamReader, write_stream
+
+if TYPE_CHECKING:
+    from lab.storage.stream import StreamHeader
 
 _SMALL = 1 << 16  # bytes that an empty overlay and its record take, rounded up
 
@@ -125,6 +126,8 @@ class Qcow2Storage:
 
     def seal(self, snapshot: VolumeSnapshot) -> str:
         """The seal of the snapshot's file and of its backing files."""
+        from lab.storage.flatten import seal
+
         with self._held(snapshot.volume, shared=True):
             self._visible(snapshot.volume, snapshot.label)
             return seal(self._shelf.snapshot_files(snapshot.volume, snapshot.label)[0])
@@ -248,6 +251,9 @@ class Qcow2Storage:
 
     def send(self, snapshot: VolumeSnapshot, to: BinaryIO, *, plain: bool = True) -> None:
         """The content of the whole chain, see ``stream.py``; errors of ``to`` are passed on."""
+        from lab.storage.flatten import open_parts, read_parts
+        from lab.storage.stream import CHUNK, StreamHeader, write_stream
+
         del plain  # there is no other format
         with contextlib.ExitStack() as stack:
             # snapshots' files never change: once they are open, the lock is not needed
@@ -261,6 +267,8 @@ class Qcow2Storage:
 
     def receive(self, volume: VolumeName, source: BinaryIO, tags: Tags) -> VolumeSnapshot:
         """A raw base, and two overlays on it: the snapshot and the disk."""
+        from lab.storage.stream import StreamReader
+
         tags = rules.check_tags(tags)
         stream = StreamReader(source)
         head = stream.header

@@ -16,7 +16,6 @@ from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import NodeState, Requirement
-from lab.lifecycle.images.units import engine_units
 from lab.lifecycle.nodes.nodes import Node
 from lab.wait import Deadline, attempts
 
@@ -165,6 +164,8 @@ def not_ready(
 
 def _errors(ctx: Context, node: Node) -> list[str]:
     """The last errors that the server of a node logged, if the node can be asked."""
+    from lab.lifecycle.images.units import engine_units
+
     with suppress(LabError):
         channel = ctx.hypervisor.channel(node.guest)
         if channel.ping(1.0):

@@ -14,7 +14,10 @@ from lab.paths import Home
 from lab.state.records import LabRecord
 from lab.state.store import Store
 
-HEAVY = {"alembic", "cryptography", "http.client", "httpx", "msgspec", "pymysql", "rich", "yaml"}
+HEAVY = {
+    "alembic", "cryptography", "http.client", "httpx", "msgspec", "pymysql", "rich", "yaml",
+    "lab.lifecycle.images.units",
+}  # fmt: skip
 """Modules that listing labs does not need; each costs 5 to 250 ms."""
 
 
