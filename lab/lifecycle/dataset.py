@@ -22,7 +22,7 @@ from lab.datasets.rules import Rules
 from lab.datasets.rules import parse as parse_rules
 from lab.datasets.rules import read as read_rules
 from lab.datasets.rules import scan as scan_columns
-from lab.datasets.source import DumpFile, Source, StandardInput, Sysbench, Tpcc
+from lab.datasets.source import DumpFile, LabCapture, Source, StandardInput, Sysbench, Tpcc
 from lab.datasets.survey import suits
 from lab.errors import Conflict, InvalidSpec, LabError, NotFound
 from lab.exchange.pipes import reading
@@ -31,6 +31,7 @@ from lab.imagebuild.recipe import load as load_recipe
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import DatasetView, PersonalColumn
+from lab.lifecycle.datasets import promotion
 from lab.lifecycle.datasets import spool as spools
 from lab.lifecycle.datasets.loader import Refused, Server, TableFacts, boot, put, refused
 from lab.lifecycle.datasets.masking import columns_of, mask, require_mimesis
@@ -42,6 +43,7 @@ from lab.lifecycle.images.engine import choose
 from lab.lifecycle.images.publish import BASE
 from lab.lifecycle.images.ready import Image
 from lab.lifecycle.images.versions import named, versions_of
+from lab.lifecycle.nodes.inspect import record_of
 from lab.locks.named import lock
 from lab.names import Owner, VolumeName, check_dataset_name, dataset_key
 from lab.paths import PRIVATE, REACHABLE, make_directory, writing
@@ -103,7 +105,9 @@ def create(
     when it fails. Raises InvalidSpec, Conflict if there is such a dataset, HostUnfit, NotReady.
     """
     check_dataset_name(name)
-    sources.parse(text)
+    source = sources.parse(text)
+    if isinstance(source, LabCapture):
+        plan = _check_promotion(ctx, source, files, rules)
     paths = tuple(str(Path(file).absolute()) for file in files)
     made = Made(text, plan, paths, keep, _rules_text(rules) if rules else "")
     with _series(ctx, name):
@@ -201,12 +205,30 @@ def _series(ctx: Context, name: str) -> Iterator[None]:
         yield
 
 
+def _check_promotion(
+    ctx: Context, source: LabCapture, files: Sequence[Path], rules: Path | None
+) -> str:
+    """The blueprint of a lab that becomes a dataset; raises NotFound and InvalidSpec."""
+    record = record_of(ctx, source.lab)
+    if record.engine != "mariadb":
+        raise InvalidSpec(f"{source}: its engine is {record.engine}, a dataset's is mariadb")
+    if files or rules:
+        raise InvalidSpec(
+            f"{source}: a lab becomes a dataset as it is: neither masked nor with further SQL",
+            hint="execute the statements in a branch of the lab, and make the dataset from that",
+        )
+    return record.blueprint
+
+
 def _make(ctx: Context, name: str, made: Made) -> DatasetView:
+    source = sources.parse(made.source)
+    if isinstance(source, LabCapture):
+        return _promote(ctx, name, made, source)
     plan = blueprint(made.blueprint)
     spec = LabSpec(made.blueprint, engine="mariadb")
     recipe = load_recipe(choose(ctx, plan, spec).recipe)
     profile = ctx.settings.profile_of("")
-    version = max((record.version for record in versions_of(ctx, name)), default=0) + 1
+    version = _next(ctx, name)
     key = dataset_key(recipe.name, name, version)
     base = images.key_of(recipe, ctx.settings.layout, profile)
     with (
@@ -224,6 +246,39 @@ def _make(ctx: Context, name: str, made: Made) -> DatasetView:
             _write(ctx, key, done)
             images.is_ready(ctx, key, facts, time.time() - began)
     return _view(ctx, ctx.store.images.get(key))
+
+
+def _promote(ctx: Context, name: str, made: Made, source: LabCapture) -> DatasetView:
+    began = time.time()
+    with promotion.captured(ctx, source) as (capture, nodes_images):
+        base = record_of(ctx, source.lab).image
+        of = ctx.store.images.get(base)
+        version = _next(ctx, name)
+        key = dataset_key(of.recipe, name, version)
+        with build_lock(ctx, "image", key):
+            record = ImageRecord(
+                key, of.recipe, of.engine, "", "building", began, began,
+                dataset=name, version=version,
+            )  # fmt: skip
+            with images.making(ctx, record):
+                owner = Owner("image", key)
+                server = promotion.wake(ctx, owner, STAGE, capture, nodes_images)
+                with ctx.progress.step("rest", "stopping the server"):
+                    server.forget()
+                    tables, columns = server.analyse(), columns_of(server)
+                    server.rest(nodes_images[server.node.image])
+                with ctx.progress.step("copy", "copying the disks"):
+                    copies = promotion.copy_disks(ctx, server.node, nodes_images)
+                    server.discard()
+                    facts = publish.derive(ctx, key, images.built(ctx, base), copies)
+                _write(ctx, key, replace(made, tables=tuple(tables), columns=columns))
+                images.is_ready(ctx, key, facts, time.time() - began)
+    return _view(ctx, ctx.store.images.get(key))
+
+
+def _next(ctx: Context, name: str) -> int:
+    """The number of a dataset's next version."""
+    return max((record.version for record in versions_of(ctx, name)), default=0) + 1
 
 
 def _load(ctx: Context, key: str, image: Image, made: Made, name: str) -> Made:

@@ -40,6 +40,7 @@ Which = Annotated[
     "lab dataset create shop --from shop.sql.gz",
     "lab dataset create shop --from shop.sql --mask rules.toml --keep 3",
     "lab dataset create bench --from 'generate:sysbench?tables=8&rows=100000'",
+    "lab dataset create crm --from lab:shop",
 )
 def create(
     ctx: typer.Context,
@@ -51,7 +52,7 @@ def create(
             "--from",
             metavar="SOURCE",
             show_default=False,
-            help="A dump (.sql, .sql.gz, .sql.zst), - for standard input, or generate:sysbench.",
+            help="A dump (.sql, .sql.gz, .sql.zst), -, lab:NAME or generate:sysbench.",
         ),
     ],
     blueprint: Annotated[

@@ -129,6 +129,10 @@ class Server:
         self.run(_SQL, stdin=statements.encode(), timeout=_LONG_SECONDS)
         return [_table(row) for row in self.rows(_TABLES)]
 
+    def forget(self) -> None:
+        """Remove from a node of a lab what that was given: keys, and the password of its user."""
+        self.run(_LOAD, "forget", timeout=_LONG_SECONDS)
+
     def rest(self, image: Image) -> None:
         """Stop the server cleanly and its guest; its own disks can be cloned then."""
         engine = image.engine

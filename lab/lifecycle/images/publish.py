@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -65,15 +65,17 @@ def publish(
     sparse.sync(directory.parent)
 
 
-def derive(ctx: Context, key: str, base: manifest.BuiltImage) -> manifest.BuiltImage:
-    """Make an image of disks that are clones of those of ``base``, and were written to since.
+def derive(
+    ctx: Context, key: str, base: manifest.BuiltImage, made: Sequence[VolumeSnapshot] = ()
+) -> manifest.BuiltImage:
+    """Make an image of disks that began as those of ``base``, and were written to since.
 
-    Nobody writes to them any more. The manifest, which is returned, comes last. What was made
-    stays if it fails: the caller releases it.
+    Nobody writes to them any more. ``made``: their snapshots, if there are some. The manifest,
+    which is returned, comes last. What was made stays if it fails: the caller releases it.
     """
     owner = Owner("image", key)
-    volumes = {name: VolumeName(owner, BASE, name) for name in base.disks}
-    made = ctx.storage.snapshot(list(volumes.values()), BASE)
+    volumes = [VolumeName(owner, BASE, name) for name in base.disks]
+    made = made or ctx.storage.snapshot(volumes, BASE)
     ctx.storage.persist(made)
     digests = {base.disks[s.volume.volume].name: _digest(ctx, s) for s in made}
     seals = {snapshot.volume.volume: ctx.storage.seal(snapshot) for snapshot in made}

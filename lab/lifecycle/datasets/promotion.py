@@ -1,0 +1,118 @@
+"""A lab becomes a dataset: one of its nodes wakes alone, stops cleanly, and its disks are copied.
+
+The node wakes from its RAM, with the server that runs in it: booted, it would look for its cluster,
+and recover as after a crash. The disks are copied, not cloned, so that lab and dataset can be
+removed independently.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+from lab import host
+from lab.datasets.source import LabCapture
+from lab.errors import InvalidSpec
+from lab.exchange.pipes import reading
+from lab.hypervisor import MemoryImage, memory_of
+from lab.lifecycle import snapshot
+from lab.lifecycle.branch import KEPT, remove_unused
+from lab.lifecycle.captures.capture import Capture, disk_snapshots, parent_of
+from lab.lifecycle.captures.clone import MEMORY
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.datasets.loader import Server
+from lab.lifecycle.images.publish import BASE
+from lab.lifecycle.images.ready import Images
+from lab.lifecycle.nodes.form import intend, seed_of
+from lab.lifecycle.nodes.inspect import nodes_of, record_of
+from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, volumes_of
+from lab.lifecycle.nodes.ports import reserve_segment
+from lab.lifecycle.nodes.start_slots import start_slot
+from lab.lifecycle.power import images_of
+from lab.lifecycle.rollback import sound
+from lab.names import Owner, VolumeName
+from lab.paths import writing
+from lab.storage import VolumeSnapshot
+from lab.undo import Undo
+
+
+@contextmanager
+def captured(ctx: Context, source: LabCapture) -> Iterator[tuple[Capture, Images]]:
+    """A capture of a lab with RAM, kept from removal in the block, and the images of its nodes.
+
+    Without a label a snapshot is taken, and removed afterwards. Raises NotFound, Conflict, and
+    InvalidSpec for a capture without RAM.
+    """
+    record = record_of(ctx, source.lab)
+    images = images_of(ctx, record, nodes_of(ctx, source.lab))
+    with Undo() as undo:
+        label = source.label
+        if not label:
+            label = snapshot.take(ctx, source.lab, "dataset", ttl=KEPT).label
+            undo.push(f"snapshot {label}", partial(remove_unused, ctx, source.lab, label))
+        with snapshot.kept(ctx, source.lab, label) as found:
+            capture = sound(ctx, found, images)
+            if not capture.warm:
+                raise InvalidSpec(
+                    f"{source} has no RAM, which a dataset is made from: {capture.why_cold}",
+                    hint=f"`lab start {source.lab}`, then make the dataset from the running lab",
+                )
+            yield capture, images
+
+
+def wake(ctx: Context, owner: Owner, name: str, capture: Capture, images: Images) -> Server:
+    """Wake the first node of ``capture`` as the node ``name`` of ``owner``, whose lock is held.
+
+    Nobody is sent a new identity: the guest has a segment of its own. Raises as storage and
+    hypervisor do; what was made stays if it fails.
+    """
+    lab = capture.owner.name
+    record, (origin, *_) = record_of(ctx, lab), nodes_of(ctx, lab)
+    node = replace(origin, owner=owner, name=name, ports={}, redirect=0)
+    host.check_memory([node.size.memory], host.memory(), ctx.settings.memory_floor)
+    tags = {"owner": str(owner), "node": name}
+    with ctx.progress.step("clone", f"cloning {origin.name} of {lab}"):
+        segment, intent = reserve_segment(ctx, owner), intend(ctx, [node], images)
+        ctx.home.create_directory(owner)
+        volumes = [
+            ctx.storage.clone(found, node.volume(found.volume.volume), tags)
+            for found in disk_snapshots(ctx, capture, origin.name, images[node.image].volumes)
+        ]
+        seed = ctx.home.seed(owner, name)
+        with writing(seed):
+            shutil.copyfile(seed_of(ctx, origin, parent_of(record), record.segment), seed)
+            seed.chmod(0o644)
+    base = capture.node(origin.name).base or capture.ref
+    ram = ctx.home.ram(base, origin.name)
+    wiring = Wiring(
+        home=ctx.home.id,
+        segment=segment,
+        seed=seed,
+        console_log=ctx.home.console_log(node.guest),
+        memory_file=ram,
+        tags={MEMORY: str(base)},
+    )
+    guest = guest_spec(node, volumes, images[node.image], wiring)
+    memory = memory_of(ctx.hypervisor)
+    with ctx.progress.step("restore", "restoring RAM"), start_slot(ctx, warm=True):
+        state = ctx.home.device_state(capture.ref, origin.name)
+        memory.restore(guest, MemoryImage(ram, state, guest.memory))
+        memory.resume([node.guest])
+    ctx.store.resources.made(*intent)
+    return Server(ctx, node, images, segment, ())
+
+
+def copy_disks(ctx: Context, node: Node, images: Images) -> list[VolumeSnapshot]:
+    """Copies of the disks of ``node``, which does not run, as those of its owner's image."""
+    made = []
+    for origin in ctx.storage.snapshot(volumes_of(node, images), BASE):
+        volume = VolumeName(node.owner, BASE, origin.volume.volume)
+        intent = ctx.store.resources.intend_all(node.owner, [("volume", str(volume))])
+        tags = {"owner": str(node.owner), "node": BASE}
+        with reading(partial(ctx.storage.send, origin, plain=True)) as stream:
+            made.append(ctx.storage.receive(volume, stream, tags))
+        ctx.store.resources.made(*intent)
+    return made
