@@ -28,10 +28,10 @@ from lab.errors import Conflict, InvalidSpec, LabError, NotFound
 from lab.exchange.pipes import reading
 from lab.imagebuild import isolate
 from lab.imagebuild.recipe import load as load_recipe
+from lab.lifecycle import promotion
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import DatasetView, PersonalColumn
-from lab.lifecycle.datasets import promotion
 from lab.lifecycle.datasets import spool as spools
 from lab.lifecycle.datasets.loader import Refused, Server, TableFacts, boot, put, refused
 from lab.lifecycle.datasets.masking import columns_of, mask, require_mimesis
