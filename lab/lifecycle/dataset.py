@@ -15,6 +15,7 @@ from typing import Any
 
 from lab import host
 from lab.blueprints import blueprint
+from lab.datasets import directory
 from lab.datasets import source as sources
 from lab.datasets.columns import Column
 from lab.datasets.generate import estimate
@@ -22,7 +23,7 @@ from lab.datasets.rules import Rules
 from lab.datasets.rules import parse as parse_rules
 from lab.datasets.rules import read as read_rules
 from lab.datasets.rules import scan as scan_columns
-from lab.datasets.source import DumpFile, Source, StandardInput, Sysbench, Tpcc
+from lab.datasets.source import DumpDirectory, DumpFile, Source, StandardInput, Sysbench, Tpcc
 from lab.datasets.survey import suits
 from lab.errors import Conflict, InvalidSpec, LabError, NotFound
 from lab.exchange.pipes import reading
@@ -324,7 +325,11 @@ def _size_of(source: Source, files: Sequence[Path]) -> int:
         known = estimate(source)
     elif isinstance(source, DumpFile) and not source.packing and source.path.is_file():
         known = source.path.stat().st_size
+    elif isinstance(source, DumpDirectory):
+        known = directory.size(source)
     else:
+        known = 0
+    if not known:
         return 0
     return known + sum(file.stat().st_size for file in files if file.is_file())
 

@@ -51,7 +51,8 @@ def create(
             "--from",
             metavar="SOURCE",
             show_default=False,
-            help="A dump (.sql, .sql.gz, .sql.zst), - for standard input, or generate:sysbench.",
+            help="A dump (.sql, .sql.gz, .sql.zst, a directory), - for standard input, or"
+            " generate:sysbench.",
         ),
     ],
     blueprint: Annotated[
