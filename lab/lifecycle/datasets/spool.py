@@ -5,22 +5,24 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab.datasets import directory, generate
 from lab.datasets.dump import chunks, statements
+from lab.datasets.live import OWN, Selection, opened
 from lab.datasets.pieces import Piece, content
-from lab.datasets.source import DumpDirectory, DumpFile, Generated, Source, StandardInput
+from lab.datasets.source import DumpDirectory, DumpFile, Generated, Server, Source, StandardInput
 from lab.datasets.survey import Found, survey, truncated
 from lab.errors import InvalidSpec
 from lab.paths import writing
 from lab.spec import MIB
 
+_ALL = Selection()
 _FIRST = 4096
 """Bytes of the first line, which is written last: what it says follows from the rest."""
-_SYSTEM = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
 
 
 @dataclass(frozen=True)
@@ -94,12 +96,14 @@ def write(
     path: Path,
     database: str,
     progress: Callable[[int], None],
+    selection: Selection = _ALL,
 ) -> Spool:
     """Write the SQL of ``source``, then of ``files``, to the new file ``path``.
 
     ``database``: what tables go into if the dump names no database; ``progress`` is called with
-    the bytes that are written. Raises InvalidSpec for a dump that is damaged, truncated or has
-    the server's own databases; HostUnfit if there is no space.
+    the bytes that are written; ``selection``: of a live server. Raises InvalidSpec for a dump that
+    is damaged, truncated or has the server's own databases; HostUnfit if there is no space, or no
+    server to be reached.
     """
     parts: list[Part] = []
     with writing(path), path.open("xb") as out:
@@ -124,13 +128,18 @@ def write(
             done, line = done + 1, line + 1
 
         def surveyed(piece: Piece) -> Found:
-            found = survey(copied(piece), piece.name)
+            try:
+                found = survey(copied(piece), piece.name)
+            finally:
+                if isinstance(piece.data, Generator):
+                    piece.data.close()  # a program that is read ends now
             if piece.database and piece.database not in found.databases:
                 found = replace(found, databases=(piece.database, *found.databases))
             _check(found, piece.name)
             return found
 
-        found = _joined(surveyed(piece) for piece in _pieces(source))
+        with closing(_pieces(source, selection, path.parent)) as pieces:
+            found = _joined(surveyed(piece) for piece in pieces)
         for file in files:
             surveyed(Piece(str(file), content(file)))
         size = -(-done // MIB) * MIB
@@ -143,7 +152,7 @@ def write(
     return Spool(path, size, tuple(parts), found)
 
 
-def _pieces(source: Source) -> Iterator[Piece]:
+def _pieces(source: Source, selection: Selection, work: Path) -> Generator[Piece]:
     name = str(source)
     if isinstance(source, Generated):
         yield Piece(name, generate.generate(source))
@@ -153,11 +162,14 @@ def _pieces(source: Source) -> Iterator[Piece]:
         yield Piece(name, content(source.path, source.packing))
     elif isinstance(source, DumpDirectory):
         yield from directory.pieces(source)
+    elif isinstance(source, Server):
+        with opened(source, selection, work) as live:
+            yield from live.pieces()
     else:
         raise InvalidSpec(
             f"{source}: data cannot be loaded from this source yet",
             hint="a file .sql, .sql.gz or .sql.zst; - for standard input; a directory of a dump;"
-            " generate:sysbench",
+            " mysql://user@host/database; generate:sysbench",
         )
 
 
@@ -184,7 +196,7 @@ def _joined(parts: Iterable[Found]) -> Found:
 def _check(found: Found, name: str) -> None:
     if (error := truncated(found, name)) is not None:
         raise error
-    if own := sorted(_SYSTEM.intersection(found.databases)):
+    if own := sorted(OWN.intersection(found.databases)):
         raise InvalidSpec(
             f"{name} has the server's own database {own[0]}",
             hint="dump the databases of the application: `--databases shop crm`",
