@@ -239,7 +239,8 @@ def _layout(path: Path, names: Mapping[str, bool]) -> Source | None:
     if "xtrabackup_checkpoints" in names or "backup-my.cnf" in names:
         return BackupDirectory(path, _backup_program(path))
     schemas = (".sql", ".sql.gz", ".sql.zst")
-    if "metadata" in names and any(
+    unfinished = any(name.startswith(("metadata.partial", "metadata.header")) for name in names)
+    if (unfinished or "metadata" in names) and any(
         name.removesuffix(end).endswith(("-schema", "-schema-create"))
         for name in names
         for end in schemas

@@ -9,7 +9,7 @@ from pathlib import Path
 from lab.datasets.dump import chunks, statements
 from lab.errors import CommandFailed
 
-_PASSED_OVER = re.compile(rb"/\*M?!|(USE|SET|LOCK|UNLOCK)\b", re.IGNORECASE)
+_PASSED_OVER = re.compile(rb"/\*M?!|(USE|SET|LOCK|UNLOCK|COMMIT)\b", re.IGNORECASE)
 """What SQLite does not have, and what data do not depend on."""
 
 

@@ -15,14 +15,24 @@ from typing import Any
 
 from lab import host
 from lab.blueprints import blueprint
+from lab.datasets import directory
 from lab.datasets import source as sources
 from lab.datasets.columns import Column
 from lab.datasets.generate import estimate
+from lab.datasets.live import Selection, require_server
 from lab.datasets.rules import Rules
 from lab.datasets.rules import parse as parse_rules
 from lab.datasets.rules import read as read_rules
 from lab.datasets.rules import scan as scan_columns
-from lab.datasets.source import DumpFile, LabCapture, Source, StandardInput, Sysbench, Tpcc
+from lab.datasets.source import (
+    DumpDirectory,
+    DumpFile,
+    LabCapture,
+    Source,
+    StandardInput,
+    Sysbench,
+    Tpcc,
+)
 from lab.datasets.survey import suits
 from lab.errors import Conflict, InvalidSpec, LabError, NotFound
 from lab.exchange.pipes import reading
@@ -57,6 +67,7 @@ INFO = "dataset.json"
 MASK = "the masking rules"
 STAGE = "stage"
 """The node whose server has data that is not masked; its disks are destroyed."""
+_ALL = Selection()
 _SPOOL, _MASKED = "spool", "masked"
 """Volumes with SQL."""
 _ERROR = re.compile(r"^ERROR \d+ \(\w+\) at line (\d+)", re.MULTILINE)
@@ -82,6 +93,8 @@ class Made:
     keep: int = 0
     mask: str = ""
     """The file of masking rules, as it was."""
+    selection: Selection = field(default_factory=Selection)
+    """Of a live server."""
     loaded: int = 0
     """Bytes of SQL."""
     tables: tuple[TableFacts, ...] = field(default_factory=tuple)
@@ -97,19 +110,25 @@ def create(
     files: Sequence[Path] = (),
     keep: int = 0,
     rules: Path | None = None,
+    selection: Selection = _ALL,
 ) -> DatasetView:
     """Make the first version of a dataset from the source ``text``, and then of SQL ``files``.
 
     ``rules``: a file of masking rules, which is applied to all of it before anything is captured.
+    ``selection``: what of a live server is loaded; its password is in the environment or a file.
     Its engine is MariaDB, which labs of the blueprint ``plan`` must be able to use. Nothing is left
     when it fails. Raises InvalidSpec, Conflict if there is such a dataset, HostUnfit, NotReady.
     """
     check_dataset_name(name)
     source = sources.parse(text)
+    require_server(selection, source)
+    if selection.defaults_file:
+        path = str(Path(selection.defaults_file).absolute())
+        selection = replace(selection, defaults_file=path)
     if isinstance(source, LabCapture):
         plan = _check_promotion(ctx, source, files, rules)
     paths = tuple(str(Path(file).absolute()) for file in files)
-    made = Made(text, plan, paths, keep, _rules_text(rules) if rules else "")
+    made = Made(text, plan, paths, keep, _rules_text(rules) if rules else "", selection)
     with _series(ctx, name):
         if there := [r for r in versions_of(ctx, name) if r.state == "ready"]:
             raise Conflict(
@@ -292,7 +311,7 @@ def _load(ctx: Context, key: str, image: Image, made: Made, name: str) -> Made:
         _check_room(ctx, source, files)
         with ctx.progress.step("read", f"reading {source}"):
             pace = Pace(ctx.progress, "read", _size_of(source, files))
-            spool = spools.write(source, files, work / "spool", name, pace)
+            spool = spools.write(source, files, work / "spool", name, pace, made.selection)
         engine = image.engine
         for misfit in suits(spool.found, engine.name, engine.version):
             ctx.progress.note("dataset", misfit.what)
@@ -379,7 +398,11 @@ def _size_of(source: Source, files: Sequence[Path]) -> int:
         known = estimate(source)
     elif isinstance(source, DumpFile) and not source.packing and source.path.is_file():
         known = source.path.stat().st_size
+    elif isinstance(source, DumpDirectory):
+        known = directory.size(source)
     else:
+        known = 0
+    if not known:
         return 0
     return known + sum(file.stat().st_size for file in files if file.is_file())
 
@@ -412,6 +435,7 @@ def _made(ctx: Context, record: ImageRecord) -> Made:
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         values["files"] = tuple(values["files"])
+        values["selection"] = _selection(**values.get("selection", {}))
         values["tables"] = tuple(TableFacts(**table) for table in values["tables"])
         values["columns"] = tuple(_column(**column) for column in values["columns"])
         return Made(**values)
@@ -420,6 +444,10 @@ def _made(ctx: Context, record: ImageRecord) -> Made:
             f"dataset {record.dataset}@{record.version} has lost its {INFO}",
             hint="create it again under another name",
         ) from error
+
+
+def _selection(*, defaults_file: str = "", **names: Sequence[str]) -> Selection:
+    return Selection(defaults_file=defaults_file, **{key: tuple(names[key]) for key in names})
 
 
 def _column(*, references: Sequence[str] | None, **values: Any) -> Column:

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,27 @@ def daemon() -> Path:
     except LabError as error:
         raise NoServer(f"{PACKAGE} does not run here: {error}") from error
     return found
+
+
+LIBRARIES = ("libmariadb3", "libglib2.0-0", "libglib2.0-0t64", "libpcre3", "libpcre2-8-0")
+"""What programs may need that a host lacks."""
+
+
+def client(program: str, package: str) -> tuple[Path, dict[str, str]]:
+    """A program of Debian's ``package``, and the environment it runs in; raises NoServer."""
+    if installed := shutil.which(program):
+        return Path(installed), dict(os.environ)
+    found, places = unpacked(package) / "usr/bin" / program, []
+    for library in ("", *LIBRARIES):
+        if library:
+            with suppress(NoServer):
+                root = unpacked(library)
+                places += [str(path.parent) for path in root.rglob("lib*.so*")]
+        env = os.environ | {"LD_LIBRARY_PATH": os.pathsep.join(sorted(set(places)))}
+        with suppress(LabError):
+            run([found, "--version"], timeout=30, env=env)
+            return found, env
+    raise NoServer(f"{package} does not run here")
 
 
 def unpacked(package: str) -> Path:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lab.cli.backend.session import HostSession
     from lab.cli.backend.tokens import Tokens
     from lab.config.settings import Settings
+    from lab.datasets.live import Selection
     from lab.exchange.header import ByKey
     from lab.lifecycle.core.context import Context
     from lab.lifecycle.core.views import (
@@ -346,12 +347,20 @@ class LocalSession:
         files: Sequence[Path],
         keep: int,
         rules: Path | None,
+        selection: Selection,
     ) -> DatasetView:
         """See HostSession."""
         from lab.lifecycle import dataset
 
         return dataset.create(
-            self._context, name, source, plan=blueprint, files=files, keep=keep, rules=rules
+            self._context,
+            name,
+            source,
+            plan=blueprint,
+            files=files,
+            keep=keep,
+            rules=rules,
+            selection=selection,
         )
 
     def refresh_dataset(self, name: str) -> DatasetView:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from lab.cli.backend.programs import Program, SqlClient
+    from lab.datasets.live import Selection
     from lab.exchange.header import ByKey
     from lab.lifecycle.core.views import (
         DatasetView,
@@ -260,10 +261,11 @@ class HostSession(Session, Protocol):
         files: Sequence[Path],
         keep: int,
         rules: Path | None,
+        selection: Selection,
     ) -> DatasetView:
         """Load data into an image; ``files``: further SQL; ``keep``: versions, 0 for all.
 
-        ``rules``: a file of masking rules.
+        ``rules``: a file of masking rules; ``selection``: what of a live server is loaded.
         """
 
     def refresh_dataset(self, name: str) -> DatasetView:

@@ -39,6 +39,7 @@ Which = Annotated[
 @manual(
     "lab dataset create shop --from shop.sql.gz",
     "lab dataset create shop --from shop.sql --mask rules.toml --keep 3",
+    "lab dataset create shop --from mysql://reader@db.example/shop --schema-only shop.log",
     "lab dataset create bench --from 'generate:sysbench?tables=8&rows=100000'",
     "lab dataset create crm --from lab:shop",
 )
@@ -52,7 +53,8 @@ def create(
             "--from",
             metavar="SOURCE",
             show_default=False,
-            help="A dump (.sql, .sql.gz, .sql.zst), -, lab:NAME or generate:sysbench.",
+            help="A dump (.sql, .sql.gz, .sql.zst, a directory), mysql://user@host/database, -"
+            " for standard input, lab:NAME, or generate:sysbench.",
         ),
     ],
     blueprint: Annotated[
@@ -91,17 +93,67 @@ def create(
             help="How many versions `refresh` keeps; default: all.",
         ),
     ] = "",
+    tables: Annotated[
+        str,
+        typer.Option(
+            "--tables",
+            metavar="DB.TABLE,...",
+            show_default=False,
+            help="Of a live server: only these tables.",
+        ),
+    ] = "",
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where",
+            metavar="DB.TABLE:CONDITION",
+            show_default=False,
+            help="Of a live server: only rows of a table that meet a condition; may be repeated.",
+        ),
+    ] = None,
+    schema_only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--schema-only",
+            metavar="DB.TABLE",
+            show_default=False,
+            help="Of a live server: a table without its rows; may be repeated.",
+        ),
+    ] = None,
+    defaults_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--defaults-file",
+            metavar="FILE",
+            show_default=False,
+            help="Of a live server: password and TLS, in [client]; else LAB_SOURCE_PASSWORD.",
+        ),
+    ] = None,
     output: flags.Output = "table",
 ) -> None:
     """Load data into an image for labs with `--dataset`."""
+    from lab.datasets.live import Selection
+
     app = app_of(ctx)
     how = parse_format(output)
+    selection = Selection(
+        tuple(tables.split(",")) if tables else (),
+        tuple(where or ()),
+        tuple(schema_only or ()),
+        str(defaults_file or ""),
+    )
     kept = flags.whole("--keep", keep) if keep else 0
     if keep and kept < 1:
         raise InvalidSpec("--keep: at least 1 version is kept")
     with app.open_here(_WHY, _HINT, doing="removing the unfinished dataset") as session:
         view = session.create_dataset(
-            name, source, blueprint=blueprint, files=sql or [], keep=kept, rules=mask
+            name,
+            source,
+            blueprint=blueprint,
+            files=sql or [],
+            keep=kept,
+            rules=mask,
+            selection=selection,
         )
     emit(view, how, table=lambda: shown(view, app.now()), names=lambda: [view.at])
 

@@ -5,31 +5,39 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lab.datasets import generate
-from lab.datasets.dump import chunks, statements, unpacked
-from lab.datasets.source import DumpFile, Generated, Source, StandardInput
+from lab.datasets import directory, generate
+from lab.datasets.dump import chunks, statements
+from lab.datasets.live import OWN, Selection, opened
+from lab.datasets.pieces import Piece, content
+from lab.datasets.source import DumpDirectory, DumpFile, Generated, Server, Source, StandardInput
 from lab.datasets.survey import Found, survey, truncated
 from lab.errors import InvalidSpec
 from lab.paths import writing
 from lab.spec import MIB
 
+_ALL = Selection()
 _FIRST = 4096
 """Bytes of the first line, which is written last: what it says follows from the rest."""
-_SYSTEM = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
 
 
 @dataclass(frozen=True)
 class Part:
-    """A file in the spool: ``line`` counts from 1, ``offset`` in bytes."""
+    """A file in the spool, or a part of one: ``line`` counts from 1, ``offset`` in bytes.
+
+    ``lines``, ``statements``: those of the file that precede the part.
+    """
 
     name: str
     line: int
     offset: int
     size: int
+    lines: int = 0
+    statements: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,8 @@ class Spool:
             if at > line:
                 break
             found = (one.number, at)
-        return f"{part.name}: statement {found[0]}, at line {found[1] - part.line + 1}"
+        number, at = part.statements + found[0], part.lines + found[1] - part.line + 1
+        return f"{part.name}: statement {number}, at line {at}"
 
 
 class _Lines:
@@ -87,12 +96,14 @@ def write(
     path: Path,
     database: str,
     progress: Callable[[int], None],
+    selection: Selection = _ALL,
 ) -> Spool:
     """Write the SQL of ``source``, then of ``files``, to the new file ``path``.
 
     ``database``: what tables go into if the dump names no database; ``progress`` is called with
-    the bytes that are written. Raises InvalidSpec for a dump that is damaged, truncated or has
-    the server's own databases; HostUnfit if there is no space.
+    the bytes that are written; ``selection``: of a live server. Raises InvalidSpec for a dump that
+    is damaged, truncated or has the server's own databases; HostUnfit if there is no space, or no
+    server to be reached.
     """
     parts: list[Part] = []
     with writing(path), path.open("xb") as out:
@@ -100,23 +111,37 @@ def write(
         out.write(b"\n" * _FIRST)  # its size; see below
         done, line = _FIRST, 2
 
-        def copied(data: Iterable[bytes], name: str) -> Iterator[bytes]:
+        def copied(piece: Piece) -> Iterator[bytes]:
             nonlocal done, line
-            begin, first = done, line
-            for chunk in data:
+            out.write(piece.before)
+            begin = done = done + len(piece.before)
+            first = line = line + piece.before.count(b"\n")
+            for chunk in piece.data:
                 out.write(chunk)
                 done += len(chunk)
                 line += chunk.count(b"\n")
                 progress(done)
                 yield chunk
             out.write(b"\n")
-            parts.append(Part(name, first, begin, done - begin))
+            size = done - begin
+            parts.append(Part(piece.name, first, begin, size, piece.lines, piece.statements))
             done, line = done + 1, line + 1
 
-        found = survey(copied(_data(source), str(source)), str(source))
-        _check(found, str(source))
+        def surveyed(piece: Piece) -> Found:
+            try:
+                found = survey(copied(piece), piece.name)
+            finally:
+                if isinstance(piece.data, Generator):
+                    piece.data.close()  # a program that is read ends now
+            if piece.database and piece.database not in found.databases:
+                found = replace(found, databases=(piece.database, *found.databases))
+            _check(found, piece.name)
+            return found
+
+        with closing(_pieces(source, selection, path.parent)) as pieces:
+            found = _joined(surveyed(piece) for piece in pieces)
         for file in files:
-            _check(survey(copied(_file(file), str(file)), str(file)), str(file))
+            surveyed(Piece(str(file), content(file)))
         size = -(-done // MIB) * MIB
         out.write(b"\n" * (size - done))
         out.flush()
@@ -127,31 +152,51 @@ def write(
     return Spool(path, size, tuple(parts), found)
 
 
-def _data(source: Source) -> Iterator[bytes]:
+def _pieces(source: Source, selection: Selection, work: Path) -> Generator[Piece]:
+    name = str(source)
     if isinstance(source, Generated):
-        return generate.generate(source)
-    if isinstance(source, StandardInput):
-        return chunks(sys.stdin.buffer)
-    if isinstance(source, DumpFile):
-        return _file(source.path, source)
-    raise InvalidSpec(
-        f"{source}: data cannot be loaded from this source yet",
-        hint="a file .sql, .sql.gz or .sql.zst; - for standard input; generate:sysbench",
-    )
+        yield Piece(name, generate.generate(source))
+    elif isinstance(source, StandardInput):
+        yield Piece(name, chunks(sys.stdin.buffer))
+    elif isinstance(source, DumpFile):
+        yield Piece(name, content(source.path, source.packing))
+    elif isinstance(source, DumpDirectory):
+        yield from directory.pieces(source)
+    elif isinstance(source, Server):
+        with opened(source, selection, work) as live:
+            yield from live.pieces()
+    else:
+        raise InvalidSpec(
+            f"{source}: data cannot be loaded from this source yet",
+            hint="a file .sql, .sql.gz or .sql.zst; - for standard input; a directory of a dump;"
+            " mysql://user@host/database; generate:sysbench",
+        )
 
 
-def _file(path: Path, source: DumpFile | None = None) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as file:
-            yield from unpacked(chunks(file), source.packing if source else "", str(path))
-    except OSError as error:
-        raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from error
+def _joined(parts: Iterable[Found]) -> Found:
+    """What is found in a source of several parts."""
+    known = Found()
+    for part in parts:
+        first = known if known.family or known.program else part
+        known = Found(
+            program=first.program,
+            family=first.family,
+            version=first.version,
+            databases=tuple(dict.fromkeys(known.databases + part.databases)),
+            named=known.named or part.named,
+            complete=part.complete if known.complete is None else known.complete,
+            tables=known.tables + part.tables,
+            statements=known.statements + part.statements,
+            size=known.size + part.size,
+            signs=known.signs | part.signs,
+        )
+    return known
 
 
 def _check(found: Found, name: str) -> None:
     if (error := truncated(found, name)) is not None:
         raise error
-    if own := sorted(_SYSTEM.intersection(found.databases)):
+    if own := sorted(OWN.intersection(found.databases)):
         raise InvalidSpec(
             f"{name} has the server's own database {own[0]}",
             hint="dump the databases of the application: `--databases shop crm`",

@@ -8,6 +8,7 @@ import pytest
 
 from lab.cli import main
 from lab.cli.commands import RootVerbs
+from lab.datasets.live import Selection
 from lab.errors import (
     CommandFailed,
     Conflict,
@@ -393,3 +394,14 @@ def test_groups_alone_show_their_help(capsys: Capture) -> None:
     for line in ([], ["image"], ["template"], ["host"]):
         assert main(line, lifecycle=FakeLifecycle()) == 0
         assert "Commands:" in capsys.readouterr().out
+
+
+def test_what_is_selected_of_a_live_server() -> None:
+    """Protects the options of `lab dataset create` from being parsed and forgotten."""
+    world = FakeLifecycle()
+    words = "--tables a.t,a.u --where a.t:x=1 --where a.u:y --schema-only b.c --defaults-file f"
+    argv = ["dataset", "create", "shop", "--from", "mysql://me@db/a", *words.split()]
+    assert main(argv, lifecycle=world) == 0
+    chosen = Selection(("a.t", "a.u"), ("a.t:x=1", "a.u:y"), ("b.c",), "f")
+    name, source, options = world.called("create_dataset")
+    assert (name, source, options["selection"]) == ("shop", "mysql://me@db/a", chosen)

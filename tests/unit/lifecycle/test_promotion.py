@@ -74,7 +74,7 @@ def test_a_running_lab_becomes_a_dataset(ctx: Context) -> None:
 
 
 def test_a_snapshot_becomes_one(ctx: Context) -> None:
-    """The lab has gone on; a refresh has the snapshot again, and that may be removed."""
+    """The lab has changed since; a refresh has the snapshot again, and that may be removed."""
     snapshot.take(ctx, "shop", "loaded")
     add(ctx, 2)
     dataset.create(ctx, "crm", "lab:shop@loaded")

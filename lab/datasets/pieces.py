@@ -1,0 +1,75 @@
+"""Pieces: the files, or outputs of a program, whose SQL one after the other is a source's."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.datasets.dump import Packing, chunks, unpacked
+from lab.errors import InvalidSpec
+from lab.spec import MIB
+
+SMALL = 64 * MIB
+"""Bytes of a file without rows, at most: it is read at once."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """SQL of a file.
+
+    ``before``: lines of SQL that are not of the file, and not blamed on it; ``database``: one that
+    they create or use. ``lines``, ``statements``: those of the file that precede the piece.
+    """
+
+    name: str
+    data: Iterator[bytes]
+    before: bytes = b""
+    database: str = ""
+    lines: int = 0
+    statements: int = 0
+
+
+Signature = tuple[int, int, int]
+"""By which a file is known to be as it was: its number, its size, the time of its last change."""
+
+
+def signature(found: os.stat_result) -> Signature:
+    """Of a file."""
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def changed(path: Path) -> InvalidSpec:
+    """The error about a file that is not what it was."""
+    return InvalidSpec(
+        f"{path} changed while it was read", hint="wait until it is written, then repeat this"
+    )
+
+
+def content(path: Path, packing: Packing = "") -> Iterator[bytes]:
+    """What is in a file, decompressed; raises InvalidSpec, also if it changed meanwhile."""
+    try:
+        with path.open("rb") as file:
+            before = os.fstat(file.fileno())
+            yield from unpacked(chunks(file), packing, str(path))
+            if stat.S_ISREG(before.st_mode) and signature(path.stat()) != signature(before):
+                raise changed(path)
+    except OSError as error:
+        raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from error
+
+
+def small(path: Path, packing: Packing = "") -> bytes:
+    """The same at once, for a file without rows; raises InvalidSpec."""
+    found = bytearray()
+    for chunk in content(path, packing):
+        found += chunk
+        if len(found) > SMALL:
+            raise InvalidSpec(f"{path} has no rows, and yet more than {SMALL // MIB} MiB")
+    return bytes(found)
+
+
+def quoted(name: str) -> str:
+    """A name in backticks."""
+    return f"`{name.replace('`', '``')}`"
