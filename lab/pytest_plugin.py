@@ -102,6 +102,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--lab-nodes", metavar="N", type=int, help="nodes of a lab; default: the blueprint's"
     )
+    group.addoption(
+        "--lab-dataset",
+        metavar="NAME[@VERSION]",
+        help="the data that labs begin with, see `lab dataset ls`",
+    )
     group.addoption("--lab-ttl", metavar="TIME", help="the lease of a lab, default 1h")
     group.addoption(
         "--lab-scope",
@@ -177,6 +182,8 @@ def _spec(config: pytest.Config) -> LabSpec:
     given: dict[str, Any] = {"blueprint": config.getoption("lab")}
     if config.getoption("lab_nodes") is not None:
         given["nodes"] = config.getoption("lab_nodes")
+    if dataset := config.getoption("lab_dataset"):
+        given["dataset"] = dataset
     if ttl := config.getoption("lab_ttl"):
         given["ttl"] = flags.duration("--lab-ttl", ttl)
     lease = settings.default_ttl or _LEASE

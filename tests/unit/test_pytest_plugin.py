@@ -185,3 +185,19 @@ def test_labs_of_a_service(
         refused.assert_outcomes(errors=2)
         refused.stdout.fnmatch_lines(["lab: error: *token*"])
         refused.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_labs_begin_with_a_dataset(here: pytest.Pytester) -> None:
+    here.makefile(".sql", shop="CREATE TABLE loaded (a INT); INSERT INTO loaded VALUES (7);")
+    create = ("dataset", "create", "shop", "--from", str(here.path / "shop.sql"))
+    subprocess.run([sys.executable, "-m", "lab", *create], check=True, timeout=120)
+    here.makepyfile("""
+        from lab.cli import main
+
+        def test_data(lab, capsys):
+            assert main(["sql", lab.name, "-e", "SELECT a FROM loaded"]) == 0
+            assert "7" in capsys.readouterr().out
+    """)
+    run(here, "--lab", "galera", "--lab-dataset", "shop@1").assert_outcomes(passed=1)
+    refused = run(here, "--lab", "galera", "--lab-dataset", "sohp")
+    refused.stdout.fnmatch_lines(["*there is no dataset sohp*", "*did you mean*shop*"])
