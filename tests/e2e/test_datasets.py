@@ -145,3 +145,36 @@ def test_masked_data_leave_nothing_of_what_they_were(image: Site, tmp_path: Path
     assert "shop.parts" not in site.lab("dataset", "scan", name).stdout
     site.lab("dataset", "rm", name)
     assert site.settled() == []
+
+
+@pytest.mark.rare  # tests/unit/lifecycle/test_promotion.py does it with fakes
+def test_a_lab_in_use_becomes_a_dataset(image: Site) -> None:
+    """Warm and as it is, without its secrets; a cluster of it forms without transfer."""
+    site, name = image, f"promoted-{image.token}"
+    lab, key = site.name("origin"), "cat /etc/mysql/tls/key.pem /etc/ssh/ssh_host_*_key"
+    with site.up("galera", "--nodes", "2", "--name", lab):
+        site.sql(lab, "n1", "CREATE DATABASE crm")
+        site.sql(lab, "n2", "CREATE TABLE crm.people (id INT PRIMARY KEY)")
+        site.sql(lab, "n2", "INSERT INTO crm.people VALUES (1), (2)")
+        secrets = site.lab("ssh", lab, "--node", "n1", "--", key).stdout.splitlines()
+        made = site.lab(
+            "dataset", "create", name, "--from", f"lab:{lab}", "-o", "json", timeout=900
+        ).json
+        assert [(t["database"], t["name"]) for t in made["tables"]] == [("crm", "people")]
+        site.sql(lab, "n1", "INSERT INTO crm.people VALUES (3)")
+    lines = [line for line in secrets if line and not line.startswith("-----")]
+    assert len(lines) > 3
+    there = list((site.root / "storage").rglob(f"*{made['image']}*"))
+    assert there
+    for line in lines:
+        assert [found for one in there for found in holding(one, line.encode())] == []
+    clone = site.name("promoted")
+    with site.up("galera", "--nodes", "2", "--dataset", name, "--name", clone) as view:
+        assert (view["started"], view["image"]) == ("warm", made["image"])
+        for node in ("n1", "n2"):
+            rows = site.sql(clone, node, "SELECT id FROM crm.people ORDER BY id")
+            assert rows == [[1], [2]]
+        log = site.lab("logs", clone, "--node", "n2", "--source", "journal", "-n", "2000").stdout
+        assert "state transfer needed: no" in log
+    site.lab("dataset", "rm", name)
+    assert site.settled() == []
