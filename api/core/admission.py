@@ -120,13 +120,13 @@ class Admission:
             return len(self._waiting)
 
     def check(self, need: Need, what: str = "the lab needs") -> None:
-        """Raise HostUnfit if ``need`` never fits, LimitReached if too many wait already.
+        """Raise LimitReached if ``need`` never fits, or if too many wait already.
 
-        ``what``: the words of the error before the amount.
+        ``what``: the words of the error before the amount. Only what waits is worth another try.
         """
         for word, has, wants in self._limits(need):
             if wants > has:
-                raise HostUnfit(
+                raise LimitReached(
                     f"{what} {_figure(word, wants)} of {word},"
                     f" the limit for all labs together is {_figure(word, has)}",
                     hint="request fewer or smaller nodes",

@@ -197,7 +197,7 @@ def test_branches_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with site(tmp_path, memory=6 * MEMORY) as here:
         here.make("shop")
         refused = here.ask("POST", BRANCHES, {"count": 4})
-        assert refused.status_code == 503
+        assert refused.status_code == 429
         assert refused.json()["detail"].startswith("4 branches need 3G of memory")
         made = here.ask("POST", f"{BRANCHES}?wait=60", {"count": 2})
         assert made.status_code == 201, made.text

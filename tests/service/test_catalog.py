@@ -94,7 +94,7 @@ def test_a_template_and_who_uses_it(here: Site) -> None:
         ("templates", {"blueprint": "teapot"}, 422),
         ("templates", {**SHAPE, "profile": "teapot"}, 422),
         ("templates", {**SHAPE, "name": "shop"}, 422),
-        ("templates", {**SHAPE, "memory": 1 << 40}, 503),
+        ("templates", {**SHAPE, "memory": 1 << 40}, 429),
     ],
 )
 def test_what_makes_no_sense_is_told_at_once(

@@ -268,7 +268,7 @@ def test_requests_wait_for_room_in_order(here: Site) -> None:
         ]
         assert here.ask("GET", f"/v1/jobs/{waiting[0]}?wait=1").json()["state"] == "queued"
         never = here.ask("POST", "/v1/labs", {**BODY, "nodes": 9, "memory": 1 << 40})
-        assert (never.status_code, never.headers.get("retry-after")) == (503, None)
+        assert (never.status_code, never.headers.get("retry-after")) == (429, None)
         assert "9T of memory" in never.json()["detail"]
         object.__setattr__(settings.serve, "queue", 2)
         full = here.ask("POST", "/v1/labs", BODY)

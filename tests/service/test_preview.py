@@ -57,7 +57,7 @@ def test_it_is_refused_as_the_lab_would_be(here: Site) -> None:
         ({**BODY, "ttl": 7201}, "", 403),
         ({**BODY, "blueprint": "teapot"}, "", 422),
         ({**BODY, "profile": "teapot"}, "", 422),
-        ({**BODY, "nodes": 9}, "", 503),
+        ({**BODY, "nodes": 9}, "", 429),
         (BODY, small, 429),
         ({**BODY, "nodes": 1}, small, 200),
     ):
