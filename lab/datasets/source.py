@@ -5,7 +5,8 @@
 ``-``                                         a dump, from standard input
 a directory                                   what ``mariadb-dump --dir`` or mydumper wrote, or a
                                               physical backup
-``shop.xb``, ``.xbstream``, also .gz, .zst    a physical backup as a stream
+``shop.xb``, ``.mbstream``, ``.xbstream``     a physical backup as a stream, also .gz, .zst; by its
+                                              first bytes whatever its name
 ``mysql://user@host:3306/shop,crm``           databases of a live server; none: all; or mariadb://
 ``lab:NAME[@LABEL]``                          a running lab, or one of its snapshots
 ``generate:sysbench?tables=8&rows=100000``    tables that are generated, also ``generate:tpcc``
@@ -27,8 +28,8 @@ from typing import Annotated, Any, Literal, cast
 from urllib.parse import quote, unquote_to_bytes
 
 from lab import keys
-from lab.datasets.dump import Packing
-from lab.errors import InvalidSpec
+from lab.datasets.dump import Packing, unpacked
+from lab.errors import InvalidSpec, LabError
 from lab.keys import within
 from lab.names import check_host, check_lab_name
 
@@ -40,15 +41,20 @@ PASSWORD_HINT = (
 )
 ACCEPTED = (
     "a file .sql, .sql.gz or .sql.zst; - for standard input; a directory of mariadb-dump --dir,"
-    " mydumper or mariadb-backup; a stream .xb or .xbstream; mysql://user@host:3306/database;"
-    " lab:NAME; generate:sysbench or generate:tpcc"
+    " mydumper or mariadb-backup; a stream .xb, .mbstream or .xbstream;"
+    " mysql://user@host:3306/database; lab:NAME; generate:sysbench or generate:tpcc"
 )
 DATABASES_LIMIT = 100
 """Databases that one text names, at most."""
 
+MAGIC = b"XBSTCK01"
+"""The first bytes of a stream of mbstream or xbstream."""
+
+_STREAMS = ("xb", "mbstream", "xbstream")
 _NAME_LIMIT = 64  # of a database, in characters
 _USER_LIMIT = 128  # MariaDB's; MySQL has 32
 _TEXT_LIMIT = 4096
+_HEAD = 64 << 10  # bytes of a file whose first are decompressed
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
@@ -89,7 +95,6 @@ class BackupDirectory:
     """A physical backup."""
 
     path: Path
-    program: Literal["mariadb-backup", "xtrabackup"]
 
     def __str__(self) -> str:
         return str(self.path)
@@ -205,7 +210,9 @@ def _path(text: str) -> Source:
     name = path.name.lower()
     packing = cast("Packing", next((one for one in ("gz", "zst") if name.endswith(f".{one}")), ""))
     inner = name.removesuffix(f".{packing}")
-    kind = next((one for one in ("sql", "xb", "xbstream") if inner.endswith(f".{one}")), "")
+    kind = next((one for one in ("sql", *_STREAMS) if inner.endswith(f".{one}")), "")
+    if stat.S_ISREG(mode) and kind not in _STREAMS and _is_stream(path, packing):
+        kind = _STREAMS[0]
     if not kind:
         shown = "this" if "@" in text else repr(text)  # it may be a DSN with a password
         raise InvalidSpec(f"{shown} is not a source of data", hint=f"accepted: {ACCEPTED}")
@@ -233,11 +240,9 @@ def _directory(path: Path) -> Source:
 
 
 def _layout(path: Path, names: Mapping[str, bool]) -> Source | None:
-    # MariaDB renamed its files in 11.1; xtrabackup_checkpoints is of either program before.
-    if "mariadb_backup_checkpoints" in names:
-        return BackupDirectory(path, "mariadb-backup")
-    if "xtrabackup_checkpoints" in names or "backup-my.cnf" in names:
-        return BackupDirectory(path, _backup_program(path))
+    # MariaDB renamed its files in 11.1; before, it shared the names with XtraBackup.
+    if {"mariadb_backup_checkpoints", "xtrabackup_checkpoints", "backup-my.cnf"} & names.keys():
+        return BackupDirectory(path)
     schemas = (".sql", ".sql.gz", ".sql.zst")
     unfinished = any(name.startswith(("metadata.partial", "metadata.header")) for name in names)
     if (unfinished or "metadata" in names) and any(
@@ -252,15 +257,14 @@ def _layout(path: Path, names: Mapping[str, bool]) -> Source | None:
     return None
 
 
-def _backup_program(path: Path) -> Literal["mariadb-backup", "xtrabackup"]:
-    """Whose backup it is, by the server's version in its file of information."""
-    for name in ("mariadb_backup_info", "xtrabackup_info"):
-        try:
-            text = (path / name).read_bytes()[:65536].lower()
-        except OSError:
-            continue
-        return "mariadb-backup" if b"mariadb" in text else "xtrabackup"
-    return "xtrabackup"
+def _is_stream(path: Path, packing: Packing) -> bool:
+    """Whether a file begins as a stream of a backup, once it is decompressed."""
+    try:
+        with path.open("rb") as file:
+            first = unpacked(iter([file.read(_HEAD)]), packing, str(path))
+            return next(first, b"").startswith(MAGIC)
+    except (OSError, LabError):
+        return False  # who reads it says what is wrong
 
 
 def _has_tables(path: Path) -> bool:

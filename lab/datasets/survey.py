@@ -259,8 +259,8 @@ def suits(found: Found, engine: str, version: str) -> tuple[Misfit, ...]:
     the server's, such as ``10.11.6``.
     """
     target: Family = "mariadb" if "mariadb" in engine.lower() else "mysql"
-    ours, theirs = _numbers(version), _numbers(found.version)
-    named = f"{_FAMILIES[target]} {_short(version)}".strip()
+    ours, theirs = numbers(version), numbers(found.version)
+    named = f"{_FAMILIES[target]} {short(version)}".strip()
     reasons = []
     for key in sorted(found.signs):
         sign = SIGNS[key]
@@ -271,7 +271,7 @@ def suits(found: Found, engine: str, version: str) -> tuple[Misfit, ...]:
     if found.family and found.family != target:
         reasons.append(
             Misfit(
-                f"the dump is of {_FAMILIES[found.family]} {_short(found.version)},"
+                f"the dump is of {_FAMILIES[found.family]} {short(found.version)},"
                 f" the server is {named}",
                 "accounts, and SQL in views, routines and triggers may differ",
             )
@@ -279,7 +279,7 @@ def suits(found: Found, engine: str, version: str) -> tuple[Misfit, ...]:
     elif found.family and ours and theirs[:2] > ours[:2]:
         reasons.append(
             Misfit(
-                f"the dump is of {_FAMILIES[found.family]} {_short(found.version)},"
+                f"the dump is of {_FAMILIES[found.family]} {short(found.version)},"
                 f" which is newer than the server, {named}",
                 "choose an image of that version, or a later one",
             )
@@ -290,12 +290,13 @@ def suits(found: Found, engine: str, version: str) -> tuple[Misfit, ...]:
 _FAMILIES: dict[Family, str] = {"": "an unknown server", "mariadb": "MariaDB", "mysql": "MySQL"}
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers(version: str) -> tuple[int, ...]:
     """``10.11.6-MariaDB`` as (10, 11, 6); empty if it does not begin so."""
     # Replicas of old clients have 5.5.5- before MariaDB's own version.
     match = re.match(r"(?:5\.5\.5-)?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", version)
     return tuple(int(part) for part in match.groups() if part is not None) if match else ()
 
 
-def _short(version: str) -> str:
-    return ".".join(map(str, _numbers(version)))
+def short(version: str) -> str:
+    """``10.11.6`` of ``10.11.6-MariaDB``."""
+    return ".".join(map(str, numbers(version)))
