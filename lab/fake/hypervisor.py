@@ -61,6 +61,7 @@ class FakeHypervisor:
         self._home = home
         self._before = before
         self._loads: dict[GuestName, str] = {}
+        self._tablespaces: dict[GuestName, bytes] = {}
         facts = {"fake": f"version {version}"}
         self._capabilities = capabilities or Capabilities("fake", "fake", facts=facts)
         self._version = version
@@ -238,10 +239,20 @@ class FakeHypervisor:
         """What the guest's program of that name does; raises NotReady and CommandFailed."""
         with self._guests.hold():
             record = self._awake(guest)
-            if argv[0] == "disk":
+            execute = partial(self._execute, record)
+            if argv[0] in ("disk", "unpack"):
                 (disk,) = (disk for disk in record.disks if disk.serial == argv[1])
-                execute = partial(self._execute, record)
+            if argv[0] == "disk":
                 self._loads[guest] = guest_load.run(disk.path, int(argv[2]), execute)
+            elif argv[0] == "unpack":
+                inside = guest_side.read_inside(record.disks)
+                guest_side.write_inside(record.disks, replace(inside, statements=[]))
+                unpacked = guest_load.unpack(disk.path, int(argv[2]))
+                self._loads[guest], self._tablespaces[guest] = unpacked
+            elif argv[0] == "prepare":
+                self._loads[guest] = guest_load.prepare(self._tablespaces[guest])
+            elif argv[0] == "adopt":
+                self._loads[guest] = guest_load.adopt(self._tablespaces[guest], execute)
             elif argv[0] == "look":
                 return self._loads[guest]
             elif argv[0] != "forget":  # what it forgets the fake does not have

@@ -33,7 +33,7 @@ def build(
         initrd=initrd,
         cmdline="fake",
         engine=recipe.engine,
-        engine_version="0.0",
+        engine_version="11.8.6",
         size=8 * MIB,
         user=recipe.user,
         uid=100,

@@ -25,6 +25,8 @@ from lab.datasets.rules import parse as parse_rules
 from lab.datasets.rules import read as read_rules
 from lab.datasets.rules import scan as scan_columns
 from lab.datasets.source import (
+    BackupDirectory,
+    BackupStream,
     DumpDirectory,
     DumpFile,
     LabCapture,
@@ -42,10 +44,12 @@ from lab.lifecycle import promotion
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import DatasetView, PersonalColumn
+from lab.lifecycle.datasets import physical
 from lab.lifecycle.datasets import spool as spools
 from lab.lifecycle.datasets.loader import Refused, Server, TableFacts, boot, put, refused
 from lab.lifecycle.datasets.masking import columns_of, mask, require_mimesis
 from lab.lifecycle.datasets.pace import Pace
+from lab.lifecycle.datasets.physical import Stored
 from lab.lifecycle.datasets.spool import Spool
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images import publish
@@ -70,13 +74,30 @@ STAGE = "stage"
 _ALL = Selection()
 _SPOOL, _MASKED = "spool", "masked"
 """Volumes with SQL."""
+_BACKUP = "backup"
+"""A volume with a physical backup."""
 _ERROR = re.compile(r"^ERROR \d+ \(\w+\) at line (\d+)", re.MULTILINE)
 _MEMORY = 1024 * MIB
 """Of the loader, in bytes."""
 _GROWTH = 2
 """What tables need of their dump's size, at most, with indexes: measured 1.1 to 1.6."""
+_BACKUP_GROWTH = 1.25
+"""What the files of a backup grow to while they are prepared, upgraded and used."""
 _ROOM = 3 * GIB
 """Of a disk: the system, logs, and what the server needs while it loads, in bytes."""
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What a server is to load, in files: a physical backup, then SQL."""
+
+    backup: Stored | None
+    spool: Spool | None
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return (self.backup.size if self.backup else 0) + (self.spool.size if self.spool else 0)
 
 
 @dataclass(frozen=True)
@@ -96,7 +117,7 @@ class Made:
     selection: Selection = field(default_factory=Selection)
     """Of a live server."""
     loaded: int = 0
-    """Bytes of SQL."""
+    """Bytes of SQL, and of a physical backup."""
     tables: tuple[TableFacts, ...] = field(default_factory=tuple)
     columns: tuple[Column, ...] = field(default_factory=tuple)
 
@@ -309,23 +330,43 @@ def _load(ctx: Context, key: str, image: Image, made: Made, name: str) -> Made:
         isolate.remove_tree(work)
         make_directory(work, PRIVATE)
         _check_room(ctx, source, files)
-        with ctx.progress.step("read", f"reading {source}"):
-            pace = Pace(ctx.progress, "read", _size_of(source, files))
-            spool = spools.write(source, files, work / "spool", name, pace, made.selection)
-        engine = image.engine
-        for misfit in suits(spool.found, engine.name, engine.version):
-            ctx.progress.note("dataset", misfit.what)
-        tables, columns = _load_spool(ctx, Owner("image", key), image, spool, rules, name)
+        data = _data(ctx, source, files, work, image, made, name)
+        tables, columns = _load_data(ctx, Owner("image", key), image, data, rules, name)
     finally:
         isolate.remove_tree(work)
     if foreign := [t for t in tables if t.engine.lower() not in ("innodb", "sequence")]:
         some = ", ".join(f"{t.database}.{t.name} ({t.engine})" for t in foreign[:5])
         ctx.progress.note("dataset", f"Galera replicates tables of InnoDB only, not {some}")
-    return replace(made, loaded=spool.size, tables=tuple(tables), columns=columns)
+    return replace(made, loaded=data.size, tables=tuple(tables), columns=columns)
 
 
-def _load_spool(
-    ctx: Context, owner: Owner, image: Image, spool: Spool, rules: Rules | None, name: str
+def _data(
+    ctx: Context,
+    source: Source,
+    files: Sequence[Path],
+    work: Path,
+    image: Image,
+    made: Made,
+    name: str,
+) -> _Data:
+    """The files that a server loads, in the directory ``work``; raises InvalidSpec, HostUnfit."""
+    engine, backup, sql = image.engine, None, None
+    with ctx.progress.step("read", f"reading {source}"):
+        pace = Pace(ctx.progress, "read", _size_of(source, files))
+        if isinstance(source, BackupDirectory | BackupStream):
+            backup = physical.write(source, work / "backup", engine.version, pace)
+            if not files:
+                return _Data(backup, None)
+        else:
+            sql = source
+        spool = spools.write(sql, files, work / "spool", name, pace, made.selection)
+    for misfit in suits(spool.found, engine.name, engine.version):
+        ctx.progress.note("dataset", misfit.what)
+    return _Data(backup, spool)
+
+
+def _load_data(
+    ctx: Context, owner: Owner, image: Image, data: _Data, rules: Rules | None, name: str
 ) -> tuple[list[TableFacts], tuple[Column, ...]]:
     """Make the disks of ``owner``; with ``rules`` those of a server that has only masked data.
 
@@ -333,16 +374,15 @@ def _load_spool(
     and masks, and its dump is loaded by a second one on fresh disks.
     """
     profile = ctx.settings.profile_of("")
-    size = NodeSize(memory=_MEMORY, disk=_disk(ctx, image, spool.size))
-    node = BASE if rules is None else STAGE
-    disk = put(ctx, VolumeName(owner, node, _SPOOL), spool.path)
+    size = NodeSize(memory=_MEMORY, disk=_disk(ctx, image, data.size))
+    disks = _disks(ctx, owner, BASE if rules is None else STAGE, data)
     if rules is None:
-        server = boot(ctx, owner, BASE, image, size, profile, [disk])
-        _read(server, disk, spool)
+        server = boot(ctx, owner, BASE, image, size, profile, disks)
+        _fill(server, data)
     else:
-        masked = put(ctx, VolumeName(owner, STAGE, _MASKED), 2 * spool.size + GIB)
-        server = boot(ctx, owner, STAGE, image, size, profile, [disk, masked])
-        _read(server, disk, spool)
+        masked = put(ctx, VolumeName(owner, STAGE, _MASKED), 2 * data.size + GIB)
+        server = boot(ctx, owner, STAGE, image, size, profile, [*disks, masked])
+        _fill(server, data)
         with ctx.progress.step("mask", "masking the data"):
             databases = mask(server, rules, _secret(ctx, owner, name))
             length = server.write(_MASKED, databases) if databases else 0
@@ -359,15 +399,31 @@ def _load_spool(
     return tables, columns
 
 
-def _read(server: Server, disk: Volume, spool: Spool) -> None:
+def _disks(ctx: Context, owner: Owner, node: str, data: _Data) -> list[Volume]:
+    """The volumes of ``node`` that have the data."""
+    files = {_BACKUP: data.backup, _SPOOL: data.spool}
+    return [
+        put(ctx, VolumeName(owner, node, name), file.path) for name, file in files.items() if file
+    ]
+
+
+def _fill(server: Server, data: _Data) -> None:
+    if data.backup is not None:
+        physical.restore(server, _BACKUP, data.backup)
+    if data.spool is not None:
+        _read(server, data.spool)
+
+
+def _read(server: Server, spool: Spool) -> None:
     ctx = server.ctx
+    disk = VolumeName(server.node.owner, server.node.name, _SPOOL)
     with ctx.progress.step("load", "loading the data"):
         try:
             server.read(_SPOOL, spool.size, Pace(ctx.progress, "load", spool.size))
         except Refused as error:
             where = spool.path.name
             if found := _ERROR.search(str(error)):
-                (content,) = ctx.storage.snapshot([disk.name], "refused")
+                (content,) = ctx.storage.snapshot([disk], "refused")
                 with reading(partial(ctx.storage.send, content, plain=True)) as stream:
                     data = (chunk for _, chunk in StreamReader(stream).extents())
                     where = spool.blame(data, int(found[1]))
@@ -393,13 +449,15 @@ def _secret(ctx: Context, owner: Owner, name: str) -> bytes:
 
 
 def _size_of(source: Source, files: Sequence[Path]) -> int:
-    """Bytes of SQL that will be read, as far as they are known before; 0: not known."""
+    """Bytes that will be read, as far as they are known before; 0: not known."""
     if isinstance(source, Sysbench | Tpcc):
         known = estimate(source)
     elif isinstance(source, DumpFile) and not source.packing and source.path.is_file():
         known = source.path.stat().st_size
     elif isinstance(source, DumpDirectory):
         known = directory.size(source)
+    elif isinstance(source, BackupDirectory | BackupStream):
+        known = physical.size(source)
     else:
         known = 0
     if not known:
@@ -409,7 +467,8 @@ def _size_of(source: Source, files: Sequence[Path]) -> int:
 
 def _check_room(ctx: Context, source: Source, files: Sequence[Path]) -> None:
     """Raise HostUnfit unless disk and memory are enough for a source of known size."""
-    needed = (1 + _GROWTH) * _size_of(source, files) + GIB
+    growth = _BACKUP_GROWTH if isinstance(source, BackupDirectory | BackupStream) else _GROWTH
+    needed = int((1 + growth) * _size_of(source, files)) + GIB
     space = ctx.storage.space()
     host.check_space(
         space.free, ctx.settings.space_floor, ctx.home.root, needed=needed, what="the dataset"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lab.blueprints import NodePlan, blueprint
+from lab.blueprints import Engine, NodePlan, blueprint
 from lab.config.profile import Profile
 from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.guest.identity import item
@@ -98,6 +98,33 @@ class Server:
         self._until_ended(lambda done: loaded(min(done, size)))
         loaded(size)
 
+    def unpack(self, disk: str, size: int, unpacked: Callable[[int], None]) -> None:
+        """Have the stream in the first ``size`` bytes of a disk as the data directory.
+
+        The server stops. ``unpacked`` is called with the bytes that were read. Raises Refused,
+        NotReady.
+        """
+        self.run(_LOAD, "unpack", f"lab-{disk}", str(size), self._engine.service)
+        self._until_ended(lambda done: unpacked(min(done, size)))
+        unpacked(size)
+
+    def prepare(self, options: Sequence[str], *, prepared: bool) -> None:
+        """Prepare the unpacked backup unless it is; raises Refused, NotReady.
+
+        ``options``: lines of the option file of a server that has it.
+        """
+        apply = "no" if prepared else "yes"
+        self.run(_LOAD, "prepare", self._engine.config_path, apply, *options)
+        self._until_ended(lambda _: None)
+
+    def adopt(self, *, upgrade: bool) -> None:
+        """Start the server on the prepared backup, with the accounts of an image; raises the same.
+
+        ``upgrade``: its system tables too.
+        """
+        self.run(_LOAD, "adopt", self._engine.service, "yes" if upgrade else "no")
+        self._until_ended(lambda _: None)
+
     def execute(self, statements: Iterable[str]) -> None:
         """Execute statements in one session; raises Refused, NotReady.
 
@@ -145,6 +172,10 @@ class Server:
         self.ctx.hypervisor.stop(self.node.guest, force=True)
         volumes = [*volumes_of(self.node, self.images), *self.more]
         self._forget([volume for volume in volumes if volume not in keep])
+
+    @property
+    def _engine(self) -> Engine:
+        return self.images[self.node.image].engine
 
     def _forget(self, volumes: Sequence[VolumeName]) -> None:
         ctx, owner, guest = self.ctx, self.node.owner, self.node.guest

@@ -91,14 +91,14 @@ class _Lines:
 
 
 def write(
-    source: Source,
+    source: Source | None,
     files: Sequence[Path],
     path: Path,
     database: str,
     progress: Callable[[int], None],
     selection: Selection = _ALL,
 ) -> Spool:
-    """Write the SQL of ``source``, then of ``files``, to the new file ``path``.
+    """Write the SQL of ``source``, if there is one, then of ``files``, to the new file ``path``.
 
     ``database``: what tables go into if the dump names no database; ``progress`` is called with
     the bytes that are written; ``selection``: of a live server. Raises InvalidSpec for a dump that
@@ -138,15 +138,17 @@ def write(
             _check(found, piece.name)
             return found
 
-        with closing(_pieces(source, selection, path.parent)) as pieces:
-            found = _joined(surveyed(piece) for piece in pieces)
+        found = Found()
+        if source is not None:
+            with closing(_pieces(source, selection, path.parent)) as pieces:
+                found = _joined(surveyed(piece) for piece in pieces)
         for file in files:
             surveyed(Piece(str(file), content(file)))
         size = -(-done // MIB) * MIB
         out.write(b"\n" * (size - done))
         out.flush()
         text = b""
-        if not found.databases:
+        if source is not None and not found.databases:
             text = f"CREATE DATABASE IF NOT EXISTS `{database}`; USE `{database}`;".encode()
         os.pwrite(out.fileno(), text.ljust(_FIRST - 1) + b"\n", 0)
     return Spool(path, size, tuple(parts), found)

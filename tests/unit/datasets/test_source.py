@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ def made(top: Path, *names: str) -> Path:
         ("a.b.sql.zst", DumpFile, "zst"),
         ("a.xb", BackupStream, ""),
         ("a.xbstream", BackupStream, ""),
+        ("a.mbstream", BackupStream, ""),
         ("a.xbstream.gz", BackupStream, "gz"),
         ("a.xb.zst", BackupStream, "zst"),
     ],
@@ -68,18 +70,34 @@ def test_directories_of_dumps(tmp_path: Path, names: list[str], expected: str) -
 
 
 @pytest.mark.parametrize(
-    ("names", "expected"),
+    "names",
     [
-        (["mariadb_backup_checkpoints", "ibdata1"], "mariadb-backup"),
-        (["xtrabackup_checkpoints", "xtrabackup_info"], "mariadb-backup"),
-        (["xtrabackup_checkpoints"], "xtrabackup"),
-        (["backup-my.cnf", "shop/t.ibd"], "xtrabackup"),
+        ["mariadb_backup_checkpoints", "ibdata1"],
+        ["xtrabackup_checkpoints", "xtrabackup_info"],
+        ["backup-my.cnf", "shop/t.ibd"],
     ],
 )
-def test_directories_of_backups(tmp_path: Path, names: list[str], expected: str) -> None:
-    found = parse(str(made(tmp_path, *names)))
-    assert isinstance(found, BackupDirectory)
-    assert (found.path, found.program) == (tmp_path, expected)
+def test_directories_of_backups(tmp_path: Path, names: list[str]) -> None:
+    assert parse(str(made(tmp_path, *names))) == BackupDirectory(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["backup", "a.bin", "a.sql", "backup.gz", "a.sql.zst"])
+def test_streams_are_known_by_their_first_bytes(tmp_path: Path, name: str) -> None:
+    """Protects streams of any name from being taken for SQL, or for nothing."""
+    path, data = tmp_path / name, b"XBSTCK01" + bytes(100_000)
+    packing = name.rpartition(".")[2] if name.endswith(("gz", "zst")) else ""
+    if packing == "gz":
+        data = gzip.compress(data)
+    elif packing == "zst":
+        data = pytest.importorskip("zstandard").compress(data)
+    path.write_bytes(data)
+    assert parse(str(path)) == BackupStream(path, packing)
+    path.write_bytes(data[:5])
+    if name.startswith("a.sql"):
+        assert parse(str(path)) == DumpFile(path, packing)
+    else:
+        with pytest.raises(InvalidSpec, match="is not a source"):
+            parse(str(path))
 
 
 def test_other_directories_and_files(tmp_path: Path) -> None:

@@ -1,0 +1,96 @@
+"""Physical backups: checked on this host, then unpacked and prepared in the guest that loads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.datasets import backup as backups
+from lab.datasets.backup import Backup, Contents
+from lab.datasets.source import BackupDirectory, BackupStream
+from lab.errors import InvalidSpec
+from lab.lifecycle.datasets.loader import Refused, Server
+from lab.lifecycle.datasets.pace import Pace
+from lab.paths import writing
+from lab.spec import MIB
+
+Physical = BackupDirectory | BackupStream
+
+_NOTES = re.compile(
+    r"\[Note\]|\[\d+\] \d{4}-\d\d-\d\d [\d:]+ (?!.*\b(?:error|fail))", re.IGNORECASE
+)
+"""Lines of mariadb-backup and the server that are no reason of a failure."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A backup as a stream in a file of whole MiB; ``size``: of the stream, in bytes."""
+
+    name: str
+    path: Path
+    size: int
+    backup: Backup
+    upgrade: bool
+    """Whether its system tables are of another version than the server."""
+
+
+def size(source: Physical) -> int:
+    """Bytes of a backup, as far as they are known before it is read; 0: not known."""
+    if isinstance(source, BackupDirectory):
+        return sum(backups.of_directory(source).sizes.values())
+    if source.packing or not source.path.is_file():
+        return 0
+    return source.path.stat().st_size
+
+
+def write(source: Physical, path: Path, version: str, progress: Callable[[int], None]) -> Stored:
+    """Write a backup as a stream to the new file ``path``.
+
+    ``version``: of the MariaDB server that is to have it; ``progress`` is called with the bytes
+    that are written. Raises InvalidSpec for a backup that the server cannot have, or that is
+    damaged, truncated or changes while it is read; HostUnfit if there is no space.
+    """
+    name = str(source)
+    if isinstance(source, BackupDirectory):
+        data = backups.streamed(source)
+        backups.check_fits(backups.described(backups.of_directory(source), name), version, name)
+    else:
+        data = backups.unpacked_stream(source)
+    contents, done = Contents(), 0
+    with writing(path), path.open("xb") as out:
+        path.chmod(0o600)
+        for chunk in backups.checked(data, name, contents):
+            out.write(chunk)
+            done += len(chunk)
+            progress(done)
+        out.truncate(-(-done // MIB) * MIB)
+    found = backups.described(contents, name)
+    backups.check_fits(found, version, name)
+    return Stored(name, path, done, found, backups.older(found, version))
+
+
+def restore(server: Server, disk: str, stored: Stored) -> None:
+    """Give ``server`` the backup that is on its ``disk``; raises InvalidSpec, NotReady."""
+    ctx, found = server.ctx, stored.backup
+    with ctx.progress.step("load", "unpacking the backup"), _named(stored, "mbstream"):
+        server.unpack(disk, stored.size, Pace(ctx.progress, "load", stored.size))
+    with ctx.progress.step("prepare", "preparing the backup"), _named(stored, "mariadb-backup"):
+        server.prepare(found.options, prepared=found.prepared)
+    doing = "starting the server on it, and upgrading its system tables"
+    doing = doing if stored.upgrade else "starting the server on it"
+    with ctx.progress.step("adopt", doing), _named(stored, "the server"):
+        server.adopt(upgrade=stored.upgrade)
+
+
+@contextmanager
+def _named(stored: Stored, program: str) -> Iterator[None]:
+    """What ``program`` refuses in the block is an error about the backup."""
+    try:
+        yield
+    except Refused as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        reasons = [line for line in lines if not _NOTES.search(line)] or lines
+        raise InvalidSpec(f"{stored.name}: {program} refused it", details=reasons[-5:]) from None
