@@ -79,19 +79,19 @@ class Programs:
     def of(self, server: Server, to: Path, *options: str) -> Path:
         """A backup of ``server``: a directory, or a file if its options have ``--stream``."""
         argv = [
-            self.backup, "--no-defaults", "--backup", f"--socket={server.socket}", "--user=root",
-            f"--datadir={server.directory}/data", *options,
+            str(self.backup), "--no-defaults", "--backup", "--user=root",
+            f"--socket={server.socket}", f"--datadir={server.directory}/data", *options,
         ]  # fmt: skip
         if not any(option.startswith("--stream") for option in options):
             run([*argv, f"--target-dir={to}"], timeout=SECONDS, env=self.env)
             return to
         script = f'exec "$@" --target-dir="{to}.tmp" >"{to}"'
-        run(["sh", "-c", script, "sh", *map(str, argv)], timeout=SECONDS, env=self.env)
+        run(["sh", "-c", script, "sh", *argv], timeout=SECONDS, env=self.env)
         return to
 
     def prepare(self, directory: Path, *options: str) -> None:
         """Prepare a backup."""
-        argv = [self.backup, "--prepare", f"--target-dir={directory}", *options]
+        argv = [str(self.backup), "--prepare", f"--target-dir={directory}", *options]
         run(argv, timeout=SECONDS, env=self.env)
 
 

@@ -118,8 +118,11 @@ class Server:
 
 
 @contextmanager
-def server(options: Sequence[str] = ()) -> Iterator[Server]:
-    """A server without data, network or logs, which root's password-less account can use."""
+def server(options: Sequence[str] = (), created: Sequence[str] = ()) -> Iterator[Server]:
+    """A server without data, network or logs, which root's password-less account can use.
+
+    ``created``: options that its data directory is created with.
+    """
     program = daemon()
     share = program.parents[1] / "share/mysql"
     # A socket needs a short path.
@@ -128,7 +131,7 @@ def server(options: Sequence[str] = ()) -> Iterator[Server]:
         common = [
             str(program), "--no-defaults", f"--user={pwd.getpwuid(os.geteuid()).pw_name}",
             f"--datadir={top}/data", f"--lc-messages-dir={share}", "--innodb-log-file-size=8M",
-            "--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve",
+            "--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve", *created,
         ]  # fmt: skip
         (top / "data").mkdir()
         run([*common, "--bootstrap"], timeout=SECONDS, stdin=_system_tables(share))
