@@ -333,7 +333,10 @@ def _check_path(path: bytes, name: str) -> str:
     text = os.fsdecode(path).removeprefix("./")
     parts = text.split("/")
     if len(path) > _PATH_LIMIT or b"\0" in path or any(part in ("", ".", "..") for part in parts):
-        raise InvalidSpec(f"{name} has a file of the name {text[:200]!r}, which is not of a backup")
+        raise InvalidSpec(
+            f"{name} has a file of the name {text[:200]!r}, which is not of a backup",
+            hint="a backup has paths below its directory only, of at most 511 bytes",
+        )
     return text
 
 

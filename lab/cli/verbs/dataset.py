@@ -41,6 +41,7 @@ Which = Annotated[
     "lab dataset create shop --from shop.sql --mask rules.toml --keep 3",
     "lab dataset create shop --from mysql://reader@db.example/shop --schema-only shop.log",
     "lab dataset create bench --from 'generate:sysbench?tables=8&rows=100000'",
+    "lab dataset create shop --from /backups/shop/full",
     "lab dataset create crm --from lab:shop",
 )
 def create(
@@ -53,8 +54,9 @@ def create(
             "--from",
             metavar="SOURCE",
             show_default=False,
-            help="A dump (.sql, .sql.gz, .sql.zst, a directory), mysql://user@host/database, -"
-            " for standard input, lab:NAME, or generate:sysbench.",
+            help="A dump (.sql, .sql.gz, .sql.zst, a directory), a backup of mariadb-backup (a"
+            " directory, .xb), mysql://user@host/database, - for standard input, lab:NAME, or"
+            " generate:sysbench.",
         ),
     ],
     blueprint: Annotated[
