@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import os
 from collections.abc import Iterator
@@ -178,3 +179,51 @@ def test_a_lab_in_use_becomes_a_dataset(image: Site) -> None:
         assert "state transfer needed: no" in log
     site.lab("dataset", "rm", name)
     assert site.settled() == []
+
+
+BACKUP = (
+    "mariadb-backup --backup --stream=mbstream --galera-info --target-dir=/tmp/backup --user=root"
+    " 2>/tmp/backup.log | gzip -1 | base64 -w0; tail -n 1 /tmp/backup.log >&2"
+)
+"""A backup of a node, which mariadb-backup makes on it: as text, and its last message."""
+
+
+@pytest.mark.rare  # tests/unit/guest/test_backup_in_guest.py does it on this host
+def test_a_physical_backup_becomes_a_dataset(image: Site, tmp_path: Path) -> None:
+    """Of a node of a cluster: prepared in the guest, then a cluster of it forms by itself."""
+    site, name, lab = image, f"physical-{image.token}", image.name("origin")
+    path, more = tmp_path / "shop.xb.gz", tmp_path / "more.sql"
+    with site.up("galera", "--nodes", "1", "--name", lab):
+        site.sql(lab, "n1", "CREATE DATABASE shop")
+        site.sql(lab, "n1", "CREATE TABLE shop.orders (id INT PRIMARY KEY, note TEXT)")
+        site.sql(lab, "n1", "INSERT INTO shop.orders VALUES (1, 'one'), (2, 'two')")
+        site.sql(lab, "n1", "CREATE USER reader@'%' IDENTIFIED BY 'x'")
+        made = site.lab("ssh", lab, "--node", "n1", "--", BACKUP, timeout=600)
+        assert "completed OK!" in made.stderr
+        path.write_bytes(base64.b64decode(made.stdout))
+        history = site.sql(lab, "n1", "SHOW STATUS LIKE 'wsrep_cluster_state_uuid'")
+    more.write_text("INSERT INTO shop.orders VALUES (3, 'three');\n")
+    create = ("dataset", "create", name, "--from", str(path), "--sql", str(more))
+    view = site.lab(*create, "-o", "json", timeout=1800).json
+    assert [(t["database"], t["name"]) for t in view["tables"]] == [("shop", "orders")]
+    assert site.settled() == []
+    clone = site.name("physical")
+    with site.up("galera", "--nodes", "2", "--dataset", name, "--name", clone) as up:
+        assert (up["started"], up["image"]) == ("warm", view["image"])
+        for node in ("n1", "n2"):
+            rows = site.sql(clone, node, "SELECT id, note FROM shop.orders ORDER BY id")
+            assert rows == [[1, "one"], [2, "two"], [3, "three"]]
+            accounts = "SELECT User FROM mysql.global_priv WHERE User IN ('lab', 'reader')"
+            assert sorted(site.sql(clone, node, accounts)) == [["lab"], ["reader"]]
+        site.sql(clone, "n1", "INSERT INTO shop.orders VALUES (4, 'four')")
+        assert site.sql(clone, "n2", "SELECT note FROM shop.orders WHERE id = 4") == [["four"]]
+        log = site.lab("logs", clone, "--node", "n2", "--source", "journal", "-n", "2000").stdout
+        assert "state transfer needed: no" in log
+        kept = site.sql(clone, "n1", "SHOW STATUS LIKE 'wsrep_cluster_state_uuid'")
+        assert kept == history, "all labs of an image have its history"
+    path.write_bytes(path.read_bytes()[:-1000])
+    failed = site.lab("dataset", "refresh", name, code=2, timeout=900)
+    assert "shop.xb.gz is truncated" in failed.stderr
+    site.lab("dataset", "rm", name)
+    assert site.settled() == []
+    assert site.lab("dataset", "ls", "-o", "json").json == []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.datasets.dump import Packing
 from lab.datasets.source import (
     PASSWORD_HINT,
     BackupDirectory,
@@ -81,11 +82,15 @@ def test_directories_of_backups(tmp_path: Path, names: list[str]) -> None:
     assert parse(str(made(tmp_path, *names))) == BackupDirectory(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["backup", "a.bin", "a.sql", "backup.gz", "a.sql.zst"])
-def test_streams_are_known_by_their_first_bytes(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "packing"),
+    [("backup", ""), ("a.bin", ""), ("a.sql", ""), ("backup.gz", "gz"), ("a.sql.zst", "zst")],
+)
+def test_streams_are_known_by_their_first_bytes(
+    tmp_path: Path, name: str, packing: Packing
+) -> None:
     """Protects streams of any name from being taken for SQL, or for nothing."""
     path, data = tmp_path / name, b"XBSTCK01" + bytes(100_000)
-    packing = name.rpartition(".")[2] if name.endswith(("gz", "zst")) else ""
     if packing == "gz":
         data = gzip.compress(data)
     elif packing == "zst":
