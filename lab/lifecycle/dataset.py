@@ -409,7 +409,7 @@ def _disks(ctx: Context, owner: Owner, node: str, data: _Data) -> list[Volume]:
 
 def _fill(server: Server, data: _Data) -> None:
     if data.backup is not None:
-        physical.restore(server, _BACKUP, data.backup)
+        physical.load(server, _BACKUP, data.backup)
     if data.spool is not None:
         _read(server, data.spool)
 

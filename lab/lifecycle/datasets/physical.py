@@ -72,25 +72,31 @@ def write(source: Physical, path: Path, version: str, progress: Callable[[int], 
     return Stored(name, path, done, found, backups.older(found, version))
 
 
-def restore(server: Server, disk: str, stored: Stored) -> None:
+def load(server: Server, disk: str, stored: Stored) -> None:
     """Give ``server`` the backup that is on its ``disk``; raises InvalidSpec, NotReady."""
     ctx, found = server.ctx, stored.backup
-    with ctx.progress.step("load", "unpacking the backup"), _named(stored, "mbstream"):
+    with (
+        ctx.progress.step("load", "unpacking the backup"),
+        _named(stored, "mbstream could not unpack it"),
+    ):
         server.unpack(disk, stored.size, Pace(ctx.progress, "load", stored.size))
-    with ctx.progress.step("prepare", "preparing the backup"), _named(stored, "mariadb-backup"):
+    with (
+        ctx.progress.step("prepare", "preparing the backup"),
+        _named(stored, "mariadb-backup could not prepare it"),
+    ):
         server.prepare(found.options, prepared=found.prepared)
     doing = "starting the server on it, and upgrading its system tables"
     doing = doing if stored.upgrade else "starting the server on it"
-    with ctx.progress.step("adopt", doing), _named(stored, "the server"):
+    with ctx.progress.step("adopt", doing), _named(stored, "the server could not start on it"):
         server.adopt(upgrade=stored.upgrade)
 
 
 @contextmanager
-def _named(stored: Stored, program: str) -> Iterator[None]:
-    """What ``program`` refuses in the block is an error about the backup."""
+def _named(stored: Stored, what: str) -> Iterator[None]:
+    """A program that fails in the block is an error about the backup; ``what``: it could not do."""
     try:
         yield
     except Refused as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         reasons = [line for line in lines if not _NOTES.search(line)] or lines
-        raise InvalidSpec(f"{stored.name}: {program} refused it", details=reasons[-5:]) from None
+        raise InvalidSpec(f"{stored.name}: {what}", details=reasons[-5:]) from None

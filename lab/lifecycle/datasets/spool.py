@@ -14,7 +14,15 @@ from lab.datasets import directory, generate
 from lab.datasets.dump import chunks, statements
 from lab.datasets.live import OWN, Selection, opened
 from lab.datasets.pieces import Piece, content
-from lab.datasets.source import DumpDirectory, DumpFile, Generated, Server, Source, StandardInput
+from lab.datasets.source import (
+    MAGIC,
+    DumpDirectory,
+    DumpFile,
+    Generated,
+    Server,
+    Source,
+    StandardInput,
+)
 from lab.datasets.survey import Found, survey, truncated
 from lab.errors import InvalidSpec
 from lab.paths import writing
@@ -159,7 +167,7 @@ def _pieces(source: Source, selection: Selection, work: Path) -> Generator[Piece
     if isinstance(source, Generated):
         yield Piece(name, generate.generate(source))
     elif isinstance(source, StandardInput):
-        yield Piece(name, chunks(sys.stdin.buffer))
+        yield Piece(name, _sql(chunks(sys.stdin.buffer)))
     elif isinstance(source, DumpFile):
         yield Piece(name, content(source.path, source.packing))
     elif isinstance(source, DumpDirectory):
@@ -173,6 +181,18 @@ def _pieces(source: Source, selection: Selection, work: Path) -> Generator[Piece
             hint="a file .sql, .sql.gz or .sql.zst; - for standard input; a directory of a dump;"
             " mysql://user@host/database; generate:sysbench",
         )
+
+
+def _sql(data: Iterator[bytes]) -> Iterator[bytes]:
+    """``data`` of standard input; raises InvalidSpec for the stream of a physical backup."""
+    first = next(data, b"")
+    if first.startswith(MAGIC):
+        raise InvalidSpec(
+            "standard input is a stream of mbstream, which is read from a file only",
+            hint="write it to a file: mariadb-backup --backup --stream=mbstream >shop.xb",
+        )
+    yield first
+    yield from data
 
 
 def _joined(parts: Iterable[Found]) -> Found:

@@ -259,6 +259,7 @@ def test_a_stream_with_a_binlog(guest: Guest, sources: Sources) -> None:
 
 @pytest.mark.rare  # mariadb-upgrade takes its time
 def test_system_tables_are_upgraded(guest: Guest, sources: Sources) -> None:
+    """Protects labs of an image that is newer than the backup."""
     done = guest.restore(stream_of(sources.full), apply=True, upgrade=True)
     assert done.startswith("done 0"), done
     check(guest, more=["mariadb_upgrade_info", "mysql_upgrade_info", "sys", "performance_schema"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,8 +120,16 @@ def test_what_does_not_fit_is_refused_before_a_guest_boots(
 @pytest.mark.parametrize(
     ("tablespace", "said", "details"),
     [
-        (b"corrupt", "full: mariadb-backup refused it", ["[ERROR] InnoDB: a page is corrupted"]),
-        (b"INSERT INTO none VALUES (1);", "full: the server refused it", ["no such table"]),
+        (
+            b"corrupt",
+            "full: mariadb-backup could not prepare it",
+            ["[ERROR] InnoDB: a page is corrupted"],
+        ),
+        (
+            b"INSERT INTO none VALUES (1);",
+            "full: the server could not start on it",
+            ["no such table"],
+        ),
     ],
 )
 def test_the_words_of_what_refuses_it(
@@ -132,6 +142,14 @@ def test_the_words_of_what_refuses_it(
     assert len(failure.value.details) == 1, "no notes"
     assert details[0] in failure.value.details[0]
     assert world.there() == before
+
+
+def test_standard_input_is_sql(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that is piped is named, instead of being read as a statement of gigabytes."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stream(files(DATA)))))
+    with pytest.raises(InvalidSpec, match="standard input is a stream of mbstream") as failure:
+        dataset.create(ctx, "shop", "-")
+    assert "shop.xb" in failure.value.hint
 
 
 def test_a_stream_that_is_damaged_or_cut(ctx: Context, world: World, tmp_path: Path) -> None:
