@@ -26,11 +26,15 @@ def settings(*units: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     "packaged",
     [
-        "EnvironmentFile=-/run/mysqld/wsrep-start-position\n"
-        "ExecStartPre=+/bin/sh -c galera_recovery\n"
-        "ExecStart=/usr/sbin/mariadbd $MYSQLD_OPTS $_WSREP_NEW_CLUSTER $_WSREP_START_POSITION\n",
-        "EnvironmentFile=-/run/mariadb-wsrep-new-cluster\n"
-        "ExecStart=/bin/sh -c `galera_recovery` mariadbd $_WSREP_NEW_CLUSTER $VAR\n",
+        (
+            "EnvironmentFile=-/run/mysqld/wsrep-start-position\n"
+            "ExecStartPre=+/bin/sh -c galera_recovery\n"
+            "ExecStart=/usr/sbin/mariadbd $MYSQLD_OPTS $_WSREP_NEW_CLUSTER $_WSREP_START_POSITION\n"
+        ),
+        (
+            "EnvironmentFile=-/run/mariadb-wsrep-new-cluster\n"
+            "ExecStart=/bin/sh -c `galera_recovery` mariadbd $_WSREP_NEW_CLUSTER $VAR\n"
+        ),
     ],
     ids=["11.8.6", "11.8.9"],
 )
