@@ -103,8 +103,10 @@ def _unpack(package: str, place: Path, root: Path, suite: str, only: str) -> Non
                 with tar.open("wb") as out:
                     run(["dpkg-deb", "--fsys-tarfile", archive], timeout=300, log=out)
                 (work / "root").mkdir()
-                into = ["-C", work / "root", "--wildcards", f"*{only}*"]
-                run(["tar", "-x", "-f", tar, *into], timeout=300)
+                run(
+                    ["tar", "-xf", tar, "-C", work / "root", "--wildcards", f"*{only}*"],
+                    timeout=300,
+                )
             else:
                 run(["dpkg-deb", "-x", archive, work / "root"], timeout=300)
         except LabError as error:
