@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from bench import against, captures, firmware, machine, measure, report, service
+from bench import against, captures, datasets, firmware, machine, measure, report, service
 from bench import load as load_
 from bench.figures import Figure, Results, Target, ratio
 from bench.labs import ROOT, Failed, Home, awake, scratch_home
@@ -85,6 +85,7 @@ def run(home: Home, other: Home, runs: Runs, load: tuple[float, float, float]) -
         *_under_load(home, runs, log),
         *captures.captures(home, runs.captures, log),
         *captures.resets(home, log),
+        *datasets.datasets(home, runs.datasets, runs.megabytes, log),
         *service.over_http(home, runs.service, log),
         service.clients(home, log),
         measure.listing(other, runs.ls, log),

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from lab.errors import LabError
 from lab.host.system import hypervisor, system
@@ -83,7 +83,9 @@ class Home:
         """Where the files of a lab are."""
         return [self.root / "labs" / name, self.root / "storage" / "labs" / name]
 
-    def start(self, *words: str, quiet: bool = True) -> subprocess.Popen[str]:
+    def start(
+        self, *words: str, quiet: bool = True, stdin: int | IO[bytes] = subprocess.DEVNULL
+    ) -> subprocess.Popen[str]:
         """Start a command. The caller waits for it, or ends it with ``ended``."""
         flags = ["--quiet"] if quiet else []
         python = sys.executable if self.code == ROOT else str(self.code / ".venv/bin/python")
@@ -91,7 +93,7 @@ class Home:
             [python, "-m", "lab", *flags, *words],
             env={**environment(os.environ, self.root, self.code), **self.env},
             cwd=self.root,  # where there is no lab.toml
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

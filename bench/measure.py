@@ -39,11 +39,25 @@ class Runs:
     service: int = 5
     firmware: int = 5
     captures: int = 5
+    datasets: int = 5
+    megabytes: int = 1000
+    """Of SQL, in the dataset."""
 
 
 FULL = Runs()
 QUICK = Runs(
-    warm=3, cold=1, image=1, memory=1, load=1, ls=3, at_once=1, service=1, firmware=1, captures=1
+    warm=3,
+    cold=1,
+    image=1,
+    memory=1,
+    load=1,
+    ls=3,
+    at_once=1,
+    service=1,
+    firmware=1,
+    captures=1,
+    datasets=1,
+    megabytes=100,
 )
 
 

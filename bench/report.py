@@ -84,9 +84,9 @@ def as_json(results: Results) -> str:
 
 
 def number(value: float, unit: str) -> str:
-    """``value`` with as many digits as mean something: 1.93 s, 104 s, 271 MB, 32x."""
+    """``value`` with as many digits as mean something: 1.93 s, 104 s, 271 MB, 32x, 1.07x."""
     if unit == "x":
-        return f"{value:.0f}x"
+        return f"{value:.0f}x" if value >= 10 else f"{value:.2f}x"
     digits = 0 if value >= 100 else 1 if value >= 10 else 2
     return f"{value:.{digits}f} {unit}"
 

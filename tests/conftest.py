@@ -34,6 +34,17 @@ def short() -> Iterator[Path]:
         yield Path(path)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where xdist keeps our order: files of rare tests first, since the longest are among them."""
+    if config.getoption("loadscopereorder", True):
+        return
+    all_, rare = Counter[Path](), Counter[Path]()
+    for item in items:
+        all_[item.path] += 1
+        rare[item.path] += item.get_closest_marker("rare") is not None
+    items.sort(key=lambda item: -rare[item.path] / all_[item.path])
+
+
 LEFT_OUT = pytest.StashKey[list[str]]()
 """The tests that were not selected because they are marked ``rare``."""
 

@@ -155,6 +155,7 @@ def command(part: str, options: Options) -> list[str]:
     argv = [sys.executable, "-m", "pytest", report, *SLOWEST]
     if part == "unit":
         argv += ["-n", str(max(2, len(os.sched_getaffinity(0)))), "--dist", "loadfile"]
+        argv += ["--no-loadscope-reorder"] if options.everything else []
         return [
             *argv,
             *options.marks("not e2e"),

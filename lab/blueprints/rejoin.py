@@ -9,7 +9,7 @@ these cases are decided here, where all nodes are seen:
 - a node's tables are ahead of the position that it recorded (a CREATE TABLE ... SELECT right
   before a crash): it would apply that statement twice, and leave as inconsistent. Its data are
   replaced by a state transfer;
-- a server does not start: it is restarted, then its data are replaced.
+- a server does not start: it is restarted, then, once others are a cluster, its data are replaced.
 
 Source: the Galera documentation, "Recovering the Primary Component", "Restarting the Cluster".
 """
@@ -125,10 +125,11 @@ def remark(standing: str) -> str:
 
 def remedies(situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy]:
     """See Blueprint."""
-    found = []
-    for node, order, why in _orders(situation):
+    found, nodes = [], _parsed(situation)
+    donor = any(node.status == "Primary" for node in nodes)
+    for node, order, why in _orders(situation, nodes):
         if order == "restart" and situation.given.get((node, order), 0) >= _MOST:
-            order = "transfer" if len(situation.standings) > 1 else order  # noqa: PLW2901
+            order = "transfer" if donor else order  # noqa: PLW2901
         if situation.given.get((node, order), 0) < _MOST:
             argv, effect = program(order, engines[node]), _EFFECTS[order]
             found.append(Remedy(node, order, argv, why, effect, replaces=order == "transfer"))
@@ -206,9 +207,12 @@ def last_of(positions: Sequence[str]) -> int:
     return max(int(match[2]) for match in found)
 
 
-def _orders(situation: Situation) -> list[tuple[str, str, str]]:
+def _parsed(situation: Situation) -> list[_Standing]:
+    return [_Standing.parse(node, text) for node, text in situation.standings.items()]
+
+
+def _orders(situation: Situation, nodes: Sequence[_Standing]) -> list[tuple[str, str, str]]:
     """Node, order and reason."""
-    nodes = [_Standing.parse(node, text) for node, text in situation.standings.items()]
     if any(node.status == "Primary" for node in nodes):
         return [r for node in nodes if (r := _follows(node, waited=situation.waited))]
     if any(node.history is None for node in nodes):

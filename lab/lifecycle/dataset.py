@@ -285,7 +285,7 @@ def _make(ctx: Context, name: str, made: Made) -> DatasetView:
             facts = publish.derive(ctx, key, images.built(ctx, base))
             _write(ctx, key, done)
             images.is_ready(ctx, key, facts, time.time() - began)
-    return _view(ctx, ctx.store.images.get(key))
+    return replace(_view(ctx, ctx.store.images.get(key)), steps=tuple(ctx.progress.steps))
 
 
 def _promote(ctx: Context, name: str, made: Made, source: LabCapture) -> DatasetView:
@@ -313,7 +313,7 @@ def _promote(ctx: Context, name: str, made: Made, source: LabCapture) -> Dataset
                     facts = publish.derive(ctx, key, images.built(ctx, base), copies)
                 _write(ctx, key, replace(made, tables=tuple(tables), columns=columns))
                 images.is_ready(ctx, key, facts, time.time() - began)
-    return _view(ctx, ctx.store.images.get(key))
+    return replace(_view(ctx, ctx.store.images.get(key)), steps=tuple(ctx.progress.steps))
 
 
 def _next(ctx: Context, name: str) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,7 +25,7 @@ from lab.lifecycle.captures.capture import Capture, disk_snapshots, parent_of
 from lab.lifecycle.captures.clone import MEMORY
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.datasets.loader import Server
-from lab.lifecycle.images.publish import BASE
+from lab.lifecycle.images.publish import BASE, Disk, digest_of
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.form import intend, seed_of
 from lab.lifecycle.nodes.inspect import nodes_of, record_of
@@ -105,14 +106,21 @@ def wake(ctx: Context, owner: Owner, name: str, capture: Capture, images: Images
     return Server(ctx, node, images, segment, ())
 
 
-def copy_disks(ctx: Context, node: Node, images: Images) -> list[VolumeSnapshot]:
+def copy_disks(ctx: Context, node: Node, images: Images) -> list[Disk]:
     """Copies of the disks of ``node``, which does not run, as those of its owner's image."""
-    made = []
-    for origin in ctx.storage.snapshot(volumes_of(node, images), BASE):
-        volume = VolumeName(node.owner, BASE, origin.volume.volume)
-        intent = ctx.store.resources.intend_all(node.owner, [("volume", str(volume))])
-        tags = {"owner": str(node.owner), "node": BASE}
-        with reading(partial(ctx.storage.send, origin, plain=True)) as stream:
-            made.append(ctx.storage.receive(volume, stream, tags))
-        ctx.store.resources.made(*intent)
+    origins = ctx.storage.snapshot(volumes_of(node, images), BASE)
+    # What is read for the digests is in the page cache then, or was just read for them.
+    with ThreadPoolExecutor(1) as beside:
+        digests = [beside.submit(digest_of, ctx, origin) for origin in origins]
+        copies = [_copy(ctx, node.owner, origin) for origin in origins]
+        return [Disk(copy, digest.result()) for copy, digest in zip(copies, digests, strict=True)]
+
+
+def _copy(ctx: Context, owner: Owner, origin: VolumeSnapshot) -> VolumeSnapshot:
+    volume = VolumeName(owner, BASE, origin.volume.volume)
+    intent = ctx.store.resources.intend_all(owner, [("volume", str(volume))])
+    tags = {"owner": str(owner), "node": BASE}
+    with reading(partial(ctx.storage.send, origin, plain=True)) as stream:
+        made = ctx.storage.receive(volume, stream, tags)
+    ctx.store.resources.made(*intent)
     return made

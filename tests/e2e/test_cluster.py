@@ -305,6 +305,10 @@ def test_cold_boots_and_forms(site: Site) -> None:
         assert view["started"] == "cold"
         assert query(view["dsn"], SIZE)[0][1] == "1"
         assert clock_error(site, view["name"]) < 2.0
+        # It was cleanly stopped: a recovery pass would be a second start of the server.
+        log = site.lab("logs", view["name"], "-n", "2000").stdout
+        assert "ready for connections" in log
+        assert "Recovered position" not in log
 
 
 def test_run_is_all_or_nothing(site: Site) -> None:

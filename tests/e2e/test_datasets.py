@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +74,54 @@ def test_a_cluster_begins_with_the_data(image: Site, world: Path) -> None:
     site.lab("dataset", "rm", name)
     assert site.settled() == []
     assert site.lab("dataset", "ls", "-o", "json").json == []
+
+
+@pytest.fixture
+def mysql() -> Path:
+    """What MySQL's tests load; of Debian's unstable, the only suite that has them."""
+    try:
+        return unpacked("mysql-testsuite", "sid", only=".sql") / "usr/lib/mysql-test"
+    except NoServer as why:
+        pytest.skip(str(why))
+
+
+@pytest.mark.rare
+def test_dumps_of_mysql(image: Site, mysql: Path, tmp_path: Path) -> None:
+    """Sakila, with its views, triggers and routines; and 67 MB of rows by MySQL 8.0's mysqldump."""
+    site, name = image, f"sakila-{image.token}"
+    schema = mysql / "suite/router/include/schema"
+    tables = tmp_path / "sakila.sql"
+    # For mysqltest, which ends this command by the delimiter that it replaces.
+    tables.write_text(re.sub(r"(?m)^DELIMITER (?:(\S+);|;\S+)$",
+                             lambda found: f"DELIMITER {found[1] or ';'}",
+                             (schema / "sakila-schema.sql").read_text()))  # fmt: skip
+    words = ("--from", str(tables), "--sql", str(schema / "sakila-data.sql"))
+    site.lab("dataset", "create", name, *words, "--blueprint", "single", timeout=900)
+    lab = site.name("sakila")
+    with site.up("single", "--dataset", name, "--name", lab):
+        for table, rows in {"film": 1000, "rental": 16044, "film_text": 1000}.items():
+            assert site.sql(lab, "n1", f"SELECT COUNT(*) FROM sakila.{table}") == [[rows]]
+        objects = {
+            "views": "table_schema",
+            "triggers": "trigger_schema",
+            "routines": "routine_schema",
+        }
+        for kind, column in objects.items():
+            count = f"SELECT COUNT(*) > 5 FROM information_schema.{kind} WHERE {column} = 'sakila'"
+            assert site.sql(lab, "n1", count) == [[1]], kind
+        sold = "SELECT total_sales > 30000 FROM sakila.sales_by_store LIMIT 1"
+        assert site.sql(lab, "n1", sold) == [[1]]
+    site.lab("dataset", "rm", name)
+    large = mysql / "std_data/bug36444172/dump.sql"
+    made = site.lab("dataset", "create", name, "--from", str(large), "-o", "json", timeout=900).json
+    assert made["loaded"] > 67_000_000
+    with site.up("single", "--dataset", name, "--name", lab):
+        [[rows]] = site.sql(lab, "n1", "SELECT COUNT(*) FROM test_db.test_table")
+        with large.open("rb") as file:
+            assert rows == sum(line.count(b"),(") + 1 for line in file
+                               if line.startswith(b"INSERT INTO"))  # fmt: skip
+    site.lab("dataset", "rm", name)
+    assert site.settled() == []
 
 
 PLANTED = ("ada.planted@example.org", "grace.planted@example.org")

@@ -68,7 +68,13 @@ def test_start_up_is_what_no_step_accounts_for() -> None:
 
 @pytest.mark.parametrize(
     ("value", "unit", "shown"),
-    [(1.934, "s", "1.93 s"), (12.34, "s", "12.3 s"), (270.6, "MB", "271 MB"), (31.7, "x", "32x")],
+    [
+        (1.934, "s", "1.93 s"),
+        (12.34, "s", "12.3 s"),
+        (270.6, "MB", "271 MB"),
+        (31.7, "x", "32x"),
+        (1.068, "x", "1.07x"),
+    ],
 )
 def test_numbers_have_the_digits_that_mean_something(value: float, unit: str, shown: str) -> None:
     """Protects readers from false precision."""

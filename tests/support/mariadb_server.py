@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import tempfile
@@ -71,8 +72,11 @@ def client(program: str, package: str) -> tuple[Path, dict[str, str]]:
     raise NoServer(f"{package} does not run here")
 
 
-def unpacked(package: str) -> Path:
-    """The files of a package of Debian's, unpacked once; raises NoServer."""
+def unpacked(package: str, suite: str = "", only: str = "") -> Path:
+    """The files of a package of Debian's, unpacked once; raises NoServer.
+
+    ``suite``: not this host's; ``only``: the files whose path contains that.
+    """
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
         raise NoServer(f"there is no apt-get to get {package} with")
     place = cache()
@@ -81,19 +85,54 @@ def unpacked(package: str) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         root = place / package
         if not root.exists():
-            _unpack(package, place, root)
+            _unpack(package, place, root, suite, only)
     return root
 
 
-def _unpack(package: str, place: Path, root: Path) -> None:
+def _unpack(package: str, place: Path, root: Path, suite: str, only: str) -> None:
     with tempfile.TemporaryDirectory(dir=place, prefix=f"{package}.") as scratch:
+        work = Path(scratch)
         try:
-            run(["apt-get", "-q", "download", package], timeout=120, cwd=Path(scratch))
-            archive = next(Path(scratch).glob("*.deb"))
-            run(["dpkg-deb", "-x", archive, f"{scratch}/root"], timeout=120)
+            apt = ["apt-get", "-q", *(_sources(work, suite) if suite else [])]
+            if suite:
+                run([*apt, "update"], timeout=300)
+            run([*apt, "download", package], timeout=300, cwd=work)
+            archive = next(work.glob("*.deb"))
+            if only:
+                tar = work / "files.tar"
+                with tar.open("wb") as out:
+                    run(["dpkg-deb", "--fsys-tarfile", archive], timeout=300, log=out)
+                (work / "root").mkdir()
+                run(
+                    ["tar", "-xf", tar, "-C", work / "root", "--wildcards", f"*{only}*"],
+                    timeout=300,
+                )
+            else:
+                run(["dpkg-deb", "-x", archive, work / "root"], timeout=300)
         except LabError as error:
             raise NoServer(f"{package} cannot be had: {error}") from error
-        (Path(scratch) / "root").rename(root)
+        (work / "root").rename(root)
+
+
+def _sources(work: Path, suite: str) -> list[str]:
+    """apt's options for another suite of the mirror that this host uses; raises NoServer."""
+    found = re.search(r"^URIs:\s*(\S+)", _text("debian.sources"), re.M)
+    if found is None:
+        raise NoServer("this host's apt has no debian.sources")
+    for name in ("parts", "lists/partial", "cache/archives/partial"):
+        (work / name).mkdir(parents=True)
+    keys = "/usr/share/keyrings/debian-archive-keyring.gpg"
+    (work / "parts/debian.sources").write_text(
+        f"Types: deb\nURIs: {found[1]}\nSuites: {suite}\nComponents: main\nSigned-By: {keys}\n"
+    )
+    places = {"Etc::SourceList": "/dev/null", "Etc::SourceParts": work / "parts",
+              "State::Lists": work / "lists", "Cache": work / "cache"}  # fmt: skip
+    return [word for key, path in places.items() for word in ("-o", f"Dir::{key}={path}")]
+
+
+def _text(name: str) -> str:
+    path = Path("/etc/apt/sources.list.d") / name
+    return path.read_text() if path.is_file() else ""
 
 
 @dataclass(frozen=True)

@@ -280,7 +280,7 @@ class DatasetView:
 
     ``loaded``: bytes of SQL; ``tables``: each with ``database``, ``name``, ``engine``, and its
     estimated ``rows`` and ``size`` in bytes; ``seconds``: how long it took; ``masked``: by rules;
-    ``used_by`` names templates and labs.
+    ``used_by`` names templates and labs; ``steps``: what made it just now.
     """
 
     name: str
@@ -296,6 +296,7 @@ class DatasetView:
     seconds: float
     masked: bool = False
     used_by: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
 
     @property
     def at(self) -> str:

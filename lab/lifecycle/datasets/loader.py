@@ -161,10 +161,10 @@ class Server:
         self.run(_LOAD, "forget", timeout=_LONG_SECONDS)
 
     def rest(self, image: Image) -> None:
-        """Stop the server cleanly and its guest; its own disks can be cloned then."""
+        """Stop the server cleanly and end its guest; its own disks can be cloned then."""
         engine = image.engine
         self.run(_LOAD, "rest", engine.service, engine.config_path, timeout=_LONG_SECONDS)
-        self.ctx.hypervisor.stop(self.node.guest, force=False)
+        self.ctx.hypervisor.stop(self.node.guest, force=True)  # its file systems are read-only
         self._forget(self.more)
 
     def discard(self, keep: Sequence[VolumeName] = ()) -> None:

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -65,8 +65,16 @@ def publish(
     sparse.sync(directory.parent)
 
 
+@dataclass(frozen=True)
+class Disk:
+    """A snapshot of an image's disk, and the digest of what it holds."""
+
+    snapshot: VolumeSnapshot
+    digest: str
+
+
 def derive(
-    ctx: Context, key: str, base: manifest.BuiltImage, made: Sequence[VolumeSnapshot] = ()
+    ctx: Context, key: str, base: manifest.BuiltImage, made: Sequence[Disk] = ()
 ) -> manifest.BuiltImage:
     """Make an image of disks that began as those of ``base``, and were written to since.
 
@@ -75,10 +83,11 @@ def derive(
     """
     owner = Owner("image", key)
     volumes = [VolumeName(owner, BASE, name) for name in base.disks]
-    made = made or ctx.storage.snapshot(volumes, BASE)
-    ctx.storage.persist(made)
-    digests = {base.disks[s.volume.volume].name: _digest(ctx, s) for s in made}
-    seals = {snapshot.volume.volume: ctx.storage.seal(snapshot) for snapshot in made}
+    made = made or [Disk(one, digest_of(ctx, one)) for one in ctx.storage.snapshot(volumes, BASE)]
+    ctx.storage.persist([disk.snapshot for disk in made])
+    named = {disk.snapshot.volume.volume: disk for disk in made}
+    digests = {base.disks[name].name: disk.digest for name, disk in named.items()}
+    seals = {name: ctx.storage.seal(disk.snapshot) for name, disk in named.items()}
     directory = ctx.home.create_directory(owner)
     kernel = _copy(base.kernel, directory / base.kernel.name)
     initrd = _copy(base.initrd, directory / base.initrd.name)
@@ -141,13 +150,13 @@ def reseal(ctx: Context, key: str, built: manifest.BuiltImage, seals: Mapping[st
 
 def _check_content(ctx: Context, snapshot: VolumeSnapshot, digest: str) -> None:
     """Raise InvalidSpec unless that is what ``snapshot`` holds; reads all of it."""
-    if snapshot.label != BASE or _digest(ctx, snapshot) != digest:
+    if snapshot.label != BASE or digest_of(ctx, snapshot) != digest:
         raise InvalidSpec(
             f"{snapshot.volume} does not match the image's manifest", hint="export it again"
         )
 
 
-def _digest(ctx: Context, snapshot: VolumeSnapshot) -> str:
+def digest_of(ctx: Context, snapshot: VolumeSnapshot) -> str:
     """As ``manifest.digest``, of the disk that ``snapshot`` is; reads all of it."""
     with reading(partial(ctx.storage.send, snapshot, plain=True)) as source:
         stream = StreamReader(source)

@@ -140,6 +140,13 @@ def test_an_order_that_did_not_help_is_given_twice_at_most() -> None:
     assert blueprint("galera").remedies(alone, ENGINES) == []
 
 
+def test_data_are_not_given_up_before_there_is_a_cluster() -> None:
+    """Protects from losing the positions of all nodes while none could be their donor."""
+    ended, starts = stands(server="failed"), stands(9, more="bootstraps")
+    situation = Situation({"n1": starts, "n2": ended}, True, False, {("n2", "restart"): 2})
+    assert blueprint("galera").remedies(situation, ENGINES) == []
+
+
 def test_remedies_are_programs_of_the_guest() -> None:
     """Protects the unit: it is that of the image, not one that is assumed."""
     torn = {"n1": stands(7, me="a", view="ab"), "n2": stands(9), "n3": stands(server="failed")}

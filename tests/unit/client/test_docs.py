@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lab.lifecycle import dataset
 from tests import ROOT
+from tests.support.lifecycle_world import make_image
 from tests.support.serve_world import Site, site
 
 DOCS = ROOT / "docs"
@@ -31,7 +33,7 @@ def blocks(page: str, heading: str, language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with site(tmp_path_factory.mktemp("docs")) as found:
+    with site(tmp_path_factory.mktemp("docs"), max_ttl=7 * 86400.0) as found:
         yield found
 
 
@@ -101,6 +103,76 @@ def test_ci_systems(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
     assert [one["name"] for one in here.ask("GET", "/v1/labs").json()["items"]] == ["ci-71"]
     run(["sh", "-e", "-c", "\n".join(job["after_script"])], env, tmp_path)
     assert len((tmp_path / "dsn").read_text().split()) == 2
+    assert nothing_is_left(here)
+
+
+@pytest.fixture
+def shop(here: Site, tmp_path: Path) -> Iterator[None]:
+    """A dataset."""
+    dump = tmp_path / "shop.sql"
+    dump.write_text("CREATE TABLE people (id INT PRIMARY KEY);\n")
+    with here.service.core.contexts.use() as ctx:
+        make_image(ctx)
+        dataset.create(ctx, "shop", str(dump))
+    yield
+    with here.service.core.contexts.use() as ctx:
+        dataset.remove(ctx, "shop")
+
+
+def names(here: Site) -> list[str]:
+    return sorted(one["name"] for one in here.ask("GET", "/v1/labs").json()["items"])
+
+
+@pytest.mark.usefixtures("shop")
+def test_pull_requests(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
+    """Protects pull requests: one lab for all of its pushes, which goes when it is closed."""
+    texts = blocks("ci.md", "A database for each pull request", "yaml")
+    github, gitlab = (yaml.safe_load(text) for text in texts)
+    [push, close] = [one["run"] for one in github["jobs"]["database"]["steps"] if "run" in one]
+    drop = gitlab["drop-database"]["script"]
+    for name, pushed, closed in (
+        ("pr-7", push, close),
+        ("mr-7", "\n".join(gitlab["database"]["script"]), "\n".join(drop)),
+    ):
+        known = {**env, "LAB_NAME": name}
+        (tmp_path / "dsn").unlink(missing_ok=True)
+        for _ in range(2):
+            run(["sh", "-e", "-c", pushed], known, tmp_path)
+        assert len(set((tmp_path / "dsn").read_text().split())) == 1
+        assert names(here) == [name]
+        for _ in range(2):  # also one that was never opened, or is gone
+            run(["sh", "-e", "-c", closed], known, tmp_path)
+        assert nothing_is_left(here)
+
+
+@pytest.mark.usefixtures("shop")
+def test_a_hook_of_git(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
+    """Protects a developer's branches from each other's data."""
+    prepare, hook = blocks("ci.md", "A database for each pull request", "sh")
+    (tmp_path / "migrate.sh").write_text('#!/bin/sh\n[ -n "$LAB_DSN" ]\n')
+    (tmp_path / "migrate.sh").chmod(0o755)
+    run(["sh", "-eu", "-c", prepare], env, tmp_path)
+    who = {f"GIT_{role}_{what}": "a@b" for role in ("AUTHOR", "COMMITTER")
+           for what in ("NAME", "EMAIL")}  # fmt: skip
+    known = {**env, **who, "GIT_CONFIG_GLOBAL": os.devnull}
+    tree = tmp_path / "tree"
+    run(["git", "init", "-q", "-b", "trunk", str(tree)], known, tmp_path)
+    run(["git", "commit", "-q", "--allow-empty", "-m", "x"], known, tree)
+    path = tree / ".git/hooks/post-checkout"
+    path.write_text(hook)
+    path.chmod(0o755)
+    found = {}
+    for branch in ("Feature/A_long_name", "trunk", "Feature/A_long_name"):
+        there = run(["git", "branch", "--list", branch], known, tree).stdout
+        run(["git", "checkout", "-q", *([] if there else ["-b"]), branch], known, tree)
+        written = (tree / ".env").read_text()
+        assert found.setdefault(branch, written) == written
+    assert (tree / ".env").stat().st_mode & 0o777 == 0o600
+    assert len(set(found.values())) == 2
+    labs = [name for name in names(here) if name != "main"]
+    assert len(labs) == 2
+    run(["lab", "down", *labs], env, tmp_path)
+    run(["lab", "down", "main"], env, tmp_path)
     assert nothing_is_left(here)
 
 

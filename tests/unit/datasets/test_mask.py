@@ -128,6 +128,33 @@ def columns_of(data: Server) -> tuple[Column, ...]:
     return from_rows(data.ask(QUERY))
 
 
+def test_large_schemas_are_read_once(mariadb: Server) -> None:
+    """Protects from minutes: information_schema was filled anew for each of its rows."""
+
+    def filled(tables: int) -> int:
+        names = [f"many.t{number}" for number in range(tables)]
+        made = [
+            f"CREATE TABLE IF NOT EXISTS {name} (id INT PRIMARY KEY, a INT, KEY (a),"
+            " FOREIGN KEY (a) REFERENCES many.t0 (id))"
+            for name in names
+        ]
+        count = "SHOW SESSION STATUS LIKE 'Created_tmp_tables'"
+        mariadb.ask("CREATE DATABASE IF NOT EXISTS many", *made)
+        with mariadb.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(count)
+            before = int(cursor.fetchall()[0][1])
+            cursor.execute(QUERY)
+            found = from_rows(cursor.fetchall())
+            cursor.execute(count)
+            assert [(one.name, one.key) for one in found] == [
+                ("id", "primary"), ("a", "index")] * tables  # fmt: skip
+            return int(cursor.fetchall()[0][1]) - before
+
+    few, many = filled(5), filled(20)
+    mariadb.ask("DROP DATABASE many")
+    assert many == few
+
+
 def mask(data: Server, rules: bytes = RULES, secret: bytes = SECRET) -> None:
     masking = plan(columns_of(data), parse(rules, "r.toml"))
     data.ask(*secret_statements(secret), *masking.statements(secret), FORGET)

@@ -1,0 +1,177 @@
+"""Datasets: what labs with data cost beside empty ones, and how fast data gets in."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+from bench.figures import Figure, Target
+from bench.labs import COMMAND_SECONDS, Failed, Home, ended, one_line
+from bench.measure import MEGABYTE, UP, Log, check, labs_removed
+from bench.probe import disk, pss, qemu_of
+from lab.datasets.generate import generate
+from lab.datasets.source import Sysbench, parse
+
+READS = 1000
+_ROW = 187 + 2 * 6  # bytes of SQL, as ``lab.datasets.generate.estimate``
+_TABLES = 8
+_LOADED_BY_HAND = 64
+"""Megabytes of SQL whose load is compared with the client's."""
+_SINGLE = ("up", "single")
+_DATA = "data"
+
+
+def source(megabytes: int) -> str:
+    """Tables of sysbench with so many megabytes of SQL."""
+    rows = megabytes * MEGABYTE // (_TABLES * _ROW)
+    return f"generate:sysbench?tables={_TABLES}&rows={rows}"
+
+
+def datasets(home: Home, runs: int, megabytes: int, log: Log) -> list[Figure]:
+    """Figures of labs with ``megabytes`` of SQL beside those of empty ones, in turns."""
+    taken: dict[str, list[float]] = {}
+    with log.attempt(f"dataset of {megabytes} MB"):
+        made = home.run("dataset", "create", _DATA, "--from", source(megabytes), "-o", "json")
+        rows = made.value["tables"][0]["rows"]
+        taken["create"] = [made.seconds]
+        for words in (UP, (*UP, "--dataset", _DATA)):  # the templates
+            home.run("template", "build", *words[1:])
+        for number in range(1, runs + 1):
+            with log.attempt(f"labs with data {number}"), labs_removed(home):
+                for what, value in _beside(home, rows).items():
+                    taken.setdefault(what, []).append(value)
+    for number in range(1, runs + 1):
+        with log.attempt(f"data by hand {number}"), labs_removed(home):
+            taken.setdefault("load", []).append(_load(home, number))
+        with log.attempt(f"promotion {number}"), labs_removed(home):
+            taken.setdefault("promote", []).append(_promote(home, number))
+    size = f"{megabytes} MB of SQL"
+    names: tuple[tuple[str, str, Any, Target, str], ...] = (
+        ("create", f"`lab dataset create`, {size}", "s", Target(), ""),
+        (
+            "up",
+            "warm lab with this dataset to an empty one",
+            "x",
+            Target(1.15, 1.0),
+            "both made in turns",
+        ),
+        ("disk", "disk of a further lab with it", "MB", Target(5), ""),
+        ("pss", "memory of it to that of an empty one (PSS)", "x", Target(1.1), ""),
+        (
+            "reads",
+            f"first {READS} point reads, booted cold to resumed warm",
+            "x",
+            Target(3, 10, at_least=True),
+            "random rows of one table, a statement each, in one connection",
+        ),
+        (
+            "load",
+            "loading SQL, to the plain client in such a guest",
+            "x",
+            Target(1.0, 0.5),
+            f"{_LOADED_BY_HAND} MB; the client reads a file on the guest's disk",
+        ),
+        ("promote", "`lab dataset create --from lab:NAME`", "s", Target(10, 3), "a 3-node lab"),
+    )
+    return [
+        Figure(name, unit, tuple(taken.get(what, ())), target, note)
+        for what, name, unit, target, note in names
+    ]
+
+
+def _beside(home: Home, rows: int) -> dict[str, float]:
+    """One lab with the data beside an empty one; ``rows``: of the first table."""
+    empty = home.run(*UP, "--name", home.name(1), "-o", "json")
+    first = home.run(*UP, "--dataset", _DATA, "--name", home.name(2), "-o", "json")
+    more = home.run(*UP, "--dataset", _DATA, "--name", home.name(3), "-o", "json").value
+    for lab in (empty.value, first.value, more):
+        if lab["started"] != "warm":
+            raise Failed(f"it started {lab['started']}: {lab['why_cold']}")
+    memory = [pss(qemu_of(node["guest"] for node in one["nodes"])) for one in (empty.value, more)]
+    found = {
+        "up": first.seconds / empty.seconds,
+        "pss": memory[1] / memory[0],
+        "disk": disk(home.directories(more["name"])) / MEGABYTE,
+    }
+    warm = _reads(more, rows)
+    home.run("down", "--all", "--yes")
+    words = (*UP, "--dataset", _DATA, "--cold", "--name", home.name(4), "-o", "json")
+    cold = home.run(*words).value
+    found["reads"] = _reads(cold, rows) / warm
+    check(cold)
+    return found
+
+
+def _reads(lab: Mapping[str, Any], rows: int) -> float:
+    """Seconds of the first point reads through the first node."""
+    keys = random.Random(1)  # noqa: S311  which rows is no secret
+    port = int(lab["nodes"][0]["sql_port"])
+    with (
+        closing(_connect(lab, port)) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("SELECT COUNT(*) FROM information_schema.tables")  # the session's own work
+        began = time.perf_counter()
+        for _ in range(READS):
+            key = keys.randint(1, rows)
+            if not cursor.execute("SELECT c FROM sbtest.sbtest1 WHERE id = %s", (key,)):
+                raise Failed(f"{lab['name']} has no row {key}")
+        return time.perf_counter() - began
+
+
+def _connect(lab: Mapping[str, Any], port: int) -> Any:
+    return pymysql.connect(
+        host="127.0.0.1", port=port, user=lab["user"], password=lab["password"], read_timeout=120
+    )
+
+
+def _load(home: Home, number: int) -> float:
+    """A load into a dataset to one by the client, in a guest of the same image."""
+    what = parse(source(_LOADED_BY_HAND))
+    if not isinstance(what, Sysbench):
+        raise Failed(f"{what} is not what is compared")
+    with tempfile.TemporaryDirectory(dir=home.root) as directory:
+        dump = Path(directory) / "dump.sql"
+        with dump.open("wb") as file:
+            file.writelines(generate(what))
+        name = f"load{number}"
+        ours = home.run("dataset", "create", name, "--from", str(dump), "-o", "json").value
+        home.run("dataset", "rm", name)
+        lab = home.run(*_SINGLE, "--name", home.name(1), "-o", "json").value
+        _in_guest(home, lab, dump, "cat > /var/lib/mysql/dump.sql")
+        began = time.perf_counter()
+        _in_guest(home, lab, None, "mariadb < /var/lib/mysql/dump.sql")
+        by_hand = time.perf_counter() - began
+    steps = {step["step"]: step["seconds"] for step in ours["steps"]}
+    return float(steps["load"]) / by_hand
+
+
+def _in_guest(home: Home, lab: Mapping[str, Any], stdin: Path | None, command: str) -> None:
+    """Run a shell command in the first node over SSH; raises Failed."""
+    with (stdin or Path("/dev/null")).open("rb") as file:
+        process = home.start("ssh", lab["name"], "--", command, stdin=file)
+    with ended(process):
+        try:
+            _, err = process.communicate(timeout=COMMAND_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{command} did not end in {COMMAND_SECONDS:g} s") from None
+    if process.returncode:
+        raise Failed(f"{command} exited {process.returncode}: {one_line(err)}")
+
+
+def _promote(home: Home, number: int) -> float:
+    """Seconds in which a running lab becomes a dataset."""
+    lab = home.run(*UP, "--name", home.name(1), "-o", "json").value
+    home.run("sql", lab["name"], "-e", "CREATE DATABASE shop")
+    name = f"promoted{number}"
+    made = home.run("dataset", "create", name, "--from", f"lab:{lab['name']}", "-o", "json")
+    home.run("dataset", "rm", name)
+    return made.seconds
