@@ -280,7 +280,10 @@ class DatasetView:
 
     ``loaded``: bytes of SQL; ``tables``: each with ``database``, ``name``, ``engine``, and its
     estimated ``rows`` and ``size`` in bytes; ``seconds``: how long it took; ``masked``: by rules;
-    ``used_by`` names templates and labs.
+    ``used_by`` names templates and labs; ``state``: building, ready, or removing: no new lab gets
+    it. ``project``: of the service, whose data it has; empty: for all. ``keep``: how many versions
+    are kept, 0 for all. ``columns``: such as ``shop.customers.mail varchar``, where one version was
+    asked for.
     """
 
     name: str
@@ -296,6 +299,10 @@ class DatasetView:
     seconds: float
     masked: bool = False
     used_by: tuple[str, ...] = ()
+    project: str = ""
+    blueprint: str = ""
+    keep: int = 0
+    columns: tuple[str, ...] = ()
 
     @property
     def at(self) -> str:
