@@ -60,6 +60,7 @@ from lab.names import Owner, VolumeName, check_dataset_name, dataset_key
 from lab.paths import PRIVATE, REACHABLE, make_directory, writing
 from lab.spec import GIB, MIB, LabSpec, NodeSize, format_size
 from lab.state.records import ImageRecord
+from lab.state.store import Store
 from lab.storage import Volume
 from lab.storage.stream import StreamReader
 
@@ -143,13 +144,16 @@ def create(
         made = replace(made, lab_project=record_of(ctx, source.lab).project)
     project = ctx.origin.project
     with _series(ctx, name):
-        check_free(ctx, name, project)
+        check_free(ctx.store, name, project)
         return _make(ctx, name, made, project, upload)
 
 
-def check_free(ctx: Context, name: str, project: str) -> None:
+def check_free(store: Store, name: str, project: str) -> None:
     """Raise Conflict if there is a dataset of that name, or what is left of another project's."""
-    there = versions_of(ctx, name)
+    there = sorted(
+        (record for record in store.images.all() if record.dataset == name),
+        key=lambda record: record.version,
+    )
     if any(record.project != project for record in there):
         raise Conflict(f"the name {name} is taken by another dataset", hint="choose another name")
     if ready := [r for r in there if r.state == "ready" and not r.removing]:
@@ -223,9 +227,17 @@ def dataset(ctx: Context, text: str) -> DatasetView:
     return _view(ctx, named(ctx, text, removing=True), columns=True)
 
 
-def described(ctx: Context, record: ImageRecord) -> DatasetView:
-    """A version with its columns."""
-    return _view(ctx, record, columns=True)
+def described(ctx: Context, record: ImageRecord, *, columns: bool = False) -> DatasetView:
+    """What there is to say of a version; ``columns``: with its columns."""
+    return _view(ctx, record, columns=columns)
+
+
+def memory_of(store: Store, text: str) -> int:
+    """Bytes of memory of the guest that makes a dataset of a source; raises as ``foreseen``."""
+    source = sources.parse(text)
+    if isinstance(source, LabCapture):
+        return max(node.size.memory for node in store.lab_with_nodes(source.lab).plans[:1])
+    return _MEMORY
 
 
 def how_made(ctx: Context, record: ImageRecord) -> Made:
@@ -233,11 +245,14 @@ def how_made(ctx: Context, record: ImageRecord) -> Made:
     return _made(ctx, record)
 
 
-def foreseen(ctx: Context, text: str, upload: Path | None = None) -> int:
-    """Bytes of SQL, or of disks, of a source, as far as they are known before; 0: not known."""
+def foreseen(store: Store, text: str, upload: Path | None = None) -> int:
+    """Bytes of SQL, or of disks, of a source, as far as they are known before; 0: not known.
+
+    Raises InvalidSpec, and NotFound for an unknown lab.
+    """
     source = sources.parse(text)
     if isinstance(source, LabCapture):
-        return sum(node.size.disk for node in ctx.store.lab_with_nodes(source.lab).plans[:1])
+        return sum(node.size.disk for node in store.lab_with_nodes(source.lab).plans[:1])
     return upload.stat().st_size if upload else _size_of(source, ())
 
 

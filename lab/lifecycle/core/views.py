@@ -311,6 +311,15 @@ class DatasetView:
 
 
 @dataclass(frozen=True)
+class UploadView:
+    """A dump that was sent to the service: ``id`` names it; ``size`` in bytes."""
+
+    id: str
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
 class PersonalColumn:
     """A column that looks personal: ``column`` as ``shop.customers.mail``, ``rule`` that fits."""
 

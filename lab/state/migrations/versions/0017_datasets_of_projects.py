@@ -16,5 +16,7 @@ def upgrade() -> None:
     for name in ("project", "job"):
         column = sa.Column(name, sa.String(), nullable=False, server_default=sa.text("''"))
         op.add_column("images", column)
-    removing = sa.Column("removing", sa.Boolean(), nullable=False, server_default=sa.text("false"))
-    op.add_column("images", removing)
+    default = sa.text("false")
+    op.add_column(
+        "images", sa.Column("removing", sa.Boolean(), nullable=False, server_default=default)
+    )
