@@ -29,8 +29,8 @@ _SNAPSHOT = ("name", "ttl", "disks_only", "protected")
 _BRANCH = ("branch_name", "at", "count", "branch_ttl")
 _DATASET = ("name", "source", "keep", "shared")
 _LAB = (
-    "blueprint", "name", "nodes", "engine", "dataset", "profile", "memory", "cpus", "disk", "ttl", "idle",
-    "protected",
+    "blueprint", "name", "nodes", "engine", "dataset", "profile", "memory", "cpus", "disk", "ttl",
+    "idle", "protected",
 )  # fmt: skip
 
 

@@ -403,8 +403,8 @@ def _load(ctx: Context, key: str, image: Image, made: Made, name: str, source: S
             files.append(_further(work, made.sql))
         with ctx.progress.step("read", f"reading {source}"):
             pace = Pace(ctx.progress, "read", _size_of(source, files))
-            told = partial(_within, ctx, pace)
-            spool = spools.write(source, files, work / "spool", name, told, made.selection)
+            read = partial(_within, ctx, pace)
+            spool = spools.write(source, files, work / "spool", name, read, made.selection)
         engine = image.engine
         for misfit in suits(spool.found, engine.name, engine.version):
             ctx.progress.note("dataset", misfit.what)

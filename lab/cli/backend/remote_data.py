@@ -20,7 +20,7 @@ _TEXTS = MIB // 2
 
 
 def source(client: Client, given: str, listener: Listener) -> str:
-    """The source as the service is told of it; a dump is sent first.
+    """The source that the request to the service names; a dump is sent first.
 
     Raises InvalidSpec for what cannot be sent, and what ``Client`` raises.
     """
