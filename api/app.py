@@ -18,6 +18,7 @@ from lab.api.routes import (
     archives,
     branches,
     catalog,
+    datasets,
     events,
     health,
     host,
@@ -56,6 +57,7 @@ _ROUTERS = (
     host.router,
     archives.router,
     catalog.router,
+    datasets.router,
     tokens.router,
 )
 _ERRORS = {

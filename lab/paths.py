@@ -16,6 +16,7 @@
                                        what differs from the template's RAM, or <node>.ram with all
       builds/<key>/              what is being made; nothing in it is ever used
       imports/<kind>.<key>/      0700, what arrives from elsewhere, until all of it is there
+      uploads/<token>/<id>/      0700, dumps that clients of the service sent, until they are loaded
       logs/console/<guest>.log
       logs/images/<key>.log
       reachable.json             which recipes' repositories answered, and when
@@ -133,6 +134,15 @@ class Home:
         """Where what arrives from elsewhere gathers."""
         return self.root / "imports"
 
+    @property
+    def uploads(self) -> Path:
+        """Where dumps are that clients of the service sent."""
+        return self.root / "uploads"
+
+    def upload(self, token: str, identity: str) -> Path:
+        """The directory of a dump that was sent with a token."""
+        return self.uploads / _part(token) / _part(identity)
+
     def lock(self, kind: str, name: str) -> Path:
         """The lock file of a lab, template, image or snapshot."""
         return self.locks / f"{_part(kind)}.{_part(name)}.lock"
@@ -215,6 +225,7 @@ class Home:
         make_directory(self.root, REACHABLE)
         make_directory(self.locks, PRIVATE)
         make_directory(self.imports, PRIVATE)
+        make_directory(self.uploads, PRIVATE)
         for path in (
             self.storage,
             self.root / "images",

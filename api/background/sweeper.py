@@ -10,12 +10,14 @@ from dbos import DBOS
 from lab.api.background.periodic import Periodic, isolated
 from lab.api.core.core import Core
 from lab.api.events import webhooks
+from lab.api.jobs import uploads
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.requests import ExpireLab, TakeSnapshot, concerns
 from lab.api.jobs.submit import service_job, submit
 from lab.api.jobs.work import ENDS
 from lab.api.telemetry.logs import log
 from lab.lifecycle import gc, snapshot
+from lab.names import Owner
 from lab.schedule import PERIODS
 from lab.state.records import LabRecord
 
@@ -60,6 +62,7 @@ class Sweeper:
                 elif lab.expires_at <= now + self._warning(lab):
                     webhooks.expiring(lab, lab.expires_at, "lease")
         self._clear(creating, {job.lab for job in jobs})
+        uploads.prune(core, now)
         if now - self._rotated >= _ROTATE_EVERY:
             self._rotated = now
             self._rotate()
@@ -123,10 +126,18 @@ class Sweeper:
             found = [
                 (owner, why)
                 for owner, why in gc.tasks(ctx)
-                if owner.kind == "lab" and why != "expired" and owner.name not in ours
+                if (owner.kind == "lab" and why != "expired" and owner.name not in ours)
+                or self._is_data(owner)
             ]
             for line in gc.perform(ctx, found).removed if found else ():
                 log.info("cleared", extra={"what": line})
+
+    def _is_data(self, owner: Owner) -> bool:
+        """Whether ``owner`` is a version of a dataset that no job is making."""
+        record = self._core.store.images.find(owner.name) if owner.kind == "image" else None
+        if record is None or not record.dataset:
+            return False
+        return record.job not in {job.id for job in self._core.store.jobs.open()}
 
     def _rotate(self) -> None:
         """Submit the snapshots that are due by schedules; labs with open jobs: later.

@@ -65,6 +65,11 @@ def need_to_branch(found: LabWithNodes, count: int) -> Need:
     return sum([one] * count, Need())
 
 
+def need_to_load(memory: int) -> Need:
+    """The resources of the guest that makes a dataset."""
+    return Need(memory=memory, cpus=1)
+
+
 def need_of_lab(found: LabWithNodes) -> Need:
     """The resources that a lab uses now, without disk space.
 

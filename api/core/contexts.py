@@ -37,11 +37,12 @@ class Contexts:
         origin: Origin = UNKNOWN,
         owner: str = "",
         templates: int | None = None,
+        data: int | None = None,
     ) -> Iterator[Context]:
         """A context for the block; ``owner``: of labs that are created in it.
 
-        One in which HostUnfit or a defect was raised is closed: its connections may be broken.
-        Raises HostUnfit if none can be opened.
+        ``templates``, ``data``: see Context. One in which HostUnfit or a defect was raised is
+        closed: its connections may be broken. Raises HostUnfit if none can be opened.
         """
         stack, context = self._borrow()
         settings = replace(context.settings, owner=owner) if owner else context.settings
@@ -49,7 +50,12 @@ class Contexts:
         try:
             progress = Progress(listener, halt)
             yield replace(
-                context, settings=settings, progress=progress, origin=origin, templates=templates
+                context,
+                settings=settings,
+                progress=progress,
+                origin=origin,
+                templates=templates,
+                data=data,
             )
             sound = True
         except LabError as error:

@@ -89,4 +89,5 @@ class Limits:
         self.waits = Limit(64, "requests wait", 400)
         self.collections = Limit(1, "garbage collections run", 1)
         self.transfers = Limit(4, "archives are transferred", 4)
+        self.uploads = Limit(2, "dumps are uploaded", 8)
         self.tunnels = Limit(16, "tunnels into nodes are open", 64)

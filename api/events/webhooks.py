@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lab.config.servefile import Serve
     from lab.state.records import JobRecord, LabRecord
 
-Word = Literal["ready", "failed", "removed", "expiring"]
+Word = Literal["ready", "failed", "removed", "expiring", "refreshed"]
 
 _NAME = "webhook"
 _AT_ONCE = 200
@@ -123,6 +123,8 @@ def ended(job: JobRecord) -> None:
         word = "ready" if succeeded else "failed"
     elif job.kind in ("delete", "expire") and succeeded:
         word = "removed"
+    elif job.kind == "refresh-dataset":
+        word = "refreshed" if succeeded else "failed"
     else:
         return
     if job.kind == "branch" and succeeded:
@@ -130,6 +132,8 @@ def ended(job: JobRecord) -> None:
     error = (job.error or {}).get("detail", "")
     at = format_time(job.ended_at or job.created_at)
     about = {"project": job.project, "at": at, "kind": job.kind}
+    if job.kind == "refresh-dataset":
+        about["dataset"] = job.about.partition(":")[2]
     for number, lab in enumerate(labs):
         identity = f"webhook-{job.id}{f'-{number}' if number else ''}"
         _begin(identity, {"event": word, "job": job.id, "error": error, "lab": lab, **about})

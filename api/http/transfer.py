@@ -24,24 +24,28 @@ from lab.api.core.problem import internal, problem
 from lab.api.http.tunnel import read, watch, write
 from lab.api.telemetry.logs import log
 from lab.errors import LabError
-from lab.lifecycle.core.views import ExportView, ImportView
+from lab.lifecycle.core.views import ExportView, ImportView, UploadView
 from lab.progress import Event, Listener
 
 _NORMAL = 1000
 
-Work = Callable[[int, Listener], ExportView | ImportView]
+Work = Callable[[int, Listener], ExportView | ImportView | UploadView]
 """Reads an archive from a file, or writes one to it, and closes the file."""
 
 
 @dataclass
 class Transfer:
-    """One archive. ``allowed``, ``stopping``, ``idle`` are as in ``Tunnel``."""
+    """One archive. ``allowed``, ``stopping``, ``idle`` are as in ``Tunnel``.
+
+    ``whole``: the other side has said that it sent all of it.
+    """
 
     socket: WebSocket
     allowed: Callable[[], bool]
     stopping: Callable[[], bool]
     idle: float
     carried: int = 0
+    whole: bool = False
     _pipe: int = -1
     _active: float = field(default_factory=time.monotonic)
 
@@ -104,6 +108,7 @@ class Transfer:
         while (message := await self.socket.receive())["type"] == "websocket.receive":
             data = message.get("bytes")
             if not data:
+                self.whole = True
                 self._shut()
                 return await self._until_gone()
             self._count(data)

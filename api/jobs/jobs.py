@@ -15,20 +15,37 @@ from typing import Any
 
 from dbos import DBOS, DBOSConfig, SetWorkflowID
 
-from lab.api.core.admission import WAKE, Need, need_of, need_to_branch, need_to_wake
+from lab.api.core.admission import (
+    WAKE,
+    Need,
+    need_of,
+    need_to_branch,
+    need_to_load,
+    need_to_wake,
+)
 from lab.api.core.core import Core
 from lab.api.core.problem import internal, problem
 from lab.api.events import webhooks
 from lab.api.events.eventlog import topic
 from lab.api.jobs import requests
 from lab.api.jobs.claim import claim
-from lab.api.jobs.quota import max_templates
-from lab.api.jobs.requests import BranchLab, ClusterRequest, CreateLab, FillPool, Request
+from lab.api.jobs.data import check_data, project_of
+from lab.api.jobs.quota import max_data, max_templates
+from lab.api.jobs.requests import (
+    BranchLab,
+    ClusterRequest,
+    CreateDataset,
+    CreateLab,
+    FillPool,
+    RefreshDataset,
+    Request,
+)
 from lab.api.jobs.work import ABOUT_OTHERS, WORK, Task, lab_made_by, labs_made_by
 from lab.api.telemetry.current import JOB
 from lab.api.telemetry.logs import log
 from lab.errors import Conflict, HostUnfit, Interrupted, LabError
-from lab.lifecycle import power
+from lab.lifecycle import dataset, power
+from lab.lifecycle.images.versions import named
 from lab.progress import Event
 from lab.state.jobs import OPEN
 from lab.state.records import JobRecord, JobState
@@ -253,6 +270,8 @@ class Jobs:
             if made.state == "failed":
                 raise _kept(made.name)
             return made.name  # ready; the service was killed before it recorded that
+        if isinstance(request, ClusterRequest):  # its dataset may be another's by now
+            check_data(self._store, project_of(core, job), request)
         need = self._need(job, request)
         if need is None:
             return self._work(job, request)
@@ -271,6 +290,13 @@ class Jobs:
         """The resources that a job must be admitted for; None if it needs none."""
         if isinstance(request, ClusterRequest):
             return need_of(request.spec)
+        if isinstance(request, CreateDataset):
+            return need_to_load(dataset.memory_of(self._store, request.source))
+        if isinstance(request, RefreshDataset):
+            with self.core.contexts.use() as ctx:
+                record = named(ctx, job.about.partition(":")[2])
+                source = dataset.how_made(ctx, record).source
+            return need_to_load(dataset.memory_of(self._store, source))
         if isinstance(request, BranchLab):
             there = len(labs_made_by(self._store, job.id))
             parent = self._store.lab_with_nodes(job.lab)
@@ -302,6 +328,9 @@ class Jobs:
             origin=requests.origin_of(job, request),
             owner=owner,
             templates=max_templates(core, job),
+            data=max_data(core, job)
+            if isinstance(request, CreateDataset | RefreshDataset)
+            else None,
         ) as ctx:
             return WORK[job.kind].run(ctx, Task(job, request, again))
 

@@ -6,16 +6,17 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 
 from lab import schedule
 from lab.api.core.core import Core
-from lab.api.jobs.requests import BranchLab, CreateLab, read
+from lab.api.jobs.requests import BranchLab, CreateDataset, CreateLab, read
 from lab.blueprints import NodePlan, foreseen
-from lab.errors import LimitReached
+from lab.errors import LabError, LimitReached
 from lab.imagebuild.recipe import load, recipes
-from lab.lifecycle import snapshot
+from lab.lifecycle import dataset, snapshot
 from lab.names import CaptureRef
 from lab.schedule import PERIODS, Schedule
 from lab.spec import LabSpec, format_size
@@ -60,6 +61,59 @@ def max_templates(core: Core, job: JobRecord) -> int | None:
     return core.settings.serve.project_templates or None if most is None else most
 
 
+def max_data(core: Core, job: JobRecord) -> int | None:
+    """The bytes of SQL that a job may load into a dataset; None: no limit."""
+    token = core.store.tokens.find(job.token)
+    if token is None or token.scope == "admin":
+        return None
+    most = core.settings.serve.dataset_size or math.inf
+    if token.max_disk is not None:
+        most = min(most, _disk_left(core, token, but=job.id))
+    return None if most == math.inf else int(most)
+
+
+def data_of(core: Core, project: str, *, but: str = "") -> int:
+    """Bytes on disk of a project's datasets, and of those being made, as far as foreseen.
+
+    ``but``: the id of a job whose dataset does not count.
+    """
+    records = [r for r in core.store.images.all() if r.dataset and r.project == project]
+    sizes = {r.dataset: r.size for r in records}  # of the latest
+    total = sum(record.size for record in records)
+    for job in core.store.jobs.open(project):
+        if job.kind == "create-dataset" and job.id != but:
+            with suppress(LabError):  # its lab is gone: it will fail
+                total += _foreseen(core, read(job, CreateDataset))
+        elif job.kind == "refresh-dataset" and job.id != but:
+            total += sizes.get(job.about.partition(":")[2], 0)
+    return total
+
+
+def _foreseen(core: Core, request: CreateDataset) -> int:
+    upload = core.settings.home.uploads / request.upload if request.upload else None
+    if upload is not None and not upload.is_file():
+        return 0
+    return dataset.foreseen(core.store, request.source, upload)
+
+
+def check_dataset(core: Core, token: TokenRecord, project: str, size: int) -> None:
+    """Raise LimitReached if ``size`` bytes of a new version would exceed a quota of a project.
+
+    Record the job in the same transaction.
+    """
+    if token.max_disk is None:
+        return
+    labs = _all(core, project, snapshots_of(core, project)).values()
+    disk = sum(one.all_disks for one in labs) + data_of(core, project) + size
+    _check(project, "disk", token.max_disk, disk, added="this dataset")
+
+
+def _disk_left(core: Core, token: TokenRecord, *, but: str) -> int:
+    labs = _all(core, token.project, snapshots_of(core, token.project)).values()
+    used = sum(one.all_disks for one in labs) + data_of(core, token.project, but=but)
+    return max(0, (token.max_disk or 0) - used)
+
+
 def snapshots_of(core: Core, project: str) -> Snapshots:
     """The snapshots of the labs of a project; lists the storage's snapshots once."""
     at = time.time()
@@ -90,7 +144,7 @@ def check_quota(core: Core, token: TokenRecord, spec: LabSpec, taken: Snapshots)
     if limits == (None,) * len(limits) and not spec.snapshots.keep:
         return
     labs = [*_all(core, token.project, taken).values(), _wanted(spec)]
-    _check_labs(token.project, token, labs, added="this lab")
+    _check_labs(core, token.project, token, labs, added="this lab")
     if spec.snapshots.keep:
         most = max_snapshots(core, token)
         _check(token.project, "snapshots", most, sum(one.snapshots for one in labs))
@@ -112,20 +166,24 @@ def check_branches(
         [*found.values(), *[branch] * count],
         "this branch" if count == 1 else f"{count} branches",
     )
-    _check_labs(lab.project, token, labs, added=these)
+    _check_labs(core, lab.project, token, labs, added=these)
     if snapshot:
         most = max_snapshots(core, token)
         _check(lab.project, "snapshots", most, sum(one.snapshots for one in labs), added=these)
 
 
-def _check_labs(project: str, token: TokenRecord, labs: Sequence[_Taken], *, added: str) -> None:
+def _check_labs(
+    core: Core, project: str, token: TokenRecord, labs: Sequence[_Taken], *, added: str
+) -> None:
     """Raise LimitReached if ``labs`` exceed a quota; ``added`` names the new ones."""
     _check(project, "labs", token.max_labs, len(labs), added=added)
     nodes = [node.size for one in labs for node in one.plans]
     _check(project, "nodes", token.max_nodes, len(nodes), added=added)
     _check(project, "memory", token.max_memory, sum(n.memory for n in nodes), added=added)
     _check(project, "processors", token.max_cpus, sum(n.cpus for n in nodes), added=added)
-    _check(project, "disk", token.max_disk, sum(one.all_disks for one in labs), added=added)
+    if token.max_disk is not None:
+        disk = sum(one.all_disks for one in labs) + data_of(core, project)
+        _check(project, "disk", token.max_disk, disk, added=added)
 
 
 def check_snapshot(core: Core, token: TokenRecord, lab: LabRecord, taken: Snapshots) -> None:
@@ -139,7 +197,9 @@ def check_snapshot(core: Core, token: TokenRecord, lab: LabRecord, taken: Snapsh
     labs, this = found.values(), "this snapshot"
     most = max_snapshots(core, token)
     _check(lab.project, "snapshots", most, sum(one.snapshots for one in labs), added=this)
-    disk = sum(one.all_disks for one in labs)
+    if token.max_disk is None:
+        return
+    disk = sum(one.all_disks for one in labs) + data_of(core, lab.project)
     _check(lab.project, "disk", token.max_disk, disk, added=this)
 
 
@@ -152,7 +212,7 @@ def _check(
         total = format_size(wanted) if sizes else str(wanted)
         raise LimitReached(
             f"the project {project} is limited to {most}, and would have {total} with {added}",
-            hint="remove labs or snapshots, or request less",
+            hint="remove labs, snapshots or datasets, or request less",
         )
 
 

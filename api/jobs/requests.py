@@ -231,6 +231,41 @@ class DeleteTemplate(Request, frozen=True):
     """``delete-template``: the subject of the job."""
 
 
+class CreateDataset(Request, frozen=True, kw_only=True):
+    """``create-dataset``; the fields are those of ``dataset.create``.
+
+    ``upload``: the dump of a source ``upload:``, below the home's uploads. ``lab_created_at``: of a
+    source ``lab:``, when that lab was created, in epoch seconds: another may have its name when the
+    job runs. ``shared``: for all projects.
+    """
+
+    name: str
+    source: str
+    blueprint: str = "galera"
+    keep: int = 0
+    mask: str = ""
+    sql: str = ""
+    tables: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
+    schema_only: tuple[str, ...] = ()
+    defaults_file: str = ""
+    upload: str = ""
+    lab_created_at: float | None = None
+    shared: bool = False
+
+
+class RefreshDataset(Request, frozen=True, kw_only=True):
+    """``refresh-dataset``: the subject of the job; ``keep``: versions, None: as it was created."""
+
+    keep: int | None = None
+
+
+class DeleteDataset(Request, frozen=True, kw_only=True):
+    """``delete-dataset``: the subject of the job; ``defer``: with the last lab."""
+
+    defer: bool = False
+
+
 R = TypeVar("R", bound=Request)
 
 
@@ -266,6 +301,8 @@ def pool_of(job: JobRecord) -> str:
 
 def origin_of(job: JobRecord, request: Request) -> Origin:
     """The origin that is recorded with the lab or template that ``job`` creates."""
+    if isinstance(request, CreateDataset) and request.shared:
+        return Origin("", job.id)
     if not isinstance(request, CreateLab):
         return Origin(job.project, job.id)
     return Origin(

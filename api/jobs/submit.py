@@ -21,6 +21,7 @@ _ONCE: tuple[JobKind, ...] = (
     "delete-image",
     "delete-template",
     "delete-snapshot",
+    "delete-dataset",
     "prune-snapshots",
 )
 """Kinds of which a new request returns an equal job that has not ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ from lab.api.jobs.requests import (
     BranchLab,
     BuildImage,
     BuildTemplate,
+    CreateDataset,
     CreateLab,
+    DeleteDataset,
     DeleteImage,
     DeleteLab,
     DeleteSnapshot,
@@ -23,25 +26,32 @@ from lab.api.jobs.requests import (
     LabRequest,
     Power,
     PruneSnapshots,
+    RefreshDataset,
     Request,
     RollBack,
     TakeSnapshot,
 )
+from lab.datasets.live import Selection
+from lab.datasets.source import LabCapture
+from lab.datasets.source import parse as parse_source
 from lab.errors import Conflict, Interrupted, LabError, NotFound
 from lab.lifecycle import branch as branching
+from lab.lifecycle import dataset as datasets
 from lab.lifecycle import gc, power, snapshot
 from lab.lifecycle import start as starting
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.release import branches
+from lab.lifecycle.core.views import DatasetView
 from lab.lifecycle.down import down
 from lab.lifecycle.images import image
+from lab.lifecycle.images.versions import versions_of
 from lab.lifecycle.nodes import inspect
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
 from lab.locks.named import held, lock
-from lab.names import CaptureRef, Owner
+from lab.names import CaptureRef, Owner, parse_dataset
 from lab.state.records import JobKind, JobRecord, LabRecord
 from lab.state.store import Store
 from lab.undo import Undo
@@ -390,6 +400,78 @@ def _captured(ctx: Context, task: Task[BranchLab], made: Sequence[LabRecord]) ->
     return snapshot.take(ctx, task.job.lab, "branch", ttl=branching.KEPT, labelled=note).label
 
 
+def create_dataset(ctx: Context, task: Task[CreateDataset]) -> str:
+    """Load a dataset, and return its version as the job's subject; its upload goes."""
+    request = task.request
+    upload = ctx.home.uploads / request.upload if request.upload else None
+    done = datasets.made_by(ctx, task.job.id) if task.again else None
+    try:
+        _same_lab(ctx, request)
+        made = done or datasets.create(
+            ctx,
+            request.name,
+            request.source,
+            plan=request.blueprint,
+            keep=request.keep,
+            selection=Selection(
+                request.tables, request.where, request.schema_only, request.defaults_file
+            ),
+            mask=request.mask,
+            sql=request.sql,
+            upload=upload,
+        )
+    finally:
+        if upload is not None:
+            shutil.rmtree(upload.parent, ignore_errors=True)
+    return _version(made)
+
+
+def _same_lab(ctx: Context, request: CreateDataset) -> None:
+    """Raise NotFound if the lab of the source was replaced by another of its name."""
+    source = parse_source(request.source)
+    if isinstance(source, LabCapture) and request.lab_created_at is not None:
+        record = ctx.store.labs.get(source.lab)
+        if record.created_at != request.lab_created_at:
+            raise NotFound(
+                f"the lab {source.lab} was removed and created again after this request",
+                hint="repeat the request if the new lab is meant",
+            )
+
+
+def refresh_dataset(ctx: Context, task: Task[RefreshDataset]) -> str:
+    """Make the next version of a dataset, and return it as the job's subject."""
+    done = datasets.made_by(ctx, task.job.id) if task.again else None
+    name = task.job.about.partition(":")[2]
+    return _version(done or datasets.refresh(ctx, name, keep=task.request.keep))
+
+
+def _version(made: DatasetView) -> str:
+    return f"dataset:{made.at}"
+
+
+def delete_dataset(ctx: Context, task: Task[DeleteDataset]) -> str:
+    """Remove the versions of a dataset that were there when it was requested, or one of them."""
+    name, version = parse_dataset(task.job.about.partition(":")[2])
+    there = [
+        record
+        for record in versions_of(ctx, name)
+        if version in (0, record.version)
+        and record.state == "ready"
+        and record.created_at <= task.job.created_at
+    ]
+    if not there and not task.again:
+        raise NotFound(f"there is no dataset {task.job.about.partition(':')[2]}")
+    kept: list[Conflict] = []
+    for record in there:
+        try:
+            datasets.remove(ctx, f"{name}@{record.version}", defer=task.request.defer)
+        except Conflict as error:
+            kept.append(error)
+    if kept:
+        raise kept[0]
+    return task.job.about
+
+
 ENDS: tuple[JobKind, ...] = ("delete", "expire")
 """The kinds that remove the lab."""
 
@@ -410,6 +492,9 @@ WORK: Mapping[JobKind, Work[Any]] = {
     "prune-snapshots": Work(PruneSnapshots, prune_snapshots),
     "rollback": Work(RollBack, roll_back),
     "branch": Work(BranchLab, branch),
+    "create-dataset": Work(CreateDataset, create_dataset),
+    "refresh-dataset": Work(RefreshDataset, refresh_dataset),
+    "delete-dataset": Work(DeleteDataset, delete_dataset),
 }
 """How each kind of job runs."""
 
@@ -422,6 +507,9 @@ ABOUT_OTHERS: tuple[JobKind, ...] = (
     "delete-image",
     "build-template",
     "delete-template",
+    "create-dataset",
+    "refresh-dataset",
+    "delete-dataset",
 )
 """The kinds that have a subject other than a lab, or besides it."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -18,11 +18,12 @@ from lab.api.http.conditional import IfMatch, check_tag, tag_of
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.models import Job
 from lab.api.http.outcome import Key, Wait, outcome
+from lab.api.jobs.data import check_data, hidden
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.requests import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
 from lab.api.jobs.submit import new_job, submit
 from lab.blueprints import planned
-from lab.errors import Conflict
+from lab.errors import Conflict, NotFound
 from lab.imagebuild.recipe import load
 from lab.lifecycle import catalog
 from lab.lifecycle.captures import template
@@ -38,9 +39,11 @@ Which = Annotated[str, Path(max_length=100, pattern=r"^[a-z0-9][a-z0-9.-]*$")]
 
 @router.get("/images", operation_id="listImages")
 def images(core: CoreOf, caller: Reader) -> list[Image]:
-    """All images."""
+    """All images, but those with data of other projects."""
+    unseen = hidden(core.store, caller.project)
     with core.contexts.use() as ctx:
-        return [_image(view, caller) for view in catalog.images(ctx)]
+        found = [view for view in catalog.images(ctx) if view.key not in unseen]
+    return [_image(view, caller) for view in found]
 
 
 @router.post(
@@ -63,6 +66,8 @@ def image(core: CoreOf, caller: Reader, key: Which, response: Response) -> Image
     """An image, by its key or its recipe."""
     with core.contexts.use() as ctx:
         view = catalog.image(ctx, key)
+    if view.key in hidden(core.store, caller.project):
+        raise NotFound(f"there is no image {key!r}", hint="GET /v1/images lists the images")
     response.headers["ETag"] = _tag(view)
     return _image(view, caller)
 
@@ -83,10 +88,11 @@ async def delete_image(
 
 
 @router.get("/templates", operation_id="listTemplates")
-def templates(core: CoreOf, _: Reader) -> list[Template]:
-    """All templates."""
+def templates(core: CoreOf, caller: Reader) -> list[Template]:
+    """All templates, but those with data of other projects."""
+    unseen = hidden(core.store, caller.project)
     with core.contexts.use() as ctx:
-        return [Template.of(view) for view in catalog.templates(ctx)]
+        return [Template.of(view) for view in catalog.templates(ctx) if not _of(view, unseen)]
 
 
 @router.post(
@@ -105,9 +111,11 @@ async def build_template(
 
 
 @router.get("/templates/{key}", operation_id="getTemplate")
-def get_template(core: CoreOf, _: Reader, key: Which, response: Response) -> Template:
+def get_template(core: CoreOf, caller: Reader, key: Which, response: Response) -> Template:
     """A template, by its key or a prefix of it."""
     view = _template(core, key)
+    if _of(view, hidden(core.store, caller.project)):
+        raise NotFound(f"there is no template {key!r}", hint="GET /v1/templates lists them")
     response.headers["ETag"] = _tag(view)
     return Template.of(view)
 
@@ -166,8 +174,10 @@ def _build_template(
         disk=asked.disk,
         profile=asked.profile or "",
         image=asked.image or "",
+        dataset=asked.dataset or "",
     )
     core = jobs.core
+    check_data(core.store, caller.project, request)
     planned(request.spec)
     core.settings.profile_of(request.spec.profile)
     job = new_job(caller.token, "build-template", request, key=key)
@@ -212,6 +222,11 @@ def _template(core: Core, which: str) -> TemplateView:
     with core.contexts.use() as ctx:
         key = template.named(ctx, which).key
         return next(view for view in catalog.templates(ctx) if view.key == key)
+
+
+def _of(view: TemplateView, images: Collection[str]) -> bool:
+    """Whether a template was formed of one of ``images``."""
+    return view.image in images or any(node.image in images for node in view.each)
 
 
 def _tag(view: ImageView | TemplateView) -> str:

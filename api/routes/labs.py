@@ -18,6 +18,7 @@ from lab.api.http.conditional import IfMatch, check_match, etag
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.models import NAME, Job, Lab, LabPatch, LabRequest, Page, State
 from lab.api.http.outcome import Key, Wait, outcome
+from lab.api.jobs.data import check_data
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, Snapshots, check_quota, snapshots_of
 from lab.api.jobs.requests import CreateLab, DeleteLab
@@ -181,6 +182,7 @@ def requested(core: Core, caller: Caller, asked: LabRequest) -> CreateLab:
         profile=asked.profile or "",
         snapshots=asked.snapshots or "",
         image=asked.image or "",
+        dataset=asked.dataset or "",
         accept_pooled_name=asked.accept_pooled_name,
         cold=asked.cold,
         heartbeat=asked.heartbeat,
@@ -189,6 +191,7 @@ def requested(core: Core, caller: Caller, asked: LabRequest) -> CreateLab:
         keep_failed=asked.keep_failed,
         owner=caller.token.name,
     )
+    check_data(core.store, caller.project, request)
     planned(request.spec)
     core.settings.profile_of(request.spec.profile)
     return request

@@ -7,6 +7,7 @@
     nodes      power and logs
     snapshots  of a lab: take, roll back, remove
     catalog    images and templates
+    datasets   data for labs
     jobs       jobs, and the stream that updates pages
       request  the caller by session, the origin of forms, errors as pages
       forms    fields of forms, as the API's models
@@ -24,7 +25,7 @@ from fastapi import FastAPI
 
 from lab.api.http.place import Placed
 from lab.api.http.sessions import Sessions
-from lab.api.web import catalog, jobs, labs, login, nodes, snapshots
+from lab.api.web import catalog, datasets, jobs, labs, login, nodes, snapshots
 
 ROUTERS = (
     login.router,
@@ -33,6 +34,7 @@ ROUTERS = (
     snapshots.router,
     jobs.router,
     catalog.router,
+    datasets.router,
 )
 
 

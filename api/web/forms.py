@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from lab.api.http.catalog import ImageRequest
+from lab.api.http.datasets import DatasetRequest
 from lab.api.http.models import Asked, LabPatch, LabRequest
 from lab.api.http.units import OURS
 from lab.api.routes.branches import BranchRequest
@@ -22,12 +23,14 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "rebuild": lambda text: text == "yes",
     "disks_only": lambda text: text == "yes",
     "cold": lambda text: text == "yes",
+    "shared": lambda text: text == "yes",
 }
 _SNAPSHOT = ("name", "ttl", "disks_only", "protected")
 _BRANCH = ("branch_name", "at", "count", "branch_ttl")
+_DATASET = ("name", "source", "keep", "shared")
 _LAB = (
-    "blueprint", "name", "nodes", "engine", "profile", "memory", "cpus", "disk", "ttl", "idle",
-    "protected",
+    "blueprint", "name", "nodes", "engine", "dataset", "profile", "memory", "cpus", "disk", "ttl",
+    "idle", "protected",
 )  # fmt: skip
 
 
@@ -51,6 +54,12 @@ def lab_request(fields: Mapping[str, str]) -> LabRequest:
 def image_request(fields: Mapping[str, str]) -> ImageRequest:
     """The request of an image in a form; raises InvalidForm."""
     return _read(ImageRequest, {k: v for k, v in fields.items() if k in ("recipe", "rebuild")})
+
+
+def dataset_request(fields: Mapping[str, str]) -> DatasetRequest:
+    """The request of a dataset in a form; raises InvalidForm."""
+    said = {k: v for k, v in fields.items() if k in _DATASET and v.strip()}
+    return _read(DatasetRequest, said)
 
 
 def snapshot_request(fields: Mapping[str, str]) -> SnapshotRequest:

@@ -14,6 +14,7 @@ from lab.api.core.core import Core
 from lab.api.http.auth import Caller
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.models import Lab
+from lab.api.jobs.data import usable
 from lab.api.routes import host, labs
 from lab.api.routes.jobs import list_jobs
 from lab.api.routes.labs import Name
@@ -152,6 +153,7 @@ def _list(
         jobs=list_jobs(core, caller, limit=_JOBS).items,
         host=host.host(core, caller),
         blueprints=list(BLUEPRINTS),
+        datasets=usable(core.store, caller.project),
         profiles=sorted(core.settings.all_profiles()),
         profile=core.settings.profile,
         default_ttl=format_duration(min(serve.default_ttl, caller.token.max_ttl or float("inf"))),

@@ -24,7 +24,8 @@ from lab.progress import Event, Listener, ignore
 
 T = TypeVar("T")
 
-_PIECE = 1 << 18
+PIECE = 1 << 18
+"""Bytes that are sent at once."""
 
 
 class Archives:
@@ -58,9 +59,9 @@ class Archives:
                     if isinstance(message, bytes):
                         sink = sink or held.enter_context(to)
                         sink.write(message)
-                    elif (done := _heard(message, listener)) is not None:
+                    elif (done := heard(message, listener)) is not None:
                         return read(done, ExportView)
-            raise _broken(connection)
+            raise broken(connection)
 
     def send(
         self,
@@ -80,16 +81,16 @@ class Archives:
             threading.Thread(target=_listen, args=(connection, messages), daemon=True).start()
             done = None
             with suppress(ConnectionClosed):  # the last message has the reason
-                while done is None and (piece := some(_PIECE)):
+                while done is None and (piece := some(PIECE)):
                     connection.send(piece)
                     while done is None and not messages.empty():
-                        done = _heard(messages.get(), listener)
+                        done = heard(messages.get(), listener)
                 connection.send("")
             while done is None and (message := messages.get()) is not None:
-                done = _heard(message, listener)
+                done = heard(message, listener)
             if done is not None:
                 return read(done, ImportView)
-            raise _broken(connection)
+            raise broken(connection)
 
     def _open(self, kind: ByKey, *path: str, asked: Mapping[str, bool]) -> Connection:
         query = urlencode({name: str(value).lower() for name, value in asked.items()})
@@ -104,7 +105,7 @@ def _listen(connection: Connection, messages: queue.SimpleQueue[str | None]) -> 
     messages.put(None)
 
 
-def _heard(message: str | None, listener: Listener) -> Any:
+def heard(message: str | None, listener: Listener) -> Any:
     """The result of a transfer, None while it runs; raises its error."""
     data = json.loads(message or "{}")
     if "problem" in data:
@@ -114,6 +115,7 @@ def _heard(message: str | None, listener: Listener) -> Any:
     return data.get("done")
 
 
-def _broken(connection: Connection) -> HostUnfit:
+def broken(connection: Connection) -> HostUnfit:
+    """The error of a transfer that ended before its result."""
     why = connection.close_reason or "the connection to the service broke"
     return HostUnfit("the transfer was interrupted", hint="run the command again", details=[why])

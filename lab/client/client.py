@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from lab.client.archives import Archives
+    from lab.client.datasets import Datasets
 
 Action = Literal["start", "stop", "restart", "kill"]
 
@@ -318,6 +319,13 @@ class Client:
         from lab.client.archives import Archives
 
         return Archives(self.url, self._token)
+
+    @property
+    def datasets(self) -> Datasets:
+        """Datasets: data that labs begin with."""
+        from lab.client.datasets import Datasets
+
+        return Datasets(self._wire, self.jobs, self.url, self._token)
 
     def images(self) -> list[ImageView]:
         """All images."""

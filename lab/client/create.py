@@ -135,11 +135,26 @@ def build(
     The rest is as for ``Client.create``.
     """
     key = str(uuid.uuid4())
-    deadline = deadline_of(timeout)
+    answer, about = submitted(
+        jobs,
+        lambda: wire.ask("POST", path_of(what), body=body, key=key),
+        timeout=timeout,
+        listener=listener,
+    )
+    if about:
+        answer = wire.ask("GET", path_of(what, about.partition(":")[2]))
+    return read(answer.body, kind)
 
-    def ask() -> Answer:
-        return wire.ask("POST", path_of(what), body=body, key=key)
 
+def submitted(
+    jobs: Jobs, ask: Callable[[], Answer], *, timeout: float | None, listener: Listener | None
+) -> tuple[Answer, str]:
+    """The answer to a request that makes something, and the subject of its job once it is made.
+
+    The subject is empty if the answer has the thing itself. ``ask`` sends the request, the first
+    time or again. If this raises, the job is cancelled and undone.
+    """
+    deadline, about = deadline_of(timeout), ""
     with Undo() as undo:
         undo.push("the request", lambda: _cancel_build(jobs, ask))
         try:
@@ -150,10 +165,9 @@ def build(
         if answer.status != 201:
             job = jobs.follow(read(answer.body, Job).id, listener, timeout=deadline.left)
             undo.keep()
-            name = job.check().about.partition(":")[2]
-            answer = wire.ask("GET", path_of(what, name))
+            about = job.check().about
         undo.keep()
-    return read(answer.body, kind)
+    return answer, about
 
 
 def _cancel_build(jobs: Jobs, ask: Callable[[], Answer]) -> None:

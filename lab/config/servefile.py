@@ -12,11 +12,12 @@ Example::
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from lab.config import poolfile
+from lab.config import datasetfile, poolfile
+from lab.config.datasetfile import ScheduledDataset
 from lab.config.poolfile import WarmPool
 from lab.errors import InvalidSpec
 from lab.keys import Key, WrongType, keys, matching, parse_all, text, within
-from lab.spec import MIB, Seconds, Size
+from lab.spec import GIB, MIB, Seconds, Size
 
 
 def _address(value: object) -> str:
@@ -73,6 +74,8 @@ class Serve:
     """How many jobs of a token may be open."""
     project_snapshots: int = 200
     """Snapshots of a project whose token has no quota; 0: no limit."""
+    dataset_size: Size = 20 * GIB
+    """The SQL of a dataset whose token is no administrator's; 0: no limit."""
     project_templates: int = 8
     """Templates built for such a project; 0: no limit."""
     webhook: _Url = ""
@@ -91,6 +94,10 @@ class Serve:
     """How long jobs that ended, their events and the audit trail are kept."""
     pool: Annotated[tuple[WarmPool, ...], Key("tables, one for each pool", poolfile.parse)] = ()
     """Labs that are kept ready: tables."""
+    datasets: Annotated[
+        tuple[ScheduledDataset, ...], Key("tables, one for each dataset", datasetfile.parse)
+    ] = ()
+    """Datasets that are refreshed by a schedule: tables."""
     trace: _Url = ""
     """The URL of an OpenTelemetry collector that traces are sent to, such as
     ``http://127.0.0.1:4318``."""

@@ -10,6 +10,7 @@ a directory                                   what ``mariadb-dump --dir`` or myd
 ``mysql://user@host:3306/shop,crm``           databases of a live server; none: all; or mariadb://
 ``lab:NAME[@LABEL]``                          a running lab, or one of its snapshots
 ``generate:sysbench?tables=8&rows=100000``    tables that are generated, also ``generate:tpcc``
+``upload:shop.sql.gz``                        a dump that a client has sent to the service
 ============================================  ==================================================
 
 ``str()`` of each value is a text that ``parse`` takes for it. None has a password: see
@@ -51,6 +52,11 @@ MAGIC = b"XBSTCK01"
 """The first bytes of a stream of mbstream or xbstream."""
 
 _STREAMS = ("xb", "mbstream", "xbstream")
+UPLOAD = "upload:"
+"""How the text of a dump that was sent to the service begins."""
+
+_UPLOAD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.sql(\.gz|\.zst)?")
+_UPLOAD_LIMIT = 100
 _NAME_LIMIT = 64  # of a database, in characters
 _USER_LIMIT = 128  # MariaDB's; MySQL has 32
 _TEXT_LIMIT = 4096
@@ -65,9 +71,26 @@ class DumpFile:
 
     path: Path
     packing: Packing = ""
+    shown: str = ""
+    """What messages call it instead of its path."""
 
     def __str__(self) -> str:
-        return str(self.path)
+        return self.shown or str(self.path)
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """A dump that was sent to the service, under this name; it is read once."""
+
+    name: str
+
+    @property
+    def packing(self) -> Packing:
+        """How it is compressed."""
+        return _packing(self.name)
+
+    def __str__(self) -> str:
+        return f"{UPLOAD}{self.name}"
 
 
 @dataclass(frozen=True)
@@ -167,6 +190,7 @@ class Tpcc:
 Generated = Sysbench | Tpcc
 Source = (
     DumpFile
+    | Uploaded
     | StandardInput
     | DumpDirectory
     | BackupDirectory
@@ -188,6 +212,8 @@ def parse(text: str) -> Source:
         raise InvalidSpec("no source is named", hint=f"accepted: {ACCEPTED}")
     if text == "-":
         return StandardInput()
+    if text.startswith(UPLOAD):
+        return Uploaded(check_upload(text.removeprefix(UPLOAD)))
     if text.startswith("lab:"):
         return _lab(text)
     if text.startswith("generate:"):
@@ -195,6 +221,21 @@ def parse(text: str) -> Source:
     if scheme := _SCHEME.match(text):
         return _server(scheme[1].lower(), text[scheme.end() :])
     return _path(text)
+
+
+def check_upload(name: str) -> str:
+    """``name`` if a dump can be sent under it; raises InvalidSpec."""
+    if len(name) > _UPLOAD_LIMIT or not _UPLOAD.fullmatch(name):
+        raise InvalidSpec(
+            f"{name!r} is not the name of a dump",
+            hint="such as shop.sql, shop.sql.gz, shop.sql.zst",
+        )
+    return name
+
+
+def _packing(name: str) -> Packing:
+    """How the name of a file says that it is compressed."""
+    return cast("Packing", next((one for one in ("gz", "zst") if name.endswith(f".{one}")), ""))
 
 
 def _path(text: str) -> Source:
@@ -208,7 +249,7 @@ def _path(text: str) -> Source:
     if stat.S_ISDIR(mode):
         return _directory(path)
     name = path.name.lower()
-    packing = cast("Packing", next((one for one in ("gz", "zst") if name.endswith(f".{one}")), ""))
+    packing = _packing(name)
     inner = name.removesuffix(f".{packing}")
     kind = next((one for one in ("sql", *_STREAMS) if inner.endswith(f".{one}")), "")
     if stat.S_ISREG(mode) and kind not in _STREAMS and _is_stream(path, packing):

@@ -7,7 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -34,13 +34,15 @@ from lab.datasets.source import (
     StandardInput,
     Sysbench,
     Tpcc,
+    Uploaded,
 )
 from lab.datasets.survey import suits
-from lab.errors import Conflict, InvalidSpec, LabError, NotFound
+from lab.errors import Conflict, InvalidSpec, LabError, LimitReached, NotFound
 from lab.exchange.pipes import reading
 from lab.imagebuild import isolate
 from lab.imagebuild.recipe import load as load_recipe
 from lab.lifecycle import promotion
+from lab.lifecycle.captures import retire
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import DatasetView, PersonalColumn
@@ -58,11 +60,11 @@ from lab.lifecycle.images.publish import BASE
 from lab.lifecycle.images.ready import Image
 from lab.lifecycle.images.versions import named, versions_of
 from lab.lifecycle.nodes.inspect import record_of
-from lab.locks.named import lock
 from lab.names import Owner, VolumeName, check_dataset_name, dataset_key
 from lab.paths import PRIVATE, REACHABLE, make_directory, writing
-from lab.spec import GIB, MIB, LabSpec, NodeSize
+from lab.spec import GIB, MIB, LabSpec, NodeSize, format_size
 from lab.state.records import ImageRecord
+from lab.state.store import Store
 from lab.storage import Volume
 from lab.storage.stream import StreamReader
 
@@ -120,6 +122,10 @@ class Made:
     """Bytes of SQL, and of a physical backup."""
     tables: tuple[TableFacts, ...] = field(default_factory=tuple)
     columns: tuple[Column, ...] = field(default_factory=tuple)
+    sql: str = ""
+    """Further SQL, executed after that of ``files``."""
+    lab_project: str = ""
+    """Of the lab that it is made from: another lab may have its name later."""
 
 
 def create(
@@ -132,11 +138,15 @@ def create(
     keep: int = 0,
     rules: Path | None = None,
     selection: Selection = _ALL,
+    mask: str = "",
+    sql: str = "",
+    upload: Path | None = None,
 ) -> DatasetView:
     """Make the first version of a dataset from the source ``text``, and then of SQL ``files``.
 
     ``rules``: a file of masking rules, which is applied to all of it before anything is captured.
     ``selection``: what of a live server is loaded; its password is in the environment or a file.
+    ``mask``, ``sql``: rules and further SQL as texts; ``upload``: the file of an Uploaded source.
     Its engine is MariaDB, which labs of the blueprint ``plan`` must be able to use. Nothing is left
     when it fails. Raises InvalidSpec, Conflict if there is such a dataset, HostUnfit, NotReady.
     """
@@ -147,37 +157,83 @@ def create(
         path = str(Path(selection.defaults_file).absolute())
         selection = replace(selection, defaults_file=path)
     if isinstance(source, LabCapture):
-        plan = _check_promotion(ctx, source, files, rules)
+        plan = _check_promotion(ctx, source, files, bool(rules or mask or sql))
     paths = tuple(str(Path(file).absolute()) for file in files)
-    made = Made(text, plan, paths, keep, _rules_text(rules) if rules else "", selection)
+    text_of_rules = _rules_text(rules) if rules else check_rules(mask)
+    made = Made(text, plan, paths, keep, text_of_rules, selection, sql=sql)
+    if isinstance(source, LabCapture):
+        made = replace(made, lab_project=record_of(ctx, source.lab).project)
+    project = ctx.origin.project
     with _series(ctx, name):
-        if there := [r for r in versions_of(ctx, name) if r.state == "ready"]:
-            raise Conflict(
-                f"dataset {name} exists: its latest version is {there[-1].version}",
-                hint=f"`lab dataset refresh {name}` makes the next version",
-            )
-        return _make(ctx, name, made)
+        check_free(ctx.store, name, project)
+        return _make(ctx, name, made, project, upload)
 
 
-def refresh(ctx: Context, name: str) -> DatasetView:
+def check_free(store: Store, name: str, project: str) -> None:
+    """Raise Conflict if there is a dataset of that name, or what is left of another project's."""
+    there = sorted(
+        (record for record in store.images.all() if record.dataset == name),
+        key=lambda record: record.version,
+    )
+    if any(record.project != project for record in there):
+        raise Conflict(f"the name {name} is taken by another dataset", hint="choose another name")
+    if ready := [r for r in there if r.state == "ready" and not r.removing]:
+        raise Conflict(
+            f"dataset {name} exists: its latest version is {ready[-1].version}",
+            hint=f"`lab dataset refresh {name}` makes the next version",
+        )
+
+
+def refresh(ctx: Context, name: str, *, keep: int | None = None) -> DatasetView:
     """Make the next version from the same source; versions beyond those to keep are removed.
 
-    Raises as ``create``, and NotFound.
+    Those that labs use go with the last of these labs. ``keep``: None for what ``create`` was
+    given. Raises as ``create``, and NotFound.
     """
     with _series(ctx, name):
         record = named(ctx, name)
         made = _made(ctx, record)
-        if isinstance(sources.parse(made.source), StandardInput):
-            raise InvalidSpec(
-                f"dataset {name} was read from standard input, which cannot be read again",
-                hint=f"`lab dataset rm {name}`, then create it from a file",
+        check_refreshable(name, made)
+        source = sources.parse(made.source)
+        if (
+            isinstance(source, LabCapture)
+            and record_of(ctx, source.lab).project != made.lab_project
+        ):
+            raise NotFound(
+                f"the lab {source.lab} that dataset {name} was made from is gone",
+                hint="another project has a lab of that name now",
             )
-        view = _make(ctx, name, made)
-        if made.keep:
-            for old in versions_of(ctx, name)[: -made.keep]:
-                with suppress(Conflict):  # labs use it: the next refresh, or `rm`
-                    remove(ctx, f"{name}@{old.version}")
+        view = _make(ctx, name, replace(made, keep=made.keep if keep is None else keep),
+                     record.project)  # fmt: skip
+        there = [one for one in versions_of(ctx, name) if not one.removing]
+        if most := made.keep if keep is None else keep:
+            for old in there[:-most]:
+                remove(ctx, f"{name}@{old.version}", defer=True)
         return view
+
+
+def check_refreshable(name: str, made: Made) -> None:
+    """Raise InvalidSpec if the source of a dataset can be read only once."""
+    source = sources.parse(made.source)
+    if isinstance(source, StandardInput | Uploaded):
+        what = "an upload" if isinstance(source, Uploaded) else "standard input"
+        raise InvalidSpec(
+            f"dataset {name} was read from {what}, which cannot be read again",
+            hint=f"`lab dataset rm {name}`, then create it again",
+        )
+
+
+def made_by(ctx: Context, job: str) -> DatasetView | None:
+    """The version that a job of the service has made; None if it has not.
+
+    What an interrupted attempt left is removed. Raises Conflict if that cannot be done now.
+    """
+    for record in ctx.store.images.all():
+        if record.dataset and record.job == job:
+            if record.state == "ready":
+                return _view(ctx, record)
+            retire.remove(ctx, record.key)
+    return None
 
 
 def datasets(ctx: Context) -> list[DatasetView]:
@@ -189,12 +245,41 @@ def datasets(ctx: Context) -> list[DatasetView]:
 
 def dataset(ctx: Context, text: str) -> DatasetView:
     """One version, the latest unless ``text`` says which; raises NotFound."""
-    return _view(ctx, named(ctx, text))
+    return _view(ctx, named(ctx, text, removing=True), columns=True)
+
+
+def described(ctx: Context, record: ImageRecord, *, columns: bool = False) -> DatasetView:
+    """What there is to say of a version; ``columns``: with its columns."""
+    return _view(ctx, record, columns=columns)
+
+
+def memory_of(store: Store, text: str) -> int:
+    """Bytes of memory of the guest that makes a dataset of a source; raises as ``foreseen``."""
+    source = sources.parse(text)
+    if isinstance(source, LabCapture):
+        return max(node.size.memory for node in store.lab_with_nodes(source.lab).plans[:1])
+    return _MEMORY
+
+
+def how_made(ctx: Context, record: ImageRecord) -> Made:
+    """How a version was made; raises NotFound if that is lost."""
+    return _made(ctx, record)
+
+
+def foreseen(store: Store, text: str, upload: Path | None = None) -> int:
+    """Bytes of SQL, or of disks, of a source, as far as they are known before; 0: not known.
+
+    Raises InvalidSpec, and NotFound for an unknown lab.
+    """
+    source = sources.parse(text)
+    if isinstance(source, LabCapture):
+        return sum(node.size.disk for node in store.lab_with_nodes(source.lab).plans[:1])
+    return upload.stat().st_size if upload else _size_of(source, ())
 
 
 def scan(ctx: Context, text: str) -> list[PersonalColumn]:
     """The columns of a version that look personal and that its rules do not cover."""
-    made = _made(ctx, named(ctx, text))
+    made = _made(ctx, named(ctx, text, removing=True))
     rules = parse_rules(made.mask.encode(), MASK) if made.mask else None
     return [
         PersonalColumn(str(one.column), one.reason, one.rule)
@@ -202,33 +287,27 @@ def scan(ctx: Context, text: str) -> list[PersonalColumn]:
     ]
 
 
-def remove(ctx: Context, text: str) -> None:
-    """Remove the version ``shop@2``, or all versions of ``shop``.
+def remove(ctx: Context, text: str, *, defer: bool = False) -> bool:
+    """Remove the version ``shop@2``, or all versions of ``shop``; whether they are gone.
 
-    Raises NotFound, and Conflict while templates or labs use one: the others are removed.
+    One that labs use is refused, or with ``defer`` no new lab gets it, and it is removed with the
+    last of these labs. Raises NotFound, and Conflict: the others are removed.
     """
-    record = named(ctx, text)
+    record = named(ctx, text, removing=True)
     wanted = [record] if "@" in text else versions_of(ctx, record.dataset)
     kept: list[Conflict] = []
     for one in wanted:
         try:
-            with lock(ctx.home, "image", one.key, wait=False):
-                _discard_templates(ctx, one.key)
-                images.discard(ctx, one.key)
+            retire.remove(ctx, one.key)
         except Conflict as error:
             kept.append(error)
-    if kept:
+            if defer and one.state == "ready":
+                ctx.store.images.update(one.key, removing=True)
+                what = f"{one.dataset}@{one.version} is removed with its last lab: {error.what}"
+                ctx.progress.note("dataset", what)
+    if kept and not defer:
         raise kept[0]
-
-
-def _discard_templates(ctx: Context, key: str) -> None:
-    """Remove the templates of a version that no lab is a clone of: only labs of it use them."""
-    from lab.lifecycle.captures import template
-
-    for found in ctx.store.templates.all():
-        if key in found.images:
-            with suppress(Conflict):
-                template.remove(ctx, found.key)
+    return not kept
 
 
 def _rules_text(path: Path) -> str:
@@ -238,6 +317,14 @@ def _rules_text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
+def check_rules(text: str) -> str:
+    """``text`` if it is empty, or masking rules; raises InvalidSpec, HostUnfit without mimesis."""
+    if text:
+        parse_rules(text.encode(), MASK)
+        require_mimesis()
+    return text
+
+
 @contextmanager
 def _series(ctx: Context, name: str) -> Iterator[None]:
     """Hold the lock of a dataset's versions: two commands do not make the same one."""
@@ -245,14 +332,12 @@ def _series(ctx: Context, name: str) -> Iterator[None]:
         yield
 
 
-def _check_promotion(
-    ctx: Context, source: LabCapture, files: Sequence[Path], rules: Path | None
-) -> str:
+def _check_promotion(ctx: Context, source: LabCapture, files: Sequence[Path], changed: bool) -> str:
     """The blueprint of a lab that becomes a dataset; raises NotFound and InvalidSpec."""
     record = record_of(ctx, source.lab)
     if record.engine != "mariadb":
         raise InvalidSpec(f"{source}: its engine is {record.engine}, a dataset's is mariadb")
-    if files or rules:
+    if files or changed:
         raise InvalidSpec(
             f"{source}: a lab becomes a dataset as it is: neither masked nor with further SQL",
             hint="execute the statements in a branch of the lab, and make the dataset from that",
@@ -260,10 +345,16 @@ def _check_promotion(
     return record.blueprint
 
 
-def _make(ctx: Context, name: str, made: Made) -> DatasetView:
+def _make(
+    ctx: Context, name: str, made: Made, project: str, upload: Path | None = None
+) -> DatasetView:
     source = sources.parse(made.source)
     if isinstance(source, LabCapture):
-        return _promote(ctx, name, made, source)
+        return _promote(ctx, name, made, source, project)
+    if isinstance(source, Uploaded):
+        if upload is None or not upload.is_file():
+            raise InvalidSpec(f"{source} is not there any more", hint="upload the file again")
+        source = DumpFile(upload, source.packing, str(source))
     plan = blueprint(made.blueprint)
     spec = LabSpec(made.blueprint, engine="mariadb")
     recipe = load_recipe(choose(ctx, plan, spec).recipe)
@@ -278,17 +369,17 @@ def _make(ctx: Context, name: str, made: Made) -> DatasetView:
         began = time.time()
         record = ImageRecord(
             key, recipe.name, recipe.engine, "", "building", began, began,
-            dataset=name, version=version, parent=base,
+            dataset=name, version=version, parent=base, project=project, job=ctx.origin.job,
         )  # fmt: skip
         with images.making(ctx, record):
-            done = _load(ctx, key, image, made, name)
+            done = _load(ctx, key, image, made, name, source)
             facts = publish.derive(ctx, key, images.built(ctx, base))
             _write(ctx, key, done)
             images.is_ready(ctx, key, facts, time.time() - began)
     return replace(_view(ctx, ctx.store.images.get(key)), steps=tuple(ctx.progress.steps))
 
 
-def _promote(ctx: Context, name: str, made: Made, source: LabCapture) -> DatasetView:
+def _promote(ctx: Context, name: str, made: Made, source: LabCapture, project: str) -> DatasetView:
     began = time.time()
     with promotion.captured(ctx, source) as (capture, nodes_images):
         base = record_of(ctx, source.lab).image
@@ -298,7 +389,7 @@ def _promote(ctx: Context, name: str, made: Made, source: LabCapture) -> Dataset
         with build_lock(ctx, "image", key):
             record = ImageRecord(
                 key, of.recipe, of.engine, "", "building", began, began,
-                dataset=name, version=version,
+                dataset=name, version=version, project=project, job=ctx.origin.job,
             )  # fmt: skip
             with images.making(ctx, record):
                 owner = Owner("image", key)
@@ -321,8 +412,7 @@ def _next(ctx: Context, name: str) -> int:
     return max((record.version for record in versions_of(ctx, name)), default=0) + 1
 
 
-def _load(ctx: Context, key: str, image: Image, made: Made, name: str) -> Made:
-    source = sources.parse(made.source)
+def _load(ctx: Context, key: str, image: Image, made: Made, name: str, source: Source) -> Made:
     files = [Path(file) for file in made.files]
     rules = parse_rules(made.mask.encode(), MASK) if made.mask else None
     work = ctx.home.build(key)
@@ -330,6 +420,8 @@ def _load(ctx: Context, key: str, image: Image, made: Made, name: str) -> Made:
         isolate.remove_tree(work)
         make_directory(work, PRIVATE)
         _check_room(ctx, source, files)
+        if made.sql:
+            files.append(_further(work, made.sql))
         data = _data(ctx, source, files, work, image, made, name)
         tables, columns = _load_data(ctx, Owner("image", key), image, data, rules, name)
     finally:
@@ -353,16 +445,36 @@ def _data(
     engine, backup, sql = image.engine, None, None
     with ctx.progress.step("read", f"reading {source}"):
         pace = Pace(ctx.progress, "read", _size_of(source, files))
+        read = partial(_within, ctx, pace)
         if isinstance(source, BackupDirectory | BackupStream):
-            backup = physical.write(source, work / "backup", engine.version, pace)
+            backup = physical.write(source, work / "backup", engine.version, read)
             if not files:
                 return _Data(backup, None)
         else:
             sql = source
-        spool = spools.write(sql, files, work / "spool", name, pace, made.selection)
+        spool = spools.write(sql, files, work / "spool", name, read, made.selection)
     for misfit in suits(spool.found, engine.name, engine.version):
         ctx.progress.note("dataset", misfit.what)
     return _Data(backup, spool)
+
+
+def _further(work: Path, sql: str) -> Path:
+    """A file with the further SQL that came as a text."""
+    path = work / "further.sql"
+    with writing(path):
+        path.touch(0o600)
+        path.write_text(sql, encoding="utf-8")
+    return path
+
+
+def _within(ctx: Context, pace: Pace, done: int) -> None:
+    """So many bytes of SQL were read; raises LimitReached if the project may not have them."""
+    if ctx.data is not None and done > ctx.data:
+        raise LimitReached(
+            f"the dataset has more than {format_size(ctx.data)} of SQL, which is the limit here",
+            hint="load less, or remove datasets and labs of the project",
+        )
+    pace(done)
 
 
 def _load_data(
@@ -486,6 +598,7 @@ def _disk(ctx: Context, image: Image, size: int) -> int:
 def _write(ctx: Context, key: str, made: Made) -> None:
     path = ctx.home.image(key) / INFO
     with writing(path):
+        path.touch(0o600)  # rules and SQL may have secrets
         path.write_text(json.dumps(asdict(made), indent=2) + "\n", encoding="utf-8")
 
 
@@ -513,7 +626,7 @@ def _column(*, references: Sequence[str] | None, **values: Any) -> Column:
     return Column(**values, references=tuple(references) if references else None)  # type: ignore[arg-type]  # three
 
 
-def _view(ctx: Context, record: ImageRecord) -> DatasetView:
+def _view(ctx: Context, record: ImageRecord, *, columns: bool = False) -> DatasetView:
     try:
         made = _made(ctx, record)
     except LabError:
@@ -522,7 +635,7 @@ def _view(ctx: Context, record: ImageRecord) -> DatasetView:
     return DatasetView(
         name=record.dataset,
         version=record.version,
-        state=record.state,
+        state="removing" if record.removing else record.state,
         image=record.key,
         engine=f"{record.engine} {record.engine_version}".strip(),
         source=made.source,
@@ -533,4 +646,8 @@ def _view(ctx: Context, record: ImageRecord) -> DatasetView:
         seconds=record.build_seconds,
         masked=bool(made.mask),
         used_by=view.used_by,
+        project=record.project,
+        blueprint=made.blueprint,
+        keep=made.keep,
+        columns=tuple(f"{one} {one.type}" for one in made.columns) if columns else (),
     )

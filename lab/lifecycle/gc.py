@@ -17,7 +17,7 @@ from lab.errors import Conflict, InvalidSpec, LabError
 from lab.exchange.stage import remove_abandoned
 from lab.imagebuild import isolate
 from lab.lifecycle import catalog, snapshot
-from lab.lifecycle.captures import template_record
+from lab.lifecycle.captures import retire, template_record
 from lab.lifecycle.captures.capture import parent_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import branches, forget, leave_to_branches, lost_logs
@@ -26,6 +26,7 @@ from lab.lifecycle.images import image
 from lab.locks import named
 from lab.locks.named import lock
 from lab.names import CaptureRef, Owner, OwnerKind
+from lab.state.records import ImageRecord
 from lab.storage import clone_lock
 
 _UNRECORDED = "not recorded"
@@ -166,6 +167,8 @@ def _why(ctx: Context, owner: Owner) -> str:
     else:
         keyed = ctx.store.templates if owner.kind == "template" else ctx.store.images
         record = keyed.find(owner.name)
+        if isinstance(record, ImageRecord) and retire.is_over(ctx, record):
+            return "removed, and no lab uses it"
         if record is not None:
             return f"left in state {record.state}" if record.state != "ready" else ""
     return "left without a record" if ctx.store.resources.of(owner) else ""
@@ -178,6 +181,8 @@ def _remove(ctx: Context, owner: Owner) -> None:
         forget(ctx, owner)
     elif owner.kind == "template":
         template_record.discard(ctx, owner.name)
+    elif (record := ctx.store.images.find(owner.name)) is not None and record.dataset:
+        retire.discard(ctx, owner.name)
     else:
         image.discard(ctx, owner.name)
 

@@ -49,10 +49,13 @@ class Jobs(Keyed[JobRecord]):
         states: Collection[JobState] = (),
         kinds: Collection[JobKind] = (),
         lab: str = "",
+        dataset: str = "",
         after: str = "",
         limit: int = 100,
     ) -> list[JobRecord]:
         """The latest jobs, newest first; ``after``: those older than the job of that id.
+
+        ``dataset``: those about it, or about a version of it.
 
         Raises InvalidSpec if there is no such job.
         """
@@ -60,6 +63,9 @@ class Jobs(Keyed[JobRecord]):
         for column, wanted in ((_c.state, states), (_c.kind, kinds)):
             query = query.where(column.in_(wanted)) if wanted else query
         query = query.where(_c.lab == lab) if lab else query
+        if dataset:
+            subject = f"dataset:{dataset}"
+            query = query.where(or_(_c.about == subject, _c.about.startswith(f"{subject}@")))
         query = query if project is None else query.where(_c.project == project)
         with self._database.read():
             if after:

@@ -39,6 +39,9 @@ JobKind = Literal[
     "prune-snapshots",
     "rollback",
     "branch",
+    "create-dataset",
+    "refresh-dataset",
+    "delete-dataset",
 ]
 Started = Literal["warm", "cold"]
 
@@ -192,6 +195,8 @@ class ImageRecord:
 
     ``dataset``: what it is a version of, by name; empty if it has no data. ``version``: counted
     from 1, 0 if it has none. ``parent``: the key of the image whose disks its own are clones of.
+    ``project``: of the service, whose data it has; empty if they are for all. ``job``: of the
+    service, which made it. ``removing``: no new lab gets it, and it goes with the last lab of it.
     """
 
     key: str
@@ -206,6 +211,9 @@ class ImageRecord:
     dataset: str = ""
     version: int = 0
     parent: str = ""
+    project: str = ""
+    job: str = ""
+    removing: bool = False
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,9 @@ images = Table(
     Column("dataset", String, nullable=False, server_default=text("''")),
     Column("version", Integer, nullable=False, server_default=text("0")),
     Column("parent", String, nullable=False, server_default=text("''")),
+    Column("project", String, nullable=False, server_default=text("''")),
+    Column("job", String, nullable=False, server_default=text("''")),
+    Column("removing", Boolean, nullable=False, server_default=text("false")),
     CheckConstraint("state IN ('building', 'ready')", "state"),
 )
 

@@ -72,6 +72,37 @@ def test_the_way_of_an_image(here: Site) -> None:
     assert {"buildImage", "deleteImage", "deleteTemplate"} <= {one["action"] for one in trail}
 
 
+def test_the_way_of_a_dataset(here: Site) -> None:
+    """Protects who works with data: loaded from a lab, chosen for another, refreshed, removed."""
+    ci = here.token("data", project="data")
+    here.make("origin", token=ci)
+    with visit(here, ci) as client:
+        assert "There are no datasets." in client.get("/datasets").text
+        page = done(here, client, "/datasets", name="crm", source="lab:origin", keep="2", key="d1")
+        assert "create-dataset crm@1" in page
+        assert f'href="{place_of(client)}/datasets"' in page
+        assert "<option>crm</option>" in client.get("/").text
+        done(here, client, "/labs", name="of-crm", blueprint="galera", nodes="1", memory="384M",
+             dataset="crm")  # fmt: skip
+        done(here, client, "/datasets/crm/refresh")
+        page = unescape(client.get("/datasets").text)
+        assert "crm@2" in page
+        assert "used by of-crm" in page
+        assert client.post("/datasets/crm@1/delete").status_code == 409
+        done(here, client, "/datasets/crm@1/delete", defer="yes")
+        assert "removing" in client.get("/datasets").text
+        refused = client.post("/datasets", data={"name": "x", "source": "/etc/shop.sql"})
+        assert refused.status_code == 403
+        assert client.post("/datasets", data={"name": "X", "source": ""}).status_code == 422
+        here.ask("DELETE", "/v1/labs/of-crm?wait=20")
+        done(here, client, "/datasets/crm/delete")
+        assert "There are no datasets." in client.get("/datasets").text
+    with visit(here, here.token("else", project="else")) as client:
+        assert "For all projects" not in client.get("/datasets").text
+        assert client.post("/datasets/crm/refresh").status_code == 404
+    here.ask("DELETE", "/v1/labs/origin?wait=20")
+
+
 def test_the_way_of_a_snapshot(here: Site) -> None:
     """Protects who tries something: a snapshot is taken, gone back to, and removed."""
     here.make("shop")

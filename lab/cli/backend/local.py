@@ -349,7 +349,7 @@ class LocalSession:
         rules: Path | None,
         selection: Selection,
     ) -> DatasetView:
-        """See HostSession."""
+        """See Session."""
         from lab.lifecycle import dataset
 
         return dataset.create(
@@ -364,34 +364,34 @@ class LocalSession:
         )
 
     def refresh_dataset(self, name: str) -> DatasetView:
-        """See HostSession."""
+        """See Session."""
         from lab.lifecycle import dataset
 
         return dataset.refresh(self._context, name)
 
     def datasets(self) -> list[DatasetView]:
-        """See HostSession."""
+        """See Session."""
         from lab.lifecycle import dataset
 
         return dataset.datasets(self._context)
 
     def dataset(self, which: str) -> DatasetView:
-        """See HostSession."""
+        """See Session."""
         from lab.lifecycle import dataset
 
         return dataset.dataset(self._context, which)
 
     def scan_dataset(self, which: str) -> list[PersonalColumn]:
-        """See HostSession."""
+        """See Session."""
         from lab.lifecycle import dataset
 
         return dataset.scan(self._context, which)
 
-    def remove_dataset(self, which: str) -> None:
-        """See HostSession."""
+    def remove_dataset(self, which: str, *, defer: bool) -> bool:
+        """See Session."""
         from lab.lifecycle import dataset
 
-        dataset.remove(self._context, which)
+        return dataset.remove(self._context, which, defer=defer)
 
     def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool) -> None:
         """See HostSession."""

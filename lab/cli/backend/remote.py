@@ -20,14 +20,17 @@ if TYPE_CHECKING:
     from lab.cli.backend.programs import Program, SqlClient
     from lab.cli.backend.session import Session
     from lab.client.client import Action
+    from lab.datasets.live import Selection
     from lab.exchange.header import ByKey
     from lab.lifecycle.core.views import (
+        DatasetView,
         ExportView,
         GcReport,
         ImageView,
         ImportView,
         LabStatus,
         LabView,
+        PersonalColumn,
         Preview,
         Rows,
         SnapshotView,
@@ -338,6 +341,54 @@ class RemoteSession:
     def remove_template(self, key: str) -> None:
         """See Session."""
         self._client.remove_template(key, listener=self._hear)
+
+    def create_dataset(
+        self,
+        name: str,
+        source: str,
+        *,
+        blueprint: str,
+        files: Sequence[Path],
+        keep: int,
+        rules: Path | None,
+        selection: Selection,
+    ) -> DatasetView:
+        """See Session; a dump is sent from here, a server is reached from the service's host."""
+        from lab.cli.backend import remote_data
+
+        return self._client.datasets.create(
+            name,
+            remote_data.source(self._client, source, self._hear),
+            blueprint=blueprint,
+            keep=keep,
+            mask=remote_data.text(rules) if rules else "",
+            sql=remote_data.joined(files),
+            tables=selection.tables,
+            where=selection.where,
+            schema_only=selection.schema_only,
+            defaults_file=selection.defaults_file,
+            listener=self._hear,
+        )
+
+    def refresh_dataset(self, name: str) -> DatasetView:
+        """See Session."""
+        return self._client.datasets.refresh(name, listener=self._hear)
+
+    def datasets(self) -> list[DatasetView]:
+        """See Session."""
+        return self._client.datasets.all()
+
+    def dataset(self, which: str) -> DatasetView:
+        """See Session."""
+        return self._client.datasets.get(which)
+
+    def scan_dataset(self, which: str) -> list[PersonalColumn]:
+        """See Session."""
+        return self._client.datasets.scan(which)
+
+    def remove_dataset(self, which: str, *, defer: bool) -> bool:
+        """See Session."""
+        return self._client.datasets.remove(which, defer=defer, listener=self._hear)
 
     def _power(self, action: Action, name: str, node: str | None, timeout: float | None) -> LabView:
         hear = self._hear

@@ -211,6 +211,40 @@ class Session(Protocol):
     def remove_template(self, key: str) -> None:
         """Remove a template."""
 
+    def create_dataset(
+        self,
+        name: str,
+        source: str,
+        *,
+        blueprint: str,
+        files: Sequence[Path],
+        keep: int,
+        rules: Path | None,
+        selection: Selection,
+    ) -> DatasetView:
+        """Load data into an image; ``files``: further SQL; ``keep``: versions, 0 for all.
+
+        ``rules``: a file of masking rules; ``selection``: what of a live server is loaded.
+        """
+
+    def refresh_dataset(self, name: str) -> DatasetView:
+        """Make the next version of a dataset from the same source."""
+
+    def datasets(self) -> list[DatasetView]:
+        """All versions of all datasets."""
+
+    def dataset(self, which: str) -> DatasetView:
+        """One version, the latest unless ``which`` says which."""
+
+    def scan_dataset(self, which: str) -> list[PersonalColumn]:
+        """The columns that look personal and that no rule covers."""
+
+    def remove_dataset(self, which: str, *, defer: bool) -> bool:
+        """Remove a version, or all of a dataset; whether it is gone.
+
+        ``defer``: what labs use is removed with the last of them.
+        """
+
 
 class HostSession(Session, Protocol):
     """The verbs in one open context on the host of the labs."""
@@ -251,37 +285,6 @@ class HostSession(Session, Protocol):
         talk: bool,
     ) -> LabView:
         """Make a lab of the archive of a snapshot; ``talk``: as the other end of an export."""
-
-    def create_dataset(
-        self,
-        name: str,
-        source: str,
-        *,
-        blueprint: str,
-        files: Sequence[Path],
-        keep: int,
-        rules: Path | None,
-        selection: Selection,
-    ) -> DatasetView:
-        """Load data into an image; ``files``: further SQL; ``keep``: versions, 0 for all.
-
-        ``rules``: a file of masking rules; ``selection``: what of a live server is loaded.
-        """
-
-    def refresh_dataset(self, name: str) -> DatasetView:
-        """Make the next version of a dataset from the same source."""
-
-    def datasets(self) -> list[DatasetView]:
-        """All versions of all datasets."""
-
-    def dataset(self, which: str) -> DatasetView:
-        """One version, the latest unless ``which`` says which."""
-
-    def scan_dataset(self, which: str) -> list[PersonalColumn]:
-        """The columns that look personal and that no rule covers."""
-
-    def remove_dataset(self, which: str) -> None:
-        """Remove a version, or all of a dataset."""
 
     def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool) -> None:
         """The other end of ``send``: import from ``where``, and answer it on stdout."""

@@ -19,9 +19,6 @@ from lab.errors import InvalidSpec
 if TYPE_CHECKING:
     from lab.lifecycle.core.views import DatasetView
 
-_WHY = "a dataset is made from files and servers of this host"
-_HINT = "run `lab dataset` on the host of the labs"
-
 Name = Annotated[
     str, typer.Argument(metavar="NAME", show_default=False, help="A name, such as shop.")
 ]
@@ -147,7 +144,7 @@ def create(
     kept = flags.whole("--keep", keep) if keep else 0
     if keep and kept < 1:
         raise InvalidSpec("--keep: at least 1 version is kept")
-    with app.open_here(_WHY, _HINT, doing="removing the unfinished dataset") as session:
+    with app.open(doing="removing the unfinished dataset") as session:
         view = session.create_dataset(
             name,
             source,
@@ -165,7 +162,7 @@ def refresh(ctx: typer.Context, which: Which, output: flags.Output = "table") ->
     """Make the next version from the same source."""
     app = app_of(ctx)
     how = parse_format(output)
-    with app.open_here(_WHY, _HINT, doing="removing the unfinished dataset") as session:
+    with app.open(doing="removing the unfinished dataset") as session:
         view = session.refresh_dataset(which)
     emit(view, how, table=lambda: shown(view, app.now()), names=lambda: [view.at])
 
@@ -175,7 +172,7 @@ def ls(ctx: typer.Context, output: flags.Output = "table") -> None:
     """List the versions of all datasets."""
     app = app_of(ctx)
     how = parse_format(output)
-    with app.open_here(_WHY, _HINT) as session:
+    with app.open() as session:
         views = session.datasets()
     if not views and how == "table":
         app.say("no datasets; `lab dataset create` makes one")
@@ -193,7 +190,7 @@ def show(ctx: typer.Context, which: Which, output: flags.Output = "table") -> No
     """Show a version of a dataset, and its tables."""
     app = app_of(ctx)
     how = parse_format(output)
-    with app.open_here(_WHY, _HINT) as session:
+    with app.open() as session:
         view = session.dataset(which)
     emit(view, how, table=lambda: shown(view, app.now()), names=lambda: [view.at])
 
@@ -203,7 +200,7 @@ def scan(ctx: typer.Context, which: Which, output: flags.Output = "table") -> No
     """List columns that look personal and have no rule."""
     app = app_of(ctx)
     how = parse_format(output)
-    with app.open_here(_WHY, _HINT) as session:
+    with app.open() as session:
         found = session.scan_dataset(which)
     if not found and how == "table":
         app.say(f"no column of {which} looks personal and is not covered")
@@ -218,13 +215,21 @@ def scan(ctx: typer.Context, which: Which, output: flags.Output = "table") -> No
     )
 
 
-@manual("lab dataset rm shop@1", "lab dataset rm shop")
-def rm(ctx: typer.Context, which: Which) -> None:
+@manual("lab dataset rm shop@1", "lab dataset rm shop --defer")
+def rm(
+    ctx: typer.Context,
+    which: Which,
+    *,
+    defer: Annotated[
+        bool,
+        typer.Option("--defer", help="What labs use is removed with the last of these labs."),
+    ] = False,
+) -> None:
     """Remove a version of a dataset, or all of them."""
     app = app_of(ctx)
-    with app.open_here(_WHY, _HINT) as session:
-        session.remove_dataset(which)
-    app.say(f"removed dataset {which}")
+    with app.open() as session:
+        gone = session.remove_dataset(which, defer=defer)
+    app.say(f"removed dataset {which}" if gone else f"{which} is removed with its last lab")
 
 
 def _table(views: Sequence[DatasetView], now: float) -> str:
@@ -263,6 +268,7 @@ def shown(view: DatasetView, now: float) -> str:
             ("engine", view.engine),
             ("source", view.source),
             ("masked", "yes" if view.masked else "no"),
+            ("project", view.project),
             ("sql", size_or_dash(view.loaded)),
             ("size", size_or_dash(view.size)),
             ("loaded in", seconds_or_dash(view.seconds)),

@@ -92,6 +92,7 @@ class Context:
 
     ``sql_all`` asks a server through a published port, ``build`` makes an image from a recipe.
     ``templates``: how many there may be that were made for the origin's project; None: no limit.
+    ``data``: bytes of SQL that a dataset may have; None: no limit.
     """
 
     settings: Settings
@@ -103,6 +104,7 @@ class Context:
     build: Build
     origin: Origin = UNKNOWN
     templates: int | None = None
+    data: int | None = None
 
     def sql(
         self, account: Account, port: int, statement: str, *, timeout: float, whole: bool = False

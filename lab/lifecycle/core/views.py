@@ -280,7 +280,10 @@ class DatasetView:
 
     ``loaded``: bytes of SQL; ``tables``: each with ``database``, ``name``, ``engine``, and its
     estimated ``rows`` and ``size`` in bytes; ``seconds``: how long it took; ``masked``: by rules;
-    ``used_by`` names templates and labs; ``steps``: what made it just now.
+    ``used_by`` names templates and labs; ``steps``: what made it just now. ``state``: building,
+    ready, or removing: no new lab gets it. ``project``: of the service, whose data it has; empty:
+    for all. ``keep``: how many versions are kept, 0 for all. ``columns``: such as
+    ``shop.customers.mail varchar``, where one version was asked for.
     """
 
     name: str
@@ -297,11 +300,24 @@ class DatasetView:
     masked: bool = False
     used_by: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
+    project: str = ""
+    blueprint: str = ""
+    keep: int = 0
+    columns: tuple[str, ...] = ()
 
     @property
     def at(self) -> str:
         """What requests name it by."""
         return f"{self.name}@{self.version}"
+
+
+@dataclass(frozen=True)
+class UploadView:
+    """A dump that was sent to the service: ``id`` names it; ``size`` in bytes."""
+
+    id: str
+    name: str
+    size: int
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,17 @@ def versions_of(ctx: Context, name: str) -> list[ImageRecord]:
     return sorted(found, key=lambda record: record.version)
 
 
-def named(ctx: Context, text: str) -> ImageRecord:
-    """The version that ``shop@2`` means, or ``shop``: the latest; raises NotFound."""
+def named(ctx: Context, text: str, *, removing: bool = False) -> ImageRecord:
+    """The version that ``shop@2`` means, or ``shop``: the latest; raises NotFound.
+
+    ``removing``: also one that goes with its last lab, if its number is given.
+    """
     name, version = parse_dataset(text)
-    there = [record for record in versions_of(ctx, name) if record.state == "ready"]
+    there = [
+        record
+        for record in versions_of(ctx, name)
+        if record.state == "ready" and (not record.removing or (removing and version))
+    ]
     found = [record for record in there if version in (0, record.version)]
     if not found:
         raise _unknown(ctx, name, version, there)
@@ -37,9 +44,11 @@ def with_image(ctx: Context, spec: LabSpec) -> LabSpec:
 
 
 def _unknown(ctx: Context, name: str, version: int, there: Sequence[ImageRecord]) -> NotFound:
-    if there:
+    if there and ctx.store.labs.suggests:
         known = ", ".join(f"{name}@{record.version}" for record in there)
         return NotFound(f"there is no dataset {name}@{version}", hint=f"versions: {known}")
+    if not ctx.store.labs.suggests:  # a token does not see other projects' datasets
+        return NotFound(f"there is no dataset {name}")
     names = sorted({r.dataset for r in ctx.store.images.all() if r.dataset and r.state == "ready"})
     otherwise = "`lab dataset create` makes one"
     hint = did_you_mean(name, names, otherwise=otherwise)

@@ -308,8 +308,9 @@ class FakeSession:
         self._called("scan_dataset", which)
         return [PersonalColumn("shop.customers.mail", "an e-mail address", "email")]
 
-    def remove_dataset(self, which: str) -> None:
-        self._called("remove_dataset", which)
+    def remove_dataset(self, which: str, *, defer: bool) -> bool:
+        self._called("remove_dataset", which, defer=defer)
+        return not defer
 
     def _find(self, name: str) -> LabView:
         if name not in self._world.views:

@@ -15,6 +15,7 @@ from lab.api.http.catalog import TemplateRequest
 from lab.api.http.models import LabRequest
 from lab.cli.commands import root_command
 from lab.config import labfile, poolfile
+from lab.config.datasetfile import ScheduledDataset
 from lab.config.labfile import LabValues
 from lab.config.poolfile import WarmPool
 from lab.config.profile import EngineProfile, Profile, VolumeProfile
@@ -26,8 +27,8 @@ from lab.spec import LabSpec, NodeSize
 from tests import ROOT
 
 DECLARED = [
-    Settings, Serve, WarmPool, Profile, VolumeProfile, EngineProfile, LabSpec, NodeSize,
-    Recipe, Repository, Guest,
+    Settings, Serve, WarmPool, ScheduledDataset, Profile, VolumeProfile, EngineProfile, LabSpec,
+    NodeSize, Recipe, Repository, Guest,
 ]  # fmt: skip
 
 OF_LABS = [*(field.name for field in fields(LabSpec) if field.name != "size"),

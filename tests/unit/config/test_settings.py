@@ -188,3 +188,21 @@ def test_a_service_that_lets_nobody_in_is_refused(key: str) -> None:
     with pytest.raises(InvalidSpec, match=f"{key}.*1 at least"):
         servefile.parse({key: 0})
     assert servefile.parse({key: 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[serve.datasets.shop]\nrefresh = "24h"\nkep = 3', r"shop.*unknown key 'kep'"),
+        ("[serve.datasets.shop]\nkeep = 3", r"refresh is missing"),
+        ('[serve.datasets.shop]\nrefresh = "5s"', r"shorter than a minute"),
+        ('[serve.datasets.Shop]\nrefresh = "24h"', r"'Shop' is not a valid name"),
+        ("[serve]\ndatasets = 3", r"datasets is 3, expected tables"),
+    ],
+)
+def test_schedules_of_datasets_are_checked(tmp_path: Path, text: str, said: str) -> None:
+    """Protects from a schedule that looks right and refreshes nothing."""
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    with pytest.raises(InvalidSpec, match=said):
+        load(env={}, files=[file])

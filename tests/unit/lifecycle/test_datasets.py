@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from lab.errors import Conflict, HostUnfit, InvalidSpec, LabError, NotFound
-from lab.lifecycle import dataset
+from lab.errors import Conflict, HostUnfit, InvalidSpec, LabError, LimitReached, NotFound
+from lab.lifecycle import dataset, power
 from lab.lifecycle.captures import template
-from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.context import Context, Origin
 from lab.lifecycle.down import down
 from lab.lifecycle.gc import gc
 from lab.lifecycle.images import image
 from lab.lifecycle.images.versions import with_image
 from lab.lifecycle.preview import preview
+from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.progress import Event
 from lab.spec import LabSpec
@@ -176,6 +177,76 @@ def test_removal(ctx: Context, dump: Path) -> None:
     assert all(record.image != made.image for record in ctx.store.templates.all())
     image.remove(ctx, "mariadb")
     assert list(ctx.storage.volumes()) == []
+
+
+def test_a_removed_version_goes_with_its_last_lab(ctx: Context, dump: Path) -> None:
+    """Protects labs that run, and the disk: nobody has to come back and remove it."""
+    made = dataset.create(ctx, "shop", str(dump))
+    dataset.refresh(ctx, "shop")
+    for name in ("a", "b"):
+        up(ctx, named(name, dataset="shop@1"))
+    assert not dataset.remove(ctx, "shop@1", defer=True)
+    assert [(view.at, view.state) for view in dataset.datasets(ctx)] == [
+        ("shop@1", "removing"), ("shop@2", "ready")
+    ]  # fmt: skip
+    with pytest.raises(NotFound, match="no dataset shop@1"):
+        up(ctx, named("c", dataset="shop@1"))
+    power.stop(ctx, "a")
+    assert start(ctx, "a", timeout=30).state == "ready", "its labs work as before"
+    down(ctx, "a")
+    assert gc(ctx).removed == ()
+    assert dataset.dataset(ctx, "shop@1").state == "removing"
+    down(ctx, "b")
+    assert [view.at for view in dataset.datasets(ctx)] == ["shop@2"]
+    assert all(volume.name.owner.name != made.image for volume in ctx.storage.volumes())
+    assert dataset.remove(ctx, "shop", defer=True), "nothing uses it: at once"
+
+
+def test_gc_removes_what_waited_for_a_lab(ctx: Context, dump: Path) -> None:
+    """Protects the disk where a lab ended by its lease, not by `lab down`."""
+    dataset.create(ctx, "shop", str(dump))
+    up(ctx, named("a", dataset="shop"))
+    dataset.remove(ctx, "shop", defer=True)
+    ctx.store.labs.update("a", expires_at=1.0)
+    assert len(gc(ctx).removed) == 2
+    assert dataset.datasets(ctx) == []
+
+
+def test_projects_of_the_service(ctx: Context, dump: Path) -> None:
+    """Protects data: a name, a secret and a lab of another project are never taken over."""
+    theirs = replace(ctx, origin=Origin(project="a", job="1"))
+    made = dataset.create(theirs, "shop", str(dump))
+    again = dataset.made_by(ctx, "1")
+    assert again is not None
+    assert (made.project, again.at) == ("a", "shop@1")
+    for other in (ctx, replace(ctx, origin=Origin(project="b", job="2"))):
+        with pytest.raises(Conflict, match="is taken"):
+            dataset.create(other, "shop", str(dump))
+    up(theirs, named("lab-of-a"))
+    dataset.create(theirs, "crm", "lab:lab-of-a")
+    down(ctx, "lab-of-a")
+    up(replace(ctx, origin=Origin(project="b")), named("lab-of-a"))
+    with pytest.raises(NotFound, match="is gone"):
+        dataset.refresh(theirs, "crm")
+    with pytest.raises(LimitReached, match="more than 1M of SQL"):
+        dataset.create(replace(ctx, data=1 << 20), "big", "generate:sysbench?tables=1&rows=9000")
+
+
+def test_an_upload(ctx: Context, dump: Path) -> None:
+    """Protects clients of the service: messages have the name that they know."""
+    made = dataset.create(ctx, "shop", "upload:mine.sql", upload=dump,
+                          sql="INSERT INTO people VALUES (3, 'Edith');")  # fmt: skip
+    assert made.source == "upload:mine.sql"
+    up(ctx, replace(OF_SHOP, name="a"))
+    assert len(names(ctx, "a")[0]) == 3  # type: ignore[arg-type]
+    assert (ctx.home.image(made.image) / "dataset.json").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(InvalidSpec, match="cannot be read again"):
+        dataset.refresh(ctx, "shop")
+    dump.write_bytes(DUMP.replace(b"INTO people", b"INTO persons"))
+    with pytest.raises(InvalidSpec, match=r"^upload:mine.sql: statement 4"):
+        dataset.create(ctx, "other", "upload:mine.sql", upload=dump)
+    with pytest.raises(InvalidSpec, match="not there any more"):
+        dataset.create(ctx, "other", "upload:mine.sql")
 
 
 @pytest.mark.parametrize(

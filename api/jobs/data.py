@@ -1,0 +1,82 @@
+"""Who may see and use data: a dataset belongs to a project, or is for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lab.api.core.core import Core
+from lab.api.jobs.requests import ClusterRequest
+from lab.errors import NotFound
+from lab.names import parse_dataset
+from lab.state.records import ImageRecord, JobRecord
+from lab.state.store import Store
+
+
+def sees(project: str | None, record: ImageRecord) -> bool:
+    """Whether a caller sees an image: it has no data, data for all, or data of ``project``.
+
+    ``project``: None for administrators.
+    """
+    return project is None or not record.dataset or record.project in ("", project)
+
+
+def hidden(store: Store, project: str | None) -> set[str]:
+    """The keys of the images that a caller does not see."""
+    return {record.key for record in store.images.all() if not sees(project, record)}
+
+
+def visible(store: Store, project: str | None, name: str) -> Sequence[ImageRecord]:
+    """The versions of a dataset that a caller sees, the oldest first; raises NotFound."""
+    found = [
+        record for record in store.images.all() if record.dataset == name and sees(project, record)
+    ]
+    if not found:
+        raise NotFound(f"there is no dataset {name}", hint="GET /v1/datasets lists the datasets")
+    return sorted(found, key=lambda record: record.version)
+
+
+def latest_of(store: Store, name: str) -> ImageRecord | None:
+    """The latest version of a dataset that new labs get."""
+    found = [
+        record
+        for record in store.images.all()
+        if record.dataset == name and record.state == "ready" and not record.removing
+    ]
+    return max(found, key=lambda record: record.version, default=None)
+
+
+def usable(store: Store, project: str | None) -> list[str]:
+    """The names of the datasets that new labs of a project can have."""
+    found = {
+        record.dataset
+        for record in store.images.all()
+        if record.dataset
+        and record.state == "ready"
+        and not record.removing
+        and sees(project, record)
+    }
+    return sorted(found)
+
+
+def check_data(store: Store, project: str | None, request: ClusterRequest) -> None:
+    """Raise NotFound if a lab would be made of data that its project must not see."""
+    if request.image in hidden(store, project):
+        raise NotFound(f"there is no image {request.image!r}")
+    if not request.dataset:
+        return
+    name, version = parse_dataset(request.dataset)
+    if not any(
+        record.state == "ready" and not record.removing and version in (0, record.version)
+        for record in visible(store, project, name)
+    ):
+        raise NotFound(
+            f"there is no dataset {request.dataset}", hint="GET /v1/datasets lists the datasets"
+        )
+
+
+def project_of(core: Core, job: JobRecord) -> str | None:
+    """The project whose data a job may use; None: all, for administrators and the service."""
+    token = core.store.tokens.find(job.token) if job.token else None
+    if not job.token or (token is not None and token.scope == "admin"):
+        return None
+    return job.project

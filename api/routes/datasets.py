@@ -1,0 +1,389 @@
+"""Datasets: /v1/datasets. One belongs to a project, or is for all; see docs/security.md."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, WebSocket
+from fastapi.responses import JSONResponse, Response
+from starlette.concurrency import run_in_threadpool
+
+from lab.api.background.refresher import next_refresh
+from lab.api.core.admission import need_to_load
+from lab.api.core.core import Core
+from lab.api.http.auth import Caller, Reader, User
+from lab.api.http.datasets import (
+    Dataset,
+    DatasetRequest,
+    DatasetVersion,
+    LastRefresh,
+    PersonalColumn,
+)
+from lab.api.http.dependencies import CoreOf, JobsOf, core_of
+from lab.api.http.models import DATASET, NAME, Job
+from lab.api.http.outcome import Key, Wait, outcome
+from lab.api.http.transfer import Transfer
+from lab.api.http.websockets import serve_websocket
+from lab.api.jobs import uploads
+from lab.api.jobs.data import latest_of, visible
+from lab.api.jobs.jobs import Jobs
+from lab.api.jobs.quota import check_dataset
+from lab.api.jobs.requests import CreateDataset, DeleteDataset, RefreshDataset
+from lab.api.jobs.submit import new_job, submit
+from lab.api.routes.archives import IDLE
+from lab.blueprints import blueprint
+from lab.datasets import source as sources
+from lab.datasets.live import Selection, require_server
+from lab.datasets.source import UPLOAD, LabCapture, StandardInput, Uploaded, check_upload
+from lab.errors import Conflict, Forbidden, InvalidSpec, LimitReached, NotFound
+from lab.lifecycle import dataset
+from lab.lifecycle.core.views import UploadView
+from lab.names import parse_dataset
+from lab.progress import Listener
+from lab.spec import format_size
+from lab.state.records import ImageRecord, JobRecord
+
+router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
+
+Which = Annotated[
+    str, Path(pattern=DATASET, description="A dataset, or a version of it.", examples=["crm@1"])
+]
+Name = Annotated[str, Path(pattern=NAME, examples=["crm"])]
+_OPEN = ("generate:", "lab:", UPLOAD)
+"""How the sources begin that need nothing of the host."""
+
+
+@router.get("", operation_id="listDatasets")
+def list_datasets(core: CoreOf, caller: Reader) -> list[Dataset]:
+    """The datasets of the project and those for all, by name; administrators see all."""
+    names = sorted({record.dataset for record in core.store.images.all() if record.dataset})
+    found = []
+    for name in names:
+        try:
+            found.append(_dataset(core, caller, name))
+        except NotFound:
+            continue  # another project's
+    return found
+
+
+@router.post(
+    "",
+    operation_id="createDataset",
+    status_code=202,
+    response_model=Job,
+    responses={201: {"model": Dataset, "description": "Its first version is loaded."}},
+)
+async def create(
+    core: CoreOf, jobs: JobsOf, caller: User, asked: DatasetRequest, wait: Wait, key: Key = None
+) -> Response:
+    """Load data into an image; labs of it are requested with `dataset`."""
+    job = await run_in_threadpool(submit_create, jobs, caller, asked, key)
+    return await outcome(core, job, wait, partial(_made, core, caller))
+
+
+@router.websocket("/upload")
+async def upload(websocket: WebSocket, name: str) -> None:
+    """Take a dump, which a source `upload:ID` names then."""
+    identity = uuid.uuid4().hex
+
+    async def run(core: Core, caller: Caller, _: None) -> tuple[str, int]:
+        def receive(file: int, hear: Listener) -> UploadView:
+            del hear  # it has no steps
+            return uploads.receive(core, caller.token, identity, name, file)
+
+        allowed = partial(caller.valid, core)
+        transfer = Transfer(websocket, allowed, core.stopping.is_set, IDLE)
+        why = await transfer.receive(receive)
+        if not transfer.whole:
+            await run_in_threadpool(uploads.discard, core, caller.token.id, identity)
+        return why, transfer.carried
+
+    def reach(*_: object) -> nullcontext[None]:
+        check_upload(name)
+        return nullcontext()
+
+    limit = core_of(websocket).limits.uploads
+    await serve_websocket(websocket, "uploadDump", "use", limit, reach, run)
+
+
+@router.get("/{name}", operation_id="getDataset")
+def get(core: CoreOf, caller: Reader, name: Which) -> Dataset:
+    """A dataset with all its versions, or with the one that is named."""
+    found = _dataset(core, caller, parse_dataset(name)[0], columns=True)
+    version = parse_dataset(name)[1]
+    if version:
+        found.versions = [one for one in found.versions if one.version == version]
+        if not found.versions:
+            raise _unknown(name)
+    return found
+
+
+@router.get("/{name}/scan", operation_id="scanDataset")
+def scan(core: CoreOf, caller: Reader, name: Which) -> list[PersonalColumn]:
+    """Columns of a version that look personal and that no masking rule covers."""
+    visible(core.store, caller.project, parse_dataset(name)[0])
+    with core.contexts.use() as ctx:
+        return [PersonalColumn.of(one) for one in dataset.scan(ctx, name)]
+
+
+@router.post(
+    "/{name}/refresh",
+    operation_id="refreshDataset",
+    status_code=202,
+    response_model=Job,
+    responses={201: {"model": Dataset, "description": "The next version is loaded."}},
+)
+async def refresh(
+    core: CoreOf, jobs: JobsOf, caller: User, name: Name, wait: Wait, key: Key = None
+) -> Response:
+    """Make the next version from the same source; versions beyond `keep` are removed."""
+    job = await run_in_threadpool(submit_refresh, jobs, caller, name, key)
+    return await outcome(core, job, wait, partial(_made, core, caller))
+
+
+@router.delete(
+    "/{name}",
+    operation_id="deleteDataset",
+    status_code=202,
+    response_model=Job,
+    responses={204: {"description": "It is removed, or goes with the last lab of it."}},
+)
+async def delete(
+    core: CoreOf,
+    jobs: JobsOf,
+    caller: User,
+    name: Which,
+    wait: Wait,
+    defer: Annotated[
+        bool, Query(description="What labs use is removed with the last of these labs.")
+    ] = False,
+) -> Response:
+    """Remove a dataset, or a version of it, that no lab uses."""
+    job = await run_in_threadpool(submit_delete, jobs, caller, name, defer=defer)
+    return await outcome(core, job, wait, lambda _: Response(status_code=204))
+
+
+def submit_create(jobs: Jobs, caller: Caller, asked: DatasetRequest, key: str | None) -> JobRecord:
+    """Submit the job that loads a dataset.
+
+    Raises InvalidSpec, Forbidden, NotFound, Conflict, HostUnfit, LimitReached.
+    """
+    core = jobs.core
+    before = core.store.jobs.by_key(caller.token.id, key) if key else None
+    request, project = _request(core, caller, asked, repeated=before is not None)
+    owner = "" if asked.shared else project
+    job = new_job(
+        caller.token, "create-dataset", request, about=f"dataset:{asked.name}", project=project,
+        key=key,
+    )  # fmt: skip
+
+    def check() -> None:
+        dataset.check_free(core.store, asked.name, owner)
+        upload = core.settings.home.uploads / request.upload if request.upload else None
+        core.admission.check(
+            need_to_load(dataset.memory_of(core.store, request.source)), "loading needs"
+        )
+        size = dataset.foreseen(core.store, request.source, upload)
+        most = core.settings.serve.dataset_size
+        if not caller.may("admin") and most and size > most and not asked.source.startswith("lab:"):
+            raise _too_large(size, most)
+        check_dataset(core, caller.token, owner, size)
+
+    return submit(jobs, job, check)
+
+
+def _request(
+    core: Core, caller: Caller, asked: DatasetRequest, *, repeated: bool
+) -> tuple[CreateDataset, str]:
+    """The job's request, and the project whose data it will have.
+
+    ``repeated``: it was sent before, so its upload may be loaded already.
+    """
+    if not asked.source.startswith(_OPEN):
+        _check_admin(caller, "sources on the host and servers that it reaches")
+        if "://" not in asked.source and not asked.source.startswith("/"):
+            raise InvalidSpec(
+                "the source is neither an absolute path of the host nor mysql://, lab:, upload: or"
+                " generate:",
+                hint="such as /srv/dumps/shop.sql.gz, or lab:shop",
+            )
+    if asked.shared:
+        _check_admin(caller, "datasets for all projects")
+    dataset.check_rules(asked.mask)
+    text, sent, created_at, project = asked.source, "", None, caller.token.project
+    if text.startswith(UPLOAD):
+        sent, text = _sent(core, caller, text.removeprefix(UPLOAD), repeated=repeated)
+    source = sources.parse(text)
+    selection = Selection(
+        tuple(asked.tables), tuple(asked.where), tuple(asked.schema_only), asked.defaults_file
+    )
+    require_server(selection, source)
+    if "mariadb" not in blueprint(asked.blueprint).engines:
+        raise InvalidSpec(f"the blueprint {asked.blueprint} has no engine that loads datasets")
+    if isinstance(source, LabCapture):
+        record = caller.lab(core, source.lab)
+        if asked.mask or asked.sql:
+            raise InvalidSpec(
+                f"{source}: a lab becomes a dataset as it is: neither masked nor with further SQL",
+                hint="execute the statements in a branch of the lab",
+            )
+        created_at, project = record.created_at, record.project or project
+    elif isinstance(source, StandardInput):
+        raise InvalidSpec("a service has no standard input", hint="upload the dump")
+    request = CreateDataset(
+        name=asked.name,
+        source=text,
+        blueprint=asked.blueprint,
+        keep=asked.keep,
+        mask=asked.mask,
+        sql=asked.sql,
+        tables=selection.tables,
+        where=selection.where,
+        schema_only=selection.schema_only,
+        defaults_file=selection.defaults_file,
+        upload=sent,
+        lab_created_at=created_at,
+        shared=asked.shared,
+    )
+    return request, project
+
+
+def _sent(core: Core, caller: Caller, identity: str, *, repeated: bool) -> tuple[str, str]:
+    """The path of an upload below the home's, and the text of its source; raises NotFound."""
+    if repeated:
+        for job in core.store.jobs.latest(kinds=["create-dataset"], limit=1000):
+            sent = str(job.request.get("upload", ""))
+            if job.token == caller.token.id and sent.split("/")[1:2] == [identity]:
+                return sent, str(job.request["source"])
+    path = uploads.find(core, caller.token, identity)
+    return str(path.relative_to(core.settings.home.uploads)), str(Uploaded(path.name))
+
+
+def submit_refresh(jobs: Jobs, caller: Caller, name: str, key: str | None) -> JobRecord:
+    """Submit the job that makes the next version of a dataset.
+
+    Raises NotFound, Forbidden, InvalidSpec, Busy, LimitReached.
+    """
+    core = jobs.core
+    record = _changeable(core, caller, name)[-1]
+    latest = latest_of(core.store, name)
+    if latest is None:
+        raise _unknown(name)
+    with core.contexts.use() as ctx:
+        made = dataset.how_made(ctx, latest)
+    if not made.source.startswith(_OPEN):
+        _check_admin(caller, "sources on the host and servers that it reaches")
+    dataset.check_refreshable(name, made)
+    job = new_job(
+        caller.token, "refresh-dataset", RefreshDataset(), about=f"dataset:{name}",
+        project=record.project or None, key=key,
+    )  # fmt: skip
+
+    def check() -> None:
+        for other in core.store.jobs.open():
+            if other.kind == "refresh-dataset" and other.about == job.about:
+                raise Conflict(
+                    f"the dataset {name} is being refreshed by the job {other.id}",
+                    hint=f"GET /v1/jobs/{other.id}?wait=60 waits for it",
+                )
+        check_dataset(core, caller.token, record.project, latest.size)
+
+    return submit(jobs, job, check)
+
+
+def submit_delete(jobs: Jobs, caller: Caller, which: str, *, defer: bool) -> JobRecord:
+    """Submit the removal of a dataset or a version; raises NotFound, Forbidden, Conflict."""
+    core = jobs.core
+    name, version = parse_dataset(which)
+    found = [
+        record
+        for record in _changeable(core, caller, name)
+        if version in (0, record.version) and record.state == "ready"
+    ]
+    if not found:
+        raise _unknown(which)
+    keys = {record.key for record in found}
+    users = [one.lab.name for one in core.store.labs_with_nodes() if keys & one.images]
+    if users and not defer:
+        raise Conflict(
+            f"the dataset {which} is used by {', '.join(_seen(core, caller, users)) or 'labs'}",
+            hint="DELETE these first, or use ?defer=true: it is removed with the last of them",
+        )
+    job = new_job(
+        caller.token, "delete-dataset", DeleteDataset(defer=defer), about=f"dataset:{which}",
+        project=found[-1].project or None,
+    )  # fmt: skip
+    return submit(jobs, job)
+
+
+def _changeable(core: Core, caller: Caller, name: str) -> Sequence[ImageRecord]:
+    """The versions of a dataset that the caller may refresh and remove.
+
+    Raises NotFound; Forbidden for one that is for all, unless the caller is an administrator.
+    """
+    found = visible(core.store, caller.project, name)
+    if caller.project is not None and any(one.project != caller.project for one in found):
+        raise Forbidden(f"the dataset {name} is for all projects: administrators change it")
+    return found
+
+
+def _check_admin(caller: Caller, what: str) -> None:
+    if not caller.may("admin"):
+        raise Forbidden(f"{what} require the scope admin, the token has {caller.token.scope}")
+
+
+def _too_large(size: int, most: int) -> LimitReached:
+    return LimitReached(
+        f"the dataset would have {format_size(size)} of SQL, {format_size(most)} is the limit",
+        hint="load less",
+    )
+
+
+def _dataset(core: Core, caller: Caller, name: str, *, columns: bool = False) -> Dataset:
+    """A dataset as the caller sees it; raises NotFound."""
+    records = visible(core.store, caller.project, name)
+    with core.contexts.use() as ctx:
+        views = [dataset.described(ctx, record, columns=columns) for record in records]
+    scheduled = [one for one in core.settings.serve.datasets if one.name == name]
+    return Dataset(
+        name=name,
+        project=records[-1].project,
+        versions=[
+            DatasetVersion.of(view, _seen(core, caller, _labs(view.used_by))) for view in views
+        ],
+        refresh=scheduled[0].refresh if scheduled else None,
+        next_refresh_at=next_refresh(core, name),
+        last_refresh=_last(core, name),
+    )
+
+
+def _labs(used_by: Sequence[str]) -> list[str]:
+    return [one.removeprefix("lab ") for one in used_by if one.startswith("lab ")]
+
+
+def _seen(core: Core, caller: Caller, labs: Sequence[str]) -> list[str]:
+    """Those of ``labs`` that the caller sees."""
+    found = [core.store.labs.find(name) for name in labs]
+    return [lab.name for lab in found if lab and not lab.pool and caller.sees(lab.project)]
+
+
+def _last(core: Core, name: str) -> LastRefresh | None:
+    for job in core.store.jobs.latest(kinds=["refresh-dataset"], dataset=name, limit=1):
+        error = "" if job.error is None else str(job.error.get("detail", ""))
+        return LastRefresh(job=job.id, state=job.state, at=job.ended_at or job.created_at,
+                           error=error)  # fmt: skip
+    return None
+
+
+def _made(core: Core, caller: Caller, job: JobRecord) -> Response:
+    name = parse_dataset(job.about.partition(":")[2])[0]
+    body = _dataset(core, caller, name, columns=True).model_dump(mode="json")
+    return JSONResponse(body, status_code=201, headers={"Location": f"/v1/datasets/{name}"})
+
+
+def _unknown(which: str) -> NotFound:
+    return NotFound(f"there is no dataset {which}", hint="GET /v1/datasets lists the datasets")

@@ -1,0 +1,79 @@
+"""Datasets as a page: made from labs, refreshed, removed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from lab.api.core.core import Core
+from lab.api.http.auth import Caller
+from lab.api.http.dependencies import CoreOf, JobsOf
+from lab.api.routes import datasets
+from lab.api.routes.datasets import Name, Which
+from lab.api.web import forms, pages
+from lab.api.web.request import Fields, Looking, PageRoute, Using
+from lab.errors import LabError
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+@router.get("/datasets", operation_id="datasetsPage")
+def show(request: Request, core: CoreOf, caller: Looking) -> Response:
+    """The datasets that the caller may use, and a form that makes one."""
+    return _page(request, core, caller)
+
+
+@router.post("/datasets", operation_id="createDataset")
+def create(request: Request, core: CoreOf, jobs: JobsOf, caller: Using, fields: Fields) -> Response:
+    """Load a dataset, and show its job."""
+
+    def act() -> str:
+        asked = forms.dataset_request(fields)
+        return f"/jobs/{datasets.submit_create(jobs, caller, asked, forms.key_of(fields)).id}"
+
+    return pages.done(act, partial(_page, request, core, caller, typed=fields))
+
+
+@router.post("/datasets/{name}/refresh", operation_id="refreshDataset")
+def refresh(request: Request, core: CoreOf, jobs: JobsOf, caller: Using, name: Name) -> Response:
+    """Make the next version of a dataset, and show its job."""
+
+    def act() -> str:
+        return f"/jobs/{datasets.submit_refresh(jobs, caller, name, None).id}"
+
+    return pages.done(act, partial(_page, request, core, caller))
+
+
+@router.post("/datasets/{name}/delete", operation_id="deleteDataset")
+def delete(
+    request: Request, core: CoreOf, jobs: JobsOf, caller: Using, name: Which, fields: Fields
+) -> Response:
+    """Remove a dataset or a version, and show its job."""
+
+    def act() -> str:
+        defer = fields.get("defer") == "yes"
+        return f"/jobs/{datasets.submit_delete(jobs, caller, name, defer=defer).id}"
+
+    return pages.done(act, partial(_page, request, core, caller))
+
+
+def _page(
+    request: Request,
+    core: Core,
+    caller: Caller,
+    error: LabError | None = None,
+    *,
+    typed: Mapping[str, str] | None = None,
+) -> Response:
+    return pages.page(
+        request,
+        "datasets.html",
+        at="/datasets",
+        datasets=datasets.list_datasets(core, caller),
+        key=forms.new_key(),
+        typed=typed or {},
+        **pages.outcome(error),
+    )

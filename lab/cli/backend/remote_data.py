@@ -1,0 +1,75 @@
+"""What a dataset of a service is made from: dumps of this machine are sent to it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from lab.client import Client
+from lab.datasets import source as sources
+from lab.datasets.source import DumpFile, StandardInput
+from lab.errors import InvalidSpec
+from lab.progress import Event, Listener
+from lab.spec import MIB, format_size
+
+_TEXTS = MIB // 2
+"""Bytes of rules, or of further SQL, that a request may have."""
+
+
+def source(client: Client, given: str, listener: Listener) -> str:
+    """The source that the request to the service names; a dump is sent first.
+
+    Raises InvalidSpec for what cannot be sent, and what ``Client`` raises.
+    """
+    found = sources.parse(given)
+    if isinstance(found, StandardInput):
+        return _sent(client, sys.stdin.buffer, "stdin.sql", listener)
+    if isinstance(found, DumpFile):
+        name = _name(found)
+        with found.path.open("rb") as file:
+            return _sent(client, file, name, listener)
+    if given.startswith(("lab:", "generate:")) or "://" in given:
+        return given
+    raise InvalidSpec(
+        f"{given} cannot be sent to a service: only dumps in one file can",
+        hint="run `lab dataset create` on the host of the labs",
+    )
+
+
+def _name(dump: DumpFile) -> str:
+    """What a dump is called in messages of the service."""
+    kind = f".sql.{dump.packing}" if dump.packing else ".sql"
+    stem = re.sub(r"[^A-Za-z0-9._-]", "-", dump.path.name[: -len(kind)]).strip("._-")
+    return f"{stem[:80] or 'dump'}{kind}"
+
+
+def _sent(client: Client, file: BinaryIO, name: str, listener: Listener) -> str:
+    listener(Event("upload", "begin", f"sending {name}"))
+    done = client.datasets.upload(file, name)
+    listener(Event("upload", "end", f"sent {format_size(done.size)}"))
+    return f"{sources.UPLOAD}{done.id}"
+
+
+def text(path: Path) -> str:
+    """The text of a file that goes into a request; raises InvalidSpec."""
+    try:
+        content = path.read_bytes()
+        found = content.decode()
+    except OSError as error:
+        raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidSpec(f"{path} is not UTF-8, which a service needs") from None
+    if len(content) > _TEXTS:
+        raise InvalidSpec(
+            f"{path} has {format_size(len(content))}, a service takes {format_size(_TEXTS)}",
+            hint="run `lab dataset create` on the host of the labs",
+        )
+    return found
+
+
+def joined(files: Sequence[Path]) -> str:
+    """The SQL of all ``files``, each from a line of its own; raises InvalidSpec."""
+    return "\n".join(text(path) for path in files)

@@ -1,0 +1,61 @@
+"""Statements that read: a file of them says which data labs of a dataset have in memory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from lab.datasets.dump import Statement, statements
+from lab.errors import InvalidSpec
+
+SIZE_LIMIT = 64 << 10
+"""Bytes of such a file, at most."""
+_READS = re.compile(rb"\(*\s*(SELECT|WITH|TABLE|VALUES|CHECKSUM|USE)\b", re.IGNORECASE)
+_WRITES = re.compile(rb"\bINTO\s+(OUTFILE|DUMPFILE)\b", re.IGNORECASE)
+_ERROR = re.compile(r"^ERROR (\d+ \(\w+\)) at line (\d{1,9})(.*)", re.MULTILINE)
+
+
+def read(path: Path) -> str:
+    """The content of a file of queries; raises InvalidSpec unless all of it reads."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(SIZE_LIMIT + 1)
+        content = text.decode("utf-8")
+    except OSError as error:
+        raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise InvalidSpec(f"{path} is not text in UTF-8") from None
+    if len(text) > SIZE_LIMIT:
+        raise InvalidSpec(f"{path} has more than {SIZE_LIMIT >> 10} KiB")
+    found = list(statements(iter([text]), str(path)))
+    if not found:
+        raise InvalidSpec(f"{path} has no statement")
+    for one in found:
+        if not _READS.match(one.text) or _WRITES.search(one.text):
+            raise InvalidSpec(
+                f"{path}: {_place(text, one)} does not only read",
+                hint="accepted: SELECT, WITH, TABLE, VALUES, CHECKSUM TABLE and USE",
+            )
+    return content
+
+
+def refused(text: str, said: str, name: str) -> InvalidSpec:
+    """The error for queries of which the client ``said`` that the server refused one."""
+    match = _ERROR.search(said)
+    if match is None:
+        return InvalidSpec(f"{name}: the server refused it", details=said.splitlines()[-5:])
+    data, line = text.encode(), int(match[2])
+    found = list(statements(iter([data]), name))
+    here = [one for one in found if _line(data, one) <= line] or found[:1]
+    return InvalidSpec(
+        f"{name}: {_place(data, here[-1])}: the server refused it",
+        details=[f"ERROR {match[1]}{match[3]}"],
+    )
+
+
+def _place(text: bytes, one: Statement) -> str:
+    return f"statement {one.number}, at line {_line(text, one)}"
+
+
+def _line(text: bytes, one: Statement) -> int:
+    return text.count(b"\n", 0, one.offset) + 1
