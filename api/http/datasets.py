@@ -53,6 +53,9 @@ class DatasetRequest(Asked):
     defaults_file: Annotated[
         str, Field(max_length=4096, description="Of a server: a file of the host with `[client]`.")
     ] = ""
+    warm: Annotated[
+        str, Field(max_length=1 << 16, description="Queries whose data labs have in memory.")
+    ] = ""
     shared: Annotated[bool, Field(description="All projects may use it.")] = False
 
 

@@ -45,6 +45,7 @@ from lab.api.telemetry.current import JOB
 from lab.api.telemetry.logs import log
 from lab.errors import Conflict, HostUnfit, Interrupted, LabError
 from lab.lifecycle import dataset, power
+from lab.lifecycle.datasets.made import read_made
 from lab.lifecycle.images.versions import named
 from lab.progress import Event
 from lab.state.jobs import OPEN
@@ -295,7 +296,7 @@ class Jobs:
         if isinstance(request, RefreshDataset):
             with self.core.contexts.use() as ctx:
                 record = named(ctx, job.about.partition(":")[2])
-                source = dataset.how_made(ctx, record).source
+                source = read_made(ctx, record).source
             return need_to_load(dataset.memory_of(self._store, source))
         if isinstance(request, BranchLab):
             there = len(labs_made_by(self._store, job.id))

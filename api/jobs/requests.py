@@ -249,6 +249,7 @@ class CreateDataset(Request, frozen=True, kw_only=True):
     where: tuple[str, ...] = ()
     schema_only: tuple[str, ...] = ()
     defaults_file: str = ""
+    warm: str = ""
     upload: str = ""
     lab_created_at: float | None = None
     shared: bool = False

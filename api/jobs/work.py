@@ -419,6 +419,7 @@ def create_dataset(ctx: Context, task: Task[CreateDataset]) -> str:
             mask=request.mask,
             sql=request.sql,
             upload=upload,
+            warm=request.warm,
         )
     finally:
         if upload is not None:

@@ -36,12 +36,14 @@ from lab.api.jobs.requests import CreateDataset, DeleteDataset, RefreshDataset
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.archives import IDLE
 from lab.blueprints import blueprint
+from lab.datasets import queries
 from lab.datasets import source as sources
 from lab.datasets.live import Selection, require_server
 from lab.datasets.source import UPLOAD, LabCapture, StandardInput, Uploaded, check_upload
 from lab.errors import Conflict, Forbidden, InvalidSpec, LimitReached, NotFound
 from lab.lifecycle import dataset
 from lab.lifecycle.core.views import UploadView
+from lab.lifecycle.datasets.made import read_made
 from lab.names import parse_dataset
 from lab.progress import Listener
 from lab.spec import format_size
@@ -214,6 +216,8 @@ def _request(
     if asked.shared:
         _check_admin(caller, "datasets for all projects")
     dataset.check_rules(asked.mask)
+    if asked.warm:
+        queries.check(asked.warm)
     text, sent, created_at, project = asked.source, "", None, caller.token.project
     if text.startswith(UPLOAD):
         sent, text = _sent(core, caller, text.removeprefix(UPLOAD), repeated=repeated)
@@ -245,6 +249,7 @@ def _request(
         where=selection.where,
         schema_only=selection.schema_only,
         defaults_file=selection.defaults_file,
+        warm=asked.warm,
         upload=sent,
         lab_created_at=created_at,
         shared=asked.shared,
@@ -274,7 +279,7 @@ def submit_refresh(jobs: Jobs, caller: Caller, name: str, key: str | None) -> Jo
     if latest is None:
         raise _unknown(name)
     with core.contexts.use() as ctx:
-        made = dataset.how_made(ctx, latest)
+        made = read_made(ctx, latest)
     if not made.source.startswith(_OPEN):
         _check_admin(caller, "sources on the host and servers that it reaches")
     dataset.check_refreshable(name, made)

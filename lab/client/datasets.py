@@ -76,6 +76,7 @@ class Datasets:
         where: Sequence[str] = (),
         schema_only: Sequence[str] = (),
         defaults_file: str = "",
+        warm: str = "",
         shared: bool = False,
         timeout: float | None = None,
         listener: Listener | None = None,
@@ -83,10 +84,10 @@ class Datasets:
         """Load a dataset and return its first version.
 
         ``source``: ``generate:...``, ``lab:NAME``, ``upload:ID``; for administrators also a path of
-        the service's host and ``mysql://...``. ``mask``: masking rules, ``sql``: further SQL, as
-        texts. ``shared``: for all projects, by administrators. If this raises, the job is cancelled
-        and undone. Raises InvalidSpec, Forbidden, NotFound, Conflict, LimitReached, HostUnfit,
-        NotReady after ``timeout`` seconds.
+        the service's host and ``mysql://...``. As texts ``mask``: masking rules, ``sql``: further
+        SQL, ``warm``: queries whose data labs have in memory. ``shared``: for all projects, by
+        administrators. If this raises, the job is cancelled and undone. Raises InvalidSpec,
+        Forbidden, NotFound, Conflict, LimitReached, HostUnfit, NotReady after ``timeout`` seconds.
         """
         more: dict[str, Any] = {
             "keep": keep,
@@ -96,6 +97,7 @@ class Datasets:
             "where": list(where),
             "schema_only": list(schema_only),
             "defaults_file": defaults_file,
+            "warm": warm,
             "shared": shared,
         }
         body = {"name": name, "source": source, "blueprint": blueprint}

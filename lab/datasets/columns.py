@@ -90,7 +90,7 @@ LEFT JOIN (SELECT * FROM information_schema.key_column_usage
 ORDER BY c.table_schema, c.table_name, c.ordinal_position, k.constraint_name"""  # noqa: S608
 """Asks a server of MariaDB 10.3 or MySQL 8.0, or later, for all columns of its users.
 
-MariaDB fills a table of information_schema by opening every table, and joined as they are, anew
+MariaDB fills a table of information_schema by opening every table, and joined as they are, again
 for each row. A derived table, which LIMIT keeps from being merged, is filled once, and has a key.
 """
 

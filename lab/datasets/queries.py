@@ -8,6 +8,7 @@ from pathlib import Path
 from lab.datasets.dump import Statement, statements
 from lab.errors import InvalidSpec
 
+NAME = "the queries of the dataset"
 SIZE_LIMIT = 64 << 10
 """Bytes of such a file, at most."""
 _READS = re.compile(rb"\(*\s*(SELECT|WITH|TABLE|VALUES|CHECKSUM|USE)\b", re.IGNORECASE)
@@ -19,27 +20,32 @@ def read(path: Path) -> str:
     """The content of a file of queries; raises InvalidSpec unless all of it reads."""
     try:
         with path.open("rb") as file:
-            text = file.read(SIZE_LIMIT + 1)
-        content = text.decode("utf-8")
+            content = file.read(SIZE_LIMIT + 1).decode("utf-8")
     except OSError as error:
         raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
         raise InvalidSpec(f"{path} is not text in UTF-8") from None
+    return check(content, str(path))
+
+
+def check(content: str, name: str = NAME) -> str:
+    """``content``; raises InvalidSpec unless it has statements, all of which read."""
+    text = content.encode()
     if len(text) > SIZE_LIMIT:
-        raise InvalidSpec(f"{path} has more than {SIZE_LIMIT >> 10} KiB")
-    found = list(statements(iter([text]), str(path)))
+        raise InvalidSpec(f"{name} has more than {SIZE_LIMIT >> 10} KiB")
+    found = list(statements(iter([text]), name))
     if not found:
-        raise InvalidSpec(f"{path} has no statement")
+        raise InvalidSpec(f"{name} has no statement")
     for one in found:
         if not _READS.match(one.text) or _WRITES.search(one.text):
             raise InvalidSpec(
-                f"{path}: {_place(text, one)} does not only read",
+                f"{name}: {_place(text, one)} does not only read",
                 hint="accepted: SELECT, WITH, TABLE, VALUES, CHECKSUM TABLE and USE",
             )
     return content
 
 
-def refused(text: str, said: str, name: str) -> InvalidSpec:
+def refused(text: str, said: str, name: str = NAME) -> InvalidSpec:
     """The error for queries of which the client ``said`` that the server refused one."""
     match = _ERROR.search(said)
     if match is None:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lab.errors import CommandFailed, NotReady
+from lab.fake import load as guest_load
 from lab.fake.inside import READ_LOCK, Inside
 from lab.fake.rejoin import identify, rest, service
 from lab.names import GuestName
@@ -46,13 +47,12 @@ class FakeChannel:
         self._before("run")
         if not self._hypervisor.awake(self._guest):
             raise NotReady(f"the guest agent of {self._guest} does not answer")
-        if list(argv) == ["/bin/sync"]:
-            return b""  # what a fake guest writes is on its disk at once
-        if argv[0] == "journalctl":
-            return b"-- No entries --\n"
-        if argv[0] in ("/usr/lib/lab/rejoin", "/usr/lib/lab/load"):
-            program = self._hypervisor.load if argv[0].endswith("load") else self._hypervisor.rejoin
-            return program(self._guest, argv[1:]).encode()
+        if argv[0] in _SAID:
+            return _SAID[argv[0]]
+        if argv[0] == "/usr/lib/lab/load":
+            return self._load(argv[1:], stdin).encode()
+        if argv[0] == "/usr/lib/lab/rejoin":
+            return self._hypervisor.rejoin(self._guest, argv[1:]).encode()
         if argv[0] == "/usr/lib/lab/rest":
             said: list[str] = []
             self._hypervisor.alter(self._guest, lambda inside: said.append(rest(inside, argv[1:])))
@@ -67,6 +67,12 @@ class FakeChannel:
         except CommandFailed as failed:
             # What the server refuses ends the program: a Perl script that dies exits with 255.
             raise CommandFailed(argv, 255, stderr=failed.stderr, where=self._guest) from None
+
+    def _load(self, words: Sequence[str], stdin: bytes) -> str:
+        if words[0] != "warm":
+            return self._hypervisor.load(self._guest, words)
+        guest_load.read(stdin, partial(self._hypervisor.execute, self._guest))
+        return ""
 
     def clock(self, *, timeout: float) -> float:  # noqa: ARG002  part of the protocol
         """See GuestChannel."""
@@ -116,6 +122,10 @@ class FakeChannel:
             raise CommandFailed(["personalise"], 1, stderr="unknown item")
 
 
+_SAID = {
+    "/bin/sync": b"",  # what a fake guest writes is on its disk at once
+    "journalctl": b"-- No entries --\n",
+}
 _PROGRAMS: dict[str, Callable[[Inside, Sequence[str]], None]] = {
     "systemctl": service,
     "/usr/lib/lab/identity": identify,

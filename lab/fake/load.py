@@ -69,6 +69,18 @@ def adopt(tablespace: bytes, execute: Callable[[str], object]) -> str:
     return "done 0\n"
 
 
+def read(stdin: bytes, execute: Callable[[str], object]) -> None:
+    """Execute queries; raises CommandFailed as the server's client does."""
+    for one in statements(iter([stdin])):
+        if not _PASSED_OVER.match(one.text):
+            try:
+                execute(one.text.decode())
+            except CommandFailed as error:
+                line = stdin.count(b"\n", 0, one.offset) + 1
+                said = f"ERROR 1064 (42000) at line {line}: {error.stderr}\n"
+                raise CommandFailed(["load"], 1, stderr=said) from None
+
+
 def _first(size: int, data: Iterable[bytes]) -> Iterator[bytes]:
     for chunk in data:
         yield chunk[:size]

@@ -348,8 +348,10 @@ class LocalSession:
         keep: int,
         rules: Path | None,
         selection: Selection,
+        warm: Path | None,
     ) -> DatasetView:
         """See Session."""
+        from lab.datasets import queries
         from lab.lifecycle import dataset
 
         return dataset.create(
@@ -361,6 +363,7 @@ class LocalSession:
             keep=keep,
             rules=rules,
             selection=selection,
+            warm=queries.read(warm) if warm else "",
         )
 
     def refresh_dataset(self, name: str) -> DatasetView:

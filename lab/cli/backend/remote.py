@@ -352,9 +352,11 @@ class RemoteSession:
         keep: int,
         rules: Path | None,
         selection: Selection,
+        warm: Path | None,
     ) -> DatasetView:
         """See Session; a dump is sent from here, a server is reached from the service's host."""
         from lab.cli.backend import remote_data
+        from lab.datasets import queries
 
         return self._client.datasets.create(
             name,
@@ -367,6 +369,7 @@ class RemoteSession:
             where=selection.where,
             schema_only=selection.schema_only,
             defaults_file=selection.defaults_file,
+            warm=queries.read(warm) if warm else "",
             listener=self._hear,
         )
 

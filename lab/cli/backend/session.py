@@ -221,10 +221,12 @@ class Session(Protocol):
         keep: int,
         rules: Path | None,
         selection: Selection,
+        warm: Path | None,
     ) -> DatasetView:
         """Load data into an image; ``files``: further SQL; ``keep``: versions, 0 for all.
 
-        ``rules``: a file of masking rules; ``selection``: what of a live server is loaded.
+        ``rules``: a file of masking rules; ``selection``: what of a live server is loaded;
+        ``warm``: a file of queries.
         """
 
     def refresh_dataset(self, name: str) -> DatasetView:

@@ -128,6 +128,15 @@ def create(
             help="Of a live server: password and TLS, in [client]; else LAB_SOURCE_PASSWORD.",
         ),
     ] = None,
+    warm: Annotated[
+        Path | None,
+        typer.Option(
+            "--warm",
+            metavar="QUERY.sql",
+            show_default=False,
+            help="Queries whose data labs have in memory; default: small tables.",
+        ),
+    ] = None,
     output: flags.Output = "table",
 ) -> None:
     """Load data into an image for labs with `--dataset`."""
@@ -153,6 +162,7 @@ def create(
             keep=kept,
             rules=mask,
             selection=selection,
+            warm=warm,
         )
     emit(view, how, table=lambda: shown(view, app.now()), names=lambda: [view.at])
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lab.datasets.queries import refused
+from lab.errors import CommandFailed
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
+from lab.lifecycle.datasets.loader import Server
+from lab.lifecycle.datasets.made import read_made
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.nodes import Node
 
 _SQL = "/usr/lib/lab/sql"
+_QUERIES = ("/usr/lib/lab/load", "warm")
 _SECONDS = 900.0
 _SMALL = """\
 WITH small AS (SELECT table_schema, table_name, SUM(data_length + index_length) OVER
@@ -30,20 +35,38 @@ index_type = 'BTREE' AND index_name NOT REGEXP '[[:cntrl:]]' LIMIT 10000""".repl
 def warm_up(ctx: Context, nodes: Sequence[Node], images: Images) -> None:
     """Read data into the buffer pools of ``nodes``, if their image has any.
 
-    Raises NotReady and CommandFailed.
+    Raises InvalidSpec for a query that the server refuses, NotReady and CommandFailed.
     """
     records = [ctx.store.images.find(image.key) for image in images.all]
-    loaded = {record.key for record in records if record is not None and record.dataset}
+    texts = {
+        record.key: read_made(ctx, record).warm
+        for record in records
+        if record is not None and record.dataset
+    }
 
     def one(node: Node) -> None:
-        channel = ctx.hypervisor.channel(node.guest)
+        def run(*argv: str, stdin: str) -> str:
+            channel = ctx.hypervisor.channel(node.guest)
+            said = channel.run(argv, stdin=stdin.encode(), timeout=_SECONDS, halt=ctx.progress.halt)
+            return said.decode(errors="replace")
 
-        def run(statements: bytes) -> bytes:
-            return channel.run([_SQL], stdin=statements, timeout=_SECONDS, halt=ctx.progress.halt)
+        if text := texts[images[node.image].key]:
+            try:
+                run(*_QUERIES, stdin=text)
+            except CommandFailed as error:
+                raise refused(text, error.stderr) from None
+        else:
+            run(_SQL, stdin=run(_SQL, stdin=f"{_SMALL}\n"))
 
-        run(run(f"{_SMALL}\n".encode()))
-
-    wanted = [node for node in nodes if images[node.image].key in loaded]
+    wanted = [node for node in nodes if images[node.image].key in texts]
     if wanted:
-        with ctx.progress.step("warm", "reading small tables into memory"):
+        with ctx.progress.step("warm", "reading data into memory"):
             each(one, wanted)
+
+
+def try_queries(server: Server, text: str) -> None:
+    """Raise InvalidSpec if a server with the data refuses a query."""
+    try:
+        server.run(*_QUERIES, stdin=text.encode(), timeout=_SECONDS)
+    except CommandFailed as error:
+        raise refused(text, error.stderr) from None

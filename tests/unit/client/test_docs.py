@@ -161,7 +161,7 @@ def test_a_hook_of_git(here: Site, env: Mapping[str, str], tmp_path: Path) -> No
     path = tree / ".git/hooks/post-checkout"
     path.write_text(hook)
     path.chmod(0o755)
-    found = {}
+    found: dict[str, str] = {}
     for branch in ("Feature/A_long_name", "trunk", "Feature/A_long_name"):
         there = run(["git", "branch", "--list", branch], known, tree).stdout
         run(["git", "checkout", "-q", *([] if there else ["-b"]), branch], known, tree)

@@ -129,7 +129,7 @@ def columns_of(data: Server) -> tuple[Column, ...]:
 
 
 def test_large_schemas_are_read_once(mariadb: Server) -> None:
-    """Protects from minutes: information_schema was filled anew for each of its rows."""
+    """Protects from minutes: information_schema was filled again for each of its rows."""
 
     def filled(tables: int) -> int:
         names = [f"many.t{number}" for number in range(tables)]

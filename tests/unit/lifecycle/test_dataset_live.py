@@ -14,6 +14,7 @@ from lab.datasets.source import parse
 from lab.errors import HostUnfit, InvalidSpec
 from lab.lifecycle import dataset
 from lab.lifecycle.datasets import spool as spools
+from lab.lifecycle.datasets.made import INFO
 from lab.run import run
 from tests.support.lifecycle_world import World, make_image
 from tests.support.mariadb_server import NoServer, Server, client, server
@@ -255,7 +256,7 @@ def test_a_refresh_repeats_what_was_selected(
         files = [one for one in (tmp_path / "home").rglob("*") if one.is_file()]
         files = [one for one in files if one.stat().st_size < 8 << 20]  # no disks
         assert not [one for one in files if b"ter'2" in one.read_bytes()]
-        info = [one.read_text() for one in files if one.name == dataset.INFO]
+        info = [one.read_text() for one in files if one.name == INFO]
         assert len(info) == 2
         assert all("crm.people:id = 2" in text for text in info)
         path.unlink()

@@ -104,6 +104,34 @@ def test_compressed_dumps_and_further_sql(ctx: Context, tmp_path: Path) -> None:
     assert names(ctx, "a")[0] == ("Grace", "Edith")
 
 
+def test_queries_say_what_is_in_memory(
+    ctx: Context, dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects the first requests to a lab, and the creation from queries that do not work."""
+    made = dataset.create(ctx, "shop", str(dump), warm="USE shop;\nSELECT name\nFROM people;\n")
+    executed: list[tuple[str, str]] = []
+    usual = ctx.hypervisor.execute  # type: ignore[attr-defined]
+
+    def execute(guest: str, statement: str) -> object:
+        executed.append((guest, statement))
+        return usual(guest, statement)
+
+    monkeypatch.setattr(ctx.hypervisor, "execute", execute)
+    up(ctx, replace(OF_SHOP, name="a"))
+    nodes = {guest for guest, statement in executed if statement == "SELECT name\nFROM people"}
+    assert len(nodes) == SPEC.nodes
+    assert dataset.refresh(ctx, "shop").version == made.version + 1
+    executed.clear()
+    up(ctx, replace(OF_SHOP, name="b"))
+    assert [s for _, s in executed if s == "SELECT name\nFROM people"]
+    with pytest.raises(InvalidSpec, match="statement 1, at line 1: the server refused") as refused:
+        dataset.create(ctx, "other", str(dump), warm="SELECT shoe FROM people")
+    assert "ERROR" in refused.value.details[0]
+    with pytest.raises(InvalidSpec, match="does not only read"):
+        dataset.create(ctx, "other", str(dump), warm="DELETE FROM people")
+    assert [view.name for view in dataset.datasets(ctx)] == ["shop", "shop"]
+
+
 def test_standard_input(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(DUMP)))
     dataset.create(ctx, "shop", "-")

@@ -1,0 +1,268 @@
+"""Data become the disks of an image: read, loaded by a server, masked, and at rest."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from lab import host
+from lab.datasets import directory
+from lab.datasets.generate import estimate
+from lab.datasets.rules import Rules
+from lab.datasets.rules import parse as parse_rules
+from lab.datasets.source import (
+    BackupDirectory,
+    BackupStream,
+    DumpDirectory,
+    DumpFile,
+    Source,
+    Sysbench,
+    Tpcc,
+)
+from lab.datasets.survey import suits
+from lab.errors import LimitReached
+from lab.exchange.pipes import reading
+from lab.imagebuild import isolate
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.datasets import physical
+from lab.lifecycle.datasets import spool as spools
+from lab.lifecycle.datasets.loader import Refused, Server, boot, put, refused
+from lab.lifecycle.datasets.made import Made
+from lab.lifecycle.datasets.masking import columns_of, mask
+from lab.lifecycle.datasets.pace import Pace
+from lab.lifecycle.datasets.physical import Stored
+from lab.lifecycle.datasets.spool import Spool
+from lab.lifecycle.datasets.warm import try_queries
+from lab.lifecycle.images import image as images
+from lab.lifecycle.images.publish import BASE
+from lab.lifecycle.images.ready import Image
+from lab.lifecycle.images.versions import versions_of
+from lab.names import Owner, VolumeName
+from lab.paths import PRIVATE, REACHABLE, make_directory, writing
+from lab.spec import GIB, MIB, NodeSize, format_size
+from lab.storage import Volume
+from lab.storage.stream import StreamReader
+
+_SPOOL, _MASKED = "spool", "masked"
+"""Volumes with SQL."""
+_BACKUP = "backup"
+"""A volume with a physical backup."""
+MASK = "the masking rules"
+STAGE = "stage"
+"""The node whose server has data that is not masked; its disks are destroyed."""
+_ERROR = re.compile(r"^ERROR \d+ \(\w+\) at line (\d+)", re.MULTILINE)
+MEMORY = 1024 * MIB
+"""Of the loader, in bytes."""
+_GROWTH = 2
+"""What tables need of their dump's size, at most, with indexes: measured 1.1 to 1.6."""
+_BACKUP_GROWTH = 1.25
+"""What the files of a backup grow to while they are prepared, upgraded and used."""
+_ROOM = 3 * GIB
+"""Of a disk: the system, logs, and what the server needs while it loads, in bytes."""
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What a server is to load, in files: a physical backup, then SQL."""
+
+    backup: Stored | None
+    spool: Spool | None
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return (self.backup.size if self.backup else 0) + (self.spool.size if self.spool else 0)
+
+
+def load(ctx: Context, key: str, image: Image, made: Made, name: str, source: Source) -> Made:
+    """Make the disks of the image ``key`` with the data of ``source``; what is known of them.
+
+    ``name``: the dataset's. Raises InvalidSpec, HostUnfit, LimitReached and NotReady; what was made
+    stays if it fails.
+    """
+    files = [Path(file) for file in made.files]
+    rules = parse_rules(made.mask.encode(), MASK) if made.mask else None
+    work = ctx.home.build(key)
+    try:
+        isolate.remove_tree(work)
+        make_directory(work, PRIVATE)
+        _check_room(ctx, source, files)
+        if made.sql:
+            files.append(_further(work, made.sql))
+        data = _data(ctx, source, files, work, image, made, name)
+        server = _loaded(ctx, Owner("image", key), image, data, rules, name)
+        with ctx.progress.step("rest", "stopping the server"):
+            if made.warm:
+                try_queries(server, made.warm)
+            tables, columns = server.analyse(), columns_of(server)
+            server.rest(image)
+    finally:
+        isolate.remove_tree(work)
+    if foreign := [t for t in tables if t.engine.lower() not in ("innodb", "sequence")]:
+        some = ", ".join(f"{t.database}.{t.name} ({t.engine})" for t in foreign[:5])
+        ctx.progress.note("dataset", f"Galera replicates tables of InnoDB only, not {some}")
+    return replace(made, loaded=data.size, tables=tuple(tables), columns=columns)
+
+
+def _data(
+    ctx: Context,
+    source: Source,
+    files: Sequence[Path],
+    work: Path,
+    image: Image,
+    made: Made,
+    name: str,
+) -> _Data:
+    """The files that a server loads, in the directory ``work``; raises InvalidSpec, HostUnfit."""
+    engine, backup, sql = image.engine, None, None
+    with ctx.progress.step("read", f"reading {source}"):
+        pace = Pace(ctx.progress, "read", size_of(source, files))
+        read = partial(_within, ctx, pace)
+        if isinstance(source, BackupDirectory | BackupStream):
+            backup = physical.write(source, work / "backup", engine.version, read)
+            if not files:
+                return _Data(backup, None)
+        else:
+            sql = source
+        spool = spools.write(sql, files, work / "spool", name, read, made.selection)
+    for misfit in suits(spool.found, engine.name, engine.version):
+        ctx.progress.note("dataset", misfit.what)
+    return _Data(backup, spool)
+
+
+def _further(work: Path, sql: str) -> Path:
+    """A file with the further SQL that came as a text."""
+    path = work / "further.sql"
+    with writing(path):
+        path.touch(0o600)
+        path.write_text(sql, encoding="utf-8")
+    return path
+
+
+def _within(ctx: Context, pace: Pace, done: int) -> None:
+    """So many bytes of SQL were read; raises LimitReached if the project may not have them."""
+    if ctx.data is not None and done > ctx.data:
+        raise LimitReached(
+            f"the dataset has more than {format_size(ctx.data)} of SQL, which is the limit here",
+            hint="load less, or remove datasets and labs of the project",
+        )
+    pace(done)
+
+
+def _loaded(
+    ctx: Context, owner: Owner, image: Image, data: _Data, rules: Rules | None, name: str
+) -> Server:
+    """A server on the disks of ``owner``; with ``rules`` one that has only masked data.
+
+    Masking leaves what was there in undo logs, redo logs and free blocks. So a first server loads
+    and masks, and its dump is loaded by a second one on fresh disks.
+    """
+    profile = ctx.settings.profile_of("")
+    size = NodeSize(memory=MEMORY, disk=_disk(ctx, image, data.size))
+    disks = _disks(ctx, owner, BASE if rules is None else STAGE, data)
+    if rules is None:
+        server = boot(ctx, owner, BASE, image, size, profile, disks)
+        _fill(server, data)
+    else:
+        masked = put(ctx, VolumeName(owner, STAGE, _MASKED), 2 * data.size + GIB)
+        server = boot(ctx, owner, STAGE, image, size, profile, [*disks, masked])
+        _fill(server, data)
+        with ctx.progress.step("mask", "masking the data"):
+            databases = mask(server, rules, _secret(ctx, owner, name))
+            length = server.write(_MASKED, databases) if databases else 0
+            server.discard(keep=[masked.name])
+        server = boot(ctx, owner, BASE, image, size, profile, [masked])
+        with ctx.progress.step("load", "loading the masked data"):
+            try:
+                server.read(_MASKED, length, Pace(ctx.progress, "load", length))
+            except Refused as error:
+                raise refused(error, "the masked data") from None
+    return server
+
+
+def _disks(ctx: Context, owner: Owner, node: str, data: _Data) -> list[Volume]:
+    """The volumes of ``node`` that have the data."""
+    files = {_BACKUP: data.backup, _SPOOL: data.spool}
+    return [
+        put(ctx, VolumeName(owner, node, name), file.path) for name, file in files.items() if file
+    ]
+
+
+def _fill(server: Server, data: _Data) -> None:
+    if data.backup is not None:
+        physical.load(server, _BACKUP, data.backup)
+    if data.spool is not None:
+        _read(server, data.spool)
+
+
+def _read(server: Server, spool: Spool) -> None:
+    ctx = server.ctx
+    disk = VolumeName(server.node.owner, server.node.name, _SPOOL)
+    with ctx.progress.step("load", "loading the data"):
+        try:
+            server.read(_SPOOL, spool.size, Pace(ctx.progress, "load", spool.size))
+        except Refused as error:
+            where = spool.path.name
+            if found := _ERROR.search(str(error)):
+                (content,) = ctx.storage.snapshot([disk], "refused")
+                with reading(partial(ctx.storage.send, content, plain=True)) as stream:
+                    data = (chunk for _, chunk in StreamReader(stream).extents())
+                    where = spool.blame(data, int(found[1]))
+            raise refused(error, where) from None
+
+
+def _secret(ctx: Context, owner: Owner, name: str) -> bytes:
+    """The secret of a dataset's masked values: that of its versions, so that they stay equal."""
+    path = ctx.home.private(owner) / "mask-secret"
+    make_directory(path.parent.parent, REACHABLE)
+    make_directory(path.parent, PRIVATE)
+    for record in versions_of(ctx, name):
+        there = ctx.home.private(Owner("image", record.key)) / path.name
+        if there.is_file() and there != path:
+            secret = there.read_bytes()
+            break
+    else:
+        secret = secrets.token_bytes(32)
+    with writing(path):
+        path.touch(0o600)
+        path.write_bytes(secret)
+    return secret
+
+
+def size_of(source: Source, files: Sequence[Path]) -> int:
+    """Bytes that will be read, as far as they are known before; 0: not known."""
+    if isinstance(source, Sysbench | Tpcc):
+        known = estimate(source)
+    elif isinstance(source, DumpFile) and not source.packing and source.path.is_file():
+        known = source.path.stat().st_size
+    elif isinstance(source, DumpDirectory):
+        known = directory.size(source)
+    elif isinstance(source, BackupDirectory | BackupStream):
+        known = physical.size(source)
+    else:
+        known = 0
+    if not known:
+        return 0
+    return known + sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _check_room(ctx: Context, source: Source, files: Sequence[Path]) -> None:
+    """Raise HostUnfit unless disk and memory are enough for a source of known size."""
+    growth = _BACKUP_GROWTH if isinstance(source, BackupDirectory | BackupStream) else _GROWTH
+    needed = int((1 + growth) * size_of(source, files)) + GIB
+    space = ctx.storage.space()
+    host.check_space(
+        space.free, ctx.settings.space_floor, ctx.home.root, needed=needed, what="the dataset"
+    )
+    host.check_memory([MEMORY], host.memory(), ctx.settings.memory_floor)
+
+
+def _disk(ctx: Context, image: Image, size: int) -> int:
+    """The bytes of a node's disk for a dump of ``size``; 0: the image's are enough."""
+    least = images.snapshots(ctx, image)[image.grows].size
+    needed = -(-(_GROWTH * size + _ROOM) // GIB) * GIB
+    return needed if needed > least else 0
