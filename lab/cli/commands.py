@@ -144,6 +144,8 @@ class DatasetVerbs(Verbs):
         "ls": "lab.cli.verbs.dataset:ls",
         "show": "lab.cli.verbs.dataset:show",
         "scan": "lab.cli.verbs.dataset:scan",
+        "export": "lab.cli.verbs.archive:export_dataset",
+        "import": "lab.cli.verbs.archive:import_dataset",
         "rm": "lab.cli.verbs.dataset:rm",
     }
 

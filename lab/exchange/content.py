@@ -45,6 +45,11 @@ def of_file(path: Path) -> Chunks:
         yield from _differing(_windows(sparse.read(file.fileno(), parts, _WINDOW)), (), size)
 
 
+def of_bytes(data: bytes) -> Chunks:
+    """As ``of_file``, of what is in memory."""
+    yield from _differing(_windows([(0, data)]), (), len(data))
+
+
 def of_volume(send: Writer) -> Chunks:
     """All of a volume that is not zeros; ``send`` writes its plain stream."""
     with reading(send) as source:

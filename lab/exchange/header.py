@@ -16,8 +16,9 @@ from lab.spec import NodeSize
 ByKey = Literal["image", "template"]
 """What hosts keep by key, and export by that."""
 
-Kind = Literal["image", "template", "snapshot"]
-"""What is in an archive; a snapshot is a template that was captured from a lab in use."""
+Kind = Literal["image", "template", "snapshot", "dataset"]
+"""What is in an archive; a snapshot is a template that was captured from a lab in use, a dataset an
+image with data."""
 
 Form = Literal["sparse", "changes", "stream"]
 """Bytes, zeros left out; what a volume changed of its image's; a stream of the storage."""
@@ -29,6 +30,15 @@ class Content:
 
     size: int
     digest: str
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """Whose version an image with data is; ``info``: the file with its tables and columns."""
+
+    name: str
+    version: int
+    info: Content
 
 
 @dataclass(frozen=True)
@@ -55,11 +65,13 @@ class ImageFacts:
     kernel: Content
     initrd: Content
     build_seconds: float
+    dataset: DatasetFacts | None = None
 
     @property
     def contents(self) -> dict[str, Content]:
         """Its files, by the last words of the names of the parts that bring them."""
-        return {**self.disks, "kernel": self.kernel, "initrd": self.initrd}
+        more = {"dataset": self.dataset.info} if self.dataset else {}
+        return {**self.disks, "kernel": self.kernel, "initrd": self.initrd, **more}
 
 
 @dataclass(frozen=True)
@@ -161,13 +173,14 @@ class Header:
     def kind(self) -> Kind:
         """What is in the archive."""
         if self.template is None:
-            return "image"
+            return "dataset" if self.image.dataset else "image"
         return "snapshot" if self.template.source else "template"
 
     @property
     def version(self) -> Version:
         """The first version of the format that has what is in the archive."""
-        return 2 if self.kind == "snapshot" else 1
+        with_data = any(facts.dataset for facts in self.images.values())
+        return 2 if with_data or self.kind == "snapshot" else 1
 
     @property
     def identity(self) -> str:

@@ -13,8 +13,16 @@ import msgspec
 
 from lab.errors import InvalidSpec
 from lab.exchange.frames import Version
-from lab.exchange.header import Content, Form, Header, ImageFacts, NodeFacts, TemplateFacts
-from lab.names import Owner, VolumeName, node_name
+from lab.exchange.header import (
+    Content,
+    DatasetFacts,
+    Form,
+    Header,
+    ImageFacts,
+    NodeFacts,
+    TemplateFacts,
+)
+from lab.names import Owner, VolumeName, check_dataset_name, dataset_key, node_name
 from lab.spec import NODES_LIMIT
 from lab.storage.rules import check_size
 
@@ -79,6 +87,8 @@ _STATE_LIMIT = 1 << 30
 _SOURCE = r"[a-z][a-z0-9-]{0,23}@[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 _FILE_LIMIT = 1 << 30
 _PACKAGES_LIMIT = 10_000
+_VERSION_LIMIT = 1_000_000
+_INFO_LIMIT = 1 << 26
 
 
 def _check_images(header: Header) -> None:
@@ -94,7 +104,10 @@ def _check_images(header: Header) -> None:
 
 def _check_image(image: ImageFacts) -> None:
     _text("the recipe", image.recipe, _WORD)
-    _text("the key", image.key, re.escape(image.recipe) + r"-[0-9a-f]{16}")
+    if image.dataset:
+        _check_dataset(image.dataset, image)
+    else:
+        _text("the key", image.key, re.escape(image.recipe) + r"-[0-9a-f]{16}")
     for what in (image.engine, image.user):
         _text("a name", what, _WORD)
     _text("the engine's version", image.engine_version, r"[A-Za-z0-9.+~:-]{1,64}")
@@ -115,6 +128,15 @@ def _check_image(image: ImageFacts) -> None:
         _text("a digest", content.digest, r"[0-9a-f]{64}")
     for content in (image.kernel, image.initrd):
         _content(content, r"[0-9a-f]{64}", _FILE_LIMIT)
+
+
+def _check_dataset(dataset: DatasetFacts, image: ImageFacts) -> None:
+    check_dataset_name(dataset.name)
+    if not 1 <= dataset.version <= _VERSION_LIMIT:
+        raise _nonsense("the dataset's version")
+    if image.key != dataset_key(image.recipe, dataset.name, dataset.version):
+        raise _nonsense("the key is not of the dataset")
+    _content(dataset.info, r"[0-9a-f]{64}", _INFO_LIMIT)
 
 
 def _check_template(template: TemplateFacts, header: Header) -> None:

@@ -130,6 +130,11 @@ def refresh(ctx: Context, name: str, *, keep: int | None = None) -> DatasetView:
 
 def check_refreshable(name: str, made: Made) -> None:
     """Raise InvalidSpec if the source of a dataset can be read only once."""
+    if not made.source:
+        raise InvalidSpec(
+            f"dataset {name} was imported: its source is not known here",
+            hint="refresh it where it was made, then import it again",
+        )
     source = sources.parse(made.source)
     if isinstance(source, StandardInput | Uploaded):
         what = "an upload" if isinstance(source, Uploaded) else "standard input"
@@ -337,13 +342,13 @@ def _view(ctx: Context, record: ImageRecord, *, columns: bool = False) -> Datase
         state="removing" if record.removing else record.state,
         image=record.key,
         engine=f"{record.engine} {record.engine_version}".strip(),
-        source=made.source,
+        source=made.source or ("imported" if made.blueprint else ""),
         size=record.size,
         loaded=made.loaded,
         tables=tuple(asdict(table) for table in made.tables),
         created_at=record.created_at,
         seconds=record.build_seconds,
-        masked=bool(made.mask),
+        masked=made.masked or bool(made.mask),
         used_by=view.used_by,
         project=record.project,
         blueprint=made.blueprint,

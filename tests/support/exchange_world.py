@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from lab.config.profile import Layout, Profile
 from lab.exchange.frames import FrameReader, FrameWriter, Version
-from lab.exchange.header import ByKey, Kind
+from lab.exchange.header import Kind
 from lab.exchange.pipes import reading
 from lab.fake import images
 from lab.hypervisor import GuestSpec, Hypervisor, Memory, MemoryImage, memory_of
@@ -153,7 +153,9 @@ class Side(World):
         with replace(self, forms=True).open() as ctx:
             return template.build(ctx, SPEC).key
 
-    def exported(self, kind: ByKey, key: str, **options: Any) -> bytes:
+    def exported(
+        self, kind: Literal["image", "template", "dataset"], key: str, **options: Any
+    ) -> bytes:
         """An archive, by way of a file."""
         path = self.root / "exported.lab"
         path.unlink(missing_ok=True)

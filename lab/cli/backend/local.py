@@ -396,6 +396,39 @@ class LocalSession:
 
         return dataset.remove(self._context, which, defer=defer)
 
+    def export_dataset(
+        self, which: str, where: str, *, host: str, command: str, resume: bool, native: bool
+    ) -> ExportView:
+        """See HostSession."""
+        from lab.lifecycle.archives.export import export
+
+        return export(
+            self._context,
+            "dataset",
+            which,
+            where=where,
+            host=host,
+            command=command,
+            resume=resume,
+            native=native,
+        )
+
+    def import_dataset(
+        self, where: str, name: str, *, resume: bool, talk: bool
+    ) -> DatasetView | None:
+        """See HostSession."""
+        from lab.exchange.files import source
+        from lab.exchange.talk import Speaker
+        from lab.lifecycle import dataset
+        from lab.lifecycle.archives.import_archive import import_archive
+
+        speaker = Speaker(sys.stdout.buffer) if talk else None
+        with source(where) as stream:
+            done = import_archive(
+                self._context, "dataset", stream, resume=resume, speaker=speaker, name=name
+            )
+        return None if talk else dataset.dataset(self._context, done.key)
+
     def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool) -> None:
         """See HostSession."""
         from lab.exchange.files import source

@@ -288,5 +288,18 @@ class HostSession(Session, Protocol):
     ) -> LabView:
         """Make a lab of the archive of a snapshot; ``talk``: as the other end of an export."""
 
+    def export_dataset(
+        self, which: str, where: str, *, host: str, command: str, resume: bool, native: bool
+    ) -> ExportView:
+        """Write the archive of a version to a file or stdout, or let ``host`` import it."""
+
+    def import_dataset(
+        self, where: str, name: str, *, resume: bool, talk: bool
+    ) -> DatasetView | None:
+        """Import the archive of a version as one of the dataset ``name``; empty: its own.
+
+        ``talk``: as the other end of an export, which is told; nothing is returned then.
+        """
+
     def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool) -> None:
         """The other end of ``send``: import from ``where``, and answer it on stdout."""

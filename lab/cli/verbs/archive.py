@@ -1,4 +1,4 @@
-"""``lab image export|import``, and the same of ``lab template`` and ``lab snapshot``."""
+"""``lab image export|import``, and the same of templates, snapshots and datasets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.cli.app import app_of, pick
 from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.show import lab_text
-from lab.cli.verbs import image, template
+from lab.cli.verbs import dataset, image, template
 from lab.cli.verbs.snapshot import Label
 from lab.errors import InvalidSpec
 from lab.names import check_lab_name
@@ -71,6 +71,7 @@ Talk = Annotated[bool, typer.Option("--talk", hidden=True)]
 _DOING = "keeping the partial file for --resume"
 _ARRIVED = "removing what arrived"
 _ON_THE_HOST = "archives of snapshots are written and read by the host of the labs"
+_DATASETS = "archives of datasets are written and read by the host of the labs"
 _OVER_SSH = "hosts send each other archives over SSH"
 
 
@@ -282,6 +283,63 @@ def import_snapshot(
         )
     if not talk:
         emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
+
+
+@manual(
+    "lab dataset export shop shop.lab",
+    "lab dataset export shop@2 --to admin@db2",
+    "lab dataset export shop - | ssh db2 lab dataset import -",
+)
+def export_dataset(
+    ctx: typer.Context,
+    which: dataset.Which,
+    where: Where = "",
+    *,
+    to: To = "",
+    remote_lab: RemoteLab = "lab",
+    resume: Resume = False,
+    native: Native = False,
+) -> None:
+    """Write a version of a dataset to a file or a pipe, or to another host.
+
+    The archive is complete in itself. It has neither the source nor the masking rules and their
+    secret.
+    """
+    app = app_of(ctx)
+    _check(where, to, resume=resume, native=native)
+    with app.open_here(_DATASETS, doing=_DOING) as host:
+        view = host.export_dataset(
+            which, where, host=to, command=remote_lab, resume=resume, native=native
+        )
+    _tell(app, view)
+
+
+@manual("lab dataset import shop.lab", "lab dataset import shop.lab --name crm")
+def import_dataset(
+    ctx: typer.Context,
+    where: From,
+    *,
+    name: Annotated[
+        str,
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            show_default=False,
+            help="The dataset. Default: as it was called where it was exported.",
+        ),
+    ] = "",
+    resume: ResumeImport = False,
+    talk: Talk = False,
+    output: flags.Output = "table",
+) -> None:
+    """Import an exported version of a dataset; it is verified first. It keeps its number."""
+    app = app_of(ctx)
+    how = parse_format(output)
+    with app.open_here(_DATASETS, doing=_ARRIVED) as host:
+        view = host.import_dataset(where, name, resume=resume, talk=talk)
+    if view is not None:
+        shown = view
+        emit(shown, how, table=lambda: dataset.shown(shown, app.now()), names=lambda: [shown.at])
 
 
 def _export(

@@ -9,12 +9,20 @@ from pathlib import Path
 
 from lab.blueprints import blueprint
 from lab.errors import Conflict
-from lab.exchange.header import Content, ImageFacts, NodeFacts, TemplateFacts, strings
-from lab.imagebuild.manifest import BuiltImage
+from lab.exchange.header import (
+    Content,
+    DatasetFacts,
+    ImageFacts,
+    NodeFacts,
+    TemplateFacts,
+    strings,
+)
+from lab.imagebuild.manifest import BuiltImage, digest_extents
 from lab.lifecycle.captures import template as templates
 from lab.lifecycle.captures.capture import Capture, FileFacts, disk_snapshots
 from lab.lifecycle.captures.template_record import base, spec_of
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.datasets.made import exported, read_made
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Image, Images
 from lab.spec import LabSpec
@@ -51,7 +59,17 @@ def image_facts(ctx: Context, image: Image) -> ImageFacts:
         kernel=Content(built.kernel.stat().st_size, built.digests[built.kernel.name]),
         initrd=Content(built.initrd.stat().st_size, built.digests[built.initrd.name]),
         build_seconds=ctx.store.images.get(image.key).build_seconds,
+        dataset=_dataset_facts(ctx, image),
     )
+
+
+def _dataset_facts(ctx: Context, image: Image) -> DatasetFacts | None:
+    record = ctx.store.images.get(image.key)
+    if not record.dataset:
+        return None
+    info = exported(read_made(ctx, record))
+    content = Content(len(info), digest_extents(len(info), [(0, info)]))
+    return DatasetFacts(record.dataset, record.version, content)
 
 
 def built_image(facts: ImageFacts, directory: Path) -> BuiltImage:

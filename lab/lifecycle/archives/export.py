@@ -1,4 +1,4 @@
-"""``lab image|template|snapshot export``: to a file, a pipe, or another host."""
+"""``lab image|template|snapshot|dataset export``: to a file, a pipe, or another host."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from lab.errors import CommandFailed, Conflict
 from lab.exchange import content, files, sending, talk
 from lab.exchange.frames import FrameWriter, Sink
-from lab.exchange.header import ByKey, Header, ImageFacts, Kind, Part, TemplateFacts, image_name
+from lab.exchange.header import Header, ImageFacts, Kind, Part, TemplateFacts, image_name
 from lab.exchange.sending import Outgoing
 from lab.lifecycle.archives import describe
 from lab.lifecycle.captures import manifests
@@ -21,10 +22,12 @@ from lab.lifecycle.captures.capture import Capture, disk_snapshots
 from lab.lifecycle.captures.manifests import Damaged
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import ExportView
+from lab.lifecycle.datasets.made import exported, read_made
 from lab.lifecycle.images import image as images
+from lab.lifecycle.images import versions
 from lab.lifecycle.images.ready import Image, Images
 from lab.spec import MIB
-from lab.state.records import LabRecord
+from lab.state.records import ImageRecord, LabRecord
 from lab.storage import VolumeSnapshot, sparse
 
 NATIVE = ("zfs",)
@@ -51,9 +54,9 @@ class Contents:
 
 
 @contextmanager
-def _image_contents(ctx: Context, which: str) -> Iterator[Contents]:
-    """An image, by key or recipe, kept from removal in the block; raises NotFound."""
-    with images.using_key(ctx, images.named(ctx, which).key) as image:
+def _image_contents(ctx: Context, record: ImageRecord) -> Iterator[Contents]:
+    """An image, kept from removal in the block; raises NotFound."""
+    with images.using_key(ctx, record.key) as image:
         yield Contents(
             [describe.image_facts(ctx, image)], None, partial(_image_parts, ctx, [image]), list
         )
@@ -122,7 +125,7 @@ def snapshot_contents(
 
 def export(
     ctx: Context,
-    kind: ByKey,
+    kind: Literal["image", "template", "dataset"],
     which: str,
     *,
     where: str = "",
@@ -134,7 +137,7 @@ def export(
     image: bool = True,
     ram: bool = True,
 ) -> ExportView:
-    """Write an image or a template to ``where`` or ``to``, or let ``host`` import it over SSH.
+    """Write an image, a template or a dataset to ``where`` or ``to``, or let ``host`` import it.
 
     ``where``: a file or ``-``, see ``files.target`` for that and for ``resume``. ``command``:
     how lab is called on the host; what it has is not sent again. ``native``: disks of the image
@@ -143,8 +146,16 @@ def export(
 
     Raises NotFound, Conflict, InvalidSpec, HostUnfit; what goes wrong on the host as what it is.
     """
-    if kind == "image":
-        opened = _image_contents(ctx, which)
+    if kind == "dataset":
+        opened = _image_contents(ctx, versions.named(ctx, which))
+    elif kind == "image":
+        record = images.named(ctx, which)
+        if record.dataset:
+            raise Conflict(
+                f"the image {record.key} is a dataset's",
+                hint=f"`lab dataset export {record.dataset}@{record.version}`",
+            )
+        opened = _image_contents(ctx, record)
     else:
         opened = _template_contents(ctx, which, with_image=image, ram=ram)
     with opened as contents:
@@ -182,6 +193,8 @@ def deliver(
         header, size = _write(ctx, contents, target, native=native)
         done = talk.Done("written")
     name = header.template.source if header.template and header.template.source else header.key
+    if kind == "dataset" and header.image.dataset:
+        name = f"{header.image.dataset.name}@{header.image.dataset.version}"
     took = time.time() - began
     return ExportView(kind, name, host or where, done.outcome, size, took, done.lab)
 
@@ -250,6 +263,11 @@ def _parts_of(ctx: Context, image: Image, first: str, *, native: bool) -> list[O
             found.append(Outgoing(part, partial(content.of_volume, _plain(ctx, snapshot))))
     found.append(_file(f"{first}/kernel", built.kernel))
     found.append(_file(f"{first}/initrd", built.initrd))
+    record = ctx.store.images.get(image.key)
+    if record.dataset:
+        info = exported(read_made(ctx, record))
+        part = Part(f"{first}/dataset", "sparse", len(info), len(info))
+        found.append(Outgoing(part, partial(content.of_bytes, info)))
     return found
 
 

@@ -1,4 +1,4 @@
-"""``lab image|template|snapshot import``: from a file, a pipe, or another host."""
+"""``lab image|template|snapshot|dataset import``: from a file, a pipe, or another host."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import BinaryIO
 
-from lab.errors import InvalidSpec, NotFound
+from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.exchange import receiving, talk
 from lab.exchange.frames import FrameReader
-from lab.exchange.header import Header, Kind, TemplateFacts, image_name
+from lab.exchange.header import DatasetFacts, Header, Kind, TemplateFacts, image_name
 from lab.exchange.stage import Stage, drop, stage
 from lab.lifecycle.archives import import_image, import_template
+from lab.lifecycle.archives.import_image import check_project
 from lab.lifecycle.captures import template as templates
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import ImportView
 from lab.lifecycle.images import image as images
+from lab.names import check_dataset_name, dataset_key
 from lab.progress import Progress
 
 
@@ -28,6 +30,7 @@ def import_archive(
     warm_only: bool = False,
     speaker: talk.Speaker | None = None,
     then: Callable[[Context, ImportView], str] | None = None,
+    name: str = "",
 ) -> ImportView:
     """Import the content of an archive; all of it is verified before any of it is used.
 
@@ -35,6 +38,7 @@ def import_archive(
     interrupted one is resumed. ``warm_only``: raise HostUnfit if a template's RAM does not fit.
     ``speaker``: reports to the exporting side which parts are needed, and the progress.
     ``then``: makes a lab of what was imported, and returns its name, which that side reports.
+    ``name``: what a dataset is called here; empty: as there.
 
     Nothing is left when it fails, but for what is kept. Raises InvalidSpec for whatever is
     wrong with the archive, Conflict, NotFound, HostUnfit.
@@ -64,6 +68,8 @@ def import_archive(
 
     if header.template:
         view = _template(ctx, header, header.template, gather, warm_only=warm_only)
+    elif header.image.dataset:
+        view = _dataset(ctx, header, header.image.dataset, name, gather)
     else:
         view = _image(ctx, header, gather)
     if view.outcome == "exists":
@@ -99,6 +105,30 @@ def _image(ctx: Context, header: Header, gather: Gather) -> ImportView:
                 f" one would be built from {facts.recipe}"
             )
         return ImportView("image", facts.key, "imported", tuple(notes))
+
+    return gather([part.name for part in header.parts], publish)
+
+
+def _dataset(
+    ctx: Context, header: Header, dataset: DatasetFacts, name: str, gather: Gather
+) -> ImportView:
+    if name:
+        key = dataset_key(header.image.recipe, check_dataset_name(name), dataset.version)
+        dataset = replace(dataset, name=name)
+        header = replace(header, image=replace(header.image, key=key, dataset=dataset))
+    facts, at = header.image, f"{dataset.name}@{dataset.version}"
+    check_project(ctx, dataset)
+    if images.ready(ctx, facts.key):
+        if not import_image.same(ctx, facts):
+            raise Conflict(
+                f"there is a dataset {at} with different data",
+                hint="`--name` imports it under another name",
+            )
+        return ImportView("dataset", at, "exists")
+
+    def publish(staged: Stage) -> ImportView:
+        import_image.publish(ctx, header, image_name(1), staged)
+        return ImportView("dataset", at, "imported")
 
     return gather([part.name for part in header.parts], publish)
 
@@ -165,7 +195,7 @@ def _check_storage_space(ctx: Context, header: Header, names: Collection[str]) -
 
 
 def _is_file(name: str) -> bool:
-    return name.rpartition("/")[2] in ("kernel", "initrd", "seed", "state", "ram")
+    return name.rpartition("/")[2] in ("kernel", "initrd", "dataset", "seed", "state", "ram")
 
 
 def _a(kind: Kind) -> str:

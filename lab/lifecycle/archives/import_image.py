@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from lab.config.profile import VOLUMES, Profile
 from lab.errors import Conflict, InvalidSpec, NotFound
-from lab.exchange.header import Header, ImageFacts
+from lab.exchange.header import DatasetFacts, Header, ImageFacts
 from lab.exchange.stage import Stage
 from lab.imagebuild import isolate, manifest
 from lab.imagebuild.recipe import load
 from lab.lifecycle.archives import describe
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.datasets.made import Made, imported, write_made
 from lab.lifecycle.images import image as images
 from lab.undo import Undo
 
@@ -49,6 +52,9 @@ def publish(ctx: Context, header: Header, first: str, stage: Stage) -> None:
     header says, Conflict as ``here`` does.
     """
     facts = header.images[first]
+    dataset = facts.dataset
+    if dataset:
+        check_project(ctx, dataset)
     with build_lock(ctx, "image", facts.key):
         if images.there(ctx, facts.key) and here(ctx, facts):
             return
@@ -57,8 +63,42 @@ def publish(ctx: Context, header: Header, first: str, stage: Stage) -> None:
             built = describe.built_image(facts, directory)
             streams = _collect(header, first, stage, built)
             profile = profile_of(ctx, facts) or ctx.settings.profile_of("")
+            record = images.new_record(facts.key, built.recipe, built.engine)
+            files: Callable[[], object] = _nothing
+            if dataset:
+                made = _info(stage.path(f"{first}/dataset"), dataset)
+                files = partial(write_made, ctx, facts.key, made)
+                record = replace(
+                    record,
+                    dataset=dataset.name,
+                    version=dataset.version,
+                    project=ctx.origin.project,
+                )
             seconds = facts.build_seconds
-            images.adopt(ctx, facts.key, built, profile, streams, build_seconds=seconds)
+            images.adopt(ctx, record, built, profile, streams, build_seconds=seconds, files=files)
+
+
+def _nothing() -> None:
+    """No further files."""
+
+
+def check_project(ctx: Context, dataset: DatasetFacts) -> None:
+    """Raise Conflict if the name of a dataset is that of another project's."""
+    for record in ctx.store.images.all():
+        if record.dataset == dataset.name and record.project != ctx.origin.project:
+            raise Conflict(
+                f"the name {dataset.name} is taken by another dataset", hint="choose another name"
+            )
+
+
+def _info(path: Path, dataset: DatasetFacts) -> Made:
+    """What an archive says of a dataset; raises InvalidSpec unless all of it is valid."""
+    if manifest.digest(path) != dataset.info.digest:
+        raise InvalidSpec(
+            "dataset in the archive does not match its header: digest mismatch",
+            hint="export it again",
+        )
+    return imported(path.read_bytes())
 
 
 def profile_of(ctx: Context, facts: ImageFacts) -> Profile | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
+import msgspec
+
+from lab.datasets import queries
 from lab.datasets.columns import Column
 from lab.datasets.live import Selection
-from lab.errors import NotFound
+from lab.errors import InvalidSpec, NotFound
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.datasets.loader import TableFacts
 from lab.paths import writing
@@ -17,6 +18,8 @@ from lab.state.records import ImageRecord
 
 INFO = "dataset.json"
 """The name of what is recorded of a version, in the directory of its image."""
+_NAME_LIMIT = 64
+"""Characters of names of the server."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class Made:
     """Of the lab that it is made from: another lab may have its name later."""
     warm: str = ""
     """Queries whose data labs have in memory; empty: small tables."""
+    masked: bool = False
+    """By rules that stayed on the host that exported it."""
 
 
 def write_made(ctx: Context, key: str, made: Made) -> None:
@@ -52,29 +57,64 @@ def write_made(ctx: Context, key: str, made: Made) -> None:
     path = ctx.home.image(key) / INFO
     with writing(path):
         path.touch(0o600)  # rules and SQL may have secrets
-        path.write_text(json.dumps(asdict(made), indent=2) + "\n", encoding="utf-8")
+        path.write_bytes(_encoded(made))
 
 
 def read_made(ctx: Context, record: ImageRecord) -> Made:
     """How a version was made; raises NotFound if that is lost."""
     path = ctx.home.image(record.key) / INFO
     try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        values["files"] = tuple(values["files"])
-        values["selection"] = _selection(**values.get("selection", {}))
-        values["tables"] = tuple(TableFacts(**table) for table in values["tables"])
-        values["columns"] = tuple(_column(**column) for column in values["columns"])
-        return Made(**values)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return msgspec.json.decode(path.read_bytes(), type=Made)
+    except (OSError, msgspec.MsgspecError) as error:
         raise NotFound(
             f"dataset {record.dataset}@{record.version} has lost its {INFO}",
             hint="create it again under another name",
         ) from error
 
 
-def _selection(*, defaults_file: str = "", **names: Sequence[str]) -> Selection:
-    return Selection(defaults_file=defaults_file, **{key: tuple(names[key]) for key in names})
+def exported(made: Made) -> bytes:
+    """What goes into an archive: neither the source, nor texts that may have secrets."""
+    masked = made.masked or bool(made.mask)
+    return _encoded(
+        Made(
+            source="",
+            blueprint=made.blueprint,
+            loaded=made.loaded,
+            tables=made.tables,
+            columns=made.columns,
+            warm=made.warm,
+            masked=masked,
+        )
+    )
 
 
-def _column(*, references: Sequence[str] | None, **values: Any) -> Column:
-    return Column(**values, references=tuple(references) if references else None)  # type: ignore[arg-type]  # three
+def imported(info: bytes) -> Made:
+    """What an archive says of a version; raises InvalidSpec unless all of it is valid."""
+    try:
+        made = msgspec.json.decode(info, type=Made)
+    except msgspec.MsgspecError as error:
+        raise InvalidSpec(f"the archive's dataset is invalid: {str(error)[:300]!r}") from None
+    if made.warm:
+        queries.check(made.warm)
+    plain = _texts(made)
+    if exported(made) != _encoded(made) or not all(map(_is_name, plain)):
+        raise InvalidSpec("the archive's dataset is invalid: it has more than tables and columns")
+    return made
+
+
+def _texts(made: Made) -> Iterator[str]:
+    """All short texts of a version."""
+    yield made.blueprint
+    for table in made.tables:
+        yield from (table.database, table.name, table.engine)
+    for column in made.columns:
+        yield from (column.database, column.table, column.name, column.type, column.charset)
+        yield from column.references or ()
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= _NAME_LIMIT and text.isprintable()
+
+
+def _encoded(made: Made) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -255,7 +255,7 @@ def _build(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
     """Build and publish; the image's lock is held. What a killed build left is removed first."""
     began = time.time()
     out = ctx.home.build(key)
-    with making(ctx, _record(key, recipe.name, recipe.engine)), Undo() as undo:
+    with making(ctx, new_record(key, recipe.name, recipe.engine)), Undo() as undo:
         undo.push(f"build files {out}", lambda: isolate.remove_tree(out))
         ctx.progress.note(
             "image", f"first use: building an image with {recipe.engine}, 1 to 3 minutes"
@@ -275,24 +275,28 @@ def _build(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
 
 def adopt(
     ctx: Context,
-    key: str,
+    record: ImageRecord,
     made: manifest.BuiltImage,
     profile: Profile,
     streams: Mapping[str, Path],
     *,
     build_seconds: float,
+    files: Callable[[], object] = lambda: None,
 ) -> None:
     """Make an image of what was built elsewhere; the image's lock is held.
 
     ``streams``: files with a stream of this storage, by the name of the disk, for those of
-    which ``made`` has no file. Raises Conflict if there is one of this key and it is in use.
+    which ``made`` has no file. ``files`` writes further ones to its directory. Raises Conflict if
+    there is one of this key and it is in use.
     """
-    with making(ctx, _record(key, made.recipe, made.engine)):
-        publish.publish(ctx, key, made, profile, streams)
-        is_ready(ctx, key, made, build_seconds)
+    with making(ctx, record):
+        publish.publish(ctx, record.key, made, profile, streams)
+        files()
+        is_ready(ctx, record.key, made, build_seconds)
 
 
-def _record(key: str, recipe: str, engine_: str) -> ImageRecord:
+def new_record(key: str, recipe: str, engine_: str) -> ImageRecord:
+    """The record of an image that is about to be made."""
     now = time.time()
     return ImageRecord(key, recipe, engine_, "", "building", now, now)
 
