@@ -71,7 +71,13 @@ def test_a_cluster_begins_with_the_data(image: Site, world: Path) -> None:
     )
     assert "wrong.sql: statement 3, at line 4: the server refused it" in failed.stderr
     assert "ERROR 1146 (42S02)" in failed.stderr
+    archive, other = world.with_name("world.lab"), f"y-{site.token}"
+    site.lab("dataset", "export", name, str(archive), timeout=300)
     site.lab("dataset", "rm", name)
+    site.lab("dataset", "import", str(archive), "--name", other, timeout=300)
+    with site.up("single", "--dataset", other, "--name", lab):
+        assert site.sql(lab, "n1", f"SELECT COUNT(*) FROM `{name}`.City") == [[TABLES["City"]]]
+    site.lab("dataset", "rm", other)
     assert site.settled() == []
     assert site.lab("dataset", "ls", "-o", "json").json == []
 

@@ -300,7 +300,7 @@ def export_dataset(
     resume: Resume = False,
     native: Native = False,
 ) -> None:
-    """Write a version of a dataset to a file or a pipe, or to another host.
+    """Write a version to a file or a pipe, or to another host.
 
     The archive is complete in itself. It has neither the source nor the masking rules and their
     secret.

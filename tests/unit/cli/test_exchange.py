@@ -45,6 +45,12 @@ MADE = {"resume": False, "warm_only": False, "ttl": None, "keep_sessions": False
           {**TAKEN, "resume": True, "native": True, "image": False, "ram": False}]),
         ("snapshot export shop mine --to b --remote-lab /x/lab",
          ["export_snapshot", "shop", "mine", "", {**TAKEN, "host": "b", "command": "/x/lab"}]),
+        ("dataset export crm f.lab --native",
+         ["export_dataset", "crm", "f.lab",
+          {"host": "", "command": "lab", "resume": False, "native": True}]),
+        ("dataset export crm@2 --to b --remote-lab /x/lab",
+         ["export_dataset", "crm@2", "",
+          {"host": "b", "command": "/x/lab", "resume": False, "native": False}]),
     ],
 )  # fmt: skip
 def test_export_passes_on_every_flag(line: str, call: list[Any]) -> None:
@@ -67,6 +73,10 @@ def test_export_passes_on_every_flag(line: str, call: list[Any]) -> None:
         ("snapshot import f copy --warm-only --ttl 2h --keep-sessions --timeout 1m",
          ["import_snapshot", "f", "copy", {**MADE, "warm_only": True, "ttl": 7200.0,
                                           "keep_sessions": True, "timeout": 60.0}]),
+        ("dataset import f --name shop --resume",
+         ["import_dataset", "f", "shop", {"resume": True, "talk": False}]),
+        ("dataset import - --talk --resume",
+         ["import_dataset", "-", "", {"resume": True, "talk": True}]),
     ],
 )  # fmt: skip
 def test_import_passes_on_every_flag(line: str, call: list[Any]) -> None:
@@ -86,6 +96,7 @@ def test_import_passes_on_every_flag(line: str, call: list[Any]) -> None:
         "template export 3f",
         "snapshot export shop mine",
         "snapshot export shop mine - --resume",
+        "dataset export crm",
     ],
 )
 def test_flags_that_contradict_each_other(line: str, capsys: Capture) -> None:

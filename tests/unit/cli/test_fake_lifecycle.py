@@ -288,6 +288,16 @@ class FakeSession:
         self._called("import_snapshot", where, name, **options)
         return lab_view(name or "shop")
 
+    def export_dataset(self, which: str, where: str, **options: Any) -> ExportView:
+        self._called("export_dataset", which, where, **options)
+        host = options["host"]
+        done = "imported" if host else "written"
+        return ExportView("dataset", f"{which}@1", host or where, done, 3 << 20, 1.25)
+
+    def import_dataset(self, where: str, name: str, **options: Any) -> DatasetView | None:
+        self._called("import_dataset", where, name, **options)
+        return None if options["talk"] else dataset_view(name or "crm")
+
     def create_dataset(self, name: str, source: str, **options: Any) -> DatasetView:
         self._called("create_dataset", name, source, **options)
         return dataset_view(name)

@@ -193,6 +193,8 @@ def test_nodes_that_were_not_counted_do_not_differ(
         ("extend shop none", "every lab of a service has a lease"),
         ("image export mariadb --to db2", "hosts send each other archives over SSH"),
         ("image import - --talk", "hosts send each other archives over SSH"),
+        ("dataset export crm f.lab", "written and read by the host of the labs"),
+        ("dataset import f.lab", "written and read by the host of the labs"),
         ("snapshot export shop mine f.lab", "written and read by the host of the labs"),
         ("snapshot import f.lab", "written and read by the host of the labs"),
         ("doctor", "about the host it runs on"),

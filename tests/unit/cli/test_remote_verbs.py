@@ -80,6 +80,8 @@ OTHERWISE = {
 REFUSED = {
     "doctor": "doctor",
     "host init": "host init --pool tank/lab",
+    "dataset export": "dataset export crm crm.lab",
+    "dataset import": "dataset import crm.lab",
     "snapshot export": "snapshot export shop mine shop.lab",
     "snapshot import": "snapshot import shop.lab",
 }
