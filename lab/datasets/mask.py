@@ -9,7 +9,8 @@ a scratch schema, by the first 52 bits of the digest.
 
 The secret is in no statement of ``Masking.statements``, only in those of ``secret_statements``,
 which the same session runs first. What a server writes down of statements and rows (binlog,
-general log, slow log) must be off, and no trigger may see old rows: ``REQUIREMENTS``.
+general log, slow log) must be off, and there must be no trigger on UPDATE, which would see old
+rows: ``REQUIREMENTS``.
 
 What masking in place leaves behind, in undo logs, redo logs and free pages, is not its matter:
 the staging server's files are not what is captured.

@@ -150,6 +150,10 @@ class Server:
             raise _invalid()
         return int(found[1])
 
+    def set_triggers_aside(self, databases: Sequence[str]) -> None:
+        """Drop the triggers of databases; ``write`` dumps them nevertheless, after all rows."""
+        self.run(_LOAD, "triggers", *databases, timeout=_LONG_SECONDS)
+
     def analyse(self) -> list[TableFacts]:
         """Have the server count its tables' rows and keys; what there is."""
         statements = self.run(_SQL, stdin=f"{_ANALYSE}\n".encode(), timeout=_LONG_SECONDS)

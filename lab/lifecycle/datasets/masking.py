@@ -23,6 +23,9 @@ def mask(server: Server, rules: Rules, secret: bytes) -> list[str]:
     columns = columns_of(server)
     _check(columns, rules)
     masking = plan(columns, rules)
+    databases = sorted({column.database for column in columns})
+    if databases:
+        server.set_triggers_aside(databases)
     for requirement in REQUIREMENTS:
         if rows := _rows(server, requirement.question):
             found = ", ".join(row[0][:128] for row in rows[:_MOST])
@@ -34,7 +37,7 @@ def mask(server: Server, rules: Rules, secret: bytes) -> list[str]:
     for suspicion in scan(columns, rules):
         text = f"{suspicion.column} looks like {suspicion.reason}, and no rule covers its table"
         server.ctx.progress.note("mask", text)
-    return sorted({column.database for column in columns})
+    return databases
 
 
 def columns_of(server: Server) -> tuple[Column, ...]:
