@@ -298,7 +298,7 @@ class HostSession(Session, Protocol):
     ) -> DatasetView | None:
         """Import the archive of a version as one of the dataset ``name``; empty: its own.
 
-        ``talk``: as the other end of an export, which is told; nothing is returned then.
+        ``talk``: as the other end of an export, which gets the report; nothing is returned then.
         """
 
     def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool) -> None:
