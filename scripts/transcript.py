@@ -2,7 +2,7 @@
 """Run the sessions that pages show, and write what they printed into the pages.
 
 In an empty home of its own, so that the first lab is a first use; on a calm machine, as its
-times are read by everybody: `scripts/transcript.py`.
+times are read by everybody: `scripts/transcript.py`, or `scripts/transcript.py docs/captures.md`.
 """
 
 import os
@@ -43,7 +43,7 @@ def main() -> None:
         env = {**os.environ, "LAB_HOME": str(home), "PATH": path}
         env.pop("LAB_HYPERVISOR", None)
         try:
-            for page in PAGES:
+            for page in [Path(word).resolve() for word in sys.argv[1:]] or PAGES:
                 text = page.read_text()
                 before = SECTION.findall(text)[0]
                 for language, name in FILES.items():
