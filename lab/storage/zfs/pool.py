@@ -107,10 +107,11 @@ class Pool:
     def _lacks_folder(self, error: CommandFailed, args: Sequence[str]) -> bool:
         """Whether ``zfs args`` failed because the folder of the new name did not exist.
 
-        For a rename, ``zfs`` reports a missing folder and a missing source with the same message.
+        For a rename, ``zfs`` reports a missing folder and a missing source with the same message,
+        and so it does for a clone whose folder is removed before the kernel looks.
         """
         fault = fault_of(error)
-        lost = args[0] == "rename" and fault is Fault.ABSENT
+        lost = args[0] in ("rename", "clone") and fault is Fault.ABSENT
         return fault is Fault.NO_PARENT or (lost and self.run.find(args[-2]) is not None)
 
     @contextlib.contextmanager
@@ -130,17 +131,21 @@ class Pool:
     def folder(self, work: Work, folder: str) -> None:
         """Create ``folder`` and those above it; no error if it exists."""
         above = folder.rpartition("/")[0]
-        try:
-            self.run.zfs("create", *options(_FOLDER), folder, work=work)
-        except CommandFailed as error:
-            if fault_of(error) is Fault.EXISTS:
+        for left in reversed(range(_TRIES)):
+            try:
+                self.run.zfs("create", *options(_FOLDER), folder, work=work)
+            except CommandFailed as error:
+                fault = fault_of(error)
+                if fault is Fault.EXISTS:
+                    return
+                # What is above may be removed after `zfs` saw it, and before the kernel does.
+                if not left or fault not in (Fault.NO_PARENT, Fault.ABSENT):
+                    raise
+                if above == self.layout.root:
+                    raise no_pool(self.layout.root) from error
+                # first of all: on a full pool it could not be created, and destroying needs
+                # it
+                self.folder(work, self.layout.works)
+                self.folder(work, above)
+            else:
                 return
-            if fault_of(error) is not Fault.NO_PARENT:
-                raise
-            if above == self.layout.root:
-                raise no_pool(self.layout.root) from error
-            # first of all: on a full pool it could not be created, and destroying needs
-            # it
-            self.folder(work, self.layout.works)
-            self.folder(work, above)
-            self.folder(work, folder)

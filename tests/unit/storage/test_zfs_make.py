@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from lab.errors import CommandFailed
+from lab.errors import CommandFailed, HostUnfit
 from lab.run import Completed
 from lab.storage.zfs.commands import Commands
 from lab.storage.zfs.names import Layout
@@ -19,10 +19,15 @@ WORK = Work("0badcafe", 0)
 
 
 class Zfs:
-    """A ``zfs`` whose renames fail as ``failures`` say; ``there``: the hidden dataset exists."""
+    """A ``zfs`` whose renames fail as ``failures`` say; ``there``: the hidden dataset exists.
 
-    def __init__(self, failures: Sequence[str], *, there: bool = True) -> None:
-        self.failures, self.there = list(failures), there
+    ``verb``: what fails instead.
+    """
+
+    def __init__(
+        self, failures: Sequence[str], *, there: bool = True, verb: str = "rename"
+    ) -> None:
+        self.failures, self.there, self.verb = list(failures), there, verb
         self.done: list[str] = []
 
     def __call__(
@@ -30,7 +35,7 @@ class Zfs:
     ) -> Completed:
         del timeout, env, keep
         verb, name = argv[1], argv[-1]
-        if verb == "rename" and self.failures:
+        if verb == self.verb and self.failures:
             raise CommandFailed(argv, 1, stderr=self.failures.pop(0))
         if verb == "get" and name == HIDDEN and not self.there:
             raise CommandFailed(argv, 1, stderr=f"cannot open '{name}': dataset does not exist\n")
@@ -58,3 +63,18 @@ def test_another_failure_is_not_retried(error: str, *, there: bool) -> None:
     with pytest.raises(CommandFailed):
         Pool(Layout("t/lab"), "home", Commands("t/lab", zfs)).make(WORK, "rename", HIDDEN, TARGET)
     assert zfs.done == []
+
+
+@pytest.mark.parametrize("why", ["dataset does not exist", "no such parent 't/lab/labs/k'"])
+def test_what_is_above_a_folder_is_made_again(why: str) -> None:
+    """Protects a clone while its folder, and that above it, are tidied away."""
+    zfs = Zfs([f"cannot create 't/lab/labs/k': {why}\n"], verb="create")
+    Pool(Layout("t/lab"), "home", Commands("t/lab", zfs)).folder(WORK, "t/lab/labs/k")
+    assert zfs.done == ["create t/lab/.work", "create t/lab/labs", "create t/lab/labs/k"]
+
+
+def test_a_pool_that_is_gone_is_not_waited_for() -> None:
+    zfs = Zfs(["cannot create 't/lab/labs': dataset does not exist\n"] * 50, verb="create")
+    with pytest.raises(HostUnfit):
+        Pool(Layout("t/lab"), "home", Commands("t/lab", zfs)).folder(WORK, "t/lab/labs")
+    assert len(zfs.failures) == 49
