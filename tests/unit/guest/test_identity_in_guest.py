@@ -570,6 +570,23 @@ def test_ended_sessions_are_counted_until_a_message_succeeds(
         assert "no-server" in port.tell(item("sessions"))
 
 
+REFUSED = (
+    'query("KILL $id")',
+    '($main::n{$id}++ > 2 or die "This is a high priority thread/query\\n"); query("KILL $id")',
+)
+"""What Galera answers while all nodes execute a session's statement."""
+
+
+@pytest.mark.e2e
+def test_a_session_that_cannot_be_ended_yet_is_ended_later(
+    server: Server, tmp_path: Path, client: Callable[[], Client]
+) -> None:
+    """Protects rollbacks to a moment at which a client changed the schema."""
+    with resident(tmp_path, server.socket, REFUSED) as port:
+        client().ask("DO 1")
+        assert port.tell(item("sessions")) == "ok 1"
+
+
 DAY = 86400.0
 CLOCK = """\
 package clock;
