@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import select
@@ -18,6 +19,7 @@ from websockets.sync.client import ClientConnection
 
 from lab.api.app import _ROUTERS
 from lab.api.routes import tunnels
+from lab.client import Client
 from lab.client.tunnel import open_tunnel
 from lab.errors import Forbidden, LimitReached, NotFound, NotReady, Unauthorized
 from lab.lifecycle.service import token as tokens
@@ -152,7 +154,8 @@ def test_every_tunnel_takes_a_token_that_may(here: Site) -> None:
     routes = [route for router in _ROUTERS for route in router.routes]
     paths = [route.path for route in routes if isinstance(route, APIWebSocketRoute)]
     into = [f"/v1/labs/{{name}}/nodes/{{node}}/{kind}" for kind in ("ssh", "console")]
-    assert sorted(path for path in paths if not path.endswith("/archive")) == sorted(into)
+    others = ("/archive", "/datasets/upload")
+    assert sorted(path for path in paths if not path.endswith(others)) == sorted(into)
     gone = here.token("gone")
     tokens.revoke(here.service.core.store, "gone")
     for kind in ("ssh", "console"):
@@ -165,6 +168,9 @@ def test_every_tunnel_takes_a_token_that_may(here: Site) -> None:
             tunnel(here, here.token("other", project="other"), kind)
         with pytest.raises(NotFound, match="n7"):
             tunnel(here, kind=kind, node="n7")
+    for wrong, error in (("x", Unauthorized), (here.token("reads", scope="read"), Forbidden)):
+        with Client(str(here.client.base_url), wrong) as client, pytest.raises(error):
+            client.datasets.upload(io.BytesIO(b"DO 1;\n"), "x.sql")
     with pytest.raises(NotReady, match="n2 of shop does not answer SSH"):
         tunnel(here, node="n2")
     until_free(here)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -66,11 +67,15 @@ def nothing_is_left(here: Site) -> bool:
 
 def test_python(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
     """Protects who copies: each example does what it says and leaves nothing."""
+    (tmp_path / "shop.sql.gz").write_bytes(gzip.compress(b"CREATE TABLE people (id INT);\n"))
     printed = [run([sys.executable, "-c", text], env, tmp_path).stdout
                for text in blocks("client.md", "Python", "python")]  # fmt: skip
     assert re.match(r"mysql://lab:\w+@127.0.0.1:\d+/\nn1 127.0.0.1 \d+\nn2", printed[0])
     assert "Event(step='clone', state='begin'" in printed[1]
     assert printed[1].endswith("['orders']\n")
+    assert printed[2] == "['shop@1']\n"
+    with here.service.core.contexts.use() as ctx:
+        assert dataset.datasets(ctx) == []
     assert nothing_is_left(here)
 
 
