@@ -102,7 +102,8 @@ class Masking:
         for kind in sorted({rule.kind for table in self.tables for _, rule in table}):
             if kind in REALISTIC:
                 yield from self._lookup(kind, secret)
-        for table in self.tables:
+        for number, table in enumerate(self.tables):
+            yield f"SELECT {number}"
             yield from self._table(table)
         yield f"DROP DATABASE {SCRATCH}"
         yield "SET SESSION foreign_key_checks = 1"

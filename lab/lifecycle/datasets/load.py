@@ -59,6 +59,8 @@ MEMORY = 1024 * MIB
 """Of the loader, in bytes."""
 _GROWTH = 2
 """What tables need of their dump's size, at most, with indexes: measured 1.1 to 1.6."""
+_MASK_GROWTH = 3
+"""The same while they are masked, in place and each table in one transaction: with undo logs."""
 _BACKUP_GROWTH = 1.25
 """What the files of a backup grow to while they are prepared, upgraded and used."""
 _ROOM = 3 * GIB
@@ -90,7 +92,7 @@ def load(ctx: Context, key: str, image: Image, made: Made, name: str, source: So
     try:
         isolate.remove_tree(work)
         make_directory(work, PRIVATE)
-        _check_room(ctx, source, files)
+        _check_room(ctx, source, files, masks=rules is not None)
         if made.sql:
             files.append(_further(work, made.sql))
         data = _data(ctx, source, files, work, image, made, name)
@@ -162,14 +164,15 @@ def _loaded(
     and masks, and its dump is loaded by a second one on fresh disks.
     """
     profile = ctx.settings.profile_of("")
-    size = NodeSize(memory=MEMORY, disk=_disk(ctx, image, data.size))
+    size = NodeSize(memory=MEMORY, disk=_disk(ctx, image, _GROWTH * data.size))
     disks = _disks(ctx, owner, BASE if rules is None else STAGE, data)
     if rules is None:
         server = boot(ctx, owner, BASE, image, size, profile, disks)
         _fill(server, data)
     else:
         masked = put(ctx, VolumeName(owner, STAGE, _MASKED), 2 * data.size + GIB)
-        server = boot(ctx, owner, STAGE, image, size, profile, [*disks, masked])
+        large = replace(size, disk=_disk(ctx, image, _MASK_GROWTH * data.size))
+        server = boot(ctx, owner, STAGE, image, large, profile, [*disks, masked])
         _fill(server, data)
         with ctx.progress.step("mask", "masking the data"):
             databases = mask(server, rules, _secret(ctx, owner, name))
@@ -250,9 +253,11 @@ def size_of(source: Source, files: Sequence[Path]) -> int:
     return known + sum(file.stat().st_size for file in files if file.is_file())
 
 
-def _check_room(ctx: Context, source: Source, files: Sequence[Path]) -> None:
+def _check_room(ctx: Context, source: Source, files: Sequence[Path], *, masks: bool) -> None:
     """Raise HostUnfit unless disk and memory are enough for a source of known size."""
     growth = _BACKUP_GROWTH if isinstance(source, BackupDirectory | BackupStream) else _GROWTH
+    if masks:
+        growth = _MASK_GROWTH + 1  # and the masked dump, beside both
     needed = int((1 + growth) * size_of(source, files)) + GIB
     space = ctx.storage.space()
     host.check_space(
@@ -262,7 +267,7 @@ def _check_room(ctx: Context, source: Source, files: Sequence[Path]) -> None:
 
 
 def _disk(ctx: Context, image: Image, size: int) -> int:
-    """The bytes of a node's disk for a dump of ``size``; 0: the image's are enough."""
+    """The bytes of a node's disk for tables of ``size``; 0: the image's are enough."""
     least = images.snapshots(ctx, image)[image.grows].size
-    needed = -(-(_GROWTH * size + _ROOM) // GIB) * GIB
+    needed = -(-(size + _ROOM) // GIB) * GIB
     return needed if needed > least else 0

@@ -125,10 +125,11 @@ class Server:
         self.run(_LOAD, "adopt", self._engine.service, "yes" if upgrade else "no")
         self._until_ended(lambda _: None)
 
-    def execute(self, statements: Iterable[str]) -> None:
+    def execute(self, statements: Iterable[str], answered: Callable[[int], None]) -> None:
         """Execute statements in one session; raises Refused, NotReady.
 
         They are in the guest's memory only, in files that are removed when they were read.
+        ``answered`` is called with the number that one of them selected last.
         """
         self.run(_LOAD, "clear")
         pieces, piece = 0, bytearray()
@@ -139,7 +140,7 @@ class Server:
                 pieces += 1
         self._send(pieces, piece)
         self.run(_LOAD, "parts")
-        self._until_ended(lambda _: None)
+        self._until_ended(answered)
 
     def write(self, disk: str, databases: Sequence[str]) -> int:
         """Dump databases to a disk; the size in bytes. Raises Refused, NotReady."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from lab.datasets.columns import QUERY, Column, from_rows
-from lab.datasets.mask import FORGET, REQUIREMENTS, plan, secret_statements, values
+from lab.datasets.mask import FORGET, REQUIREMENTS, Masking, plan, secret_statements, values
 from lab.datasets.rules import Rules, scan, uncovered, unknown
 from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.lifecycle.datasets.loader import Refused, Server, failed, refused
@@ -31,7 +33,8 @@ def mask(server: Server, rules: Rules, secret: bytes) -> list[str]:
             found = ", ".join(row[0][:128] for row in rows[:_MOST])
             raise InvalidSpec(f"{requirement.message}: {found}", hint=requirement.hint)
     try:
-        server.execute([*secret_statements(secret), *masking.statements(secret), FORGET])
+        statements = [*secret_statements(secret), *masking.statements(secret), FORGET]
+        server.execute(statements, partial(_masks, server, masking))
     except Refused as error:
         raise refused(error, "masking") from None
     for suspicion in scan(columns, rules):
@@ -65,6 +68,14 @@ def _check(columns: tuple[Column, ...], rules: Rules) -> None:
             hint='`keep` keeps a column as it is: `id = "keep"`',
             details=[str(column) for column in left[:_MOST]],
         )
+
+
+def _masks(server: Server, masking: Masking, number: int) -> None:
+    """Report the table ``number`` of ``masking.tables``, as the guest says."""
+    if number < len(masking.tables):
+        column, _ = masking.tables[number][0]
+        text = f"{column.table_name}, table {number + 1} of {len(masking.tables)}"
+        server.ctx.progress.update("mask", text)
 
 
 def _rows(server: Server, question: str) -> list[list[str]]:

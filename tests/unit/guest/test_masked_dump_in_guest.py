@@ -78,11 +78,14 @@ class Guest:
     def load(self, *argv: str) -> None:
         run([self.top / "load", *argv], timeout=SECONDS, env=self.env)
 
+    def look(self) -> str:
+        return run([self.top / "load", "look"], timeout=SECONDS, env=self.env).stdout
+
     def background(self, *argv: str) -> str:
         """A step that runs in the background; what it printed."""
         self.load(*argv)
         for _ in attempts(Deadline.after(SECONDS)):
-            said = run([self.top / "load", "look"], timeout=SECONDS, env=self.env).stdout
+            said = self.look()
             if said.startswith("done "):
                 assert said.startswith("done 0"), said
                 return said
@@ -146,3 +149,22 @@ def test_triggers_see_nothing_of_the_masking(guests: tuple[Guest, Guest]) -> Non
     other.server.ask("UPDATE shop.t SET name = 'x' WHERE id = 1")
     assert other.server.ask("SELECT old FROM shop.audit ORDER BY id") == [
         ("masked1 first",), ("masked1;second",)]  # fmt: skip
+
+
+def test_masking_says_how_far_it_is(guests: tuple[Guest, Guest]) -> None:
+    """Protects who waits for a large table: what a statement selected is seen while it runs."""
+    one, _ = guests
+    one.load("clear")
+    (one.top / "run/sql.000000").write_text("SELECT 1;\nSELECT 2;\nDO GET_LOCK('lab', 60);\n")
+    with one.server.connect() as holder, holder.cursor() as cursor:
+        cursor.execute("SELECT GET_LOCK('lab', 0)")
+        one.load("parts")
+        for _ in attempts(Deadline.after(SECONDS)):
+            if one.look() == "read 2\n":
+                break
+        else:
+            raise AssertionError(one.look())
+    for _ in attempts(Deadline.after(SECONDS)):
+        if one.look().startswith("done 0"):
+            return
+    raise AssertionError(one.look())
