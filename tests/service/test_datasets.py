@@ -174,6 +174,18 @@ def test_uploads(here: Site, tmp_path: Path) -> None:
     assert until(lambda: not directory.exists() or None, Deadline.after(10))
 
 
+def test_rules_of_masking_come_along(here: Site) -> None:
+    """Protects people: data sent with rules is not loaded without them."""
+    for rules, said in (
+        ('[tables."shop.persons"]\nname = "name"', "shop.persons"),
+        ('[tables."shop.people"]\nname = "nmae"', "nmae"),
+    ):
+        body = {"name": "crm", "source": upload(here), "mask": rules}
+        answer = here.ask("POST", "/v1/datasets?wait=60", body)
+        assert (answer.status_code, said in answer.text) == (422, True), answer.text
+    assert here.ask("GET", "/v1/datasets").json() == []
+
+
 def test_limits(tmp_path: Path) -> None:
     """Protects the host's disk from one project, and projects from each other."""
     with site(tmp_path, dataset_size=1 << 20) as here:

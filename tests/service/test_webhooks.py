@@ -19,13 +19,13 @@ from tests.support.serve_world import site
 
 @pytest.fixture
 def hook() -> Iterator[tuple[str, list[str]]]:
-    """The URL of one who listens, and what they heard: the event and its lab."""
+    """The URL of one who listens, and what they heard: the event and its lab or dataset."""
     heard: list[str] = []
 
     class Ear(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            heard.append(f"{self.headers['Lab-Event']} {message['lab']}")
+            heard.append(f"{self.headers['Lab-Event']} {message['lab'] or message['dataset']}")
             self.send_response(204)
             self.end_headers()
 
@@ -74,4 +74,21 @@ def test_each_branch_has_a_message(tmp_path: Path, hook: tuple[str, list[str]]) 
         made = here.ask("POST", "/v1/labs/shop/branches?wait=60", asked)
         assert made.status_code == 201, made.text
         wanted = ["ready shop", "ready try-1", "ready try-2"]
+        assert until(lambda: sorted(heard) == wanted or None, Deadline.after(20)), heard
+
+
+def test_refreshes_have_messages(tmp_path: Path, hook: tuple[str, list[str]]) -> None:
+    """Protects operators of datasets: data that could not be made anew is not found by chance."""
+    url, heard = hook
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef\n")
+    sending: dict[str, Any] = {"webhook": url, "webhook_secret": str(secret)}
+    with site(tmp_path / "home", **sending) as here:
+        here.make("origin")
+        body = {"name": "bench", "source": "lab:origin"}
+        assert here.ask("POST", "/v1/datasets?wait=60", body).status_code == 201
+        assert here.ask("POST", "/v1/datasets/bench/refresh?wait=60").status_code == 201
+        assert here.ask("DELETE", "/v1/labs/origin?wait=60").status_code == 204
+        assert here.ask("POST", "/v1/datasets/bench/refresh?wait=60").status_code == 404
+        wanted = ["failed bench", "ready origin", "refreshed bench@2", "removed origin"]
         assert until(lambda: sorted(heard) == wanted or None, Deadline.after(20)), heard
