@@ -111,6 +111,12 @@ class Build:
         return replace(built, digests={path.name: manifest.digest(path) for path in files})
 
 
+_BLOCK = 64 * 1024
+
+Content = tuple[int, tuple[tuple[int, bytes], ...]]
+"""Of a volume: its size, and the blocks that are not zeros, with their numbers."""
+
+
 @dataclass
 class Side(World):
     """An installation that keeps its volumes on ``driver``, fake or qcow2, or on ``store``.
@@ -170,7 +176,7 @@ class Side(World):
         with self.open() as ctx:
             return import_archive(ctx, kind, io.BytesIO(archive), **options)
 
-    def disks(self, owner: Owner) -> dict[str, bytes]:
+    def disks(self, owner: Owner) -> dict[str, Content]:
         """What the snapshots of an image or template hold, by node and volume."""
         found = {}
         with self.open() as ctx:
@@ -189,14 +195,23 @@ class Side(World):
         }
 
 
-def read(storage: Storage, snapshot: VolumeSnapshot) -> bytes:
-    """The content of a snapshot."""
+def read(storage: Storage, snapshot: VolumeSnapshot) -> Content:
+    """The content of a snapshot, which may have gigabytes of zeros."""
+    blocks: dict[int, bytearray] = {}
     with reading(lambda to: storage.send(snapshot, to, plain=True)) as source:
         stream = StreamReader(source)
-        content = bytearray(stream.header.size)
         for offset, data in stream.extents():
-            content[offset : offset + len(data)] = data
-    return bytes(content)
+            for at in range(0, len(data), _BLOCK):
+                piece = data[at : at + _BLOCK]
+                number, start = divmod(offset + at, _BLOCK)
+                for block, where, part in (
+                    (number, start, piece[: _BLOCK - start]),
+                    (number + 1, 0, piece[_BLOCK - start :]),
+                ):
+                    if part.strip(b"\0"):
+                        found = blocks.setdefault(block, bytearray(_BLOCK))
+                        found[where : where + len(part)] = part
+    return stream.header.size, tuple((number, bytes(blocks[number])) for number in sorted(blocks))
 
 
 def rewritten(archive: bytes, old: bytes, new: bytes, *, version: Version | None = None) -> bytes:
