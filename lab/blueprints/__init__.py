@@ -19,6 +19,7 @@ from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.spec import BLUEPRINTS, LabSpec, NodeSize
 from lab.suggest import did_you_mean
+from lab.wait import Deadline
 
 __all__ = ["BLUEPRINTS"]
 
@@ -226,15 +227,26 @@ class Blueprint(Protocol):
     ) -> Mapping[str, SeedFile]:
         """What ``member`` boots with, by absolute path; ``memory`` of the node in bytes."""
 
-    def form(self, cluster: Cluster) -> None:
+    def form(self, cluster: Cluster, deadline: Deadline) -> None:
         """The steps after the first boot, before nodes are queried; none if files are sufficient.
 
-        Raises NotReady or CommandFailed. Labs are clones of the result, so it runs once for each
+        Nodes may still boot; they must be formed by ``deadline``. Raises NotReady or CommandFailed.
+        Labs are clones of the result, so it runs once for each
         template, and for a lab that is made without one.
         """
 
-    def question(self, role: str) -> str:
-        """The statement to whose answer ``requirements`` apply; its rows are (name, value)."""
+    def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:
+        """The nodes of ``members`` from which ``member`` replicates asynchronously.
+
+        They are asked before it, and their answers are part of its ``question``.
+        """
+
+    def question(self, role: str, told: Mapping[str, Mapping[str, str]]) -> str:
+        """The statement to whose answer ``requirements`` apply; its rows are (name, value).
+
+        ``told``: what the node's ``sources`` just said, by their names; nothing of one that does
+        not answer. It comes from guests, whose root may say anything.
+        """
 
     def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:
         """What a node of ``role`` must meet to be ready in a lab of ``nodes``.
@@ -252,9 +264,10 @@ class Blueprint(Protocol):
         *,
         tls: bool = False,
     ) -> Sequence[str]:
-        """The statements that give a cloned ``member`` its identity. No password in clear text.
+        """The statements that give a cloned ``member`` its identity.
 
-        ``members``: the nodes that run. ``tls``: the user may log in through TLS only.
+        No password that users have is in clear text. ``members``: the nodes that run. ``tls``: the
+        user may log in through TLS only.
         """
 
     def renew(self, engine: Engine) -> str:
@@ -300,6 +313,7 @@ KNOWN = {
     "pxc": "lab.blueprints.galera:PXC",
     "galera": "lab.blueprints.galera:GALERA",
     "single": "lab.blueprints.single:SINGLE",
+    "replication": "lab.blueprints.replication:REPLICATION",
 }
 """Where each blueprint is: a module, which is imported when it is used, and its constant."""
 

@@ -30,6 +30,7 @@ from lab.config.profile import EngineProfile
 from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.spec import LabSpec
+from lab.wait import Deadline
 
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
 
@@ -80,10 +81,14 @@ class Galera:
             files["/var/lib/mysql/gvwstate.dat"] = view
         return files
 
-    def form(self, cluster: Cluster) -> None:
+    def form(self, cluster: Cluster, deadline: Deadline) -> None:
         """See Blueprint; nodes restore the view of their files together."""
 
-    def question(self, role: str) -> str:  # noqa: ARG002  part of the protocol
+    def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:  # noqa: ARG002
+        """See Blueprint."""
+        return ()
+
+    def question(self, role: str, told: Mapping[str, Mapping[str, str]]) -> str:  # noqa: ARG002
         """See Blueprint."""
         # LIKE, not WHERE: the server then computes only these of its hundreds of variables.
         return "SHOW GLOBAL STATUS LIKE 'wsrep_%'"

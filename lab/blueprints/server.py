@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from string import Template
 
-from lab.blueprints import Cluster, Engine, Member
+from lab.blueprints import Cluster, Engine, Member, Remedy, Situation
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.spec import MIB
 
 _IDENTIFY_SECONDS = 60.0
+_STOP_SECONDS = 120.0
+_PROGRAM = "/usr/lib/lab/rejoin"
+_ENDED = ("failed", "inactive")
+_MOST = 2
+"""How often a server that ended is started again."""
 
 
 def options(
@@ -44,6 +50,12 @@ def options(
             f"the image's option file asks for what this version of lab does not know: {error}",
             hint="use an image that this version of lab built",
         ) from None
+
+
+def alone(engine: Engine) -> Engine:
+    """``engine`` with the option file of a server that is in no Galera cluster."""
+    # Without these groups it loads no provider and starts as any other MariaDB.
+    return replace(engine, config=without_groups(engine.config, "galera", "sst"))
 
 
 def without_groups(config: str, *groups: str) -> str:
@@ -103,6 +115,43 @@ def identify(
     )
     start = ("systemctl", "start", "--no-block", engine.service)
     cluster.run(member, start, timeout=_IDENTIFY_SECONDS)
+
+
+def identify_apart(cluster: Cluster, engines: Mapping[str, Engine], identity: int) -> None:
+    """See ``Blueprint.identify``; for servers that are in no Galera cluster."""
+
+    def one(member: Member) -> None:
+        engine = engines[member.name]
+        cluster.run(member, ("systemctl", "stop", engine.service), timeout=_STOP_SECONDS)
+        identify(cluster, member, engine, identity)
+
+    cluster.each(one)
+
+
+def standing(engine: Engine) -> tuple[str, ...]:
+    """See Blueprint."""
+    return (_PROGRAM, "state", engine.service)
+
+
+def state(standing: str) -> str:
+    """The state of the server's unit, in systemd's words; empty if it is not known."""
+    pairs = (line.split("\t", 1) for line in standing.splitlines() if "\t" in line)
+    return next((value for name, value in pairs if name == "server"), "")
+
+
+def restarts(situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy]:
+    """The remedies for servers that recover by themselves, unless one has ended."""
+    return [
+        Remedy(
+            node,
+            "restart",
+            (_PROGRAM, "restart", engines[node].service),
+            "its server was not running",
+            "; its server is restarted",
+        )
+        for node, standing in situation.standings.items()
+        if state(standing) in _ENDED and situation.given.get((node, "restart"), 0) < _MOST
+    ]
 
 
 def _is_mariadb(engine: Engine) -> bool:

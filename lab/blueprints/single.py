@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from lab.blueprints import (
     Blueprint,
@@ -22,12 +22,7 @@ from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.spec import LabSpec
-
-_PROGRAM = "/usr/lib/lab/rejoin"
-_ENDED = ("failed", "inactive")
-_STOP_SECONDS = 120.0
-_MOST = 2
-"""How often a server that ended is started again."""
+from lab.wait import Deadline
 
 
 @dataclass(frozen=True)
@@ -58,15 +53,17 @@ class Single:
         profile: EngineProfile,
     ) -> Mapping[str, SeedFile]:
         """See Blueprint."""
-        # Without them the server loads no provider and starts as any other MariaDB.
-        alone = replace(engine, config=server.without_groups(engine.config, "galera", "sst"))
-        text = server.options(member, alone, memory, profile)
+        text = server.options(member, server.alone(engine), memory, profile)
         return {engine.config_path: SeedFile(text.encode())}
 
-    def form(self, cluster: Cluster) -> None:
+    def form(self, cluster: Cluster, deadline: Deadline) -> None:
         """See Blueprint."""
 
-    def question(self, role: str) -> str:  # noqa: ARG002  part of the protocol
+    def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:  # noqa: ARG002
+        """See Blueprint."""
+        return ()
+
+    def question(self, role: str, told: Mapping[str, Mapping[str, str]]) -> str:  # noqa: ARG002
         """See Blueprint."""
         return "SHOW GLOBAL VARIABLES LIKE 'read_only'"
 
@@ -97,21 +94,15 @@ class Single:
 
     def identify(self, cluster: Cluster, engines: Mapping[str, Engine], identity: int) -> None:
         """See Blueprint."""
-
-        def one(member: Member) -> None:
-            engine = engines[member.name]
-            cluster.run(member, ("systemctl", "stop", engine.service), timeout=_STOP_SECONDS)
-            server.identify(cluster, member, engine, identity)
-
-        cluster.each(one)
+        server.identify_apart(cluster, engines, identity)
 
     def standing(self, engine: Engine) -> tuple[str, ...]:
         """See Blueprint."""
-        return (_PROGRAM, "state", engine.service)
+        return server.standing(engine)
 
     def unchanging(self, standing: str) -> str:
         """See Blueprint."""
-        return _server(standing)
+        return server.state(standing)
 
     def remark(self, standing: str) -> str:  # noqa: ARG002  part of the protocol
         """See Blueprint."""
@@ -119,27 +110,11 @@ class Single:
 
     def remedies(self, situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy]:
         """See Blueprint; the server recovers by itself, unless it has ended."""
-        return [
-            Remedy(
-                node,
-                "restart",
-                (_PROGRAM, "restart", engines[node].service),
-                "its server was not running",
-                "; its server is restarted",
-            )
-            for node, standing in situation.standings.items()
-            if _server(standing) in _ENDED and situation.given.get((node, "restart"), 0) < _MOST
-        ]
+        return server.restarts(situation, engines)
 
     def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
         """See Blueprint."""
         return (Endpoint("rw", tuple(node.name for node in nodes)),)
-
-
-def _server(standing: str) -> str:
-    """The state of the server's unit, in systemd's words; empty if it is not known."""
-    pairs = (line.split("\t", 1) for line in standing.splitlines() if "\t" in line)
-    return next((value for name, value in pairs if name == "server"), "")
 
 
 SINGLE: Blueprint = Single()

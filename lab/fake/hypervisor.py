@@ -19,6 +19,7 @@ from lab.errors import CommandFailed, Conflict, HostUnfit, NotFound, NotReady
 from lab.fake import inside as guest_side
 from lab.fake import load as guest_load
 from lab.fake import rejoin as fake_rejoin
+from lab.fake import replication
 from lab.fake.channel import FakeChannel
 from lab.fake.guests import Guests, Record, segment_of
 from lab.fake.inside import Inside, Result
@@ -264,7 +265,7 @@ class FakeHypervisor:
         """What the guest's program of that name does; raises NotReady."""
         with self._guests.hold():
             record = self._awake(guest)
-            peers = [p for p in segment_of(record, self._guests.all()) if self._answers(p)]
+            peers = self._running_with(record)
             return fake_rejoin.rejoin(record, peers, argv[0])
 
     def _execute(self, record: Record, statement: str) -> Result:
@@ -277,11 +278,28 @@ class FakeHypervisor:
         if (value := guest_side.sets_read_only(statement)) is not None:
             self._guests.put(replace(record, read_only=value))
             return Result()
+        if inside.follows or (follows := replication.follows(statement)):
+            if not inside.follows:
+                guest_side.write_inside(record.disks, replace(inside, follows=follows))
+            return self._execute_replicating(record, statement)
         if "information_schema" in statement:
             return Result(("",))  # there is none
         if guest_side.alone(record.disks):
             return self._execute_alone(record, inside, statement)
         return self._execute_together(record, inside.apart, statement)
+
+    def _execute_replicating(self, record: Record, statement: str) -> Result:
+        counted = {name: str(number) for name, number in record.commands.items()}
+        shown = guest_side.show_status(statement, counted)
+        if shown is not None:
+            return shown
+        if statement in guest_side.NO_DATA:
+            return Result()
+        return replication.run(record, self._running_with(record), statement)
+
+    def _running_with(self, record: Record) -> list[Record]:
+        """The guests of the owner of ``record`` that answer, with itself."""
+        return [p for p in segment_of(record, self._guests.all()) if self._answers(p)]
 
     def _execute_alone(self, record: Record, inside: Inside, statement: str) -> Result:
         counted = {name: str(number) for name, number in record.commands.items()}
@@ -329,6 +347,8 @@ class FakeHypervisor:
 
     def _caught_up(self, record: Record) -> Inside:
         """What a node has by the time that anyone asks: what its cluster has."""
-        peers = [p for p in segment_of(record, self._guests.all()) if self._answers(p)]
+        peers = self._running_with(record)
+        if guest_side.read_inside(record.disks).follows:
+            return replication.current(record, peers)
         found = [guest_side.read_inside(peer.disks) for peer in peers]
         return max(found, key=lambda inside: len(inside.statements))

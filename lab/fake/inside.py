@@ -1,4 +1,4 @@
-"""What happens inside the guests of the fake hypervisor: a Galera cluster or a server.
+"""What happens inside the guests of the fake hypervisor: a Galera cluster or servers.
 
 All that a guest knows is on its first disk, so snapshots, clones and rollbacks of the
 disk do to it what they do to a real one: ``MAGIC``, then one line of JSON. Its data are the
@@ -23,10 +23,11 @@ from lab.hypervisor import Disk
 
 MAGIC = b"lab-fake-guest 1\n"
 
-_ACCOUNT = re.compile(
+ACCOUNT = re.compile(
     r"ALTER USER '(\w+)'@'%' IDENTIFIED (?:VIA|WITH) mysql_native_password"
     r" (?:USING|AS) '(\*[0-9A-F]{40})'( REQUIRE SSL)? ACCOUNT UNLOCK"
 )
+"""The statement that gives the account of a lab's user its password."""
 _DATABASE = re.compile(r"(CREATE|DROP) DATABASE (?:IF (?:NOT )?EXISTS )?`?(\w+)`?", re.IGNORECASE)
 NO_DATA = (
     "DO 1",
@@ -54,7 +55,8 @@ class Inside:
     ``ended``: how many were ended and not reported yet. ``seeds``: the entropy from which
     ``reseed`` had its random generators seeded, empty if it never has.
 
-    ``identity``: what the guest's program of that name was last given.
+    ``identity``: what the guest's program of that name was last given. ``follows``: what a server
+    replicates from, see ``lab.fake.replication``.
     """
 
     statements: list[str] = field(default_factory=list)
@@ -67,17 +69,18 @@ class Inside:
     ended: int = 0
     seeds: str = ""
     identity: list[str] = field(default_factory=list)
+    follows: str = ""
 
     @property
     def accounts(self) -> dict[str, str]:
         """Password hashes by user; an account that was never unlocked is not there."""
-        found = (_ACCOUNT.fullmatch(statement) for statement in self.statements)
+        found = (ACCOUNT.fullmatch(statement) for statement in self.statements)
         return {match[1]: match[2] for match in found if match}
 
     @property
     def tls_only(self) -> set[str]:
         """Users who are let in through TLS only."""
-        found = [_ACCOUNT.fullmatch(statement) for statement in self.statements]
+        found = [ACCOUNT.fullmatch(statement) for statement in self.statements]
         last = {match[1]: match[3] for match in found if match}
         return {user for user, required in last.items() if required}
 
@@ -92,7 +95,7 @@ class Inside:
 
     def digest(self) -> str:
         """A hash of all of it; a field that homes of tests did not have counts if it is set."""
-        later = ("sessions", "ended", "seeds", "identity")
+        later = ("sessions", "ended", "seeds", "identity", "follows")
         found = {key: value for key, value in asdict(self).items() if value or key not in later}
         return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
@@ -239,13 +242,13 @@ def execute(inside: Inside, statement: str) -> Result:
 
     Raises CommandFailed for what the pretended server does not understand.
     """
-    if _ACCOUNT.fullmatch(statement):
+    if ACCOUNT.fullmatch(statement):
         inside.statements.append(statement)
         return Result()
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         try:
             for earlier in inside.statements:
-                if not _ACCOUNT.fullmatch(earlier):
+                if not ACCOUNT.fullmatch(earlier):
                     _replay(database, earlier)
             before = database.total_changes
             cursor = _replay(database, statement)

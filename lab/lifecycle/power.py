@@ -117,9 +117,9 @@ def bring_back(
     boot(ctx, record, wanted)
     deadline = Deadline.after(timeout)
     plan = blueprint(record.blueprint)
-    # The certificates that they have may be too old to be believed.
-    ask = through_port(ctx, plan, account_of(ctx, record, verify=False))
     found = running(ctx, record.name)
+    # The certificates that they have may be too old to be believed.
+    ask = through_port(ctx, plan, account_of(ctx, record, verify=False), found)
     whole = len(found) == len(nodes_of(ctx, record.name))
     started = {node.name for node in wanted}
     images = images_of(ctx, record, found)
@@ -131,7 +131,7 @@ def bring_back(
         again = [node for node in found if node.name in started]
         renew(ctx, again, plan, images, timeout=deadline.left)
         correct_clocks(ctx, found)
-        ask = through_port(ctx, plan, account_of(ctx, record))
+        ask = through_port(ctx, plan, account_of(ctx, record), found)
         until_ready(ctx, found, plan, ask, deadline, pause=_LOOK_EVERY)
 
 

@@ -60,8 +60,9 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
             hint=f"`lab start {name}` starts the stopped nodes",
         )
     plan = blueprint(found.blueprint)
-    ask = through_port(ctx, plan, account_of(ctx, record_of(ctx, name)))
-    until_ready(ctx, nodes_of(ctx, name), plan, ask, deadline, pause=_LOOK_EVERY)
+    nodes = nodes_of(ctx, name)
+    ask = through_port(ctx, plan, account_of(ctx, record_of(ctx, name)), nodes)
+    until_ready(ctx, nodes, plan, ask, deadline, pause=_LOOK_EVERY)
     _note(ctx, name)
     return lab(ctx, name, proved=True)
 

@@ -56,7 +56,7 @@ def form(ctx: Context, formation: Formation, timeout: float) -> Deadline:
         specs = [_prepare(ctx, formation, node, volumes[node.name]) for node in formation.nodes]
         each(ctx.hypervisor.start, specs)
     deadline = Deadline.after(timeout)
-    formation.blueprint.form(GuestCluster(ctx, formation.nodes))
+    formation.blueprint.form(GuestCluster(ctx, formation.nodes), deadline)
     until_formed(ctx, formation.nodes, formation.blueprint, deadline)
     return deadline
 
@@ -66,7 +66,7 @@ def until_formed(
 ) -> None:
     """Wait until ``nodes`` are a cluster, seen from inside; raises NotReady."""
     with ctx.progress.step("form", "forming the cluster"):
-        ask = through_agent(blueprint, ctx.hypervisor)
+        ask = through_agent(blueprint, ctx.hypervisor, nodes)
         until_ready(ctx, nodes, blueprint, ask, deadline, pause=_LOOK_EVERY, way=FROM_INSIDE)
 
 

@@ -84,7 +84,7 @@ def observe(
             else:
                 found[key] = _silent(count, node, plan, f"no answer within {within:g} s")
                 # Not earlier: this imports the SQL client, which labs that do not run do not need.
-                ask = through_port(ctx, plan, account_of(ctx, record), patience=within)
+                ask = through_port(ctx, plan, account_of(ctx, record), nodes, patience=within)
                 questions[key] = partial(_question, count, node, plan, ask)
     return found | _answers(questions, Deadline.after(within))
 

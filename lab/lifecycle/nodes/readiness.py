@@ -16,7 +16,7 @@ from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import NodeState, Requirement
-from lab.lifecycle.nodes.nodes import Node
+from lab.lifecycle.nodes.nodes import Node, member_of
 from lab.wait import Deadline, attempts
 
 Ask = Callable[[Node], Mapping[str, str]]
@@ -42,25 +42,30 @@ _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@
 
 
 def through_port(
-    ctx: Context, blueprint: Blueprint, account: Account, *, patience: float = _PATIENCE
+    ctx: Context,
+    blueprint: Blueprint,
+    account: Account,
+    nodes: Sequence[Node],
+    *,
+    patience: float = _PATIENCE,
 ) -> Ask:
-    """Ask as a user would: with the lab's account, through the published port.
+    """Ask ``nodes`` as a user would: with the lab's account, through the published port.
 
     ``patience``: seconds that a node has to answer. One without SQL is asked for its guest agent.
     """
     sql = ctx.sql
 
-    def answer(node: Node) -> Mapping[str, str]:
+    def put(node: Node, question: str) -> Mapping[str, str]:
         if not node.has_sql:
             _check_agent(ctx.hypervisor, node, min(patience, _AGENT_SECONDS))
             return {}
         there = account_at(account, node.guest_address)
-        rows = sql(there, node.sql_port, blueprint.question(node.role), timeout=patience)
+        rows = sql(there, node.sql_port, question, timeout=patience)
         if len(rows.columns) != 2:
             raise NotReady(f"{node.name} sent an invalid answer: {len(rows.columns)} columns")
         return {str(name): str(value)[:_VALUE] for name, value in rows.rows}
 
-    return answer
+    return _sources_first(blueprint, nodes, put)
 
 
 def account_at(account: Account, guest_address: str) -> Account:
@@ -68,20 +73,44 @@ def account_at(account: Account, guest_address: str) -> Account:
     return replace(account, host=guest_address) if guest_address else account
 
 
-def through_agent(blueprint: Blueprint, hypervisor: Hypervisor) -> Ask:
-    """Ask from inside, where nothing is published yet."""
+def through_agent(blueprint: Blueprint, hypervisor: Hypervisor, nodes: Sequence[Node]) -> Ask:
+    """Ask ``nodes`` from inside, where nothing is published yet."""
 
-    def answer(node: Node) -> Mapping[str, str]:
+    def put(node: Node, question: str) -> Mapping[str, str]:
         channel = _check_agent(hypervisor, node, 0.0)
         if not node.has_sql:
             return {}
-        question = blueprint.question(node.role).encode() + b"\n"
-        said = channel.run(["/usr/lib/lab/sql", str(_INSIDE)], stdin=question, timeout=30.0)
+        stdin = question.encode() + b"\n"
+        said = channel.run(["/usr/lib/lab/sql", str(_INSIDE)], stdin=stdin, timeout=30.0)
         lines = said.decode(errors="replace")
         pairs = (line.split("\t", 1) for line in lines.splitlines() if "\t" in line)
         return {pair[0]: pair[1] for pair in pairs}
 
+    return _sources_first(blueprint, nodes, put)
+
+
+def _sources_first(
+    blueprint: Blueprint, nodes: Sequence[Node], put: Callable[[Node, str], Mapping[str, str]]
+) -> Ask:
+    """Puts a node's question, with what the nodes that it replicates from said just before."""
+    members = {node.name: member_of(node) for node in nodes}
+    by_name = {node.name: node for node in nodes}
+
+    def answer(node: Node) -> Mapping[str, str]:
+        sources = blueprint.sources(member_of(node), list(members.values()))
+        told = {name: _told(blueprint, by_name[name], put) for name in sources}
+        return put(node, blueprint.question(node.role, told))
+
     return answer
+
+
+def _told(
+    blueprint: Blueprint, node: Node, put: Callable[[Node, str], Mapping[str, str]]
+) -> Mapping[str, str]:
+    try:
+        return put(node, blueprint.question(node.role, {}))
+    except (CommandFailed, NotReady, NotFound):
+        return {}
 
 
 def _check_agent(hypervisor: Hypervisor, node: Node, seconds: float) -> GuestChannel:

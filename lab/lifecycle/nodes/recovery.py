@@ -74,7 +74,7 @@ def until_back_inside(
 ) -> None:
     """``until_back`` for all nodes of a lab, seen from inside: they have no account of ours yet."""
     with ctx.progress.step("form", "waiting until the nodes have recovered"):
-        ask = through_agent(blueprint, ctx.hypervisor)
+        ask = through_agent(blueprint, ctx.hypervisor, nodes)
         until_back(
             ctx, nodes, blueprint, images, ask, deadline, all_here=True, pause=_LOOK_EVERY,
             pace=USUAL, booted=lambda: None,

@@ -164,7 +164,7 @@ def unmet(answer: dict[str, str]) -> list[tuple[str, str]]:
 
 
 def test_the_question_asks_for_all_that_is_wanted() -> None:
-    prefix = GALERA.question("member").partition("'")[2].rstrip("%'")
+    prefix = GALERA.question("member", {}).partition("'")[2].rstrip("%'")
     assert prefix
     assert all(name.startswith(prefix) for name in READY)
 

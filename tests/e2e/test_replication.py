@@ -1,0 +1,67 @@
+"""A source and its replicas on real guests."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.wait import Deadline, until
+from tests.e2e.e2e_site import Site
+from tests.e2e.test_cluster import query
+
+pytestmark = [pytest.mark.e2e, pytest.mark.rare]
+
+_COUNT = "SELECT COUNT(*) FROM shop.orders"
+
+
+def _replicated(site: Site, lab: str, rows: int) -> None:
+    """Every replica has so many rows, soon."""
+    for node in ("n2", "n3"):
+        assert until(
+            lambda node=node: site.sql(lab, node, _COUNT) == [[rows]] or None,  # type: ignore[misc]
+            Deadline.after(20),
+        ), node
+
+
+def test_a_source_and_its_replicas(image: Site) -> None:
+    """`lab up replication`: side by side, nodes and all of it lost and back, rolled back."""
+    name, other = image.name("repl"), image.name("other")
+    with image.up("replication", "--name", name) as view:
+        assert (view["state"], view["started"]) == ("ready", "warm")
+        assert [node["role"] for node in view["nodes"]] == ["source", "replica", "replica"]
+        for statement in (
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.orders (id INT PRIMARY KEY)",
+            "INSERT INTO shop.orders VALUES (1)",
+        ):
+            query(view["dsn"], statement)
+        _replicated(image, name, 1)
+        refused = image.lab("sql", name, "--node", "n2", "-e", "DELETE FROM shop.orders", code=7)
+        assert "read-only" in refused.stderr
+        # Another one, with the same names of nodes: neither sees the other.
+        with image.up("replication", "--name", other) as second:
+            query(second["dsn"], "CREATE DATABASE elsewhere")
+            assert image.sql(other, "n3", "SHOW DATABASES LIKE 'shop'") == []
+            accounts = "SELECT authentication_string FROM mysql.user WHERE user = 'replication'"
+            passwords = {image.sql(lab, "n1", accounts)[0][0] for lab in (name, other)}
+            assert len(passwords) == 2
+            hosts = image.sql(other, "n1", "SHOW REPLICA HOSTS")
+            assert sorted(str(row[1]) for row in hosts) == ["n2", "n3"]
+        image.lab("snapshot", "take", name, "--label", "one")
+        # The source goes and comes back.
+        image.lab("stop", name, "--node", "n1")
+        states = {n["name"]: n["state"] for n in image.lab("ls", name, "-o", "json").json["nodes"]}
+        assert states == {"n1": "stopped", "n2": "not-synced", "n3": "not-synced"}
+        image.lab("start", name, "--node", "n1", "--timeout", "200")
+        query(view["dsn"], "INSERT INTO shop.orders VALUES (2)")
+        _replicated(image, name, 2)
+        # All of it loses its power.
+        image.lab("stop", name, "--force")
+        image.lab("start", name, "--timeout", "200")
+        _replicated(image, name, 2)
+        query(view["dsn"], "INSERT INTO shop.orders VALUES (3)")
+        _replicated(image, name, 3)
+        image.lab("rollback", name, "--to", "one", "--timeout", "200")
+        _replicated(image, name, 1)
+        query(view["dsn"], "INSERT INTO shop.orders VALUES (4)")
+        _replicated(image, name, 2)
+    assert image.settled() == []

@@ -1,0 +1,108 @@
+"""A lab of the blueprint ``replication``: every verb, on a source and its replicas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lab.errors import CommandFailed, NotReady
+from lab.hypervisor import Capabilities
+from lab.lifecycle import branch, power, snapshot
+from lab.lifecycle.captures import template
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.down import down
+from lab.lifecycle.nodes.inspect import lab, status
+from lab.lifecycle.query import query
+from lab.lifecycle.rollback import rollback
+from lab.lifecycle.start import start, start_node
+from lab.lifecycle.up import up
+from lab.lifecycle.wait import wait
+from lab.spec import LabSpec
+from tests.support.lifecycle_world import SIZE, World
+
+SPEC = LabSpec("replication", name="shop", size=SIZE)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def count(ctx: Context, node: str | None = None, name: str = "shop") -> object:
+    return query(ctx, name, node, "SELECT COUNT(*) FROM t").rows[0][0]
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_every_verb(world: World, cold: bool) -> None:
+    with world.open() as ctx:
+        made = up(ctx, SPEC, cold=cold)
+        assert (made.state, made.started) == ("ready", "cold" if cold else "warm")
+        assert [(n.name, n.role, n.state) for n in made.nodes] == [
+            ("n1", "source", "ready"), ("n2", "replica", "ready"), ("n3", "replica", "ready")]  # fmt: skip
+        assert made.endpoints == {"rw": ("n1",), "ro": ("n2", "n3")}
+        assert made.dsn.endswith(f":{made.nodes[0].sql_port}/")
+        wanted = [(one.node, one.name, one.met) for one in status(ctx, "shop").requirements]
+        assert wanted == [
+            ("n1", "SQL", True), ("n1", "writable", True),
+            *((node, name, True) for node in ("n2", "n3")
+              for name in ("SQL", "read-only", "replicating", "caught up")),
+        ]  # fmt: skip
+        query(ctx, "shop", None, "CREATE TABLE t (a INT)")
+        query(ctx, "shop", "n1", "INSERT INTO t VALUES (1)")
+        assert count(ctx, "n3") == 1
+        with pytest.raises(CommandFailed, match="status 1290"):
+            query(ctx, "shop", "n2", "INSERT INTO t VALUES (2)")
+        taken = snapshot.take(ctx, "shop", "one")
+        query(ctx, "shop", None, "INSERT INTO t VALUES (2)")
+        assert power.stop(ctx, "shop").state == "stopped"
+        assert start(ctx, "shop", timeout=10).state == "ready"
+        assert wait(ctx, "shop", timeout=10).state == "ready"
+        assert count(ctx, "n2") == 2
+        assert rollback(ctx, "shop", taken.label, timeout=10).state == "ready"
+        assert (count(ctx), count(ctx, "n3")) == (1, 1)
+        (made,) = branch.branch(ctx, "shop", "try", timeout=10)
+        query(ctx, "try", None, "INSERT INTO t VALUES (7)")
+        assert (count(ctx, "n2", "try"), count(ctx, "n2")) == (2, 1)
+        down(ctx, "try")
+        down(ctx, "shop")
+        assert ctx.store.labs.all() == []
+
+
+def test_nodes_that_are_stopped(world: World) -> None:
+    """Protects the meaning of ready: a replica without its source is not; it comes back."""
+    with world.open() as ctx:
+        up(ctx, SPEC)
+        query(ctx, "shop", None, "CREATE TABLE t (a INT)")
+        power.stop(ctx, "shop", node="n1")
+        found, wanted = lab(ctx, "shop"), status(ctx, "shop").requirements
+        assert (found.state, {n.name: n.state for n in found.nodes}) == (
+            "degraded", {"n1": "stopped", "n2": "not-synced", "n3": "not-synced"})  # fmt: skip
+        unmet = {(one.name, one.found) for one in wanted if one.met is False}
+        assert ("caught up", "unknown: n1 does not answer") in unmet
+        power.stop(ctx, "shop", node="n2")
+        # Without its source there is nothing that it could wait for.
+        start_node(ctx, "shop", "n2", timeout=10)
+        start_node(ctx, "shop", "n1", timeout=10)
+        assert lab(ctx, "shop").state == "ready"
+        power.stop(ctx, "shop", node="n3")
+        query(ctx, "shop", None, "INSERT INTO t VALUES (1)")
+        assert start(ctx, "shop", timeout=10).state == "ready"
+        assert count(ctx, "n3") == 1
+
+
+def test_where_ram_is_not_captured(tmp_path: Path) -> None:
+    """Protects hosts without RAM restore: the template is captured from a clean stop."""
+    world = World(tmp_path, Capabilities("fake", "bhyve", why_cold="no RAM here"))
+    with world.open() as ctx:
+        made = up(ctx, SPEC)
+        assert (made.state, made.started) == ("ready", "cold")
+        assert not template.templates(ctx)[0].warm
+
+
+def test_a_replica_that_cannot_follow_is_not_handed_out(world: World) -> None:
+    with world.open() as ctx:
+        up(ctx, SPEC)
+        power.stop(ctx, "shop", node="n1")
+        with pytest.raises(NotReady, match="n1 of shop does not run"):
+            wait(ctx, "shop", timeout=0.5)
