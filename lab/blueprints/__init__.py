@@ -23,7 +23,7 @@ from lab.wait import Deadline
 
 __all__ = ["BLUEPRINTS"]
 
-ENGINES = {"percona": "percona-xtradb-cluster", "mariadb": "mariadb"}
+ENGINES = {"percona": "percona-xtradb-cluster", "mariadb": "mariadb", "mysql": "mysql"}
 """The names of engines in requests, and the recipes of their images."""
 
 T = TypeVar("T")
@@ -227,10 +227,11 @@ class Blueprint(Protocol):
     ) -> Mapping[str, SeedFile]:
         """What ``member`` boots with, by absolute path; ``memory`` of the node in bytes."""
 
-    def form(self, cluster: Cluster, deadline: Deadline) -> None:
+    def form(self, cluster: Cluster, engines: Mapping[str, Engine], deadline: Deadline) -> None:
         """The steps after the first boot, before nodes are queried; none if files are sufficient.
 
-        Nodes may still boot; they must be formed by ``deadline``. Raises NotReady or CommandFailed.
+        Nodes may still boot; they must be formed by ``deadline``. ``engines``: by the names of
+        nodes. Raises NotReady or CommandFailed.
         Labs are clones of the result, so it runs once for each
         template, and for a lab that is made without one.
         """

@@ -81,7 +81,7 @@ class Galera:
             files["/var/lib/mysql/gvwstate.dat"] = view
         return files
 
-    def form(self, cluster: Cluster, deadline: Deadline) -> None:
+    def form(self, cluster: Cluster, engines: Mapping[str, Engine], deadline: Deadline) -> None:
         """See Blueprint; nodes restore the view of their files together."""
 
     def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:  # noqa: ARG002

@@ -1,10 +1,14 @@
 """Asynchronous replication by GTID: one source that takes writes, replicas that follow it.
 
-All servers start from one data directory without binary logs, so a replica begins at the source's
+All servers start from one data directory without a history, so a replica begins at the source's
 first transaction, and there is nothing to transfer.
 
 A replica has caught up when it has executed all that its source had executed when that was asked,
-shortly before: ``MASTER_GTID_WAIT`` (MariaDB's documentation).
+shortly before: ``MASTER_GTID_WAIT`` in MariaDB, ``WAIT_FOR_EXECUTED_GTID_SET`` in MySQL.
+
+One statement asks servers of both: MariaDB alone executes what is in ``/*M! */``, and MySQL alone
+what is in ``/*!80000 */``, as MariaDB ignores those from 50700 to 99999 (its documentation,
+"Comment Syntax").
 """
 
 from __future__ import annotations
@@ -36,38 +40,97 @@ from lab.spec import LabSpec
 from lab.wait import Deadline, attempts
 
 _SQL = "/usr/lib/lab/sql"
-_ACCOUNT = "replication"
-_SERVER_SECONDS = 3
+_ACCOUNT = "replication@'%'"
+_SERVER_SECONDS = "3"
 """How long the guest's program waits for a server that starts: see ``readiness``."""
 _CALL_SECONDS = 30.0
 _WAIT = 0.2
 """Seconds that a replica may take to execute what its source just had."""
-_POSITION = re.compile(
-    r"[0-9]{1,10}-[0-9]{1,10}-[0-9]{1,20}(,[0-9]{1,10}-[0-9]{1,10}-[0-9]{1,20})*"
-)
-_OPTIONS = """\
-
-[mariadbd]
+_POSITION = re.compile(r"[0-9A-Za-z_:,-]{0,1000}")
+"""GTIDs of both engines, and nothing that ends a text in SQL."""
+_OPTIONS = """
+[mysqld]
 log_bin = {logs}/binlog
 relay_log = {logs}/relay
 relay_log_recovery = ON
-log_slave_updates = ON
-gtid_strict_mode = ON
 sync_binlog = {sync}
 max_binlog_size = 64M
 binlog_expire_logs_seconds = 604800
-slave_net_timeout = 10
 report_host = {name}
-read_only = {read_only}
 """
+
+
+@dataclass(frozen=True)
+class _Dialect:
+    """What differs between the engines.
+
+    ``link``: has a replica follow ``{address}``, with ``{password}``.
+    """
+
+    options: str
+    read_only: str
+    link: tuple[str, ...]
+    """Statements that have a replica follow {address}."""
+    relink: tuple[str, ...]
+    """Statements that give a replica, which runs, another {password}."""
+    writable: tuple[str, str]
+    """Statements before and after changes of a replica's own accounts."""
+
+
+_MARIADB = _Dialect(
+    options="log_slave_updates = ON\ngtid_strict_mode = ON\nslave_net_timeout = 10\n",
+    read_only="read_only = ON\n",
+    link=(
+        (
+            "CHANGE MASTER TO MASTER_HOST = '{address}', MASTER_USER = 'replication',"
+            " MASTER_PASSWORD = '{password}', MASTER_SSL = 0, MASTER_CONNECT_RETRY = 1,"
+            " MASTER_USE_GTID = slave_pos"
+        ),
+        "START SLAVE",
+    ),
+    relink=("STOP SLAVE", "CHANGE MASTER TO MASTER_PASSWORD = '{password}'", "START SLAVE"),
+    writable=("DO 1", "DO 1"),
+)
+_MYSQL = _Dialect(
+    options="gtid_mode = ON\nenforce_gtid_consistency = ON\nreplica_net_timeout = 10\n",
+    read_only="super_read_only = ON\n",
+    # Its plugin for passwords wants TLS. No certificate is checked: a clone of the RAM has its
+    # own, while those of its peers are new.
+    link=(
+        (
+            "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '{address}', SOURCE_USER = 'replication',"
+            " SOURCE_PASSWORD = '{password}', SOURCE_SSL = 1, SOURCE_CONNECT_RETRY = 1,"
+            " SOURCE_AUTO_POSITION = 1"
+        ),
+        "START REPLICA",
+    ),
+    relink=(
+        "STOP REPLICA IO_THREAD",
+        "CHANGE REPLICATION SOURCE TO SOURCE_PASSWORD = '{password}'",
+        "START REPLICA IO_THREAD",
+    ),
+    writable=("SET GLOBAL super_read_only = OFF", "SET GLOBAL super_read_only = ON"),
+)
+
+_ON_SOURCE = (
+    "SELECT 'read_only', IF(@@GLOBAL.read_only, 'ON', 'OFF') UNION ALL SELECT 'position',"
+    " /*M! @@GLOBAL.gtid_binlog_pos*/ /*!80000 REPLACE(@@GLOBAL.gtid_executed, '\\n', '')*/"
+)
 _ON_REPLICA = (
-    "SELECT 'read_only', IF(@@GLOBAL.read_only, 'ON', 'OFF')"
-    " UNION ALL SELECT 'Slave_running', {running}"
-    " UNION ALL SELECT 'caught up', {caught_up}"
+    "SELECT 'read_only', IF("
+    "/*M! @@GLOBAL.read_only*/ /*!80000 @@GLOBAL.super_read_only*/, 'ON', 'OFF')"
+    " UNION ALL SELECT 'replication', {running} UNION ALL SELECT 'caught up', {caught_up}"
 )
 _RUNNING = (
-    "(SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS"
-    " WHERE VARIABLE_NAME = 'SLAVE_RUNNING')"
+    "/*M! (SELECT IF(VARIABLE_VALUE = 'ON', 'running', 'stopped')"
+    " FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'SLAVE_RUNNING')*/"
+    " /*!80000 (SELECT IF(COUNT(*) > 0 AND MIN(c.SERVICE_STATE = 'ON' AND a.SERVICE_STATE = 'ON'),"
+    " 'running', 'stopped') FROM performance_schema.replication_connection_status c"
+    " JOIN performance_schema.replication_applier_status a USING (CHANNEL_NAME))*/"
+)
+_CAUGHT_UP = (
+    "IF(/*M! MASTER_GTID_WAIT*/ /*!80000 WAIT_FOR_EXECUTED_GTID_SET*/('{position}', {seconds})"
+    " = 0, 'yes', 'no')"
 )
 
 
@@ -77,7 +140,9 @@ class Replication:
 
     name: str = "replication"
     version: int = 1
-    engines: Mapping[str, str] = field(default_factory=lambda: {"mariadb": "MariaDB"}, hash=False)
+    engines: Mapping[str, str] = field(
+        default_factory=lambda: {"mariadb": "MariaDB", "mysql": "MySQL"}, hash=False
+    )
     transient: str = "Lock wait timeout|Deadlock found"
     flush: tuple[str, ...] = ("FLUSH LOCAL BINARY LOGS", "FLUSH LOCAL ENGINE LOGS")
 
@@ -102,42 +167,26 @@ class Replication:
         profile: EngineProfile,
     ) -> Mapping[str, SeedFile]:
         """See Blueprint."""
-        more = _OPTIONS.format(
-            logs=engine.log_directory,
-            sync=int(profile.flush_log == 1),
-            name=member.name,
-            read_only="OFF" if member.role == "source" else "ON",
+        text = server.options(member, server.alone(engine), memory, profile)
+        text += _OPTIONS.format(
+            logs=engine.log_directory, sync=int(profile.flush_log == 1), name=member.name
         )
-        text = server.options(member, server.alone(engine), memory, profile) + more
+        text += _dialect(engine).options
+        if member.role != "source":
+            text += _dialect(engine).read_only
         return {engine.config_path: SeedFile(text.encode())}
 
-    def form(self, cluster: Cluster, deadline: Deadline) -> None:
+    def form(self, cluster: Cluster, engines: Mapping[str, Engine], deadline: Deadline) -> None:
         """See Blueprint; the account of replicas reaches them by replication, too."""
         password = secrets.token_hex(16)
-        hashed = server.native_hash(password)
-        source = _source(cluster.members)
-        (address,) = (member.address for member in cluster.members if member.name == source)
-
-        account = (
-            (
-                f"CREATE OR REPLACE USER {_ACCOUNT}@'%' IDENTIFIED VIA mysql_native_password"
-                f" USING '{hashed}'"
-            ),
-            f"GRANT REPLICATION SLAVE ON *.* TO {_ACCOUNT}@'%'",
-            # Else it could write to replicas, which would then differ from the source.
-            "REVOKE READ ONLY ADMIN ON *.* FROM lab@'%'",
-        )
-        link = (
-            (
-                f"CHANGE MASTER TO MASTER_HOST = '{address}', MASTER_USER = '{_ACCOUNT}',"
-                f" MASTER_PASSWORD = '{password}', MASTER_SSL = 0, MASTER_CONNECT_RETRY = 1,"
-                " MASTER_USE_GTID = slave_pos"
-            ),
-            "START SLAVE",
-        )
+        (source,) = (member for member in cluster.members if member.role == "source")
 
         def one(member: Member) -> None:
-            statements = account if member.name == source else link
+            engine = engines[member.name]
+            statements = _account(engine, password)
+            if member != source:
+                link = _dialect(engine).link
+                statements = [s.format(address=source.address, password=password) for s in link]
             _first(cluster, member, statements, deadline)
 
         cluster.each(one)
@@ -151,20 +200,16 @@ class Replication:
     def question(self, role: str, told: Mapping[str, Mapping[str, str]]) -> str:
         """See Blueprint."""
         if role == "source":
-            return (
-                "SELECT 'read_only', IF(@@GLOBAL.read_only, 'ON', 'OFF')"
-                " UNION ALL SELECT 'position', @@GLOBAL.gtid_binlog_pos"
-            )
-        running, caught_up = _RUNNING, "'yes'"
-        if not told:  # the source is not to run
-            running = "'ON'"
+            return _ON_SOURCE
+        # Of a node whose source is not to run, nothing is wanted.
+        running, caught_up = (_RUNNING if told else "'running'"), "'yes'"
         for name, said in told.items():
             position = said.get("position")
             if position is None:
                 caught_up = f"'unknown: {name} does not answer'"
             elif _POSITION.fullmatch(position):
-                caught_up = f"IF(MASTER_GTID_WAIT('{position}', {_WAIT}) = 0, 'yes', 'no')"
-            elif position:
+                caught_up = _CAUGHT_UP.format(position=position, seconds=_WAIT)
+            else:
                 caught_up = f"'unknown: {name} sent an invalid position'"
         return _ON_REPLICA.format(running=running, caught_up=caught_up)
 
@@ -175,7 +220,7 @@ class Replication:
             return (Condition("writable", "read_only", "OFF", "degraded", hint),)
         return (
             Condition("read-only", "read_only", "ON"),
-            Condition("replicating", "Slave_running", "ON"),
+            Condition("replicating", "replication", "running"),
             Condition("caught up", "caught up", "yes", "not-synced"),
         )
 
@@ -192,21 +237,20 @@ class Replication:
         """See Blueprint.
 
         Each server is given the password by itself, as a replica may be late. What replicas log in
-        with follows from it; the connections that they have need no login.
+        with follows from it.
         """
         own = hashlib.sha256(f"replication {password}".encode()).hexdigest()[:32]
-        hashed = server.native_hash(own)
         statements = [
-            self.renew(engine),
             "SET SESSION sql_log_bin = 0",
             server.unlock(engine, user, password, tls=tls),
-            f"ALTER USER {_ACCOUNT}@'%' IDENTIFIED VIA mysql_native_password USING '{hashed}'",
+            f"ALTER USER {_ACCOUNT} {server.identified(engine, own)}",
             "SET SESSION sql_log_bin = 1",
         ]
         if member.role != "source":
-            change = f"CHANGE MASTER TO MASTER_PASSWORD = '{own}'"
-            statements += ["STOP SLAVE", change, "START SLAVE"]
-        return statements
+            before, after = _dialect(engine).writable
+            relink = [statement.format(password=own) for statement in _dialect(engine).relink]
+            statements = [before, *statements, after, *relink]
+        return [self.renew(engine), *statements]
 
     def renew(self, engine: Engine) -> str:
         """See Blueprint."""
@@ -244,17 +288,29 @@ class Replication:
         return (Endpoint("rw", by_role["source"]), Endpoint("ro", by_role["replica"]))
 
 
-def _source(members: Sequence[Member]) -> str:
-    (name,) = (member.name for member in members if member.role == "source")
-    return name
+def _dialect(engine: Engine) -> _Dialect:
+    return _MARIADB if server.is_mariadb(engine) else _MYSQL
+
+
+def _account(engine: Engine, password: str) -> list[str]:
+    """The statements that make the account of replicas; a dataset may have had it."""
+    statements = [
+        f"DROP USER IF EXISTS {_ACCOUNT}",
+        f"CREATE USER {_ACCOUNT} {server.identified(engine, password)}",
+        f"GRANT REPLICATION SLAVE ON *.* TO {_ACCOUNT}",
+    ]
+    if server.is_mariadb(engine):
+        # Else lab could write to replicas, which would then differ from the source.
+        statements.append("REVOKE READ ONLY ADMIN ON *.* FROM lab@'%'")
+    return statements
 
 
 def _first(cluster: Cluster, member: Member, statements: Sequence[str], deadline: Deadline) -> None:
     """Execute statements once a node that boots takes them; raises NotReady and CommandFailed."""
-    waiting = b"DO 1\n"
     for _ in attempts(deadline):
         try:
-            cluster.run(member, [_SQL, str(_SERVER_SECONDS)], stdin=waiting, timeout=_CALL_SECONDS)
+            program = [_SQL, _SERVER_SECONDS]
+            cluster.run(member, program, stdin=b"DO 1\n", timeout=_CALL_SECONDS)
         except (NotReady, CommandFailed):
             continue
         stdin = "".join(f"{statement}\n" for statement in statements).encode()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from string import Template
 
 from lab.blueprints import Cluster, Engine, Member, Remedy, Situation
+from lab.blueprints.passwords import caching_sha2, native
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.spec import MIB
@@ -74,25 +74,23 @@ def unlock(engine: Engine, user: str, password: str, *, tls: bool) -> str:
 
     ``tls``: the user may log in through TLS only.
     """
-    how = "VIA mysql_native_password USING"
-    if not _is_mariadb(engine):
-        how = "WITH mysql_native_password AS"
     require = " REQUIRE SSL" if tls else ""
-    return (
-        f"ALTER USER '{user}'@'%' IDENTIFIED {how} '{native_hash(password)}'{require}"
-        " ACCOUNT UNLOCK"
+    return f"ALTER USER '{user}'@'%' {identified(engine, password)}{require} ACCOUNT UNLOCK"
+
+
+def identified(engine: Engine, password: str) -> str:
+    """What follows an account's name in a statement that sets its password, by its hash."""
+    if engine.name == "mysql":  # it has no other plugin that clients of our time have
+        return f"IDENTIFIED WITH caching_sha2_password AS 0x{caching_sha2(password).encode().hex()}"
+    how = (
+        "VIA mysql_native_password USING" if is_mariadb(engine) else "WITH mysql_native_password AS"
     )
+    return f"IDENTIFIED {how} '{native(password)}'"
 
 
 def renew(engine: Engine) -> str:
     """See Blueprint."""
-    return "FLUSH LOCAL SSL" if _is_mariadb(engine) else "ALTER INSTANCE RELOAD TLS"
-
-
-def native_hash(password: str) -> str:
-    """What the server keeps of a password: ``mysql_native_password``, SHA1 of SHA1."""
-    inner = hashlib.sha1(password.encode(), usedforsecurity=False).digest()
-    return "*" + hashlib.sha1(inner, usedforsecurity=False).hexdigest().upper()
+    return "FLUSH LOCAL SSL" if is_mariadb(engine) else "ALTER INSTANCE RELOAD TLS"
 
 
 def identify(
@@ -108,7 +106,7 @@ def identify(
     ``history``, ``view``: the arguments and input of the guest's program for a node of a cluster.
     Raises NotReady or CommandFailed.
     """
-    domain = identity if _is_mariadb(engine) else 0
+    domain = identity if is_mariadb(engine) else 0
     program = ("/usr/lib/lab/identity", engine.config_path, str(identity + member.index))
     cluster.run(
         member, [*program, str(domain), *history], stdin=view.encode(), timeout=_IDENTIFY_SECONDS
@@ -154,5 +152,6 @@ def restarts(situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy
     ]
 
 
-def _is_mariadb(engine: Engine) -> bool:
+def is_mariadb(engine: Engine) -> bool:
+    """Whether it speaks MariaDB's dialect, and not MySQL's."""
     return engine.name == "mariadb"

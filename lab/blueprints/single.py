@@ -1,4 +1,4 @@
-"""One server that is in no cluster: MariaDB, from the image that the Galera blueprints use too."""
+"""One server that is in no cluster; MariaDB from the image that the Galera blueprints use too."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from lab.names import node_name
 from lab.spec import LabSpec
 from lab.wait import Deadline
 
+_ENGINES = {"mariadb": "MariaDB", "mysql": "MySQL"}
+
 
 @dataclass(frozen=True)
 class Single:
@@ -31,7 +33,7 @@ class Single:
 
     name: str = "single"
     version: int = 1
-    engines: Mapping[str, str] = field(default_factory=lambda: {"mariadb": "MariaDB"}, hash=False)
+    engines: Mapping[str, str] = field(default_factory=lambda: dict(_ENGINES), hash=False)
     transient: str = "Lock wait timeout|Deadlock found"
     flush: tuple[str, ...] = ("FLUSH ENGINE LOGS",)
 
@@ -54,9 +56,11 @@ class Single:
     ) -> Mapping[str, SeedFile]:
         """See Blueprint."""
         text = server.options(member, server.alone(engine), memory, profile)
+        if not server.is_mariadb(engine):  # which has none unless it is asked to
+            text += "\n[mysqld]\nskip_log_bin\n"
         return {engine.config_path: SeedFile(text.encode())}
 
-    def form(self, cluster: Cluster, deadline: Deadline) -> None:
+    def form(self, cluster: Cluster, engines: Mapping[str, Engine], deadline: Deadline) -> None:
         """See Blueprint."""
 
     def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:  # noqa: ARG002

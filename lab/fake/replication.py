@@ -17,13 +17,14 @@ from lab.fake.inside import ACCOUNT, Inside, Result, execute, read_inside, write
 ITSELF = "itself"
 
 _LINK = re.compile(r"CHANGE MASTER TO MASTER_HOST = '([^']*)'")
-_SOURCE = "CREATE OR REPLACE USER replication@"
+_SOURCE = "DROP USER IF EXISTS replication@"
 _PASSED_OVER = re.compile(
-    r"(CHANGE MASTER|START SLAVE|STOP SLAVE|CREATE OR REPLACE USER|GRANT|REVOKE"
+    r"(CHANGE MASTER|START SLAVE|STOP SLAVE|(CREATE|DROP) USER|GRANT|REVOKE"
     r"|SET SESSION sql_log_bin|FLUSH LOCAL BINARY LOGS|ALTER USER replication@)"
 )
 _COLUMN = re.compile(r"^SELECT '([^']*)', (.*)$")
-_WAIT = re.compile(r"IF\(MASTER_GTID_WAIT\('([^']*)', [0-9.]+\) = 0, 'yes', 'no'\)")
+_MYSQL = re.compile(r" ?/\*!80000 .*?\*/")
+_WAIT = re.compile(r"IF\(/\*M! MASTER_GTID_WAIT\*/\('([^']*)', [0-9.]+\) = 0, 'yes', 'no'\)")
 
 
 def follows(statement: str) -> str:
@@ -68,18 +69,19 @@ def run(record: Record, peers: Sequence[Record], statement: str) -> Result:
 def _answer(inside: Inside, peers: Sequence[Record], statement: str) -> Result:
     """The rows of the blueprint's question."""
     values: dict[str, Callable[[], str]] = {
-        "IF(@@GLOBAL.read_only, 'ON', 'OFF')": lambda: "OFF" if inside.follows == ITSELF else "ON",
-        "@@GLOBAL.gtid_binlog_pos": lambda: _position(inside),
+        "/*M! @@GLOBAL.gtid_binlog_pos*/": lambda: _position(inside),
     }
     rows = []
-    for part in statement.split(" UNION ALL "):
+    for part in _MYSQL.sub("", statement).split(" UNION ALL "):
         ((name, value),) = _COLUMN.findall(part)
-        if value in values:
+        if name == "read_only":
+            value = "OFF" if inside.follows == ITSELF else "ON"
+        elif value in values:
             value = values[value]()
         elif waited := _WAIT.fullmatch(value):
             value = "yes" if _number(_position(inside)) >= _number(waited[1]) else "no"
         elif "SLAVE_RUNNING" in value:
-            value = "OFF" if _source(peers) is None else "ON"
+            value = "stopped" if _source(peers) is None else "running"
         rows.append((name, value.strip("'")))
     return Result(("name", "value"), tuple(rows), len(rows))
 

@@ -14,7 +14,15 @@ from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.cluster import GuestCluster
-from lab.lifecycle.nodes.nodes import Node, Wiring, address_seed, guest_spec, seed_disk, volumes_of
+from lab.lifecycle.nodes.nodes import (  # fmt: skip
+    Node,
+    Wiring,
+    address_seed,
+    engines_of,
+    guest_spec,
+    seed_disk,
+    volumes_of,
+)
 from lab.lifecycle.nodes.readiness import FROM_INSIDE, through_agent, until_ready
 from lab.names import CaptureRef, Owner, VolumeName
 from lab.paths import writing
@@ -56,7 +64,8 @@ def form(ctx: Context, formation: Formation, timeout: float) -> Deadline:
         specs = [_prepare(ctx, formation, node, volumes[node.name]) for node in formation.nodes]
         each(ctx.hypervisor.start, specs)
     deadline = Deadline.after(timeout)
-    formation.blueprint.form(GuestCluster(ctx, formation.nodes), deadline)
+    engines = engines_of(formation.nodes, formation.images)
+    formation.blueprint.form(GuestCluster(ctx, formation.nodes), engines, deadline)
     until_formed(ctx, formation.nodes, formation.blueprint, deadline)
     return deadline
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ import pytest
 
 from lab.blueprints import Engine, Member, blueprint, planned
 from lab.blueprints.galera import GALERA, PXC
-from lab.blueprints.server import native_hash
+from lab.blueprints.passwords import native
 from lab.config.profile import PROFILES, EngineProfile
 from lab.errors import CommandFailed, InvalidSpec
 from lab.guest.network import inner_address
@@ -110,7 +109,7 @@ def test_no_statement_holds_the_password(name: str) -> None:
     first, second = both = members(2)
     statements = GALERA.personalise_statements(first, both, engine(name), "lab", "s3cret")
     assert not any("s3cret" in statement for statement in statements)
-    assert any(native_hash("s3cret") in statement for statement in statements)
+    assert any(native("s3cret") in statement for statement in statements)
     # Accounts are replicated: only one node may change them.
     others = GALERA.personalise_statements(second, both, engine(name), "lab", "s3cret")
     assert not any("ALTER USER" in statement for statement in others)
@@ -120,15 +119,6 @@ def test_no_statement_holds_the_password(name: str) -> None:
     )
     only = GALERA.personalise_statements(first, both, engine(name), "lab", "s3cret", tls=True)
     assert only[-1] == statements[-1].replace(" ACCOUNT", " REQUIRE SSL ACCOUNT")
-
-
-def test_native_hash_is_the_server_s() -> None:
-    """Source: SELECT PASSWORD('password') in any MySQL or MariaDB."""
-    assert native_hash("password") == "*2470C0C06DEE42FD1618BB99005ADCA2EC9D1E19"
-    inner = hashlib.sha1(b"password", usedforsecurity=False).digest()
-    assert native_hash("password")[1:] == (
-        hashlib.sha1(inner, usedforsecurity=False).hexdigest().upper()
-    )
 
 
 def test_a_ready_node_meets_every_check() -> None:
