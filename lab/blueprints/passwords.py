@@ -6,10 +6,18 @@ import hashlib
 import secrets
 import string
 
+NATIVE = "mysql_native_password"
+CACHING_SHA2 = "caching_sha2_password"
+
 _ALPHABET = "./" + string.digits + string.ascii_uppercase + string.ascii_lowercase
 _SALT = 20
 """Characters of a salt in MySQL; crypt(3) takes 16."""
 _ROUNDS = 5000
+
+
+def plugin_of(engine: str) -> str:
+    """How the accounts of labs with an engine authenticate."""
+    return CACHING_SHA2 if engine == "mysql" else NATIVE  # which MySQL has no more
 
 
 def native(password: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from string import Template
 
 from lab.blueprints import Cluster, Engine, Member, Remedy, Situation
-from lab.blueprints.passwords import caching_sha2, native
+from lab.blueprints.passwords import CACHING_SHA2, caching_sha2, native, plugin_of
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.spec import MIB
@@ -80,7 +80,7 @@ def unlock(engine: Engine, user: str, password: str, *, tls: bool) -> str:
 
 def identified(engine: Engine, password: str) -> str:
     """What follows an account's name in a statement that sets its password, by its hash."""
-    if engine.name == "mysql":  # it has no other plugin that clients of our time have
+    if plugin_of(engine.name) == CACHING_SHA2:
         return f"IDENTIFIED WITH caching_sha2_password AS 0x{caching_sha2(password).encode().hex()}"
     how = (
         "VIA mysql_native_password USING" if is_mariadb(engine) else "WITH mysql_native_password AS"

@@ -25,7 +25,7 @@ from lab.lifecycle.nodes.personalise import correct_clocks, renew, set_clocks
 from lab.lifecycle.nodes.ports import TRIES, move_taken
 from lab.lifecycle.nodes.preflight import check_aio
 from lab.lifecycle.nodes.quiesce import write_out
-from lab.lifecycle.nodes.readiness import through_port, until_ready
+from lab.lifecycle.nodes.readiness import through_agent, through_port, until_ready
 from lab.lifecycle.nodes.recovery import USUAL, Pace, until_back
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.locks.named import lock
@@ -119,7 +119,10 @@ def bring_back(
     plan = blueprint(record.blueprint)
     found = running(ctx, record.name)
     # The certificates that they have may be too old to be believed.
-    ask = through_port(ctx, plan, account_of(ctx, record, verify=False), found)
+    account = account_of(ctx, record, verify=False)
+    ask = through_agent(plan, ctx.hypervisor, found)
+    if account.usable:
+        ask = through_port(ctx, plan, account, found)
     whole = len(found) == len(nodes_of(ctx, record.name))
     started = {node.name for node in wanted}
     images = images_of(ctx, record, found)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lab.blueprints.passwords import CACHING_SHA2
 from lab.errors import CommandFailed, LabError, NotReady
 from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.sql import ask
@@ -108,3 +110,20 @@ def test_a_server_with_our_certificate_is_asked(tmp_path: Path) -> None:
             ask(elsewhere, port, "SELECT 1", timeout=5)
         loose = Account(ACCOUNT.user, ACCOUNT.password, ca=str(wrong.ca), verify=False)
         assert ask(loose, port, "SELECT 1", timeout=5).rows
+
+
+@pytest.mark.parametrize("checks", [False, True])
+def test_a_password_is_sent_to_the_node_itself_only(checks: bool, tmp_path: Path) -> None:
+    """Protects labs with MySQL, whose plugin sends it: to a certificate of ours alone."""
+    leak = tmp_path / "leak"
+    made = signed(tmp_path)
+    (tmp_path / "other").mkdir()
+    other = signed(tmp_path / "other")
+    account = replace(ACCOUNT, ca=str(made.ca), plugin=CACHING_SHA2, verify=checks)
+    with behaving("sql-sha2", "tcp:0", leak) as plain, over_tls(plain, other.chain) as forged:
+        for port in (plain, forged):
+            with pytest.raises(NotReady):
+                ask(account, port, "SELECT 1", timeout=1.0)
+        with pytest.raises(NotReady, match="no SQL"):
+            ask(replace(account, ca=""), plain, "SELECT 1", timeout=1.0)
+    assert not leak.exists() or b"lab\0" not in leak.read_bytes()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from lab.blueprints.passwords import plugin_of
 from lab.cli.backend.remote_up import Making
 from lab.client import Client
 from lab.errors import InvalidSpec, NotFound, NotReady
@@ -422,4 +423,6 @@ class RemoteSession:
                 f"{chosen.name} of {name} does not run",
                 hint=f"`lab start {name} --node {chosen.name}` starts it",
             )
-        return Account(lab.user, lab.password, chosen.host, str(self.ca())), chosen.sql_port
+        plugin = plugin_of(lab.engine)
+        account = Account(lab.user, lab.password, chosen.host, str(self.ca()), plugin=plugin)
+        return account, chosen.sql_port

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from lab.blueprints.passwords import NATIVE
 from lab.names import LOOPBACK
 
 
@@ -12,7 +13,9 @@ class Account:
     """An account, and the address of its server.
 
     ``ca``: a file with the certificate of the authority that the server's is to be signed by;
-    empty: no TLS. ``verify``: check that certificate, and that it is for ``host``.
+    empty: no TLS. ``verify``: check that certificate, and that it is for ``host``. ``plugin``: how
+    the account authenticates. With ``caching_sha2_password`` a server that was started again is
+    sent the password itself, so it takes TLS with ``verify``.
     """
 
     user: str
@@ -20,3 +23,9 @@ class Account:
     host: str = LOOPBACK
     ca: str = ""
     verify: bool = True
+    plugin: str = NATIVE
+
+    @property
+    def usable(self) -> bool:
+        """Whether a server can be asked: none is sent a password unless it is the one meant."""
+        return self.plugin == NATIVE or (bool(self.ca) and self.verify)

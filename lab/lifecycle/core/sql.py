@@ -3,7 +3,10 @@
 Whoever is root in a node may have put another program in the place of its server, and while a
 node does not run, other users of the host can listen at its port. So an answer has a limit of
 bytes and one of time for all of it, and a server is given a proof of the password, not the
-password: by one plugin, and over TLS.
+password: by the plugin that the account has, and over TLS. Others give the server the password
+itself, or so much of it that it can be found; a server could ask for these instead. MySQL has only
+``caching_sha2_password``, by which a server that does not know the password's digest yet is sent
+the password: one whose certificate says that it is the lab's.
 """
 
 from __future__ import annotations
@@ -22,14 +25,12 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 
+from lab.blueprints.passwords import NATIVE
 from lab.errors import CommandFailed, NotReady
 from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.views import Rows
 from lab.wait import Deadline
 
-_PLUGIN = "mysql_native_password"
-"""How the accounts of labs authenticate. Others give the server the password itself, or so much of
-it that it can be found; a server could ask for these instead."""
 _MOST = 1 << 20
 """Bytes of all that a server sends, unless the user asked: the answers to our questions are less
 than a hundredth of that."""
@@ -82,9 +83,10 @@ class _Refused(Exception):
 
 
 class _Bounded(Connection):
-    """A connection that reads so many bytes, and authenticates by ``_PLUGIN`` only."""
+    """A connection that reads so many bytes, and authenticates as the account does only."""
 
     left: float = _MOST
+    plugin: str = NATIVE
 
     def _read_bytes(self, num_bytes: int) -> bytes:
         self.left -= num_bytes + _READ
@@ -97,18 +99,22 @@ class _Bounded(Connection):
         if self.ssl and not self.server_capabilities & CLIENT.SSL:  # type: ignore[attr-defined]
             raise _Refused("the server offers no TLS")
         # Not what the greeting names: it may be one to which the password is sent at once.
-        self._auth_plugin_name = _PLUGIN
+        self._auth_plugin_name = self.plugin
         super()._request_authentication()  # type: ignore[misc]
 
     def _process_auth(self, plugin_name: bytes, auth_packet: Any, *more: Any) -> Any:
-        if plugin_name != _PLUGIN.encode():
-            raise _Refused(f"the server requires authentication by {plugin_name!r}, not {_PLUGIN}")
+        if plugin_name != self.plugin.encode():
+            raise _Refused(
+                f"the server requires authentication by {plugin_name!r}, not {self.plugin}"
+            )
         return super()._process_auth(plugin_name, auth_packet, *more)  # type: ignore[misc]
 
 
 @contextmanager
 def _connected(account: Account, port: int, deadline: Deadline, most: float) -> Iterator[_Bounded]:
     """A connection for the block, which ends at ``deadline`` whatever is being read then."""
+    if not account.usable:
+        raise _Refused(f"{account.plugin} takes TLS with a certificate that is checked")
     connection = _Bounded(
         user=account.user,
         password=account.password,
@@ -119,7 +125,7 @@ def _connected(account: Account, port: int, deadline: Deadline, most: float) -> 
         ssl_disabled=not account.ca,
         defer_connect=True,
     )
-    connection.left = most
+    connection.left, connection.plugin = most, account.plugin
     with socket.create_connection((account.host, port), max(deadline.left, 0.001)) as plain:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with plain.dup() as same:  # TLS takes the first

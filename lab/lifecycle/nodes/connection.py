@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lab.blueprints import Endpoint, Member, blueprint
+from lab.blueprints.passwords import plugin_of
 from lab.errors import InvalidSpec
 from lab.guest.network import inner_address
 from lab.lifecycle.core.account import Account
@@ -27,7 +28,8 @@ def account_of(ctx: Context, record: LabRecord, *, verify: bool = True) -> Accou
     host here. The authority is not made here: nodes have no certificate of a new one.
     """
     host = LOOPBACK if record.address == EVERYWHERE else record.address
-    return Account(record.user, record.password, host, str(ctx.home.ca), verify)
+    plugin = plugin_of(record.engine)
+    return Account(record.user, record.password, host, str(ctx.home.ca), verify, plugin)
 
 
 def dsn_of(record: LabRecord, node: NodeRecord) -> str:

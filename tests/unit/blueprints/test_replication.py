@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pymysql
 import pytest
@@ -207,7 +207,9 @@ def test_real_servers(cluster: RealCluster) -> None:
             assert not any(password in statement for statement in statements)
         cluster.until_ready()
         assert one.ask("SELECT COUNT(*) FROM mysql.user WHERE user = 'replication'") == [(1,)]
-        tls = {"ssl_verify_cert": False, "ssl": {"fake": True}} if cluster.engine is MYSQL else {}
+        tls: dict[str, Any] = (
+            {"ssl_verify_cert": False, "ssl": {"fake": True}} if cluster.engine is MYSQL else {}
+        )
         for member in cluster.members:
             for more in (tls, {}):  # once anybody has logged in with TLS, others need none
                 with pymysql.connect(
