@@ -46,6 +46,15 @@ def test_a_source_and_its_replicas(image: Site) -> None:
             assert len(passwords) == 2
             hosts = image.sql(other, "n1", "SHOW REPLICA HOSTS")
             assert sorted(str(row[1]) for row in hosts) == ["n2", "n3"]
+        # Its data as a dataset: nodes of the next one replicate from a first transaction.
+        data = image.name("data")
+        image.lab("dataset", "create", data, "--from", f"lab:{name}", timeout=300)
+        with image.up("replication", "--name", other, "--dataset", data) as second:
+            _replicated(image, other, 1)
+            assert image.sql(other, "n1", "SELECT @@gtid_binlog_pos")[0][0].startswith("0-1-")
+            query(second["dsn"], "INSERT INTO shop.orders VALUES (9)")
+            _replicated(image, other, 2)
+        image.lab("dataset", "rm", data)
         image.lab("snapshot", "take", name, "--label", "one")
         # The source goes and comes back.
         image.lab("stop", name, "--node", "n1")
