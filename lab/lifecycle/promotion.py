@@ -48,8 +48,6 @@ def captured(ctx: Context, source: LabCapture) -> Iterator[tuple[Capture, Images
     InvalidSpec for a capture without RAM.
     """
     record = record_of(ctx, source.lab)
-    if record.engine != "mariadb":
-        raise InvalidSpec(f"{source.lab} has {record.engine}: datasets are made from MariaDB")
     images = images_of(ctx, record, nodes_of(ctx, source.lab))
     with Undo() as undo:
         label = source.label
