@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lab.cli.app import App
     from lab.cli.backend.session import Recorded
 
-ENGINES = ("percona", "mariadb")
+ENGINES = ("percona", "mariadb", "mysql")
 SOURCES = ("engine", "journal", "console")
 
 

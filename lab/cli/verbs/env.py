@@ -5,32 +5,36 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 
 from lab.cli import flags
 from lab.cli.app import app_of, pick
 from lab.cli.manual import manual
-from lab.cli.terminal.output import emit, parse_format
+from lab.cli.terminal.output import as_json, as_yaml
 from lab.errors import InvalidSpec, NotFound
 from lab.lifecycle.core.views import SSL_MODE
+from lab.suggest import did_you_mean
 
 if TYPE_CHECKING:
-    from lab.lifecycle.core.views import LabView
+    from lab.lifecycle.core.views import LabView, NodeView
 
 _BARE = re.compile(r"[A-Za-z0-9_@%+=:,./?&-]*")
 
 
-def environment(view: LabView) -> dict[str, str]:
+def environment(view: LabView, entry: NodeView | None = None) -> dict[str, str]:
     """The variables for a program that uses a lab, with the address of its first endpoint.
 
-    ``LAB_HOSTS`` and ``LAB_PORTS`` have the addresses and ports of all nodes with SQL. The MYSQL_
-    variables are those that the mysql and mariadb clients read. ``LAB_SSL_`` ones are there if
-    the lab takes TLS.
+    ``entry``: the node instead of that endpoint's. ``LAB_DSN_RO`` is there if the lab has an
+    endpoint for reads, ``LAB_DSN_N1`` and so on where it has several nodes with SQL, whose
+    addresses and ports are in ``LAB_HOSTS`` and ``LAB_PORTS``. The MYSQL_ variables are those that
+    the mysql and mariadb clients read. ``LAB_SSL_`` ones are there if the lab takes TLS.
+    Raises NotFound if the lab has no nodes, or no account yet.
     """
-    first = view.entry
+    first = entry or view.entry
     if first is None:
         raise NotFound(f"lab {view.name} has no nodes", hint="`lab down` removes the rest")
     if not view.user:
@@ -40,9 +44,14 @@ def environment(view: LabView) -> dict[str, str]:
         )
     servers = [node for node in view.nodes if node.sql_port]
     tls = {"LAB_SSL_CA": view.ssl_ca, "LAB_SSL_MODE": SSL_MODE} if view.ssl_ca else {}
+    more = {f"LAB_DSN_{node.name.upper()}": _dsn(view, node) for node in servers[1:] and servers}
+    reads = [node for node in servers if node.name in view.endpoints.get("ro", ())]
+    if reads:
+        more = {"LAB_DSN_RO": _dsn(view, reads[0]), **more}
     return {
         "LAB_NAME": view.name,
-        "LAB_DSN": view.dsn,
+        "LAB_DSN": _dsn(view, first),
+        **more,
         "LAB_HOST": first.host,
         "LAB_PORT": str(first.sql_port),
         "LAB_USER": view.user,
@@ -66,27 +75,103 @@ def dotenv(variables: Mapping[str, str]) -> str:
     return "".join(f"{name}={_dotenv_value(value)}\n" for name, value in variables.items())
 
 
-@manual('eval "$(lab env shop)"', "lab env shop --dotenv > .env", "lab env -o json")
+def jdbc(view: LabView, node: NodeView) -> str:
+    """The URL for Connector/J of MariaDB, or that of MySQL for other engines."""
+    mariadb = view.engine == "mariadb"
+    options = {"user": view.user, "password": view.password}
+    if view.ssl_ca and mariadb:
+        options |= {"sslMode": "verify-full", "serverSslCert": view.ssl_ca}
+    elif view.ssl_ca:  # it reads certificates from a key store, which is for users to make
+        options |= {"sslMode": SSL_MODE}
+    return f"jdbc:{'mariadb' if mariadb else 'mysql'}://{node.address}/?{_query(options)}"
+
+
+def go(view: LabView, node: NodeView) -> str:
+    """The DSN for go-sql-driver/mysql."""
+    tls = "?tls=true" if view.ssl_ca else ""  # trusts the system's certificates and SSL_CERT_FILE
+    return f"{view.user}:{view.password}@tcp({node.address})/{tls}"
+
+
+def sqlalchemy(view: LabView, node: NodeView) -> str:
+    """The URL for SQLAlchemy with PyMySQL."""
+    dialect = "mariadb" if view.engine == "mariadb" else "mysql"
+    tls = (
+        f"?{_query({'ssl_ca': view.ssl_ca, 'ssl_verify_identity': 'true'})}" if view.ssl_ca else ""
+    )
+    login = f"{quote(view.user, safe='')}:{quote(view.password, safe='')}"
+    return f"{dialect}+pymysql://{login}@{node.address}/{tls}"
+
+
+_VARIABLES: Mapping[str, Callable[[Mapping[str, str]], str]] = {
+    "shell": exports,
+    "dotenv": dotenv,
+    "json": as_json,
+    "yaml": as_yaml,
+}
+_URLS: Mapping[str, Callable[[LabView, NodeView], str]] = {
+    "jdbc": jdbc,
+    "go": go,
+    "sqlalchemy": sqlalchemy,
+}
+_FORMATS = (*_VARIABLES, *_URLS)
+
+
+@manual(
+    'eval "$(lab env shop)"',
+    "lab env shop --format dotenv > .env",
+    "lab env shop --format jdbc --node n2",
+)
 def env(
     ctx: typer.Context,
     *,
     name: flags.Name = "",
-    as_dotenv: Annotated[
-        bool, typer.Option("--dotenv", help="Print lines of a .env file.")
-    ] = False,
-    output: flags.Output = "table",
+    node: flags.Node = "",
+    how: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            autocompletion=lambda incomplete: [f for f in _FORMATS if f.startswith(incomplete)],
+            help=f"Variables as {', '.join(_VARIABLES)}; or a URL for {', '.join(_URLS)}.",
+        ),
+    ] = "shell",
 ) -> None:
-    """Print the addresses and the account of a lab as shell exports."""
+    """Print how to connect to a lab: variables, or a URL."""
     app = app_of(ctx)
-    how = parse_format(output)
-    if as_dotenv and how != "table":
-        raise InvalidSpec("--dotenv cannot be combined with --output")
+    if how not in _FORMATS:
+        hint = did_you_mean(how, _FORMATS, otherwise=f"one of {', '.join(_FORMATS)}")
+        raise InvalidSpec(f"{how!r} is not a format of lab env", hint=hint)
     with app.open() as session:
-        variables = environment(session.lab(pick(session, name)))
-    if as_dotenv:
-        sys.stdout.write(dotenv(variables))
-        return
-    emit(variables, how, table=lambda: exports(variables), names=lambda: list(variables))
+        view = session.lab(pick(session, name))
+    entry = _node(view, node) if node else view.entry
+    variables = environment(view, entry)
+    if how in _VARIABLES:
+        sys.stdout.write(_VARIABLES[how](variables))
+    elif entry is not None:
+        sys.stdout.write(_URLS[how](view, entry) + "\n")
+
+
+def _node(view: LabView, name: str) -> NodeView:
+    found = next((n for n in view.nodes if name in (n.name, n.name.removeprefix("n"))), None)
+    if found is None or not found.sql_port:
+        raise NotFound(
+            f"lab {view.name} has no node {name} with SQL",
+            hint=f"its nodes are {', '.join(n.name for n in view.nodes if n.sql_port)}",
+        )
+    return found
+
+
+def _dsn(view: LabView, node: NodeView) -> str:
+    """The lab's DSN, for one of its nodes."""
+    if node == view.entry:
+        return view.dsn
+    head, _, rest = view.dsn.rpartition("@")
+    _, slash, query = rest.partition("/")
+    return f"{head}@{node.address}{slash}{query}"
+
+
+def _query(options: Mapping[str, str]) -> str:
+    return "&".join(f"{key}={quote(value, safe='/')}" for key, value in options.items())
 
 
 def _dotenv_value(value: str) -> str:

@@ -47,7 +47,7 @@ def offered(
         ("lab ls -o y", ["yaml"]),
         ("lab up ", ["pxc", "galera", "single", "replication"]),
         ("lab up g", ["galera"]),
-        ("lab up --engine ", ["percona", "mariadb"]),
+        ("lab up --engine ", ["percona", "mariadb", "mysql"]),
         ("lab up --profile d", ["durable", "disposable"]),
         ("lab image build p", ["percona-xtradb-cluster"]),
         ("lab image rm ", ["mariadb", "mariadb-0123456789abcdef"]),

@@ -37,6 +37,9 @@ started   ready in 1.9 s (warm)
 ENV = """\
 export LAB_NAME=pxc
 export LAB_DSN=mysql://lab:s3cret@127.0.0.1:23306/
+export LAB_DSN_N1=mysql://lab:s3cret@127.0.0.1:23306/
+export LAB_DSN_N2=mysql://lab:s3cret@127.0.0.1:23307/
+export LAB_DSN_N3=mysql://lab:s3cret@127.0.0.1:23308/
 export LAB_HOST=127.0.0.1
 export LAB_PORT=23306
 export LAB_USER=lab
@@ -211,10 +214,41 @@ def test_env(capsys: Capture) -> None:
     world = FakeLifecycle()
     world.views["pxc"] = lab_view(password="it's $5")
     assert out(capsys, "env", world=world) == ENV
-    text = out(capsys, "env", "--dotenv", world=world)
+    text = out(capsys, "env", "--format", "dotenv", world=world)
     assert "LAB_DSN=mysql://lab:s3cret@127.0.0.1:23306/\n" in text
     assert "LAB_PASSWORD='it\\'s $5'\n" in text
-    assert json.loads(out(capsys, "env", "-o", "json", world=world))["LAB_PORT"] == "23306"
+    assert json.loads(out(capsys, "env", "--format", "json", world=world))["LAB_PORT"] == "23306"
+
+
+def test_env_as_urls(capsys: Capture) -> None:
+    """Protects programs in other languages: each driver's own form, for any node."""
+    world = FakeLifecycle()
+    ends = {"rw": ("n1",), "ro": ("n2", "n3")}
+    world.views["pxc"] = lab_view(endpoints=ends)
+    assert "LAB_DSN_RO=mysql://lab:s3cret@127.0.0.1:23307/\n" in out(capsys, "env", world=world)
+    for words, wanted in (
+        ("jdbc", "jdbc:mariadb://127.0.0.1:23306/?user=lab&password=s3cret"),
+        ("jdbc --node n2", "jdbc:mariadb://127.0.0.1:23307/?user=lab&password=s3cret"),
+        ("go --node 3", "lab:s3cret@tcp(127.0.0.1:23308)/"),
+        ("sqlalchemy", "mariadb+pymysql://lab:s3cret@127.0.0.1:23306/"),
+    ):
+        assert out(capsys, "env", "--format", *words.split(), world=world) == f"{wanted}\n"
+    out(capsys, "env", "--node", "n7", world=world, code=3)
+    published = "mysql://lab:it's@db.test:23306/?ssl-mode=VERIFY_IDENTITY"
+    other: dict[str, Any] = {
+        "engine": "mysql",
+        "password": "it's",
+        "ssl_ca": "/srv/ca.pem",
+        "dsn": published,
+    }
+    world.views["pxc"] = lab_view(endpoints=ends, **other)
+    for how, wanted in (
+        ("shell", "LAB_DSN_N3='mysql://lab:it'\"'\"'s@127.0.0.1:23308/?ssl-mode=VERIFY_IDENTITY'"),
+        ("jdbc", "?user=lab&password=it%27s&sslMode=VERIFY_IDENTITY"),
+        ("go", "lab:it's@tcp(127.0.0.1:23306)/?tls=true"),
+        ("sqlalchemy", "mysql+pymysql://lab:it%27s@127.0.0.1:23306/?ssl_ca=/srv/ca.pem"),
+    ):
+        assert wanted in out(capsys, "env", "--format", how, world=world)
 
 
 def test_sql(capsys: Capture) -> None:

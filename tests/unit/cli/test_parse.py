@@ -243,7 +243,7 @@ def test_the_name_may_be_left_out(elsewhere: Path, capsys: Capture) -> None:
             "run pxc make test",
             "lab run: unexpected argument 'make test'\nhint: put two dashes before a command",
         ),
-        ("env --dotenv -o json", "--dotenv cannot be combined with --output"),
+        ("env --format jsn", "'jsn' is not a format of lab env"),
         ("image build", "missing argument"),
         ("ls --home", "--home: no directory is given"),
         ("ls --home ", "--home: the value is empty\nhint: leave it out, or give a value"),
