@@ -67,6 +67,9 @@ def command(
         "Acquire::http::Timeout": "20",
         "Acquire::https::Timeout": "20",
     }
+    if suite == "sid":
+        # Its index is valid for a week: a mirror that stands still, as snapshots do, was chosen.
+        options["Acquire::Check-Valid-Until"] = "false"
     argv += [f'--aptopt={name} "{value}"' for name, value in options.items()]
     argv += ["--dpkgopt=force-confold", "--dpkgopt=force-unsafe-io"]
     argv += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in _EXCLUDED]

@@ -28,7 +28,12 @@ FROM_INSIDE = "SQL answers inside"
 AGENT = "the guest agent answers"
 """What is required of a node without SQL."""
 
+_Put = Callable[[Node, str, float], Mapping[str, str]]
+"""Puts a question to a node, which may take a share of the time that there is for an answer."""
+
 _PATIENCE = 5.0
+_REST = 0.6
+"""The share for a replica after its source, which may not answer."""
 _INSIDE = 3
 """Seconds that a question waits in a guest for a server that is starting: less work for a guest
 that is busy with just that than to be asked again and again."""
@@ -55,12 +60,12 @@ def through_port(
     """
     sql = ctx.sql
 
-    def put(node: Node, question: str) -> Mapping[str, str]:
+    def put(node: Node, question: str, share: float) -> Mapping[str, str]:
         if not node.has_sql:
             _check_agent(ctx.hypervisor, node, min(patience, _AGENT_SECONDS))
             return {}
         there = account_at(account, node.guest_address)
-        rows = sql(there, node.sql_port, question, timeout=patience)
+        rows = sql(there, node.sql_port, question, timeout=patience * share)
         if len(rows.columns) != 2:
             raise NotReady(f"{node.name} sent an invalid answer: {len(rows.columns)} columns")
         return {str(name): str(value)[:_VALUE] for name, value in rows.rows}
@@ -76,12 +81,12 @@ def account_at(account: Account, guest_address: str) -> Account:
 def through_agent(blueprint: Blueprint, hypervisor: Hypervisor, nodes: Sequence[Node]) -> Ask:
     """Ask ``nodes`` from inside, where nothing is published yet."""
 
-    def put(node: Node, question: str) -> Mapping[str, str]:
+    def put(node: Node, question: str, share: float) -> Mapping[str, str]:
         channel = _check_agent(hypervisor, node, 0.0)
         if not node.has_sql:
             return {}
         stdin = question.encode() + b"\n"
-        said = channel.run(["/usr/lib/lab/sql", str(_INSIDE)], stdin=stdin, timeout=30.0)
+        said = channel.run(["/usr/lib/lab/sql", str(_INSIDE)], stdin=stdin, timeout=30.0 * share)
         lines = said.decode(errors="replace")
         pairs = (line.split("\t", 1) for line in lines.splitlines() if "\t" in line)
         return {pair[0]: pair[1] for pair in pairs}
@@ -89,9 +94,7 @@ def through_agent(blueprint: Blueprint, hypervisor: Hypervisor, nodes: Sequence[
     return _sources_first(blueprint, nodes, put)
 
 
-def _sources_first(
-    blueprint: Blueprint, nodes: Sequence[Node], put: Callable[[Node, str], Mapping[str, str]]
-) -> Ask:
+def _sources_first(blueprint: Blueprint, nodes: Sequence[Node], put: _Put) -> Ask:
     """Puts a node's question, with what the nodes that it replicates from said just before."""
     members = {node.name: member_of(node) for node in nodes}
     by_name = {node.name: node for node in nodes}
@@ -99,16 +102,14 @@ def _sources_first(
     def answer(node: Node) -> Mapping[str, str]:
         sources = blueprint.sources(member_of(node), list(members.values()))
         told = {name: _told(blueprint, by_name[name], put) for name in sources}
-        return put(node, blueprint.question(node.role, told))
+        return put(node, blueprint.question(node.role, told), _REST if told else 1.0)
 
     return answer
 
 
-def _told(
-    blueprint: Blueprint, node: Node, put: Callable[[Node, str], Mapping[str, str]]
-) -> Mapping[str, str]:
+def _told(blueprint: Blueprint, node: Node, put: _Put) -> Mapping[str, str]:
     try:
-        return put(node, blueprint.question(node.role, {}))
+        return put(node, blueprint.question(node.role, {}), 1 - _REST)
     except (CommandFailed, NotReady, NotFound):
         return {}
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,9 @@ from lab.errors import CommandFailed, NotReady
 from lab.hypervisor import Capabilities
 from lab.lifecycle import branch, power, snapshot
 from lab.lifecycle.captures import template
+from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import Rows
 from lab.lifecycle.down import down
 from lab.lifecycle.nodes.inspect import lab, status
 from lab.lifecycle.query import query
@@ -106,3 +111,26 @@ def test_a_replica_that_cannot_follow_is_not_handed_out(world: World) -> None:
         power.stop(ctx, "shop", node="n1")
         with pytest.raises(NotReady, match="n1 of shop does not run"):
             wait(ctx, "shop", timeout=0.5)
+
+
+def test_a_source_that_hangs(world: World) -> None:
+    """Protects what is known of replicas: they answer, whatever their source does."""
+    with world.open() as ctx:
+        view = up(ctx, SPEC)
+        real = ctx.sql_all
+
+        def slow(
+            account: Account,
+            port: int,
+            statements: Sequence[str],
+            *,
+            timeout: float,
+            whole: bool = False,
+        ) -> list[Rows]:
+            if port == view.nodes[0].sql_port:
+                time.sleep(timeout)
+                raise NotReady("no SQL")
+            return real(account, port, statements, timeout=timeout, whole=whole)
+
+        found = lab(replace(ctx, sql_all=slow), "shop")
+        assert [node.state for node in found.nodes] == ["unreachable", "not-synced", "not-synced"]
