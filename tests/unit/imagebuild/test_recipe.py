@@ -28,7 +28,7 @@ def spoil(root: Path, old: str, new: str) -> None:
 
 
 def test_all_recipes_load() -> None:
-    assert recipes() == ["mariadb", "percona-xtradb-cluster"]
+    assert recipes() == ["mariadb", "mysql", "percona-xtradb-cluster"]
     for name in recipes():
         recipe = load(name)
         assert recipe.version_package in all_packages(recipe, load_guest())
@@ -46,21 +46,10 @@ def test_percona_key_is_pinned() -> None:
 def test_my_cnf_takes_the_same_variables(name: str) -> None:
     """Blueprints fill in one set of variables, whatever the engine."""
     text = (load(name).directory / "my.cnf").read_text()
-    variables = dict.fromkeys(
-        [
-            "server_id",
-            "buffer_pool",
-            "node_name",
-            "node_address",
-            "cluster_name",
-            "cluster_address",
-            "log_directory",
-            "flush_method",
-            "flush_log",
-            "doublewrite",
-            "io_capacity",
-        ]
-    )
+    server = ["server_id", "buffer_pool", "log_directory", "flush_method", "flush_log",
+              "doublewrite", "io_capacity"]  # fmt: skip
+    galera = ["node_name", "node_address", "cluster_name", "cluster_address"]
+    variables = [*server, *(galera if "wsrep_provider" in text else [])]
     filled = Template(text).substitute({name: f"<{name}>" for name in variables})
     assert all(f"<{name}>" in filled for name in variables)
 

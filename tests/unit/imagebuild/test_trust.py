@@ -42,6 +42,9 @@ def test_the_keys_are_those_that_are_written_down() -> None:
 @pytest.mark.parametrize("recipe", recipes())
 def test_every_recipe_has_the_keys_of_its_suite(recipe: str) -> None:
     suite = load(recipe).suite
+    if suite == "sid":  # signed by the key of the newest release, and never released
+        assert "debian-archive-trixie-automatic.gpg" in ROWS
+        return
     for kind in ("automatic", "security-automatic", "stable"):
         assert f"debian-archive-{suite}-{kind}.gpg" in ROWS
 
