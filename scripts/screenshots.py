@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Take the pictures of docs/web.md again: Chromium before `lab serve`, on the fakes.
 
-`make browser`, then `.venv/bin/python scripts/screenshots.py`.
+`make venv-dev setup-tests`, then `.venv/bin/python scripts/screenshots.py`.
 """
 
 import sys
@@ -44,6 +44,11 @@ def main() -> None:
             page.locator("[id^='back-before-upgrade'] summary").click()
             page.set_viewport_size(WIDE)
             page.screenshot(path=PICTURES / "snapshots.png")
+            body = {"name": "shop-data", "source": "lab:shop", "keep": 3}
+            here.ask("POST", "/v1/datasets?wait=20", body)
+            make(here, "experiment", dataset="shop-data")
+            page.goto("/datasets")
+            page.screenshot(path=PICTURES / "datasets.png")
         with window(browser, here, viewport=NARROW, color_scheme="dark") as page:
             page.goto(f"/jobs/{made['job']}")
             page.screenshot(path=PICTURES / "job.png")

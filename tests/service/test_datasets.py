@@ -178,7 +178,7 @@ def test_rules_of_masking_come_along(here: Site) -> None:
     """Protects people: data sent with rules is not loaded without them."""
     for rules, said in (
         ('[tables."shop.persons"]\nname = "name"', "shop.persons"),
-        ('[tables."shop.people"]\nname = "nmae"', "nmae"),
+        ('[tables."shop.people"]\nname = "nickname"', "nickname"),
     ):
         body = {"name": "crm", "source": upload(here), "mask": rules}
         answer = here.ask("POST", "/v1/datasets?wait=60", body)

@@ -78,7 +78,7 @@ def test_each_branch_has_a_message(tmp_path: Path, hook: tuple[str, list[str]]) 
 
 
 def test_refreshes_have_messages(tmp_path: Path, hook: tuple[str, list[str]]) -> None:
-    """Protects operators of datasets: data that could not be made anew is not found by chance."""
+    """Protects operators of datasets: a refresh that failed is not found by chance."""
     url, heard = hook
     secret = tmp_path / "secret"
     secret.write_text("0123456789abcdef\n")
