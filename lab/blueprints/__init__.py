@@ -242,10 +242,10 @@ class Blueprint(Protocol):
         They are asked before it, and their answers are part of its ``question``.
         """
 
-    def question(self, role: str, told: Mapping[str, Mapping[str, str]]) -> str:
+    def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
         """The statement to whose answer ``requirements`` apply; its rows are (name, value).
 
-        ``told``: what the node's ``sources`` just said, by their names; nothing of one that does
+        ``reported``: what the node's ``sources`` just said, by their names; nothing of one that does
         not answer. It comes from guests, whose root may say anything.
         """
 

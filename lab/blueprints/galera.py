@@ -88,7 +88,7 @@ class Galera:
         """See Blueprint."""
         return ()
 
-    def question(self, role: str, told: Mapping[str, Mapping[str, str]]) -> str:  # noqa: ARG002
+    def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:  # noqa: ARG002
         """See Blueprint."""
         # LIKE, not WHERE: the server then computes only these of its hundreds of variables.
         return "SHOW GLOBAL STATUS LIKE 'wsrep_%'"

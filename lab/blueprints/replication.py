@@ -197,13 +197,13 @@ class Replication:
             return ()
         return tuple(other.name for other in members if other.role == "source")
 
-    def question(self, role: str, told: Mapping[str, Mapping[str, str]]) -> str:
+    def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
         """See Blueprint."""
         if role == "source":
             return _ON_SOURCE
         # Of a node whose source is not to run, nothing is wanted.
-        running, caught_up = (_RUNNING if told else "'running'"), "'yes'"
-        for name, said in told.items():
+        running, caught_up = (_RUNNING if reported else "'running'"), "'yes'"
+        for name, said in reported.items():
             position = said.get("position")
             if position is None:
                 caught_up = f"'unknown: {name} does not answer'"

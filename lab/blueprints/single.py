@@ -67,7 +67,7 @@ class Single:
         """See Blueprint."""
         return ()
 
-    def question(self, role: str, told: Mapping[str, Mapping[str, str]]) -> str:  # noqa: ARG002
+    def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:  # noqa: ARG002
         """See Blueprint."""
         return "SHOW GLOBAL VARIABLES LIKE 'read_only'"
 

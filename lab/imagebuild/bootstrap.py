@@ -68,7 +68,7 @@ def command(
         "Acquire::https::Timeout": "20",
     }
     if suite == "sid":
-        # Its index is valid for a week: a mirror that stands still, as snapshots do, was chosen.
+        # Its index is valid for a week: a mirror that is not updated, as snapshots are, was chosen.
         options["Acquire::Check-Valid-Until"] = "false"
     argv += [f'--aptopt={name} "{value}"' for name, value in options.items()]
     argv += ["--dpkgopt=force-confold", "--dpkgopt=force-unsafe-io"]

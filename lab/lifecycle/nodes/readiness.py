@@ -101,13 +101,13 @@ def _sources_first(blueprint: Blueprint, nodes: Sequence[Node], put: _Put) -> As
 
     def answer(node: Node) -> Mapping[str, str]:
         sources = blueprint.sources(member_of(node), list(members.values()))
-        told = {name: _told(blueprint, by_name[name], put) for name in sources}
-        return put(node, blueprint.question(node.role, told), _REST if told else 1.0)
+        reported = {name: _reported(blueprint, by_name[name], put) for name in sources}
+        return put(node, blueprint.question(node.role, reported), _REST if reported else 1.0)
 
     return answer
 
 
-def _told(blueprint: Blueprint, node: Node, put: _Put) -> Mapping[str, str]:
+def _reported(blueprint: Blueprint, node: Node, put: _Put) -> Mapping[str, str]:
     try:
         return put(node, blueprint.question(node.role, {}), 1 - _REST)
     except (CommandFailed, NotReady, NotFound):

@@ -105,8 +105,8 @@ class RealCluster:
     def each(self, step: Callable[[Member], T]) -> list[T]:
         return [step(member) for member in self.members]
 
-    def ask(self, member: Member, told: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-        rows = self.servers[member.name].ask(REPLICATION.question(member.role, told))
+    def ask(self, member: Member, reported: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+        rows = self.servers[member.name].ask(REPLICATION.question(member.role, reported))
         return {str(name): str(value) for name, value in rows}
 
     def positions(self, member: Member) -> list[str]:
@@ -119,8 +119,8 @@ class RealCluster:
         """The requirements that are not met."""
         sources = REPLICATION.sources(member, self.members)
         by_name = {one.name: one for one in self.members}
-        told = {name: self.ask(by_name[name], {}) for name in sources}
-        answer = self.ask(member, told)
+        reported = {name: self.ask(by_name[name], {}) for name in sources}
+        answer = self.ask(member, reported)
         wanted = REPLICATION.requirements(member.role, len(self.members))
         return [one.name for one in wanted if one.found(answer) != one.value]
 
