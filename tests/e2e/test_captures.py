@@ -299,6 +299,7 @@ def test_a_scheduled_event_is_executed_once(site: Site) -> None:
     assert before == [["often", "n1"]]
     time.sleep(50)
     assert len(site.sql(name, "n2", "SELECT * FROM t.e")) >= 4
+    began = time.monotonic()
     site.lab("rollback", name, "--to", "mine")
 
     def executed() -> list[list[object]] | None:
@@ -306,7 +307,12 @@ def test_a_scheduled_event_is_executed_once(site: Site) -> None:
         return found if len(found) > 2 else None
 
     found = until(executed, Deadline.after(10), most=0.5)
-    assert found == [["often", "n1"], ["often", "n1"], ["once", "n1"]]
+    assert found is not None
+    assert found.count(["once", "n1"]) == 1
+    # On a busy host it may have been due again meanwhile.
+    due = 2 + int((time.monotonic() - began) // 15)
+    assert 2 <= found.count(["often", "n1"]) <= due
+    assert len(found) == 1 + found.count(["often", "n1"])
     site.lab("down", name)
 
 
