@@ -16,7 +16,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 NODES_LIMIT = 9
 
-BLUEPRINTS: Mapping[str, int] = {"pxc": 3, "galera": 3, "single": 1, "replication": 3}
+BLUEPRINTS: Mapping[str, int] = {"pxc": 3, "galera": 3, "single": 1, "replication": 3, "group": 3}
 """The blueprints, and the number of nodes that a lab of each has unless another is requested."""
 _NODES = 3
 

@@ -208,6 +208,14 @@ class Blueprint(Protocol):
         """A regular expression for errors of a server that a retry may solve."""
 
     @property
+    def elects(self) -> bool:
+        """Whether nodes elect who takes writes, so that roles change while a lab runs."""
+
+    @property
+    def look_every(self) -> float:
+        """Seconds after which nodes that boot are looked at again for whom ``remedies`` help."""
+
+    @property
     def flush(self) -> tuple[str, ...]:
         """The statements that each server executes before disks of running nodes are captured.
 
@@ -231,22 +239,21 @@ class Blueprint(Protocol):
         """The steps after the first boot, before nodes are queried; none if files are sufficient.
 
         Nodes may still boot; they must be formed by ``deadline``. ``engines``: by the names of
-        nodes. Raises NotReady or CommandFailed.
-        Labs are clones of the result, so it runs once for each
-        template, and for a lab that is made without one.
+        nodes. Labs are clones of the result, so it runs once for each template, and for a lab that
+        is made without one. Raises NotReady or CommandFailed.
         """
 
     def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:
-        """The nodes of ``members`` from which ``member`` replicates asynchronously.
+        """The nodes of ``members`` on whose answers the ``question`` to ``member`` depends.
 
-        They are asked before it, and their answers are part of its ``question``.
+        Such as those that it replicates from. They are asked before it.
         """
 
     def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
         """The statement to whose answer ``requirements`` apply; its rows are (name, value).
 
-        ``reported``: what the node's ``sources`` just said, by their names; nothing of one that does
-        not answer. It comes from guests, whose root may say anything.
+        ``reported``: what the node's ``sources`` just said, by their names; nothing of one that
+        does not answer. It comes from guests, whose root may say anything.
         """
 
     def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:
@@ -254,6 +261,9 @@ class Blueprint(Protocol):
 
         None for nodes without the service ``sql``: nobody can be asked.
         """
+
+    def role(self, planned: str, answer: Mapping[str, str]) -> str:
+        """The role that a node has by its ``answer``; ``planned`` unless nodes elect."""
 
     def personalise_statements(
         self,
@@ -315,6 +325,7 @@ KNOWN = {
     "galera": "lab.blueprints.galera:GALERA",
     "single": "lab.blueprints.single:SINGLE",
     "replication": "lab.blueprints.replication:REPLICATION",
+    "group": "lab.blueprints.group:GROUP",
 }
 """Where each blueprint is: a module, which is imported when it is used, and its constant."""
 

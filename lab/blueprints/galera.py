@@ -30,13 +30,12 @@ from lab.config.profile import EngineProfile
 from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.spec import LabSpec
-from lab.wait import Deadline
 
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
 
 
 @dataclass(frozen=True)
-class Galera:
+class Galera(server.Defaults):
     """See Blueprint. ``engines`` differ: ``pxc`` prefers Percona's, ``galera`` is MariaDB's.
 
     ``transient``: the errors 1047, 1205 and 1213. ``flush``: first a replicated statement that
@@ -81,13 +80,6 @@ class Galera:
             files["/var/lib/mysql/gvwstate.dat"] = view
         return files
 
-    def form(self, cluster: Cluster, engines: Mapping[str, Engine], deadline: Deadline) -> None:
-        """See Blueprint; nodes restore the view of their files together."""
-
-    def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:  # noqa: ARG002
-        """See Blueprint."""
-        return ()
-
     def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:  # noqa: ARG002
         """See Blueprint."""
         # LIKE, not WHERE: the server then computes only these of its hundreds of variables.
@@ -116,10 +108,6 @@ class Galera:
         if member != members[0]:  # accounts are replicated: one node changes them for all
             return [self.renew(engine)]
         return [self.renew(engine), server.unlock(engine, user, password, tls=tls)]
-
-    def renew(self, engine: Engine) -> str:
-        """See Blueprint."""
-        return server.renew(engine)
 
     def rest(self, cluster: Cluster, engines: Mapping[str, Engine]) -> None:
         """See Blueprint."""

@@ -28,22 +28,16 @@ from lab.blueprints import (
     Engine,
     Member,
     NodePlan,
-    Remedy,
-    Situation,
     server,
 )
 from lab.config.profile import EngineProfile
-from lab.errors import CommandFailed, InvalidSpec, NotReady
+from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.spec import LabSpec
-from lab.wait import Deadline, attempts
+from lab.wait import Deadline
 
-_SQL = "/usr/lib/lab/sql"
 _ACCOUNT = "replication@'%'"
-_SERVER_SECONDS = "3"
-"""How long the guest's program waits for a server that starts: see ``readiness``."""
-_CALL_SECONDS = 30.0
 _WAIT = 0.2
 """Seconds that a replica may take to execute what its source just had."""
 _POSITION = re.compile(r"[0-9A-Za-z_:,-]{0,1000}")
@@ -135,7 +129,7 @@ _CAUGHT_UP = (
 
 
 @dataclass(frozen=True)
-class Replication:
+class Replication(server.Defaults):
     """See Blueprint."""
 
     name: str = "replication"
@@ -143,7 +137,6 @@ class Replication:
     engines: Mapping[str, str] = field(
         default_factory=lambda: {"mariadb": "MariaDB", "mysql": "MySQL"}, hash=False
     )
-    transient: str = "Lock wait timeout|Deadlock found"
     flush: tuple[str, ...] = ("FLUSH LOCAL BINARY LOGS", "FLUSH LOCAL ENGINE LOGS")
 
     def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
@@ -187,7 +180,7 @@ class Replication:
             if member != source:
                 link = _dialect(engine).link
                 statements = [s.format(address=source.address, password=password) for s in link]
-            _first(cluster, member, statements, deadline)
+            server.first_statements(cluster, member, statements, deadline)
 
         cluster.each(one)
 
@@ -252,33 +245,6 @@ class Replication:
             statements = [before, *statements, after, *relink]
         return [self.renew(engine), *statements]
 
-    def renew(self, engine: Engine) -> str:
-        """See Blueprint."""
-        return server.renew(engine)
-
-    def rest(self, cluster: Cluster, engines: Mapping[str, Engine]) -> None:
-        """See Blueprint; the guest's shutdown stops the server cleanly."""
-
-    def identify(self, cluster: Cluster, engines: Mapping[str, Engine], identity: int) -> None:
-        """See Blueprint; replicas continue at the positions that they have."""
-        server.identify_apart(cluster, engines, identity)
-
-    def standing(self, engine: Engine) -> tuple[str, ...]:
-        """See Blueprint."""
-        return server.standing(engine)
-
-    def unchanging(self, standing: str) -> str:
-        """See Blueprint."""
-        return server.state(standing)
-
-    def remark(self, standing: str) -> str:  # noqa: ARG002  part of the protocol
-        """See Blueprint."""
-        return ""
-
-    def remedies(self, situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy]:
-        """See Blueprint; servers recover by themselves, unless one has ended."""
-        return server.restarts(situation, engines)
-
     def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
         """See Blueprint."""
         by_role = {
@@ -303,20 +269,6 @@ def _account(engine: Engine, password: str) -> list[str]:
         # Else lab could write to replicas, which would then differ from the source.
         statements.append("REVOKE READ ONLY ADMIN ON *.* FROM lab@'%'")
     return statements
-
-
-def _first(cluster: Cluster, member: Member, statements: Sequence[str], deadline: Deadline) -> None:
-    """Execute statements once a node that boots takes them; raises NotReady and CommandFailed."""
-    for _ in attempts(deadline):
-        try:
-            program = [_SQL, _SERVER_SECONDS]
-            cluster.run(member, program, stdin=b"DO 1\n", timeout=_CALL_SECONDS)
-        except (NotReady, CommandFailed):
-            continue
-        stdin = "".join(f"{statement}\n" for statement in statements).encode()
-        cluster.run(member, [_SQL], stdin=stdin, timeout=_CALL_SECONDS)
-        return
-    raise NotReady(f"the server of {member.name} did not start in time")
 
 
 REPLICATION: Final[Blueprint] = Replication()

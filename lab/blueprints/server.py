@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from string import Template
 
 from lab.blueprints import Cluster, Engine, Member, Remedy, Situation
 from lab.blueprints.passwords import CACHING_SHA2, caching_sha2, native, plugin_of
 from lab.config.profile import EngineProfile
-from lab.errors import InvalidSpec
+from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.spec import MIB
+from lab.wait import Deadline, attempts
 
 _IDENTIFY_SECONDS = 60.0
 _STOP_SECONDS = 120.0
+_SQL = "/usr/lib/lab/sql"
+_SERVER_SECONDS = "3"
+"""How long the guest's program waits for a server that starts: see ``readiness``."""
+_CALL_SECONDS = 30.0
 _PROGRAM = "/usr/lib/lab/rejoin"
 _ENDED = ("failed", "inactive")
 _MOST = 2
@@ -50,6 +55,58 @@ def options(
             f"the image's option file asks for what this version of lab does not know: {error}",
             hint="use an image that this version of lab built",
         ) from None
+
+
+class Defaults:
+    """What blueprints do unless they say otherwise; see Blueprint."""
+
+    transient = "Lock wait timeout|Deadlock found"
+    elects = False
+    look_every = 10.0
+
+    def form(self, cluster: Cluster, engines: Mapping[str, Engine], deadline: Deadline) -> None:
+        """See Blueprint."""
+
+    def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:  # noqa: ARG002
+        """See Blueprint."""
+        return ()
+
+    def role(self, planned: str, answer: Mapping[str, str]) -> str:  # noqa: ARG002
+        """See Blueprint."""
+        return planned
+
+    def renew(self, engine: Engine) -> str:
+        """See Blueprint."""
+        return "FLUSH LOCAL SSL" if is_mariadb(engine) else "ALTER INSTANCE RELOAD TLS"
+
+    def rest(self, cluster: Cluster, engines: Mapping[str, Engine]) -> None:
+        """See Blueprint; the guest's shutdown stops the server cleanly."""
+
+    def identify(self, cluster: Cluster, engines: Mapping[str, Engine], identity: int) -> None:
+        """See Blueprint."""
+        # All of them first: a server that starts may join one that is to stop.
+        cluster.each(
+            lambda m: cluster.run(
+                m, ("systemctl", "stop", engines[m.name].service), timeout=_STOP_SECONDS
+            )
+        )
+        cluster.each(lambda m: identify(cluster, m, engines[m.name], identity))
+
+    def standing(self, engine: Engine) -> tuple[str, ...]:
+        """See Blueprint."""
+        return (_PROGRAM, "state", engine.service)
+
+    def unchanging(self, standing: str) -> str:
+        """See Blueprint."""
+        return state(standing)
+
+    def remark(self, standing: str) -> str:  # noqa: ARG002  part of the protocol
+        """See Blueprint."""
+        return ""
+
+    def remedies(self, situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy]:
+        """See Blueprint; servers recover by themselves, unless one has ended."""
+        return restarts(situation, engines)
 
 
 def alone(engine: Engine) -> Engine:
@@ -93,6 +150,22 @@ def renew(engine: Engine) -> str:
     return "FLUSH LOCAL SSL" if is_mariadb(engine) else "ALTER INSTANCE RELOAD TLS"
 
 
+def first_statements(
+    cluster: Cluster, member: Member, statements: Sequence[str], deadline: Deadline
+) -> None:
+    """Execute statements once a node that boots takes them; raises NotReady and CommandFailed."""
+    for _ in attempts(deadline):
+        try:
+            program = [_SQL, _SERVER_SECONDS]
+            cluster.run(member, program, stdin=b"DO 1\n", timeout=_CALL_SECONDS)
+        except (NotReady, CommandFailed):
+            continue
+        stdin = "".join(f"{statement}\n" for statement in statements).encode()
+        cluster.run(member, [_SQL], stdin=stdin, timeout=_CALL_SECONDS)
+        return
+    raise NotReady(f"the server of {member.name} did not start in time")
+
+
 def identify(
     cluster: Cluster,
     member: Member,
@@ -113,22 +186,6 @@ def identify(
     )
     start = ("systemctl", "start", "--no-block", engine.service)
     cluster.run(member, start, timeout=_IDENTIFY_SECONDS)
-
-
-def identify_apart(cluster: Cluster, engines: Mapping[str, Engine], identity: int) -> None:
-    """See ``Blueprint.identify``; for servers that are in no Galera cluster."""
-
-    def one(member: Member) -> None:
-        engine = engines[member.name]
-        cluster.run(member, ("systemctl", "stop", engine.service), timeout=_STOP_SECONDS)
-        identify(cluster, member, engine, identity)
-
-    cluster.each(one)
-
-
-def standing(engine: Engine) -> tuple[str, ...]:
-    """See Blueprint."""
-    return (_PROGRAM, "state", engine.service)
 
 
 def state(standing: str) -> str:

@@ -51,8 +51,8 @@ class FakeChannel:
             return _SAID[argv[0]]
         if argv[0] == "/usr/lib/lab/load":
             return self._load(argv[1:], stdin).encode()
-        if argv[0] == "/usr/lib/lab/rejoin":
-            return self._hypervisor.rejoin(self._guest, argv[1:]).encode()
+        if argv[0] in ("/usr/lib/lab/rejoin", "/usr/lib/lab/regroup"):
+            return self._hypervisor.recover(self._guest, argv).encode()
         if argv[0] == "/usr/lib/lab/rest":
             said: list[str] = []
             self._hypervisor.alter(self._guest, lambda inside: said.append(rest(inside, argv[1:])))

@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 
 from lab.errors import CommandFailed, Conflict, HostUnfit, NotFound, NotReady
+from lab.fake import group, replication
 from lab.fake import inside as guest_side
 from lab.fake import load as guest_load
 from lab.fake import rejoin as fake_rejoin
-from lab.fake import replication
 from lab.fake.channel import FakeChannel
 from lab.fake.guests import Guests, Record, segment_of
 from lab.fake.inside import Inside, Result
@@ -191,7 +191,7 @@ class FakeHypervisor:
             if not listening or not self._answers(listening[0]):
                 raise NotReady(f"no SQL at port {port}", details=["Connection refused"])
             there = self._caught_up(listening[0])
-            known = there.accounts.get(user) == guest_side.native_hash(password)
+            known = guest_side.fits(password, there.accounts.get(user, ""))
             if not known or (user in there.tls_only and not tls):
                 denied = f"Access denied for user '{user}'@'%'"
                 raise NotReady(f"no SQL at port {port}", details=[denied])
@@ -261,12 +261,12 @@ class FakeHypervisor:
                 guest_side.write_inside(record.disks, replace(inside, files={}, modes={}))
             return ""
 
-    def rejoin(self, guest: GuestName, argv: Sequence[str]) -> str:
-        """What the guest's program of that name does; raises NotReady."""
+    def recover(self, guest: GuestName, argv: Sequence[str]) -> str:
+        """What the guest's program rejoin or regroup does; raises NotReady and CommandFailed."""
         with self._guests.hold():
             record = self._awake(guest)
-            peers = self._running_with(record)
-            return fake_rejoin.rejoin(record, peers, argv[0])
+            program = group.regroup if argv[0].endswith("regroup") else fake_rejoin.rejoin
+            return program(record, self._running_with(record), argv[1])
 
     def _execute(self, record: Record, statement: str) -> Result:
         inside = guest_side.read_inside(record.disks)
@@ -278,24 +278,31 @@ class FakeHypervisor:
         if (value := guest_side.sets_read_only(statement)) is not None:
             self._guests.put(replace(record, read_only=value))
             return Result()
-        if inside.follows or (follows := replication.follows(statement)):
-            if not inside.follows:
-                guest_side.write_inside(record.disks, replace(inside, follows=follows))
-            return self._execute_replicating(record, statement)
+        if not inside.follows and (follows := replication.follows(statement)):
+            inside = replace(inside, follows=follows)
+            guest_side.write_inside(record.disks, inside)
+        if inside.follows or guest_side.grouped(record.disks):
+            run = replication.run if inside.follows else group.run
+            return self._execute_with_peers(record, statement, run)
         if "information_schema" in statement:
             return Result(("",))  # there is none
         if guest_side.alone(record.disks):
             return self._execute_alone(record, inside, statement)
         return self._execute_together(record, inside.apart, statement)
 
-    def _execute_replicating(self, record: Record, statement: str) -> Result:
+    def _execute_with_peers(
+        self,
+        record: Record,
+        statement: str,
+        run: Callable[[Record, Sequence[Record], str], Result],
+    ) -> Result:
         counted = {name: str(number) for name, number in record.commands.items()}
         shown = guest_side.show_status(statement, counted)
         if shown is not None:
             return shown
         if statement in guest_side.NO_DATA:
             return Result()
-        return replication.run(record, self._running_with(record), statement)
+        return run(record, self._running_with(record), statement)
 
     def _running_with(self, record: Record) -> list[Record]:
         """The guests of the owner of ``record`` that answer, with itself."""
@@ -348,6 +355,8 @@ class FakeHypervisor:
     def _caught_up(self, record: Record) -> Inside:
         """What a node has by the time that anyone asks: what its cluster has."""
         peers = self._running_with(record)
+        if guest_side.grouped(record.disks):
+            return group.current(record, peers)
         if guest_side.read_inside(record.disks).follows:
             return replication.current(record, peers)
         found = [guest_side.read_inside(peer.disks) for peer in peers]

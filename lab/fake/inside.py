@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 
+from lab.blueprints.passwords import caching_sha2, native
 from lab.errors import CommandFailed
 from lab.guest import network, seed
 from lab.hypervisor import Disk
@@ -24,8 +25,8 @@ from lab.hypervisor import Disk
 MAGIC = b"lab-fake-guest 1\n"
 
 ACCOUNT = re.compile(
-    r"ALTER USER '(\w+)'@'%' IDENTIFIED (?:VIA|WITH) mysql_native_password"
-    r" (?:USING|AS) '(\*[0-9A-F]{40})'( REQUIRE SSL)? ACCOUNT UNLOCK"
+    r"ALTER USER '(\w+)'@'%' IDENTIFIED (?:(?:VIA|WITH) mysql_native_password (?:USING|AS)"
+    r" |WITH caching_sha2_password AS )('\*[0-9A-F]{40}'|0x[0-9a-f]+)( REQUIRE SSL)? ACCOUNT UNLOCK"
 )
 """The statement that gives the account of a lab's user its password."""
 _DATABASE = re.compile(r"(CREATE|DROP) DATABASE (?:IF (?:NOT )?EXISTS )?`?(\w+)`?", re.IGNORECASE)
@@ -56,7 +57,7 @@ class Inside:
     ``reseed`` had its random generators seeded, empty if it never has.
 
     ``identity``: what the guest's program of that name was last given. ``follows``: what a server
-    replicates from, see ``lab.fake.replication``.
+    replicates from (``lab.fake.replication``); ``joined``, of its memory: see ``lab.fake.group``.
     """
 
     statements: list[str] = field(default_factory=list)
@@ -70,12 +71,13 @@ class Inside:
     seeds: str = ""
     identity: list[str] = field(default_factory=list)
     follows: str = ""
+    joined: int = 0
 
     @property
     def accounts(self) -> dict[str, str]:
         """Password hashes by user; an account that was never unlocked is not there."""
         found = (ACCOUNT.fullmatch(statement) for statement in self.statements)
-        return {match[1]: match[2] for match in found if match}
+        return {match[1]: match[2].strip("'") for match in found if match}
 
     @property
     def tls_only(self) -> set[str]:
@@ -95,7 +97,7 @@ class Inside:
 
     def digest(self) -> str:
         """A hash of all of it; a field that homes of tests did not have counts if it is set."""
-        later = ("sessions", "ended", "seeds", "identity", "follows")
+        later = ("sessions", "ended", "seeds", "identity", "follows", "joined")
         found = {key: value for key, value in asdict(self).items() if value or key not in later}
         return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
@@ -131,7 +133,7 @@ def write_inside(disks: Sequence[Disk], inside: Inside) -> None:
 def forget_memory(disks: Sequence[Disk]) -> None:
     """Lose what was not on a guest's disks but in its memory, as a boot does."""
     inside = read_inside(disks)
-    fresh = replace(inside, sessions=[], ended=0, seeds="")
+    fresh = replace(inside, sessions=[], ended=0, seeds="", joined=0)
     if fresh != inside:
         write_inside(disks, fresh)
 
@@ -146,6 +148,11 @@ def alone(disks: Sequence[Disk]) -> bool:
     """Whether the option file in a guest's seed makes its server a node of no cluster."""
     options = _seeded(disks, "/99-lab.cnf")
     return bool(options) and not any(line.startswith("wsrep_") for line in options)
+
+
+def grouped(disks: Sequence[Disk]) -> bool:
+    """Whether a guest's seed makes its server a member of a group."""
+    return bool(_seeded(disks, "/etc/lab/group"))
 
 
 def sql_port(disks: Sequence[Disk]) -> int:
@@ -262,10 +269,12 @@ def execute(inside: Inside, statement: str) -> Result:
     return Result(columns, rows, len(rows) if columns else changed)
 
 
-def native_hash(password: str) -> str:
-    """What ``mysql_native_password`` keeps of a password."""
-    inner = hashlib.sha1(password.encode(), usedforsecurity=False).digest()
-    return "*" + hashlib.sha1(inner, usedforsecurity=False).hexdigest().upper()
+def fits(password: str, kept: str) -> bool:
+    """Whether ``kept`` is what a server has of ``password``."""
+    if kept.startswith("0x"):
+        text = bytes.fromhex(kept[2:]).decode()
+        return caching_sha2(password, text[7:27]) == text
+    return bool(kept) and native(password) == kept
 
 
 def _replay(database: sqlite3.Connection, statement: str) -> sqlite3.Cursor:

@@ -12,8 +12,8 @@ from lab.errors import HostUnfit, NotFound, NotReady
 from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import SSL_MODE, Rows
-from lab.lifecycle.nodes.connection import account_of, entry_of
-from lab.lifecycle.nodes.inspect import record_of
+from lab.lifecycle.nodes.connection import account_of, elects, entry_of
+from lab.lifecycle.nodes.inspect import lab, record_of
 from lab.lifecycle.nodes.readiness import account_at
 from lab.names import GuestName, Owner
 from lab.paths import writing
@@ -92,6 +92,9 @@ def _login(ctx: Context, name: str, node: str | None) -> tuple[Account, int]:
     nodes = ctx.store.nodes.of(name)
     if not nodes or not record.user:
         raise NotReady(f"the lab {name} is {record.state}: it has no account yet")
+    if node is None and elects(record):
+        entry = lab(ctx, name).entry
+        node = entry.name if entry is not None else None
     chosen = entry_of(record, nodes) if node is None else ctx.store.nodes.get(name, node)
     if not chosen.sql_port:
         raise NotFound(

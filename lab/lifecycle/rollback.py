@@ -12,7 +12,7 @@ from lab.blueprints import blueprint
 from lab.errors import Conflict, LabError, RestoreFailed
 from lab.lifecycle import power
 from lab.lifecycle.captures import interrupted, manifests, template
-from lab.lifecycle.captures.capture import Capture, from_use, parent_of
+from lab.lifecycle.captures.capture import Capture, parent_of
 from lab.lifecycle.captures.clone import unrestored, wake
 from lab.lifecycle.captures.manifests import Damaged
 from lab.lifecycle.core.context import Context
@@ -20,7 +20,6 @@ from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import LabView
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.connection import account_of
-from lab.lifecycle.nodes.form import until_formed
 from lab.lifecycle.nodes.hand_over import Started, personalise, wait_ready
 from lab.lifecycle.nodes.inspect import lab, node_of, nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
@@ -203,10 +202,7 @@ def boot_clones(
     power.boot(ctx, record, nodes)
     deadline, plan = Deadline.after(timeout), blueprint(record.blueprint)
     cluster = power.running(ctx, record.name)
-    if from_use(ctx, record):
-        until_back_inside(ctx, cluster, plan, images, deadline)
-    else:
-        until_formed(ctx, cluster, plan, deadline)
+    until_back_inside(ctx, cluster, plan, images, deadline)
     prepared = prepare(ctx, Owner("lab", record.name), nodes)
     make_usable(ctx, record, images, nodes, prepared, deadline, identity=record.identity)
 

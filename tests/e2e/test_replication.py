@@ -59,7 +59,8 @@ def test_a_source_and_its_replicas(image: Site, engine: str) -> None:
         image.lab("snapshot", "take", name, "--label", "one")
         # The source goes and comes back.
         image.lab("stop", name, "--node", "n1")
-        states = {n["name"]: n["state"] for n in image.lab("ls", name, "-o", "json").json["nodes"]}
+        shown = image.lab("status", name, "-o", "json", code=None).json["lab"]
+        states = {node["name"]: node["state"] for node in shown["nodes"]}
         assert states == {"n1": "stopped", "n2": "not-synced", "n3": "not-synced"}
         image.lab("start", name, "--node", "n1", "--timeout", "200")
         query(view["dsn"], "INSERT INTO shop.orders VALUES (2)")

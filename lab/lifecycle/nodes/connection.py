@@ -48,6 +48,14 @@ def endpoints_of(record: LabRecord, nodes: Sequence[NodeRecord]) -> tuple[Endpoi
         return (Endpoint("rw", tuple(node.name for node in nodes if "sql" in node.services)),)
 
 
+def elects(record: LabRecord) -> bool:
+    """Whether nodes elect who takes writes: only they know who is the default."""
+    try:
+        return blueprint(record.blueprint).elects
+    except InvalidSpec:  # of another version of lab
+        return False
+
+
 def entry_of(record: LabRecord, nodes: Sequence[NodeRecord]) -> NodeRecord:
     """The node to which users of a lab connect who name none; there is one at least."""
     first = endpoints_of(record, nodes)[0].nodes[0]

@@ -65,18 +65,12 @@ def form(ctx: Context, formation: Formation, timeout: float) -> Deadline:
         each(ctx.hypervisor.start, specs)
     deadline = Deadline.after(timeout)
     engines = engines_of(formation.nodes, formation.images)
-    formation.blueprint.form(GuestCluster(ctx, formation.nodes), engines, deadline)
-    until_formed(ctx, formation.nodes, formation.blueprint, deadline)
-    return deadline
-
-
-def until_formed(
-    ctx: Context, nodes: Sequence[Node], blueprint: Blueprint, deadline: Deadline
-) -> None:
-    """Wait until ``nodes`` are a cluster, seen from inside; raises NotReady."""
     with ctx.progress.step("form", "forming the cluster"):
-        ask = through_agent(blueprint, ctx.hypervisor, nodes)
-        until_ready(ctx, nodes, blueprint, ask, deadline, pause=_LOOK_EVERY, way=FROM_INSIDE)
+        plan, nodes = formation.blueprint, formation.nodes
+        plan.form(GuestCluster(ctx, nodes), engines, deadline)
+        ask = through_agent(plan, ctx.hypervisor, nodes)
+        until_ready(ctx, nodes, plan, ask, deadline, pause=_LOOK_EVERY, way=FROM_INSIDE)
+    return deadline
 
 
 def intend(ctx: Context, nodes: Sequence[Node], images: Images) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lab.blueprints import Service
@@ -15,6 +16,7 @@ from lab.lifecycle.nodes.connection import (
     addresses_of,
     beyond,
     dsn_of,
+    elects,
     endpoints_of,
     entry_of,
     published_at,
@@ -52,14 +54,15 @@ def labs(ctx: Context) -> list[LabView]:
 def lab(ctx: Context, name: str, *, steps: Sequence[Step] = (), proved: bool = False) -> LabView:
     """One lab; ``steps``: what was done to make it just now. Raises NotFound.
 
-    ``proved``: all nodes that run were found ready just now, so they are not asked again.
+    ``proved``: all nodes that run were found ready just now, so they are not asked again, unless
+    for the roles that they elect.
     """
     guests = ctx.hypervisor.guests()
     unknown = ctx.store.labs.find(name) is None and name in tagged(ctx, guests)
     if unknown and ctx.store.labs.find(name) is None:  # nor since then
         return _unrecorded(name, guests)
     found = ctx.store.lab_with_nodes(name)
-    if proved:
+    if proved and not elects(found.lab):
         observed = _proved(found, guests)
     else:
         asked = [(found.lab, _nodes(found))] if found.lab.state in _ASKED else []
@@ -156,9 +159,10 @@ def _view(
     steps: Sequence[Step] = (),
 ) -> LabView:
     record = found.lab
-    nodes = tuple(_node(record, node, guests, observed) for node in found.nodes)
-    endpoints = endpoints_of(record, found.nodes)
-    dsn = dsn_of(record, entry_of(record, found.nodes)) if nodes and record.user else ""
+    recorded = [_in_role(node, observed.get((record.name, node.name))) for node in found.nodes]
+    nodes = tuple(_node(record, node, guests, observed) for node in recorded)
+    endpoints = endpoints_of(record, recorded)
+    dsn = dsn_of(record, entry_of(record, recorded)) if nodes and record.user else ""
     return LabView(
         name=record.name,
         blueprint=record.blueprint,
@@ -191,6 +195,10 @@ def _view(
         first_use_seconds=sum((s.seconds for s in steps if s.step in FIRST_USE), 0.0),
         steps=tuple(steps),
     )
+
+
+def _in_role(node: NodeRecord, seen: Observed | None) -> NodeRecord:
+    return replace(node, role=seen.role) if seen is not None and seen.role else node
 
 
 def _risks(ctx: Context, profile: str) -> tuple[str, ...]:

@@ -41,10 +41,14 @@ _SERVING = ("ready", "degraded", "not-synced")
 
 @dataclass(frozen=True)
 class Observed:
-    """A node at the time of the query: its state, and the requirements it was derived from."""
+    """A node at the time of the query: its state, and the requirements it was derived from.
+
+    ``role``: empty if it was not asked.
+    """
 
     state: NodeState
     requirements: tuple[Requirement, ...] = ()
+    role: str = ""
 
 
 Key = tuple[str, str]
@@ -124,10 +128,11 @@ def _plan(record: LabRecord) -> Blueprint | None:
 
 def _question(nodes: int, node: Node, plan: Blueprint, ask: Ask) -> Observed:
     try:
-        answered = ask_node(node, nodes, plan, ask, THROUGH_PORT)
+        asked = ask_node(node, nodes, plan, ask, THROUGH_PORT)
     except (LabError, OSError) as error:
         return _silent(nodes, node, plan, str(error))
-    return Observed(node_state(answered), tuple(found for found, _ in answered))
+    found = tuple(found for found, _ in asked.requirements)
+    return Observed(node_state(asked.requirements), found, asked.role)
 
 
 def _silent(
@@ -146,7 +151,7 @@ def _silent(
         unmet = Requirement(node.name, "SQL", THROUGH_PORT, met=False, found=why)
         return Observed(state, (unmet,))
     asked = ask_node(node, nodes, plan, refuse, THROUGH_PORT)
-    return Observed(state, tuple(found for found, _ in asked))
+    return Observed(state, tuple(found for found, _ in asked.requirements))
 
 
 def _answers(

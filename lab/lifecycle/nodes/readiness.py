@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab.blueprints import Blueprint
@@ -169,8 +169,7 @@ def first_missing(
                     f"{node.name} stopped before it was ready",
                     details=tail(ctx.home.console_log(node.guest)),
                 )
-            found = ask_node(node, len(nodes), blueprint, answer, way)
-            missing = next((r for r, _ in found if not r.met), None)
+            missing = ask_node(node, len(nodes), blueprint, answer, way).missing
             if missing is None:
                 return None
         return missing
@@ -216,10 +215,21 @@ def tail(log: Path, lines: int = 5) -> list[str]:
     return [line for line in clean.splitlines() if line.strip()][-lines:]
 
 
-def ask_node(
-    node: Node, nodes: int, blueprint: Blueprint, answer: Ask, way: str
-) -> list[tuple[Requirement, NodeState]]:
-    """Every requirement of ``node`` in a lab of ``nodes``, each with the node's state if unmet.
+@dataclass(frozen=True)
+class Asked:
+    """The role that a node has now, and its requirements, each with the node's state if unmet."""
+
+    role: str
+    requirements: Sequence[tuple[Requirement, NodeState]]
+
+    @property
+    def missing(self) -> Requirement | None:
+        """The first requirement that is not met."""
+        return next((found for found, _ in self.requirements if not found.met), None)
+
+
+def ask_node(node: Node, nodes: int, blueprint: Blueprint, answer: Ask, way: str) -> Asked:
+    """What ``node`` is in a lab of ``nodes``.
 
     ``way``: the text of the requirement that SQL answers; without SQL, the guest agent has to.
     """
@@ -230,12 +240,13 @@ def ask_node(
     except (CommandFailed, NotReady, NotFound) as error:
         first = Requirement(node.name, name, way, met=False, found=_reason(error))
         rest = [(Requirement(node.name, c.name, c.what, met=None), c.unmet) for c in conditions]
-        return [(first, "unreachable"), *rest]
-    met = [
+        return Asked(node.role, [(first, "unreachable"), *rest])
+    met: list[tuple[Requirement, NodeState]] = [
         (Requirement(node.name, c.name, c.what, c.found(found) == c.value, c.found(found)), c.unmet)
         for c in conditions
     ]
-    return [(Requirement(node.name, name, way, met=True), "unreachable"), *met]
+    answered = Requirement(node.name, name, way, met=True)
+    return Asked(blueprint.role(node.role, found), [(answered, "unreachable"), *met])
 
 
 def _reason(error: LabError) -> str:

@@ -58,7 +58,7 @@ def until_back(
     servers = [node for node in nodes if node.has_sql]
     rescue = _Rescue(ctx, servers, blueprint, engines_of(servers, images), pace, all_here=all_here)
     while True:
-        slice_ = Deadline.after(min(pace.interval, deadline.left))
+        slice_ = Deadline.after(min(pace.interval, blueprint.look_every, deadline.left))
         missing = first_missing(ctx, nodes, blueprint, answer, slice_, pause=pause)
         if missing is None:
             return
@@ -73,7 +73,7 @@ def until_back_inside(
     ctx: Context, nodes: Sequence[Node], blueprint: Blueprint, images: Images, deadline: Deadline
 ) -> None:
     """``until_back`` for all nodes of a lab, seen from inside: they have no account of ours yet."""
-    with ctx.progress.step("form", "waiting until the nodes have recovered"):
+    with ctx.progress.step("form", "waiting until the nodes are a cluster again"):
         ask = through_agent(blueprint, ctx.hypervisor, nodes)
         until_back(
             ctx, nodes, blueprint, images, ask, deadline, all_here=True, pause=_LOOK_EVERY,

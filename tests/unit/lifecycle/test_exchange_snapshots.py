@@ -265,7 +265,7 @@ def test_nodes_recover_as_those_of_a_lab_in_use(here: Side, there: Side) -> None
         import_snapshot(ctx, io.BytesIO(archive), timeout=20.0)
         rollback(ctx, "shop", timeout=20.0)
     begun = [event.text for event in heard if (event.step, event.state) == ("form", "begin")]
-    assert begun == ["waiting until the nodes have recovered"] * 2
+    assert begun == ["waiting until the nodes are a cluster again"] * 2
 
 
 def test_another_qemu_later_boots_it(here: Side, there: Side) -> None:

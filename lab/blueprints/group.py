@@ -1,0 +1,356 @@
+"""MySQL Group Replication: members that elect one of them to take writes, the primary.
+
+All servers start from one data directory without a history. The first starts the group, the
+others join it, at once and with nothing to transfer. What a member needs after that, its guest does
+by itself: each time its server has started, it joins the group once another member is in it.
+
+Only the start of a group that no member is in any more is decided here, where all nodes are seen:
+the member that has received the most transactions starts it, as it has all that were acknowledged.
+Members receive them in one order, so its set contains those of the others.
+
+Source: the MySQL manual, "Group Replication", "Restarting a Group" and "Group Replication System
+Variables".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from lab.blueprints import (
+    Blueprint,
+    Cluster,
+    Condition,
+    Endpoint,
+    Engine,
+    Member,
+    NodePlan,
+    Remedy,
+    Situation,
+    gtid,
+    server,
+)
+from lab.config.profile import EngineProfile
+from lab.errors import InvalidSpec, NotReady
+from lab.guest.seed import SeedFile
+from lab.names import node_name
+from lab.spec import LabSpec
+from lab.wait import Deadline
+
+_NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
+_NAME = str(uuid.uuid5(_NAMESPACE, "lab/group"))
+"""Of the group, and of the UUID in its GTIDs."""
+_PORT = 33061
+"""Where members talk to each other, on the segment of the lab."""
+_ACCOUNT = "replication@'%'"
+_CHANNEL = "FOR CHANNEL 'group_replication_recovery'"
+_PROGRAM = "/usr/lib/lab/regroup"
+_START_SECONDS = 120.0
+_MOST = 2
+"""How often a node gets the same order."""
+_FIRST_WEIGHT, _WEIGHT = 90, 50
+"""Of members in elections: the first one is the primary of a new lab, and after a restart."""
+_IN = ("ONLINE", "RECOVERING")
+_ROLES = ("primary", "secondary")
+
+# Members may talk in clear text: nobody else is on their segment, and their certificates change
+# while the group runs. A node that lost its group stays readable. The expulsion of a member that
+# ended takes 20 to 25 s, and for so long it cannot join again: that is the shortest that there is.
+_OPTIONS = """
+[mysqld]
+log_bin = {logs}/binlog
+relay_log = {logs}/relay
+sync_binlog = {sync}
+max_binlog_size = 64M
+binlog_expire_logs_seconds = 604800
+gtid_mode = ON
+enforce_gtid_consistency = ON
+super_read_only = ON
+report_host = {address}
+plugin_load_add = group_replication.so
+loose_group_replication_group_name = {group}
+loose_group_replication_local_address = {address}:{port}
+loose_group_replication_group_seeds = {seeds}
+loose_group_replication_ip_allowlist = {seed_addresses}
+loose_group_replication_start_on_boot = OFF
+loose_group_replication_ssl_mode = DISABLED
+loose_group_replication_recovery_use_ssl = ON
+loose_group_replication_recovery_reconnect_interval = 5
+loose_group_replication_exit_state_action = READ_ONLY
+loose_group_replication_message_cache_size = 128M
+loose_group_replication_member_weight = {weight}
+"""
+_QUESTION = """
+WITH me AS (SELECT * FROM performance_schema.replication_group_members m
+ LEFT JOIN (SELECT MEMBER_ID AS id, VIEW_ID, COUNT_TRANSACTIONS_IN_QUEUE AS certified,
+ COUNT_TRANSACTIONS_REMOTE_IN_APPLIER_QUEUE AS received
+ FROM performance_schema.replication_group_member_stats) s ON s.id = m.MEMBER_ID
+ WHERE m.MEMBER_ID = @@server_uuid)
+ SELECT 'state', IFNULL((SELECT MEMBER_STATE FROM me), 'OFFLINE')
+ UNION ALL SELECT 'role', IFNULL((SELECT LOWER(MEMBER_ROLE) FROM me), '')
+ UNION ALL SELECT 'members ONLINE', COUNT(*)
+ FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'
+ UNION ALL SELECT 'primaries', COUNT(*)
+ FROM performance_schema.replication_group_members WHERE MEMBER_ROLE = 'PRIMARY'
+ UNION ALL SELECT 'view', IFNULL((SELECT VIEW_ID FROM me), '')
+ UNION ALL SELECT 'transactions in queue', IFNULL((SELECT certified + received FROM me), 0)
+ UNION ALL SELECT 'super_read_only', IF(@@GLOBAL.super_read_only =
+ IFNULL((SELECT MEMBER_ROLE <> 'PRIMARY' FROM me), 1), 'by role',
+ IF(@@GLOBAL.super_read_only, 'ON', 'OFF'))
+ UNION ALL SELECT 'view of all', {shared}
+""".replace("\n", "")
+_SHARED = "IF((SELECT VIEW_ID FROM me) = X'{view}', 'shared', 'not that of {name}')"
+_READ_ONLY_BY_ROLE = (
+    "SET GLOBAL super_read_only = (SELECT COUNT(*) = 0"
+    " FROM performance_schema.replication_group_members"
+    " WHERE MEMBER_ID = @@server_uuid AND MEMBER_ROLE = 'PRIMARY')"
+)
+
+
+@dataclass(frozen=True)
+class Group(server.Defaults):
+    """See Blueprint."""
+
+    name: str = "group"
+    version: int = 1
+    engines: Mapping[str, str] = field(default_factory=lambda: {"mysql": "MySQL"}, hash=False)
+    transient: str = "Lock wait timeout|Deadlock found|super-read-only"
+    flush: tuple[str, ...] = ("FLUSH LOCAL BINARY LOGS", "FLUSH LOCAL ENGINE LOGS")
+    elects: bool = True
+    look_every: float = 2.0  # no group starts by itself
+
+    def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
+        """See Blueprint."""
+        if spec.nodes < 2:
+            raise InvalidSpec(
+                f"{self.name} has two nodes at least, not {spec.nodes}",
+                hint="one server without a group is the blueprint single",
+            )
+        return tuple(
+            NodePlan(node_name(number), "member", spec.size) for number in range(1, spec.nodes + 1)
+        )
+
+    def files(
+        self,
+        member: Member,
+        members: Sequence[Member],
+        engine: Engine,
+        memory: int,
+        profile: EngineProfile,
+    ) -> Mapping[str, SeedFile]:
+        """See Blueprint; the guest reads from the second file where its peers are."""
+        text = server.options(member, engine, memory, profile)
+        text += _OPTIONS.format(
+            logs=engine.log_directory,
+            sync=int(profile.flush_log == 1),
+            group=_NAME,
+            address=member.address,
+            port=_PORT,
+            seeds=",".join(f"{other.address}:{_PORT}" for other in members),
+            seed_addresses=",".join(other.address for other in members),
+            weight=_FIRST_WEIGHT if member == members[0] else _WEIGHT,
+        )
+        peers = "".join(f"{other.address} {_PORT}\n" for other in members if other != member)
+        return {
+            engine.config_path: SeedFile(text.encode()),
+            "/etc/lab/group": SeedFile(peers.encode()),
+        }
+
+    def form(self, cluster: Cluster, engines: Mapping[str, Engine], deadline: Deadline) -> None:
+        """See Blueprint; guests join by themselves what the first one starts."""
+        password = secrets.token_hex(16)
+
+        def one(member: Member) -> None:
+            statements = [
+                "SET SESSION sql_log_bin = 0",
+                "SET GLOBAL super_read_only = OFF",
+                f"CREATE USER {_ACCOUNT} {server.identified(engines[member.name], password)}",
+                (
+                    "GRANT REPLICATION SLAVE, CONNECTION_ADMIN, BACKUP_ADMIN,"
+                    f" GROUP_REPLICATION_STREAM ON *.* TO {_ACCOUNT}"
+                ),
+                "SET GLOBAL super_read_only = ON",
+                _login(password),
+            ]
+            server.first_statements(cluster, member, statements, deadline)
+
+        cluster.each(one)
+        first = cluster.members[0]
+        cluster.run(first, _regroup("bootstrap", engines[first.name]), timeout=_START_SECONDS)
+
+    def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:
+        """See Blueprint; the view of the first member is that of all."""
+        return () if member == members[0] else (members[0].name,)
+
+    def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:  # noqa: ARG002
+        """See Blueprint."""
+        shared = "'shared'"
+        for name, said in reported.items():
+            if not said:
+                shared = f"'unknown: {name} does not answer'"
+            else:  # as hexadecimal digits: it comes from a guest
+                view = said.get("view", "").encode().hex()
+                shared = _SHARED.replace("{view}", view).replace("{name}", name)
+        return _QUESTION.replace("{shared}", shared)
+
+    def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:  # noqa: ARG002
+        """See Blueprint."""
+        return (
+            Condition("ONLINE", "state", "ONLINE", "not-primary"),
+            Condition(f"{nodes} ONLINE", "members ONLINE", str(nodes)),
+            Condition("one primary", "primaries", "1", "not-primary"),
+            Condition("view", "view of all", "shared"),
+            Condition("caught up", "transactions in queue", "0", "not-synced"),
+            Condition("read-only by role", "super_read_only", "by role"),
+        )
+
+    def role(self, planned: str, answer: Mapping[str, str]) -> str:
+        """See Blueprint."""
+        role = answer.get("role", "")
+        return role if role in _ROLES else planned
+
+    def personalise_statements(
+        self,
+        member: Member,  # noqa: ARG002  part of the protocol
+        members: Sequence[Member],  # noqa: ARG002  part of the protocol
+        engine: Engine,
+        user: str,
+        password: str,
+        *,
+        tls: bool = False,
+    ) -> Sequence[str]:
+        """See Blueprint.
+
+        Each server is given the password by itself: a clone of a group that was stopped is
+        given it before its members are in the group. What members log in with to recover follows
+        from it.
+        """
+        own = hashlib.sha256(f"replication {password}".encode()).hexdigest()[:32]
+        return [
+            self.renew(engine),
+            "SET SESSION sql_log_bin = 0",
+            "SET GLOBAL super_read_only = OFF",
+            server.unlock(engine, user, password, tls=tls),
+            f"ALTER USER {_ACCOUNT} {server.identified(engine, own)}",
+            "SET SESSION sql_log_bin = 1",
+            _READ_ONLY_BY_ROLE,
+            _login(own),
+        ]
+
+    def identify(self, cluster: Cluster, engines: Mapping[str, Engine], identity: int) -> None:
+        """See Blueprint; the group has a name of its own, too, as it is in its GTIDs."""
+        super().identify(cluster, engines, identity)
+        name = uuid.uuid5(_NAMESPACE, f"lab/group/{identity}")
+        statement = f"SET PERSIST group_replication_group_name = '{name}'"
+        deadline = Deadline.after(_START_SECONDS)
+        cluster.each(lambda m: server.first_statements(cluster, m, [statement], deadline))
+        first = cluster.members[0]
+        cluster.run(first, _regroup("bootstrap", engines[first.name]), timeout=_START_SECONDS)
+
+    def standing(self, engine: Engine) -> tuple[str, ...]:
+        """See Blueprint."""
+        return _regroup("state", engine)
+
+    def unchanging(self, standing: str) -> str:
+        """See Blueprint."""
+        found = _values(standing)
+        return " ".join(found.get(name, "") for name in ("server", "member", "reachable"))
+
+    def remedies(self, situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy]:
+        """See Blueprint."""
+        ended = server.restarts(situation, engines)
+        standings = {node: _values(text) for node, text in situation.standings.items()}
+        if ended or any(map(_serves, standings.values())):
+            return ended  # the others join by themselves
+        if any(
+            one.get("server") != "active" or "executed" not in one for one in standings.values()
+        ):
+            return []
+        if not situation.all_here:
+            raise NotReady(
+                "no node is in the group, and a node that does not run may have transactions"
+                " that the others lack",
+                hint="`lab start` without --node starts all nodes",
+            )
+        left = [node for node, one in standings.items() if one.get("member") in _IN]
+        if left:
+            # A minority that waits for members which are in no group any more.
+            out = len(left) < len(standings) or situation.waited
+            why = "it waits for members that are not in the group any more; it leaves the group"
+            return [
+                _remedy(engines, node, "leave", why)
+                for node in left
+                if out and _may(situation, node, "leave")
+            ]
+        best = _most_advanced(standings)
+        why = "no node is in the group; it starts the group, as it has the most transactions"
+        if not _may(situation, best, "bootstrap"):
+            return []
+        return [_remedy(engines, best, "bootstrap", why)]
+
+    def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
+        """See Blueprint; before nodes were asked, the first one is the primary."""
+        primaries = tuple(node.name for node in nodes if node.role == "primary")
+        primaries = primaries or (nodes[0].name,)
+        others = tuple(node.name for node in nodes if node.name not in primaries)
+        return (Endpoint("rw", primaries), Endpoint("ro", others))
+
+
+def _login(password: str) -> str:
+    return (
+        "CHANGE REPLICATION SOURCE TO SOURCE_USER = 'replication',"
+        f" SOURCE_PASSWORD = '{password}' {_CHANNEL}"
+    )
+
+
+def _regroup(order: str, engine: Engine) -> tuple[str, ...]:
+    """The guest's program ``regroup`` with an order: state, bootstrap or leave."""
+    return (_PROGRAM, order, engine.service)
+
+
+def _remedy(engines: Mapping[str, Engine], node: str, order: str, why: str) -> Remedy:
+    return Remedy(node, order, _regroup(order, engines[node]), why)
+
+
+def _may(situation: Situation, node: str, order: str) -> bool:
+    return situation.given.get((node, order), 0) < _MOST
+
+
+def _values(standing: str) -> dict[str, str]:
+    pairs = (line.split("\t", 1) for line in standing.splitlines() if "\t" in line)
+    return {pair[0]: pair[1] for pair in pairs}
+
+
+def _serves(found: Mapping[str, str]) -> bool:
+    """Whether a node is in a group that has a majority."""
+    members, reachable = found.get("members", ""), found.get("reachable", "")
+    if found.get("member") not in _IN or not (members.isdecimal() and reachable.isdecimal()):
+        return False
+    return 2 * int(reachable) > int(members)
+
+
+def _most_advanced(standings: Mapping[str, Mapping[str, str]]) -> str:
+    """The node that has executed or received all that any has; raises NotReady if there is none."""
+    try:
+        sets = {
+            node: gtid.union(gtid.parse(one["executed"]), gtid.parse(one.get("received", "")))
+            for node, one in standings.items()
+        }
+    except ValueError as error:
+        raise NotReady(f"the positions of the nodes are not known: {error}") from None
+    best = max(sets, key=lambda node: gtid.size(sets[node]))
+    for node, one in sets.items():
+        if not gtid.contains(sets[best], one):
+            raise NotReady(
+                f"{node} has transactions that {best} has not, and {best} has more of them:"
+                " they can be in no group together",
+                hint="`lab rollback` to a snapshot, or to what the lab was first",
+            )
+    return best
+
+
+GROUP: Final[Blueprint] = Group()

@@ -1,0 +1,120 @@
+"""Members of a group (MySQL Group Replication), in guests of the fake hypervisor.
+
+``Inside.joined`` numbers members in the order in which they joined; the first of those that run is
+the primary. 0: the server is not in its group. It joins, as the guest's program has it do, once
+another member is in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from lab.errors import CommandFailed
+from lab.fake.guests import Record
+from lab.fake.inside import (
+    ACCOUNT,
+    Inside,
+    Result,
+    execute,
+    read_inside,
+    write_inside,
+)
+from lab.names import GuestName
+
+_UUID = "00000000-0000-0000-0000-000000000001"
+_PASSED_OVER = re.compile(
+    r"(CHANGE REPLICATION SOURCE|(CREATE|DROP) USER|GRANT|SET (SESSION|GLOBAL|PERSIST) "
+    r"|FLUSH LOCAL BINARY LOGS|ALTER USER replication@)"
+)
+_QUESTION = "WITH me AS "
+_SHARED = re.compile(r"SELECT 'view of all', (?:IF\(.* = X'([0-9a-f]*)'|'([^']*)')")
+
+
+def current(record: Record, peers: Sequence[Record]) -> Inside:
+    """What is in a guest once it has what its group has; ``peers``: those that run, with it."""
+    inside = read_inside(record.disks)
+    everyone = {peer.name: read_inside(peer.disks) for peer in peers}
+    there = [one for one in everyone.values() if one.joined]
+    if inside.apart or not there:
+        return inside
+    joined = inside.joined or max(one.joined for one in there) + 1
+    own = [one for one in inside.statements if ACCOUNT.fullmatch(one)]
+    newest = max((_shared(one) for one in there), key=len)
+    if (joined, own + newest) != (inside.joined, inside.statements):
+        inside = replace(inside, joined=joined, statements=own + newest)
+        write_inside(record.disks, inside)
+    return inside
+
+
+def run(record: Record, peers: Sequence[Record], statement: str) -> Result:
+    """Execute a statement on a member; raises CommandFailed."""
+    everyone = {peer.name: current(peer, peers) for peer in peers}
+    inside = everyone[record.name]
+    if _PASSED_OVER.match(statement):
+        return Result()
+    if statement.startswith(_QUESTION):
+        return _answer(record, everyone, statement)
+    before = list(inside.statements)
+    result = execute(inside, statement)
+    if inside.statements != before:
+        if not ACCOUNT.fullmatch(statement) and _primary(everyone) != record.name:
+            text = "The MySQL server is running with the --super-read-only option"
+            raise CommandFailed(["SQL"], 1290, stderr=text)
+        write_inside(record.disks, inside)
+        for peer in peers:  # a member that ends has had it acknowledged by the others
+            current(peer, peers)
+    return result
+
+
+def regroup(record: Record, peers: Sequence[Record], word: str) -> str:
+    """What the guest's program of that name does; raises CommandFailed."""
+    inside = current(record, peers)
+    if word == "state":
+        there = sum(bool(current(peer, peers).joined) for peer in peers) if inside.joined else 0
+        rows = {
+            "server": "failed" if inside.apart else "active",
+            "member": "ONLINE" if inside.joined else "OFFLINE",
+            "members": str(there or 1),
+            "reachable": str(there),
+            "executed": f"{_UUID}:1-{len(_shared(inside))}" if _shared(inside) else "",
+            "received": "",
+        }
+        kept = rows if not inside.apart else {"server": rows["server"]}
+        return "".join(f"{name}\t{value}\n" for name, value in kept.items())
+    if word not in ("bootstrap", "leave"):
+        raise CommandFailed(["/usr/lib/lab/regroup"], 2, stderr=f"what is {word}?")
+    write_inside(record.disks, replace(inside, joined=int(word == "bootstrap")))
+    return ""
+
+
+def _answer(record: Record, everyone: Mapping[GuestName, Inside], statement: str) -> Result:
+    """The rows of the blueprint's question."""
+    inside, primary = everyone[record.name], _primary(everyone)
+    there = [one for one in everyone.values() if one.joined] if inside.joined else []
+    view = f"view:{len(there)}" if there else ""
+    ((other, shared),) = _SHARED.findall(statement)
+    if not shared:
+        shared = "shared" if bytes.fromhex(other).decode() == view else "another"
+    role = ("primary" if record.name == primary else "secondary") if inside.joined else ""
+    rows = (
+        ("state", "ONLINE" if inside.joined else "OFFLINE"),
+        ("role", role),
+        ("members ONLINE", str(len(there))),
+        ("primaries", str(int(bool(there)))),
+        ("view", view),
+        ("transactions in queue", "0"),
+        ("super_read_only", "by role"),
+        ("view of all", shared),
+    )
+    return Result(("name", "value"), rows, len(rows))
+
+
+def _primary(everyone: Mapping[GuestName, Inside]) -> GuestName | None:
+    there = {name: inside.joined for name, inside in everyone.items() if inside.joined}
+    return min(there, key=lambda name: there[name], default=None)
+
+
+def _shared(inside: Inside) -> list[str]:
+    return [one for one in inside.statements if not ACCOUNT.fullmatch(one)]

@@ -1,0 +1,120 @@
+"""A lab of the blueprint ``group``: every verb, on members that elect their primary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lab.errors import CommandFailed, NotReady
+from lab.hypervisor import Capabilities
+from lab.lifecycle import branch, power, snapshot
+from lab.lifecycle.captures import template
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import LabView
+from lab.lifecycle.down import down
+from lab.lifecycle.nodes.inspect import lab, status
+from lab.lifecycle.nodes.recovery import Pace
+from lab.lifecycle.query import query
+from lab.lifecycle.rollback import rollback
+from lab.lifecycle.start import start, start_node
+from lab.lifecycle.up import up
+from lab.lifecycle.wait import wait
+from lab.spec import LabSpec
+from tests.support.lifecycle_world import SIZE, World
+
+SPEC = LabSpec("group", name="shop", size=SIZE)
+FAST = Pace(interval=0.05, patience=0.2, boot=0.1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def count(ctx: Context, node: str | None = None, name: str = "shop") -> object:
+    return query(ctx, name, node, "SELECT COUNT(*) FROM t").rows[0][0]
+
+
+def roles(view: LabView) -> list[str]:
+    return [node.role for node in view.nodes]
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_every_verb(world: World, cold: bool) -> None:
+    with world.open() as ctx:
+        made = up(ctx, SPEC, cold=cold)
+        assert (made.state, made.started) == ("ready", "cold" if cold else "warm")
+        assert (made.engine, {node.state for node in made.nodes}) == ("mysql", {"ready"})
+        assert roles(made) == ["primary", "secondary", "secondary"]
+        assert made.endpoints == {"rw": ("n1",), "ro": ("n2", "n3")}
+        wanted = {(one.name, one.met) for one in status(ctx, "shop").requirements}
+        assert wanted == {
+            (name, True)
+            for name in (
+                "SQL", "ONLINE", "3 ONLINE", "one primary", "view", "caught up",
+                "read-only by role",
+            )
+        }  # fmt: skip
+        query(ctx, "shop", None, "CREATE TABLE t (a INT)")
+        query(ctx, "shop", "n1", "INSERT INTO t VALUES (1)")
+        assert count(ctx, "n3") == 1
+        with pytest.raises(CommandFailed, match="status 1290"):
+            query(ctx, "shop", "n2", "INSERT INTO t VALUES (2)")
+        taken = snapshot.take(ctx, "shop", "one")
+        query(ctx, "shop", None, "INSERT INTO t VALUES (2)")
+        assert power.stop(ctx, "shop").state == "stopped"
+        assert start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
+        assert any("it has the most transactions" in note for note in world.notes)
+        assert wait(ctx, "shop", timeout=10).state == "ready"
+        assert count(ctx, "n2") == 2
+        assert rollback(ctx, "shop", taken.label, timeout=10).state == "ready"
+        assert (count(ctx), count(ctx, "n3")) == (1, 1)
+        (made,) = branch.branch(ctx, "shop", "try", timeout=10)
+        query(ctx, "try", None, "INSERT INTO t VALUES (7)")
+        assert (count(ctx, "n2", "try"), count(ctx, "n2")) == (2, 1)
+        (own,) = branch.branch(ctx, "shop", "own", identity="new", timeout=10)
+        assert own.state == "ready"
+        for name in ("own", "try", "shop"):
+            down(ctx, name)
+        assert ctx.store.labs.all() == []
+
+
+def test_the_primary_stops(world: World) -> None:
+    """Protects who writes: the default is the node that takes writes now."""
+    with world.open() as ctx:
+        up(ctx, SPEC)
+        query(ctx, "shop", None, "CREATE TABLE t (a INT)")
+        power.stop(ctx, "shop", node="n1")
+        found = lab(ctx, "shop")
+        assert (found.state, roles(found)) == ("degraded", ["member", "primary", "secondary"])
+        assert found.endpoints["rw"] == ("n2",)
+        assert found.entry is not None
+        assert found.entry.name == "n2"
+        assert found.dsn.endswith(f":{found.nodes[1].sql_port}/")
+        query(ctx, "shop", None, "INSERT INTO t VALUES (1)")
+        back = start_node(ctx, "shop", "n1", timeout=10)
+        assert (back.state, roles(back)) == ("ready", ["secondary", "primary", "secondary"])
+        assert count(ctx, "n1") == 1
+        query(ctx, "shop", None, "INSERT INTO t VALUES (2)")
+        assert back.endpoints == {"rw": ("n2",), "ro": ("n1", "n3")}
+
+
+def test_no_node_starts_a_group_without_the_others(world: World) -> None:
+    """Protects transactions that only a node has which does not run."""
+    with world.open() as ctx:
+        up(ctx, SPEC)
+        power.stop(ctx, "shop")
+        with pytest.raises(NotReady, match="a node that does not run may have") as raised:
+            start_node(ctx, "shop", "n2", timeout=10, pace=FAST)
+        assert "`lab start` without --node" in raised.value.hint
+        assert start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
+
+
+def test_where_ram_is_not_captured(tmp_path: Path) -> None:
+    """Protects hosts without RAM restore: clones of the disks become a group."""
+    world = World(tmp_path, Capabilities("fake", "bhyve", why_cold="no RAM here"))
+    with world.open() as ctx:
+        made = up(ctx, SPEC)
+        assert (made.state, made.started) == ("ready", "cold")
+        assert not template.templates(ctx)[0].warm
