@@ -30,7 +30,9 @@ def query(dsn: str, statement: str) -> list[tuple[Any, ...]]:
     assert match, dsn
     user, password, host, port = match.groups()
     with (
-        pymysql.connect(host=host, port=int(port), user=user, password=password) as connection,
+        pymysql.connect(
+            host=host, port=int(port), user=user, password=password, autocommit=True
+        ) as connection,
         connection.cursor() as cursor,
     ):
         cursor.execute(statement)

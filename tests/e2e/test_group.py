@@ -1,0 +1,83 @@
+"""A group of MySQL servers on real guests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lab.wait import Deadline, until
+from tests.e2e.e2e_site import Site
+from tests.e2e.test_cluster import query
+
+pytestmark = [pytest.mark.e2e, pytest.mark.rare]
+
+_COUNT = "SELECT COUNT(*) FROM shop.orders"
+_MEMBERS = "SELECT MEMBER_HOST FROM performance_schema.replication_group_members"
+
+
+def _shown(site: Site, lab: str) -> dict[str, Any]:
+    return dict(site.lab("status", lab, "-o", "json", code=None).json["lab"])
+
+
+def _there(site: Site, lab: str, nodes: tuple[str, ...], rows: int) -> None:
+    """All ``nodes`` have so many rows, soon."""
+    for node in nodes:
+        assert until(
+            lambda node=node: site.sql(lab, node, _COUNT) == [[rows]] or None,  # type: ignore[misc]
+            Deadline.after(20),
+        ), node
+
+
+def test_a_group(image: Site) -> None:
+    """`lab up group`: side by side, its primary and all of it lost and back, rolled back."""
+    name, other, own = image.name("grp"), image.name("other"), image.name("own")
+    everyone = ("n1", "n2", "n3")
+    with image.up("group", "--name", name) as view:
+        assert (view["state"], view["started"], view["engine"]) == ("ready", "warm", "mysql")
+        assert [node["role"] for node in view["nodes"]] == ["primary", "secondary", "secondary"]
+        for statement in (
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.orders (id INT PRIMARY KEY)",
+            "INSERT INTO shop.orders VALUES (1)",
+        ):
+            query(view["dsn"], statement)
+        _there(image, name, everyone, 1)
+        refused = image.lab("sql", name, "--node", "n2", "-e", "DELETE FROM shop.orders", code=7)
+        assert "read-only" in refused.stderr
+        # Another one, with members of the same names and addresses: neither sees the other.
+        with image.up("group", "--name", other) as second:
+            query(second["dsn"], "CREATE DATABASE elsewhere")
+            assert image.sql(other, "n3", "SHOW DATABASES LIKE 'shop'") == []
+            assert len(image.sql(other, "n1", _MEMBERS)) == 3
+        image.lab("snapshot", "take", name, "--label", "one")
+        # The primary is lost: another one is elected, and takes the writes of the lab.
+        image.lab("stop", name, "--node", "n1", "--force")
+        assert until(
+            lambda: _shown(image, name)["nodes"][1]["role"] == "primary" or None,
+            Deadline.after(90),
+        )
+        image.lab("sql", name, "-e", "INSERT INTO shop.orders VALUES (2)")
+        image.lab("start", name, "--node", "n1", "--timeout", "200")
+        back = _shown(image, name)
+        assert [node["role"] for node in back["nodes"]] == ["secondary", "primary", "secondary"]
+        _there(image, name, everyone, 2)
+        # All of it loses its power; then all but one node.
+        image.lab("stop", name, "--force")
+        started = image.lab("start", name, "--timeout", "200")
+        assert "it has the most transactions" in started.stderr
+        _there(image, name, everyone, 2)
+        image.lab("sql", name, "-e", "INSERT INTO shop.orders VALUES (3)")
+        _there(image, name, everyone, 3)
+        image.lab("rollback", name, "--to", "one", "--timeout", "200")
+        _there(image, name, everyone, 1)
+        image.lab("sql", name, "-e", "INSERT INTO shop.orders VALUES (4)")
+        _there(image, name, everyone, 2)
+        uuid = "SELECT @@server_uuid, @@group_replication_group_name"
+        image.lab("branch", name, own, "--identity", "new", "--timeout", "200")
+        _there(image, own, everyone, 2)
+        for node in everyone:
+            (ours,), (theirs,) = image.sql(name, node, uuid), image.sql(own, node, uuid)
+            assert not set(ours) & set(theirs)
+        image.lab("down", own)
+    assert image.settled() == []
