@@ -43,7 +43,7 @@ def test_a_group(image: Site) -> None:
         ):
             query(view["dsn"], statement)
         _there(image, name, everyone, 1)
-        refused = image.lab("sql", name, "--node", "n2", "-e", "DELETE FROM shop.orders", code=7)
+        refused = image.lab("sql", name, "--node", "n2", "-e", "DELETE FROM shop.orders", code=6)
         assert "read-only" in refused.stderr
         # Another one, with members of the same names and addresses: neither sees the other.
         with image.up("group", "--name", other) as second:

@@ -1,0 +1,43 @@
+"""Sets of MySQL's GTIDs."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.blueprints import gtid
+
+A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "9a6b1f2e-0000-4000-8000-000000000001"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("", 0),
+        (f"{A}:1", 1),
+        (f"{A}:1-5:11-18", 13),
+        (f"{A}:1-5,{B}:7", 6),
+        (f"{A.upper()}:1-5,{A}:3-9", 9),
+        (f"{A}:1-2:domain_1:1-3:5", 6),
+    ],
+)
+def test_sets_are_read(text: str, size: int) -> None:
+    assert gtid.size(gtid.parse(text)) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["x", A, f"{A}:", f"{A}:0", f"{A}:5-1", f"{A}:1-", f"{A}:1;{B}:1", f"{A}:{'9' * 20}"]
+)
+def test_anything_else_is_refused(text: str) -> None:
+    """Protects decisions from what a guest's root says."""
+    with pytest.raises(ValueError, match="is not a GTID set"):
+        gtid.parse(text)
+
+
+def test_which_contains_which() -> None:
+    small, large = gtid.parse(f"{A}:1-4"), gtid.parse(f"{A}:1-2:3-9,{B}:1")
+    assert gtid.contains(large, small)
+    assert not gtid.contains(small, large)
+    assert not gtid.contains(gtid.parse(f"{B}:1-9"), small)
+    assert gtid.size(gtid.union(small, gtid.parse(f"{A}:8"))) == 5
+    tagged = gtid.parse(f"{A}:tag:1-4")
+    assert not gtid.contains(small, tagged)
