@@ -45,7 +45,7 @@ def offered(
         ("lab exec shop --node ", ["n1", "n2", "n3"]),
         ("lab logs --source ", ["engine", "journal", "console"]),
         ("lab ls -o y", ["yaml"]),
-        ("lab up ", ["pxc", "galera", "single", "replication"]),
+        ("lab up ", ["pxc", "galera", "single", "replication", "group"]),
         ("lab up g", ["galera"]),
         ("lab up --engine ", ["percona", "mariadb", "mysql"]),
         ("lab up --profile d", ["durable", "disposable"]),
