@@ -68,6 +68,8 @@ def read(private: bytes, certificate: bytes) -> Authority:
 def issue(authority: Authority, node: str, names: Sequence[str]) -> TlsKey:
     """A fresh P-256 key for the server of ``node``, and its certificate, for a year.
 
+    The authority's follows it: MySQL uses no certificate whose issuer it does not know.
+
     ``names``: host names and addresses under which the server is reached.
     """
     key = generate_private_key(SECP256R1())
@@ -83,7 +85,7 @@ def issue(authority: Authority, node: str, names: Sequence[str]) -> TlsKey:
         (signer, False),
     ):
         built = built.add_extension(extension, critical=critical)
-    return _pem(key, built.sign(authority.key, hashes.SHA256()))
+    return _pem(key, built.sign(authority.key, hashes.SHA256()), ours)
 
 
 def _base(
@@ -131,6 +133,6 @@ def _general(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def _pem(key: EllipticCurvePrivateKey, certificate: x509.Certificate) -> TlsKey:
+def _pem(key: EllipticCurvePrivateKey, *chain: x509.Certificate) -> TlsKey:
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return TlsKey(private, certificate.public_bytes(Encoding.PEM))
+    return TlsKey(private, b"".join(one.public_bytes(Encoding.PEM) for one in chain))

@@ -46,7 +46,7 @@ def offered(
         ("lab logs --source ", ["engine", "journal", "console"]),
         ("lab ls -o y", ["yaml"]),
         ("lab up ", ["pxc", "galera", "single", "replication", "group"]),
-        ("lab up g", ["galera"]),
+        ("lab up g", ["galera", "group"]),
         ("lab up --engine ", ["percona", "mariadb", "mysql"]),
         ("lab up --profile d", ["durable", "disposable"]),
         ("lab image build p", ["percona-xtradb-cluster"]),
