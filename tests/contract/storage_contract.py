@@ -17,7 +17,14 @@ from tests.contract.storage_place import Place
 from tests.contract.storage_returns import Returns
 from tests.contract.storage_streams import SMALL_ROOM, FullDisks, Streams
 
-__all__ = ["SMALL_ROOM", "CrashContract", "LivingContract", "Place", "StorageContract"]
+__all__ = [
+    "SMALL_ROOM",
+    "CrashContract",
+    "Place",
+    "StorageContract",
+    "StreamsContract",
+    "VolumesContract",
+]
 
 
 class _Opened:
@@ -26,13 +33,17 @@ class _Opened:
         return place.open("home")
 
 
-class LivingContract(_Opened, Basics, Returns, Imports, Overwrites, Streams, FullDisks):
-    """What holds as long as no process is killed."""
+class VolumesContract(_Opened, Basics, Returns, Imports, Overwrites):
+    """What labs on one host depend on."""
+
+
+class StreamsContract(_Opened, Streams, FullDisks):
+    """What holds for volumes that are sent elsewhere, and where there is no space."""
 
 
 class CrashContract(_Opened, Crashes):
     """What holds when processes race, or are killed."""
 
 
-class StorageContract(LivingContract, CrashContract):
+class StorageContract(VolumesContract, StreamsContract, CrashContract):
     """The whole contract."""

@@ -33,7 +33,7 @@ class Returns:
         place.put(storage.get(formed.volume), 0, b"second")
         (second,) = storage.snapshot([formed.volume], "second")
         clone = storage.clone(second, vol("a"), {})
-        for round_ in range(3):
+        for round_ in range(2):
             place.put(storage.get(formed.volume), MIB, b"scratch")
             back = storage.rollback(formed.volume, "formed")
             assert back == storage.get(formed.volume)
@@ -47,8 +47,8 @@ class Returns:
             storage.snapshot([formed.volume], "second")
         assert labels(storage, formed.volume) == ["formed", "second", "third"]
         assert place.get(storage.rollback(formed.volume, "second"), 0, 6) == b"second"
-        assert place.get(storage.rollback(formed.volume, "third"), 0, 6) == b"third2"
-        assert place.get(storage.clone(third, vol("b"), {}), 0, 6) == b"third2"
+        assert place.get(storage.rollback(formed.volume, "third"), 0, 6) == b"third1"
+        assert place.get(storage.clone(third, vol("b"), {}), 0, 6) == b"third1"
         assert place.get(clone, 0, 6) == b"second"
         assert [volume.name for volume in storage.volumes()] == [
             vol("a"), vol("b"), formed.volume

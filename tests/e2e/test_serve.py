@@ -83,6 +83,7 @@ def states(site: Site) -> list[str]:
     return [str(lab["state"]) for lab in site.lab("ls", "-o", "json").json]
 
 
+@pytest.mark.rare
 def test_a_lab_is_claimed_from_a_pool(site: Site, tmp_path: Path) -> None:
     """Protects who is in a hurry: a whole lab, at once; and labs from being taken for idle."""
     (tmp_path / "lab").mkdir()

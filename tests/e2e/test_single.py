@@ -12,6 +12,7 @@ pytestmark = pytest.mark.e2e
 _COUNT = "SELECT COUNT(*) FROM shop.orders"
 
 
+@pytest.mark.rare
 def test_a_single_server(image: Site) -> None:
     """`lab up single`: warm, written to, stopped and started, rolled back, removed."""
     name = image.name("solo")

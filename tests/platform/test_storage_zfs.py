@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.contract import zfs_site
-from tests.contract.storage_contract import SMALL_ROOM, CrashContract, LivingContract, Place
+from tests.contract.storage_contract import (
+    SMALL_ROOM,
+    CrashContract,
+    Place,
+    StreamsContract,
+    VolumesContract,
+)
 
 
 class _OnZfs:
@@ -25,8 +31,13 @@ class _OnZfs:
             yield zfs_site.place(f"{small}/lab", tmp_path / "small")
 
 
-class TestZfs(_OnZfs, LivingContract):
+class TestZfs(_OnZfs, VolumesContract):
     pass
+
+
+@pytest.mark.rare
+class TestZfsStreams(_OnZfs, StreamsContract):
+    """A minute and a half: each stream that is refused is a try of `zfs receive`."""
 
 
 @pytest.mark.rare

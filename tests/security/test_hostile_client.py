@@ -551,6 +551,7 @@ def test_times_durations_and_sizes(here: Site) -> None:
 
 
 # From here on with services of their own: the one above is over, as a process has one at a time.
+@pytest.mark.rare
 def test_connections_that_begin_no_tls_are_closed_too(tmp_path: Path) -> None:
     """Protects the service where it has TLS: before that is agreed there is no request to count."""
     cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
@@ -599,6 +600,7 @@ def test_answers_that_are_never_read_end(tmp_path: Path, count: int, last: bytes
         until(partial(closed, stalled))
 
 
+@pytest.mark.rare
 def test_a_large_request_does_not_block_small_ones(tmp_path: Path) -> None:
     """Protects others from a request that finds no room for long; and it gets its turn as well."""
     turn = 8.0  # seconds: a busy machine must come to each step in its turn

@@ -217,6 +217,7 @@ def test_a_lab_becomes_a_dataset(here: Site) -> None:
     assert here.ask("POST", "/v1/datasets", masked, token=ci).status_code == 422
 
 
+@pytest.mark.rare
 def test_refreshed_by_a_schedule(tmp_path: Path) -> None:
     """Protects those who rely on fresh data; a source that fails is not asked all the time."""
     dump = tmp_path / "shop.sql"

@@ -100,6 +100,7 @@ def test_the_webhook_is_told_before(tmp_path: Path) -> None:
     assert parse_time(str(said[0]["expires_at"])) == pytest.approx(start - 310 + 600, abs=1e-6)
 
 
+@pytest.mark.rare
 def test_silent_labs_are_asked_at_the_same_time(tmp_path: Path) -> None:
     """Protects the watch of all labs from a few whose nodes say nothing: each costs seconds."""
     silent = threading.Event()

@@ -138,6 +138,7 @@ def stuck(root: Path, gate: Gate) -> Iterator[Service]:
     yield service
 
 
+@pytest.mark.rare
 def test_a_busy_service_ends_in_time(tmp_path: Path) -> None:
     """Protects restarts: a sweeper, an idle watch, a pool and a job that hang cost seconds."""
 

@@ -115,6 +115,7 @@ def test_no_two_claimants_get_one_lab(here: Site) -> None:
         here.ask("DELETE", f"/v1/labs/{lab['name']}?wait=20")
 
 
+@pytest.mark.rare
 def test_claims_are_fast_and_counted(here: Site) -> None:
     """Protects the reason for pools: milliseconds, over HTTP, and figures of them."""
     times = []

@@ -120,6 +120,7 @@ def test_a_pool_stays_within_the_budget(tmp_path: Path) -> None:
         assert {job.state for job in here.service.core.store.jobs.latest()} == {"succeeded"}
 
 
+@pytest.mark.rare
 def test_changed_settings_change_the_pool(tmp_path: Path) -> None:
     """Protects from labs that nobody asks for any more: another size, fewer, other keys, none."""
     with site(tmp_path, pool=(pool(2),)) as here:

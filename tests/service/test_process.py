@@ -199,6 +199,7 @@ def test_the_script_in_the_docs_runs(env: dict[str, str]) -> None:
         assert found.ask("GET", "/v1/labs").json()["items"] == []
 
 
+@pytest.mark.rare
 @pytest.mark.skipif(programs() is None, reason=NEEDED)
 def test_jobs_are_kept_in_postgresql(env: dict[str, str]) -> None:
     """Protects those who keep jobs there: they are done, and continued after a kill."""
@@ -213,6 +214,7 @@ def test_jobs_are_kept_in_postgresql(env: dict[str, str]) -> None:
     assert not (Path(env["LAB_HOME"]) / "jobs.db").exists()
 
 
+@pytest.mark.rare
 def test_connections_without_a_request_are_closed(env: dict[str, str]) -> None:
     """Protects the service from those who open connections and say nothing, or too slowly."""
     configure(env, '[serve]\nrequest_timeout = "1s"\n')

@@ -157,6 +157,7 @@ def test_a_wrong_flag_is_reported_first(here: pytest.Pytester) -> None:
     result.stderr.fnmatch_lines(["*there is no blueprint 'galora'*"])
 
 
+@pytest.mark.rare
 def test_labs_of_a_service(
     here: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +188,7 @@ def test_labs_of_a_service(
         refused.stdout.no_fnmatch_line("*Traceback*")
 
 
+@pytest.mark.rare
 def test_labs_begin_with_a_dataset(here: pytest.Pytester) -> None:
     here.makefile(".sql", shop="CREATE TABLE loaded (a INT); INSERT INTO loaded VALUES (7);")
     create = ("dataset", "create", "shop", "--from", str(here.path / "shop.sql"))

@@ -228,6 +228,7 @@ def there(here: Host) -> Host:
     return Host(here.remote)
 
 
+@pytest.mark.rare
 def test_by_file_and_by_pipe(here: Host, there: Host, tmp_path: Path) -> None:
     (key,) = here.keys("template")
     file = tmp_path / "t.lab"

@@ -128,6 +128,7 @@ def names(here: Site) -> list[str]:
     return sorted(one["name"] for one in here.ask("GET", "/v1/labs").json()["items"])
 
 
+@pytest.mark.rare
 @pytest.mark.usefixtures("shop")
 def test_pull_requests(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
     """Protects pull requests: one lab for all of its pushes, which goes when it is closed."""
@@ -150,6 +151,7 @@ def test_pull_requests(here: Site, env: Mapping[str, str], tmp_path: Path) -> No
         assert nothing_is_left(here)
 
 
+@pytest.mark.rare
 @pytest.mark.usefixtures("shop")
 def test_a_hook_of_git(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
     """Protects a developer's branches from each other's data."""

@@ -164,6 +164,7 @@ def test_a_remote_that_ends_while_it_is_written_to() -> None:
         assert caught.value.stderr == "lab: error: gone\n"
 
 
+@pytest.mark.rare
 def test_a_remote_that_hangs() -> None:
     began = time.monotonic()
     with run.conversation(["sleep", "60"], stall=0.2) as it:

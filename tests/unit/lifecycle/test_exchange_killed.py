@@ -166,6 +166,7 @@ def test_cuts_that_are_kept_add_up(there: Side, template_archive: bytes) -> None
         assert up(ctx, SPEC).started == "warm"
 
 
+@pytest.mark.rare
 def test_a_failing_storage_leaves_nothing(there: Side, template_archive: bytes) -> None:
     """Whatever step of storage or record fails, what was made is removed, at once."""
     with there.open():

@@ -94,6 +94,7 @@ def test_one_of_many_does_not_start_alone(world: World) -> None:
         assert start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
 
 
+@pytest.mark.rare
 def test_nothing_is_done_to_nodes_that_only_take_long(world: World) -> None:
     world.boot_seconds = 1.0
     with world.open() as ctx:

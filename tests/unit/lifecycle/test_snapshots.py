@@ -113,7 +113,7 @@ def test_a_stopped_lab_goes_back_and_runs(ctx: Context) -> None:
 
 
 @pytest.mark.parametrize("to", ["mine", pytest.param("origin", marks=pytest.mark.rare)])
-@pytest.mark.parametrize("node", [None, "n2"])
+@pytest.mark.parametrize("node", [None, pytest.param("n2", marks=pytest.mark.rare)])
 def test_a_rollback_that_was_cut(world: World, to: str, node: str | None) -> None:
     """At no step is it left so that disks of now and then run together; doing it again helps."""
     with world.open() as ctx:
