@@ -15,6 +15,7 @@ from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
 
+from lab.blueprints.passwords import NATIVE
 from lab.errors import CommandFailed, Conflict, HostUnfit, NotFound, NotReady
 from lab.fake import group, replication
 from lab.fake import inside as guest_side
@@ -178,8 +179,11 @@ class FakeHypervisor:
         *,
         host: str = LOOPBACK,
         tls: bool = False,
+        plugin: str = NATIVE,
     ) -> Result:
         """What a client gets that runs ``statement`` through ``port`` of ``host``.
+
+        ``plugin``: how it authenticates.
 
         Raises NotReady if nothing answers there or the login is refused, CommandFailed if
         the statement is.
@@ -191,7 +195,7 @@ class FakeHypervisor:
             if not listening or not self._answers(listening[0]):
                 raise NotReady(f"no SQL at port {port}", details=["Connection refused"])
             there = self._caught_up(listening[0])
-            known = guest_side.fits(password, there.accounts.get(user, ""))
+            known = guest_side.fits(password, there.accounts.get(user, ""), plugin)
             if not known or (user in there.tls_only and not tls):
                 denied = f"Access denied for user '{user}'@'%'"
                 raise NotReady(f"no SQL at port {port}", details=[denied])

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 
-from lab.blueprints.passwords import caching_sha2, native
+from lab.blueprints.passwords import CACHING_SHA2, NATIVE, caching_sha2, native
 from lab.errors import CommandFailed
 from lab.guest import network, seed
 from lab.hypervisor import Disk
@@ -269,12 +269,14 @@ def execute(inside: Inside, statement: str) -> Result:
     return Result(columns, rows, len(rows) if columns else changed)
 
 
-def fits(password: str, kept: str) -> bool:
-    """Whether ``kept`` is what a server has of ``password``."""
+def fits(password: str, kept: str, plugin: str) -> bool:
+    """Whether ``kept`` is what a server has of ``password``, and ``plugin`` how it is proved."""
     if kept.startswith("0x"):
+        if plugin != CACHING_SHA2:
+            return False
         text = bytes.fromhex(kept[2:]).decode()
         return caching_sha2(password, text[7:27]) == text
-    return bool(kept) and native(password) == kept
+    return plugin == NATIVE and native(password) == kept
 
 
 def _replay(database: sqlite3.Connection, statement: str) -> sqlite3.Cursor:

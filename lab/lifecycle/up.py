@@ -212,7 +212,7 @@ def allot(
         )
         ctx.store.nodes.add(node.record for node in nodes)
     profile = ctx.settings.profile_of(record.profile)
-    account = account_of(ctx, replace(record, user=USER, password=password))
+    account = account_of(ctx, ctx.store.labs.get(lab.name))
     return Formation(lab, images, plan, profile, nodes, segment), account
 
 

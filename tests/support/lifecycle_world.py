@@ -127,8 +127,11 @@ class World:
             whole: bool = False,
         ) -> list[Rows]:
             del timeout, whole
-            ask_one = partial(fake.sql, port, account.user, account.password)
-            found = (ask_one(one, host=account.host, tls=bool(account.ca)) for one in statements)
+            ask_one = partial(
+                fake.sql, port, account.user, account.password,
+                host=account.host, tls=bool(account.ca), plugin=account.plugin,
+            )  # fmt: skip
+            found = map(ask_one, statements)
             return [Rows(result.columns, result.rows, result.affected) for result in found]
 
         event.listen(Engine, "commit", committing)

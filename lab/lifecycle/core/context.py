@@ -203,8 +203,11 @@ def _fake(settings: Settings, store: Store, progress: Progress) -> Iterator[Cont
         whole: bool = False,
     ) -> list[Rows]:
         del timeout, whole  # the fake answers at once, and little
-        ask_one = partial(fake.sql, port, account.user, account.password)
-        found = (ask_one(one, host=account.host, tls=bool(account.ca)) for one in statements)
+        ask_one = partial(
+            fake.sql, port, account.user, account.password,
+            host=account.host, tls=bool(account.ca), plugin=account.plugin,
+        )  # fmt: skip
+        found = map(ask_one, statements)
         return [Rows(result.columns, result.rows, result.affected) for result in found]
 
     yield Context(settings, store, storage, fake, progress, ask, build)
