@@ -88,13 +88,13 @@ _MARIADB = _Dialect(
 _MYSQL = _Dialect(
     options="gtid_mode = ON\nenforce_gtid_consistency = ON\nreplica_net_timeout = 10\n",
     read_only="super_read_only = ON\n",
-    # Its plugin for passwords wants TLS. No certificate is checked: a clone of the RAM has its
+    # By default it gives its source up after ten tries, seconds. Its plugin for passwords wants TLS. No certificate is checked: a clone of the RAM has its
     # own, while those of its peers are new.
     link=(
         (
             "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '{address}', SOURCE_USER = 'replication',"
             " SOURCE_PASSWORD = '{password}', SOURCE_SSL = 1, SOURCE_CONNECT_RETRY = 1,"
-            " SOURCE_AUTO_POSITION = 1"
+            " SOURCE_RETRY_COUNT = 31536000, SOURCE_AUTO_POSITION = 1"
         ),
         "START REPLICA",
     ),
