@@ -88,8 +88,8 @@ _MARIADB = _Dialect(
 _MYSQL = _Dialect(
     options="gtid_mode = ON\nenforce_gtid_consistency = ON\nreplica_net_timeout = 10\n",
     read_only="super_read_only = ON\n",
-    # By default it gives its source up after ten tries, seconds. Its plugin for passwords wants TLS. No certificate is checked: a clone of the RAM has its
-    # own, while those of its peers are new.
+    # By default it gives its source up after ten tries. Its plugin for passwords wants TLS. No
+    # certificate is checked: a clone of the RAM has its own, while those of its peers are new.
     link=(
         (
             "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '{address}', SOURCE_USER = 'replication',"
