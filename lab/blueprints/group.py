@@ -295,7 +295,7 @@ class Group(server.Defaults):
     def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
         """See Blueprint; before nodes were asked, the first one is the primary."""
         primaries = tuple(node.name for node in nodes if node.role == "primary")
-        primaries = primaries or (nodes[0].name,)
+        primaries = primaries or tuple(node.name for node in nodes[:1])
         others = tuple(node.name for node in nodes if node.name not in primaries)
         return (Endpoint("rw", primaries), Endpoint("ro", others))
 

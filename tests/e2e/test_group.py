@@ -62,7 +62,7 @@ def test_a_group(image: Site) -> None:
         back = _shown(image, name)
         assert [node["role"] for node in back["nodes"]] == ["secondary", "primary", "secondary"]
         _there(image, name, everyone, 2)
-        # All of it loses its power; then all but one node.
+        # All of it loses its power.
         image.lab("stop", name, "--force")
         started = image.lab("start", name, "--timeout", "200")
         assert "it has the most transactions" in started.stderr

@@ -39,6 +39,7 @@ def test_it_has_members() -> None:
     with pytest.raises(InvalidSpec, match="two nodes at least, not 1"):
         planned(LabSpec("group", nodes=1))
     assert [end.nodes for end in GROUP.endpoints(MEMBERS)] == [("n1",), ("n2", "n3")]
+    assert [end.nodes for end in GROUP.endpoints([])] == [(), ()], "it is being created"
     assert GROUP.role("member", {"role": "primary"}) == "primary"
     assert GROUP.role("member", {"role": "'; DROP"}) == "member"
 
