@@ -33,6 +33,13 @@ def test_anything_else_is_refused(text: str) -> None:
         gtid.parse(text)
 
 
+def test_what_a_guest_says_is_cut() -> None:
+    """Protects messages: a guest may say anything, of any length."""
+    with pytest.raises(ValueError, match="is not a GTID set") as raised:
+        gtid.parse(f"{A}:1-5," + "x" * 100_000)
+    assert len(str(raised.value)) < 200
+
+
 def test_which_contains_which() -> None:
     small, large = gtid.parse(f"{A}:1-4"), gtid.parse(f"{A}:1-2:3-9,{B}:1")
     assert gtid.contains(large, small)
