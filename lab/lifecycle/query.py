@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from lab.lifecycle.nodes.inspect import lab, record_of
 from lab.lifecycle.nodes.readiness import account_at
 from lab.names import GuestName, Owner
 from lab.paths import writing
+from lab.state.records import NodeRecord
 
 _QUERY_SECONDS = 600.0
 _CHECKS = {"mariadb": "ssl-verify-server-cert", "mysql": f"ssl-mode={SSL_MODE}"}
@@ -87,14 +89,25 @@ def program(account: Account, port: int, options: Path) -> Client:
     return Client([found, f"--defaults-extra-file={options}"], options, content)
 
 
+def _primary(ctx: Context, name: str, nodes: Sequence[NodeRecord]) -> str:
+    """The node that takes writes, in a lab whose nodes elect it; raises NotReady."""
+    entry = lab(ctx, name).entry
+    planned = {node.name: node.role for node in nodes}
+    if entry is None or entry.role == planned[entry.name]:
+        raise NotReady(
+            f"no node of {name} answers as its primary",
+            hint=f"`lab status {name}` shows the nodes, `--node` chooses one of them",
+        )
+    return entry.name
+
+
 def _login(ctx: Context, name: str, node: str | None) -> tuple[Account, int]:
     record = record_of(ctx, name)
     nodes = ctx.store.nodes.of(name)
     if not nodes or not record.user:
         raise NotReady(f"the lab {name} is {record.state}: it has no account yet")
     if node is None and elects(record):
-        entry = lab(ctx, name).entry
-        node = entry.name if entry is not None else None
+        node = _primary(ctx, name, nodes)
     chosen = entry_of(record, nodes) if node is None else ctx.store.nodes.get(name, node)
     if not chosen.sql_port:
         raise NotFound(

@@ -30,6 +30,8 @@ from lab.state.records import LabRecord, LabWithNodes, NodeRecord
 if TYPE_CHECKING:
     from lab.lifecycle.nodes.nodes import Node
 
+_ROLE_SECONDS = 5.0
+"""How long nodes that were found ready just now may take to say which role they have."""
 _ASKED = ("ready", "stopped")
 """Recorded states of labs whose nodes are queried: those that may accept statements."""
 
@@ -54,7 +56,7 @@ def labs(ctx: Context) -> list[LabView]:
 def lab(ctx: Context, name: str, *, steps: Sequence[Step] = (), proved: bool = False) -> LabView:
     """One lab; ``steps``: what was done to make it just now. Raises NotFound.
 
-    ``proved``: all nodes that run were found ready just now, so they are not asked again, unless
+    ``proved``: all nodes that run were found ready just now, so they are not asked again, except
     for the roles that they elect.
     """
     guests = ctx.hypervisor.guests()
@@ -62,11 +64,14 @@ def lab(ctx: Context, name: str, *, steps: Sequence[Step] = (), proved: bool = F
     if unknown and ctx.store.labs.find(name) is None:  # nor since then
         return _unrecorded(name, guests)
     found = ctx.store.lab_with_nodes(name)
-    if proved and not elects(found.lab):
-        observed = _proved(found, guests)
-    else:
-        asked = [(found.lab, _nodes(found))] if found.lab.state in _ASKED else []
+    asked = [(found.lab, _nodes(found))] if found.lab.state in _ASKED else []
+    if not proved:
         observed = observe(ctx, asked, guests)
+    else:
+        observed = _proved(found, guests)
+        if elects(found.lab):
+            seen = observe(ctx, asked, guests, within=_ROLE_SECONDS)
+            observed = {key: replace(one, role=seen[key].role) for key, one in observed.items()}
     return _view(ctx, found, guests, observed, steps=steps)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,9 @@ from lab.errors import CommandFailed, NotReady
 from lab.hypervisor import Capabilities
 from lab.lifecycle import branch, power, snapshot
 from lab.lifecycle.captures import template
+from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView
+from lab.lifecycle.core.views import LabView, Rows
 from lab.lifecycle.down import down
 from lab.lifecycle.nodes.inspect import lab, status
 from lab.lifecycle.nodes.recovery import Pace
@@ -98,6 +101,41 @@ def test_the_primary_stops(world: World) -> None:
         assert count(ctx, "n1") == 1
         query(ctx, "shop", None, "INSERT INTO t VALUES (2)")
         assert back.endpoints == {"rw": ("n2",), "ro": ("n1", "n3")}
+
+
+def test_a_busy_host_does_not_make_a_ready_lab_unreachable(tmp_path: Path) -> None:
+    """Protects the word of `up`: nodes that were ready just now need more than the usual time."""
+    world = World(tmp_path, answer_timeout=0.6)
+    with world.open() as ctx:
+        real = ctx.sql_all
+
+        def busy(
+            account: Account,
+            port: int,
+            statements: Sequence[str],
+            *,
+            timeout: float,
+            whole: bool = False,
+        ) -> list[Rows]:
+            if timeout < 1:
+                raise NotReady("no answer in time")
+            return real(account, port, statements, timeout=timeout, whole=whole)
+
+        made = up(replace(ctx, sql_all=busy), SPEC)
+        assert (made.state, roles(made)) == ("ready", ["primary", "secondary", "secondary"])
+
+
+def test_statements_need_a_primary(world: World) -> None:
+    """Protects who writes from a secondary that is taken for the primary."""
+    with world.open() as ctx:
+        up(ctx, SPEC)
+
+        def silent(*_: object, **__: object) -> list[Rows]:
+            raise NotReady("no answer")
+
+        with pytest.raises(NotReady, match="no node of shop answers as its primary") as raised:
+            query(replace(ctx, sql_all=silent), "shop", None, "SELECT 1")
+        assert "--node" in raised.value.hint
 
 
 def test_no_node_starts_a_group_without_the_others(world: World) -> None:
