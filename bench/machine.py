@@ -9,7 +9,7 @@ from typing import Any
 from lab import host
 from lab.errors import LabError
 from lab.run import run
-from lab.spec import format_size
+from lab.units import format_size
 
 TOPICS = ("system", "libvirt", "qemu", "accelerator", "storage", "python")
 """What ``lab doctor`` says of these belongs beside figures."""

@@ -15,9 +15,9 @@ from bench.figures import Figure, Target, start_up
 from bench.labs import Failed, Home, Ran, together
 from bench.probe import disk, pss, qemu_of, unready
 from lab.paths import Home as LabHome
-from lab.spec import MIB
 from lab.state.records import LabRecord, NodeRecord
 from lab.state.store import Store
+from lab.units import MIB
 
 UP = ("up", "pxc", "--nodes", "3")
 MEGABYTE = 1_000_000

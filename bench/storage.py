@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.names import Owner, VolumeName
-from lab.spec import MIB, format_size
 from lab.storage import Storage, Volume, VolumeSnapshot
+from lab.units import MIB, format_size
 
 IMAGE = 64 * MIB
 """Bytes of data in the image, in a volume of ``SIZE``."""

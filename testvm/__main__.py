@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from lab.errors import HostUnfit, Interrupted, InvalidSpec, LabError
 from lab.progress import Event, Progress
-from lab.spec import parse_size
+from lab.units import parse_size
 from testvm import build, cache, host, kept, machine, runner
 from testvm.beside import Beside
 from testvm.release import RELEASES, Release, find, selected

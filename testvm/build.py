@@ -20,7 +20,7 @@ from lab.imagebuild.recipe import HERE
 from lab.imagebuild.tree import files
 from lab.progress import Progress
 from lab.run import require, run
-from lab.spec import GIB, format_size
+from lab.units import GIB, format_size
 from testvm.release import IMAGE, MODULE_SOURCE, PACKAGES, REMOVED, ROOT, Release, requirements
 
 FORMAT = 1

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lab.hypervisor.libvirt.probe import no_kvm, tsc_khz
 from lab.run import require, run
-from lab.spec import GIB
+from lab.units import GIB
 from testvm import overlay, wire
 
 EMULATOR = "qemu-system-x86_64"

@@ -12,9 +12,10 @@ from lab import host
 from lab.blueprints import NodePlan, foreseen
 from lab.config.settings import Settings
 from lab.errors import ROOM_RETRY, HostUnfit, Interrupted, LimitReached
-from lab.spec import LabSpec, format_size
+from lab.spec import LabSpec
 from lab.state.records import JobKind, LabWithNodes
 from lab.state.store import Store
+from lab.units import format_size
 
 _LOOK_EVERY = 0.5
 """Seconds between two checks: commands remove labs without a notification."""

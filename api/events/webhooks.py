@@ -20,7 +20,7 @@ from dbos import DBOS, SetWorkflowID
 
 from lab.api.telemetry.logs import log
 from lab.errors import HostUnfit
-from lab.spec import format_time
+from lab.units import format_time
 
 if TYPE_CHECKING:
     from lab.config.servefile import Serve

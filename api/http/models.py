@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lab.api.http.units import IN_BYTES, IN_SECONDS, Bytes, Seconds, Time
 from lab.lifecycle.core.views import LabView, NodeState, NodeView
 from lab.names import LAB_NAME_LIMIT
-from lab.spec import MIB, NODES_LIMIT
+from lab.spec import NODES_LIMIT
 from lab.state.records import (
     AuditRecord,
     EventRecord,
@@ -19,6 +19,7 @@ from lab.state.records import (
     Scope,
     TokenRecord,
 )
+from lab.units import MIB
 
 T = TypeVar("T")
 
@@ -66,6 +67,15 @@ class Cluster(Asked):
         ),
     ] = None
     profile: Annotated[str | None, Field(pattern=WORD, examples=["balanced"])] = None
+    options: Annotated[
+        dict[str, Any] | None,
+        Field(
+            max_length=32,
+            description="What differs from the defaults of the blueprint, as in lab.toml; files"
+            " as their content: `my_cnf` is a list of `{text, role}`, `init` a text.",
+            examples=[{"topology": "chain", "semi_sync": True}],
+        ),
+    ] = None
     memory: Annotated[
         Bytes,
         Field(ge=384 * MIB, le=_TERABYTE, multiple_of=MIB, description=f"Of a node, {IN_BYTES}."),
@@ -241,6 +251,10 @@ class Lab(BaseModel):
     memory: Annotated[int, Field(description="As requested for a node, in bytes.")]
     cpus: Annotated[int, Field(description="As requested for a node.")]
     disk: Annotated[int, Field(description="As requested, in bytes; 0: the image's.")]
+    options: Annotated[
+        dict[str, Any],
+        Field(description="As requested, with digests of files.", examples=[{"semi_sync": True}]),
+    ]
     snapshots: str
     created_at: Time
     expires_at: Time | None
@@ -279,6 +293,7 @@ class Lab(BaseModel):
             memory=view.memory,
             cpus=view.cpus,
             disk=view.disk,
+            options=dict(view.options),
             snapshots=view.snapshots,
             created_at=view.created_at,
             expires_at=view.expires_at,

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from lab.errors import InvalidSpec
-from lab.spec import format_time, parse_duration, parse_size
+from lab.units import format_time, parse_duration, parse_size
 
 
 def _seconds(value: object) -> object:

@@ -19,9 +19,10 @@ from lab.imagebuild.recipe import load, recipes
 from lab.lifecycle import dataset, snapshot
 from lab.names import CaptureRef
 from lab.schedule import PERIODS, Schedule
-from lab.spec import LabSpec, format_size
+from lab.spec import LabSpec
 from lab.state.records import JobRecord, LabRecord, TokenRecord
 from lab.storage import sparse
+from lab.units import format_size
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from lab import schedule
+from lab import options, schedule
 from lab.errors import InvalidSpec
 from lab.lifecycle.core.context import Origin
 from lab.names import branch_names
@@ -38,7 +38,7 @@ class Request(msgspec.Struct, frozen=True):
 class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
     """A cluster to create; empty strings and 0 as in ``LabSpec``, ``ttl`` in seconds."""
 
-    LATER = ("dataset",)
+    LATER = ("dataset", "options")
 
     blueprint: str
     name: str = ""
@@ -52,6 +52,7 @@ class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
     snapshots: str = ""
     image: str = ""
     dataset: str = ""
+    options: dict[str, Any] = {}
 
     @cached_property
     def spec(self) -> LabSpec:
@@ -67,6 +68,7 @@ class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
             snapshots=schedule.parse(self.snapshots) if self.snapshots else schedule.NONE,
             image=self.image,
             dataset=self.dataset,
+            options=options.of(self.options),
             accept_pooled_name=self.may_differ,
         )
 
@@ -119,6 +121,7 @@ class FillPool(CreateLab, frozen=True, kw_only=True):
             snapshots=str(spec.snapshots),
             image=spec.image,
             dataset=spec.dataset,
+            options=spec.options.said,
             owner=owner,
             pool=pool,
         )

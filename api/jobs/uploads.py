@@ -16,8 +16,8 @@ from lab.api.jobs.requests import CreateDataset, read
 from lab.errors import LimitReached, NotFound
 from lab.lifecycle.core.views import UploadView
 from lab.paths import PRIVATE, make_directory, writing
-from lab.spec import format_size
 from lab.state.records import TokenRecord
+from lab.units import format_size
 
 KEPT = 3600.0
 """Seconds for which an upload that no job uses is kept."""

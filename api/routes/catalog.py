@@ -175,6 +175,7 @@ def _build_template(
         profile=asked.profile or "",
         image=asked.image or "",
         dataset=asked.dataset or "",
+        options=asked.options or {},
     )
     core = jobs.core
     check_data(core.store, caller.project, request)

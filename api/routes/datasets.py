@@ -46,8 +46,8 @@ from lab.lifecycle.core.views import UploadView
 from lab.lifecycle.datasets.made import read_made
 from lab.names import parse_dataset
 from lab.progress import Listener
-from lab.spec import format_size
 from lab.state.records import ImageRecord, JobRecord
+from lab.units import format_size
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
 

@@ -183,6 +183,7 @@ def requested(core: Core, caller: Caller, asked: LabRequest) -> CreateLab:
         snapshots=asked.snapshots or "",
         image=asked.image or "",
         dataset=asked.dataset or "",
+        options=asked.options or {},
         accept_pooled_name=asked.accept_pooled_name,
         cold=asked.cold,
         heartbeat=asked.heartbeat,

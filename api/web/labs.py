@@ -23,8 +23,8 @@ from lab.api.web.events import shown
 from lab.api.web.request import Fields, Looking, PageRoute, Using
 from lab.blueprints import BLUEPRINTS
 from lab.errors import LabError
-from lab.spec import format_duration
 from lab.state.jobs import OPEN
+from lab.units import format_duration
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 

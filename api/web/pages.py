@@ -17,8 +17,8 @@ from lab.api.core.problem import problem
 from lab.api.http.place import place_of
 from lab.api.http.problems import headers_of
 from lab.errors import LabError, NotFound
-from lab.spec import format_duration, format_size
 from lab.state.jobs import OPEN
+from lab.units import format_duration, format_size
 
 _HERE = Path(__file__).parent
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

@@ -7,16 +7,17 @@ ready, and which nodes users connect to. It reaches guests through ``Cluster`` o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest import network
 from lab.guest.seed import SeedFile
 from lab.names import node_name
+from lab.options import Options
 from lab.spec import BLUEPRINTS, LabSpec, NodeSize
 from lab.suggest import did_you_mean
 from lab.wait import Deadline
@@ -208,6 +209,14 @@ class Blueprint(Protocol):
         """A regular expression for errors of a server that a retry may solve."""
 
     @property
+    def options(self) -> Options:
+        """What differs from the defaults in a lab; see ``blueprint_of``."""
+
+    @property
+    def takes(self) -> Collection[str]:
+        """The names of the options that it has."""
+
+    @property
     def elects(self) -> bool:
         """Whether nodes elect who takes writes, so that roles change while a lab runs."""
 
@@ -341,6 +350,19 @@ def blueprint(name: str) -> Blueprint:
     return cast("Blueprint", getattr(import_module(module), constant))
 
 
+def blueprint_of(spec: LabSpec) -> Blueprint:
+    """The blueprint of a lab with the options of this lab; raises InvalidSpec."""
+    found = blueprint(spec.blueprint)
+    for name in spec.options.said:
+        if name not in found.takes:
+            raise InvalidSpec(
+                f"the blueprint {found.name} does not have the option {name}",
+                hint=f"its options are: {', '.join(sorted(found.takes))}",
+            )
+    with_options = replace(cast("Any", found), options=spec.options, nodes=spec.nodes)
+    return cast("Blueprint", with_options)
+
+
 def foreseen(spec: LabSpec) -> tuple[NodePlan, ...]:
     """As ``planned``; equal nodes if this version of lab does not have the blueprint."""
     try:
@@ -352,4 +374,4 @@ def foreseen(spec: LabSpec) -> tuple[NodePlan, ...]:
 
 def planned(spec: LabSpec) -> tuple[NodePlan, ...]:
     """The nodes of a lab; raises InvalidSpec if there can be no such lab."""
-    return blueprint(spec.blueprint).plan(spec)
+    return blueprint_of(spec).plan(spec)

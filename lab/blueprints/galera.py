@@ -34,7 +34,7 @@ from lab.spec import LabSpec
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Galera(server.Defaults):
     """See Blueprint. ``engines`` differ: ``pxc`` prefers Percona's, ``galera`` is MariaDB's.
 
@@ -165,5 +165,6 @@ def _view(member: Member, members: Sequence[Member], namespace: uuid.UUID = _NAM
 
 
 _MARIADB = {"mariadb": "MariaDB with Galera"}
-PXC: Blueprint = Galera("pxc", {"percona-xtradb-cluster": "Percona XtraDB Cluster", **_MARIADB})
-GALERA: Blueprint = Galera("galera", _MARIADB)
+_PERCONA = {"percona-xtradb-cluster": "Percona XtraDB Cluster"}
+PXC: Blueprint = Galera(name="pxc", engines={**_PERCONA, **_MARIADB})
+GALERA: Blueprint = Galera(name="galera", engines=_MARIADB)

@@ -1,4 +1,4 @@
-"""MySQL Group Replication: members that elect one of them to take writes, the primary.
+"""MySQL Group Replication: members that elect one of them to take writes, the primary, or all do.
 
 All servers start from one data directory without a history. The first starts the group, the
 others join it, at once and with nothing to transfer. What a member needs after that, its guest does
@@ -86,6 +86,10 @@ loose_group_replication_exit_state_action = READ_ONLY
 loose_group_replication_message_cache_size = 128M
 loose_group_replication_member_weight = {weight}
 """
+_MULTI_PRIMARY = """\
+loose_group_replication_single_primary_mode = OFF
+loose_group_replication_enforce_update_everywhere_checks = ON
+"""
 _QUESTION = """
 WITH me AS (SELECT * FROM performance_schema.replication_group_members m
  LEFT JOIN (SELECT MEMBER_ID AS id, VIEW_ID, COUNT_TRANSACTIONS_IN_QUEUE AS certified,
@@ -124,6 +128,7 @@ class Group(server.Defaults):
     flush: tuple[str, ...] = ("FLUSH LOCAL BINARY LOGS", "FLUSH LOCAL ENGINE LOGS")
     elects: bool = True
     look_every: float = 2.0  # no group starts by itself
+    takes: frozenset[str] = server.COMMON | {"multi_primary"}
 
     def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
         """See Blueprint."""
@@ -156,6 +161,8 @@ class Group(server.Defaults):
             seed_addresses=",".join(other.address for other in members),
             weight=_WEIGHT - 10 * member.index,
         )
+        if self.options.multi_primary:
+            text += _MULTI_PRIMARY
         peers = "".join(f"{other.address} {_PORT}\n" for other in members if other != member)
         return {
             engine.config_path: SeedFile(text.encode()),
@@ -201,10 +208,13 @@ class Group(server.Defaults):
 
     def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:  # noqa: ARG002
         """See Blueprint."""
+        primaries = ("one primary", "primaries", "1")
+        if self.options.multi_primary:
+            primaries = (f"{nodes} primaries", "primaries", str(nodes))
         return (
             Condition("ONLINE", "state", "ONLINE", "not-primary"),
             Condition(f"{nodes} ONLINE", "members ONLINE", str(nodes)),
-            Condition("one primary", "primaries", "1", "not-primary"),
+            Condition(*primaries, "not-primary"),
             Condition("view", "view of all", "shared"),
             Condition("caught up", "transactions in queue", "0", "not-synced"),
             Condition("read-only by role", "super_read_only", "by role"),
@@ -297,9 +307,11 @@ class Group(server.Defaults):
     def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
         """See Blueprint; before nodes were asked, the first one is the primary."""
         primaries = tuple(node.name for node in nodes if node.role == "primary")
-        primaries = primaries or tuple(node.name for node in nodes[:1])
+        first = len(nodes) if self.options.multi_primary else 1
+        primaries = primaries or tuple(node.name for node in nodes[:first])
         others = tuple(node.name for node in nodes if node.name not in primaries)
-        return (Endpoint("rw", primaries), Endpoint("ro", others))
+        found = (Endpoint("rw", primaries), Endpoint("ro", others))
+        return found if others or not self.options.multi_primary else found[:1]
 
 
 def _login(password: str) -> str:

@@ -1,7 +1,8 @@
-"""Asynchronous replication by GTID: one source that takes writes, replicas that follow it.
+"""Asynchronous replication by GTID: sources that take writes, replicas that follow them.
 
-All servers start from one data directory without a history, so a replica begins at the source's
-first transaction, and there is nothing to transfer.
+Which node follows which is data (``links``): by default all follow the first. All servers start
+from one data directory without a history, so a replica begins at the source's first transaction,
+and there is nothing to transfer.
 
 A replica has caught up when it has executed all that its source had executed when that was asked,
 shortly before: ``MASTER_GTID_WAIT`` in MariaDB, ``WAIT_FOR_EXECUTED_GTID_SET`` in MySQL.
@@ -34,6 +35,7 @@ from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
 from lab.names import node_name
+from lab.options import Topology
 from lab.spec import LabSpec
 from lab.wait import Deadline
 
@@ -63,8 +65,13 @@ class _Dialect:
 
     options: str
     read_only: str
+    semi_sync: str
+    acknowledged: str
+    """Options of a server whose commits wait for a replica."""
+    acknowledges: str
+    """Options of such a replica."""
     link: tuple[str, ...]
-    """Statements that have a replica follow {address}."""
+    """Statements that have a replica follow {address} by the {channel}, {delay} seconds late."""
     relink: tuple[str, ...]
     """Statements that give a replica, which runs, another {password}."""
     writable: tuple[str, str]
@@ -74,50 +81,58 @@ class _Dialect:
 _MARIADB = _Dialect(
     options="log_slave_updates = ON\ngtid_strict_mode = ON\nslave_net_timeout = 10\n",
     read_only="read_only = ON\n",
+    semi_sync="rpl_semi_sync_master_wait_point = AFTER_SYNC\n",
+    acknowledged="rpl_semi_sync_master_enabled = ON\n",
+    acknowledges="rpl_semi_sync_slave_enabled = ON\n",
     link=(
         (
-            "CHANGE MASTER TO MASTER_HOST = '{address}', MASTER_USER = 'replication',"
+            "CHANGE MASTER '{channel}' TO MASTER_HOST = '{address}', MASTER_USER = 'replication',"
             " MASTER_PASSWORD = '{password}', MASTER_SSL = 0, MASTER_CONNECT_RETRY = 1,"
-            " MASTER_USE_GTID = slave_pos"
+            " MASTER_USE_GTID = slave_pos, MASTER_DELAY = {delay}"
         ),
-        "START SLAVE",
+        "START SLAVE '{channel}'",
     ),
-    relink=("STOP SLAVE", "CHANGE MASTER TO MASTER_PASSWORD = '{password}'", "START SLAVE"),
+    relink=(
+        "STOP SLAVE '{channel}'",
+        "CHANGE MASTER '{channel}' TO MASTER_PASSWORD = '{password}'",
+        "START SLAVE '{channel}'",
+    ),
     writable=("DO 1", "DO 1"),
 )
 _MYSQL = _Dialect(
     options="gtid_mode = ON\nenforce_gtid_consistency = ON\nreplica_net_timeout = 10\n",
     read_only="super_read_only = ON\n",
+    semi_sync=("plugin_load_add = semisync_source.so\nplugin_load_add = semisync_replica.so\n"),
+    acknowledged="loose_rpl_semi_sync_source_enabled = ON\n",
+    acknowledges="loose_rpl_semi_sync_replica_enabled = ON\n",
     # By default it gives its source up after ten tries. Its plugin for passwords wants TLS. No
     # certificate is checked: a clone of the RAM has its own, while those of its peers are new.
     link=(
         (
             "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '{address}', SOURCE_USER = 'replication',"
             " SOURCE_PASSWORD = '{password}', SOURCE_SSL = 1, SOURCE_CONNECT_RETRY = 1,"
-            " SOURCE_RETRY_COUNT = 31536000, SOURCE_AUTO_POSITION = 1"
+            " SOURCE_RETRY_COUNT = 31536000, SOURCE_AUTO_POSITION = 1, SOURCE_DELAY = {delay}"
+            " FOR CHANNEL '{channel}'"
         ),
-        "START REPLICA",
+        "START REPLICA FOR CHANNEL '{channel}'",
     ),
     relink=(
-        "STOP REPLICA IO_THREAD",
-        "CHANGE REPLICATION SOURCE TO SOURCE_PASSWORD = '{password}'",
-        "START REPLICA IO_THREAD",
+        "STOP REPLICA IO_THREAD FOR CHANNEL '{channel}'",
+        "CHANGE REPLICATION SOURCE TO SOURCE_PASSWORD = '{password}' FOR CHANNEL '{channel}'",
+        "START REPLICA IO_THREAD FOR CHANNEL '{channel}'",
     ),
     writable=("SET GLOBAL super_read_only = OFF", "SET GLOBAL super_read_only = ON"),
 )
 
-_ON_SOURCE = (
-    "SELECT 'read_only', IF(@@GLOBAL.read_only, 'ON', 'OFF') UNION ALL SELECT 'position',"
+_READ_ONLY = "SELECT 'read_only', IF(/*M! @@GLOBAL.read_only*/ /*!80000 {variable}*/, 'ON', 'OFF')"
+_POSITION_OF = (
+    " UNION ALL SELECT 'position',"
     " /*M! @@GLOBAL.gtid_binlog_pos*/ /*!80000 REPLACE(@@GLOBAL.gtid_executed, '\\n', '')*/"
 )
-_ON_REPLICA = (
-    "SELECT 'read_only', IF("
-    "/*M! @@GLOBAL.read_only*/ /*!80000 @@GLOBAL.super_read_only*/, 'ON', 'OFF')"
-    " UNION ALL SELECT 'replication', {running} UNION ALL SELECT 'caught up', {caught_up}"
-)
+_FOLLOWING = " UNION ALL SELECT 'replication', {running} UNION ALL SELECT 'caught up', {caught_up}"
 _RUNNING = (
-    "/*M! (SELECT IF(VARIABLE_VALUE = 'ON', 'running', 'stopped')"
-    " FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'SLAVE_RUNNING')*/"
+    "/*M! (SELECT IF(VARIABLE_VALUE >= {links}, 'running', 'stopped')"
+    " FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'SLAVES_RUNNING')*/"
     " /*!80000 (SELECT IF(COUNT(*) > 0 AND MIN(c.SERVICE_STATE = 'ON' AND a.SERVICE_STATE = 'ON'),"
     " 'running', 'stopped') FROM performance_schema.replication_connection_status c"
     " JOIN performance_schema.replication_applier_status a USING (CHANNEL_NAME))*/"
@@ -126,6 +141,14 @@ _CAUGHT_UP = (
     "IF(/*M! MASTER_GTID_WAIT*/ /*!80000 WAIT_FOR_EXECUTED_GTID_SET*/('{position}', {seconds})"
     " = 0, 'yes', 'no')"
 )
+_SEMI_SYNC = (
+    " UNION ALL SELECT 'semi-sync {name}',"
+    " /*M! (SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS"
+    " WHERE VARIABLE_NAME = 'RPL_SEMI_SYNC_MASTER_{variable}')*/"
+    " /*!80000 (SELECT VARIABLE_VALUE FROM performance_schema.global_status"
+    " WHERE VARIABLE_NAME = 'Rpl_semi_sync_source_{variable}')*/"
+)
+_ROLES = ("source", "replica", "delayed")
 
 
 @dataclass(frozen=True)
@@ -133,11 +156,12 @@ class Replication(server.Defaults):
     """See Blueprint."""
 
     name: str = "replication"
-    version: int = 1
+    version: int = 2
     engines: Mapping[str, str] = field(
         default_factory=lambda: {"mariadb": "MariaDB", "mysql": "MySQL"}, hash=False
     )
     flush: tuple[str, ...] = ("FLUSH LOCAL BINARY LOGS", "FLUSH LOCAL ENGINE LOGS")
+    takes: frozenset[str] = server.COMMON | {"topology", "semi_sync", "delay", "on"}
 
     def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
         """See Blueprint."""
@@ -146,15 +170,30 @@ class Replication(server.Defaults):
                 f"{self.name} has two nodes at least, not {spec.nodes}",
                 hint="one server without replicas is the blueprint single",
             )
-        return tuple(
-            NodePlan(node_name(number), "source" if number == 1 else "replica", spec.size)
-            for number in range(1, spec.nodes + 1)
-        )
+        options, numbers = spec.options, range(1, spec.nodes + 1)
+        roles = {node_name(n): _role(options.topology, n, spec.nodes) for n in numbers}
+        replicas = [name for name, role in roles.items() if role == "replica"]
+        if options.on and not options.delay:
+            raise InvalidSpec(
+                f"nodes are named ({', '.join(options.on)}), but no delay for them",
+                hint="such as --delay 1h --on n3",
+            )
+        if options.delay and not replicas:
+            raise InvalidSpec(f"no node of the topology {options.topology} is a replica to delay")
+        for name in options.on:
+            if name not in replicas:
+                raise InvalidSpec(
+                    f"{name} is no replica that can be delayed",
+                    hint=f"replicas are: {', '.join(replicas)}",
+                )
+        if options.delay:
+            roles |= dict.fromkeys(options.on or replicas, "delayed")
+        return tuple(NodePlan(name, role, spec.size) for name, role in roles.items())
 
     def files(
         self,
         member: Member,
-        members: Sequence[Member],  # noqa: ARG002  part of the protocol
+        members: Sequence[Member],
         engine: Engine,
         memory: int,
         profile: EngineProfile,
@@ -164,58 +203,92 @@ class Replication(server.Defaults):
         text += _OPTIONS.format(
             logs=engine.log_directory, sync=int(profile.flush_log == 1), name=member.name
         )
-        text += _dialect(engine).options
+        dialect, several = _dialect(engine), self.options.topology in ("ring", "fan-in")
+        text += dialect.options
+        if several and server.is_mariadb(engine):
+            text += f"gtid_domain_id = {member.index}\n"
+        if self.options.topology == "ring":
+            text += f"auto_increment_increment = {len(members)}\n"
+            text += f"auto_increment_offset = {member.index}\n"
+        if self.options.semi_sync:
+            text += dialect.semi_sync
+            text += dialect.acknowledged if self._followers(member, members) else ""
+            text += dialect.acknowledges if self._links(member) else ""
         if member.role != "source":
-            text += _dialect(engine).read_only
+            text += dialect.read_only
         return {engine.config_path: SeedFile(text.encode())}
 
     def form(self, cluster: Cluster, engines: Mapping[str, Engine], deadline: Deadline) -> None:
-        """See Blueprint; the account of replicas reaches them by replication, too."""
+        """See Blueprint; what is done here is in no binary log."""
         password = secrets.token_hex(16)
-        (source,) = (member for member in cluster.members if member.role == "source")
+        addresses = {member.index: member.address for member in cluster.members}
 
         def one(member: Member) -> None:
             engine = engines[member.name]
-            statements = _account(engine, password)
-            if member != source:
-                link = _dialect(engine).link
-                statements = [s.format(address=source.address, password=password) for s in link]
+            dialect = _dialect(engine)
+            before, after = dialect.writable if member.role != "source" else ("DO 1", "DO 1")
+            statements = [before, *_account(engine, password), after]
+            delay = int(self.options.delay) if member.role == "delayed" else 0
+            for number, channel in self._links(member).items():
+                statements += [
+                    statement.format(
+                        channel=channel,
+                        address=addresses[number],
+                        password=password,
+                        delay=delay,
+                    )
+                    for statement in dialect.link
+                ]
             server.first_statements(cluster, member, statements, deadline)
 
         cluster.each(one)
 
     def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:
         """See Blueprint."""
-        if member.role == "source":
-            return ()
-        return tuple(other.name for other in members if other.role == "source")
+        links = self._links(member)
+        return tuple(other.name for other in members if other.index in links)
 
     def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
         """See Blueprint."""
-        if role == "source":
-            return _ON_SOURCE
+        writes = role == "source"
+        variable = "@@GLOBAL.read_only" if writes else "@@GLOBAL.super_read_only"
+        asked = _READ_ONLY.format(variable=variable) + _POSITION_OF
+        if self.options.semi_sync and writes:
+            for name in ("status", "clients"):
+                asked += _SEMI_SYNC.replace("{name}", name).replace("{variable}", name)
+        if writes and self.options.topology != "ring":
+            return asked
         # Of a node whose source is not to run, nothing is wanted.
-        running, caught_up = (_RUNNING if reported else "'running'"), "'yes'"
+        running, caught_up, positions = "'running'", "'yes'", []
+        if reported:
+            running = _RUNNING.format(links=len(reported))
         for name, said in reported.items():
             position = said.get("position")
             if position is None:
                 caught_up = f"'unknown: {name} does not answer'"
-            elif _POSITION.fullmatch(position):
-                caught_up = _CAUGHT_UP.format(position=position, seconds=_WAIT)
-            else:
+            elif not _POSITION.fullmatch(position):
                 caught_up = f"'unknown: {name} sent an invalid position'"
-        return _ON_REPLICA.format(running=running, caught_up=caught_up)
+            elif position:
+                positions.append(position)
+        if positions and caught_up == "'yes'" and role != "delayed":
+            caught_up = _CAUGHT_UP.format(position=",".join(positions), seconds=_WAIT)
+        return asked + _FOLLOWING.format(running=running, caught_up=caught_up)
 
     def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:  # noqa: ARG002
-        """See Blueprint."""
-        if role == "source":
-            hint = "`SET GLOBAL read_only = OFF` lets it accept writes again"
-            return (Condition("writable", "read_only", "OFF", "degraded", hint),)
-        return (
-            Condition("read-only", "read_only", "ON"),
+        """See Blueprint; that a delayed replica has caught up is always met."""
+        hint = "`SET GLOBAL read_only = OFF` lets it accept writes again"
+        following = (
             Condition("replicating", "replication", "running"),
             Condition("caught up", "caught up", "yes", "not-synced"),
         )
+        if role != "source":
+            return (Condition("read-only", "read_only", "ON"), *following)
+        found = [Condition("writable", "read_only", "OFF", "degraded", hint)]
+        if self.options.semi_sync:
+            replicas = self.nodes - 1 if self.options.topology == "star" else 1
+            found.append(Condition("semi-sync", "semi-sync status", "ON"))
+            found.append(Condition("semi-sync replicas", "semi-sync clients", str(replicas)))
+        return (*found, *(following if self.options.topology == "ring" else ()))
 
     def personalise_statements(
         self,
@@ -241,17 +314,53 @@ class Replication(server.Defaults):
         ]
         if member.role != "source":
             before, after = _dialect(engine).writable
-            relink = [statement.format(password=own) for statement in _dialect(engine).relink]
-            statements = [before, *statements, after, *relink]
+            statements = [before, *statements, after]
+        for channel in self._links(member).values():
+            statements += [
+                statement.format(channel=channel, password=own)
+                for statement in _dialect(engine).relink
+            ]
         return [self.renew(engine), *statements]
 
+    def identify(self, cluster: Cluster, engines: Mapping[str, Engine], identity: int) -> None:
+        """See Blueprint; where several nodes write, each has a GTID domain of its own."""
+        if self.options.topology in ("star", "chain"):
+            super().identify(cluster, engines, identity)
+        else:
+            server.identify_all(cluster, engines, identity, lambda member: member.index)
+
     def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
-        """See Blueprint."""
-        by_role = {
-            role: tuple(node.name for node in nodes if node.role == role)
-            for role in ("source", "replica")
-        }
-        return (Endpoint("rw", by_role["source"]), Endpoint("ro", by_role["replica"]))
+        """See Blueprint; delayed replicas are the last ones to read from."""
+        by_role = {role: tuple(node.name for node in nodes if node.role == role) for role in _ROLES}
+        found = [Endpoint("rw", by_role["source"])]
+        if readers := by_role["replica"] + by_role["delayed"]:
+            found.append(Endpoint("ro", readers))
+        return tuple(found)
+
+    def _links(self, member: Member) -> dict[int, str]:
+        """The numbers of the nodes that ``member`` follows, and the channel of each."""
+        numbers = links(self.options.topology, member.index, self.nodes)
+        return {n: node_name(n) if len(numbers) > 1 else "" for n in numbers}
+
+    def _followers(self, member: Member, members: Sequence[Member]) -> int:
+        return sum(member.index in self._links(other) for other in members)
+
+
+def links(topology: Topology, number: int, nodes: int) -> tuple[int, ...]:
+    """The numbers of the nodes that the node ``number`` of so many nodes follows."""
+    if topology == "ring":
+        return (number - 1 or nodes,)
+    if topology == "fan-in":
+        return tuple(range(1, nodes)) if number == nodes else ()
+    if number == 1:
+        return ()
+    return (1,) if topology == "star" else (number - 1,)
+
+
+def _role(topology: Topology, number: int, nodes: int) -> str:
+    if topology == "ring" or not links(topology, number, nodes):
+        return "source"
+    return "replica"
 
 
 def _dialect(engine: Engine) -> _Dialect:
@@ -261,6 +370,7 @@ def _dialect(engine: Engine) -> _Dialect:
 def _account(engine: Engine, password: str) -> list[str]:
     """The statements that make the account of replicas; a dataset may have had it."""
     statements = [
+        "SET SESSION sql_log_bin = 0",
         f"DROP USER IF EXISTS {_ACCOUNT}",
         f"CREATE USER {_ACCOUNT} {server.identified(engine, password)}",
         f"GRANT REPLICATION SLAVE ON *.* TO {_ACCOUNT}",
@@ -268,7 +378,7 @@ def _account(engine: Engine, password: str) -> list[str]:
     if server.is_mariadb(engine):
         # Else lab could write to replicas, which would then differ from the source.
         statements.append("REVOKE READ ONLY ADMIN ON *.* FROM lab@'%'")
-    return statements
+    return [*statements, "SET SESSION sql_log_bin = 1"]
 
 
 REPLICATION: Final[Blueprint] = Replication()

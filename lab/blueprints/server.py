@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from string import Template
 
 from lab.blueprints import Cluster, Engine, Member, Remedy, Situation
 from lab.blueprints.passwords import CACHING_SHA2, caching_sha2, native, plugin_of
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, InvalidSpec, NotReady
-from lab.spec import MIB
+from lab.options import NONE, Options
+from lab.units import MIB
 from lab.wait import Deadline, attempts
 
 _IDENTIFY_SECONDS = 60.0
@@ -57,12 +58,21 @@ def options(
         ) from None
 
 
+COMMON = frozenset({"set", "my_cnf", "init"})
+"""The options of all blueprints."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Defaults:
     """What blueprints do unless they say otherwise; see Blueprint."""
 
-    transient = "Lock wait timeout|Deadlock found"
-    elects = False
-    look_every = 10.0
+    transient: str = "Lock wait timeout|Deadlock found"
+    elects: bool = False
+    look_every: float = 10.0
+    options: Options = NONE
+    takes: frozenset[str] = COMMON
+    nodes: int = 0
+    """How many a lab has that ``blueprint_of`` was asked for."""
 
     def form(self, cluster: Cluster, engines: Mapping[str, Engine], deadline: Deadline) -> None:
         """See Blueprint."""
@@ -84,13 +94,7 @@ class Defaults:
 
     def identify(self, cluster: Cluster, engines: Mapping[str, Engine], identity: int) -> None:
         """See Blueprint."""
-        # All of them first: a server that starts may join one that is to stop.
-        cluster.each(
-            lambda m: cluster.run(
-                m, ("systemctl", "stop", engines[m.name].service), timeout=_STOP_SECONDS
-            )
-        )
-        cluster.each(lambda m: identify(cluster, m, engines[m.name], identity))
+        identify_all(cluster, engines, identity, lambda _: 0)
 
     def standing(self, engine: Engine) -> tuple[str, ...]:
         """See Blueprint."""
@@ -166,6 +170,22 @@ def first_statements(
     raise NotReady(f"the server of {member.name} did not start in time")
 
 
+def identify_all(
+    cluster: Cluster,
+    engines: Mapping[str, Engine],
+    identity: int,
+    domain: Callable[[Member], int],
+) -> None:
+    """Stop all servers and ``identify`` them. Raises NotReady or CommandFailed."""
+    # All of them first: a server that starts may join one that is to stop.
+    cluster.each(
+        lambda m: cluster.run(
+            m, ("systemctl", "stop", engines[m.name].service), timeout=_STOP_SECONDS
+        )
+    )
+    cluster.each(lambda m: identify(cluster, m, engines[m.name], identity, domain=domain(m)))
+
+
 def identify(
     cluster: Cluster,
     member: Member,
@@ -173,16 +193,18 @@ def identify(
     identity: int,
     *history: str,
     view: str = "",
+    domain: int = 0,
 ) -> None:
     """Give ``member``, whose server does not run, identities of its own, and start its server.
 
     ``history``, ``view``: the arguments and input of the guest's program for a node of a cluster.
+    ``domain``: what its GTID domain is more than ``identity``.
     Raises NotReady or CommandFailed.
     """
-    domain = identity if is_mariadb(engine) else 0
+    own = identity + domain if is_mariadb(engine) else 0
     program = ("/usr/lib/lab/identity", engine.config_path, str(identity + member.index))
     cluster.run(
-        member, [*program, str(domain), *history], stdin=view.encode(), timeout=_IDENTIFY_SECONDS
+        member, [*program, str(own), *history], stdin=view.encode(), timeout=_IDENTIFY_SECONDS
     )
     start = ("systemctl", "start", "--no-block", engine.service)
     cluster.run(member, start, timeout=_IDENTIFY_SECONDS)
@@ -207,6 +229,19 @@ def restarts(situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy
         for node, standing in situation.standings.items()
         if state(standing) in _ENDED and situation.given.get((node, "restart"), 0) < _MOST
     ]
+
+
+def client(engine: Engine) -> tuple[str, ...]:
+    """The program that executes the statements on its standard input, in the guest, as root."""
+    return (
+        "mariadb" if is_mariadb(engine) else "mysql",
+        "--no-defaults",
+        "--user=root",
+        "--socket=/run/mysqld/mysqld.sock",
+        "--batch",
+        "--binary-mode",
+        "--default-character-set=utf8mb4",
+    )
 
 
 def is_mariadb(engine: Engine) -> bool:

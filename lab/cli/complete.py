@@ -93,6 +93,13 @@ def profiles(incomplete: str) -> list[str]:
     return [name for name in PROFILES if name.startswith(incomplete)]
 
 
+def topologies(incomplete: str) -> list[str]:
+    """The topologies of replication."""
+    from lab.options import TOPOLOGIES
+
+    return [name for name in TOPOLOGIES if name.startswith(incomplete)]
+
+
 def formats(incomplete: str) -> list[str]:
     """The output formats."""
     return [name for name in FORMATS if name.startswith(incomplete)]

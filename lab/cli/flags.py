@@ -18,7 +18,9 @@ import typer
 from lab.cli import complete
 from lab.cli.terminal.output import FORMATS
 from lab.errors import InvalidSpec
-from lab.spec import IDENTITIES, Identity, parse_duration, parse_size
+from lab.options import TOPOLOGIES
+from lab.spec import IDENTITIES, Identity
+from lab.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from lab.config.labfile import LabValues
@@ -127,6 +129,65 @@ Dataset = Annotated[
         help="The data that the nodes begin with, as in `lab dataset ls`.",
     ),
 ]
+Topology = Annotated[
+    str,
+    typer.Option(
+        "--topology",
+        metavar="TOPOLOGY",
+        show_default=False,
+        autocompletion=complete.topologies,
+        help=f"Who replicates from whom: {', '.join(TOPOLOGIES)}; default {TOPOLOGIES[0]}.",
+    ),
+]
+SemiSync = Annotated[
+    bool,
+    typer.Option("--semi-sync", help="A commit returns once a replica has received it."),
+]
+Delay = Annotated[
+    str,
+    typer.Option(
+        "--delay", metavar="TIME", show_default=False, help="Delay of replicas, such as 1h."
+    ),
+]
+On = Annotated[
+    str,
+    typer.Option(
+        "--on",
+        metavar="NODE,...",
+        show_default=False,
+        help="The replicas that are delayed; default: all.",
+    ),
+]
+MultiPrimary = Annotated[
+    bool, typer.Option("--multi-primary", help="All members of a group take writes.")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        show_default=False,
+        help="An option of all servers, as in an option file; may be repeated.",
+    ),
+]
+MyCnf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--my-cnf",
+        metavar="[ROLE=]FILE",
+        show_default=False,
+        help="An option file of all servers, or of those of a role; may be repeated.",
+    ),
+]
+Init = Annotated[
+    str,
+    typer.Option(
+        "--init",
+        metavar="FILE",
+        show_default=False,
+        help="SQL that is executed once, when the cluster is formed.",
+    ),
+]
 LabName = Annotated[
     str,
     typer.Option(
@@ -196,7 +257,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class Cluster:
-    """The flags that describe the nodes of a lab or template, as text; empty: not given."""
+    """The flags that describe the nodes of a lab or template; empty: not given."""
 
     blueprint: Blueprint = ""
     nodes: Nodes = ""
@@ -207,6 +268,14 @@ class Cluster:
     image: Image = ""
     dataset: Dataset = ""
     profile: Profile = ""
+    topology: Topology = ""
+    semi_sync: SemiSync = False
+    delay: Delay = ""
+    on: On = ""
+    multi_primary: MultiPrimary = False
+    set: Set = None
+    my_cnf: MyCnf = None
+    init: Init = ""
 
 
 @dataclass(frozen=True)
@@ -267,17 +336,18 @@ def wanted(
     return spec
 
 
-def _read(key: str, text: str) -> object:
+def _read(key: str, given: object) -> object:
     """The value of a key of ``lab.toml`` that is given as a flag; raises InvalidSpec."""
     from lab.config.labfile import KEYS
     from lab.keys import number
 
+    flag = f"--{key.replace('_', '-')}"
     if KEYS[key].parse is number:  # a text is no number in a file, but the only way here
-        return whole(f"--{key}", text)
+        return whole(flag, str(given))
     try:
-        return KEYS[key].parse(text)
+        return KEYS[key].parse(given)
     except InvalidSpec as error:
-        raise _about(f"--{key}", error) from None
+        raise _about(flag, error) from None
 
 
 def whole(flag: str, text: str) -> int:

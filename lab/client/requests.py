@@ -30,6 +30,7 @@ def cluster(spec: LabSpec) -> dict[str, Any]:
         image=spec.image,
         dataset=spec.dataset,
         profile=spec.profile,
+        options=spec.options.said or None,
     )
 
 

@@ -17,7 +17,7 @@ import httpx
 from lab.client.models import JobEvent, Page, read
 from lab.client.problem import MEDIA_TYPE, error_of
 from lab.errors import HostUnfit, InvalidSpec, LabError
-from lab.spec import parse_time
+from lab.units import parse_time
 from lab.wait import Deadline, attempts
 
 _CONNECT = 10.0

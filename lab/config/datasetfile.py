@@ -14,7 +14,7 @@ from typing import Annotated
 from lab.errors import InvalidSpec
 from lab.keys import Given, WrongType, complete, keys, parse_all, within
 from lab.names import check_dataset_name
-from lab.spec import Seconds
+from lab.units import Seconds
 
 _LEAST = 60.0
 

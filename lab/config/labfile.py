@@ -20,13 +20,15 @@ from typing import Any, TypedDict, cast
 from lab.config import tomlfile
 from lab.errors import InvalidSpec
 from lab.keys import Keys, keys
+from lab.options import OptionFile, Options, Topology
 from lab.schedule import Schedule
 from lab.spec import LabSpec, NodeSize
 
 FILE_NAME = "lab.toml"
 
 _OF_NODES = keys(NodeSize)
-KEYS: Keys = {**keys(LabSpec), **_OF_NODES}
+_OPTIONS = keys(Options)
+KEYS: Keys = {**keys(LabSpec), **_OF_NODES, **_OPTIONS}
 """What can be written down of a lab."""
 
 
@@ -45,6 +47,14 @@ class LabValues(TypedDict, total=False):
     memory: int
     cpus: int
     disk: int
+    topology: Topology
+    semi_sync: bool
+    delay: float
+    on: tuple[str, ...]
+    multi_primary: bool
+    set: tuple[str, ...]
+    my_cnf: tuple[OptionFile, ...]
+    init: str
 
 
 def read(directory: Path) -> LabValues:
@@ -83,5 +93,6 @@ def merge(
 def spec_of(values: Mapping[str, Any]) -> LabSpec:
     """The lab that parsed ``values`` of ``KEYS`` describe; raises InvalidSpec."""
     size = {key: value for key, value in values.items() if key in _OF_NODES}
-    rest = {key: value for key, value in values.items() if key not in size}
-    return LabSpec(size=NodeSize(**size), **rest)
+    more = {key: value for key, value in values.items() if key in _OPTIONS}
+    rest = {key: value for key, value in values.items() if key not in {**size, **more}}
+    return LabSpec(size=NodeSize(**size), options=Options(**more), **rest)

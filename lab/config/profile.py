@@ -28,8 +28,8 @@ from lab.keys import (
     text,
     within,
 )
-from lab.spec import SIZE
 from lab.suggest import did_you_mean
+from lab.units import SIZE
 
 Layout = Literal["single", "split"]
 """Which volumes a node has: one for everything, or one each for system, data and logs."""

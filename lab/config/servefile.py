@@ -17,7 +17,7 @@ from lab.config.datasetfile import ScheduledDataset
 from lab.config.poolfile import WarmPool
 from lab.errors import InvalidSpec
 from lab.keys import Key, WrongType, keys, matching, parse_all, text, within
-from lab.spec import GIB, MIB, Seconds, Size
+from lab.units import GIB, MIB, Seconds, Size
 
 
 def _address(value: object) -> str:

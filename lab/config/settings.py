@@ -17,8 +17,8 @@ from lab.errors import InvalidSpec
 from lab.keys import Given, Key, WrongType, keys, parse, text, whole
 from lab.names import EVERYWHERE, LOOPBACK, check_address, check_dataset, check_host
 from lab.paths import Home, default_root
-from lab.spec import GIB, MIB, Lease, Seconds, Size
 from lab.suggest import did_you_mean
+from lab.units import GIB, MIB, Lease, Seconds, Size
 
 Ports = tuple[int, int]
 """First and last of a range, both included."""

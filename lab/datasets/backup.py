@@ -29,7 +29,7 @@ from lab.datasets.pieces import Signature, changed, content, signature, small
 from lab.datasets.source import MAGIC, BackupDirectory, BackupStream
 from lab.datasets.survey import numbers, short
 from lab.errors import InvalidSpec
-from lab.spec import MIB
+from lab.units import MIB
 
 _INFO = ("mariadb_backup_info", "xtrabackup_info")
 _CHECKPOINTS = ("mariadb_backup_checkpoints", "xtrabackup_checkpoints")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
 from lab.errors import HostUnfit, InvalidSpec
-from lab.spec import GIB, MIB, format_size
+from lab.units import GIB, MIB, format_size
 
 STATEMENT_LIMIT = GIB
 """Bytes of one statement, at most: max_allowed_packet has no larger value."""

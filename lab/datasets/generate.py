@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lab.datasets.source import Generated, Sysbench, Tpcc
-from lab.spec import MIB
+from lab.units import MIB
 
 INSERT_BYTES = MIB
 """Of one INSERT, about; a server takes 16 MiB unless it is configured otherwise."""

@@ -23,7 +23,7 @@ from lab.datasets.pieces import Piece
 from lab.datasets.source import PASSWORD_HINT, PASSWORD_VARIABLE, Server, check_defaults_file
 from lab.errors import CommandFailed, HostUnfit, InvalidSpec
 from lab.paths import writing
-from lab.spec import MIB
+from lab.units import MIB
 
 OWN = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
 """The server's own databases."""

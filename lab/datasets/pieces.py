@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lab.datasets.dump import Packing, chunks, unpacked
 from lab.errors import InvalidSpec
-from lab.spec import MIB
+from lab.units import MIB
 
 SMALL = 64 * MIB
 """Bytes of a file without rows, at most: it is read at once."""

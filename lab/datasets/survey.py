@@ -20,7 +20,7 @@ from typing import Literal
 
 from lab.datasets.dump import Statement, statements
 from lab.errors import InvalidSpec
-from lab.spec import MIB
+from lab.units import MIB
 
 Family = Literal["", "mariadb", "mysql"]
 """Whose SQL it is; empty: unknown. Percona's servers are of MySQL's."""

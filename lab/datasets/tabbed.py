@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from lab.datasets.dump import STATEMENT_LIMIT
 from lab.errors import InvalidSpec
-from lab.spec import format_size
+from lab.units import format_size
 
 _NAME = rb"`(?:[^`]|``)+`"
 _TABLE = re.compile(rb"CREATE\s+TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?(" + _NAME + rb")", re.IGNORECASE)

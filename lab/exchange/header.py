@@ -101,7 +101,7 @@ class TemplateFacts:
     ``fingerprint``: of the hypervisor that the RAM fits; ``host`` says in words what that is.
     ``requested_nodes``: the number that was requested; 0, in archives of earlier versions: all.
     ``source``: the snapshot of a lab in use that it is, as ``shop@loaded``; empty where it is of a
-    freshly formed cluster.
+    freshly formed cluster. ``options``: as ``Options.said``.
     """
 
     key: str
@@ -118,6 +118,7 @@ class TemplateFacts:
     form_seconds: float
     requested_nodes: int = 0
     source: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def size(self) -> NodeSize:

@@ -13,7 +13,7 @@ from lab.exchange.header import Header
 from lab.exchange.sending import END, Wanted
 from lab.exchange.stage import Stage
 from lab.progress import Progress
-from lab.spec import format_size
+from lab.units import format_size
 
 
 def begin(reader: FrameReader) -> Header:

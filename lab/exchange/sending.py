@@ -14,7 +14,7 @@ from lab.exchange.content import Chunks
 from lab.exchange.frames import FrameWriter, data_digest
 from lab.exchange.header import Header, Part
 from lab.progress import Progress
-from lab.spec import format_size
+from lab.units import format_size
 
 Wanted = Mapping[str, int]
 """The first chunk that is wanted, by the name of its part; other parts are not wanted."""

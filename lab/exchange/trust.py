@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from lab import options
 from lab.errors import InvalidSpec
 from lab.exchange.frames import Version
 from lab.exchange.header import (
@@ -152,6 +153,7 @@ def _check_template(template: TemplateFacts, header: Header) -> None:
         raise _nonsense("the number of its nodes")
     if [node.name for node in nodes] != [node_name(n + 1) for n in range(len(nodes))]:
         raise _nonsense("the names of its nodes")
+    options.of(template.options)
     if not 0 <= template.requested_nodes <= NODES_LIMIT:
         raise _nonsense("the number of requested nodes")
     for node in nodes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -49,24 +49,37 @@ class FakeChannel:
             raise NotReady(f"the guest agent of {self._guest} does not answer")
         if argv[0] in _SAID:
             return _SAID[argv[0]]
-        if argv[0] == "/usr/lib/lab/load":
-            return self._load(argv[1:], stdin).encode()
-        if argv[0] in ("/usr/lib/lab/rejoin", "/usr/lib/lab/regroup"):
-            return self._hypervisor.recover(self._guest, argv).encode()
-        if argv[0] == "/usr/lib/lab/rest":
-            said: list[str] = []
-            self._hypervisor.alter(self._guest, lambda inside: said.append(rest(inside, argv[1:])))
-            return said[0].encode()
-        if (change := _PROGRAMS.get(argv[0])) is not None:
-            self._hypervisor.alter(self._guest, lambda inside: change(inside, argv[1:]))
-            return b""
-        if argv[0] != "/usr/lib/lab/sql":
+        if argv[0] == "/usr/lib/lab/sql":
+            return self._statements(argv, stdin.decode().splitlines()).encode()
+        if argv[0] in ("mariadb", "mysql"):
+            return self._statements(argv, map(str.strip, stdin.decode().split(";"))).encode()
+        return self._program(argv, stdin).encode()
+
+    def _program(self, argv: Sequence[str], stdin: bytes) -> str:
+        """What a program of ours in the guest does, or of its system."""
+        said: list[str] = []
+        match argv[0]:
+            case "/usr/bin/journalctl":
+                return self._hypervisor.log(self._guest)
+            case "/usr/lib/lab/load":
+                return self._load(argv[1:], stdin)
+            case "/usr/lib/lab/rejoin" | "/usr/lib/lab/regroup":
+                return self._hypervisor.recover(self._guest, argv)
+            case "/usr/lib/lab/rest":
+                self._hypervisor.alter(self._guest, lambda on: said.append(rest(on, argv[1:])))
+                return said[0]
+        if (change := _PROGRAMS.get(argv[0])) is None:
             raise CommandFailed(argv, 127, stderr=f"{argv[0]}: not found", where=self._guest)
+        self._hypervisor.alter(self._guest, lambda inside: change(inside, argv[1:]))
+        return ""
+
+    def _statements(self, argv: Sequence[str], statements: Iterable[str]) -> str:
         try:
-            return "".join(map(self._rows, stdin.decode().splitlines())).encode()
+            return "".join(map(self._rows, statements))
         except CommandFailed as failed:
             # What the server refuses ends the program: a Perl script that dies exits with 255.
-            raise CommandFailed(argv, 255, stderr=failed.stderr, where=self._guest) from None
+            status = 255 if argv[0] == "/usr/lib/lab/sql" else 1
+            raise CommandFailed(argv, status, stderr=failed.stderr, where=self._guest) from None
 
     def _load(self, words: Sequence[str], stdin: bytes) -> str:
         if words[0] != "warm":
@@ -124,7 +137,6 @@ class FakeChannel:
 
 _SAID = {
     "/bin/sync": b"",  # what a fake guest writes is on its disk at once
-    "journalctl": b"-- No entries --\n",
 }
 _PROGRAMS: dict[str, Callable[[Inside, Sequence[str]], None]] = {
     "systemctl": service,

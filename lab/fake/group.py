@@ -18,6 +18,7 @@ from lab.fake.inside import (
     Inside,
     Result,
     execute,
+    multi_primary,
     read_inside,
     write_inside,
 )
@@ -59,7 +60,8 @@ def run(record: Record, peers: Sequence[Record], statement: str) -> Result:
     before = list(inside.statements)
     result = execute(inside, statement)
     if inside.statements != before:
-        if not ACCOUNT.fullmatch(statement) and _primary(everyone) != record.name:
+        writes = record.name in _primaries(record, everyone)
+        if not ACCOUNT.fullmatch(statement) and not writes:
             text = "The MySQL server is running with the --super-read-only option"
             raise CommandFailed(["SQL"], 1290, stderr=text)
         write_inside(record.disks, inside)
@@ -91,18 +93,18 @@ def regroup(record: Record, peers: Sequence[Record], word: str) -> str:
 
 def _answer(record: Record, everyone: Mapping[GuestName, Inside], statement: str) -> Result:
     """The rows of the blueprint's question."""
-    inside, primary = everyone[record.name], _primary(everyone)
+    inside, primaries = everyone[record.name], _primaries(record, everyone)
     there = [one for one in everyone.values() if one.joined] if inside.joined else []
     view = f"view:{len(there)}" if there else ""
     ((other, shared),) = _SHARED.findall(statement)
     if not shared:
         shared = "shared" if bytes.fromhex(other).decode() == view else "another"
-    role = ("primary" if record.name == primary else "secondary") if inside.joined else ""
+    role = ("primary" if record.name in primaries else "secondary") if inside.joined else ""
     rows = (
         ("state", "ONLINE" if inside.joined else "OFFLINE"),
         ("role", role),
         ("members ONLINE", str(len(there))),
-        ("primaries", str(int(bool(there)))),
+        ("primaries", str(len(primaries))),
         ("view", view),
         ("transactions in queue", "0"),
         ("super_read_only", "by role"),
@@ -111,9 +113,13 @@ def _answer(record: Record, everyone: Mapping[GuestName, Inside], statement: str
     return Result(("name", "value"), rows, len(rows))
 
 
-def _primary(everyone: Mapping[GuestName, Inside]) -> GuestName | None:
+def _primaries(record: Record, everyone: Mapping[GuestName, Inside]) -> list[GuestName]:
+    """The members that take writes, as ``record`` sees them."""
     there = {name: inside.joined for name, inside in everyone.items() if inside.joined}
-    return min(there, key=lambda name: there[name], default=None)
+    first = sorted(there, key=lambda name: there[name])
+    if not everyone[record.name].joined:
+        return []
+    return first if multi_primary(record.disks) else first[:1]
 
 
 def _shared(inside: Inside) -> list[str]:

@@ -103,6 +103,9 @@ class FakeHypervisor:
                 size_ram(guest, guest.memory_file)
             self._guests.create(guest, "running", time.time() + self._boot_seconds, "boots")
             guest_side.forget_memory(guest.disks)
+            if guest_side.refused(guest.disks):
+                inside = guest_side.read_inside(guest.disks)
+                guest_side.write_inside(guest.disks, replace(inside, apart="failed"))
 
     def stop(self, guest: GuestName, *, force: bool, timeout: float = 60.0) -> None:
         """See Hypervisor; never waits, as what does not shut down at once never will."""
@@ -265,6 +268,12 @@ class FakeHypervisor:
                 guest_side.write_inside(record.disks, replace(inside, files={}, modes={}))
             return ""
 
+    def log(self, guest: GuestName) -> str:
+        """What the server of a guest has logged."""
+        with self._guests.hold():
+            option = guest_side.refused(self._awake(guest).disks)
+            return f"[ERROR] unknown variable '{option}'\n" if option else "-- No entries --\n"
+
     def recover(self, guest: GuestName, argv: Sequence[str]) -> str:
         """What the guest's program rejoin or regroup does; raises NotReady and CommandFailed."""
         with self._guests.hold():
@@ -282,7 +291,8 @@ class FakeHypervisor:
         if (value := guest_side.sets_read_only(statement)) is not None:
             self._guests.put(replace(record, read_only=value))
             return Result()
-        if not inside.follows and (follows := replication.follows(statement)):
+        follows = replication.follows(inside.follows, statement)
+        if follows != inside.follows:
             inside = replace(inside, follows=follows)
             guest_side.write_inside(record.disks, inside)
         if inside.follows or guest_side.grouped(record.disks):

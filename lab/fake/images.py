@@ -10,7 +10,7 @@ from lab.imagebuild import manifest
 from lab.imagebuild.manifest import BuiltImage
 from lab.imagebuild.recipe import Recipe
 from lab.progress import Progress
-from lab.spec import MIB
+from lab.units import MIB
 
 
 def build(

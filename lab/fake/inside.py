@@ -37,6 +37,8 @@ NO_DATA = (
     "FLUSH ENGINE LOGS",
     "FLUSH LOCAL ENGINE LOGS",
     "SET SESSION wsrep_sync_wait = 1",
+    "SET SESSION sql_log_bin = 0",
+    "SET SESSION sql_log_bin = 1",
 )
 """Statements that touch no data: a node executes them even without its cluster."""
 READ_LOCK = "FLUSH TABLES WITH READ LOCK"
@@ -153,6 +155,24 @@ def alone(disks: Sequence[Disk]) -> bool:
 def grouped(disks: Sequence[Disk]) -> bool:
     """Whether a guest's seed makes its server a member of a group."""
     return bool(_seeded(disks, "/etc/lab/group"))
+
+
+def read_only(disks: Sequence[Disk]) -> bool:
+    """Whether the option file in a guest's seed refuses statements that write."""
+    options = _seeded(disks, "/99-lab.cnf")
+    return any(line in ("read_only = ON", "super_read_only = ON") for line in options)
+
+
+def multi_primary(disks: Sequence[Disk]) -> bool:
+    """Whether the option file in a guest's seed has all members of its group take writes."""
+    options = _seeded(disks, "/99-lab.cnf")
+    return "loose_group_replication_single_primary_mode = OFF" in options
+
+
+def refused(disks: Sequence[Disk]) -> str:
+    """The option in a guest's seed that its server does not know; empty if it knows all."""
+    options = _seeded(disks, "/99-lab.cnf")
+    return next((line for line in options if line.startswith("unknown_")), "")
 
 
 def sql_port(disks: Sequence[Disk]) -> int:

@@ -1,25 +1,36 @@
 """Servers that replicate asynchronously, in guests of the fake hypervisor.
 
-``Inside.follows`` is the address of a replica's source, or ``ITSELF`` for a source. A replica has
-executed what its source has by the time that anyone asks, while both run and it is not stopped.
+``Inside.follows`` has the addresses of a server's sources, with commas between them, or ``ITSELF``
+for one without. A server has executed what its sources have by the time that anyone asks, while all
+of them run and it is not stopped.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from lab.errors import CommandFailed
 from lab.fake.guests import Record
-from lab.fake.inside import ACCOUNT, Inside, Result, execute, read_inside, write_inside
+from lab.fake.inside import (
+    ACCOUNT,
+    Inside,
+    Result,
+    execute,
+    read_inside,
+    read_only,
+    write_inside,
+)
+from lab.guest import network
 
 ITSELF = "itself"
 
-_LINK = re.compile(r"CHANGE MASTER TO MASTER_HOST = '([^']*)'")
-_SOURCE = "DROP USER IF EXISTS replication@"
+_LINK = re.compile(r"CHANGE MASTER '\w*' TO MASTER_HOST = '([^']*)'")
+_FIRST = "DROP USER IF EXISTS replication@"
 _PASSED_OVER = re.compile(
-    r"(CHANGE MASTER|START SLAVE|STOP SLAVE|(CREATE|DROP) USER|GRANT|REVOKE"
+    r"(CHANGE MASTER|START SLAVE|STOP SLAVE|(CREATE|DROP) USER|GRANT|REVOKE|DO 1"
     r"|SET SESSION sql_log_bin|FLUSH LOCAL BINARY LOGS|ALTER USER replication@)"
 )
 _COLUMN = re.compile(r"^SELECT '([^']*)', (.*)$")
@@ -27,26 +38,44 @@ _MYSQL = re.compile(r" ?/\*!80000 .*?\*/")
 _WAIT = re.compile(r"IF\(/\*M! MASTER_GTID_WAIT\*/\('([^']*)', [0-9.]+\) = 0, 'yes', 'no'\)")
 
 
-def follows(statement: str) -> str:
-    """What a server follows once it has executed ``statement``; empty if that does not say."""
-    if statement.startswith(_SOURCE):
+def follows(before: str, statement: str) -> str:
+    """What a server follows once it has executed ``statement``; ``before``: until then."""
+    if not before and statement.startswith(_FIRST):
         return ITSELF
     found = _LINK.match(statement)
-    return found[1] if found else ""
+    if found is None or found[1] in before.split(","):
+        return before
+    return found[1] if before == ITSELF else f"{before},{found[1]}"
 
 
 def current(record: Record, peers: Sequence[Record]) -> Inside:
-    """What is in a guest once it has what its source has; ``peers``: those that run, with it."""
-    inside = read_inside(record.disks)
-    source = _source(peers)
-    if inside.follows == ITSELF or source is None:
-        return inside
-    own = [one for one in inside.statements if ACCOUNT.fullmatch(one)]
-    theirs = [one for one in source.statements if not ACCOUNT.fullmatch(one)]
-    if own + theirs != inside.statements:
-        inside = replace(inside, statements=own + theirs)
-        write_inside(record.disks, inside)
-    return inside
+    """What is in a guest once it has what its sources have; ``peers``: those that run, with it."""
+    found = _current(record, {_address(peer): peer for peer in peers}, frozenset())
+    if found != read_inside(record.disks):
+        write_inside(record.disks, found)
+    return found
+
+
+def _current(record: Record, peers: Mapping[str, Record], seen: frozenset[str]) -> Inside:
+    inside, statements = read_inside(record.disks), None
+    for address in inside.follows.split(","):
+        if address in peers and address not in seen:
+            here = seen | {address}
+            statements = list(inside.statements) if statements is None else statements
+            there = Counter(statements)
+            for one in _shared(_current(peers[address], peers, here)):
+                there[one] -= 1
+                if there[one] < 0:
+                    statements.append(one)
+    return inside if statements is None else replace(inside, statements=statements)
+
+
+def _address(record: Record) -> str:
+    return network.inner_address(int(record.tags["node"].removeprefix("n")))
+
+
+def _shared(inside: Inside) -> list[str]:
+    return [one for one in inside.statements if not ACCOUNT.fullmatch(one)]
 
 
 def run(record: Record, peers: Sequence[Record], statement: str) -> Result:
@@ -55,19 +84,21 @@ def run(record: Record, peers: Sequence[Record], statement: str) -> Result:
     if _PASSED_OVER.match(statement):
         return Result()
     if statement.startswith("SELECT 'read_only', "):
-        return _answer(inside, peers, statement)
+        return _answer(record, inside, peers, statement)
     before = list(inside.statements)
     result = execute(inside, statement)
     if inside.statements != before:
-        if inside.follows != ITSELF and not ACCOUNT.fullmatch(statement):
+        if read_only(record.disks) and not ACCOUNT.fullmatch(statement):
             text = "The MariaDB server is running with the --read-only option"
             raise CommandFailed(["SQL"], 1290, stderr=text)
         write_inside(record.disks, inside)
     return result
 
 
-def _answer(inside: Inside, peers: Sequence[Record], statement: str) -> Result:
+def _answer(record: Record, inside: Inside, peers: Sequence[Record], statement: str) -> Result:
     """The rows of the blueprint's question."""
+    there = {_address(peer): read_inside(peer.disks) for peer in peers}
+    own, sources = _address(record), inside.follows.split(",")
     values: dict[str, Callable[[], str]] = {
         "/*M! @@GLOBAL.gtid_binlog_pos*/": lambda: _position(inside),
     }
@@ -75,26 +106,25 @@ def _answer(inside: Inside, peers: Sequence[Record], statement: str) -> Result:
     for part in _MYSQL.sub("", statement).split(" UNION ALL "):
         ((name, value),) = _COLUMN.findall(part)
         if name == "read_only":
-            value = "OFF" if inside.follows == ITSELF else "ON"
+            value = "ON" if read_only(record.disks) else "OFF"
+        elif name == "semi-sync status":
+            value = "ON"
+        elif name == "semi-sync clients":
+            value = str(sum(own in other.follows.split(",") for other in there.values()))
         elif value in values:
             value = values[value]()
         elif waited := _WAIT.fullmatch(value):
             value = "yes" if _number(_position(inside)) >= _number(waited[1]) else "no"
-        elif "SLAVE_RUNNING" in value:
-            value = "stopped" if _source(peers) is None else "running"
+        elif "SLAVES_RUNNING" in value:
+            value = "running" if all(one in there for one in sources) else "stopped"
         rows.append((name, value.strip("'")))
     return Result(("name", "value"), tuple(rows), len(rows))
 
 
-def _source(peers: Sequence[Record]) -> Inside | None:
-    found = (read_inside(peer.disks) for peer in peers)
-    return next((inside for inside in found if inside.follows == ITSELF), None)
-
-
 def _position(inside: Inside) -> str:
-    executed = sum(not ACCOUNT.fullmatch(statement) for statement in inside.statements)
+    executed = len(_shared(inside))
     return f"0-1-{executed}" if executed else ""
 
 
-def _number(position: str) -> int:
-    return int(position.rpartition("-")[2] or 0)
+def _number(positions: str) -> int:
+    return sum(int(one.rpartition("-")[2] or 0) for one in positions.split(","))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lab.run import require, run
-from lab.spec import MIB
+from lab.units import MIB
 
 LABEL = "CIDATA"
 TOOLS = {"mformat": "mtools", "mcopy": "mtools"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lab.errors import ROOM_RETRY, HostUnfit
 from lab.host import cgroup
-from lab.spec import format_size
+from lab.units import format_size
 
 
 @dataclass(frozen=True)

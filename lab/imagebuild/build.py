@@ -15,7 +15,7 @@ from lab.imagebuild.tree import overlay_tar
 from lab.imagebuild.trust import keyrings
 from lab.progress import Progress
 from lab.run import require, run
-from lab.spec import GIB, format_size
+from lab.units import GIB, format_size
 
 SPACE_NEEDED = 5 * GIB
 """Bytes that must be free where an image is built."""

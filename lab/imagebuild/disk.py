@@ -13,7 +13,7 @@ from typing import IO
 
 from lab.imagebuild.isolate import isolated
 from lab.run import run
-from lab.spec import MIB
+from lab.units import MIB
 
 SECTOR = 512
 ESP_START = MIB

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.errors import InvalidSpec
-from lab.spec import MIB
 from lab.storage.sparse import extents
+from lab.units import MIB
 
 MANIFEST = "manifest.json"
 """The manifest's name, in the directory of the files it describes."""

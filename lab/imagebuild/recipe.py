@@ -9,8 +9,8 @@ from typing import Annotated
 from lab.config import tomlfile
 from lab.errors import InvalidSpec, NotFound
 from lab.keys import Given, Key, WrongType, complete, keys, list_of, matching
-from lab.spec import GIB, MIB, SIZE
 from lab.suggest import did_you_mean
+from lab.units import GIB, MIB, SIZE
 
 HERE = Path(__file__).parent
 RECIPES = HERE.parent / "recipes"

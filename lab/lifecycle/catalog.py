@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lab.blueprints import blueprint
+from lab.blueprints import blueprint_of
 from lab.errors import HostUnfit, LabError
 from lab.imagebuild.recipe import Recipe, load, recipes
 from lab.lifecycle.captures import template as captured
@@ -103,5 +103,6 @@ def _fits(ctx: Context, key: str, current: set[str]) -> bool:
 
 
 def _key_now(ctx: Context, record: TemplateRecord) -> str:
-    plan, spec = blueprint(record.blueprint), spec_of(record)
+    spec = spec_of(record)
+    plan = blueprint_of(spec)
     return captured.key_of(ctx, find(ctx, plan, spec, record.image), plan, spec)

@@ -29,9 +29,9 @@ from lab.names import is_loopback
 from lab.paths import RESERVE, mount_point
 from lab.remembered import recall
 from lab.run import find
-from lab.spec import format_size
 from lab.state.opening import open_store
 from lab.storage import Storage
+from lab.units import format_size
 
 
 def doctor(settings: Settings) -> list[Finding]:

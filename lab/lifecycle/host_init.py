@@ -12,12 +12,12 @@ from lab.imagebuild.build import SPACE_NEEDED
 from lab.lifecycle.core.context import open_storage
 from lab.lifecycle.core.views import Finding, HostView
 from lab.names import check_dataset
-from lab.spec import format_size
 from lab.storage import Storage
 from lab.storage.zfs.allow import User
 from lab.storage.zfs.commands import Commands
 from lab.storage.zfs.driver import ZfsStorage
 from lab.storage.zfs.setup import delegation, owner, prepare, this_user, version
+from lab.units import format_size
 
 
 def init(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.blueprints import Blueprint, blueprint
+from lab.blueprints import Blueprint, blueprint_of
 from lab.errors import Conflict
 from lab.imagebuild.recipe import load
 from lab.lifecycle.captures import template
@@ -21,7 +21,7 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
     Raises what ``up`` would raise before it makes anything: InvalidSpec, Conflict, HostUnfit.
     """
     spec = with_image(ctx, spec)
-    plan = blueprint(spec.blueprint)
+    plan = blueprint_of(spec)
     preflight(ctx, spec)
     plans = plan.plan(spec)
     if spec.name and ctx.store.labs.find(spec.name) is not None:

@@ -177,6 +177,7 @@ def _record(ctx: Context, name: str, spec: LabSpec) -> None:
             cpus=spec.size.cpus,
             disk=spec.size.disk,
             snapshots=str(spec.snapshots),
+            options=spec.options.said,
             profile=ctx.settings.profile_of(spec.profile).name,
             state="creating",
             password="",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
-from lab.blueprints import Blueprint, blueprint
+from lab.blueprints import Blueprint, blueprint_of
 from lab.errors import HostUnfit, LabError, NotReady, PortTaken, RestoreFailed
 from lab.lifecycle.captures import template
 from lab.lifecycle.captures.capture import Capture
@@ -63,7 +63,7 @@ def up(
     """
     began, timeout = time.time(), timeout or ctx.settings.ready_timeout
     spec = with_image(ctx, spec)
-    plan = blueprint(spec.blueprint)
+    plan = blueprint_of(spec)
     if exist_ok:
         spec = with_existing_name(ctx, spec)
         if (found := existing(ctx, spec, timeout)) is not None:
@@ -195,7 +195,7 @@ def allot(
     ``capture``: what it will be a clone of, None if it boots from the disks of images.
     """
     why_cold, password = _why_cold(ctx, capture), make_password()
-    record, plan = ctx.store.labs.get(lab.name), blueprint(spec.blueprint)
+    record, plan = ctx.store.labs.get(lab.name), blueprint_of(spec)
     nodes, segment = ports.allot(ctx, lab, plan.plan(spec), images, record.address, record.host)
     with ctx.store.transaction():
         ctx.store.labs.update(

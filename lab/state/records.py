@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from lab import options
 from lab.names import LOOPBACK, Owner
 from lab.spec import LabSpec, NodeSize
 
@@ -64,7 +65,7 @@ class LabRecord:
     servers had counted. ``parent``: the capture of another lab that it is a clone of, empty if it
     is one of its template; ``at``: the label of the snapshot that it last was like, empty if that
     is what it was when it was made. ``identity``: what the identities of its servers follow from,
-    0 if it has those of what it is a clone of.
+    0 if it has those of what it is a clone of. ``options``: as ``Options.said``.
     """
 
     name: str
@@ -102,12 +103,19 @@ class LabRecord:
     parent: str = ""
     at: str = ""
     identity: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def spec(self) -> LabSpec:
         """What was requested, as far as the plan of its nodes follows from it."""
         size = NodeSize(self.memory, self.cpus, self.disk)
-        return LabSpec(self.blueprint, nodes=self.node_count, size=size, profile=self.profile)
+        return LabSpec(
+            self.blueprint,
+            nodes=self.node_count,
+            size=size,
+            profile=self.profile,
+            options=options.of(self.options),
+        )
 
 
 @dataclass(frozen=True)
@@ -227,6 +235,7 @@ class TemplateRecord:
     ``cpus``, ``disk``: the size that was requested for a node. ``nodes``: what each has of its own,
     by name: the key of its image (``image``), and its size. ``source``: the snapshot of a lab in
     use that it was captured from, which no request for a freshly formed cluster uses; else empty.
+    ``options``: as ``Options.said``.
     """
 
     key: str
@@ -248,6 +257,7 @@ class TemplateRecord:
     project: str = ""
     nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     source: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def images(self) -> frozenset[str]:

@@ -84,6 +84,7 @@ labs = Table(
     Column("parent", String, nullable=False, server_default=text("''")),
     Column("at", String, nullable=False, server_default=text("''")),
     Column("identity", BigInteger, nullable=False, server_default=text("0")),
+    Column("options", JSON, nullable=False, server_default=text("'{}'")),
     CheckConstraint("state IN ('creating', 'ready', 'stopped', 'failed', 'removing')", "state"),
 )
 
@@ -149,6 +150,7 @@ templates = Table(
     Column("project", String, nullable=False, server_default=text("''")),
     Column("nodes", JSON, nullable=False, server_default=text("'{}'")),
     Column("source", String, nullable=False, server_default=text("''")),
+    Column("options", JSON, nullable=False, server_default=text("'{}'")),
     CheckConstraint("state IN ('building', 'ready', 'broken')", "state"),
 )
 

@@ -6,8 +6,8 @@ import re
 
 from lab.errors import ROOM_RETRY, Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.names import VolumeName
-from lab.spec import format_size
 from lab.storage import Tags
+from lab.units import format_size
 
 SECTOR = 512
 SIZE_LIMIT = 64 << 40

@@ -19,10 +19,10 @@ import pytest
 from lab.errors import CommandFailed, Conflict, HostUnfit, LabError
 from lab.names import VolumeName
 from lab.run import run
-from lab.spec import GIB
 from lab.storage import Space, Storage, Volume, batch
 from lab.storage.qcow2 import Qcow2Storage
 from lab.storage.shelf import SnapshotRecord
+from lab.units import GIB
 from tests.contract.storage_contract import SMALL_ROOM, Place, StorageContract
 from tests.contract.storage_place import MIB, SIZE, labels, names, origin, vol
 

@@ -15,7 +15,7 @@ from lab.imagebuild.recipe import load
 from lab.imagebuild.trust import keyrings
 from lab.progress import Progress
 from lab.run import run
-from lab.spec import GIB
+from lab.units import GIB
 
 SIZE = 4 * GIB
 PACKAGES = (

@@ -27,7 +27,7 @@ from lab.guest.seed import SeedFile, pack
 from lab.imagebuild import manifest
 from lab.imagebuild.manifest import BuiltImage
 from lab.imagebuild.recipe import load
-from lab.spec import GIB
+from lab.units import GIB
 from lab.wait import Deadline, attempts
 from tests.e2e.e2e_site import Site
 

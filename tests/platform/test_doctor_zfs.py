@@ -17,7 +17,7 @@ from lab.host.zfs.facts import Facts, Needs, Pool, Unknown, Versions
 from lab.host.zfs.read import read
 from lab.host.zfs.source import Source
 from lab.run import run
-from lab.spec import MIB
+from lab.units import MIB
 
 pytestmark = pytest.mark.skipif(
     not Path("/sys/module/zfs").exists() or os.geteuid() != 0,

@@ -16,7 +16,7 @@ from lab.exchange.receiving import begin
 from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.up import up
 from lab.names import Owner
-from lab.spec import MIB
+from lab.units import MIB
 from tests.contract import zfs_site
 from tests.contract.zfs_site import open_zfs, zfs
 from tests.support.exchange_world import Side

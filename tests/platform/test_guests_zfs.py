@@ -26,8 +26,9 @@ from lab.lifecycle.images.ready import Image
 from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec
 from lab.names import Owner
 from lab.run import run
-from lab.spec import GIB, MIB, NodeSize
+from lab.spec import NodeSize
 from lab.storage import Volume
+from lab.units import GIB, MIB
 from lab.wait import Deadline, until
 from tests.contract import zfs_site
 from tests.contract.hypervisor_site import free_port

@@ -25,8 +25,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     ),
     frozenset(
         {
-            "config", "keys", "locks", "remembered", "paths", "spec", "names", "schedule",
-            "errors", "run", "wait", "undo", "progress", "suggest",
+            "config", "keys", "locks", "remembered", "paths", "spec", "options", "names",
+            "schedule", "units", "errors", "run", "wait", "undo", "progress", "suggest",
         }
     ),
 )  # fmt: skip

@@ -17,8 +17,8 @@ from lab.lifecycle.down import down
 from lab.lifecycle.service import token
 from lab.lifecycle.up import up
 from lab.names import Owner, VolumeName, template_ref
-from lab.spec import MIB
 from lab.storage.qcow2 import Qcow2Storage
+from lab.units import MIB
 from tests.support.lifecycle_world import World, named
 from tests.support.other_user import EVERYBODY, NOBODY, Found, tried
 

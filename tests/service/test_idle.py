@@ -21,8 +21,8 @@ from lab.lifecycle.core.context import Context, open_context
 from lab.lifecycle.core.views import Rows
 from lab.lifecycle.nodes.inspect import status
 from lab.lifecycle.service.activity import _busy, activity
-from lab.spec import parse_time
 from lab.state.records import LabRecord
+from lab.units import parse_time
 from tests.support.serve_world import BODY, Site, site
 
 

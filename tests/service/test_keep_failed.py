@@ -16,8 +16,8 @@ import pytest
 from lab.api.service import Service
 from lab.cli import main
 from lab.errors import NotReady
-from lab.spec import parse_time
 from lab.state.records import JobRecord
+from lab.units import parse_time
 from tests.support.killed_service import (
     CREATE,
     hooked,

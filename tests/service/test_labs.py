@@ -11,7 +11,7 @@ import pytest
 
 from lab.api.service import Service
 from lab.errors import Busy
-from lab.spec import parse_time
+from lab.units import parse_time
 from lab.wait import Deadline, until
 from tests.support.serve_world import BODY, MEMORY, Site, settings_of, site
 

@@ -14,7 +14,7 @@ from lab.api.web import pages
 from lab.api.web.events import lines
 from lab.config.servefile import Serve
 from lab.names import EVERYWHERE
-from lab.spec import parse_time
+from lab.units import parse_time
 from tests import ROOT
 from tests.support.page_visit import OURS, place_of, visit
 from tests.support.serve_world import Site, site

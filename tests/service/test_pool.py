@@ -20,7 +20,7 @@ from lab.lifecycle.down import down
 from lab.lifecycle.nodes.inspect import labs as look_at_labs
 from lab.lifecycle.service import pool as pools
 from lab.lifecycle.up import up
-from lab.spec import parse_time
+from lab.units import parse_time
 from tests.support.pool_world import SPEC, members, pool, until, until_full
 from tests.support.serve_world import BODY, MEMORY, Site, site
 

@@ -40,8 +40,9 @@ from lab.api.jobs.work import WORK
 from lab.errors import InvalidSpec
 from lab.lifecycle.core.context import Origin
 from lab.schedule import parse
-from lab.spec import MIB, LabSpec, NodeSize
+from lab.spec import LabSpec, NodeSize
 from lab.state.records import JobKind, JobRecord, LabRecord
+from lab.units import MIB
 
 CREATED = 1795379392.1980302
 PLAIN = {

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from lab.lifecycle.core.views import ImageView, LabView, NodeView, Preview, TemplateView
-from lab.spec import GIB, MIB
+from lab.units import GIB, MIB
 
 
 def lab_view(name: str = "pxc", *, nodes: int = 3, **fields: Any) -> LabView:

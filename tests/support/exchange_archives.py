@@ -16,7 +16,7 @@ from lab.exchange.header import Content, Header, ImageFacts, NodeFacts, Part, Te
 from lab.exchange.sending import Outgoing
 from lab.exchange.stage import Stage, stage
 from lab.progress import Progress
-from lab.spec import MIB
+from lab.units import MIB
 
 SIZE = 2 * MIB
 

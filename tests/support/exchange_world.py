@@ -28,11 +28,11 @@ from lab.lifecycle.images import image
 from lab.names import Owner, VolumeName
 from lab.paths import Home
 from lab.progress import Progress
-from lab.spec import MIB
 from lab.storage import Storage, VolumeSnapshot
 from lab.storage.overwrite import GRAIN, overwrite
 from lab.storage.qcow2 import Qcow2Storage
 from lab.storage.stream import StreamReader
+from lab.units import MIB
 from tests.support.lifecycle_world import SPEC, Hook, World, ignore
 
 

@@ -35,8 +35,9 @@ from lab.lifecycle.up import up
 from lab.names import LOOPBACK
 from lab.paths import Home
 from lab.progress import Event, Progress
-from lab.spec import MIB, LabSpec, NodeSize
+from lab.spec import LabSpec, NodeSize
 from lab.state.store import Store
+from lab.units import MIB
 
 Hook = Callable[[str], None]
 Verb = Callable[[Context], object]

@@ -25,7 +25,8 @@ from lab.blueprints import (
 from lab.blueprints.single import Single
 from lab.config.profile import EngineProfile
 from lab.guest.seed import SeedFile
-from lab.spec import MIB, LabSpec, NodeSize
+from lab.spec import LabSpec, NodeSize
+from lab.units import MIB
 
 FRONT = NodePlan(
     "n2",

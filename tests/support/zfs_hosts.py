@@ -18,7 +18,7 @@ from lab.host.finding import Finding
 from lab.host.zfs.facts import Facts, Needs, Pool, Tunable, Unknown
 from lab.host.zfs.read import TUNABLES, read
 from lab.host.zfs.source import Source
-from lab.spec import MIB
+from lab.units import MIB
 
 NEEDS = Needs("tank/lab", 0, 512 * MIB, 64 * MIB, PROFILES["balanced"])
 SECRET = Unknown("/x: Permission denied")

@@ -13,7 +13,7 @@ from lab.datasets import source as sources
 from lab.datasets.source import DumpFile, StandardInput
 from lab.errors import InvalidSpec
 from lab.progress import Event, Listener
-from lab.spec import MIB, format_size
+from lab.units import MIB, format_size
 
 _TEXTS = MIB // 2
 """Bytes of rules, or of further SQL, that a request may have."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lab.cli.terminal.table import cross, facts, table, tick
 from lab.lifecycle.core.views import FIRST_USE
-from lab.spec import format_duration, format_size
+from lab.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from lab.lifecycle.core.views import LabStatus, LabView, NodeView, Preview

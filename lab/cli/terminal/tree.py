@@ -8,7 +8,7 @@ from typing import TextIO
 from lab.cli.terminal.show import left
 from lab.cli.terminal.table import has_unicode
 from lab.lifecycle.core.views import SnapshotView, descent
-from lab.spec import format_size
+from lab.units import format_size
 
 _Line = tuple[int, str]
 """Depth and text of a line."""

@@ -384,7 +384,7 @@ def _check(where: str, to: str, *, resume: bool, native: bool) -> None:
 
 
 def _tell(app: App, view: ExportView) -> None:
-    from lab.spec import format_size
+    from lab.units import format_size
 
     what = f"{view.kind} {view.key}"
     made = f", and created the lab {view.lab} from it" if view.lab else ""

@@ -15,7 +15,7 @@ from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.show import age, lab_text, left, moment
 from lab.cli.terminal.table import table
-from lab.spec import format_size
+from lab.units import format_size
 
 if TYPE_CHECKING:
     from lab.lifecycle.core.views import SnapshotView

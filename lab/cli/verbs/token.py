@@ -12,7 +12,7 @@ from lab.cli.app import app_of
 from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.table import table
-from lab.spec import format_duration
+from lab.units import format_duration
 
 if TYPE_CHECKING:
     from lab.state.records import Scope, TokenRecord

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from lab.host.finding import Finding, Level
 from lab.host.zfs.facts import Facts, Lvm, Needs, Pool, Unknown
-from lab.spec import GIB, MIB, format_size
+from lab.units import GIB, MIB, format_size
 
 T = TypeVar("T")
 

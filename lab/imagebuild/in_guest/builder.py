@@ -28,8 +28,8 @@ from lab.imagebuild.tree import files
 from lab.names import GuestName, Owner
 from lab.paths import REACHABLE, Home, make_directory, writing
 from lab.progress import Progress
-from lab.spec import GIB, MIB, format_size
 from lab.storage import sparse
+from lab.units import GIB, MIB, format_size
 from lab.wait import Deadline, attempts
 
 RESULT = "lab-result"

@@ -16,7 +16,7 @@ from lab.imagebuild import manifest
 from lab.imagebuild.__main__ import FAILURE
 from lab.imagebuild.manifest import MANIFEST, BuiltImage
 from lab.imagebuild.recipe import Recipe
-from lab.spec import MIB
+from lab.units import MIB
 
 _FILES = {"kernel": 256 * MIB, "initrd": 512 * MIB, MANIFEST: MIB, FAILURE: MIB, "status": 1024}
 """What there may be besides disks and the log, and how large (bytes) at most."""

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.blueprints import blueprint
+from lab.blueprints import blueprint, blueprint_of
 from lab.errors import Conflict
 from lab.exchange.header import (
     Content,
@@ -110,7 +110,8 @@ def template_facts(
             f"the template {record.key} was captured from {record.source}, a lab in use",
             hint="`lab snapshot take` in a lab that is a clone of it, then `lab snapshot export`",
         )
-    spec, plan = spec_of(record), blueprint(record.blueprint)
+    spec = spec_of(record)
+    plan = blueprint_of(spec)
     if templates.key_of(ctx, images, plan, spec) != base(record.key):
         raise Conflict(
             f"the template {record.key} is outdated: QEMU, the profile"
@@ -204,6 +205,7 @@ def _facts(
         form_seconds=form_seconds,
         requested_nodes=spec.nodes,
         source=source,
+        options=spec.options.said,
     )
 
 

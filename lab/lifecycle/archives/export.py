@@ -26,9 +26,9 @@ from lab.lifecycle.datasets.made import exported, read_made
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images import versions
 from lab.lifecycle.images.ready import Image, Images
-from lab.spec import MIB
 from lab.state.records import ImageRecord, LabRecord
 from lab.storage import VolumeSnapshot, sparse
+from lab.units import MIB
 
 NATIVE = ("zfs",)
 """Storages with streams of their own that are better than plain ones: compressed, whole blocks."""

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from lab.blueprints import Blueprint, NodePlan, blueprint
+from lab import options
+from lab.blueprints import Blueprint, NodePlan, blueprint, blueprint_of
 from lab.config.profile import Profile
 from lab.errors import HostUnfit, InvalidSpec
 from lab.exchange.header import Content, Header, NodeFacts, TemplateFacts, strings
@@ -74,7 +75,14 @@ def fit(ctx: Context, header: Header, template: TemplateFacts, *, warm_only: boo
         )
     size, profile = template.size, _profile(ctx, template)
     requested = template.requested_nodes or len(template.nodes)
-    spec = LabSpec(plan.name, nodes=requested, size=size, profile=profile.name)
+    spec = LabSpec(
+        plan.name,
+        nodes=requested,
+        size=size,
+        profile=profile.name,
+        options=options.of(template.options),
+    )
+    plan = blueprint_of(spec)
     plans = plan.plan(spec)
     if [node.role for node in template.nodes] != [node.role for node in plans]:
         raise InvalidSpec(f"the template's nodes have other roles than those of {plan.name}")

@@ -11,7 +11,7 @@ from dataclasses import astuple, replace
 from functools import partial
 from typing import Literal
 
-from lab.blueprints import Blueprint, blueprint
+from lab.blueprints import Blueprint, blueprint_of
 from lab.errors import CommandFailed, Conflict, LabError, NotFound, NotReady
 from lab.hypervisor import DirectBoot, GuestShape
 from lab.imagebuild.recipe import load
@@ -135,6 +135,8 @@ def key_of(ctx: Context, images: Images, plan: Blueprint, spec: LabSpec) -> str:
         for image, node in nodes:
             fingerprint = ctx.hypervisor.fingerprint(shape_of(image, node.size))
             parts.append([node.role, image.key, *astuple(node.size), fingerprint])
+    if said := spec.options.said:
+        parts.append(said)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:14]
 
 
@@ -180,7 +182,7 @@ def build(ctx: Context, spec: LabSpec) -> TemplateView:
     """Make the template for ``spec`` now, if it does not exist."""
     spec = with_image(ctx, spec)
     preflight(ctx, spec)
-    plan = blueprint(spec.blueprint)
+    plan = blueprint_of(spec)
     with image_and_template(ctx, plan, spec, ctx.settings.ready_timeout) as (_, capture):
         return view(ctx.store.templates.get(capture.owner.name))
 

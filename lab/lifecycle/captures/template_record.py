@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
+from lab import options
 from lab.blueprints import NodePlan
 from lab.errors import Conflict, LabError, LimitReached
 from lab.lifecycle.captures import manifests
@@ -180,13 +181,20 @@ def record_for(
         project=ctx.origin.project,
         nodes={node.name: {"image": images.planned(node).key, **vars(node.size)} for node in plans},
         source=source,
+        options=spec.options.said,
     )
 
 
 def spec_of(record: TemplateRecord) -> LabSpec:
     """The lab that a template is for: the reverse of ``record_for``."""
     size = NodeSize(record.memory, record.cpus, record.disk)
-    return LabSpec(record.blueprint, nodes=record.node_count, size=size, profile=record.profile)
+    return LabSpec(
+        record.blueprint,
+        nodes=record.node_count,
+        size=size,
+        profile=record.profile,
+        options=options.of(record.options),
+    )
 
 
 def _only_files_are_left(ctx: Context, owner: Owner) -> None:

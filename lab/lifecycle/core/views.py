@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from lab.host.finding import Finding as Finding  # noqa: PLC0414  # it is a view too
 from lab.progress import Step
@@ -102,7 +102,7 @@ class LabView:
     ``addresses``: where these nodes answer, as ``host:port``. ``parent``: the capture of another
     lab that it is a branch of, as ``lab:NAME@LABEL``; empty for others. ``requested_nodes``: how
     many were requested; the blueprint may have planned others, such as a proxy. 0: there is no
-    record.
+    record. ``options``: as ``Options.shown``.
     """
 
     name: str
@@ -135,6 +135,7 @@ class LabView:
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     parent: str = ""
     requested_nodes: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def entry(self) -> NodeView | None:

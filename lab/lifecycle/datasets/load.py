@@ -43,9 +43,10 @@ from lab.lifecycle.images.ready import Image
 from lab.lifecycle.images.versions import versions_of
 from lab.names import Owner, VolumeName
 from lab.paths import PRIVATE, REACHABLE, make_directory, writing
-from lab.spec import GIB, MIB, NodeSize, format_size
+from lab.spec import NodeSize
 from lab.storage import Volume
 from lab.storage.stream import StreamReader
+from lab.units import GIB, MIB, format_size
 
 _SPOOL, _MASKED = "spool", "masked"
 """Volumes with SQL."""

@@ -25,9 +25,10 @@ from lab.lifecycle.nodes.nodes import plan as plan_nodes
 from lab.lifecycle.nodes.ports import reserve_segment
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.names import Owner, VolumeName
-from lab.spec import MIB, NodeSize
+from lab.spec import NodeSize
 from lab.state.records import ResourceKind
 from lab.storage import Volume
+from lab.units import MIB
 
 _LOAD = "/usr/lib/lab/load"
 _SQL = "/usr/lib/lab/sql"

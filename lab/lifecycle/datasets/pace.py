@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from lab.progress import Progress
-from lab.spec import format_duration, format_size
+from lab.units import format_duration, format_size
 
 _EVERY = 1.0
 """Seconds between two reports."""

@@ -15,7 +15,7 @@ from lab.errors import InvalidSpec
 from lab.lifecycle.datasets.loader import Refused, Server
 from lab.lifecycle.datasets.pace import Pace
 from lab.paths import writing
-from lab.spec import MIB
+from lab.units import MIB
 
 Physical = BackupDirectory | BackupStream
 

@@ -26,7 +26,7 @@ from lab.datasets.source import (
 from lab.datasets.survey import Found, survey, truncated
 from lab.errors import InvalidSpec
 from lab.paths import writing
-from lab.spec import MIB
+from lab.units import MIB
 
 _ALL = Selection()
 _FIRST = 4096

@@ -16,8 +16,9 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import failures
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Image, Images
-from lab.spec import LabSpec, format_size
+from lab.spec import LabSpec
 from lab.suggest import did_you_mean
+from lab.units import format_size
 
 OUT_OF_REACH = "Percona's repository is out of reach"
 

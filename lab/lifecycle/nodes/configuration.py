@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lab.errors import Conflict
 from lab.lifecycle.images.engine import recipe_of
-from lab.spec import LabSpec, format_size
+from lab.spec import LabSpec
+from lab.units import format_size
 
 if TYPE_CHECKING:
     from lab.lifecycle.core.views import LabView
@@ -22,7 +25,8 @@ class Configuration:
 
     ``nodes``: how many were requested; others that the blueprint plans, such as a proxy, follow
     from that. In a request, an empty text or a ``disk`` of 0 matches anything. ``recipe``: of the
-    image; ``image``: its key; ``pool``: the warm pool that the lab is in.
+    image; ``image``: its key; ``pool``: the warm pool that the lab is in. ``options``: as
+    ``Options.shown``, as JSON.
     """
 
     blueprint: str
@@ -34,6 +38,7 @@ class Configuration:
     recipe: str = ""
     image: str = ""
     pool: str = ""
+    options: str = ""
 
 
 def asked(spec: LabSpec, *, profile: str, recipe: str = "", image: str = "") -> Configuration:
@@ -44,8 +49,9 @@ def asked(spec: LabSpec, *, profile: str, recipe: str = "", image: str = "") -> 
     size = spec.size
     recipe = recipe_of(spec.engine) if spec.engine else recipe
     return Configuration(
-        spec.blueprint, spec.nodes, size.memory, size.cpus, size.disk, profile, recipe, image
-    )
+        spec.blueprint, spec.nodes, size.memory, size.cpus, size.disk, profile, recipe, image,
+        options=_json(spec.options.shown),
+    )  # fmt: skip
 
 
 def of_record(record: LabRecord) -> Configuration:
@@ -53,6 +59,7 @@ def of_record(record: LabRecord) -> Configuration:
     return Configuration(
         record.blueprint, record.node_count, record.memory, record.cpus, record.disk,
         record.profile, record.image.rpartition("-")[0], record.image, record.pool,
+        _json(record.spec.options.shown),
     )  # fmt: skip
 
 
@@ -61,6 +68,7 @@ def of_view(view: LabView) -> Configuration:
     return Configuration(
         view.blueprint, view.requested_nodes, view.memory, view.cpus, view.disk,
         view.profile, view.image.rpartition("-")[0], view.image,
+        options=_json(view.options),
     )  # fmt: skip
 
 
@@ -72,7 +80,7 @@ def differs(there: Configuration, wanted: Configuration, *, exact: bool = False)
     found = []
     for field in fields(Configuration):
         have, want = getattr(there, field.name), getattr(wanted, field.name)
-        is_open = not want and field.name != "pool" and not exact
+        is_open = not want and field.name not in ("pool", "options") and not exact
         if have != want and not is_open:
             found.append(
                 f"{field.name} {_shown(field.name, have)}, requested {_shown(field.name, want)}"
@@ -89,7 +97,11 @@ def check(name: str, there: Configuration, wanted: Configuration) -> None:
         )
 
 
+def _json(options: Mapping[str, Any]) -> str:
+    return json.dumps(options, sort_keys=True) if options else ""
+
+
 def _shown(name: str, value: object) -> str:
     if not value:
-        return {"disk": "the image's", "pool": "none"}.get(name, "any")
+        return {"disk": "the image's", "pool": "none", "options": "none"}.get(name, "any")
     return format_size(value) if name in _BYTES and isinstance(value, int) else str(value)

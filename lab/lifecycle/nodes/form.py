@@ -14,6 +14,7 @@ from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.cluster import GuestCluster
+from lab.lifecycle.nodes.given import initialise, until_started
 from lab.lifecycle.nodes.nodes import (  # fmt: skip
     Node,
     Wiring,
@@ -67,9 +68,15 @@ def form(ctx: Context, formation: Formation, timeout: float) -> Deadline:
     engines = engines_of(formation.nodes, formation.images)
     with ctx.progress.step("form", "forming the cluster"):
         plan, nodes = formation.blueprint, formation.nodes
-        plan.form(GuestCluster(ctx, nodes), engines, deadline)
+        cluster = GuestCluster(ctx, nodes)
+        if plan.options.set or plan.options.my_cnf:
+            until_started(ctx, cluster, plan, engines, deadline)
+        plan.form(cluster, engines, deadline)
         ask = through_agent(plan, ctx.hypervisor, nodes)
         until_ready(ctx, nodes, plan, ask, deadline, pause=_LOOK_EVERY, way=FROM_INSIDE)
+        if plan.options.init:
+            initialise(cluster, plan, engines, deadline)
+            until_ready(ctx, nodes, plan, ask, deadline, pause=_LOOK_EVERY, way=FROM_INSIDE)
     return deadline
 
 

@@ -176,6 +176,7 @@ def _view(
         state=_state(ctx, record, [node.state for node in nodes]),
         nodes=nodes,
         requested_nodes=record.node_count,
+        options=record.spec.options.shown,
         user=record.user,
         password=record.password,
         dsn=dsn,

@@ -214,6 +214,9 @@ def seed_disk(
     own = segment if node.guest_address else None
     files = network.files(node.index, [n.name for n in nodes], own)
     files |= blueprint.files(members[node.index - 1], members, engine, node.size.memory, profile)
+    if more := blueprint.options.option_file(node.role):
+        ours = files[engine.config_path]
+        files[engine.config_path] = replace(ours, content=ours.content + more.encode())
     return seed.pack(files)
 
 

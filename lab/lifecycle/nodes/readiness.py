@@ -186,12 +186,12 @@ def not_ready(
     hints = [one.hint for one in conditions if one.name == missing.name and one.hint]
     return NotReady(
         f"{node.name} is not ready: required: {missing.what}; found: {missing.found}",
-        details=_errors(ctx, node) or tail(ctx.home.console_log(node.guest)),
+        details=server_errors(ctx, node) or tail(ctx.home.console_log(node.guest)),
         hint=", ".join([*hints, WAIT_LONGER]),
     )
 
 
-def _errors(ctx: Context, node: Node) -> list[str]:
+def server_errors(ctx: Context, node: Node) -> list[str]:
     """The last errors that the server of a node logged, if the node can be asked."""
     from lab.lifecycle.images.units import engine_units
 

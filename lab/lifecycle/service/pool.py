@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lab.blueprints import blueprint
+from lab.blueprints import blueprint_of
 from lab.config.settings import Settings
 from lab.errors import Conflict, NotReady
 from lab.hypervisor import Guest
@@ -51,7 +51,7 @@ def new_name(blueprint: str) -> str:
 
 def check(settings: Settings, spec: LabSpec) -> None:
     """Raise InvalidSpec if there can be no lab as ``spec``: its blueprint, profile or engine."""
-    plan = blueprint(spec.blueprint)
+    plan = blueprint_of(spec)
     plan.plan(spec)
     settings.profile_of(spec.profile)
     if spec.engine:
@@ -80,7 +80,7 @@ def keys(ctx: Context, spec: LabSpec) -> Keys:
     may fail when it is built, and members of the next one are kept until then.
     """
     spec = with_image(ctx, spec)
-    plan = blueprint(spec.blueprint)
+    plan = blueprint_of(spec)
     first, *others = keys_for(ctx, plan, spec)
     for key in (first, *others):
         wanted = (key, *other_keys(ctx, plan, spec).values())
@@ -192,5 +192,5 @@ def _recipe(spec: LabSpec) -> str:
     """The recipe of the image that a lab has; empty if that depends on what can be had."""
     if spec.engine:
         return recipe_of(spec.engine)
-    engines = blueprint(spec.blueprint).engines
+    engines = blueprint_of(spec).engines
     return next(iter(engines)) if len(engines) == 1 else ""

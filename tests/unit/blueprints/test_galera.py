@@ -15,7 +15,8 @@ from lab.blueprints.passwords import native
 from lab.config.profile import PROFILES, EngineProfile
 from lab.errors import CommandFailed, InvalidSpec
 from lab.guest.network import inner_address
-from lab.spec import MIB, LabSpec
+from lab.spec import LabSpec
+from lab.units import MIB
 from tests import ROOT
 
 Golden = Callable[[str, str], None]

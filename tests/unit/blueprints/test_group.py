@@ -12,7 +12,8 @@ from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec, NotReady
 from lab.guest.network import inner_address
 from lab.imagebuild.recipe import load
-from lab.spec import MIB, LabSpec
+from lab.spec import LabSpec
+from lab.units import MIB
 from tests import ROOT
 
 RECIPE = load("mysql")

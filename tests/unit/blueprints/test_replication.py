@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -12,14 +13,16 @@ from typing import Any, TypeVar
 import pymysql
 import pytest
 
-from lab.blueprints import Engine, Member, Situation, blueprint, planned
+from lab.blueprints import Blueprint, Engine, Member, Situation, blueprint_of, planned
 from lab.blueprints.passwords import native
-from lab.blueprints.replication import REPLICATION
+from lab.blueprints.replication import links
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, InvalidSpec
 from lab.guest.network import inner_address
 from lab.imagebuild.recipe import load
-from lab.spec import MIB, LabSpec
+from lab.options import Options, Topology
+from lab.spec import LabSpec
+from lab.units import MIB
 from lab.wait import Deadline, attempts
 from tests import ROOT
 from tests.support.mariadb_server import NoServer, Server, server
@@ -40,6 +43,7 @@ MEMBERS = [
     for number in (1, 2, 3)
 ]
 N1, N2, N3 = MEMBERS
+REPLICATION = blueprint_of(LabSpec("replication"))
 
 
 @pytest.mark.parametrize("engine", [ENGINE, MYSQL], ids=lambda engine: engine.name)
@@ -59,7 +63,6 @@ def test_it_has_a_source_and_replicas() -> None:
         ("n1", "source"), ("n2", "replica"), ("n3", "replica")]  # fmt: skip
     with pytest.raises(InvalidSpec, match="two nodes at least, not 1"):
         planned(LabSpec("replication", nodes=1))
-    assert blueprint("replication") is REPLICATION
     ends = {one.name: one.nodes for one in REPLICATION.endpoints(MEMBERS)}
     assert ends == {"rw": ("n1",), "ro": ("n2", "n3")}
     assert REPLICATION.sources(N1, MEMBERS) == ()
@@ -90,6 +93,7 @@ class RealCluster:
     servers: Mapping[str, Server]
     members: Sequence[Member]
     engine: Engine
+    plan: Blueprint
 
     def run(
         self, member: Member, argv: Sequence[str], *, stdin: bytes = b"", timeout: float
@@ -106,7 +110,7 @@ class RealCluster:
         return [step(member) for member in self.members]
 
     def ask(self, member: Member, reported: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-        rows = self.servers[member.name].ask(REPLICATION.question(member.role, reported))
+        rows = self.servers[member.name].ask(self.plan.question(member.role, reported))
         return {str(name): str(value) for name, value in rows}
 
     def positions(self, member: Member) -> list[str]:
@@ -117,12 +121,24 @@ class RealCluster:
 
     def unmet(self, member: Member) -> list[str]:
         """The requirements that are not met."""
-        sources = REPLICATION.sources(member, self.members)
+        sources = self.plan.sources(member, self.members)
         by_name = {one.name: one for one in self.members}
         reported = {name: self.ask(by_name[name], {}) for name in sources}
         answer = self.ask(member, reported)
-        wanted = REPLICATION.requirements(member.role, len(self.members))
+        wanted = self.plan.requirements(member.role, len(self.members))
         return [one.name for one in wanted if one.found(answer) != one.value]
+
+    def form(self) -> None:
+        if self.engine is ENGINE:
+            lab = (
+                "CREATE USER lab@'%' IDENTIFIED VIA mysql_native_password USING 'invalid'"
+                " ACCOUNT LOCK"
+            )
+            for db in self.servers.values():  # as images have it
+                db.ask("SET sql_log_bin = 0", lab, "GRANT ALL ON *.* TO lab@'%' WITH GRANT OPTION")
+        engines = {member.name: self.engine for member in self.members}
+        self.plan.form(self, engines, Deadline.after(60))
+        self.until_ready()
 
     def until_ready(self) -> None:
         for _ in attempts(Deadline.after(30)):
@@ -132,12 +148,26 @@ class RealCluster:
 
 
 @pytest.fixture(params=["mariadb", pytest.param("mysql", marks=pytest.mark.rare)])
-def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
-    """A source and a replica with the options of the blueprint, which do not replicate yet."""
-    members = [Member(f"n{n}", n, f"127.0.23.{n}", r) for n, r in ((1, "source"), (2, "replica"))]
-    engine = {"mariadb": ENGINE, "mysql": MYSQL}[request.param]
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Of both dialects."""
+    return {"mariadb": ENGINE, "mysql": MYSQL}[request.param]
+
+
+@pytest.fixture
+def spec() -> LabSpec:
+    """A source and a replica."""
+    return LabSpec("replication", nodes=2)
+
+
+@pytest.fixture
+def cluster(engine: Engine, spec: LabSpec) -> Iterator[RealCluster]:
+    """Servers with the options of the blueprint, formed."""
+    plan = blueprint_of(spec)
+    members = [
+        Member(node.name, n, f"127.0.23.{n}", node.role) for n, node in enumerate(planned(spec), 1)
+    ]
     texts = {
-        member.name: REPLICATION.files(member, members, engine, 768 * MIB, EngineProfile())[
+        member.name: plan.files(member, members, engine, 768 * MIB, EngineProfile())[
             engine.config_path
         ].content.decode()
         for member in members
@@ -149,7 +179,9 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
                 member.name: stack.enter_context(start(member, texts[member.name]))
                 for member in members
             }
-            yield RealCluster(servers, members, engine)
+            found = RealCluster(servers, members, engine, plan)
+            found.form()
+            yield found
     except NoServer as error:
         pytest.skip(str(error))
 
@@ -183,22 +215,13 @@ def test_real_servers(cluster: RealCluster) -> None:
     """Protects all statements: formed, ready, cloned, behind, and cut off."""
     source, replica = cluster.members
     one, other = (cluster.servers[member.name] for member in cluster.members)
-    if cluster.engine is ENGINE:
-        lab = (
-            "CREATE USER lab@'%' IDENTIFIED VIA mysql_native_password USING 'invalid' ACCOUNT LOCK"
-        )
-        for db in (one, other):  # as images have it
-            db.ask("SET sql_log_bin = 0", lab, "GRANT ALL ON *.* TO lab@'%' WITH GRANT OPTION")
-    engines = {member.name: cluster.engine for member in cluster.members}
-    REPLICATION.form(cluster, engines, Deadline.after(60))
-    cluster.until_ready()
     one.ask("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT)", "INSERT INTO shop.t VALUES (1)")
     cluster.until_ready()
     assert other.ask("SELECT id FROM shop.t") == [(1,)]
     # As clones: a password, and a new one, while the servers run.
     for password in ("first", "second"):
         for member in cluster.members:
-            statements = REPLICATION.personalise_statements(
+            statements = cluster.plan.personalise_statements(
                 member, cluster.members, cluster.engine, "lab", password
             )
             cluster.run(
@@ -248,10 +271,151 @@ def test_its_account_follows_from_the_password() -> None:
         for one in REPLICATION.personalise_statements(N2, MEMBERS, ENGINE, "lab", "s3cret")
         if "MASTER_PASSWORD" in one
     )
-    own = change.split("'")[1]
+    own = change.split("'")[3]
     on_source = REPLICATION.personalise_statements(N1, MEMBERS, ENGINE, "lab", "s3cret", tls=True)
     assert any(native(own) in one for one in on_source)
     assert any(one.endswith("REQUIRE SSL ACCOUNT UNLOCK") for one in on_source)
     assert not any("SLAVE" in one for one in on_source)
     others = REPLICATION.personalise_statements(N2, MEMBERS, ENGINE, "lab", "other")
     assert not any(own in one for one in others)
+
+
+def _spec(nodes: int, **more: Any) -> LabSpec:
+    return LabSpec("replication", nodes=nodes, options=Options(**more))
+
+
+@pytest.mark.parametrize(
+    ("topology", "followed"),
+    [
+        ("star", [(), (1,), (1,), (1,)]),
+        ("chain", [(), (1,), (2,), (3,)]),
+        ("ring", [(4,), (1,), (2,), (3,)]),
+        ("fan-in", [(), (), (), (1, 2, 3)]),
+    ],
+)
+def test_links_are_data(topology: Topology, followed: list[tuple[int, ...]]) -> None:
+    assert [links(topology, number, 4) for number in range(1, 5)] == followed
+
+
+def test_roles_and_endpoints_of_topologies() -> None:
+    def roles(spec: LabSpec) -> list[str]:
+        return [node.role for node in planned(spec)]
+
+    assert roles(_spec(3, topology="chain")) == ["source", "replica", "replica"]
+    assert roles(_spec(3, topology="ring")) == ["source"] * 3
+    assert roles(_spec(3, topology="fan-in")) == ["source", "source", "replica"]
+    assert roles(_spec(3, delay=60.0)) == ["source", "delayed", "delayed"]
+    late = _spec(3, delay=60.0, on=("n2",))
+    assert roles(late) == ["source", "delayed", "replica"]
+    members = [Member(n.name, i, "", n.role) for i, n in enumerate(planned(late), 1)]
+    ends = {one.name: one.nodes for one in blueprint_of(late).endpoints(members)}
+    assert ends == {"rw": ("n1",), "ro": ("n3", "n2")}
+    ring = [Member(f"n{i}", i, "", "source") for i in (1, 2)]
+    assert [one.name for one in REPLICATION.endpoints(ring)] == ["rw"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (_spec(3, delay=60.0, on=("n1",)), "n1 is no replica that can be delayed"),
+        (_spec(3, delay=60.0, on=("n4",)), "n4 is no replica that can be delayed"),
+        (_spec(3, topology="ring", delay=60.0), "no node of the topology ring is a replica"),
+        (LabSpec("galera", options=Options(semi_sync=True)), "galera does not have the option"),
+        (_spec(3, multi_primary=True), "replication does not have the option multi_primary"),
+    ],
+)
+def test_options_that_cannot_be(spec: LabSpec, message: str) -> None:
+    with pytest.raises(InvalidSpec, match=message):
+        planned(spec)
+
+
+def test_a_link_to_a_node_that_does_not_run() -> None:
+    """Protects rings: without its last node, the first one follows nobody, not another."""
+    ring = blueprint_of(_spec(3, topology="ring"))
+    members = [Member(f"n{i}", i, "", "source") for i in (1, 2)]
+    assert [ring.sources(one, members) for one in members] == [(), ("n1",)]
+
+
+def test_golden_topologies(golden: Callable[[str, str], None]) -> None:
+    """Protects the options of servers that have both ends of links."""
+    for engine in (ENGINE, MYSQL):
+        ring = blueprint_of(_spec(3, topology="ring", semi_sync=True))
+        member = Member("n2", 2, inner_address(2), "source")
+        files = ring.files(member, MEMBERS, engine, 768 * MIB, EngineProfile())
+        text = files[engine.config_path].content.decode()
+        golden(f"blueprint/replication-{engine.name}-ring.cnf", text[text.rindex("[mysqld]") :])
+
+
+def _told(cluster: RealCluster, writer: str, number: int) -> None:
+    """One writes, and all that follow it have it."""
+    cluster.servers[writer].ask(f"INSERT INTO shop.t (was) VALUES ({number})")
+    cluster.until_ready()
+
+
+def _rows(cluster: RealCluster) -> dict[str, int]:
+    return {
+        name: db.ask("SELECT COUNT(*) FROM shop.t")[0][0] for name, db in cluster.servers.items()
+    }
+
+
+_TABLE = "CREATE TABLE shop.t (id INT AUTO_INCREMENT PRIMARY KEY, was INT)"
+
+
+@pytest.mark.parametrize("spec", [_spec(3, topology="chain")])
+def test_a_real_chain(cluster: RealCluster) -> None:
+    cluster.servers["n1"].ask("CREATE DATABASE shop", _TABLE)
+    _told(cluster, "n1", 1)
+    assert set(_rows(cluster).values()) == {1}
+    hosts = {f"n{n}": cluster.plan.sources(cluster.members[n - 1], cluster.members) for n in (2, 3)}
+    assert hosts == {"n2": ("n1",), "n3": ("n2",)}
+
+
+@pytest.mark.parametrize("spec", [_spec(3, topology="ring")])
+def test_a_real_ring(cluster: RealCluster) -> None:
+    """Protects rings: all write, nobody executes his own again, and keys do not collide."""
+    cluster.servers["n1"].ask("CREATE DATABASE shop", _TABLE)
+    for _ in range(2):  # round the ring
+        cluster.until_ready()
+    for number, name in enumerate(("n1", "n2", "n3", "n1"), 1):
+        _told(cluster, name, number)
+    for _ in attempts(Deadline.after(30)):
+        if set(_rows(cluster).values()) == {4}:
+            break
+    assert set(_rows(cluster).values()) == {4}
+    cluster.until_ready()
+
+
+@pytest.mark.parametrize("spec", [_spec(3, topology="fan-in")])
+def test_a_real_fan_in(cluster: RealCluster) -> None:
+    """Protects the readiness of a replica of several sources: it needs all of them."""
+    for name in ("n1", "n2"):
+        cluster.servers[name].ask("CREATE DATABASE IF NOT EXISTS " + name, f"USE {name}")
+        cluster.servers[name].ask(f"CREATE TABLE {name}.t (id INT)")
+    cluster.until_ready()
+    last = cluster.members[2]
+    for name in ("n1", "n2"):
+        assert cluster.servers["n3"].ask(f"SELECT COUNT(*) FROM {name}.t") == [(0,)]
+    stop = "STOP SLAVE 'n2'" if cluster.engine is ENGINE else "STOP REPLICA FOR CHANNEL 'n2'"
+    cluster.servers["n3"].ask(stop)
+    assert "replicating" in cluster.unmet(last)
+    cluster.servers["n3"].ask(stop.replace("STOP", "START"))
+    cluster.until_ready()
+
+
+@pytest.mark.parametrize("spec", [_spec(3, semi_sync=True, delay=3600.0, on=("n3",))])
+def test_real_servers_with_semi_sync_and_delay(cluster: RealCluster) -> None:
+    """Protects what commits wait for, and what a delayed replica is for."""
+    cluster.servers["n1"].ask("CREATE DATABASE shop", _TABLE)
+    began = time.monotonic()
+    _told(cluster, "n1", 1)
+    assert time.monotonic() - began < 9, "a commit without an acknowledgement waits for 10 s"
+    assert cluster.servers["n2"].ask("SELECT COUNT(*) FROM shop.t") == [(1,)]
+    assert not cluster.servers["n3"].ask("SHOW DATABASES LIKE 'shop'"), "it is an hour late"
+    source = cluster.members[0]
+    answer = cluster.ask(source, {})
+    assert (answer["semi-sync status"], answer["semi-sync clients"]) == ("ON", "2")
+    cluster.servers["n2"].ask("SHUTDOWN")
+    for _ in attempts(Deadline.after(30)):
+        if cluster.unmet(source):
+            break
+    assert cluster.unmet(source) == ["semi-sync replicas"]

@@ -12,7 +12,8 @@ from lab.blueprints.single import SINGLE
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest.network import inner_address
-from lab.spec import MIB, LabSpec, NodeSize
+from lab.spec import LabSpec, NodeSize
+from lab.units import MIB
 from tests import ROOT
 
 CONFIG = (ROOT / "images/mariadb/my.cnf").read_text()

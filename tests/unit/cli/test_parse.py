@@ -18,7 +18,8 @@ from lab.errors import (
     NotFound,
     NotReady,
 )
-from lab.spec import GIB, LabSpec, NodeSize
+from lab.spec import LabSpec, NodeSize
+from lab.units import GIB
 from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
 
 Capture = pytest.CaptureFixture[str]

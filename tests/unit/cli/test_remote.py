@@ -21,7 +21,8 @@ from lab.cli.backend.remote_up import Heard
 from lab.client import Client
 from lab.errors import NotFound
 from lab.progress import Event, Step, ignore
-from lab.spec import MIB, LabSpec, NodeSize
+from lab.spec import LabSpec, NodeSize
+from lab.units import MIB
 from tests.support.lifecycle_world import World, make_lab
 from tests.support.mixed import register
 from tests.support.serve_world import Site, site

@@ -23,16 +23,18 @@ from lab.config.servefile import Serve
 from lab.config.settings import Settings
 from lab.imagebuild.recipe import Guest, Recipe, Repository
 from lab.keys import keys
+from lab.options import Options
 from lab.spec import LabSpec, NodeSize
 from tests import ROOT
 
 DECLARED = [
     Settings, Serve, WarmPool, ScheduledDataset, Profile, VolumeProfile, EngineProfile, LabSpec,
-    NodeSize, Recipe, Repository, Guest,
+    NodeSize, Options, Recipe, Repository, Guest,
 ]  # fmt: skip
 
-OF_LABS = [*(field.name for field in fields(LabSpec) if field.name != "size"),
-           *(field.name for field in fields(NodeSize))]  # fmt: skip
+OF_OPTIONS = [field.name for field in fields(Options)]
+OF_LABS = [*(f.name for f in fields(LabSpec) if f.name not in ("size", "options")),
+           *(field.name for field in fields(NodeSize)), *OF_OPTIONS]  # fmt: skip
 """Everything that can be said about a lab."""
 
 
@@ -104,12 +106,15 @@ def flags_of(verb: str) -> set[str]:
 )
 def test_every_field_of_a_lab_can_be_set(place: str, known: set[str]) -> None:
     """Protects new fields of ``LabSpec`` from being forgotten in one of the places."""
-    assert set(OF_LABS) - known == set(NOT_IN[place])
+    said = known | set(OF_OPTIONS) if "options" in known else known
+    assert set(OF_LABS) - said == set(NOT_IN[place])
 
 
 def test_values_of_a_lab_have_one_type() -> None:
     """Protects callers of the client: what the type checker sees is what is parsed."""
-    declared = {**get_type_hints(LabSpec), **get_type_hints(NodeSize)}
+    declared = {
+        **get_type_hints(LabSpec), **get_type_hints(NodeSize), **get_type_hints(Options)
+    }  # fmt: skip
     assert get_type_hints(LabValues) == {key: declared[key] for key in labfile.KEYS}
 
 
@@ -118,7 +123,8 @@ def test_the_api_has_the_defaults_of_a_lab() -> None:
     spec = LabSpec("pxc")
     declared = {**vars(spec), **vars(spec.size), "snapshots": str(spec.snapshots)}
     declared["nodes"] = None  # left out: the blueprint's own number, in both
-    defaults = {name: LabRequest.model_fields[name].default for name in OF_LABS[1:]}
+    names = [name for name in OF_LABS[1:] if name not in OF_OPTIONS]  # left out: of Options
+    defaults = {name: LabRequest.model_fields[name].default for name in names}
     assert {name: value or None for name, value in defaults.items()} == {
         name: declared[name] or None for name in defaults
     }

@@ -8,7 +8,8 @@ import pytest
 
 from lab.config.labfile import LabValues, merge, read
 from lab.errors import InvalidSpec
-from lab.spec import GIB, MIB, LabSpec, NodeSize
+from lab.spec import LabSpec, NodeSize
+from lab.units import GIB, MIB
 
 
 def write(tmp_path: Path, text: str) -> Path:

@@ -11,7 +11,7 @@ import pytest
 from lab.config import servefile
 from lab.config.settings import Settings, config_files, load
 from lab.errors import InvalidSpec
-from lab.spec import GIB, MIB
+from lab.units import GIB, MIB
 
 
 def config(tmp_path: Path, text: str, name: str = "config.toml") -> Path:

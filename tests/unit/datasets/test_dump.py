@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lab.datasets.dump import DELIMITER_LIMIT, Packing, Statement, statements, unpacked
 from lab.errors import InvalidSpec
 from lab.run import run
-from lab.spec import MIB
+from lab.units import MIB
 
 zstandard = pytest.importorskip("zstandard", reason="needs the package zstandard")
 

@@ -15,8 +15,8 @@ from lab.exchange.content import GRAIN, Chunk, of_changes, of_file, of_stream, o
 from lab.exchange.frames import LIMIT
 from lab.exchange.pipes import reading
 from lab.imagebuild.manifest import digest, digest_extents
-from lab.spec import MIB
 from lab.storage.stream import CHUNK, StreamHeader, write_stream
+from lab.units import MIB
 
 
 def _random(size: int, seed: int, *, share: float = 0.3) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 from lab.errors import InvalidSpec
 from lab.exchange.header import Header, Part, encode
 from lab.exchange.trust import decode
-from lab.spec import MIB
+from lab.units import MIB
 from tests.support.exchange_archives import (
     IMAGE,
     IMAGE_PARTS,

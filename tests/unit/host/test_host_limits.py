@@ -16,7 +16,7 @@ from lab import host
 from lab.errors import HostUnfit
 from lab.host import cgroup
 from lab.lifecycle.doctor import kernel_limits
-from lab.spec import GIB, MIB
+from lab.units import GIB, MIB
 
 MEMINFO = "MemTotal: 16777216 kB\nMemFree: 1 kB\nMemAvailable: 8388608 kB\n"
 STAT = "anon 5\nactive_file 104857600\ninactive_file 209715200\nshmem 7\n"

@@ -13,7 +13,7 @@ from lab.host import zfs
 from lab.host.finding import Finding
 from lab.host.zfs import checks
 from lab.host.zfs.facts import Facts, Lvm, Needs, Pool, Unknown, Versions
-from lab.spec import GIB, MIB
+from lab.units import GIB, MIB
 from tests.support.zfs_hosts import (
     NEEDS,
     SECRET,

@@ -21,7 +21,8 @@ from lab.hypervisor import Capabilities, DirectBoot, GuestShape, GuestSpec, Memo
 from lab.lifecycle.images.ready import Image, Images
 from lab.lifecycle.nodes.nodes import Wiring, guest_spec, plan, seed_disk
 from lab.names import Owner, VolumeName
-from lab.spec import MIB, LabSpec, NodeSize
+from lab.spec import LabSpec, NodeSize
+from lab.units import MIB
 
 HOME = "0badcafe"
 ENGINE = Engine("mariadb", "11.8", "[mariadbd]\n", "/etc/mysql/lab.cnf", "mysql", 100, 101)

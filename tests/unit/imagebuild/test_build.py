@@ -18,7 +18,7 @@ from lab.imagebuild.build import TOOLS, build
 from lab.imagebuild.manifest import BuiltImage
 from lab.imagebuild.recipe import load
 from lab.progress import Event, Progress
-from lab.spec import GIB, MIB
+from lab.units import GIB, MIB
 
 FAILED = CommandFailed(["mmdebstrap"], 1)
 

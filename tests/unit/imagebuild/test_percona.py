@@ -16,7 +16,7 @@ import pytest
 from lab.imagebuild import bootstrap, build
 from lab.imagebuild.recipe import GUEST, load, recipes
 from lab.imagebuild.tree import OVERLAYS, files
-from lab.spec import GIB
+from lab.units import GIB
 
 RECIPE = load("percona-xtradb-cluster")
 PROVISION = (RECIPE.directory / "provision").read_text(encoding="utf-8")

@@ -32,7 +32,7 @@ from lab.guest.network import inner_address
 from lab.imagebuild.isolate import isolated
 from lab.imagebuild.recipe import GUEST, load
 from lab.imagebuild.trust import keyrings
-from lab.spec import MIB
+from lab.units import MIB
 from lab.wait import Deadline, until
 from tests.unit.guest.test_identity_in_guest import CLOCK
 

@@ -10,7 +10,7 @@ import pytest
 
 from lab.errors import InvalidSpec, NotFound
 from lab.imagebuild.recipe import GUEST, RECIPES, all_packages, load, load_guest, recipes
-from lab.spec import GIB
+from lab.units import GIB
 
 
 @pytest.fixture

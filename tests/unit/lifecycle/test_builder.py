@@ -35,7 +35,7 @@ from lab.imagebuild.recipe import load
 from lab.lifecycle.core.release import lost_logs
 from lab.paths import Home
 from lab.progress import Progress
-from lab.spec import MIB
+from lab.units import MIB
 from lab.wait import Deadline, until
 from tests.support.lifecycle_world import World
 

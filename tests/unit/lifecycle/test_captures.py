@@ -25,8 +25,8 @@ from lab.lifecycle.snapshot import find, take
 from lab.lifecycle.up import up
 from lab.names import FORMED, CaptureRef, Owner, VolumeName, template_ref
 from lab.schedule import ORIGIN
-from lab.spec import MIB
 from lab.storage import VolumeSnapshot
+from lab.units import MIB
 from tests.support.lifecycle_world import SIZE, SPEC, World, make_template, named
 
 

@@ -13,7 +13,7 @@ from lab.lifecycle.datasets import spool as spools
 from lab.lifecycle.datasets.pace import Pace
 from lab.lifecycle.datasets.spool import Spool
 from lab.progress import Event, Progress
-from lab.spec import MIB
+from lab.units import MIB
 
 
 def written(tmp_path: Path, *texts: str) -> Spool:

@@ -24,7 +24,7 @@ from lab.lifecycle.power import stop
 from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.names import Owner
-from lab.spec import MIB
+from lab.units import MIB
 from tests.support.exchange_world import Build, Side, as_it_was, rewritten
 from tests.support.lifecycle_world import SPEC, named
 

@@ -36,8 +36,8 @@ from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.names import CaptureRef, GuestName, Owner, template_ref
 from lab.progress import Event, Progress
-from lab.spec import MIB
 from lab.storage.overwrite import GRAIN, overwrite
+from lab.units import MIB
 from tests.support import mixed
 from tests.support.exchange_world import Side, as_it_was, read, rewritten
 from tests.support.lifecycle_world import Hook, at, ignore, named, nothing, raising

@@ -11,7 +11,7 @@ from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.exchange.frames import FrameReader
 from lab.exchange.receiving import begin
 from lab.names import Owner, template_ref
-from lab.spec import MIB
+from lab.units import MIB
 from tests.support.exchange_world import Side, as_it_was, rewritten
 
 

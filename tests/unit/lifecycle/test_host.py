@@ -23,7 +23,8 @@ from lab.lifecycle.start import start, start_node
 from lab.lifecycle.up import up
 from lab.lifecycle.wait import wait
 from lab.names import Owner
-from lab.spec import GIB, NodeSize
+from lab.spec import NodeSize
+from lab.units import GIB
 from tests.support.lifecycle_world import SPEC, World, make_template, named
 
 

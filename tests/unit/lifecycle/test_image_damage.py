@@ -18,7 +18,7 @@ from lab.lifecycle.images import image
 from lab.lifecycle.up import up
 from lab.locks.named import lock
 from lab.paths import Home
-from lab.spec import MIB
+from lab.units import MIB
 from tests.support.lifecycle_world import World, make_image, make_template, named
 
 

@@ -41,7 +41,8 @@ from lab.lifecycle.start import start, start_node
 from lab.lifecycle.up import up
 from lab.lifecycle.wait import wait
 from lab.names import EVERYWHERE, Owner, VolumeName, template_ref
-from lab.spec import GIB, MIB, LabSpec, NodeSize
+from lab.spec import LabSpec, NodeSize
+from lab.units import GIB, MIB
 from tests.support.exchange_world import Side, as_it_was, rewritten
 from tests.support.lifecycle_world import SIZE, World, at, raising
 from tests.support.mixed import FRONT, Mixed, register

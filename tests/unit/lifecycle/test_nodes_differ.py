@@ -14,7 +14,7 @@ from lab.lifecycle.nodes.inspect import lab, nodes_of
 from lab.lifecycle.query import query
 from lab.lifecycle.start import start
 from lab.lifecycle.up import up
-from lab.spec import MIB
+from lab.units import MIB
 from tests.support.lifecycle_world import SIZE, World, named
 
 

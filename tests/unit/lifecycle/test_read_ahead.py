@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lab.lifecycle.captures.page_cache import is_cached, read_ahead
-from lab.spec import MIB
+from lab.units import MIB
 from lab.wait import Deadline, until
 
 

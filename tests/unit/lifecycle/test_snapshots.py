@@ -26,7 +26,7 @@ from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.locks.named import lock
 from lab.names import template_ref
-from lab.spec import MIB
+from lab.units import MIB
 from tests.support.lifecycle_world import World, named
 
 COLD = Capabilities("fake", "fake", why_cold="it is cold")

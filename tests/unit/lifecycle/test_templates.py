@@ -25,7 +25,7 @@ from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.locks.named import lock
 from lab.names import GuestName, Owner, VolumeName, template_ref
-from lab.spec import MIB
+from lab.units import MIB
 from tests.support.lifecycle_world import SPEC, World, make_template, named
 
 

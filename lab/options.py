@@ -1,0 +1,183 @@
+"""What a lab is to have beyond its blueprint's defaults: part of its record and its template's key.
+
+Kept and sent as JSON, in which only what differs from the defaults is said: so an option that is
+added later changes no key and no digest of before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from lab.errors import InvalidSpec
+from lab.keys import Key, WrongType, text
+from lab.names import parse_node
+from lab.suggest import did_you_mean
+from lab.units import parse_duration
+
+Topology = Literal["star", "chain", "ring", "fan-in"]
+TOPOLOGIES: tuple[Topology, ...] = get_args(Topology)
+
+FILE_LIMIT = 1 << 18
+"""Bytes of a file that is given."""
+_SETTINGS_LIMIT = 100
+_DELAY_LIMIT = 30 * 86400
+_SETTING = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]{0,99}(=[^\n\r\0]{0,1000})?")
+_ROLE = re.compile(r"[a-z]{0,20}")
+
+
+@dataclass(frozen=True)
+class OptionFile:
+    """A further option file of servers. ``role``: of the nodes that have it; empty: all."""
+
+    text: str
+    role: str = ""
+
+
+def _delay(value: object) -> float:
+    if isinstance(value, str):
+        return parse_duration(f"{value}s" if value.isdecimal() and value.isascii() else value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise WrongType
+    return float(value)
+
+
+def _several(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list | tuple):
+        raise WrongType
+    return tuple(map(text, value))
+
+
+def _nodes(value: object) -> tuple[str, ...]:
+    return tuple(parse_node(name) for part in _several(value) for name in part.split(","))
+
+
+def _file(path: str) -> str:
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            content = file.read(FILE_LIMIT + 1)
+    except OSError as error:
+        raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from None
+    if len(content) > FILE_LIMIT:
+        raise InvalidSpec(f"{path} has more than {FILE_LIMIT // 1024} KiB")
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise InvalidSpec(f"{path} is not a text in UTF-8") from None
+
+
+def _option_files(value: object) -> tuple[OptionFile, ...]:
+    found = []
+    for given in _several(value):
+        role, separator, path = given.partition("=")
+        found.append(OptionFile(_file(path), role) if separator else OptionFile(_file(given)))
+    return tuple(found)
+
+
+def _script(value: object) -> str:
+    return _file(text(value))
+
+
+@dataclass(frozen=True)
+class Options:
+    """What differs from the defaults of a blueprint; each option is one of some blueprints."""
+
+    topology: Topology = "star"
+    """Who replicates from whom."""
+    semi_sync: bool = False
+    """Whether a commit returns only once a replica has received it."""
+    delay: Annotated[float, Key("a duration such as 1h", _delay)] = 0.0
+    """Seconds that replicas execute transactions late."""
+    on: Annotated[tuple[str, ...], Key("names of nodes, such as n3", _nodes)] = ()
+    """The replicas that do; empty: all."""
+    multi_primary: bool = False
+    """Whether all members of a group take writes."""
+    set: Annotated[tuple[str, ...], Key("a list of NAME=VALUE", _several)] = ()
+    """Options of all servers, as in an option file."""
+    my_cnf: Annotated[tuple[OptionFile, ...], Key("files, as [ROLE=]PATH", _option_files)] = ()
+    """Option files of servers."""
+    init: Annotated[str, Key("a file of SQL", _script)] = ""
+    """Statements that are executed once, when the nodes have become one system."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.delay <= _DELAY_LIMIT:
+            raise InvalidSpec(f"a delay is 30 days at most, not {self.delay:g} seconds")
+        if len(self.set) > _SETTINGS_LIMIT:
+            raise InvalidSpec(f"{len(self.set)} settings were given, {_SETTINGS_LIMIT} can be")
+        for setting in self.set:
+            if not _SETTING.fullmatch(setting):
+                raise InvalidSpec(
+                    f"{setting[:80]!r} is not an option of a server",
+                    hint="such as innodb_flush_log_at_trx_commit=2",
+                )
+        for one in self.my_cnf:
+            if not _ROLE.fullmatch(one.role):
+                raise InvalidSpec(f"{one.role[:80]!r} is not a role", hint="such as replica")
+        for content in (*(one.text for one in self.my_cnf), self.init):
+            if len(content.encode()) > FILE_LIMIT or "\0" in content:
+                raise InvalidSpec(f"a file is a text of {FILE_LIMIT // 1024} KiB at most")
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What differs from the defaults, as JSON has it; ``of`` is the reverse."""
+        if self == NONE:
+            return {}
+        import msgspec
+
+        given = (f.name for f in fields(self) if getattr(self, f.name) != f.default)
+        return {name: msgspec.to_builtins(getattr(self, name)) for name in given}
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """As ``said``, with digests in the place of files."""
+        found = self.said
+        if self.my_cnf:
+            found["my_cnf"] = [{"role": one.role, "text": _digest(one.text)} for one in self.my_cnf]
+        if self.init:
+            found["init"] = _digest(self.init)
+        return found
+
+    def option_file(self, role: str) -> str:
+        """What the option file of a server of ``role`` ends with; empty for nothing."""
+        parts = [one.text for one in self.my_cnf if one.role in ("", role)]
+        if self.set:
+            parts.append("\n".join(["[mysqld]", *self.set]))
+        return "".join(f"\n{part}\n" for part in parts)
+
+
+NONE = Options()
+"""The defaults."""
+
+
+def of(said: Mapping[str, Any]) -> Options:
+    """The options of which JSON says what differs from the defaults; raises InvalidSpec."""
+    if not said:
+        return NONE
+    known = [field.name for field in fields(Options)]
+    for name in said:
+        if name not in known:
+            otherwise = f"options are: {', '.join(known)}"
+            raise InvalidSpec(
+                f"unknown option {name[:80]!r}", hint=did_you_mean(name, known, otherwise=otherwise)
+            )
+    import msgspec
+
+    try:
+        found = msgspec.convert(said, Options)
+    except msgspec.ValidationError as error:
+        raise InvalidSpec(f"options: {error}") from None
+    for name in found.on:
+        parse_node(name)
+    return found
+
+
+def _digest(content: str) -> str:
+    import hashlib
+
+    digest = hashlib.sha256(content.encode()).hexdigest()[:12]
+    return f"{len(content.encode())} bytes, SHA-256 {digest}"
