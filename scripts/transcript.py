@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "captures.md", ROOT / "docs" / "datasets.md")
 SECTION = re.compile(r"(?<=^## What it looks like\n).*?(?=^## )", re.M | re.S)
-BLOCK = re.compile(r"^```\n(.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 FILES = {"sql": "shop.sql", "text": "rules.toml"}
 """Blocks of these languages in a section are files that its session has."""
 COMMAND = re.compile(r"^\$ (.*)$", re.M)
@@ -50,7 +50,10 @@ def main() -> None:
                     for content in re.findall(rf"^```{language}\n(.*?)^```$", before, re.M | re.S):
                         Path(scratch, name).write_text(content)
                 section = BLOCK.sub(
-                    lambda block: f"```\n{session(block[1], env, scratch)}```", before
+                    lambda block: (
+                        block[0] if block[1] else f"```\n{session(block[2], env, scratch)}```"
+                    ),
+                    before,
                 )
                 page.write_text(SECTION.sub(lambda _, new=section: new, text))  # type: ignore[misc]
         finally:

@@ -100,6 +100,13 @@ def topologies(incomplete: str) -> list[str]:
     return [name for name in TOPOLOGIES if name.startswith(incomplete)]
 
 
+def conditions(incomplete: str) -> list[str]:
+    """What can be waited for."""
+    from lab.lifecycle.core.conditions import WORDS
+
+    return [name for name in WORDS if name.startswith(incomplete)]
+
+
 def formats(incomplete: str) -> list[str]:
     """The output formats."""
     return [name for name in FORMATS if name.startswith(incomplete)]

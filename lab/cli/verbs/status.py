@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lab.cli import flags
+from lab.cli import complete, flags
 from lab.cli.app import app_of, pick
 from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.show import lab_text, labs_text, status_text
 from lab.errors import NotReady
 from lab.lifecycle.core.views import READY
+from lab.wait import Deadline
 
 if TYPE_CHECKING:
     from lab.lifecycle.core.views import LabView
 
 
+WaitFor = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--for",
+        metavar="CONDITION",
+        show_default=False,
+        autocompletion=complete.conditions,
+        help="ready (default), online, synced, caught-up, primary=NODE, or a SELECT statement;"
+        " may be repeated.",
+    ),
+]
 ExitCode = Annotated[
     bool,
     typer.Option("--exit-code", help="Exit with status 7 unless every lab shown is ready."),
@@ -70,18 +83,29 @@ def _code(views: Sequence[LabView]) -> int:
     return 0 if all(view.state in READY for view in views) else NotReady.exit_code
 
 
-@manual("lab wait shop --timeout 2m")
+@manual("lab wait shop --timeout 2m", "lab wait shop --for primary=n2 --for 'SELECT 1'")
 def wait(
     ctx: typer.Context,
     *,
     name: flags.Name = "",
+    conditions: WaitFor = None,
+    node: flags.Node = "",
     timeout: flags.Timeout = "",
     output: flags.Output = "table",
 ) -> None:
-    """Wait until every node of a lab is ready."""
+    """Wait until every node of a lab is ready, or until conditions hold."""
     app = app_of(ctx)
     how = parse_format(output)
     limit = flags.timeout(timeout, app.settings().ready_timeout)
+    from lab.lifecycle.core.conditions import parse, until
+
+    wanted = [parse(text) for text in conditions or ["ready"]]
+    others, deadline = [one for one in wanted if one is not None], Deadline.after(limit)
     with app.open() as session:
-        view = session.wait(pick(session, name), timeout=limit)
+        lab = pick(session, name)
+        if None in wanted:
+            view = session.wait(lab, timeout=limit)
+        if others:
+            ask = partial(session.query, lab, flags.maybe_node(node))
+            view = until(others, partial(session.lab, lab), ask, max(deadline.left, 1.0))
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])

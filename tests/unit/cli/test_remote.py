@@ -20,6 +20,7 @@ from lab.cli.backend.remote import RemoteSession
 from lab.cli.backend.remote_up import Heard
 from lab.client import Client
 from lab.errors import NotFound
+from lab.options import Options
 from lab.progress import Event, Step, ignore
 from lab.spec import LabSpec, NodeSize
 from lab.units import MIB
@@ -284,7 +285,8 @@ def test_steps_are_put_together_again() -> None:
 def test_a_spec_is_sent_whole(here: Site) -> None:
     """Protects flags from being dropped on the way."""
     spec = LabSpec("galera", name="whole", nodes=1, engine="mariadb", ttl=1234,
-                   size=NodeSize(memory=400 * MIB, cpus=2), profile="durable")  # fmt: skip
+                   size=NodeSize(memory=400 * MIB, cpus=2), profile="durable",
+                   options=Options(set=("max_connections=50",)))  # fmt: skip
     with Client(str(here.client.base_url), here.token()) as client:
         lab = RemoteSession(client, ignore).up(
             spec, cold=True, keep_failed=False, exist_ok=False, timeout=None
@@ -292,6 +294,7 @@ def test_a_spec_is_sent_whole(here: Site) -> None:
         client.delete(lab.name)
     assert (lab.memory, lab.cpus, lab.profile, lab.started) == (400 * MIB, 2, "durable", "cold")
     assert (lab.engine, lab.why_cold) == ("mariadb", "requested")
+    assert lab.options == {"set": ["max_connections=50"]}
     assert lab.expires_at == pytest.approx(time.time() + 1234, abs=30)
 
 

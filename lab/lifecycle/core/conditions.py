@@ -1,0 +1,136 @@
+"""What `lab wait --for` waits for: conditions of a lab, as it is seen, and of its data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from lab.blueprints import blueprint
+from lab.errors import CommandFailed, InvalidSpec, LabError, NotReady
+from lab.lifecycle.core.views import LabView, Rows
+from lab.names import parse_node
+from lab.suggest import did_you_mean
+from lab.wait import Deadline, attempts
+
+Kind = Literal["online", "synced", "caught-up", "primary", "sql"]
+
+WORDS = ("ready", "online", "synced", "caught-up", "primary=NODE")
+_OF_NODES: tuple[Kind, ...] = ("online", "synced", "caught-up")
+_ONLINE = frozenset({"ready", "degraded", "not-synced", "not-primary"})
+_SYNCED = frozenset({"ready", "degraded"})
+_SQL = re.compile(r"\s*(SELECT|WITH|VALUES|SHOW|\()\b", re.IGNORECASE)
+_NOT_YET = frozenset({1047, 1049, 1146, 1205, 1213, 1290, 2003, 2006, 2013})
+"""Errors of servers that pass: no cluster, no such database or table yet, locked, read-only, and
+connections that break."""
+_FALSE = ("", "0", "0.0", "None")
+_SHOWN = 100
+"""Characters of an answer that are shown."""
+
+Ask = Callable[[str], Rows]
+"""Runs a statement of the user; raises NotReady and CommandFailed."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """``text``: as it was given. ``what``: a node's name, or a statement."""
+
+    kind: Kind
+    text: str
+    what: str = ""
+
+
+def parse(text: str) -> Condition | None:
+    """A condition, None for ``ready``; raises InvalidSpec."""
+    word, separator, node = text.partition("=")
+    if text == "ready":
+        return None
+    for kind in _OF_NODES:
+        if text == kind:
+            return Condition(kind, text)
+    if separator and word == "primary":
+        return Condition("primary", text, parse_node(node))
+    if _SQL.match(text):
+        return Condition("sql", text, text)
+    known = [one.partition("=")[0] for one in WORDS]
+    raise InvalidSpec(
+        f"{text[:_SHOWN]!r} is not a condition",
+        hint=did_you_mean(
+            text, known, otherwise=f"conditions are {', '.join(WORDS)}, or a SELECT statement"
+        ),
+    )
+
+
+def until(
+    conditions: Sequence[Condition],
+    look: Callable[[], LabView],
+    ask: Ask,
+    timeout: float,
+    *,
+    first: float = 0.1,
+) -> LabView:
+    """The lab once all ``conditions`` hold at one look, of which there is one a second at most.
+
+    ``timeout`` in seconds. Raises InvalidSpec for what can never be, CommandFailed for a statement
+    that the server will always refuse, and NotReady with what was found last.
+    """
+    found: list[str] = []
+    for _ in attempts(Deadline.after(timeout), first=first, most=max(first, 1.0)):
+        view = look()
+        found = [f"{one.text}: {why}" for one in conditions if (why := unmet(one, view, ask))]
+        if not found:
+            return view
+    raise NotReady(f"timed out after {timeout:g} s", details=found, hint="`--timeout` waits longer")
+
+
+def unmet(condition: Condition, view: LabView, ask: Ask) -> str:
+    """Why the condition does not hold; empty if it does. Raises as ``until``."""
+    if condition.kind == "primary":
+        return _not_primary(condition.what, view)
+    if condition.kind == "sql":
+        return _not_true(condition.what, ask)
+    allowed = _ONLINE if condition.kind == "online" else _SYNCED
+    missing = [f"{node.name} is {node.state}" for node in view.nodes if node.state not in allowed]
+    return ", ".join(missing) if view.nodes else f"the lab is {view.state}"
+
+
+def _not_primary(name: str, view: LabView) -> str:
+    known = {node.name: node for node in view.nodes}
+    if view.nodes and name not in known:
+        raise InvalidSpec(
+            f"the lab {view.name} has no node {name}", hint=f"its nodes: {', '.join(known)}"
+        )
+    writers = view.endpoints.get("rw", ())
+    if name not in writers:
+        if view.nodes and not blueprint(view.blueprint).elects:
+            raise InvalidSpec(
+                f"{name} never becomes a primary: nodes of a {view.blueprint} have fixed roles",
+                hint=f"writes go to {', '.join(writers)}",
+            )
+        return f"the primary is {', '.join(writers)}" if writers else "there is no primary"
+    state = known[name].state
+    return "" if state in _SYNCED else f"{name} is {state}"
+
+
+def _not_true(statement: str, ask: Ask) -> str:
+    try:
+        rows = ask(statement).rows
+    except CommandFailed as error:
+        if error.status not in _NOT_YET:
+            raise
+        return _cut(error.stderr or str(error))
+    except NotReady as error:
+        return _cut(_reason(error))
+    if len(rows) != 1 or len(rows[0]) != 1:
+        return f"{len(rows)} rows; one row of one column is required"
+    (value,) = rows[0]
+    return f"it is {_cut(str(value))}" if str(value) in _FALSE else ""
+
+
+def _reason(error: LabError) -> str:
+    return error.details[-1] if error.details else error.what
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,0 +1,129 @@
+"""What `lab wait --for` waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lab.errors import CommandFailed, InvalidSpec, NotReady
+from lab.lifecycle.core.conditions import Condition, parse, unmet, until
+from lab.lifecycle.core.views import LabView, NodeView, Rows
+
+
+def node(name: str, state: str = "ready") -> NodeView:
+    return NodeView(name, "", state, "127.0.0.1", 1, 2, f"lab-{name}")
+
+
+def view(*states: str, blueprint: str = "group", rw: tuple[str, ...] = ("n1",)) -> LabView:
+    nodes = tuple(node(f"n{number}", state) for number, state in enumerate(states, 1))
+    return LabView("shop", blueprint, "mysql", "9", "ready", nodes, "lab", "", "",
+                   endpoints={"rw": rw})  # fmt: skip
+
+
+def never(_: str) -> Rows:
+    raise AssertionError
+
+
+def condition(text: str) -> Condition:
+    found = parse(text)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "states", "found"),
+    [
+        ("online", ["ready", "not-synced", "degraded", "not-primary"], ""),
+        ("online", ["ready", "unreachable", "stopped"], "n2 is unreachable, n3 is stopped"),
+        ("synced", ["ready", "degraded"], ""),
+        ("caught-up", ["ready", "not-synced"], "n2 is not-synced"),
+        ("synced", ["ready", "not-primary"], "n2 is not-primary"),
+        ("synced", [], "the lab is ready"),
+        ("primary=n1", ["degraded", "stopped"], ""),
+        ("primary=1", ["unreachable", "ready"], "n1 is unreachable"),
+        ("primary=n2", ["ready", "ready"], "the primary is n1"),
+    ],
+)
+def test_conditions_of_nodes(text: str, states: list[str], found: str) -> None:
+    assert unmet(condition(text), view(*states), never) == found
+
+
+def test_what_can_never_be_is_refused() -> None:
+    """Protects from waiting in vain: for a node that is not there, or where roles are fixed."""
+    with pytest.raises(InvalidSpec, match="no node n4"):
+        unmet(condition("primary=n4"), view("ready"), never)
+    single = view("ready", "ready", blueprint="galera", rw=("n1", "n2"))
+    assert unmet(condition("primary=n2"), single, never) == ""
+    with pytest.raises(InvalidSpec, match="n2 never becomes a primary"):
+        unmet(condition("primary=n2"), replace(single, endpoints={"rw": ("n1",)}), never)
+
+
+@pytest.mark.parametrize("text", ["sycned", "primary", "primary=x", "DROP TABLE t", "", "=n1"])
+def test_what_is_no_condition(text: str) -> None:
+    with pytest.raises(InvalidSpec):
+        parse(text)
+
+
+def test_corrections() -> None:
+    with pytest.raises(InvalidSpec) as raised:
+        parse("catched-up")
+    assert "caught-up" in raised.value.hint
+    assert parse("ready") is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "met"),
+    [
+        ([(1,)], True), ([("yes",)], True), ([(0,)], False), ([("",)], False), ([(None,)], False),
+        ([], False), ([(1,), (1,)], False), ([(1, 1)], False), ([("0",)], False),
+    ],
+)  # fmt: skip
+def test_statements(rows: list[tuple[Any, ...]], met: bool) -> None:
+    asked: list[str] = []
+
+    def ask(statement: str) -> Rows:
+        asked.append(statement)
+        return Rows(("a",), tuple(rows), len(rows))
+
+    found = unmet(condition("SELECT a FROM t"), view("ready"), ask)
+    assert (not found, asked) == (met, ["SELECT a FROM t"])
+
+
+def failing(error: Exception) -> Callable[[str], Rows]:
+    def ask(_: str) -> Rows:
+        raise error
+
+    return ask
+
+
+@pytest.mark.parametrize("code", [1049, 1146, 1290, 1047])
+def test_what_may_still_come(code: int) -> None:
+    error = CommandFailed(["SQL"], code, stderr="Table 'a.t' doesn't exist" + "x" * 9999)
+    found = unmet(condition("SELECT 1 FROM t"), view("ready"), failing(error))
+    assert found.startswith("Table 'a.t' doesn't exist")
+    assert len(found) < 200, "a guest says it"
+
+
+def test_what_the_server_will_always_refuse() -> None:
+    error = CommandFailed(["SQL"], 1064, stderr="You have an error in your SQL syntax")
+    with pytest.raises(CommandFailed):
+        unmet(condition("SELECT FROM"), view("ready"), failing(error))
+    silent = failing(NotReady("no SQL", details=["Connection refused"]))
+    assert unmet(condition("SELECT 1"), view("ready"), silent) == "Connection refused"
+
+
+def test_all_must_hold_at_one_look() -> None:
+    looks = [
+        view("ready", "not-synced", rw=("n2",)),
+        view("ready", "ready", rw=("n1",)),
+        view("ready", "degraded", rw=("n2",)),
+    ]
+    left = list(looks)
+    wanted = [condition("primary=n2"), condition("synced")]
+    assert until(wanted, lambda: left.pop(0), never, 9, first=0.01) is looks[2]
+    with pytest.raises(NotReady, match="timed out") as raised:
+        until(wanted, lambda: looks[1], never, 0.05, first=0.01)
+    assert raised.value.details == ("primary=n2: the primary is n1",)
