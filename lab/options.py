@@ -176,6 +176,14 @@ def of(said: Mapping[str, Any]) -> Options:
     return found
 
 
+def shown(said: Mapping[str, Any]) -> dict[str, Any]:
+    """As ``Options.shown``; of options that this version does not know, only their names."""
+    try:
+        return of(said).shown
+    except InvalidSpec:
+        return dict.fromkeys(said, "unknown to this version of lab")
+
+
 def _digest(content: str) -> str:
     import hashlib
 

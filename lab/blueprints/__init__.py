@@ -351,16 +351,20 @@ def blueprint(name: str) -> Blueprint:
 
 
 def blueprint_of(spec: LabSpec) -> Blueprint:
-    """The blueprint of a lab with the options of this lab; raises InvalidSpec."""
-    found = blueprint(spec.blueprint)
-    for name in spec.options.said:
+    """The blueprint of a lab, with its options; raises InvalidSpec."""
+    return with_options(spec.blueprint, spec.options, spec.nodes)
+
+
+def with_options(blueprint_name: str, options: Options, nodes: int) -> Blueprint:
+    """A blueprint for a lab of ``nodes`` with these options; raises InvalidSpec."""
+    found = blueprint(blueprint_name)
+    for name in options.said:
         if name not in found.takes:
             raise InvalidSpec(
                 f"the blueprint {found.name} does not have the option {name}",
                 hint=f"its options are: {', '.join(sorted(found.takes))}",
             )
-    with_options = replace(cast("Any", found), options=spec.options, nodes=spec.nodes)
-    return cast("Blueprint", with_options)
+    return cast("Blueprint", replace(cast("Any", found), options=options, nodes=nodes))
 
 
 def foreseen(spec: LabSpec) -> tuple[NodePlan, ...]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lab import host
-from lab.blueprints import blueprint_of
 from lab.errors import Conflict, NotReady, PortTaken
 from lab.hypervisor import GuestSpec, memory_of
 from lab.lifecycle.captures import interrupted
@@ -65,7 +64,7 @@ def _stop_all(ctx: Context, record: LabRecord, nodes: Sequence[Node], *, force: 
     if not force:
         # A stop that was killed may have paused some: they were written out before that.
         awake = [guest for guest in guests if running_guests[guest].state == "running"]
-        write_out(ctx, blueprint_of(record.spec), awake)
+        write_out(ctx, record.plan, awake)
         if (memory := ctx.hypervisor.memory) is not None:
             memory.pause(guests)
     each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
@@ -116,7 +115,7 @@ def bring_back(
     """
     boot(ctx, record, wanted)
     deadline = Deadline.after(timeout)
-    plan = blueprint_of(record.spec)
+    plan = record.plan
     found = running(ctx, record.name)
     # The certificates that they have may be too old to be believed.
     account = account_of(ctx, record, verify=False)

@@ -8,7 +8,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from lab import host
-from lab.blueprints import blueprint_of
 from lab.errors import Conflict, LabError, RestoreFailed
 from lab.lifecycle import power
 from lab.lifecycle.captures import interrupted, manifests, template
@@ -200,7 +199,7 @@ def boot_clones(
 ) -> None:
     """Boot ``nodes``, clones that never ran, and make them usable."""
     power.boot(ctx, record, nodes)
-    deadline, plan = Deadline.after(timeout), blueprint_of(record.spec)
+    deadline, plan = Deadline.after(timeout), record.plan
     cluster = power.running(ctx, record.name)
     until_back_inside(ctx, cluster, plan, images, deadline)
     prepared = prepare(ctx, Owner("lab", record.name), nodes)
@@ -222,7 +221,7 @@ def make_usable(
 
     ``end_sessions``, ``identity``: see ``Started``.
     """
-    plan, account = blueprint_of(record.spec), account_of(ctx, record)
+    plan, account = record.plan, account_of(ctx, record)
     cluster = power.running(ctx, record.name)
     started = Started(
         nodes, plan, images, account, prepared, deadline, cluster, end_sessions, identity

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab import host, schedule
-from lab.blueprints import blueprint_of
 from lab.errors import Busy, Conflict, LabError, NotFound
 from lab.lifecycle.captures import interrupted, manifests
 from lab.lifecycle.captures import take as captures
@@ -348,7 +347,7 @@ def _take(
     with ctx.progress.step("snapshot", f"taking the snapshot {label}"):
         running = _running(ctx, nodes)
         why_cold = _why_cold(ctx, nodes, running) if ram else "it was taken with disks only"
-        write_out(ctx, blueprint_of(record.spec), running)
+        write_out(ctx, record.plan, running)
         made = captures.take(
             ctx,
             CaptureRef(blank.owner, label),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from lab.blueprints import blueprint_of
 from lab.errors import Conflict, NotFound, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import LabView
@@ -59,7 +58,7 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
             f"{', '.join(down)} of {name} does not run",
             hint=f"`lab start {name}` starts the stopped nodes",
         )
-    plan = blueprint_of(record_of(ctx, name).spec)
+    plan = record_of(ctx, name).plan
     nodes = nodes_of(ctx, name)
     ask = through_port(ctx, plan, account_of(ctx, record_of(ctx, name)), nodes)
     until_ready(ctx, nodes, plan, ask, deadline, pause=_LOOK_EVERY)

@@ -14,7 +14,7 @@ from lab.names import LOOPBACK, Owner
 from lab.spec import LabSpec, NodeSize
 
 if TYPE_CHECKING:
-    from lab.blueprints import NodePlan
+    from lab.blueprints import Blueprint, NodePlan
 
 LabState = Literal["creating", "ready", "stopped", "failed", "removing"]
 ImageState = Literal["building", "ready"]
@@ -104,6 +104,13 @@ class LabRecord:
     at: str = ""
     identity: int = 0
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def plan(self) -> Blueprint:
+        """Its blueprint, with its options; raises InvalidSpec if there is no such one here."""
+        from lab.blueprints import with_options
+
+        return with_options(self.blueprint, options.of(self.options), self.node_count)
 
     @property
     def spec(self) -> LabSpec:

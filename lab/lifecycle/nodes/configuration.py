@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from lab import options
 from lab.errors import Conflict
 from lab.lifecycle.images.engine import recipe_of
 from lab.spec import LabSpec
@@ -59,7 +60,7 @@ def of_record(record: LabRecord) -> Configuration:
     return Configuration(
         record.blueprint, record.node_count, record.memory, record.cpus, record.disk,
         record.profile, record.image.rpartition("-")[0], record.image, record.pool,
-        _json(record.spec.options.shown),
+        _json(options.shown(record.options)),
     )  # fmt: skip
 
 

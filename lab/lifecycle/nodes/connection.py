@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lab.blueprints import Endpoint, Member, blueprint_of
+from lab.blueprints import Endpoint, Member
 from lab.blueprints.passwords import plugin_of
 from lab.errors import InvalidSpec
 from lab.guest.network import inner_address
@@ -43,7 +43,7 @@ def endpoints_of(record: LabRecord, nodes: Sequence[NodeRecord]) -> tuple[Endpoi
     """What users of a lab connect to, by its blueprint; all servers if it is unknown."""
     members = [Member(n.name, n.idx, inner_address(n.idx), n.role) for n in nodes]
     try:
-        return blueprint_of(record.spec).endpoints(members)
+        return record.plan.endpoints(members)
     except InvalidSpec:  # of another version of lab
         return (Endpoint("rw", tuple(node.name for node in nodes if "sql" in node.services)),)
 
@@ -51,7 +51,7 @@ def endpoints_of(record: LabRecord, nodes: Sequence[NodeRecord]) -> tuple[Endpoi
 def elects(record: LabRecord) -> bool:
     """Whether nodes elect who takes writes: only they know who is the default."""
     try:
-        return blueprint_of(record.spec).elects
+        return record.plan.elects
     except InvalidSpec:  # of another version of lab
         return False
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lab import options
 from lab.blueprints import Service
 from lab.config.profile import risks
 from lab.errors import InvalidSpec, NotFound
@@ -176,7 +177,7 @@ def _view(
         state=_state(ctx, record, [node.state for node in nodes]),
         nodes=nodes,
         requested_nodes=record.node_count,
-        options=record.spec.options.shown,
+        options=options.shown(record.options),
         user=record.user,
         password=record.password,
         dsn=dsn,

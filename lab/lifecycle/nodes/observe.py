@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lab.blueprints import Blueprint, blueprint_of
+from lab.blueprints import Blueprint
 from lab.errors import InvalidSpec, LabError, NotReady
 from lab.hypervisor import Guest
 from lab.lifecycle.core.views import LabState, NodeState, Requirement
@@ -121,7 +121,7 @@ def node_state(requirements: Sequence[tuple[Requirement, NodeState]]) -> NodeSta
 
 def _plan(record: LabRecord) -> Blueprint | None:
     try:
-        return blueprint_of(record.spec)
+        return record.plan
     except InvalidSpec:
         return None  # of another version of lab
 
