@@ -42,7 +42,7 @@ from lab.wait import Deadline
 _ACCOUNT = "replication@'%'"
 _WAIT = 0.2
 """Seconds that a replica may take to execute what its source just had."""
-_POSITION = re.compile(r"[0-9A-Za-z_:,-]{0,1000}")
+_POSITION = re.compile(r"[0-9A-Za-z_:,-]{0,16384}")
 """GTIDs of both engines, and nothing that ends a text in SQL."""
 _OPTIONS = """
 [mysqld]

@@ -48,7 +48,7 @@ def test_what_is_shown_has_no_files() -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"topologie": "star"}, "unknown option 'topologie'"),
+        ({"topologi": "star"}, "unknown option 'topologi'"),
         ({"topology": "mesh"}, "topology"),
         ({"semi_sync": "yes"}, "semi_sync"),
         ({"delay": -1.0}, "30 days at most"),

@@ -81,7 +81,9 @@ def until(
         found = [f"{one.text}: {why}" for one in conditions if (why := unmet(one, view, ask))]
         if not found:
             return view
-    raise NotReady(f"timed out after {timeout:g} s", details=found, hint="`--timeout` waits longer")
+    raise NotReady(
+        f"timed out after {timeout:.3g} s", details=found, hint="`--timeout` waits longer"
+    )
 
 
 def unmet(condition: Condition, view: LabView, ask: Ask) -> str:

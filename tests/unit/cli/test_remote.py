@@ -85,6 +85,10 @@ def test_the_straight_line(capsys: Capsys, tmp_path: Path) -> None:
     assert "line  galera" in out(capsys, "ls")
     assert data(capsys, "status")["lab"]["dsn"] == made["dsn"]
     assert "dsn" in out(capsys, "wait", "line", "--timeout", "10s")
+    conditions = ("--for", "ready", "--for", "synced", "--for", "primary=n2")
+    assert "dsn" in out(capsys, "wait", "line", "--timeout", "10s", *conditions)
+    assert "timed out" in fails(capsys, 7, "wait", "line", "--timeout", "1s", "--for", "SELECT 0")
+    assert "'syncde' is not" in fails(capsys, 2, "wait", "line", "--for", "syncde")
     assert f"export LAB_DSN={made['dsn']}\n" in out(capsys, "env")
     assert out(capsys, "stop", "--node", "2", "--force", "-o", "name") == "line\n"
     assert data(capsys, "status")["lab"]["state"] == "not-primary"

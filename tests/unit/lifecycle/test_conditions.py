@@ -61,7 +61,7 @@ def test_what_can_never_be_is_refused() -> None:
         unmet(condition("primary=n2"), replace(single, endpoints={"rw": ("n1",)}), never)
 
 
-@pytest.mark.parametrize("text", ["sycned", "primary", "primary=x", "DROP TABLE t", "", "=n1"])
+@pytest.mark.parametrize("text", ["syncde", "primary", "primary=x", "DROP TABLE t", "", "=n1"])
 def test_what_is_no_condition(text: str) -> None:
     with pytest.raises(InvalidSpec):
         parse(text)
