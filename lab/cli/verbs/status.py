@@ -93,7 +93,7 @@ def wait(
     timeout: flags.Timeout = "",
     output: flags.Output = "table",
 ) -> None:
-    """Wait until every node of a lab is ready, or until conditions hold."""
+    """Wait until every node is ready, or conditions hold."""
     app = app_of(ctx)
     how = parse_format(output)
     limit = flags.timeout(timeout, app.settings().ready_timeout)
