@@ -23,7 +23,7 @@ TOPOLOGIES: tuple[Topology, ...] = get_args(Topology)
 
 FILE_LIMIT = 1 << 18
 """Bytes of a file that is given."""
-_SETTINGS_LIMIT = 100
+_SETTINGS_LIMIT, _FILES_LIMIT = 100, 16
 _DELAY_LIMIT = 30 * 86400
 _SETTING = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]{0,99}(=[^\n\r\0]{0,1000})?")
 _ROLE = re.compile(r"[a-z]{0,20}")
@@ -107,6 +107,8 @@ class Options:
     def __post_init__(self) -> None:
         if not 0 <= self.delay <= _DELAY_LIMIT:
             raise InvalidSpec(f"a delay is 30 days at most, not {self.delay:g} seconds")
+        if self.delay % 1:
+            raise InvalidSpec(f"a delay is in whole seconds, not {self.delay:g}")
         if len(self.set) > _SETTINGS_LIMIT:
             raise InvalidSpec(f"{len(self.set)} settings were given, {_SETTINGS_LIMIT} can be")
         for setting in self.set:
@@ -115,6 +117,11 @@ class Options:
                     f"{setting[:80]!r} is not an option of a server",
                     hint="such as innodb_flush_log_at_trx_commit=2",
                 )
+        self._check_files()
+
+    def _check_files(self) -> None:
+        if len(self.my_cnf) > _FILES_LIMIT:
+            raise InvalidSpec(f"{len(self.my_cnf)} option files were given, {_FILES_LIMIT} can be")
         for one in self.my_cnf:
             if not _ROLE.fullmatch(one.role):
                 raise InvalidSpec(f"{one.role[:80]!r} is not a role", hint="such as replica")

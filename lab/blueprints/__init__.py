@@ -378,4 +378,12 @@ def foreseen(spec: LabSpec) -> tuple[NodePlan, ...]:
 
 def planned(spec: LabSpec) -> tuple[NodePlan, ...]:
     """The nodes of a lab; raises InvalidSpec if there can be no such lab."""
-    return blueprint_of(spec).plan(spec)
+    found = blueprint_of(spec).plan(spec)
+    roles = dict.fromkeys(node.role for node in found)
+    for file in spec.options.my_cnf:
+        if file.role and file.role not in roles:
+            raise InvalidSpec(
+                f"no node has the role {file.role}, for which an option file was given",
+                hint=f"roles are: {', '.join(roles)}",
+            )
+    return found

@@ -13,7 +13,6 @@ from lab.blueprints import blueprint_of
 from lab.errors import HostUnfit, LabError
 from lab.imagebuild.recipe import Recipe, load, recipes
 from lab.lifecycle.captures import template as captured
-from lab.lifecycle.captures.template_record import spec_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import ImageView, TemplateView, Use
 from lab.lifecycle.images import image as built
@@ -103,6 +102,6 @@ def _fits(ctx: Context, key: str, current: set[str]) -> bool:
 
 
 def _key_now(ctx: Context, record: TemplateRecord) -> str:
-    spec = spec_of(record)
+    spec = record.spec
     plan = blueprint_of(spec)
     return captured.key_of(ctx, find(ctx, plan, spec, record.image), plan, spec)

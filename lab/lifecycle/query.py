@@ -25,13 +25,17 @@ _CHECKS = {"mariadb": "ssl-verify-server-cert", "mysql": f"ssl-mode={SSL_MODE}"}
 """The option with which each client program verifies the server."""
 
 
-def query(ctx: Context, name: str, node: str | None, statement: str) -> Rows:
+def query(
+    ctx: Context, name: str, node: str | None, statement: str, seconds: float | None = None
+) -> Rows:
     """Run one statement on a node of a lab (by default its entry point), as the lab's user.
 
-    Raises NotFound, NotReady or CommandFailed.
+    ``seconds``: it may take so long, and its answer have a mebibyte at most; None: ten minutes, and
+    any size. Raises NotFound, NotReady or CommandFailed.
     """
     account, port = _login(ctx, name, node)
-    return ctx.sql(account, port, statement, timeout=_QUERY_SECONDS, whole=True)
+    whole, limit = seconds is None, seconds or _QUERY_SECONDS
+    return ctx.sql(account, port, statement, timeout=limit, whole=whole)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from lab.lifecycle.archives import export
 from lab.lifecycle.archives.import_archive import import_archive
 from lab.lifecycle.captures import template
 from lab.lifecycle.captures.capture import from_use, parent_of
-from lab.lifecycle.captures.template_record import spec_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import ExportView, ImportView, LabView
 from lab.lifecycle.nodes.form import seed_of
@@ -138,7 +137,7 @@ def _clone(
     """A lab that is a clone of the template ``key``, which was captured from a lab in use."""
     began = time.time()
     record = ctx.store.templates.get(key)
-    spec = replace(spec_of(record), name=name, ttl=ttl)
+    spec = replace(record.spec, name=name, ttl=ttl)
     check_host(ctx, spec)
     with reserved_name(ctx, spec, stem=record.source.partition("@")[0]) as lab:
         if isinstance(lab, LabView):  # nobody else's lab is accepted

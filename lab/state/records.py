@@ -115,14 +115,7 @@ class LabRecord:
     @property
     def spec(self) -> LabSpec:
         """What was requested, as far as the plan of its nodes follows from it."""
-        size = NodeSize(self.memory, self.cpus, self.disk)
-        return LabSpec(
-            self.blueprint,
-            nodes=self.node_count,
-            size=size,
-            profile=self.profile,
-            options=options.of(self.options),
-        )
+        return _spec(self)
 
 
 @dataclass(frozen=True)
@@ -267,9 +260,24 @@ class TemplateRecord:
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
+    def spec(self) -> LabSpec:
+        """The lab that it is for."""
+        return _spec(self)
+
+    @property
     def images(self) -> frozenset[str]:
         """The keys of the images of all nodes."""
         return frozenset({self.image, *(str(node["image"]) for node in self.nodes.values())})
+
+
+def _spec(record: LabRecord | TemplateRecord) -> LabSpec:
+    return LabSpec(
+        record.blueprint,
+        nodes=record.node_count,
+        size=NodeSize(record.memory, record.cpus, record.disk),
+        profile=record.profile,
+        options=options.of(record.options),
+    )
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ def test_what_is_shown_has_no_files() -> None:
         ({"topology": "mesh"}, "topology"),
         ({"semi_sync": "yes"}, "semi_sync"),
         ({"delay": -1.0}, "30 days at most"),
+        ({"delay": 0.5}, "whole seconds"),
         ({"delay": 1e9}, "30 days at most"),
         ({"on": ["../n1"], "delay": 1.0}, "is not a node"),
         ({"set": ["a=1\n[client]"]}, "is not an option"),
@@ -59,6 +60,7 @@ def test_what_is_shown_has_no_files() -> None:
         ({"set": ["a=1"] * 101}, "101 settings"),
         ({"my_cnf": [{"text": "x" * (options.FILE_LIMIT + 1)}]}, "256 KiB"),
         ({"my_cnf": [{"text": "", "role": "A;B"}]}, "is not a role"),
+        ({"my_cnf": [{"text": ""}] * 17}, "17 option files"),
         ({"init": "\0"}, "256 KiB"),
     ],
 )

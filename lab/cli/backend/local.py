@@ -259,11 +259,13 @@ class LocalSession:
 
         return certificate(self._context.home)
 
-    def query(self, name: str, node: str | None, statement: str) -> Rows:
+    def query(
+        self, name: str, node: str | None, statement: str, seconds: float | None = None
+    ) -> Rows:
         """See Session."""
         from lab.lifecycle.query import query
 
-        return query(self._context, name, node, statement)
+        return query(self._context, name, node, statement, seconds)
 
     def client(self, name: str, node: str | None) -> SqlClient:
         """See Session."""

@@ -260,13 +260,17 @@ class RemoteSession:
 
         return keep(self._client.ca())
 
-    def query(self, name: str, node: str | None, statement: str) -> Rows:
+    def query(
+        self, name: str, node: str | None, statement: str, seconds: float | None = None
+    ) -> Rows:
         """See Session."""
         from lab.lifecycle.core.sql import ask
 
         account, port = self._login(name, node)
         try:
-            return (self._ask or ask)(account, port, statement, timeout=_QUERY_SECONDS, whole=True)
+            return (self._ask or ask)(
+                account, port, statement, timeout=seconds or _QUERY_SECONDS, whole=seconds is None
+            )
         except NotReady as error:
             if not error.hint and account.host in _LOOPBACK:
                 error.hint = (

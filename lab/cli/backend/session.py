@@ -162,8 +162,10 @@ class Session(Protocol):
     def ca(self) -> Path:
         """The file with the certificate that clients check database servers with."""
 
-    def query(self, name: str, node: str | None, statement: str) -> Rows:
-        """Run one statement."""
+    def query(
+        self, name: str, node: str | None, statement: str, seconds: float | None = None
+    ) -> Rows:
+        """Run one statement; within ``seconds`` its answer may have a mebibyte at most."""
 
     def client(self, name: str, node: str | None) -> SqlClient:
         """The client program for a lab."""

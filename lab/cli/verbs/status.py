@@ -100,12 +100,12 @@ def wait(
     from lab.lifecycle.core.conditions import parse, until
 
     wanted = [parse(text) for text in conditions or ["ready"]]
-    others, deadline = [one for one in wanted if one is not None], Deadline.after(limit)
+    deadline = Deadline.after(limit)
     with app.open() as session:
         lab = pick(session, name)
-        if None in wanted:
+        if any(one.kind == "ready" for one in wanted):  # where that cannot come true, it says so
             view = session.wait(lab, timeout=limit)
-        if others:
+        if any(one.kind != "ready" for one in wanted):
             ask = partial(session.query, lab, flags.maybe_node(node))
-            view = until(others, partial(session.lab, lab), ask, max(deadline.left, 1.0))
+            view = until(wanted, partial(session.lab, lab), ask, max(deadline.left, 1.0))
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])

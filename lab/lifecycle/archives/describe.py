@@ -20,7 +20,7 @@ from lab.exchange.header import (
 from lab.imagebuild.manifest import BuiltImage, digest_extents
 from lab.lifecycle.captures import template as templates
 from lab.lifecycle.captures.capture import Capture, FileFacts, disk_snapshots
-from lab.lifecycle.captures.template_record import base, spec_of
+from lab.lifecycle.captures.template_record import base
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.datasets.made import exported, read_made
 from lab.lifecycle.images import image as images
@@ -110,7 +110,7 @@ def template_facts(
             f"the template {record.key} was captured from {record.source}, a lab in use",
             hint="`lab snapshot take` in a lab that is a clone of it, then `lab snapshot export`",
         )
-    spec = spec_of(record)
+    spec = record.spec
     plan = blueprint_of(spec)
     if templates.key_of(ctx, images, plan, spec) != base(record.key):
         raise Conflict(

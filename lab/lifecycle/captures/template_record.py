@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from lab import options
 from lab.blueprints import NodePlan
 from lab.errors import Conflict, LabError, LimitReached
 from lab.lifecycle.captures import manifests
@@ -16,7 +15,7 @@ from lab.lifecycle.core.release import forget_guests, release
 from lab.lifecycle.images.ready import Images
 from lab.locks.named import held, lock
 from lab.names import GuestName, Owner
-from lab.spec import LabSpec, NodeSize
+from lab.spec import LabSpec
 from lab.state.records import TemplateRecord
 from lab.undo import Undo
 
@@ -182,18 +181,6 @@ def record_for(
         nodes={node.name: {"image": images.planned(node).key, **vars(node.size)} for node in plans},
         source=source,
         options=spec.options.said,
-    )
-
-
-def spec_of(record: TemplateRecord) -> LabSpec:
-    """The lab that a template is for: the reverse of ``record_for``."""
-    size = NodeSize(record.memory, record.cpus, record.disk)
-    return LabSpec(
-        record.blueprint,
-        nodes=record.node_count,
-        size=size,
-        profile=record.profile,
-        options=options.of(record.options),
     )
 
 

@@ -14,22 +14,30 @@ from lab.names import parse_node
 from lab.suggest import did_you_mean
 from lab.wait import Deadline, attempts
 
-Kind = Literal["online", "synced", "caught-up", "primary", "sql"]
+Kind = Literal["ready", "online", "synced", "caught-up", "primary", "sql"]
 
 WORDS = ("ready", "online", "synced", "caught-up", "primary=NODE")
-_OF_NODES: tuple[Kind, ...] = ("online", "synced", "caught-up")
-_ONLINE = frozenset({"ready", "degraded", "not-synced", "not-primary"})
+_OF_NODES: tuple[Kind, ...] = ("ready", "online", "synced", "caught-up")
 _SYNCED = frozenset({"ready", "degraded"})
+_STATES = {
+    "ready": frozenset({"ready"}),
+    "online": _SYNCED | {"not-synced", "not-primary"},
+    "synced": _SYNCED,
+    "caught-up": _SYNCED,
+}
+"""The states of nodes in which a condition holds."""
 _SQL = re.compile(r"\s*(SELECT|WITH|VALUES|SHOW|\()\b", re.IGNORECASE)
 _NOT_YET = frozenset({1047, 1049, 1146, 1205, 1213, 1290, 2003, 2006, 2013})
 """Errors of servers that pass: no cluster, no such database or table yet, locked, read-only, and
 connections that break."""
 _FALSE = ("", "0", "0.0", "None")
+_LEAST = 0.1
+"""Seconds that the last statement has."""
 _SHOWN = 100
 """Characters of an answer that are shown."""
 
-Ask = Callable[[str], Rows]
-"""Runs a statement of the user; raises NotReady and CommandFailed."""
+Ask = Callable[[str, float], Rows]
+"""Runs a statement within so many seconds; raises NotReady and CommandFailed."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +49,9 @@ class Condition:
     what: str = ""
 
 
-def parse(text: str) -> Condition | None:
-    """A condition, None for ``ready``; raises InvalidSpec."""
+def parse(text: str) -> Condition:
+    """A condition as users write it; raises InvalidSpec."""
     word, separator, node = text.partition("=")
-    if text == "ready":
-        return None
     for kind in _OF_NODES:
         if text == kind:
             return Condition(kind, text)
@@ -76,9 +82,12 @@ def until(
     that the server will always refuse, and NotReady with what was found last.
     """
     found: list[str] = []
-    for _ in attempts(Deadline.after(timeout), first=first, most=max(first, 1.0)):
-        view = look()
-        found = [f"{one.text}: {why}" for one in conditions if (why := unmet(one, view, ask))]
+    deadline = Deadline.after(timeout)
+    for _ in attempts(deadline, first=first, most=max(first, 1.0)):
+        view, found = look(), []
+        for one in conditions:
+            if why := unmet(one, view, ask, max(deadline.left, _LEAST)):
+                found.append(f"{one.text}: {why}")
         if not found:
             return view
     raise NotReady(
@@ -86,13 +95,16 @@ def until(
     )
 
 
-def unmet(condition: Condition, view: LabView, ask: Ask) -> str:
-    """Why the condition does not hold; empty if it does. Raises as ``until``."""
+def unmet(condition: Condition, view: LabView, ask: Ask, seconds: float) -> str:
+    """Why the condition does not hold; empty if it does. Raises as ``until``.
+
+    ``seconds``: how long a statement may take.
+    """
     if condition.kind == "primary":
         return _not_primary(condition.what, view)
     if condition.kind == "sql":
-        return _not_true(condition.what, ask)
-    allowed = _ONLINE if condition.kind == "online" else _SYNCED
+        return _not_true(condition.what, ask, seconds)
+    allowed = _STATES[condition.kind]
     missing = [f"{node.name} is {node.state}" for node in view.nodes if node.state not in allowed]
     return ", ".join(missing) if view.nodes else f"the lab is {view.state}"
 
@@ -115,9 +127,9 @@ def _not_primary(name: str, view: LabView) -> str:
     return "" if state in _SYNCED else f"{name} is {state}"
 
 
-def _not_true(statement: str, ask: Ask) -> str:
+def _not_true(statement: str, ask: Ask, seconds: float) -> str:
     try:
-        rows = ask(statement).rows
+        rows = ask(statement, seconds).rows
     except CommandFailed as error:
         if error.status not in _NOT_YET:
             raise

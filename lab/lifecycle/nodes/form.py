@@ -14,7 +14,6 @@ from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.cluster import GuestCluster
-from lab.lifecycle.nodes.given import initialise, until_started
 from lab.lifecycle.nodes.nodes import (  # fmt: skip
     Node,
     Wiring,
@@ -25,6 +24,7 @@ from lab.lifecycle.nodes.nodes import (  # fmt: skip
     volumes_of,
 )
 from lab.lifecycle.nodes.readiness import FROM_INSIDE, through_agent, until_ready
+from lab.lifecycle.nodes.user_options import initialise, until_started
 from lab.names import CaptureRef, Owner, VolumeName
 from lab.paths import writing
 from lab.schedule import ORIGIN

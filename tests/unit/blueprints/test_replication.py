@@ -20,7 +20,7 @@ from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, InvalidSpec
 from lab.guest.network import inner_address
 from lab.imagebuild.recipe import load
-from lab.options import Options, Topology
+from lab.options import OptionFile, Options, Topology
 from lab.spec import LabSpec
 from lab.units import MIB
 from lab.wait import Deadline, attempts
@@ -321,6 +321,7 @@ def test_roles_and_endpoints_of_topologies() -> None:
         (_spec(3, delay=60.0, on=("n4",)), "n4 is no replica that can be delayed"),
         (_spec(3, topology="ring", delay=60.0), "no node of the topology ring is a replica"),
         (LabSpec("galera", options=Options(semi_sync=True)), "galera does not have the option"),
+        (_spec(3, my_cnf=(OptionFile("", "replicas"),)), "no node has the role replicas"),
         (_spec(3, multi_primary=True), "replication does not have the option multi_primary"),
     ],
 )

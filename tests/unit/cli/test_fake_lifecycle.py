@@ -226,8 +226,10 @@ class FakeSession:
         self._called("ca")
         return HERE
 
-    def query(self, name: str, node: str | None, statement: str) -> Rows:
-        self._called("query", name, node, statement)
+    def query(
+        self, name: str, node: str | None, statement: str, seconds: float | None = None
+    ) -> Rows:
+        self._called("query", name, node, statement, *([] if seconds is None else [seconds]))
         return self._world.rows
 
     def client(self, name: str, node: str | None) -> FakeClient:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lab.errors import CommandFailed, InvalidSpec, NotReady
-from lab.lifecycle.core.conditions import Condition, parse, unmet, until
+from lab.lifecycle.core.conditions import parse, unmet, until
 from lab.lifecycle.core.views import LabView, NodeView, Rows
 
 
@@ -23,19 +23,15 @@ def view(*states: str, blueprint: str = "group", rw: tuple[str, ...] = ("n1",)) 
                    endpoints={"rw": rw})  # fmt: skip
 
 
-def never(_: str) -> Rows:
+def never(_: str, __: float) -> Rows:
     raise AssertionError
-
-
-def condition(text: str) -> Condition:
-    found = parse(text)
-    assert found is not None
-    return found
 
 
 @pytest.mark.parametrize(
     ("text", "states", "found"),
     [
+        ("ready", ["ready", "ready"], ""),
+        ("ready", ["ready", "degraded"], "n2 is degraded"),
         ("online", ["ready", "not-synced", "degraded", "not-primary"], ""),
         ("online", ["ready", "unreachable", "stopped"], "n2 is unreachable, n3 is stopped"),
         ("synced", ["ready", "degraded"], ""),
@@ -48,21 +44,21 @@ def condition(text: str) -> Condition:
     ],
 )
 def test_conditions_of_nodes(text: str, states: list[str], found: str) -> None:
-    assert unmet(condition(text), view(*states), never) == found
+    assert unmet(parse(text), view(*states), never, 9.0) == found
 
 
 def test_what_can_never_be_is_refused() -> None:
     """Protects from waiting in vain: for a node that is not there, or where roles are fixed."""
     with pytest.raises(InvalidSpec, match="no node n4"):
-        unmet(condition("primary=n4"), view("ready"), never)
+        unmet(parse("primary=n4"), view("ready"), never, 9.0)
     single = view("ready", "ready", blueprint="galera", rw=("n1", "n2"))
-    assert unmet(condition("primary=n2"), single, never) == ""
+    assert unmet(parse("primary=n2"), single, never, 9.0) == ""
     with pytest.raises(InvalidSpec, match="n2 never becomes a primary"):
-        unmet(condition("primary=n2"), replace(single, endpoints={"rw": ("n1",)}), never)
+        unmet(parse("primary=n2"), replace(single, endpoints={"rw": ("n1",)}), never, 9.0)
 
 
 @pytest.mark.parametrize("text", ["syncde", "primary", "primary=x", "DROP TABLE t", "", "=n1"])
-def test_what_is_no_condition(text: str) -> None:
+def test_what_is_no_parse(text: str) -> None:
     with pytest.raises(InvalidSpec):
         parse(text)
 
@@ -71,7 +67,6 @@ def test_corrections() -> None:
     with pytest.raises(InvalidSpec) as raised:
         parse("catched-up")
     assert "caught-up" in raised.value.hint
-    assert parse("ready") is None
 
 
 @pytest.mark.parametrize(
@@ -84,16 +79,17 @@ def test_corrections() -> None:
 def test_statements(rows: list[tuple[Any, ...]], met: bool) -> None:
     asked: list[str] = []
 
-    def ask(statement: str) -> Rows:
+    def ask(statement: str, seconds: float) -> Rows:
+        assert 0 < seconds <= 9
         asked.append(statement)
         return Rows(("a",), tuple(rows), len(rows))
 
-    found = unmet(condition("SELECT a FROM t"), view("ready"), ask)
+    found = unmet(parse("SELECT a FROM t"), view("ready"), ask, 9.0)
     assert (not found, asked) == (met, ["SELECT a FROM t"])
 
 
-def failing(error: Exception) -> Callable[[str], Rows]:
-    def ask(_: str) -> Rows:
+def failing(error: Exception) -> Callable[[str, float], Rows]:
+    def ask(_: str, __: float) -> Rows:
         raise error
 
     return ask
@@ -102,7 +98,7 @@ def failing(error: Exception) -> Callable[[str], Rows]:
 @pytest.mark.parametrize("code", [1049, 1146, 1290, 1047])
 def test_what_may_still_come(code: int) -> None:
     error = CommandFailed(["SQL"], code, stderr="Table 'a.t' doesn't exist" + "x" * 9999)
-    found = unmet(condition("SELECT 1 FROM t"), view("ready"), failing(error))
+    found = unmet(parse("SELECT 1 FROM t"), view("ready"), failing(error), 9.0)
     assert found.startswith("Table 'a.t' doesn't exist")
     assert len(found) < 200, "a guest says it"
 
@@ -110,9 +106,9 @@ def test_what_may_still_come(code: int) -> None:
 def test_what_the_server_will_always_refuse() -> None:
     error = CommandFailed(["SQL"], 1064, stderr="You have an error in your SQL syntax")
     with pytest.raises(CommandFailed):
-        unmet(condition("SELECT FROM"), view("ready"), failing(error))
+        unmet(parse("SELECT FROM"), view("ready"), failing(error), 9.0)
     silent = failing(NotReady("no SQL", details=["Connection refused"]))
-    assert unmet(condition("SELECT 1"), view("ready"), silent) == "Connection refused"
+    assert unmet(parse("SELECT 1"), view("ready"), silent, 9.0) == "Connection refused"
 
 
 def test_all_must_hold_at_one_look() -> None:
@@ -122,7 +118,7 @@ def test_all_must_hold_at_one_look() -> None:
         view("ready", "degraded", rw=("n2",)),
     ]
     left = list(looks)
-    wanted = [condition("primary=n2"), condition("synced")]
+    wanted = [parse("primary=n2"), parse("synced")]
     assert until(wanted, lambda: left.pop(0), never, 9, first=0.01) is looks[2]
     with pytest.raises(NotReady, match="timed out") as raised:
         until(wanted, lambda: looks[1], never, 0.05, first=0.01)
