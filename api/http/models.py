@@ -185,6 +185,20 @@ class Node(BaseModel):
             examples=[{"sql": "127.0.0.1:23306", "ssh": "127.0.0.1:23309"}],
         ),
     ]
+    position: Annotated[
+        str,
+        Field(
+            description="What it has executed, as its engine names it, if it said so.",
+            examples=["0-1-42"],
+        ),
+    ]
+    behind: Annotated[
+        int | None,
+        Field(
+            description="Transactions of the nodes that it replicates from which it has not"
+            " executed; null if it replicates from none, or that is not known.",
+        ),
+    ]
 
     @staticmethod
     def of(view: NodeView) -> Node:
@@ -204,7 +218,17 @@ class Node(BaseModel):
             services=dict(view.services),
             ports=dict(view.ports),
             addresses=dict(view.addresses),
+            position=view.position,
+            behind=view.behind,
         )
+
+
+class Link(BaseModel):
+    """``replica`` receives what ``source`` commits."""
+
+    source: Annotated[str, Field(examples=["n1"])]
+    replica: Annotated[str, Field(examples=["n2"])]
+    kind: Annotated[str, Field(description="Such as semi-sync; empty: asynchronous.")]
 
 
 class Lab(BaseModel):
@@ -236,6 +260,7 @@ class Lab(BaseModel):
             examples=[{"rw": ["127.0.0.1:23306", "127.0.0.1:23307", "127.0.0.1:23308"]}],
         ),
     ]
+    links: Annotated[list[Link], Field(description="Who replicates from whom.")]
     image: str
     template: str
     parent: Annotated[
@@ -284,6 +309,9 @@ class Lab(BaseModel):
             requested_nodes=view.requested_nodes,
             endpoints={name: list(nodes) for name, nodes in view.endpoints.items()},
             addresses={name: list(places) for name, places in view.addresses.items()},
+            links=[
+                Link(source=one.source, replica=one.replica, kind=one.kind) for one in view.links
+            ],
             image=view.image,
             template=view.template,
             parent=view.parent,

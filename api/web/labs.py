@@ -20,6 +20,7 @@ from lab.api.routes.jobs import list_jobs
 from lab.api.routes.labs import Name
 from lab.api.web import forms, pages
 from lab.api.web.events import shown
+from lab.api.web.picture import HIGH, WIDE, picture
 from lab.api.web.request import Fields, Looking, PageRoute, Using
 from lab.blueprints import BLUEPRINTS
 from lab.errors import LabError
@@ -127,6 +128,8 @@ def lab_page(
         jobs=recent,
         progress=[(job, shown(core, caller, job.id)) for job in open_jobs],
         addresses=_addresses(lab),
+        box=(WIDE, HIGH),
+        picture=picture(lab) if len(lab.nodes) > 1 else None,
         typed=typed or {},
         **pages.outcome(error),
     )

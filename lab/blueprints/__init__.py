@@ -166,6 +166,15 @@ class Endpoint:
     service: str = "sql"
 
 
+@dataclass(frozen=True)
+class Link:
+    """A node, by name, that receives what another commits. ``kind``: such as ``semi-sync``."""
+
+    source: str
+    replica: str
+    kind: str = ""
+
+
 class Cluster(Protocol):
     """The running nodes of a lab, from inside."""
 
@@ -273,6 +282,12 @@ class Blueprint(Protocol):
 
     def role(self, planned: str, answer: Mapping[str, str]) -> str:
         """The role that a node has by its ``answer``; ``planned`` unless nodes elect."""
+
+    def links(self, members: Sequence[Member]) -> tuple[Link, ...]:
+        """Who replicates from whom, asynchronously; members of one cluster need no links."""
+
+    def position(self, answer: Mapping[str, str]) -> str:
+        """What a node has executed, as its engine names it, such as GTIDs; empty if not known."""
 
     def personalise_statements(
         self,

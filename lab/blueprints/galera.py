@@ -94,6 +94,11 @@ class Galera(server.Defaults):
             Condition("wsrep_ready", "wsrep_ready", "ON", "not-synced"),
         )
 
+    def position(self, answer: Mapping[str, str]) -> str:
+        """See Blueprint; the history's UUID and the seqno, as in ``grastate.dat``."""
+        history, seqno = answer.get("wsrep_cluster_state_uuid"), answer.get("wsrep_last_committed")
+        return f"{history}:{seqno}" if history and seqno else ""
+
     def personalise_statements(
         self,
         member: Member,

@@ -107,6 +107,7 @@ WITH me AS (SELECT * FROM performance_schema.replication_group_members m
  UNION ALL SELECT 'super_read_only', IF(@@GLOBAL.super_read_only =
  IFNULL((SELECT MEMBER_ROLE <> 'PRIMARY' FROM me), 1), 'by role',
  IF(@@GLOBAL.super_read_only, 'ON', 'OFF'))
+ UNION ALL SELECT 'position', REPLACE(@@GLOBAL.gtid_executed, CHAR(10), '')
  UNION ALL SELECT 'view of all', {shared}
 """.replace("\n", "")
 _SHARED = "IF((SELECT VIEW_ID FROM me) = X'{view}', 'shared', 'not that of {name}')"

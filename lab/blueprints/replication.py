@@ -27,6 +27,7 @@ from lab.blueprints import (
     Condition,
     Endpoint,
     Engine,
+    Link,
     Member,
     NodePlan,
     server,
@@ -37,6 +38,7 @@ from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.options import Topology
 from lab.spec import LabSpec
+from lab.units import format_duration
 from lab.wait import Deadline
 
 _ACCOUNT = "replication@'%'"
@@ -247,6 +249,17 @@ class Replication(server.Defaults):
         """See Blueprint."""
         links = self._links(member)
         return tuple(other.name for other in members if other.index in links)
+
+    def links(self, members: Sequence[Member]) -> tuple[Link, ...]:
+        """See Blueprint."""
+        found = []
+        for member in members:
+            if member.role == "delayed":
+                kind = f"{format_duration(self.options.delay)} late"
+            else:
+                kind = "semi-sync" if self.options.semi_sync else ""
+            found += [Link(name, member.name, kind) for name in self.sources(member, members)]
+        return tuple(found)
 
     def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
         """See Blueprint."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import Template
 
-from lab.blueprints import Cluster, Engine, Member, Remedy, Situation
+from lab.blueprints import Cluster, Engine, Link, Member, Remedy, Situation
 from lab.blueprints.passwords import CACHING_SHA2, caching_sha2, native, plugin_of
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, InvalidSpec, NotReady
@@ -84,6 +84,14 @@ class Defaults:
     def role(self, planned: str, answer: Mapping[str, str]) -> str:  # noqa: ARG002
         """See Blueprint."""
         return planned
+
+    def links(self, members: Sequence[Member]) -> tuple[Link, ...]:  # noqa: ARG002
+        """See Blueprint."""
+        return ()
+
+    def position(self, answer: Mapping[str, str]) -> str:
+        """See Blueprint."""
+        return answer.get("position", "")
 
     def renew(self, engine: Engine) -> str:
         """See Blueprint."""

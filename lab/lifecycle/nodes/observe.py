@@ -43,12 +43,13 @@ _SERVING = ("ready", "degraded", "not-synced")
 class Observed:
     """A node at the time of the query: its state, and the requirements it was derived from.
 
-    ``role``: empty if it was not asked.
+    ``role``, ``position``: empty if it was not asked.
     """
 
     state: NodeState
     requirements: tuple[Requirement, ...] = ()
     role: str = ""
+    position: str = ""
 
 
 Key = tuple[str, str]
@@ -132,7 +133,7 @@ def _question(nodes: int, node: Node, plan: Blueprint, ask: Ask) -> Observed:
     except (LabError, OSError) as error:
         return _silent(nodes, node, plan, str(error))
     found = tuple(found for found, _ in asked.requirements)
-    return Observed(node_state(asked.requirements), found, asked.role)
+    return Observed(node_state(asked.requirements), found, asked.role, asked.position)
 
 
 def _silent(

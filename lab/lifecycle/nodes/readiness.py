@@ -217,10 +217,14 @@ def tail(log: Path, lines: int = 5) -> list[str]:
 
 @dataclass(frozen=True)
 class Asked:
-    """The role that a node has now, and its requirements, each with the node's state if unmet."""
+    """The role that a node has now, and its requirements, each with the node's state if unmet.
+
+    ``position``: what it has executed, if it said so.
+    """
 
     role: str
     requirements: Sequence[tuple[Requirement, NodeState]]
+    position: str = ""
 
     @property
     def missing(self) -> Requirement | None:
@@ -246,7 +250,10 @@ def ask_node(node: Node, nodes: int, blueprint: Blueprint, answer: Ask, way: str
         for c in conditions
     ]
     answered = Requirement(node.name, name, way, met=True)
-    return Asked(blueprint.role(node.role, found), [(answered, "unreachable"), *met])
+    position = blueprint.position(found)
+    if len(position) >= _VALUE:  # it was cut
+        position = ""
+    return Asked(blueprint.role(node.role, found), [(answered, "unreachable"), *met], position)
 
 
 def _reason(error: LabError) -> str:
