@@ -5,9 +5,12 @@ Each step that passes is recorded for the table in docs/topologies.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from typing import Any
 
+import pymysql
 import pytest
 
 from lab.wait import Deadline, until
@@ -19,6 +22,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 _CYCLES = 20
 _SECONDS = "200"
 _LATE = 60.0
+POWER_LOSS = (
+    ("replication", "--engine", "mariadb"),
+    ("replication", "--engine", "mysql"),
+    ("group",),
+    ("galera",),
+)
 _COUNT = "SELECT COUNT(*) FROM shop.orders"
 
 
@@ -179,3 +188,63 @@ def test_many_labs(image: Site, case: Case) -> None:
     # The first ones fill caches, such as a write-ahead log.
     assert used[-1] <= used[1] + (4 << 20), used
     record(case, "cycles")
+
+
+class Writer:
+    """Inserts rows in one connection until it breaks; ``acknowledged``: those whose commit was."""
+
+    def __init__(self, view: Mapping[str, Any]) -> None:
+        self.acknowledged: list[int] = []
+        self._view = view
+        self._thread = threading.Thread(target=self._work, name="writer")
+
+    def __enter__(self) -> Writer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(_LATE)
+        assert not self._thread.is_alive()
+
+    def arrived(self, site: Site, lab: str, node: str) -> bool:
+        """Whether a node has all rows whose commit was acknowledged."""
+        rows = site.sql(lab, node, "SELECT id FROM shop.orders")
+        return {int(row[0]) for row in rows}.issuperset(self.acknowledged)
+
+    def _work(self) -> None:
+        host, _, port = self._view["addresses"]["rw"][0].rpartition(":")
+        login = {"user": self._view["user"], "password": self._view["password"]}
+        with (
+            suppress(pymysql.Error),
+            closing(pymysql.connect(host=host, port=int(port), autocommit=True, **login)) as there,
+            there.cursor() as cursor,
+        ):
+            for number in range(1, 1_000_000):
+                cursor.execute("INSERT INTO shop.orders (id, was) VALUES (%s, 1)", (number,))
+                self.acknowledged.append(number)
+
+
+@pytest.mark.parametrize("words", POWER_LOSS, ids=" ".join)
+def test_power_loss_of_all_nodes_under_writes(image: Site, words: tuple[str, ...]) -> None:
+    """With the profile ``durable`` each acknowledged row is on all nodes afterwards."""
+    name = image.name("power")
+    what = (*words, "--profile", "durable", "--name", name)
+    try:
+        image.lab("up", *what, timeout=600)
+        life = Life(image, Case(words, ""), name)
+        life.write("CREATE DATABASE shop")
+        life.write("CREATE TABLE shop.orders (id INT AUTO_INCREMENT PRIMARY KEY, was INT)")
+        for _ in range(2):
+            life.write("TRUNCATE shop.orders")
+            with Writer(life.view()) as writer:
+                assert until(lambda w=writer: w.acknowledged[50:] or None, Deadline.after(_LATE))  # type: ignore[misc]
+                image.lab("stop", name, "--force")
+            image.lab("start", name, "--timeout", _SECONDS)
+            for node in life.servers():
+                assert until(
+                    lambda node=node, w=writer: w.arrived(image, name, node) or None,  # type: ignore[misc]
+                    Deadline.after(_LATE),
+                ), node
+    finally:
+        image.lab("down", name, code=None)
+    assert image.settled() == []
