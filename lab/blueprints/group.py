@@ -342,9 +342,10 @@ class Group(server.Defaults):
         first = len(nodes) if self.options.multi_primary else 1
         primaries = primaries or tuple(node.name for node in nodes[:first])
         others = tuple(node.name for node in nodes if node.name not in primaries)
-        found = (Endpoint("rw", primaries), Endpoint("ro", others))
-        found = found if others or not self.options.multi_primary else found[:1]
-        return proxy.endpoints(found, everyone, self.options)
+        found = [Endpoint("rw", primaries), Endpoint("ro", others)]
+        if self.options.multi_primary and not others:
+            found.pop()
+        return proxy.endpoints(tuple(found), everyone, self.options)
 
 
 def _login(password: str) -> str:

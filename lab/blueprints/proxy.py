@@ -215,8 +215,9 @@ def requirements(options: Options, traffic: Traffic, count: int) -> tuple[Condit
     Where all of them take writes, none is left to read from.
     """
     rw, ro = f"sql.{traffic.variable}", f"ro.{traffic.variable}"
-    writes = ("rw", "rw leads to", "a server that takes writes", "not-primary")
-    found: list[Condition] = [Leads(*writes, key=rw, expected="" if traffic.alike else "OFF")]
+    writes = ("rw", "rw leads to", "a server that takes writes")
+    expected = "" if traffic.alike else "OFF"
+    found: list[Condition] = [Leads(*writes, unmet="not-primary", key=rw, expected=expected)]
     if traffic.alike and count > 1:
         reads = ("ro", "ro leads to", "another server than rw")
         found.append(Leads(*reads, key=ro, unlike=rw, least=count - 1))

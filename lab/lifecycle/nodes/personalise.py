@@ -244,7 +244,7 @@ def renew(
     each_until(one, nodes, ctx.progress.halt)
 
 
-def _names(node: Node, proxies: Sequence[str]) -> list[str]:
+def _names(node: Node, proxies: Sequence[str] = ()) -> list[str]:
     """All under which the server of a node is reached, by others and by its peers."""
     names = ["localhost", LOOPBACK, "::1", node.name, network.inner_address(node.index)]
     if node.address != EVERYWHERE:

@@ -69,7 +69,7 @@ def through_port(
         through = blueprint.through(node.role)
         if not through:
             return _pairs(node, sql(there, node.sql_port, question, timeout=seconds))
-        found = {}
+        found = dict[str, str]()
         for service, statement in through.items():
             port, each_ = node.ports[service], seconds / len(through)
             if statement:

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from lab.lifecycle.branch import branch
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.conditions import Condition, unmet
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import Rows
 from lab.lifecycle.down import down
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import lab, nodes_of, status
@@ -145,7 +147,7 @@ def test_every_verb_with_galera(  # noqa: PLR0915  the verbs of one lab
 )
 @pytest.mark.parametrize("cold", [False, True])
 def test_every_verb_with_roles(
-    world: World, blueprint: str, options: dict[str, str], cold: bool
+    world: World, blueprint: str, options: dict[str, Any], cold: bool
 ) -> None:
     """Protects labs whose servers have roles: the proxy is none of them."""
     with world.open() as ctx:
@@ -177,7 +179,7 @@ def test_every_verb_with_roles(
         down(ctx, "shop")
 
 
-def _no_sql(statement: str, seconds: float) -> None:
+def _no_sql(statement: str, seconds: float) -> Rows:
     raise AssertionError(statement, seconds)
 
 
@@ -240,7 +242,7 @@ def test_a_proxy_is_part_of_the_key(world: World) -> None:
     """Protects from a lab that is a clone of another topology."""
     with world.open() as ctx:
         keys = {
-            template.build(ctx, spec("galera", 2, **options)).key  # type: ignore[arg-type]
+            template.build(ctx, spec("galera", 2, **options)).key
             for options in ({}, {"arbiter": True}, {"proxy": "haproxy"}, {"proxy": "router"})
         }
     assert len(keys) == 4
