@@ -78,8 +78,7 @@ def reached(ctx: Context, service: str) -> str:
     raise AssertionError("nobody was reached")
 
 
-@pytest.mark.parametrize("proxy", ["haproxy", "router"])
-@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize(("proxy", "cold"), [("haproxy", False), ("router", True)])
 def test_every_verb_with_galera(  # noqa: PLR0915  the verbs of one lab
     world: World, proxy: str, cold: bool
 ) -> None:
@@ -142,10 +141,14 @@ def test_every_verb_with_galera(  # noqa: PLR0915  the verbs of one lab
 
 
 @pytest.mark.parametrize(
-    ("blueprint", "options"),
-    [("replication", {}), ("replication", {"topology": "chain"}), ("group", {})],
+    ("blueprint", "options", "cold"),
+    [
+        ("replication", {}, False),
+        ("replication", {"topology": "chain"}, True),
+        ("group", {}, False),
+        ("group", {}, True),
+    ],
 )
-@pytest.mark.parametrize("cold", [False, True])
 def test_every_verb_with_roles(
     world: World, blueprint: str, options: dict[str, Any], cold: bool
 ) -> None:
