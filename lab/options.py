@@ -20,6 +20,8 @@ from lab.units import parse_duration
 
 Topology = Literal["star", "chain", "ring", "fan-in"]
 TOPOLOGIES: tuple[Topology, ...] = get_args(Topology)
+Proxy = Literal["none", "haproxy", "router"]
+PROXIES: tuple[Proxy, ...] = get_args(Proxy)
 
 FILE_LIMIT = 1 << 18
 """Bytes of a file that is given."""
@@ -97,6 +99,10 @@ class Options:
     """The replicas that do; empty: all."""
     multi_primary: bool = False
     """Whether all members of a group take writes."""
+    proxy: Proxy = "none"
+    """The proxy that a further node runs, through which users connect."""
+    arbiter: bool = False
+    """Whether a further node is a member of the cluster that has a vote and no data."""
     set: Annotated[tuple[str, ...], Key("a list of NAME=VALUE", _several)] = ()
     """Options of all servers, as in an option file."""
     my_cnf: Annotated[tuple[OptionFile, ...], Key("files, as [ROLE=]PATH", _option_files)] = ()

@@ -7,7 +7,7 @@ ready, and which nodes users connect to. It reaches guests through ``Cluster`` o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Literal, Protocol, TypeVar, cast
@@ -34,9 +34,10 @@ T = TypeVar("T")
 class Service:
     """A TCP port of a node that is reached from outside of the lab. ``port``: the guest's.
 
-    ``sql`` is what readiness is asked through; it is published with the lab. The others, ``ssh``
-    and such as a proxy's ``admin``, are reached from this host alone. A node without ``sql``, such
-    as an arbiter, is ready when its guest agent answers; no statement is sent to it.
+    ``sql`` is what readiness is asked through; it is published with the lab, and so is a proxy's
+    ``ro``. The others, ``ssh`` and such as a proxy's ``admin``, are reached from this host alone. A
+    node without ``sql``, such as an arbiter, is ready when its guest agent answers; no statement is
+    sent to it.
     """
 
     name: str
@@ -60,6 +61,17 @@ class NodePlan:
     size: NodeSize
     recipe: str = ""
     services: tuple[Service, ...] = SERVICES
+
+    @property
+    def has_server(self) -> bool:
+        """Whether it has a database server of its own."""
+        return has_server(service.name for service in self.services)
+
+
+def has_server(services: Iterable[str]) -> bool:
+    """Whether a node with these services has a server of its own: ``ro`` is a proxy's alone."""
+    names = set(services)
+    return "sql" in names and "ro" not in names
 
 
 @dataclass(frozen=True)
@@ -158,6 +170,7 @@ class Situation:
 class Endpoint:
     """What users connect to: ``name`` is ``rw``, ``nodes`` are the names of nodes, best first.
 
+    Where ``rw`` and ``ro`` are a proxy, ``writers`` and ``readers`` are the servers behind it.
     ``service``: the service of these nodes that answers there.
     """
 
@@ -173,6 +186,12 @@ class Link:
     source: str
     replica: str
     kind: str = ""
+
+
+def writers_of(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
+    """The servers that take writes, best first, whether or not a proxy is in front of them."""
+    by_name = {endpoint.name: endpoint.nodes for endpoint in endpoints}
+    return by_name.get("writers", by_name.get("rw", ()))
 
 
 class Cluster(Protocol):
@@ -274,8 +293,16 @@ class Blueprint(Protocol):
         does not answer. It comes from guests, whose root may say anything.
         """
 
+    def through(self, role: str) -> Mapping[str, str]:
+        """The statements that a proxy is asked in the place of ``question``, by its services.
+
+        Servers answer them; what they say is named ``SERVICE.NAME``. An empty statement stands for
+        a page, whose HTTP status is ``SERVICE.page``. Of a proxy that is not reached through its
+        ports yet, the guest's program ``/usr/lib/lab/proxied`` says what ``requirements`` apply to.
+        """
+
     def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:
-        """What a node of ``role`` must meet to be ready in a lab of ``nodes``.
+        """What a node of ``role`` must meet to be ready in a lab of ``nodes``, without proxies.
 
         None for nodes without the service ``sql``: nobody can be asked.
         """
@@ -394,7 +421,7 @@ def foreseen(spec: LabSpec) -> tuple[NodePlan, ...]:
 def planned(spec: LabSpec) -> tuple[NodePlan, ...]:
     """The nodes of a lab; raises InvalidSpec if there can be no such lab."""
     found = blueprint_of(spec).plan(spec)
-    roles = dict.fromkeys(node.role for node in found)
+    roles = dict.fromkeys(node.role for node in found if node.has_server)
     for file in spec.options.my_cnf:
         if file.role and file.role not in roles:
             raise InvalidSpec(

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from lab.blueprints import Cluster, Engine, Member, Remedy, Situation
+from lab.blueprints import Cluster, Engine, Member, Remedy, Situation, proxy
 from lab.errors import CommandFailed, NotReady
 from lab.wait import Deadline, attempts
 
@@ -182,10 +182,14 @@ def _ask(cluster: Cluster, member: Member, *statements: str) -> str:
 
 
 def stop(cluster: Cluster, engines: Mapping[str, Engine]) -> int:
-    """Stop all servers; the highest seqno at which one stopped. Raises NotReady, CommandFailed."""
-    return last_of(
-        cluster.each(lambda node: _rest(cluster, node, "stop", engines[node.name].service))
+    """Stop all servers; the highest seqno at which one stopped. Raises NotReady, CommandFailed.
+
+    An arbiter stops, too; it has no position.
+    """
+    stopped = cluster.each(
+        lambda node: (node.role, _rest(cluster, node, "stop", engines[node.name].service))
     )
+    return last_of([position for role, position in stopped if proxy.serves(role)])
 
 
 def _rest(cluster: Cluster, member: Member, *words: str) -> str:

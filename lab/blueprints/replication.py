@@ -30,6 +30,7 @@ from lab.blueprints import (
     Link,
     Member,
     NodePlan,
+    proxy,
     server,
 )
 from lab.config.profile import EngineProfile
@@ -151,6 +152,14 @@ _SEMI_SYNC = (
     " WHERE VARIABLE_NAME = 'Rpl_semi_sync_source_{variable}')*/"
 )
 _ROLES = ("source", "replica", "delayed")
+_TRAFFIC = proxy.Traffic(
+    writes=(proxy.Check("SHOW GLOBAL VARIABLES LIKE 'read_only'", "OFF"),),
+    reads=(
+        proxy.Check("SHOW GLOBAL VARIABLES LIKE 'read_only'", "ON"),
+        # Both engines have these two columns, of the threads, next to each other.
+        proxy.Check("SHOW REPLICA STATUS", "Yes Yes"),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -163,7 +172,7 @@ class Replication(server.Defaults):
         default_factory=lambda: {"mariadb": "MariaDB", "mysql": "MySQL"}, hash=False
     )
     flush: tuple[str, ...] = ("FLUSH LOCAL BINARY LOGS", "FLUSH LOCAL ENGINE LOGS")
-    takes: frozenset[str] = server.COMMON | {"topology", "semi_sync", "delay", "on"}
+    takes: frozenset[str] = server.COMMON | {"topology", "semi_sync", "delay", "on", "proxy"}
 
     def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
         """See Blueprint."""
@@ -180,6 +189,11 @@ class Replication(server.Defaults):
                 f"nodes are named ({', '.join(options.on)}), but no delay for them",
                 hint="such as --delay 1h --on n3",
             )
+        if options.proxy != "none" and options.topology not in ("star", "chain"):
+            raise InvalidSpec(
+                f"no proxy can be in front of a {options.topology}: it has several sources",
+                hint="--topology star or chain, or no --proxy",
+            )
         if options.delay and not replicas:
             raise InvalidSpec(f"no node of the topology {options.topology} is a replica to delay")
         for name in options.on:
@@ -190,7 +204,8 @@ class Replication(server.Defaults):
                 )
         if options.delay:
             roles |= dict.fromkeys(options.on or replicas, "delayed")
-        return tuple(NodePlan(name, role, spec.size) for name, role in roles.items())
+        nodes = tuple(NodePlan(name, role, spec.size) for name, role in roles.items())
+        return (*nodes, *proxy.plan(options, spec.nodes))
 
     def files(
         self,
@@ -201,6 +216,9 @@ class Replication(server.Defaults):
         profile: EngineProfile,
     ) -> Mapping[str, SeedFile]:
         """See Blueprint."""
+        if member.role == proxy.PROXY:
+            return proxy.files(members, engine, self.options, _TRAFFIC)
+        members = proxy.servers(members)
         text = server.options(member, server.alone(engine), memory, profile)
         text += _OPTIONS.format(
             logs=engine.log_directory, sync=int(profile.flush_log == 1), name=member.name
@@ -218,11 +236,12 @@ class Replication(server.Defaults):
             text += dialect.acknowledges if self._links(member) else ""
         if member.role != "source":
             text += dialect.read_only
-        return {engine.config_path: SeedFile(text.encode())}
+        files = {engine.config_path: SeedFile(text.encode())}
+        return files | proxy.checks(member, self.options, _TRAFFIC)
 
     def form(self, cluster: Cluster, engines: Mapping[str, Engine], deadline: Deadline) -> None:
         """See Blueprint; what is done here is in no binary log."""
-        password = secrets.token_hex(16)
+        password, cluster = secrets.token_hex(16), proxy.servers_of(cluster)
         addresses = {member.index: member.address for member in cluster.members}
 
         def one(member: Member) -> None:
@@ -247,7 +266,7 @@ class Replication(server.Defaults):
 
     def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:
         """See Blueprint."""
-        links = self._links(member)
+        links = self._links(member) if proxy.serves(member.role) else {}
         return tuple(other.name for other in members if other.index in links)
 
     def links(self, members: Sequence[Member]) -> tuple[Link, ...]:
@@ -260,6 +279,10 @@ class Replication(server.Defaults):
                 kind = "semi-sync" if self.options.semi_sync else ""
             found += [Link(name, member.name, kind) for name in self.sources(member, members)]
         return tuple(found)
+
+    def through(self, role: str) -> Mapping[str, str]:
+        """See Blueprint."""
+        return proxy.through(self.options, _TRAFFIC) if role == proxy.PROXY else {}
 
     def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
         """See Blueprint."""
@@ -289,6 +312,8 @@ class Replication(server.Defaults):
 
     def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:  # noqa: ARG002
         """See Blueprint; that a delayed replica has caught up is always met."""
+        if role == proxy.PROXY:
+            return proxy.requirements(self.options, _TRAFFIC, self.nodes)
         hint = "`SET GLOBAL read_only = OFF` lets it accept writes again"
         following = (
             Condition("replicating", "replication", "running"),
@@ -348,7 +373,7 @@ class Replication(server.Defaults):
         found = [Endpoint("rw", by_role["source"])]
         if readers := by_role["replica"] + by_role["delayed"]:
             found.append(Endpoint("ro", readers))
-        return tuple(found)
+        return proxy.endpoints(tuple(found), nodes, self.options)
 
     def _links(self, member: Member) -> dict[int, str]:
         """The numbers of the nodes that ``member`` follows, and the channel of each."""

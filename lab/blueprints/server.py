@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import Template
 
-from lab.blueprints import Cluster, Engine, Link, Member, Remedy, Situation
+from lab.blueprints import Cluster, Engine, Link, Member, Remedy, Situation, proxy
 from lab.blueprints.passwords import CACHING_SHA2, caching_sha2, native, plugin_of
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, InvalidSpec, NotReady
@@ -80,6 +80,10 @@ class Defaults:
     def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:  # noqa: ARG002
         """See Blueprint."""
         return ()
+
+    def through(self, role: str) -> Mapping[str, str]:  # noqa: ARG002  part of the protocol
+        """See Blueprint."""
+        return {}
 
     def role(self, planned: str, answer: Mapping[str, str]) -> str:  # noqa: ARG002
         """See Blueprint."""
@@ -186,6 +190,7 @@ def identify_all(
 ) -> None:
     """Stop all servers and ``identify`` them. Raises NotReady or CommandFailed."""
     # All of them first: a server that starts may join one that is to stop.
+    cluster = proxy.servers_of(cluster)
     cluster.each(
         lambda m: cluster.run(
             m, ("systemctl", "stop", engines[m.name].service), timeout=_STOP_SECONDS

@@ -100,6 +100,13 @@ def topologies(incomplete: str) -> list[str]:
     return [name for name in TOPOLOGIES if name.startswith(incomplete)]
 
 
+def proxies(incomplete: str) -> list[str]:
+    """The proxies that a node can run."""
+    from lab.options import PROXIES
+
+    return [name for name in PROXIES if name.startswith(incomplete)]
+
+
 def conditions(incomplete: str) -> list[str]:
     """What can be waited for."""
     from lab.lifecycle.core.conditions import WORDS

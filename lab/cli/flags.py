@@ -18,7 +18,7 @@ import typer
 from lab.cli import complete
 from lab.cli.terminal.output import FORMATS
 from lab.errors import InvalidSpec
-from lab.options import TOPOLOGIES
+from lab.options import PROXIES, TOPOLOGIES
 from lab.spec import IDENTITIES, Identity
 from lab.units import parse_duration, parse_size
 
@@ -161,6 +161,19 @@ On = Annotated[
 MultiPrimary = Annotated[
     bool, typer.Option("--multi-primary", help="All members of a group take writes.")
 ]
+Proxy = Annotated[
+    str,
+    typer.Option(
+        "--proxy",
+        metavar="PROXY",
+        show_default=False,
+        autocompletion=complete.proxies,
+        help=f"A further node runs a proxy: {', '.join(PROXIES)}; default {PROXIES[0]}.",
+    ),
+]
+Arbiter = Annotated[
+    bool, typer.Option("--arbiter", help="A further node has a vote in the cluster, and no data.")
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -273,6 +286,8 @@ class Cluster:
     delay: Delay = ""
     on: On = ""
     multi_primary: MultiPrimary = False
+    proxy: Proxy = ""
+    arbiter: Arbiter = False
     set: Set = None
     my_cnf: MyCnf = None
     init: Init = ""

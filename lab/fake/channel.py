@@ -61,6 +61,8 @@ class FakeChannel:
         match argv[0]:
             case "/usr/bin/journalctl":
                 return self._hypervisor.log(self._guest)
+            case "/usr/lib/lab/proxied":
+                return self._hypervisor.proxied(self._guest)
             case "/usr/lib/lab/load":
                 return self._load(argv[1:], stdin)
             case "/usr/lib/lab/rejoin" | "/usr/lib/lab/regroup":

@@ -202,7 +202,7 @@ def boot_clones(
     deadline, plan = Deadline.after(timeout), record.plan
     cluster = power.running(ctx, record.name)
     until_back_inside(ctx, cluster, plan, images, deadline)
-    prepared = prepare(ctx, Owner("lab", record.name), nodes)
+    prepared = prepare(ctx, Owner("lab", record.name), nodes, cluster)
     make_usable(ctx, record, images, nodes, prepared, deadline, identity=record.identity)
 
 

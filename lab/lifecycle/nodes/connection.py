@@ -74,9 +74,13 @@ def entry_of(record: LabRecord, nodes: Sequence[NodeRecord]) -> NodeRecord:
 
 
 def published_at(record: LabRecord, node: NodeRecord, service: str = "sql") -> tuple[str, int]:
-    """The host and the port that are printed for connections to a service, SQL if none is given."""
+    """The host and the port that are printed for connections to a service, SQL if none is given.
+
+    Of a guest with an address of its own, only one port is redirected for other machines: SQL.
+    """
     if service != "sql":
-        return node.guest_address or LOOPBACK, node.all_ports.get(service, 0)
+        host = record.host if service == "ro" and not node.redirect else LOOPBACK
+        return node.guest_address or host, node.all_ports.get(service, 0)
     if node.redirect:
         return record.host, node.redirect
     return node.guest_address or record.host, node.sql_port

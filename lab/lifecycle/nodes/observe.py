@@ -21,7 +21,7 @@ from lab.errors import InvalidSpec, LabError, NotReady
 from lab.hypervisor import Guest
 from lab.lifecycle.core.views import LabState, NodeState, Requirement
 from lab.lifecycle.nodes.connection import account_of
-from lab.lifecycle.nodes.readiness import THROUGH_PORT, ask_node, through_port
+from lab.lifecycle.nodes.readiness import THROUGH_PORT, ask_node, size_of, through_port
 from lab.names import GuestName
 from lab.wait import Deadline
 
@@ -76,7 +76,7 @@ def observe(
     found: dict[Key, Observed] = {}
     questions: dict[Key, Callable[[], Observed]] = {}
     for record, nodes in labs:
-        plan, count = _plan(record), len(nodes)
+        plan, count = _plan(record), size_of(nodes)
         for node in nodes:
             key = (record.name, node.name)
             guest = guests.get(node.guest)

@@ -55,7 +55,7 @@ def until_back(
     ``all_here``: ``nodes`` are all of the lab's. ``booted`` is called when they have booted,
     ready or not. Raises as ``until_ready`` does.
     """
-    servers = [node for node in nodes if node.has_sql]
+    servers = [node for node in nodes if node.has_server]
     rescue = _Rescue(ctx, servers, blueprint, engines_of(servers, images), pace, all_here=all_here)
     while True:
         slice_ = Deadline.after(min(pace.interval, blueprint.look_every, deadline.left))
