@@ -161,6 +161,15 @@ On = Annotated[
 MultiPrimary = Annotated[
     bool, typer.Option("--multi-primary", help="All members of a group take writes.")
 ]
+Replicas = Annotated[
+    str,
+    typer.Option(
+        "--replicas",
+        metavar="N",
+        show_default=False,
+        help="Nodes of a cluster's remote site; default: 1.",
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -273,6 +282,7 @@ class Cluster:
     delay: Delay = ""
     on: On = ""
     multi_primary: MultiPrimary = False
+    replicas: Replicas = ""
     set: Set = None
     my_cnf: MyCnf = None
     init: Init = ""

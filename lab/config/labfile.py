@@ -52,6 +52,7 @@ class LabValues(TypedDict, total=False):
     delay: float
     on: tuple[str, ...]
     multi_primary: bool
+    replicas: int
     set: tuple[str, ...]
     my_cnf: tuple[OptionFile, ...]
     init: str

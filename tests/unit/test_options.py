@@ -22,6 +22,7 @@ FULL = Options(
     delay=3600.0,
     on=("n3",),
     multi_primary=True,
+    replicas=2,
     set=("max_connections=50", "skip-name-resolve"),
     my_cnf=(OptionFile("[mysqld]\n"), OptionFile("[mysqld]\nsync_binlog=0\n", "replica")),
     init="SELECT 1;\n",
@@ -88,6 +89,7 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         delay="1h",
         on="3",
         multi_primary=True,
+        replicas="2",
         set=["max_connections=50", "skip-name-resolve"],
         my_cnf=["all.cnf", "replica=replica.cnf"],
         init="init.sql",
@@ -102,6 +104,7 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         delay = "1h"
         on = ["n3"]
         multi_primary = true
+        replicas = 2
         set = ["max_connections=50", "skip-name-resolve"]
         my_cnf = ["all.cnf", "replica=replica.cnf"]
         init = "init.sql"
