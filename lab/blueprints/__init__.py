@@ -377,6 +377,8 @@ KNOWN = {
     "single": "lab.blueprints.single:SINGLE",
     "replication": "lab.blueprints.replication:REPLICATION",
     "group": "lab.blueprints.group:GROUP",
+    "galera-dr": "lab.blueprints.dr:GALERA_DR",
+    "pxc-dr": "lab.blueprints.dr:PXC_DR",
 }
 """Where each blueprint is: a module, which is imported when it is used, and its constant."""
 

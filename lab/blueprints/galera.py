@@ -155,15 +155,25 @@ class Galera(server.Defaults):
         cluster = proxy.voters_of(cluster)
         last = str(rejoin.stop(cluster, engines))
         namespace = uuid.uuid5(_NAMESPACE, str(identity))
-        history = str(uuid.uuid5(namespace, "lab"))
+        history = (str(uuid.uuid5(namespace, "lab")), last)
 
         def one(member: Member) -> None:
             view = _view(member, cluster.members, namespace) if len(cluster.members) > 1 else ""
-            server.identify(
-                cluster, member, engines[member.name], identity, history, last, view=view
-            )
+            self._restart(cluster, member, engines[member.name], identity, history, view)
 
         cluster.each(one)
+
+    def _restart(
+        self,
+        cluster: Cluster,
+        member: Member,
+        engine: Engine,
+        identity: int,
+        history: tuple[str, str],
+        view: str,
+    ) -> None:
+        """Give ``member`` identities; see ``server.identify``."""
+        server.identify(cluster, member, engine, identity, *history, view=view)
 
     def standing(self, engine: Engine) -> tuple[str, ...]:
         """See Blueprint."""

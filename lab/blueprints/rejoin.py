@@ -75,7 +75,8 @@ class _Standing:
     def parse(node: str, text: str) -> _Standing:
         pairs = [line.split("\t", 1) for line in text.splitlines() if "\t" in line]
         values = dict(pairs)
-        history, _, seqno = values.get("position", "").rpartition(":")
+        # With wsrep_gtid_mode the position in the binary log follows, with a comma between.
+        history, _, seqno = values.get("position", "").partition(",")[0].rpartition(":")
         # Since its server started it may have advanced, until it lost the others.
         seqno = max(seqno, values.get("wsrep_last_committed", ""), key=_number)
         return _Standing(

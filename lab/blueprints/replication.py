@@ -75,6 +75,8 @@ class _Dialect:
     """Options of such a replica."""
     link: tuple[str, ...]
     """Statements that have a replica follow {address} by the {channel}, {delay} seconds late."""
+    repoint: str
+    """A statement that has a replica, which is stopped, follow {address} from where it is."""
     relink: tuple[str, ...]
     """Statements that give a replica, which runs, another {password}."""
     writable: tuple[str, str]
@@ -95,6 +97,7 @@ _MARIADB = _Dialect(
         ),
         "START SLAVE '{channel}'",
     ),
+    repoint="CHANGE MASTER TO MASTER_HOST = '{address}', MASTER_USE_GTID = slave_pos",
     relink=(
         "STOP SLAVE '{channel}'",
         "CHANGE MASTER '{channel}' TO MASTER_PASSWORD = '{password}'",
@@ -119,6 +122,7 @@ _MYSQL = _Dialect(
         ),
         "START REPLICA FOR CHANNEL '{channel}'",
     ),
+    repoint="CHANGE REPLICATION SOURCE TO SOURCE_HOST = '{address}', SOURCE_AUTO_POSITION = 1",
     relink=(
         "STOP REPLICA IO_THREAD FOR CHANNEL '{channel}'",
         "CHANGE REPLICATION SOURCE TO SOURCE_PASSWORD = '{password}' FOR CHANNEL '{channel}'",
@@ -128,7 +132,7 @@ _MYSQL = _Dialect(
 )
 
 _READ_ONLY = "SELECT 'read_only', IF(/*M! @@GLOBAL.read_only*/ /*!80000 {variable}*/, 'ON', 'OFF')"
-_POSITION_OF = (
+POSITION = (
     " UNION ALL SELECT 'position',"
     " /*M! @@GLOBAL.gtid_binlog_pos*/ /*!80000 REPLACE(@@GLOBAL.gtid_executed, '\\n', '')*/"
 )
@@ -160,6 +164,12 @@ _TRAFFIC = proxy.Traffic(
         proxy.Check("SHOW REPLICA STATUS", "Yes Yes"),
     ),
 )
+_FOLLOWS = (
+    Condition("replicating", "replication", "running"),
+    Condition("caught up", "caught up", "yes", "not-synced"),
+)
+REPLICA = (Condition("read-only", "read_only", "ON"), *_FOLLOWS)
+"""What is required of a replica; of a delayed one, ``caught up`` is always met."""
 
 
 @dataclass(frozen=True)
@@ -220,9 +230,7 @@ class Replication(server.Defaults):
             return proxy.files(members, engine, self.options, _TRAFFIC)
         members = proxy.servers(members)
         text = server.options(member, server.alone(engine), memory, profile)
-        text += _OPTIONS.format(
-            logs=engine.log_directory, sync=int(profile.flush_log == 1), name=member.name
-        )
+        text += binary_log(member, engine, profile)
         dialect, several = _dialect(engine), self.options.topology in ("ring", "fan-in")
         text += dialect.options
         if several and server.is_mariadb(engine):
@@ -248,18 +256,11 @@ class Replication(server.Defaults):
             engine = engines[member.name]
             dialect = _dialect(engine)
             before, after = dialect.writable if member.role != "source" else ("DO 1", "DO 1")
-            statements = [before, *_account(engine, password), after]
+            own = [*account(engine, password), *read_only(engine)]
+            statements = [before, *unlogged(own), after]
             delay = int(self.options.delay) if member.role == "delayed" else 0
             for number, channel in self._links(member).items():
-                statements += [
-                    statement.format(
-                        channel=channel,
-                        address=addresses[number],
-                        password=password,
-                        delay=delay,
-                    )
-                    for statement in dialect.link
-                ]
+                statements += link(engine, addresses[number], password, channel, delay)
             server.first_statements(cluster, member, statements, deadline)
 
         cluster.each(one)
@@ -288,45 +289,27 @@ class Replication(server.Defaults):
         """See Blueprint."""
         writes = role == "source"
         variable = "@@GLOBAL.read_only" if writes else "@@GLOBAL.super_read_only"
-        asked = _READ_ONLY.format(variable=variable) + _POSITION_OF
+        asked = _READ_ONLY.format(variable=variable) + POSITION
         if self.options.semi_sync and writes:
             for name in ("status", "clients"):
                 asked += _SEMI_SYNC.replace("{name}", name).replace("{variable}", name)
         if writes and self.options.topology != "ring":
             return asked
-        # Of a node whose source is not to run, nothing is wanted.
-        running, caught_up, positions = "'running'", "'yes'", []
-        if reported:
-            running = _RUNNING.format(links=len(reported))
-        for name, said in reported.items():
-            position = said.get("position")
-            if position is None:
-                caught_up = f"'unknown: {name} does not answer'"
-            elif not _POSITION.fullmatch(position):
-                caught_up = f"'unknown: {name} sent an invalid position'"
-            elif position:
-                positions.append(position)
-        if positions and caught_up == "'yes'" and role != "delayed":
-            caught_up = _CAUGHT_UP.format(position=",".join(positions), seconds=_WAIT)
-        return asked + _FOLLOWING.format(running=running, caught_up=caught_up)
+        return asked + _following(reported, delayed=role == "delayed")
 
     def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:  # noqa: ARG002
         """See Blueprint; that a delayed replica has caught up is always met."""
         if role == proxy.PROXY:
             return proxy.requirements(self.options, _TRAFFIC, self.nodes)
         hint = "`SET GLOBAL read_only = OFF` lets it accept writes again"
-        following = (
-            Condition("replicating", "replication", "running"),
-            Condition("caught up", "caught up", "yes", "not-synced"),
-        )
         if role != "source":
-            return (Condition("read-only", "read_only", "ON"), *following)
+            return REPLICA
         found = [Condition("writable", "read_only", "OFF", "degraded", hint)]
         if self.options.semi_sync:
             replicas = self.nodes - 1 if self.options.topology == "star" else 1
             found.append(Condition("semi-sync", "semi-sync status", "ON"))
             found.append(Condition("semi-sync replicas", "semi-sync clients", str(replicas)))
-        return (*found, *(following if self.options.topology == "ring" else ()))
+        return (*found, *(_FOLLOWS if self.options.topology == "ring" else ()))
 
     def personalise_statements(
         self,
@@ -343,21 +326,13 @@ class Replication(server.Defaults):
         Each server is given the password by itself, as a replica may be late. What replicas log in
         with follows from it.
         """
-        own = hashlib.sha256(f"replication {password}".encode()).hexdigest()[:32]
-        statements = [
-            "SET SESSION sql_log_bin = 0",
-            server.unlock(engine, user, password, tls=tls),
-            f"ALTER USER {_ACCOUNT} {server.identified(engine, own)}",
-            "SET SESSION sql_log_bin = 1",
-        ]
+        unlock = server.unlock(engine, user, password, tls=tls)
+        statements = unlogged([unlock, login(engine, password)])
         if member.role != "source":
             before, after = _dialect(engine).writable
             statements = [before, *statements, after]
         for channel in self._links(member).values():
-            statements += [
-                statement.format(channel=channel, password=own)
-                for statement in _dialect(engine).relink
-            ]
+            statements += relink(engine, password, channel)
         return [self.renew(engine), *statements]
 
     def identify(self, cluster: Cluster, engines: Mapping[str, Engine], identity: int) -> None:
@@ -405,18 +380,104 @@ def _dialect(engine: Engine) -> _Dialect:
     return _MARIADB if server.is_mariadb(engine) else _MYSQL
 
 
-def _account(engine: Engine, password: str) -> list[str]:
+def binary_log(member: Member, engine: Engine, profile: EngineProfile) -> str:
+    """The options of a server at either end of a link, in a group of their own."""
+    return _OPTIONS.format(
+        logs=engine.log_directory, sync=int(profile.flush_log == 1), name=member.name
+    )
+
+
+def replica_options(engine: Engine) -> str:
+    """The options of a server that follows another and takes no writes."""
+    return _dialect(engine).options + _dialect(engine).read_only
+
+
+def account(engine: Engine, password: str) -> list[str]:
     """The statements that make the account of replicas; a dataset may have had it."""
-    statements = [
-        "SET SESSION sql_log_bin = 0",
+    return [
         f"DROP USER IF EXISTS {_ACCOUNT}",
         f"CREATE USER {_ACCOUNT} {server.identified(engine, password)}",
         f"GRANT REPLICATION SLAVE ON *.* TO {_ACCOUNT}",
     ]
-    if server.is_mariadb(engine):
-        # Else lab could write to replicas, which would then differ from the source.
-        statements.append("REVOKE READ ONLY ADMIN ON *.* FROM lab@'%'")
-    return [*statements, "SET SESSION sql_log_bin = 1"]
+
+
+def read_only(engine: Engine) -> list[str]:
+    """The statements after which the account of a lab's user cannot write to replicas."""
+    # Else replicas would differ from their source.
+    mariadb = server.is_mariadb(engine)
+    return ["REVOKE READ ONLY ADMIN ON *.* FROM lab@'%'"] if mariadb else []
+
+
+def unlogged(statements: Sequence[str]) -> list[str]:
+    """``statements`` that no replica executes."""
+    return ["SET SESSION sql_log_bin = 0", *statements, "SET SESSION sql_log_bin = 1"]
+
+
+def of_replica(engine: Engine, statements: Sequence[str]) -> list[str]:
+    """``statements`` that a replica, which is read-only, executes for itself."""
+    before, after = _dialect(engine).writable
+    return [before, *unlogged(statements), after]
+
+
+def link(
+    engine: Engine, address: str, password: str, channel: str = "", delay: int = 0
+) -> list[str]:
+    """The statements that have a replica follow the server at ``address``."""
+    return [
+        statement.format(channel=channel, address=address, password=password, delay=delay)
+        for statement in _dialect(engine).link
+    ]
+
+
+def repoint(engine: Engine, address: str) -> str:
+    """The statement that has a replica, which is stopped, follow another server of its source's."""
+    return _dialect(engine).repoint.format(address=address)
+
+
+def login(engine: Engine, password: str) -> str:
+    """The statement that gives replicas' account what follows from a lab's ``password``."""
+    return f"ALTER USER {_ACCOUNT} {server.identified(engine, _own(password))}"
+
+
+def relink(engine: Engine, password: str, channel: str = "") -> list[str]:
+    """The statements that have a replica log in with what follows from a lab's ``password``."""
+    return [
+        statement.format(channel=channel, password=_own(password))
+        for statement in _dialect(engine).relink
+    ]
+
+
+def _own(password: str) -> str:
+    return hashlib.sha256(f"replication {password}".encode()).hexdigest()[:32]
+
+
+def question_to_replica(reported: Mapping[str, Mapping[str, str]]) -> str:
+    """What a replica is asked, of which ``REPLICA`` is required; see Blueprint."""
+    read_only = _READ_ONLY.format(variable="@@GLOBAL.super_read_only")
+    return read_only + POSITION + _following(reported)
+
+
+def _following(reported: Mapping[str, Mapping[str, str]], *, delayed: bool = False) -> str:
+    # Of a node whose source is not to run, nothing is wanted.
+    running, caught_up, positions = "'running'", "'yes'", []
+    if reported:
+        running = _RUNNING.format(links=len(reported))
+    for name, said in reported.items():
+        position = said.get("position")
+        if position is None:
+            caught_up = f"'unknown: {name} does not answer'"
+        elif not valid_position(position):
+            caught_up = f"'unknown: {name} sent an invalid position'"
+        elif position:
+            positions.append(position)
+    if positions and caught_up == "'yes'" and not delayed:
+        caught_up = _CAUGHT_UP.format(position=",".join(positions), seconds=_WAIT)
+    return _FOLLOWING.format(running=running, caught_up=caught_up)
+
+
+def valid_position(text: str) -> bool:
+    """Whether ``text``, which a guest sent, can be in a statement."""
+    return _POSITION.fullmatch(text) is not None
 
 
 REPLICATION: Final[Blueprint] = Replication()

@@ -127,8 +127,11 @@ class Defaults:
 
 def alone(engine: Engine) -> Engine:
     """``engine`` with the option file of a server that is in no Galera cluster."""
-    # Without these groups it loads no provider and starts as any other MariaDB.
-    return replace(engine, config=without_groups(engine.config, "galera", "sst"))
+    # Without these groups it loads no provider and starts as any other MariaDB. Percona's has
+    # the same options among those of the server.
+    kept = without_groups(engine.config, "galera", "sst").splitlines(keepends=True)
+    config = "".join(line for line in kept if not line.startswith(("wsrep_", "pxc_")))
+    return replace(engine, config=config)
 
 
 def without_groups(config: str, *groups: str) -> str:

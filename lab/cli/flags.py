@@ -174,6 +174,15 @@ Proxy = Annotated[
 Arbiter = Annotated[
     bool, typer.Option("--arbiter", help="A further node has a vote in the cluster, and no data.")
 ]
+Replicas = Annotated[
+    str,
+    typer.Option(
+        "--replicas",
+        metavar="N",
+        show_default=False,
+        help="Nodes of a cluster's remote site; default: 1.",
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -288,6 +297,7 @@ class Cluster:
     multi_primary: MultiPrimary = False
     proxy: Proxy = ""
     arbiter: Arbiter = False
+    replicas: Replicas = ""
     set: Set = None
     my_cnf: MyCnf = None
     init: Init = ""

@@ -54,6 +54,7 @@ class LabValues(TypedDict, total=False):
     multi_primary: bool
     proxy: Proxy
     arbiter: bool
+    replicas: int
     set: tuple[str, ...]
     my_cnf: tuple[OptionFile, ...]
     init: str

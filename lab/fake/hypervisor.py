@@ -299,7 +299,7 @@ class FakeHypervisor:
         with self._guests.hold():
             record = self._awake(guest)
             program = group.regroup if argv[0].endswith("regroup") else fake_rejoin.rejoin
-            return program(record, self._running_with(record), argv[1])
+            return program(record, self._alike(record), argv[1])
 
     def _execute(self, record: Record, statement: str) -> Result:
         inside = guest_side.read_inside(record.disks)
@@ -313,13 +313,13 @@ class FakeHypervisor:
             self._guests.put(replace(record, read_only=value))
             return Result()
         follows = replication.follows(inside.follows, statement)
-        if follows != inside.follows:
+        if follows != inside.follows and guest_side.alone(record.disks):
             inside = replace(inside, follows=follows)
             guest_side.write_inside(record.disks, inside)
         if inside.follows or guest_side.grouped(record.disks):
             run = replication.run if inside.follows else group.run
             return self._execute_with_peers(record, statement, run)
-        if "information_schema" in statement:
+        if "information_schema" in statement and "wsrep_" not in statement:
             return Result(("",))  # there is none
         if guest_side.alone(record.disks):
             return self._execute_alone(record, inside, statement)
@@ -344,6 +344,11 @@ class FakeHypervisor:
         found = [p for p in segment_of(record, self._guests.all()) if self._answers(p)]
         return [p for p in found if not proxy.has_no_server(p)]
 
+    def _alike(self, record: Record) -> list[Record]:
+        """As ``_running_with``; without replicas of a cluster, or without the cluster."""
+        alone = guest_side.alone(record.disks)
+        return [p for p in self._running_with(record) if guest_side.alone(p.disks) == alone]
+
     def _execute_alone(self, record: Record, inside: Inside, statement: str) -> Result:
         counted = {name: str(number) for name, number in record.commands.items()}
         shown = guest_side.show_status(statement, counted)
@@ -356,18 +361,18 @@ class FakeHypervisor:
         return result
 
     def _execute_together(self, record: Record, apart: str, statement: str) -> Result:
-        everyone = self._guests.all()
         peers = [
             peer
-            for peer in segment_of(record, everyone)
+            for peer in segment_of(record, self._guests.all())
             if self._answers(peer)
             and not guest_side.read_inside(peer.disks).apart
             and not guest_side.proxies(peer.disks)
+            and not guest_side.alone(peer.disks)
         ]
         known = guest_side.members(record.disks)
         if not known:
             owner = record.tags.get("owner")
-            near = [r for r in everyone if r.segment == record.segment]
+            near = [r for r in self._guests.all() if r.segment == record.segment]
             known = sum(r.tags.get("owner") == owner for r in near)
         variables = guest_side.status(len(peers), known, apart)
         variables |= {name: str(number) for name, number in record.commands.items()}
@@ -376,9 +381,14 @@ class FakeHypervisor:
             return shown
         if statement in guest_side.NO_DATA:
             return Result()
+        answer = replication.of_member(statement, variables, guest_side.read_inside(record.disks))
+        if answer is not None:
+            return answer
         if variables["wsrep_ready"] != "ON":
             text = "WSREP has not yet prepared node for application use"
             raise CommandFailed(["SQL"], 1047, stderr=text)
+        if replication.PASSED_OVER.match(statement):
+            return Result()
         nodes = [
             (peer, guest_side.read_inside(peer.disks))
             for peer in peers
@@ -401,5 +411,5 @@ class FakeHypervisor:
             return group.current(record, peers)
         if guest_side.read_inside(record.disks).follows:
             return replication.current(record, peers)
-        found = [guest_side.read_inside(peer.disks) for peer in peers]
+        found = [guest_side.read_inside(peer.disks) for peer in self._alike(record)]
         return max(found, key=lambda inside: len(inside.statements))

@@ -141,10 +141,10 @@ def forget_memory(disks: Sequence[Disk]) -> None:
 
 
 def members(disks: Sequence[Disk]) -> int:
-    """How many nodes a guest's seed tells it about, 0 if it does not; proxies do not count."""
+    """How many nodes its cluster has by a guest's seed, 0 if that does not say it."""
     for line in _seeded(disks, "/99-lab.cnf"):
-        if line.startswith("wsrep_cluster_address = gcomm://10"):
-            return line.count(",") + 1
+        if line.startswith("wsrep_cluster_address"):
+            return len(line.partition("gcomm://")[2].split(","))
     prefix = network.inner_address(1).rsplit(".", 1)[0] + "."
     return sum(line.startswith(prefix) for line in _seeded(disks, "/etc/hosts"))
 
@@ -168,6 +168,11 @@ def alone(disks: Sequence[Disk]) -> bool:
 def grouped(disks: Sequence[Disk]) -> bool:
     """Whether a guest's seed makes its server a member of a group."""
     return bool(_seeded(disks, "/etc/lab/group"))
+
+
+def sources(disks: Sequence[Disk]) -> list[str]:
+    """The addresses of the servers of which a guest's seed lets its replica follow any."""
+    return [line.partition("\t")[0] for line in _seeded(disks, "/etc/lab/sources")]
 
 
 def read_only(disks: Sequence[Disk]) -> bool:

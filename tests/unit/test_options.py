@@ -24,6 +24,7 @@ FULL = Options(
     multi_primary=True,
     proxy="haproxy",
     arbiter=True,
+    replicas=2,
     set=("max_connections=50", "skip-name-resolve"),
     my_cnf=(OptionFile("[mysqld]\n"), OptionFile("[mysqld]\nsync_binlog=0\n", "replica")),
     init="SELECT 1;\n",
@@ -92,6 +93,7 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         multi_primary=True,
         proxy="haproxy",
         arbiter=True,
+        replicas="2",
         set=["max_connections=50", "skip-name-resolve"],
         my_cnf=["all.cnf", "replica=replica.cnf"],
         init="init.sql",
@@ -108,6 +110,7 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         multi_primary = true
         proxy = "haproxy"
         arbiter = true
+        replicas = 2
         set = ["max_connections=50", "skip-name-resolve"]
         my_cnf = ["all.cnf", "replica=replica.cnf"]
         init = "init.sql"

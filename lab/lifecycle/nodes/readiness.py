@@ -120,7 +120,8 @@ def _sources_first(blueprint: Blueprint, nodes: Sequence[Node], put: _Put) -> As
 
     def answer(node: Node) -> Mapping[str, str]:
         sources = blueprint.sources(member_of(node), list(members.values()))
-        reported = {name: _reported(blueprint, by_name[name], put) for name in sources}
+        said = each(lambda name: _reported(blueprint, by_name[name], put), sources)
+        reported = dict(zip(sources, said, strict=True))
         return put(node, blueprint.question(node.role, reported), _REST if reported else 1.0)
 
     return answer
