@@ -189,9 +189,10 @@ class Remote(galera.Galera):
         """See Blueprint; which member the first replica follows now, its guest decides."""
         found = []
         for member in _of(members, "replica"):
-            source, *others = self.sources(member, members) or ("",)
-            found.append(Link(source, member.name, "or another member" if others else ""))
-        return tuple(link for link in found if link.source)
+            if sources := self.sources(member, members):
+                kind = "or another member" if len(sources) > 1 else ""
+                found.append(Link(sources[0], member.name, kind))
+        return tuple(found)
 
     def position(self, answer: Mapping[str, str]) -> str:
         """See Blueprint; of members, too, the one that replicas compare theirs with."""
