@@ -28,16 +28,20 @@ def spoil(root: Path, old: str, new: str) -> None:
 
 
 def test_all_recipes_load() -> None:
-    assert recipes() == ["mariadb", "mysql", "percona-xtradb-cluster"]
+    assert recipes() == [
+        "mariadb", "mariadb-10.11", "mysql", "percona-server", "percona-server-8.0",
+        "percona-xtradb-cluster", "percona-xtradb-cluster-8.0",
+    ]  # fmt: skip
     for name in recipes():
         recipe = load(name)
         assert recipe.version_package in all_packages(recipe, load_guest())
     assert load("mariadb").disk == 8 * GIB
 
 
-def test_percona_key_is_pinned() -> None:
+@pytest.mark.parametrize("name", [name for name in recipes() if "percona" in name])
+def test_percona_key_is_pinned(name: str) -> None:
     """The fingerprint is what Percona publishes; a slip here would trust somebody else."""
-    repository = load("percona-xtradb-cluster").repository
+    repository = load(name).repository
     assert repository is not None
     assert repository.key_fingerprint == "4D1BB29D63D98E422B2113B19334A25F8507EFA5"
 
