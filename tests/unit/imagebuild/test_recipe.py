@@ -58,6 +58,13 @@ def test_my_cnf_takes_the_same_variables(name: str) -> None:
     assert all(f"<{name}>" in filled for name in variables)
 
 
+@pytest.mark.parametrize("name", recipes())
+def test_disks_of_bookworm_can_grow(name: str) -> None:
+    """Protects guests with a larger disk: that kernel hangs when 8G's descriptors grow."""
+    recipe = load(name)
+    assert recipe.disk <= 4 * GIB or recipe.suite != "bookworm"
+
+
 def test_unknown_recipe() -> None:
     with pytest.raises(NotFound) as caught:
         load("mariadbb")
