@@ -29,6 +29,7 @@ NAME = rf"^[a-z]([a-z0-9-]{{0,{LAB_NAME_LIMIT - 2}}}[a-z0-9])?$"
 NODE = r"^n[1-9]$"
 DATASET = r"^[a-z]([a-z0-9-]*[a-z0-9])?(@[1-9][0-9]{0,8})?$"
 WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+ENGINE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}(:[0-9][0-9.]{0,15})?$"
 _LABEL = r"^[A-Za-z0-9]([A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?$"
 _LEAST_TTL, _MOST_TTL = 10.0, 366 * 86400.0
 _TERABYTE = 1 << 40
@@ -56,7 +57,7 @@ class Cluster(Asked):
         Annotated[int, Field(ge=1, le=NODES_LIMIT)] | None,
         Field(description="Default: the blueprint's; 3 for a cluster."),
     ] = None
-    engine: Annotated[str | None, Field(pattern=WORD, examples=["mariadb"])] = None
+    engine: Annotated[str | None, Field(pattern=ENGINE, examples=["mariadb:10.11"])] = None
     image: Annotated[str | None, Field(pattern=WORD, description="The key of an image.")] = None
     dataset: Annotated[
         str | None,

@@ -242,6 +242,8 @@ class CreateDataset(Request, frozen=True, kw_only=True):
     job runs. ``shared``: for all projects.
     """
 
+    LATER = ("engine",)
+
     name: str
     source: str
     blueprint: str = "galera"
@@ -255,6 +257,7 @@ class CreateDataset(Request, frozen=True, kw_only=True):
     warm: str = ""
     upload: str = ""
     lab_created_at: float | None = None
+    engine: str = ""
     shared: bool = False
 
 

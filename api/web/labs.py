@@ -23,6 +23,7 @@ from lab.api.web.events import shown
 from lab.api.web.picture import HIGH, WIDE, picture
 from lab.api.web.request import Fields, Looking, PageRoute, Using
 from lab.blueprints import BLUEPRINTS
+from lab.config.enginefile import engines
 from lab.errors import LabError
 from lab.state.jobs import OPEN
 from lab.units import format_duration
@@ -156,6 +157,7 @@ def _list(
         jobs=list_jobs(core, caller, limit=_JOBS).items,
         host=host.host(core, caller),
         blueprints=list(BLUEPRINTS),
+        engines=list(engines()),
         datasets=usable(core.store, caller.project),
         profiles=sorted(core.settings.all_profiles()),
         profile=core.settings.profile,

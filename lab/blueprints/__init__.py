@@ -24,9 +24,6 @@ from lab.wait import Deadline
 
 __all__ = ["BLUEPRINTS"]
 
-ENGINES = {"percona": "percona-xtradb-cluster", "mariadb": "mariadb", "mysql": "mysql"}
-"""The names of engines in requests, and the recipes of their images."""
-
 T = TypeVar("T")
 
 
@@ -230,7 +227,11 @@ class Blueprint(Protocol):
 
     @property
     def engines(self) -> Mapping[str, str]:
-        """Names in messages, by the recipes that can be used, the preferred one first."""
+        """Names in messages, by the families of engines, the preferred one first.
+
+        A family is the recipe of its default series; its other series, and families that run in
+        its place, can be required (lab/config/enginefile.py).
+        """
 
     @property
     def transient(self) -> str:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from lab.cli.app import App
     from lab.cli.backend.session import Recorded
 
-ENGINES = ("percona", "mariadb", "mysql")
 SOURCES = ("engine", "journal", "console")
 
 
@@ -75,8 +74,10 @@ def recipes(incomplete: str) -> list[str]:
 
 
 def engines(incomplete: str) -> list[str]:
-    """The engines that can be required."""
-    return [name for name in ENGINES if name.startswith(incomplete)]
+    """The engines that can be required, and their series."""
+    from lab.config.enginefile import engines as known
+
+    return [name for name in known() if name.startswith(incomplete)]
 
 
 def blueprints(incomplete: str) -> list[str]:

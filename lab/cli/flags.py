@@ -103,10 +103,10 @@ Engine = Annotated[
     str,
     typer.Option(
         "--engine",
-        metavar="ENGINE",
+        metavar="ENGINE[:SERIES]",
         show_default=False,
         autocompletion=complete.engines,
-        help="Require this engine: percona or mariadb.",
+        help="Require this engine, such as mariadb:10.11; `lab engine ls` lists them.",
     ),
 ]
 Image = Annotated[

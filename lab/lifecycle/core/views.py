@@ -318,6 +318,38 @@ class ImageView:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
+Buildable = Literal["yes", "failed", "unreachable", "unfit"]
+BUILDABLE: Mapping[Buildable, str] = {
+    "yes": "nothing is known that prevents it",
+    "failed": "it could not be built, or its cluster did not form, within the last day",
+    "unreachable": "its repository did not answer",
+    "unfit": "this host lacks a program that a build needs",
+}
+"""Whether a host can build an image now, and the meanings."""
+
+
+@dataclass(frozen=True)
+class EngineView:
+    """A series of an engine, for labs of ``blueprints``; ``name``: as requests name it.
+
+    ``server``: what runs in the guests; ``default``: the engine without a series means it;
+    ``packages``: Debian's release, and the URLs of further repositories; ``build``: whether this
+    host can build its image now, ``why`` it cannot; ``images``: the keys of those that are built,
+    ``templates``: of clusters formed of them.
+    """
+
+    name: str
+    server: str
+    default: bool
+    recipe: str
+    blueprints: tuple[str, ...]
+    packages: tuple[str, ...]
+    build: Buildable
+    why: str = ""
+    images: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class DatasetView:
     """A version of a dataset: the image ``image`` with data from ``source``.

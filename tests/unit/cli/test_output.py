@@ -386,6 +386,23 @@ def test_images_and_templates(capsys: Capture) -> None:
     assert out(capsys, "template", "ls").splitlines()[1].endswith("RAM was refused")
 
 
+def test_engines(capsys: Capture) -> None:
+    """Protects what a user reads before the first lab: what can be had here, and why not."""
+    assert out(capsys, "engine", "ls") == (
+        "ENGINE          SERVER              BLUEPRINTS     PACKAGES                  BUILD"
+        "        IMAGES  TEMPLATES\n"
+        "mariadb:11.8 *  MariaDB 11.8        galera,single  Debian trixie             yes"
+        "               1          -\n"
+        "percona:8.0     Percona Server 8.0  galera,single  http://percona/ps-80/apt  unreachable"
+        "       1          -\n"
+        "* the default series of its engine\n"
+        "Percona Server 8.0: http://percona/ps-80/apt did not answer\n"
+    )
+    assert out(capsys, "engine", "ls", "-o", "name") == "mariadb:11.8\npercona:8.0\n"
+    [first, _] = json.loads(out(capsys, "engine", "ls", "-o", "json"))
+    assert first["packages"] == ["Debian trixie"]
+
+
 def test_logs(capsys: Capture) -> None:
     """Protects lines: each ends once, whether it came with a line break or not."""
     assert out(capsys, "logs") == "one\ntwo\n"
