@@ -8,7 +8,7 @@ from string import Template
 
 import pytest
 
-from lab.blueprints import ENGINES
+from lab.config.enginefile import families
 from lab.errors import InvalidSpec, NotFound
 from lab.imagebuild.recipe import GUEST, RECIPES, all_packages, load, load_guest, recipes
 from lab.units import GIB
@@ -49,7 +49,7 @@ def test_percona_key_is_pinned(name: str) -> None:
     assert repository.key_fingerprint == "4D1BB29D63D98E422B2113B19334A25F8507EFA5"
 
 
-@pytest.mark.parametrize("name", sorted(set(recipes()) & set(ENGINES.values())))
+@pytest.mark.parametrize("name", [name for one in families() for _, name in one.series])
 def test_my_cnf_takes_the_same_variables(name: str) -> None:
     """Blueprints fill in one set of variables, whatever the engine."""
     text = (load(name).directory / "my.cnf").read_text()
