@@ -43,7 +43,7 @@ def offered(
         ("lab exec shop --node ", ["n1", "n2", "n3"]),
         ("lab logs --source ", ["engine", "journal", "console"]),
         ("lab ls -o y", ["yaml"]),
-        ("lab up ", ["pxc", "galera", "single", "replication", "group"]),
+        ("lab up ", ["pxc", "galera", "single", "replication", "group", "galera-dr", "pxc-dr"]),
         ("lab up g", ["galera", "group"]),
         (
             "lab up --engine ",
