@@ -293,7 +293,8 @@ def test_env_as_urls(capsys: Capture) -> None:
     """Protects programs in other languages: each driver's own form, for any node."""
     world = FakeLifecycle()
     ends = {"rw": ("n1",), "ro": ("n2", "n3")}
-    world.views["pxc"] = lab_view(endpoints=ends)
+    places = {"rw": ("127.0.0.1:23306",), "ro": ("127.0.0.1:23307", "127.0.0.1:23308")}
+    world.views["pxc"] = lab_view(endpoints=ends, addresses=places)
     assert "LAB_DSN_RO=mysql://lab:s3cret@127.0.0.1:23307/\n" in out(capsys, "env", world=world)
     for words, wanted in (
         ("jdbc", "jdbc:mariadb://127.0.0.1:23306/?user=lab&password=s3cret"),
