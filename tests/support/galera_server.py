@@ -55,7 +55,7 @@ def image(top: Path) -> Path:
     argv = [
         *common, "--skip-networking", f"--socket={top}/i", f"--pid-file={top}/i.pid",
         "--wsrep-on=ON", f"--wsrep-provider={library}", "--wsrep-new-cluster",
-        "--wsrep-provider-options=gcache.size=1M; base_host=127.0.24.99",
+        "--wsrep-provider-options=gcache.size=1M; gmcast.listen_addr=tcp://127.0.24.99:4567",
         "--wsrep-cluster-name=lab", "--wsrep-cluster-address=gcomm://",
         "--wsrep-node-address=127.0.24.99",
     ]  # fmt: skip
