@@ -7,9 +7,10 @@ when the source does not serve it any more, it follows the next member from the 
 That needs write sets with the same GTIDs in the binary logs of all members. MariaDB: with
 ``wsrep_gtid_mode`` members number the write sets of one domain, ``wsrep_gtid_domain_id``, and each
 has a domain of its own for what it does not replicate. The server id is part of a GTID, and a
-source refuses to continue after one that it does not have, so it is the same on all members. The
-domain that a server has last used is kept with its data and goes before its option file, so it is
-set while members run. Percona: ``gtid_mode``, whose UUID for write sets is the cluster's.
+source refuses to continue after one that it does not have, so it is the same on all members. A
+server that starts numbers write sets of domain 0, whatever its options say (seen in 10.11.19): so
+that is the domain, and a branch's own is set by an ``init_file``. Percona: ``gtid_mode``, whose
+UUID for write sets is the cluster's.
 
 Source: the MariaDB documentation, "Using MariaDB GTIDs with MariaDB Galera Cluster".
 """
@@ -52,8 +53,6 @@ _CALL_SECONDS = 30.0
 _START_SECONDS = 120.0
 _SOURCES = "/etc/lab/sources"
 """What the guest's program ``follow`` reads: members' addresses, and how to follow each."""
-_DOMAIN = 100
-"""The GTID domain of write sets; those of nodes are their numbers."""
 _READY = "SHOW GLOBAL STATUS LIKE 'wsrep_ready'"
 _QUESTION = (
     "SELECT LOWER(VARIABLE_NAME), VARIABLE_VALUE"
@@ -64,7 +63,7 @@ _QUESTION = (
 _MARIADB = """\
 log_slave_updates = ON
 wsrep_gtid_mode = ON
-wsrep_gtid_domain_id = {domain}
+wsrep_gtid_domain_id = 0
 gtid_domain_id = {own}
 """
 _PERCONA = """\
@@ -144,7 +143,7 @@ class Remote(galera.Galera):
         if member.role == "member":
             more = _PERCONA
             if server.is_mariadb(engine):
-                more = _MARIADB.format(domain=_DOMAIN, own=member.index)
+                more = _MARIADB.format(own=member.index)
             one = _same_id(member, engine)
             files = dict(super().files(one, cluster, engine, memory, profile))
             text = files[engine.config_path].content.decode() + logged + more
@@ -164,7 +163,7 @@ class Remote(galera.Galera):
         password = secrets.token_hex(16)
         site, replicas = _Site(cluster, "member"), _Site(cluster, "replica")
         source, relay = site.members[0], replicas.members[0]
-        _set_domain(site, engines, _DOMAIN, deadline)
+        _until_ready(site, deadline)
         begin = _begin(site, source, engines[source.name])
         _execute(site, source, replication.account(engines[source.name], password))
 
@@ -247,9 +246,7 @@ class Remote(galera.Galera):
         """See Blueprint; replicas start once there is a cluster that they can follow."""
         site = _Site(cluster, "member")
         super().identify(site, engines, identity)
-        _set_domain(site, engines, identity, Deadline.after(_START_SECONDS))
-        # With this write set, servers note the domain.
-        _execute(site, site.members[0], ["FLUSH ENGINE LOGS"])
+        _until_ready(site, Deadline.after(_START_SECONDS))
         replicas = _Site(cluster, "replica")
         server.identify_all(replicas, engines, identity, lambda member: member.index)
 
@@ -329,10 +326,8 @@ def _latest(parts: Sequence[str]) -> str:
     return max(found)[1] if found else ",".join(parts)
 
 
-def _set_domain(
-    site: Cluster, engines: Mapping[str, Engine], domain: int, deadline: Deadline
-) -> None:
-    """Wait until members take write sets, and have them number those of ``domain``."""
+def _until_ready(site: Cluster, deadline: Deadline) -> None:
+    """Wait until all members accept statements; raises NotReady."""
 
     def one(member: Member) -> None:
         for _ in attempts(deadline):
@@ -344,27 +339,24 @@ def _set_domain(
             except (NotReady, CommandFailed):
                 continue
             if said.endswith("\tON\n"):
-                break
-        else:
-            raise NotReady(f"{member.name} did not join the cluster in time")
-        if server.is_mariadb(engines[member.name]):
-            _execute(site, member, [f"SET GLOBAL wsrep_gtid_domain_id = {domain}"])
+                return
+        raise NotReady(f"{member.name} did not join the cluster in time")
 
     site.each(one)
 
 
 def _begin(site: Cluster, source: Member, engine: Engine) -> list[str]:
-    """The statement after which a replica begins where the binary log of its source begins.
+    """The statements after which a replica begins where the binary log of its source begins.
 
     In that of MariaDB the write sets count as executed with which the image was made. So they have
-    been by a replica, whose data are of the same image.
+    been by a replica, whose data are of the same image, and for those that follow it.
     """
     if not server.is_mariadb(engine):
         return []
     position = _execute(site, source, ["SELECT @@GLOBAL.gtid_binlog_pos"]).strip()
     if not replication.valid_position(position):
         raise NotReady(f"{source.name} sent an invalid position")
-    return [f"SET GLOBAL gtid_slave_pos = '{position}'"]
+    return [f"SET GLOBAL gtid_{what} = '{position}'" for what in ("binlog_state", "slave_pos")]
 
 
 def _execute(site: Cluster, member: Member, statements: Sequence[str]) -> str:

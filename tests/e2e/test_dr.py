@@ -38,7 +38,7 @@ def _there(site: Site, lab: str, rows: int, nodes: tuple[str, ...] = _NODES) -> 
 def _positions(site: Site, lab: str) -> set[str]:
     """The positions of the cluster's domain in the binary logs of its members."""
     found: list[Any] = [site.sql(lab, n, "SELECT @@gtid_binlog_pos")[0][0] for n in _NODES[:3]]
-    return {next(one for one in str(pos).split(",") if one.startswith("100-")) for pos in found}
+    return {next(one for one in str(pos).split(",") if one.startswith("0-")) for pos in found}
 
 
 def test_a_cluster_and_its_remote_site(image: Site) -> None:

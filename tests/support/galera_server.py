@@ -47,7 +47,7 @@ def image(top: Path) -> Path:
     share, data = program.parents[1] / "share/mysql", top / "image"
     data.mkdir()
     common = [
-        program, "--no-defaults", f"--user={pwd.getpwuid(os.geteuid()).pw_name}",
+        str(program), "--no-defaults", f"--user={pwd.getpwuid(os.geteuid()).pw_name}",
         f"--datadir={data}", f"--lc-messages-dir={share}", "--innodb-log-file-size=48M",
         "--skip-name-resolve", "--innodb-autoinc-lock-mode=2", "--binlog-format=ROW",
     ]  # fmt: skip
@@ -55,7 +55,7 @@ def image(top: Path) -> Path:
     argv = [
         *common, "--skip-networking", f"--socket={top}/i", f"--pid-file={top}/i.pid",
         "--wsrep-on=ON", f"--wsrep-provider={library}", "--wsrep-new-cluster",
-        "--wsrep-provider-options=gcache.size=1M; base_host=127.0.24.99",
+        "--wsrep-provider-options=gcache.size=1M; gmcast.listen_addr=tcp://127.0.24.99:4567",
         "--wsrep-cluster-name=lab", "--wsrep-cluster-address=gcomm://",
         "--wsrep-node-address=127.0.24.99",
     ]  # fmt: skip
@@ -115,7 +115,7 @@ def node(
     config, socket, log = top / f"{name}.cnf", top / f"{name}.s", top / f"{name}.log"
     config.write_text(text)
     argv = [
-        program, f"--defaults-file={config}", f"--socket={socket}", "--port=3306",
+        str(program), f"--defaults-file={config}", f"--socket={socket}", "--port=3306",
         f"--user={pwd.getpwuid(os.geteuid()).pw_name}", f"--pid-file={top}/{name}.pid",
         f"--lc-messages-dir={program.parents[1]}/share/mysql", "--innodb-buffer-pool-size=32M",
     ]  # fmt: skip

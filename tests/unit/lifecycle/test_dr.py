@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab.errors import CommandFailed, NotReady
+from lab.fake.hypervisor import FakeHypervisor
 from lab.hypervisor import Capabilities
 from lab.lifecycle import branch, power, snapshot
 from lab.lifecycle.captures import template
@@ -81,6 +82,7 @@ def test_identities_of_a_branch(world: World) -> None:
     with world.open() as ctx:
         up(ctx, SPEC)
         branch.branch(ctx, "shop", "own", timeout=10, identity="new")
+        assert isinstance(ctx.hypervisor, FakeHypervisor)
         number = ctx.store.labs.get("own").identity
         given = {n.name: ctx.hypervisor.inside(n.guest).identity for n in nodes_of(ctx, "own")}
         assert {words[1] for name, words in given.items() if name in MEMBERS} == {str(number + 1)}
