@@ -136,7 +136,7 @@ class SnapshotVerbs(Verbs):
 
 
 class EngineVerbs(Verbs):
-    """List the engines."""
+    """List the engines that labs can run on."""
 
     table: ClassVar[Mapping[str, str | type[Verbs]]] = {
         "ls": "lab.cli.verbs.engine:ls",

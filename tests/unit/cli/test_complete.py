@@ -44,7 +44,7 @@ def offered(
         ("lab logs --source ", ["engine", "journal", "console"]),
         ("lab ls -o y", ["yaml"]),
         ("lab up ", ["pxc", "galera", "single", "replication", "group", "galera-dr", "pxc-dr"]),
-        ("lab up g", ["galera", "group"]),
+        ("lab up g", ["galera", "group", "galera-dr"]),
         (
             "lab up --engine ",
             [

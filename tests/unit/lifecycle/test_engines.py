@@ -58,7 +58,7 @@ def test_what_there_is_of_each_engine(ctx: Context) -> None:
     found = listed(ctx)
     plain = found["mariadb-10.11"]
     assert (plain.name, plain.server, plain.default) == ("mariadb:10.11", "MariaDB 10.11", False)
-    assert plain.blueprints == ("pxc", "galera", "single", "replication")
+    assert plain.blueprints == ("pxc", "galera", "single", "replication", "galera-dr", "pxc-dr")
     assert plain.packages == ("Debian bookworm",)
     assert (plain.build, plain.why, plain.images, plain.templates) == ("yes", "", (), ())
     server = found["percona-server"]
@@ -66,7 +66,7 @@ def test_what_there_is_of_each_engine(ctx: Context) -> None:
     assert server.blueprints == ("single", "replication", "group")
     assert server.build == "unreachable"
     assert "ps-84-lts" in server.why
-    assert found["percona-xtradb-cluster-8.0"].blueprints == ("pxc",)
+    assert found["percona-xtradb-cluster-8.0"].blueprints == ("pxc", "pxc-dr")
     assert sum(view.default for view in found.values()) == 4
     assert ctx.store.images.all() == []
 
