@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @manual("lab engine ls", "lab engine ls -o name")
 def ls(ctx: typer.Context, output: flags.Output = "table") -> None:
-    """List the engines: what can be built here, and what is built."""
+    """List what `--engine` takes, and what is built of it."""
     app = app_of(ctx)
     how = parse_format(output)
     with app.open() as session:

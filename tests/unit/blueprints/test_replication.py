@@ -50,7 +50,7 @@ N1, N2, N3 = MEMBERS
 REPLICATION = blueprint_of(LabSpec("replication"))
 
 
-@pytest.mark.parametrize("engine", [ENGINE, MYSQL], ids=lambda engine: engine.name)
+@pytest.mark.parametrize("engine", [ENGINE, MYSQL, PERCONA], ids=lambda engine: engine.name)
 @pytest.mark.parametrize("member", [N1, N2])
 def test_config(golden: Callable[[str, str], None], member: Member, engine: Engine) -> None:
     """Protects every setting of the servers: a change must be meant."""
