@@ -250,6 +250,10 @@ class Blueprint(Protocol):
         """Whether nodes elect who takes writes, so that roles change while a lab runs."""
 
     @property
+    def any_source(self) -> bool:
+        """Whether of the ``sources`` of a node only the first that answers matters."""
+
+    @property
     def look_every(self) -> float:
         """Seconds after which nodes that boot are looked at again for whom ``remedies`` help."""
 

@@ -17,7 +17,6 @@ Source: the MariaDB documentation, "Using MariaDB GTIDs with MariaDB Galera Clus
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -59,6 +58,7 @@ _QUESTION = (
     " FROM /*M! information_schema.GLOBAL_STATUS*/ /*!80000 performance_schema.global_status*/"
     " WHERE VARIABLE_NAME IN ('wsrep_local_state_comment', 'wsrep_cluster_status',"
     " 'wsrep_cluster_size', 'wsrep_ready')"
+    " UNION ALL SELECT 'own', /*M! @@GLOBAL.gtid_domain_id*/ /*!80000 @@GLOBAL.server_uuid*/"
 )
 _MARIADB = """\
 log_slave_updates = ON
@@ -71,8 +71,6 @@ gtid_mode = ON
 enforce_gtid_consistency = ON
 log_replica_updates = ON
 """
-_GTID = re.compile(r"([0-9]{1,10})-[0-9]{1,10}-([0-9]{1,20})")
-"""One of MariaDB's: domain, server id, number."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +107,7 @@ class Remote(galera.Galera):
 
     transient: str = f"{galera.Galera.transient}|running (slave|replica)"
     takes: frozenset[str] = server.COMMON | {"replicas"}
+    any_source: bool = True
     flush: tuple[str, ...] = (
         "SET SESSION sql_log_bin = NOT @@GLOBAL.read_only",
         "FLUSH ENGINE LOGS",
@@ -177,7 +176,7 @@ class Remote(galera.Galera):
         replicas.each(one)
 
     def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:
-        """See Blueprint; what any member has executed, all have."""
+        """See Blueprint; what one member has executed, all have, or are about to."""
         if member.role == "member":
             return ()
         first = self._is_first(member)
@@ -201,7 +200,8 @@ class Remote(galera.Galera):
         """See Blueprint."""
         if role == "member":
             return _QUESTION + replication.POSITION
-        return replication.question_to_replica(_as_one(reported) if len(reported) > 1 else reported)
+        followed = _of_cluster(reported) if self._members & reported.keys() else reported
+        return replication.question_to_replica(followed)
 
     def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:  # noqa: ARG002
         """See Blueprint."""
@@ -252,11 +252,10 @@ class Remote(galera.Galera):
 
     def remedies(self, situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy]:
         """See Blueprint; those of members need all members, but no replicas."""
-        names = [node_name(number) for number in range(1, self.nodes + 1)]
         standings = situation.standings
-        members = {name: standings[name] for name in names if name in standings}
+        members = {name: text for name, text in standings.items() if name in self._members}
         replicas = {name: text for name, text in standings.items() if name not in members}
-        complete = len(members) == len(names)
+        complete = len(members) == self.nodes
         found = server.restarts(replace(situation, standings=replicas), engines)
         if not members:
             return found
@@ -284,6 +283,11 @@ class Remote(galera.Galera):
             view=view, domain=member.index,
         )  # fmt: skip
 
+    @property
+    def _members(self) -> set[str]:
+        """The names of the members."""
+        return {node_name(number) for number in range(1, self.nodes + 1)}
+
     def _is_first(self, member: Member) -> bool:
         """Whether it is the replica that follows the cluster."""
         return member.index == self.nodes + 1
@@ -298,32 +302,21 @@ def _same_id(member: Member, engine: Engine) -> Member:
     return replace(member, index=1) if server.is_mariadb(engine) else member
 
 
-def _as_one(reported: Mapping[str, Mapping[str, str]]) -> Mapping[str, Mapping[str, str]]:
-    """What the members of a cluster reported, as one source: what those that answer have.
-
-    Only what all of them have a part of is the cluster's: a member may also have executed what it
-    does not replicate.
-    """
-    said = {name: one["position"] for name, one in reported.items() if "position" in one}
-    for name, text in said.items():
-        if not replication.valid_position(text):
-            return {name: reported[name]}
-    positions = [_by_origin(text) for text in said.values() if text]
-    common = set.intersection(*map(set, positions)) if positions else set()
-    found = [_latest([one[origin] for one in positions]) for origin in sorted(common)]
-    return {"the cluster": {"position": ",".join(found)} if said else {}}
+def _of_cluster(reported: Mapping[str, Mapping[str, str]]) -> Mapping[str, Mapping[str, str]]:
+    """What a member of the cluster reported, less what it does not replicate."""
+    for name, said in reported.items():
+        if "position" in said:
+            position, own = said["position"], said.get("own", "")
+            if replication.valid_position(position):
+                kept = [part for part in position.split(",") if _origin(part) != own]
+                position = ",".join(kept)
+            return {name: {"position": position}}
+    return {"the cluster": {}}
 
 
-def _by_origin(position: str) -> dict[str, str]:
-    """The parts of a position, by GTID domain or by UUID."""
-    parts = position.split(",")
-    return {part.partition(":" if ":" in part else "-")[0]: part for part in parts}
-
-
-def _latest(parts: Sequence[str]) -> str:
-    """What includes all ``parts`` of one origin."""
-    found = [(int(match[2]), part) for part in parts if (match := _GTID.fullmatch(part))]
-    return max(found)[1] if found else ",".join(parts)
+def _origin(part: str) -> str:
+    """The GTID domain, or the UUID, of a part of a position."""
+    return part.partition(":" if ":" in part else "-")[0]
 
 
 def _until_ready(site: Cluster, deadline: Deadline) -> None:

@@ -68,6 +68,7 @@ class Defaults:
 
     transient: str = "Lock wait timeout|Deadlock found"
     elects: bool = False
+    any_source: bool = False
     look_every: float = 10.0
     options: Options = NONE
     takes: frozenset[str] = COMMON

@@ -120,8 +120,11 @@ def _sources_first(blueprint: Blueprint, nodes: Sequence[Node], put: _Put) -> As
 
     def answer(node: Node) -> Mapping[str, str]:
         sources = blueprint.sources(member_of(node), list(members.values()))
-        said = each(lambda name: _reported(blueprint, by_name[name], put), sources)
-        reported = dict(zip(sources, said, strict=True))
+        reported: dict[str, Mapping[str, str]] = {}
+        for name in sources:
+            reported[name] = _reported(blueprint, by_name[name], put)
+            if reported[name] and blueprint.any_source:
+                break
         return put(node, blueprint.question(node.role, reported), _REST if reported else 1.0)
 
     return answer
