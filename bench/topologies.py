@@ -1,4 +1,4 @@
-"""Labs of each blueprint: warm and formed anew, beside the same servers without guests."""
+"""Labs of each blueprint: warm and formed again, beside the same servers without guests."""
 
 from __future__ import annotations
 
