@@ -59,7 +59,7 @@ class FakeChannel:
         """What a program of ours in the guest does, or of its system."""
         said: list[str] = []
         match argv[0]:
-            case "/usr/bin/journalctl":
+            case "/usr/bin/journalctl" | "journalctl":
                 return self._hypervisor.log(self._guest)
             case "/usr/lib/lab/proxied":
                 return self._hypervisor.proxied(self._guest)
