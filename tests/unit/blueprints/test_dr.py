@@ -110,7 +110,7 @@ def test_what_the_cluster_has(position: str, own: str, wanted: str) -> None:
 
 
 def test_what_members_say_is_no_sql() -> None:
-    """Protects replicas from the root of a member; and the caller, from silence that seems good."""
+    """Protects replicas from the root of a member; and users, from silence that seems good."""
     said = "0-1-1'); DROP TABLE a; --"
     question = DR.question("replica", {"n1": {}, "n2": {"position": said, "own": "2"}})
     assert said not in question
