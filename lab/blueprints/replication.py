@@ -98,9 +98,14 @@ _MARIADB = _Dialect(
         "START SLAVE '{channel}'",
     ),
     repoint="CHANGE MASTER TO MASTER_HOST = '{address}', MASTER_USE_GTID = slave_pos",
+    # The password is in a file (master.info) that the server does not sync unless it is asked to:
+    # after a power loss the replica would log in with the one of the template.
     relink=(
         "STOP SLAVE '{channel}'",
+        "SET @lab_sync = @@GLOBAL.sync_master_info",
+        "SET GLOBAL sync_master_info = 1",
         "CHANGE MASTER '{channel}' TO MASTER_PASSWORD = '{password}'",
+        "SET GLOBAL sync_master_info = @lab_sync",
         "START SLAVE '{channel}'",
     ),
     writable=("DO 1", "DO 1"),

@@ -33,7 +33,7 @@ _FIRST = ("DROP USER IF EXISTS replication@", "REVOKE READ ONLY ADMIN")
 PASSED_OVER = re.compile(
     r"(CHANGE MASTER|START SLAVE|STOP SLAVE|(CREATE|DROP) USER|GRANT|REVOKE|DO 1"
     r"|SET SESSION sql_log_bin|SET GLOBAL gtid_(binlog_state|slave_pos)"
-    r"|FLUSH LOCAL BINARY LOGS|ALTER USER replication@)"
+    r"|SET GLOBAL sync_master_info|SET @lab_sync|FLUSH LOCAL BINARY LOGS|ALTER USER replication@)"
 )
 _COLUMN = re.compile(r"^SELECT '([^']*)', (.*)$")
 _MYSQL = re.compile(r" ?/\*!80000 .*?\*/")

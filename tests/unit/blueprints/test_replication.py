@@ -434,3 +434,13 @@ def test_real_servers_with_semi_sync_and_delay(cluster: RealCluster) -> None:
         if cluster.unmet(source):
             break
     assert cluster.unmet(source) == ["semi-sync replicas"]
+
+
+def test_a_new_password_survives_a_power_loss() -> None:
+    """Protects links of MariaDB: the file that holds the password is not synced by default."""
+    statements = REPLICATION.personalise_statements(N2, MEMBERS, ENGINE, "lab", "x")
+    (change,) = (at for at, one in enumerate(statements) if "MASTER_PASSWORD" in one)
+    before, after = statements[:change], statements[change + 1 :]
+    assert before[-2:] == ["SET @lab_sync = @@GLOBAL.sync_master_info",
+                           "SET GLOBAL sync_master_info = 1"]  # fmt: skip
+    assert after[0] == "SET GLOBAL sync_master_info = @lab_sync"
