@@ -123,7 +123,7 @@ def test_a_further_series_is_a_line(tmp_path: Path) -> None:
     ("old", "new", "said"),
     [
         ('title = "MySQL"\n', "", "[mysql.mysql]: title is missing"),
-        ('title = "MySQL"', "titel = 1", "'titel'"),
+        ('title = "MySQL"', "titles = 1", "'titles'"),
         ('"9.7" = "mysql"', '"nine" = "mysql"', "a table of recipes by series"),
         ('"9.7" = "mysql"', '"9.7" = "../mysql"', "a table of recipes by series"),
         ('"9.7" = "mysql"', '"9.7" = "mysql-9.7"', "the recipe of the first series of mysql"),
