@@ -95,9 +95,13 @@ _MARIADB = _Dialect(
         "START SLAVE '{channel}'",
     ),
     repoint="CHANGE MASTER TO MASTER_HOST = '{address}', MASTER_USE_GTID = slave_pos",
+    # The password is in a file, which is synced every 10000 events otherwise: after a power loss
+    # soon after this, a replica would have that of before.
     relink=(
         "STOP SLAVE '{channel}'",
+        "SET GLOBAL sync_master_info = 1",
         "CHANGE MASTER '{channel}' TO MASTER_PASSWORD = '{password}'",
+        "SET GLOBAL sync_master_info = DEFAULT",
         "START SLAVE '{channel}'",
     ),
     writable=("DO 1", "DO 1"),

@@ -32,7 +32,7 @@ _LINK = re.compile(r"CHANGE MASTER '\w*' TO MASTER_HOST = '([^']*)'")
 _FIRST = ("DROP USER IF EXISTS replication@", "REVOKE READ ONLY ADMIN")
 PASSED_OVER = re.compile(
     r"(CHANGE MASTER|START SLAVE|STOP SLAVE|(CREATE|DROP) USER|GRANT|REVOKE|DO 1"
-    r"|SET SESSION sql_log_bin|SET GLOBAL gtid_(binlog_state|slave_pos)"
+    r"|SET SESSION sql_log_bin|SET GLOBAL (gtid_binlog_state|gtid_slave_pos|sync_master_info)"
     r"|FLUSH LOCAL BINARY LOGS|ALTER USER replication@)"
 )
 _COLUMN = re.compile(r"^SELECT '([^']*)', (.*)$")
