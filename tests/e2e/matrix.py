@@ -65,7 +65,12 @@ CASES = (
     *(Case(("replication", "--semi-sync"), engine) for engine in _BOTH),
     Case(("group",), "mysql"),
     Case(("group", "--multi-primary"), "mysql"),
+    Case(("group", "--proxy", "router"), "mysql"),
+    Case(("replication", "--proxy", "haproxy"), "mariadb"),
     Case(("galera",), "mariadb"),
+    Case(("galera",), "mariadb:10.11"),
+    Case(("galera", "--nodes", "2", "--arbiter", "--proxy", "haproxy"), "mariadb"),
+    Case(("galera-dr",), "mariadb"),
 )
 
 

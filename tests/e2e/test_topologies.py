@@ -83,14 +83,23 @@ def _endpoints(life: Life) -> None:
     life.has(1)
     view = life.view()
     assert view["addresses"]["rw"]
-    by_address = {node["addresses"].get("sql"): node["name"] for node in view["nodes"]}
     for name in ("rw", "ro"):
-        for address in view["addresses"].get(name, ()):
-            if (node := by_address.get(address)) and (
-                not life.case.reaches or node in life.case.reaches
-            ):
-                life.has(1, [node])
+        nodes = view["endpoints"].get(name, ())
+        for node, address in zip(nodes, view["addresses"].get(name, ()), strict=True):
+            if not life.case.reaches or node in life.case.reaches:
+                assert _asked(view, address, _COUNT) == ((1,),)
     record(life.case, "endpoints")
+
+
+def _asked(view: Mapping[str, Any], address: str, statement: str) -> object:
+    host, _, port = address.rpartition(":")
+    login = {"user": view["user"], "password": view["password"]}
+    with (
+        closing(pymysql.connect(host=host, port=int(port), autocommit=True, **login)) as there,
+        there.cursor() as cursor,
+    ):
+        cursor.execute(statement)
+        return cursor.fetchall()
 
 
 def _beside(site: Site, life: Life, other: str) -> None:
@@ -111,7 +120,8 @@ def _beside(site: Site, life: Life, other: str) -> None:
 
 def _node(site: Site, life: Life) -> None:
     """The node that takes writes loses its power, and comes back with what it missed."""
-    writer = life.view()["endpoints"]["rw"][0]
+    endpoints = life.view()["endpoints"]
+    writer = endpoints.get("writers", endpoints["rw"])[0]
     site.lab("stop", life.name, "--node", writer, "--force")
     site.lab("start", life.name, "--node", writer, "--timeout", _SECONDS)
     life.write("INSERT INTO shop.orders (was) VALUES (2)")
