@@ -208,6 +208,7 @@ def site() -> Iterator[Site]:
         pytest.skip(str(error))
 
 
+@pytest.mark.rare
 def test_real_servers(site: Site) -> None:
     """Protects all statements: formed, cloned, written to; and the link, which loses no rows."""
     members, replicas = ("n1", "n2", "n3"), ("n4", "n5")

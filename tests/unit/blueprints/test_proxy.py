@@ -158,11 +158,11 @@ def real() -> tuple[Path, dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", CONFIGURED)
-def test_haproxy_takes_it(name: str, real: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+def test_haproxy_takes_it(name: str, real: tuple[Path, dict[str, str]], short: Path) -> None:
     """Protects from a proxy that does not start: the real one checks its file."""
-    text = config_of(CONFIGURED[name]).replace("/run/haproxy/", f"{tmp_path}/")
-    (tmp_path / "cfg").write_text(text)
-    done = run([real[0], "-c", "-f", tmp_path / "cfg"], timeout=30, env=real[1])
+    text = config_of(CONFIGURED[name]).replace("/run/haproxy/", f"{short}/")
+    (short / "cfg").write_text(text)
+    done = run([real[0], "-c", "-f", short / "cfg"], timeout=30, env=real[1])
     assert "WARNING" not in done.stderr
     assert "ALERT" not in done.stderr
 
@@ -215,7 +215,7 @@ def checker(directory: Path, socket: Path, text: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def front(real: tuple[Path, dict[str, str]], tmp_path: Path) -> Iterator[Front]:
+def front(real: tuple[Path, dict[str, str]], short: Path) -> Iterator[Front]:
     """A source and a replica of MariaDB, and HAProxy."""
     if not shutil.which("perl"):
         pytest.skip("perl is not installed")
@@ -245,16 +245,16 @@ def front(real: tuple[Path, dict[str, str]], tmp_path: Path) -> Iterator[Front]:
                 statements = plan.personalise_statements(member, servers, ENGINE, "lab", "secret")
                 text = "\n".join(statements).encode()
                 cluster.run(member, ["/usr/lib/lab/sql"], stdin=text, timeout=9)
-                place, socket = tmp_path / member.name, running[member.name].socket
+                place, socket = short / member.name, running[member.name].socket
                 stack.enter_context(checker(place, socket, written(member, ENGINE)[CHECKS]))
             config = written(proxy, engine_of("haproxy"))["/etc/haproxy/haproxy.cfg"]
-            config = config.replace("/run/haproxy/", f"{tmp_path}/")
+            config = config.replace("/run/haproxy/", f"{short}/")
             config = config.replace("bind 0.0.0.0:", f"bind {proxy.address}:")
-            (tmp_path / "cfg").write_text(config)
-            argv = [str(real[0]), "-db", "-f", str(tmp_path / "cfg")]
+            (short / "cfg").write_text(config)
+            argv = [str(real[0]), "-db", "-f", str(short / "cfg")]
             process = stack.enter_context(subprocess.Popen(argv, env=real[1]))
             stack.callback(process.kill)
-            yield Front(cluster, proxy.address, tmp_path / "admin.sock")
+            yield Front(cluster, proxy.address, short / "admin.sock")
     except NoServer as error:
         pytest.skip(str(error))
 
