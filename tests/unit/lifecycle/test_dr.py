@@ -40,7 +40,7 @@ def states(ctx: Context) -> dict[str, str]:
     return {node.name: node.state for node in lab(ctx, "shop").nodes}
 
 
-@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("cold", [False, pytest.param(True, marks=pytest.mark.rare)])
 def test_every_verb(world: World, cold: bool) -> None:
     with world.open() as ctx:
         made = up(ctx, SPEC, cold=cold)

@@ -78,7 +78,10 @@ def reached(ctx: Context, service: str) -> str:
     raise AssertionError("nobody was reached")
 
 
-@pytest.mark.parametrize(("proxy", "cold"), [("haproxy", False), ("router", True)])
+@pytest.mark.parametrize(
+    ("proxy", "cold"),
+    [("haproxy", False), pytest.param("router", True, marks=pytest.mark.rare)],
+)
 def test_every_verb_with_galera(  # noqa: PLR0915  the verbs of one lab
     world: World, proxy: str, cold: bool
 ) -> None:
@@ -144,9 +147,9 @@ def test_every_verb_with_galera(  # noqa: PLR0915  the verbs of one lab
     ("blueprint", "options", "cold"),
     [
         ("replication", {}, False),
-        ("replication", {"topology": "chain"}, True),
+        pytest.param("replication", {"topology": "chain"}, True, marks=pytest.mark.rare),
         ("group", {}, False),
-        ("group", {}, True),
+        pytest.param("group", {}, True, marks=pytest.mark.rare),
     ],
 )
 def test_every_verb_with_roles(
