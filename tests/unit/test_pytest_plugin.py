@@ -205,6 +205,7 @@ def test_labs_begin_with_a_dataset(here: pytest.Pytester) -> None:
     refused.stdout.fnmatch_lines(["*there is no dataset sohp*", "*did you mean*shop*"])
 
 
+@pytest.mark.rare
 def test_labs_of_a_series(here: pytest.Pytester) -> None:
     here.makepyfile("""
         def test_series(lab):

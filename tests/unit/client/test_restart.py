@@ -12,6 +12,7 @@ from tests.support.serve_process import environment, serving
 from tests.support.serve_world import MEMORY
 
 
+@pytest.mark.rare
 def test_a_service_that_restarts_is_waited_for(tmp_path: Path) -> None:
     """Protects pipelines from an upgrade of the service: one lab, all steps heard, nothing lost."""
     env = environment(tmp_path)

@@ -118,6 +118,7 @@ def test_a_replica_that_cannot_follow_is_not_handed_out(world: World) -> None:
             wait(ctx, "shop", timeout=0.5)
 
 
+@pytest.mark.rare
 def test_a_source_that_hangs(world: World) -> None:
     """Protects what is known of replicas: they answer, whatever their source does."""
     with world.open() as ctx:
