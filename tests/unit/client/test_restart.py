@@ -6,6 +6,8 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from lab.client import Client
 from lab.progress import Event
 from tests.support.serve_process import environment, serving
