@@ -33,6 +33,7 @@ _Put = Callable[[Node, str, float], Mapping[str, str]]
 """Puts a question to a node, which may take a share of the time that there is for an answer."""
 
 _PATIENCE = 5.0
+_SHORTEST = 0.001
 _REST = 0.6
 """The share for a replica after its source, which may not answer."""
 _INSIDE = 3
@@ -69,14 +70,14 @@ def through_port(
         through = blueprint.through(node.role)
         if not through:
             return _pairs(node, sql(there, node.sql_port, question, timeout=seconds))
-        found = dict[str, str]()
+        found, deadline = dict[str, str](), Deadline.after(seconds)
         for service, statement in through.items():
-            port, each_ = node.ports[service], seconds / len(through)
+            port, left = node.ports[service], max(deadline.left, _SHORTEST)
             if statement:
-                said = _pairs(node, sql(there, port, statement, timeout=each_))
+                said = _pairs(node, sql(there, port, statement, timeout=left))
             else:
                 host = node.guest_address or LOOPBACK
-                said = {"page": ctx.page(host, port, timeout=each_)}
+                said = {"page": ctx.page(host, port, timeout=left)}
             found |= {f"{service}.{name}": value for name, value in said.items()}
         return found
 
