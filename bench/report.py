@@ -59,9 +59,9 @@ def _section(results: Results) -> str:
         f"Measured with {', '.join(f'{n} {v}' for n, v in _facts(results, of_run=True))}.",
         *([results.caution] if results.caution else []),
         _table([HEAD, *(_row(figure) for figure in results.figures)]),
-        "How they were taken:",
-        "\n".join(f"- {figure.name}: {figure.note}." for figure in results.figures if figure.note),
     ]
+    if notes := [f"- {figure.name}: {figure.note}." for figure in results.figures if figure.note]:
+        pieces += ["How they were taken:", "\n".join(notes)]
     for kind, parts in results.parts.items():
         pieces.append(f"### Where the time of a {kind} `lab up` goes")
         pieces.append(_table([PARTS_HEAD, *_part_rows(parts)]))
