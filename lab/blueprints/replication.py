@@ -142,9 +142,11 @@ POSITION = (
     " /*M! @@GLOBAL.gtid_binlog_pos*/ /*!80000 REPLACE(@@GLOBAL.gtid_executed, '\\n', '')*/"
 )
 _FOLLOWING = " UNION ALL SELECT 'replication', {running} UNION ALL SELECT 'caught up', {caught_up}"
+# SLAVE_RUNNING is of the link without a name, with both of its threads; SLAVES_RUNNING counts all
+# links whose applying thread runs (MariaDB's server, show_slave_running and show_slaves_running).
 _RUNNING = (
-    "/*M! (SELECT IF(VARIABLE_VALUE >= {links}, 'running', 'stopped')"
-    " FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'SLAVES_RUNNING')*/"
+    "/*M! (SELECT IF(VARIABLE_VALUE {as_wanted}, 'running', 'stopped')"
+    " FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = '{counter}')*/"
     " /*!80000 (SELECT IF(COUNT(*) > 0 AND MIN(c.SERVICE_STATE = 'ON' AND a.SERVICE_STATE = 'ON'),"
     " 'running', 'stopped') FROM performance_schema.replication_connection_status c"
     " JOIN performance_schema.replication_applier_status a USING (CHANNEL_NAME))*/"
@@ -466,7 +468,11 @@ def _following(reported: Mapping[str, Mapping[str, str]], *, delayed: bool = Fal
     # Of a node whose source is not to run, nothing is wanted.
     running, caught_up, positions = "'running'", "'yes'", []
     if reported:
-        running = _RUNNING.format(links=len(reported))
+        several = len(reported) > 1
+        running = _RUNNING.format(
+            counter="SLAVES_RUNNING" if several else "SLAVE_RUNNING",
+            as_wanted=f">= {len(reported)}" if several else "= 'ON'",
+        )
     for name, said in reported.items():
         position = said.get("position")
         if position is None:

@@ -134,7 +134,7 @@ def _answer(record: Record, inside: Inside, peers: Sequence[Record], statement: 
             value = values[value]()
         elif waited := _WAIT.fullmatch(value):
             value = "yes" if _number(_position(inside)) >= _number(waited[1]) else "no"
-        elif "SLAVES_RUNNING" in value:
+        elif "_RUNNING'" in value:
             value = "running" if all(one in there for one in followed) else "stopped"
         rows.append((name, value.strip("'")))
     return Result(("name", "value"), tuple(rows), len(rows))

@@ -269,6 +269,12 @@ def test_real_servers(cluster: RealCluster) -> None:
         one.ask("INSERT INTO shop.t VALUES (4)")
         assert cluster.unmet(replica) == ["caught up"]
     cluster.until_ready()
+    # It has everything, but is not connected: it would not receive what is written next.
+    word = "SLAVE" if cluster.engine is ENGINE else "REPLICA"
+    other.ask(f"STOP {word} IO_THREAD")
+    assert cluster.unmet(replica) == ["replicating"]
+    other.ask(f"START {word} IO_THREAD")
+    cluster.until_ready()
     one.ask("SHUTDOWN")
     for _ in attempts(Deadline.after(30)):
         answer = cluster.ask(replica, {"n1": {}})
