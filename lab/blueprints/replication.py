@@ -7,6 +7,9 @@ and there is nothing to transfer.
 A replica has caught up when it has executed all that its source had executed when that was asked,
 shortly before: ``MASTER_GTID_WAIT`` in MariaDB, ``WAIT_FOR_EXECUTED_GTID_SET`` in MySQL.
 
+In a star another node can become the source (``switchover``): so its servers start read-only, and
+their roles are asked.
+
 One statement asks servers of both: MariaDB alone executes what is in ``/*M! */``, and MySQL alone
 what is in ``/*!80000 */``, as MariaDB ignores those from 50700 to 99999 (its documentation,
 "Comment Syntax").
@@ -18,7 +21,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from lab.blueprints import (
@@ -29,7 +32,11 @@ from lab.blueprints import (
     Engine,
     Member,
     NodePlan,
+    Promotion,
+    Remedy,
+    Situation,
     server,
+    switchover,
 )
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
@@ -70,12 +77,21 @@ class _Dialect:
     """Options of a server whose commits wait for a replica."""
     acknowledges: str
     """Options of such a replica."""
+    either: str
+    """Options of a server that may be one or the other: without replicas no commit waits."""
     link: tuple[str, ...]
     """Statements that have a replica follow {address} by the {channel}, {delay} seconds late."""
     relink: tuple[str, ...]
     """Statements that give a replica, which runs, another {password}."""
-    writable: tuple[str, str]
+    writable: tuple[str, ...]
     """Statements before and after changes of a replica's own accounts."""
+    by_role: tuple[str, ...]
+    """The same of a server that may be the source: it is as before, and then relinked."""
+    relink_if_linked: tuple[str, ...]
+    """As ``relink``, if it has a link."""
+    role: switchover.Role
+    waits: tuple[str, str]
+    """Variables of a server whose commits wait, and of one whose commits do not."""
 
 
 _MARIADB = _Dialect(
@@ -84,6 +100,7 @@ _MARIADB = _Dialect(
     semi_sync="rpl_semi_sync_master_wait_point = AFTER_SYNC\n",
     acknowledged="rpl_semi_sync_master_enabled = ON\n",
     acknowledges="rpl_semi_sync_slave_enabled = ON\n",
+    either="rpl_semi_sync_master_wait_no_slave = OFF\n",
     link=(
         (
             "CHANGE MASTER '{channel}' TO MASTER_HOST = '{address}', MASTER_USER = 'replication',"
@@ -98,6 +115,34 @@ _MARIADB = _Dialect(
         "START SLAVE '{channel}'",
     ),
     writable=("DO 1", "DO 1"),
+    by_role=("DO 1", "DO 1"),
+    relink_if_linked=(
+        (
+            "SET @lab_linked = IF(@lab_linked, 1, (SELECT VARIABLE_VALUE > 0"
+            " FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'SLAVES_RUNNING'))"
+        ),
+        "EXECUTE IMMEDIATE IF(@lab_linked, 'STOP SLAVE', 'DO 1')",
+        (
+            "EXECUTE IMMEDIATE IF(@lab_linked,"
+            " 'CHANGE MASTER TO MASTER_PASSWORD = ''{password}''', 'DO 1')"
+        ),
+        "EXECUTE IMMEDIATE IF(@lab_linked, 'START SLAVE', 'DO 1')",
+        "SET @lab_linked = NULL",
+    ),
+    role=switchover.Role(
+        lead=("read_only=OFF",),
+        follow=("read_only=ON",),
+        unlink=("STOP SLAVE", "RESET SLAVE ALL"),
+        link=(),
+        relink=("STOP SLAVE",),
+        # What it has executed itself, as the source, is what it begins after.
+        begin=("SET GLOBAL gtid_slave_pos = @@GLOBAL.gtid_binlog_pos",),
+    ),
+    waits=("rpl_semi_sync_master_wait_no_slave=ON", "rpl_semi_sync_master_wait_no_slave=OFF"),
+)
+_LINKED = (
+    "EXISTS (SELECT 1 FROM performance_schema.replication_connection_configuration"
+    " WHERE CHANNEL_NAME = '' AND HOST <> '')"
 )
 _MYSQL = _Dialect(
     options="gtid_mode = ON\nenforce_gtid_consistency = ON\nreplica_net_timeout = 10\n",
@@ -105,6 +150,7 @@ _MYSQL = _Dialect(
     semi_sync=("plugin_load_add = semisync_source.so\nplugin_load_add = semisync_replica.so\n"),
     acknowledged="loose_rpl_semi_sync_source_enabled = ON\n",
     acknowledges="loose_rpl_semi_sync_replica_enabled = ON\n",
+    either="loose_rpl_semi_sync_source_wait_no_replica = OFF\n",
     # By default it gives its source up after ten tries. Its plugin for passwords wants TLS. No
     # certificate is checked: a clone of the RAM has its own, while those of its peers are new.
     link=(
@@ -122,6 +168,34 @@ _MYSQL = _Dialect(
         "START REPLICA IO_THREAD FOR CHANNEL '{channel}'",
     ),
     writable=("SET GLOBAL super_read_only = OFF", "SET GLOBAL super_read_only = ON"),
+    by_role=(
+        f"SET @lab_read_only = COALESCE(@lab_read_only, @@GLOBAL.super_read_only OR {_LINKED})",
+        "SET GLOBAL super_read_only = OFF",
+        "SET GLOBAL super_read_only = @lab_read_only",
+        "SET @lab_read_only = NULL",
+    ),
+    relink_if_linked=tuple(
+        line
+        for statement in (
+            "STOP REPLICA IO_THREAD FOR CHANNEL ''''",
+            "CHANGE REPLICATION SOURCE TO SOURCE_PASSWORD = ''{password}'' FOR CHANNEL ''''",
+            "START REPLICA IO_THREAD FOR CHANNEL ''''",
+        )
+        for line in (
+            f"SET @lab_statement = IF({_LINKED}, '{statement}', 'DO 1')",
+            "PREPARE lab FROM @lab_statement",
+            "EXECUTE lab",
+        )
+    ),
+    role=switchover.Role(
+        lead=("super_read_only=OFF", "read_only=OFF"),
+        follow=("super_read_only=ON",),
+        unlink=("STOP REPLICA FOR CHANNEL ''", "RESET REPLICA ALL FOR CHANNEL ''"),
+        link=(),
+        relink=("STOP REPLICA FOR CHANNEL ''",),
+        begin=(),
+    ),
+    waits=("rpl_semi_sync_source_wait_no_replica=ON", "rpl_semi_sync_source_wait_no_replica=OFF"),
 )
 
 _READ_ONLY = "SELECT 'read_only', IF(/*M! @@GLOBAL.read_only*/ /*!80000 {variable}*/, 'ON', 'OFF')"
@@ -137,6 +211,11 @@ _RUNNING = (
     " 'running', 'stopped') FROM performance_schema.replication_connection_status c"
     " JOIN performance_schema.replication_applier_status a USING (CHANNEL_NAME))*/"
 )
+_LINKED_AT_LEAST = (
+    "COALESCE(/*M!110600 (SELECT IF(COUNT(*) > 0, 'running', 'stopped')"
+    " FROM information_schema.SLAVE_STATUS),*/"
+    " /*!80000 IF({linked}, 'running', 'stopped'),*/ 'running')"
+).replace("{linked}", _LINKED)
 _CAUGHT_UP = (
     "IF(/*M! MASTER_GTID_WAIT*/ /*!80000 WAIT_FOR_EXECUTED_GTID_SET*/('{position}', {seconds})"
     " = 0, 'yes', 'no')"
@@ -149,6 +228,12 @@ _SEMI_SYNC = (
     " WHERE VARIABLE_NAME = 'Rpl_semi_sync_source_{variable}')*/"
 )
 _ROLES = ("source", "replica", "delayed")
+_FIXED = {
+    "chain": "in a chain each node follows the one before it",
+    "ring": "in a ring every node takes writes",
+    "fan-in": "in a fan-in every node but the last one takes writes",
+}
+"""Why no node can be promoted in other topologies than a star."""
 
 
 @dataclass(frozen=True)
@@ -156,12 +241,18 @@ class Replication(server.Defaults):
     """See Blueprint."""
 
     name: str = "replication"
-    version: int = 2
+    version: int = 3
     engines: Mapping[str, str] = field(
         default_factory=lambda: {"mariadb": "MariaDB", "mysql": "MySQL"}, hash=False
     )
     flush: tuple[str, ...] = ("FLUSH LOCAL BINARY LOGS", "FLUSH LOCAL ENGINE LOGS")
     takes: frozenset[str] = server.COMMON | {"topology", "semi_sync", "delay", "on"}
+    writers: tuple[str, ...] = ("source",)
+
+    def __post_init__(self) -> None:
+        star = self.options.topology == "star"
+        object.__setattr__(self, "elects", star)
+        object.__setattr__(self, "look_every", 2.0 if star else 10.0)
 
     def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
         """See Blueprint."""
@@ -210,11 +301,14 @@ class Replication(server.Defaults):
         if self.options.topology == "ring":
             text += f"auto_increment_increment = {len(members)}\n"
             text += f"auto_increment_offset = {member.index}\n"
-        if self.options.semi_sync:
+        if self.options.semi_sync and self.elects:
+            text += dialect.semi_sync + dialect.acknowledged + dialect.acknowledges
+            text += dialect.either
+        elif self.options.semi_sync:
             text += dialect.semi_sync
             text += dialect.acknowledged if self._followers(member, members) else ""
             text += dialect.acknowledges if self._links(member) else ""
-        if member.role != "source":
+        if self.elects or member.role != "source":
             text += dialect.read_only
         return {engine.config_path: SeedFile(text.encode())}
 
@@ -223,11 +317,21 @@ class Replication(server.Defaults):
         password = secrets.token_hex(16)
         addresses = {member.index: member.address for member in cluster.members}
 
-        def one(member: Member) -> None:
+        def accounts(member: Member) -> None:
             engine = engines[member.name]
-            dialect = _dialect(engine)
-            before, after = dialect.writable if member.role != "source" else ("DO 1", "DO 1")
+            before, after = "DO 1", "DO 1"
+            if self.elects or member.role != "source":
+                before, after = _dialect(engine).writable
             statements = [before, *_account(engine, password), after]
+            server.first_statements(cluster, member, statements, deadline)
+            if self.elects:  # also of a dataset's node, which may remember another lab's
+                note = (switchover.PROGRAM, "note", "0", node_name(1))
+                lead = switchover.lead(member, 0, self._switched(engine))
+                order = lead if member.role == "source" else note
+                cluster.run(member, order, timeout=max(deadline.left, 1.0))
+
+        def link(member: Member) -> None:
+            dialect, statements = _dialect(engines[member.name]), list[str]()
             delay = int(self.options.delay) if member.role == "delayed" else 0
             for number, channel in self._links(member).items():
                 statements += [
@@ -239,9 +343,11 @@ class Replication(server.Defaults):
                     )
                     for statement in dialect.link
                 ]
-            server.first_statements(cluster, member, statements, deadline)
+            if statements:
+                server.first_statements(cluster, member, statements, deadline)
 
-        cluster.each(one)
+        cluster.each(accounts)
+        cluster.each(link)
 
     def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:
         """See Blueprint."""
@@ -250,6 +356,11 @@ class Replication(server.Defaults):
 
     def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
         """See Blueprint."""
+        asked = self._question_of_star if self.elects else self._question_of_links
+        return asked(role, reported)
+
+    def _question_of_links(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
+        """To a node in the role that it was planned for."""
         writes = role == "source"
         variable = "@@GLOBAL.read_only" if writes else "@@GLOBAL.super_read_only"
         asked = _READ_ONLY.format(variable=variable) + _POSITION_OF
@@ -274,11 +385,57 @@ class Replication(server.Defaults):
             caught_up = _CAUGHT_UP.format(position=",".join(positions), seconds=_WAIT)
         return asked + _FOLLOWING.format(running=running, caught_up=caught_up)
 
+    def _question_of_star(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
+        """To a node in whatever role; ``reported``: until one says that it takes writes."""
+        asked = _READ_ONLY.format(variable="@@GLOBAL.super_read_only") + _POSITION_OF
+        if self.options.semi_sync:
+            for name in ("status", "clients"):
+                asked += _SEMI_SYNC.replace("{name}", name).replace("{variable}", name)
+        running, caught_up = _RUNNING.format(links=1), "'yes'"
+        sources = {name: said for name, said in reported.items() if said.get("read_only") == "OFF"}
+        silent = [name for name, said in reported.items() if "read_only" not in said]
+        for name, said in sources.items():
+            position = said.get("position", "")
+            if not _POSITION.fullmatch(position):
+                caught_up = f"'unknown: {name} sent an invalid position'"
+            elif position and role != "delayed":
+                caught_up = _CAUGHT_UP.format(position=position, seconds=_WAIT)
+        if not sources and silent:
+            caught_up = f"'unknown: {silent[0]} does not answer'"
+        elif not sources and len(reported) >= self.nodes - 1:
+            caught_up = "'unknown: no node takes writes'"
+        elif not sources:  # of a node whose source is not to run, no more is wanted
+            running = _LINKED_AT_LEAST
+        return asked + _FOLLOWING.format(running=running, caught_up=caught_up)
+
+    def elsewhere(
+        self,
+        member: Member,
+        members: Sequence[Member],
+        answer: Mapping[str, str],
+        reported: Mapping[str, Mapping[str, str]],
+    ) -> tuple[str, ...]:
+        """See Blueprint; a node that is read-only has a source, which takes writes."""
+        found = any(said.get("read_only") == "OFF" for said in reported.values())
+        if not self.elects or found or answer.get("read_only") != "ON":
+            return ()
+        names = (other.name for other in members if other != member)
+        return tuple(name for name in names if name not in reported)
+
+    def role(self, planned: str, answer: Mapping[str, str]) -> str:
+        """See Blueprint."""
+        if not self.elects:
+            return planned
+        if answer.get("read_only") == "OFF":
+            return "source"
+        return "replica" if planned == "source" else planned
+
     def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:  # noqa: ARG002
         """See Blueprint; that a delayed replica has caught up is always met."""
         hint = "`SET GLOBAL read_only = OFF` lets it accept writes again"
+        lead = "`lab start` decides which node takes writes" if self.elects else ""
         following = (
-            Condition("replicating", "replication", "running"),
+            Condition("replicating", "replication", "running", hint=lead),
             Condition("caught up", "caught up", "yes", "not-synced"),
         )
         if role != "source":
@@ -305,22 +462,69 @@ class Replication(server.Defaults):
         Each server is given the password by itself, as a replica may be late. What replicas log in
         with follows from it.
         """
-        own = hashlib.sha256(f"replication {password}".encode()).hexdigest()[:32]
+        own, dialect = _login_password(password), _dialect(engine)
         statements = [
             "SET SESSION sql_log_bin = 0",
             server.unlock(engine, user, password, tls=tls),
             f"ALTER USER {_ACCOUNT} {server.identified(engine, own)}",
             "SET SESSION sql_log_bin = 1",
         ]
+        if self.elects:
+            half = len(dialect.by_role) // 2
+            before, after = dialect.by_role[:half], dialect.by_role[half:]
+            relink = [one.replace("{password}", own) for one in dialect.relink_if_linked]
+            return [self.renew(engine), *before, *statements, *after, *relink]
         if member.role != "source":
-            before, after = _dialect(engine).writable
-            statements = [before, *statements, after]
+            first, last = dialect.writable
+            statements = [first, *statements, last]
         for channel in self._links(member).values():
             statements += [
-                statement.format(channel=channel, password=own)
-                for statement in _dialect(engine).relink
+                statement.format(channel=channel, password=own) for statement in dialect.relink
             ]
         return [self.renew(engine), *statements]
+
+    def standing(self, engine: Engine) -> tuple[str, ...]:
+        """See Blueprint."""
+        if not self.elects:
+            return super().standing(engine)
+        return (switchover.PROGRAM, "state", engine.service)
+
+    def unchanging(self, standing: str) -> str:
+        """See Blueprint."""
+        return switchover.unchanging(standing) if self.elects else super().unchanging(standing)
+
+    def remedies(self, situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy]:
+        """See Blueprint."""
+        ended = server.restarts(situation, engines)
+        if ended or not self.elects:
+            return ended
+        password = _login_password(situation.password) if situation.password else ""
+        return switchover.remedies(
+            replace(situation, password=password),
+            engines,
+            self._switched,
+            node_name(1),
+            self._delays(),
+        )
+
+    def promote(
+        self, cluster: Cluster, engines: Mapping[str, Engine], promotion: Promotion
+    ) -> None:
+        """See Blueprint."""
+        if why := _FIXED.get(self.options.topology):
+            raise InvalidSpec(
+                f"{promotion.to} cannot be promoted: {why}",
+                hint="a node of the topology star can be",
+            )
+        switchover.Star(
+            cluster,
+            engines,
+            self._switched,
+            node_name(1),
+            self._delays(),
+            _login_password(promotion.password),
+            promotion,
+        ).promote()
 
     def identify(self, cluster: Cluster, engines: Mapping[str, Engine], identity: int) -> None:
         """See Blueprint; where several nodes write, each has a GTID domain of its own."""
@@ -332,10 +536,24 @@ class Replication(server.Defaults):
     def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
         """See Blueprint; delayed replicas are the last ones to read from."""
         by_role = {role: tuple(node.name for node in nodes if node.role == role) for role in _ROLES}
-        found = [Endpoint("rw", by_role["source"])]
+        found = [Endpoint("rw", by_role["source"] or tuple(node.name for node in nodes[:1]))]
         if readers := by_role["replica"] + by_role["delayed"]:
             found.append(Endpoint("ro", readers))
         return tuple(found)
+
+    def _switched(self, engine: Engine) -> switchover.Role:
+        """What a server is given when roles change."""
+        dialect = _dialect(engine)
+        role = replace(dialect.role, link=dialect.link)
+        if not self.options.semi_sync:
+            return role
+        waits, lets = dialect.waits
+        return replace(role, lead=(waits, *role.lead), follow=(*role.follow, lets))
+
+    def _delays(self) -> dict[str, int]:
+        """Seconds that replicas are late, by their names."""
+        names = self.options.on or [node_name(number) for number in range(2, self.nodes + 1)]
+        return dict.fromkeys(names, int(self.options.delay)) if self.options.delay else {}
 
     def _links(self, member: Member) -> dict[int, str]:
         """The numbers of the nodes that ``member`` follows, and the channel of each."""
@@ -361,6 +579,11 @@ def _role(topology: Topology, number: int, nodes: int) -> str:
     if topology == "ring" or not links(topology, number, nodes):
         return "source"
     return "replica"
+
+
+def _login_password(password: str) -> str:
+    """What replicas log in with, in a lab whose user has this password."""
+    return hashlib.sha256(f"replication {password}".encode()).hexdigest()[:32]
 
 
 def _dialect(engine: Engine) -> _Dialect:

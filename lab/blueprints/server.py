@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import Template
 
-from lab.blueprints import Cluster, Engine, Member, Remedy, Situation
+from lab.blueprints import Cluster, Engine, Member, Promotion, Remedy, Situation
 from lab.blueprints.passwords import CACHING_SHA2, caching_sha2, native, plugin_of
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, InvalidSpec, NotReady
@@ -68,6 +68,7 @@ class Defaults:
 
     transient: str = "Lock wait timeout|Deadlock found"
     elects: bool = False
+    writers: tuple[str, ...] = ()
     look_every: float = 10.0
     options: Options = NONE
     takes: frozenset[str] = COMMON
@@ -81,9 +82,31 @@ class Defaults:
         """See Blueprint."""
         return ()
 
+    def elsewhere(
+        self,
+        member: Member,  # noqa: ARG002  part of the protocol
+        members: Sequence[Member],  # noqa: ARG002  part of the protocol
+        answer: Mapping[str, str],  # noqa: ARG002  part of the protocol
+        reported: Mapping[str, Mapping[str, str]],  # noqa: ARG002  part of the protocol
+    ) -> tuple[str, ...]:
+        """See Blueprint."""
+        return ()
+
     def role(self, planned: str, answer: Mapping[str, str]) -> str:  # noqa: ARG002
         """See Blueprint."""
         return planned
+
+    def promote(
+        self,
+        cluster: Cluster,  # noqa: ARG002  part of the protocol
+        engines: Mapping[str, Engine],  # noqa: ARG002  part of the protocol
+        promotion: Promotion,
+    ) -> None:
+        """See Blueprint."""
+        raise InvalidSpec(
+            f"{promotion.to} cannot be promoted: every node of this topology takes writes",
+            hint="nodes of the blueprints replication and group can be promoted",
+        )
 
     def renew(self, engine: Engine) -> str:
         """See Blueprint."""

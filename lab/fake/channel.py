@@ -63,7 +63,7 @@ class FakeChannel:
                 return self._hypervisor.log(self._guest)
             case "/usr/lib/lab/load":
                 return self._load(argv[1:], stdin)
-            case "/usr/lib/lab/rejoin" | "/usr/lib/lab/regroup":
+            case "/usr/lib/lab/rejoin" | "/usr/lib/lab/regroup" | "/usr/lib/lab/source":
                 return self._hypervisor.recover(self._guest, argv)
             case "/usr/lib/lab/rest":
                 self._hypervisor.alter(self._guest, lambda on: said.append(rest(on, argv[1:])))
