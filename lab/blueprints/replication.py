@@ -134,9 +134,14 @@ _MARIADB = _Dialect(
         follow=("read_only=ON",),
         unlink=("STOP SLAVE", "RESET SLAVE ALL"),
         link=(),
-        relink=("STOP SLAVE",),
+        # The files that say whom it followed may be incomplete, after a power loss.
+        relink=("STOP SLAVE", "RESET SLAVE ALL"),
         # What it has executed itself, as the source, is what it begins after.
-        begin=("SET GLOBAL gtid_slave_pos = @@GLOBAL.gtid_binlog_pos",),
+        begin=(
+            "STOP SLAVE",
+            "RESET SLAVE ALL",
+            "SET GLOBAL gtid_slave_pos = @@GLOBAL.gtid_binlog_pos",
+        ),
     ),
     waits=("rpl_semi_sync_master_wait_no_slave=ON", "rpl_semi_sync_master_wait_no_slave=OFF"),
 )

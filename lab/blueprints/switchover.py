@@ -27,6 +27,7 @@ from lab.guest import network
 from lab.wait import Deadline, attempts
 
 PROGRAM = "/usr/lib/lab/source"
+_FOLLOW = (PROGRAM, "follow")
 _SQL = "/usr/lib/lab/sql"
 _SECONDS = 30.0
 """How long a program in a guest may take."""
@@ -162,7 +163,7 @@ def remedies(
     given = [Remedy(new.node, "lead", order, "it is the source; it takes writes")]
     if new.follows:  # its promotion was interrupted
         why = f"it was to be the source; it does not follow {new.follows} any more"
-        given.insert(0, Remedy(new.node, "unlink", (_SQL,), why, stdin=_lines(own.unlink)))
+        given.insert(0, Remedy(new.node, "unlink", _FOLLOW, why, stdin=_lines(own.unlink)))
     return given
 
 
@@ -190,7 +191,7 @@ def _followers(
         )
         why = f"it follows {source.node}, which is the source"
         if situation.given.get((one.node, "follow"), 0) < _MOST:
-            given.append(Remedy(one.node, "follow", (_SQL,), why, stdin=_lines(statements)))
+            given.append(Remedy(one.node, "follow", _FOLLOW, why, stdin=_lines(statements)))
     return given
 
 
@@ -377,7 +378,7 @@ class Star:
     def _lead(self, one: Standing, epoch: int) -> None:
         role = self._role(one.node)
         if one.follows:
-            self._ask(one.node, *role.unlink)
+            self._run(one.node, *_FOLLOW, stdin=_lines(role.unlink))
         self._run(one.node, *lead(self._member(one.node), epoch, role))
 
     def _follow(self) -> None:
@@ -393,7 +394,8 @@ class Star:
                 self._yield(one.node)
             _check_contained(one, source)
             role, delay = self._role(one.node), self.delays.get(one.node, 0)
-            self._ask(one.node, *follow(role, one, address, self.link_password, delay))
+            statements = follow(role, one, address, self.link_password, delay)
+            self._run(one.node, *_FOLLOW, stdin=_lines(statements))
 
     def _look_at(self, node: str) -> Standing:
         argv = (PROGRAM, "state", self.engines[node].service)

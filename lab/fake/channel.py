@@ -59,6 +59,8 @@ class FakeChannel:
         """What a program of ours in the guest does, or of its system."""
         said: list[str] = []
         match argv[0]:
+            case "/usr/lib/lab/source" if argv[1] == "follow":
+                return self._statements(argv, stdin.decode().splitlines())
             case "/usr/bin/journalctl":
                 return self._hypervisor.log(self._guest)
             case "/usr/lib/lab/load":

@@ -88,7 +88,7 @@ def test_a_server_that_ended_is_started_again() -> None:
     assert [(one.node, one.order, one.replaces) for one in found] == [("n2", "restart", False)]
 
 
-def guest_source(server: Server, node: str, words: Sequence[str]) -> str:
+def guest_source(server: Server, node: str, words: Sequence[str], stdin: bytes = b"") -> str:
     """The guest's program, run here for a server; its files are beside those of the server."""
     top = server.directory / f"guest-{node}"
     if not top.exists():
@@ -107,10 +107,10 @@ def guest_source(server: Server, node: str, words: Sequence[str]) -> str:
             (top / name).write_text(text)
     argv = ["perl", str(top / "source"), *words]
     env = {"PATH": f"{top}:{os.environ['PATH']}"}
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=env, check=False)
+    done = subprocess.run(argv, input=stdin, capture_output=True, timeout=60, env=env, check=False)
     if done.returncode:
-        raise CommandFailed(argv, done.returncode, stderr=done.stderr)
-    return done.stdout
+        raise CommandFailed(argv, done.returncode, stderr=done.stderr.decode())
+    return done.stdout.decode()
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class RealCluster:
     ) -> str:
         assert timeout > 0
         if argv[0] == "/usr/lib/lab/source":
-            return guest_source(self.servers[member.name], member.name, argv[1:])
+            return guest_source(self.servers[member.name], member.name, argv[1:], stdin)
         assert argv[0] == "/usr/lib/lab/sql"
         try:
             rows = self.servers[member.name].ask(*stdin.decode().splitlines())
