@@ -38,6 +38,8 @@ _SLICE = 2
 _MOST = 2
 """How often a node gets the same order."""
 _GTID = re.compile(r"([0-9]{1,10}-[0-9]{1,10})-([0-9]{1,19})")
+_NODE, _EPOCH = re.compile(r"n[1-9]"), re.compile(r"[0-9]{1,9}")
+_ADDRESS = re.compile(r"[0-9.]{7,15}")
 _POSITION = re.compile(r"[0-9A-Za-z_:,-]{0,16384}")
 _SESSIONS = "SHOW PROCESSLIST"
 _TRANSACTIONS = (
@@ -92,6 +94,8 @@ class Standing:
         pairs = (line.split("\t", 1) for line in text.splitlines() if "\t" in line)
         found = {pair[0]: pair[1] for pair in pairs}
         position, epoch = found.get("position", ""), found.get("epoch", "")
+        noted = _NODE.fullmatch(found.get("source", "")) and _EPOCH.fullmatch(epoch)
+        follows = found.get("follows", "")
         if not _POSITION.fullmatch(position):
             raise ValueError(f"{node} sent an invalid position")
         answers = found.get("server") == "active" and "read_only" in found
@@ -101,10 +105,10 @@ class Standing:
             _set(found.get("executed", "")) if answers else None,
             _set(found.get("received", "")),
             position,
-            found.get("follows", ""),
+            follows if _ADDRESS.fullmatch(follows) else "",
             found.get("running") == "yes",
-            int(epoch) if re.fullmatch(r"[0-9]{1,9}", epoch) else 0,
-            found.get("source", planned) if epoch else planned,
+            int(epoch) if noted else 0,
+            found["source"] if noted else planned,
         )
 
     @property
@@ -156,6 +160,12 @@ def remedies(
             " since, and none of them runs",
             hint="`lab start` without --node starts all nodes",
         )
+    for one in found:
+        if not gtid.contains(new.executed or {}, one.executed or {}):
+            raise NotReady(
+                f"{one.node} has transactions that {new.node}, the source, lacks",
+                hint=f"`lab promote NAME {one.node}` has {one.node} take writes",
+            )
     if situation.given.get((new.node, "lead"), 0) >= _MOST:
         return []
     own = role(engines[new.node])
@@ -233,7 +243,9 @@ class Star:
         """Make ``asked.to`` the source; see Blueprint."""
         to, found = self.asked.to, self._look()
         if to not in found:
-            raise NotReady(f"the server of {to} does not answer")
+            raise NotReady(
+                f"the server of {to} does not answer, or its image is of an earlier version of lab"
+            )
         if self.delays.get(to):
             raise InvalidSpec(
                 f"{to} is delayed: it lacks transactions of that time", hint="promote another node"
@@ -297,6 +309,8 @@ class Star:
                 f"{', '.join(missing)} does not answer: it may have transactions that {to} lacks",
                 hint=f"`lab start --node {missing[0]}`",
             )
+        if source not in self.asked.nodes:
+            raise NotReady(f"the nodes remember a source that is none of them: {source}")
         self.asked.fence(source)
         self._execute_received(found[to])
         now = self._look()

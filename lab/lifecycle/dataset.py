@@ -18,7 +18,7 @@ from lab.datasets.rules import scan as scan_columns
 from lab.datasets.source import DumpFile, LabCapture, StandardInput, Uploaded
 from lab.errors import Conflict, InvalidSpec, LabError, NotFound
 from lab.imagebuild.recipe import load as load_recipe
-from lab.lifecycle import promotion
+from lab.lifecycle import dataset_of_lab
 from lab.lifecycle.captures import retire
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
@@ -71,7 +71,7 @@ def create(
         path = str(Path(selection.defaults_file).absolute())
         selection = replace(selection, defaults_file=path)
     if isinstance(source, LabCapture):
-        plan = _check_promotion(ctx, source, files, bool(rules or mask or sql))
+        plan = _check_lab(ctx, source, files, bool(rules or mask or sql))
     paths = tuple(str(Path(file).absolute()) for file in files)
     text_of_rules = _rules_text(rules) if rules else check_rules(mask)
     made = Made(text, plan, paths, keep, text_of_rules, selection, sql=sql)
@@ -248,7 +248,7 @@ def _series(ctx: Context, name: str) -> Iterator[None]:
         yield
 
 
-def _check_promotion(ctx: Context, source: LabCapture, files: Sequence[Path], changed: bool) -> str:
+def _check_lab(ctx: Context, source: LabCapture, files: Sequence[Path], changed: bool) -> str:
     """The blueprint of a lab that becomes a dataset; raises NotFound and InvalidSpec."""
     record = record_of(ctx, source.lab)
     if record.engine != "mariadb":
@@ -266,7 +266,7 @@ def _make(
 ) -> DatasetView:
     source = sources.parse(made.source)
     if isinstance(source, LabCapture):
-        return _promote(ctx, name, made, source, project)
+        return _of_lab(ctx, name, made, source, project)
     if isinstance(source, Uploaded):
         if upload is None or not upload.is_file():
             raise InvalidSpec(f"{source} is not there any more", hint="upload the file again")
@@ -295,9 +295,9 @@ def _make(
     return replace(_view(ctx, ctx.store.images.get(key)), steps=tuple(ctx.progress.steps))
 
 
-def _promote(ctx: Context, name: str, made: Made, source: LabCapture, project: str) -> DatasetView:
+def _of_lab(ctx: Context, name: str, made: Made, source: LabCapture, project: str) -> DatasetView:
     began = time.time()
-    with promotion.captured(ctx, source) as (capture, nodes_images):
+    with dataset_of_lab.captured(ctx, source) as (capture, nodes_images):
         base = record_of(ctx, source.lab).image
         of = ctx.store.images.get(base)
         version = _next(ctx, name)
@@ -309,7 +309,7 @@ def _promote(ctx: Context, name: str, made: Made, source: LabCapture, project: s
             )  # fmt: skip
             with images.making(ctx, record):
                 owner = Owner("image", key)
-                server = promotion.wake(ctx, owner, STAGE, capture, nodes_images)
+                server = dataset_of_lab.wake(ctx, owner, STAGE, capture, nodes_images)
                 with ctx.progress.step("rest", "stopping the server"):
                     server.forget()
                     if made.warm:
@@ -317,7 +317,7 @@ def _promote(ctx: Context, name: str, made: Made, source: LabCapture, project: s
                     tables, columns = server.analyse(), columns_of(server)
                     server.rest(nodes_images[server.node.image])
                 with ctx.progress.step("copy", "copying the disks"):
-                    copies = promotion.copy_disks(ctx, server.node, nodes_images)
+                    copies = dataset_of_lab.copy_disks(ctx, server.node, nodes_images)
                     server.discard()
                     facts = publish.derive(ctx, key, images.built(ctx, base), copies)
                 write_made(ctx, key, replace(made, tables=tuple(tables), columns=columns))

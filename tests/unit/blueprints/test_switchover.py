@@ -282,12 +282,19 @@ def test_who_takes_writes_is_not_decided_by_a_node_alone() -> None:
     n1 = standing("n1", "read_only\tON", "executed\t0-1-9", "follows\t")
     n3 = standing("n3", "read_only\tON", "executed\t0-1-9", "follows\t10.77.0.2", "epoch\t1",
                   "source\tn2")  # fmt: skip
+    ahead = standing("n3", "read_only\tON", "executed\t0-1-10", "follows\t10.77.0.1")
+    with pytest.raises(NotReady, match="n3 has transactions that n1, the source, lacks"):
+        plan.remedies(Situation({**n1, **ahead}, False, True, {}), engines)
     with pytest.raises(NotReady, match="another node may have been promoted"):
         plan.remedies(Situation(n1, False, True, {}), engines)
     assert plan.remedies(Situation({**n1, **n3}, False, True, {}), engines) == []
     assert plan.remedies(Situation({"n1": "server\tactive"}, True, True, {}), engines) == []
     (lead,) = plan.remedies(Situation(n1, True, True, {}), engines)
     assert lead.argv == ("/usr/lib/lab/source", "lead", "0", "n1", "read_only=OFF")
+    said = standing("n1", "read_only\tON", "executed\t", "follows\t'; DROP", "epoch\t9" * 99,
+                    "source\t\x1b[31m")  # fmt: skip
+    (found,) = (switchover.Standing.parse(node, text, "n1") for node, text in said.items())
+    assert (found.follows, found.epoch, found.source) == ("", 0, "n1")
     bad = standing("n1", "read_only\tON", "executed\t'; DROP")
     with pytest.raises(NotReady, match="are not known"):
         plan.remedies(Situation(bad, True, True, {}), engines)
