@@ -6,11 +6,21 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from bench import against, captures, datasets, firmware, machine, measure, report, service
+from bench import (
+    against,
+    captures,
+    datasets,
+    firmware,
+    machine,
+    measure,
+    report,
+    service,
+    topologies,
+)
 from bench import load as load_
 from bench.figures import Figure, Results, Target, ratio
 from bench.labs import ROOT, Failed, Home, awake, scratch_home
@@ -24,8 +34,9 @@ PREFACE = """\
 
 `make bench` prints this page's tables for your machine: it builds an image, forms clusters and
 clones them in a scratch home that it removes afterwards, in about a quarter of an hour on two
-cores. `.venv/bin/python scripts/bench.py --quick` takes fewer runs, `--json FILE` keeps all
-samples, `--write` renders this page, `--against CHECKOUT` compares with another checkout in turns.
+cores. `.venv/bin/python scripts/bench.py --quick` takes fewer runs, `--only captures` measures one
+part, `--json FILE` keeps all samples, `--write` renders this page, or the parts of it that were
+measured, `--against CHECKOUT` compares with another checkout in turns.
 If sysbench is installed, memory and disk use are measured again after a minute of
 `oltp_read_write` on all nodes. Targets are for two cores without KVM; figures are medians. A
 connection to libvirt is kept open during the benchmark: systemd would otherwise stop libvirtd
@@ -36,7 +47,6 @@ between two labs, and the next lab would wait for its start.
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure what is asked for; 0 unless something failed. Misses of targets are no failure."""
     arguments = _parser().parse_args(argv)
-    load = os.getloadavg()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
@@ -49,32 +59,45 @@ def main(argv: Sequence[str] | None = None) -> int:
                 rows = against.against(other, home, 5 if arguments.quick else 15, Log(_say))
                 sys.stdout.write(against.text(rows, other, home))
                 return 0
-            results = run(home, other, QUICK if arguments.quick else FULL, load)
+            parts = arguments.only or list(report.TITLES)
+            runs = QUICK if arguments.quick else FULL
+            measured = {report.TITLES[part]: run(part, home, other, runs) for part in parts}
     except KeyboardInterrupt:
         _say("interrupted; everything is removed")
         return 130
     except Failed as error:
         _say(f"error: {error}")
         return 1
-    sys.stdout.write(report.text(results))
+    sys.stdout.write("\n".join(report.text(results) for results in measured.values()))
     if arguments.json:
-        arguments.json.write_text(report.as_json(results), encoding="utf-8")
+        arguments.json.write_text(report.as_json(measured), encoding="utf-8")
     if arguments.write:
-        PAGE.write_text(report.markdown(results, PREFACE), encoding="utf-8")
-    return 1 if results.failures else 0
+        old = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(report.page(PREFACE, measured, old), encoding="utf-8")
+    return 1 if any(results.failures for results in measured.values()) else 0
 
 
-def run(home: Home, other: Home, runs: Runs, load: tuple[float, float, float]) -> Results:
-    """Measure everything. ``load``: load averages before; ``other``: a second scratch home."""
-    log = Log(_say)
+def run(part: str, home: Home, other: Home, runs: Runs) -> Results:
+    """Measure a part. ``other``: a second scratch home."""
+    log, load = Log(_say), os.getloadavg()
     facts = machine.here(home.run("doctor", "-o", "json").value, load)
     caution = machine.caution(load[0], host.processors())
     if caution:
         _say(f"note: {caution}")
-    image = measure.image(home, runs.image, log)
+    kinds: dict[str, dict[str, list[float]]] = {}
+    figures = _PARTS[part](home, other, runs, log, kinds)
     facts["engine"] = measure.engine(home)
+    known = {kind: found for kind, found in kinds.items() if found}
+    return Results(facts, figures, known, log.failures, caution)
+
+
+def _labs(
+    home: Home, other: Home, runs: Runs, log: Log, kinds: dict[str, dict[str, list[float]]]
+) -> list[Figure]:
+    """Images, labs and the service; ``kinds`` gets where the time of a start goes."""
+    image = measure.image(home, runs.image, log)
     cold = measure.cold(home, runs.cold, log)
-    warm, down, parts = measure.warm(home, runs.warm, log)
+    warm, down, kinds["warm"] = measure.warm(home, runs.warm, log)
     figures = [
         warm,
         ratio("cold to warm", cold, warm, Target(25, 60, at_least=True)),
@@ -83,19 +106,27 @@ def run(home: Home, other: Home, runs: Runs, load: tuple[float, float, float]) -
         down,
         *measure.footprint(home, runs.memory, log),
         *_under_load(home, runs, log),
-        *captures.captures(home, runs.captures, log),
-        *captures.resets(home, log),
-        *datasets.datasets(home, runs.datasets, runs.megabytes, log),
         *service.over_http(home, runs.service, log),
         service.clients(home, log),
         measure.listing(other, runs.ls, log),
         measure.at_once(home, runs.at_once, log),
     ]
-    clones, cold_parts = firmware.cold_clones(home, runs.firmware, log)
-    figures.append(clones)
-    kinds = {"warm": parts, "cold": cold_parts}
-    known = {kind: found for kind, found in kinds.items() if found}
-    return Results(facts, figures, known, log.failures, caution)
+    clones, kinds["cold"] = firmware.cold_clones(home, runs.firmware, log)
+    return [*figures, clones]
+
+
+_Measure = Callable[[Home, Home, Runs, Log, dict[str, dict[str, list[float]]]], list[Figure]]
+_PARTS: dict[str, _Measure] = {
+    "labs": _labs,
+    "captures": lambda home, _, runs, log, __: [
+        *captures.captures(home, runs.captures, log),
+        *captures.resets(home, log),
+    ],
+    "datasets": lambda home, _, runs, log, __: datasets.datasets(
+        home, runs.datasets, runs.megabytes, log
+    ),
+    "topologies": lambda home, _, runs, log, __: topologies.topologies(home, runs.topologies, log),
+}
 
 
 def _under_load(home: Home, runs: Runs, log: Log) -> list[Figure]:
@@ -109,8 +140,16 @@ def _under_load(home: Home, runs: Runs, log: Log) -> list[Figure]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer runs")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=list(report.TITLES),
+        help="measure this part alone; may be repeated",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
-    parser.add_argument("--write", action="store_true", help=f"render {PAGE.relative_to(ROOT)}")
+    parser.add_argument(
+        "--write", action="store_true", help=f"render these parts of {PAGE.relative_to(ROOT)}"
+    )
     parser.add_argument(
         "--against",
         type=lambda text: Path(text).resolve(),

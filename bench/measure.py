@@ -40,6 +40,7 @@ class Runs:
     firmware: int = 5
     captures: int = 5
     datasets: int = 5
+    topologies: int = 5
     megabytes: int = 1000
     """Of SQL, in the dataset."""
 
@@ -57,6 +58,7 @@ QUICK = Runs(
     firmware=1,
     captures=1,
     datasets=1,
+    topologies=1,
     megabytes=100,
 )
 

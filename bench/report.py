@@ -10,6 +10,15 @@ from typing import Any
 from bench.figures import Figure, Results, Target
 
 HEAD = ("figure", "median", "min", "max", "runs", "reach", "", "stretch", "")
+TITLES = {
+    "labs": "Labs",
+    "captures": "Captures",
+    "datasets": "Datasets",
+    "topologies": "Topologies",
+}
+"""The parts of the benchmark, and their sections of the page."""
+_MACHINE = "The machine"
+OF_RUN = ("commit", "engine", "load average before")
 PARTS_HEAD = ("part", "median", "min", "max")
 START_UP = """\
 `start-up` is what no step accounts for: starting Python, importing, opening the record and the
@@ -32,31 +41,50 @@ def text(results: Results) -> str:
     return "\n\n".join(pieces) + "\n"
 
 
-def markdown(results: Results, preface: str) -> str:
-    """docs/benchmarks.md; ``preface`` comes first."""
+def page(preface: str, measured: Mapping[str, Results], old: str) -> str:
+    """docs/benchmarks.md: ``preface``, the machine, and a section for each part.
+
+    ``measured``: by the titles of parts; the sections of others are those of the ``old`` page.
+    """
+    sections = {found.partition("\n")[0]: found for found in old.split("\n## ")[1:]}
+    for title, results in measured.items():
+        sections[_MACHINE] = f"{_MACHINE}\n\n{_table([('', ''), *_facts(results, of_run=False)])}"
+        sections[title] = f"{title}\n\n{_section(results)}"
+    wanted = [sections[title] for title in (_MACHINE, *TITLES.values()) if title in sections]
+    return "\n\n## ".join([preface.strip(), *(one.strip() for one in wanted)]) + "\n"
+
+
+def _section(results: Results) -> str:
     pieces = [
-        preface.strip(),
-        "## The machine",
-        _table([("", ""), *results.machine.items()]),
+        f"Measured with {', '.join(f'{n} {v}' for n, v in _facts(results, of_run=True))}.",
         *([results.caution] if results.caution else []),
-        "## Figures",
         _table([HEAD, *(_row(figure) for figure in results.figures)]),
         "How they were taken:",
         "\n".join(f"- {figure.name}: {figure.note}." for figure in results.figures if figure.note),
     ]
     for kind, parts in results.parts.items():
-        pieces.append(f"## Where the time of a {kind} `lab up` goes")
+        pieces.append(f"### Where the time of a {kind} `lab up` goes")
         pieces.append(_table([PARTS_HEAD, *_part_rows(parts)]))
     if results.parts:
         pieces.append(START_UP)
     if results.failures:
-        pieces += ["## What failed", "\n".join(f"- {line}" for line in results.failures)]
-    return "\n\n".join(pieces) + "\n"
+        pieces += ["### What failed", "\n".join(f"- {line}" for line in results.failures)]
+    return "\n\n".join(pieces)
 
 
-def as_json(results: Results) -> str:
-    """All of it, for programs."""
-    found: dict[str, Any] = {
+def _facts(results: Results, *, of_run: bool) -> list[tuple[str, str]]:
+    """The facts of the machine, or those that differ between two runs on it."""
+    return [fact for fact in results.machine.items() if (fact[0] in OF_RUN) == of_run]
+
+
+def as_json(measured: Mapping[str, Results]) -> str:
+    """All of it, by the titles of parts, for programs."""
+    found = {title: _plain(results) for title, results in measured.items()}
+    return json.dumps(found, indent=2) + "\n"
+
+
+def _plain(results: Results) -> dict[str, Any]:
+    return {
         "machine": dict(results.machine),
         "figures": [
             {
@@ -80,7 +108,6 @@ def as_json(results: Results) -> str:
         "failures": list(results.failures),
         "caution": results.caution,
     }
-    return json.dumps(found, indent=2) + "\n"
 
 
 def number(value: float, unit: str) -> str:

@@ -186,7 +186,7 @@ def check_host(text: str) -> str:
 
 
 def dataset_key(recipe: str, name: str, version: int) -> str:
-    """The key of the image that is a version of a dataset; those of others have no dot."""
+    """The key of the image that is a version of a dataset; the last part of others has no dot."""
     return f"{recipe}-{name.replace('-', '.')}.{version}"
 
 

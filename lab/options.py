@@ -13,18 +13,21 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from lab.errors import InvalidSpec
-from lab.keys import Key, WrongType, text
+from lab.keys import Key, WrongType, number, text
 from lab.names import parse_node
 from lab.suggest import did_you_mean
 from lab.units import parse_duration
 
 Topology = Literal["star", "chain", "ring", "fan-in"]
 TOPOLOGIES: tuple[Topology, ...] = get_args(Topology)
+Proxy = Literal["none", "haproxy", "router"]
+PROXIES: tuple[Proxy, ...] = get_args(Proxy)
 
 FILE_LIMIT = 1 << 18
 """Bytes of a file that is given."""
 _SETTINGS_LIMIT, _FILES_LIMIT = 100, 16
 _DELAY_LIMIT = 30 * 86400
+_REPLICAS_LIMIT = 8
 _SETTING = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]{0,99}(=[^\n\r\0]{0,1000})?")
 _ROLE = re.compile(r"[a-z]{0,20}")
 
@@ -97,6 +100,12 @@ class Options:
     """The replicas that do; empty: all."""
     multi_primary: bool = False
     """Whether all members of a group take writes."""
+    proxy: Proxy = "none"
+    """The proxy that a further node runs, through which users connect."""
+    arbiter: bool = False
+    """Whether a further node is a member of the cluster that has a vote and no data."""
+    replicas: Annotated[int, Key("a whole number", number)] = 1
+    """How many nodes the remote site of a cluster has, further to ``nodes``."""
     set: Annotated[tuple[str, ...], Key("a list of NAME=VALUE", _several)] = ()
     """Options of all servers, as in an option file."""
     my_cnf: Annotated[tuple[OptionFile, ...], Key("files, as [ROLE=]PATH", _option_files)] = ()
@@ -109,6 +118,10 @@ class Options:
             raise InvalidSpec(f"a delay is 30 days at most, not {self.delay:g} seconds")
         if self.delay % 1:
             raise InvalidSpec(f"a delay is in whole seconds, not {self.delay:g}")
+        if not 1 <= self.replicas <= _REPLICAS_LIMIT:
+            raise InvalidSpec(
+                f"a remote site has 1 to {_REPLICAS_LIMIT} replicas, not {self.replicas}"
+            )
         if len(self.set) > _SETTINGS_LIMIT:
             raise InvalidSpec(f"{len(self.set)} settings were given, {_SETTINGS_LIMIT} can be")
         for setting in self.set:

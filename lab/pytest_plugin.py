@@ -103,6 +103,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--lab-nodes", metavar="N", type=int, help="nodes of a lab; default: the blueprint's"
     )
     group.addoption(
+        "--lab-engine",
+        metavar="ENGINE[:SERIES]",
+        help="the engine of a lab, such as mariadb:10.11, see `lab engine ls`",
+    )
+    group.addoption(
         "--lab-dataset",
         metavar="NAME[@VERSION]",
         help="the data that labs begin with, see `lab dataset ls`",
@@ -182,6 +187,8 @@ def _spec(config: pytest.Config) -> LabSpec:
     given: dict[str, Any] = {"blueprint": config.getoption("lab")}
     if config.getoption("lab_nodes") is not None:
         given["nodes"] = config.getoption("lab_nodes")
+    if engine := config.getoption("lab_engine"):
+        given["engine"] = engine
     if dataset := config.getoption("lab_dataset"):
         given["dataset"] = dataset
     if ttl := config.getoption("lab_ttl"):

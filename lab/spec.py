@@ -14,7 +14,15 @@ from lab.units import MIB, Lease, Size, format_size
 
 NODES_LIMIT = 9
 
-BLUEPRINTS: Mapping[str, int] = {"pxc": 3, "galera": 3, "single": 1, "replication": 3, "group": 3}
+BLUEPRINTS: Mapping[str, int] = {
+    "pxc": 3,
+    "galera": 3,
+    "single": 1,
+    "replication": 3,
+    "group": 3,
+    "galera-dr": 3,
+    "pxc-dr": 3,
+}
 """The blueprints, and the number of nodes that a lab of each has unless another is requested."""
 _NODES = 3
 

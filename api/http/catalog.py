@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from lab.api.http.models import WORD, Asked, Cluster
+from lab.api.http.models import ENGINE, Asked, Cluster
 from lab.api.http.units import Time
 from lab.lifecycle.core import views
 from lab.lifecycle.core.views import ImageView, TemplateView
@@ -15,7 +15,14 @@ from lab.lifecycle.core.views import ImageView, TemplateView
 class ImageRequest(Asked):
     """An image to build."""
 
-    recipe: Annotated[str, Field(pattern=WORD, examples=["mariadb"])]
+    recipe: Annotated[
+        str,
+        Field(
+            pattern=ENGINE,
+            description="A recipe, or an engine that has just one.",
+            examples=["mariadb:10.11"],
+        ),
+    ]
     rebuild: Annotated[bool, Field(description="Build it even if it exists.")] = False
 
 
@@ -54,6 +61,32 @@ class Image(BaseModel):
             use=view.use,
             used_at=view.used_at,
         )
+
+
+class Engine(BaseModel):
+    """A series of an engine."""
+
+    name: Annotated[str, Field(description="What `engine` takes.", examples=["mariadb:10.11"])]
+    server: Annotated[str, Field(examples=["Percona Server 8.4"])]
+    default: Annotated[bool, Field(description="Whether the engine without a series means it.")]
+    recipe: Annotated[str, Field(description="Of its image.")]
+    blueprints: Annotated[list[str], Field(description="Which run on it.")]
+    packages: Annotated[list[str], Field(description="Where they come from.")]
+    build: Annotated[
+        str,
+        Field(
+            description="Whether the host can build its image now: "
+            + "; ".join(f"{word}: {meaning}" for word, meaning in views.BUILDABLE.items())
+        ),
+    ]
+    why: Annotated[str, Field(description="Why it cannot, if so.")]
+    images: Annotated[list[str], Field(description="The keys of those that are built.")]
+    templates: Annotated[list[str], Field(description="The keys of those formed of them.")]
+
+    @staticmethod
+    def of(view: views.EngineView, *, with_why: bool) -> Engine:
+        """``view`` as the API returns it; ``with_why``: with the reason, which names files."""
+        return Engine(**{**vars(view), "why": view.why if with_why else ""})
 
 
 class PlannedNode(BaseModel):

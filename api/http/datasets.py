@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from lab.api.http.models import NAME, WORD, Asked
+from lab.api.http.models import ENGINE, NAME, WORD, Asked
 from lab.api.http.units import Time
 from lab.lifecycle.core import views
 from lab.lifecycle.core.views import DatasetView
@@ -56,6 +56,14 @@ class DatasetRequest(Asked):
     warm: Annotated[
         str, Field(max_length=1 << 16, description="Queries whose data labs have in memory.")
     ] = ""
+    engine: Annotated[
+        str | None,
+        Field(
+            pattern=ENGINE,
+            description="A series of MariaDB; default: mariadb.",
+            examples=["mariadb:10.11"],
+        ),
+    ] = None
     shared: Annotated[bool, Field(description="All projects may use it.")] = False
 
 

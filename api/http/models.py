@@ -29,6 +29,7 @@ NAME = rf"^[a-z]([a-z0-9-]{{0,{LAB_NAME_LIMIT - 2}}}[a-z0-9])?$"
 NODE = r"^n[1-9]$"
 DATASET = r"^[a-z]([a-z0-9-]*[a-z0-9])?(@[1-9][0-9]{0,8})?$"
 WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+ENGINE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}(:[0-9][0-9.]{0,15})?$"
 _LABEL = r"^[A-Za-z0-9]([A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?$"
 _LEAST_TTL, _MOST_TTL = 10.0, 366 * 86400.0
 _TERABYTE = 1 << 40
@@ -56,7 +57,7 @@ class Cluster(Asked):
         Annotated[int, Field(ge=1, le=NODES_LIMIT)] | None,
         Field(description="Default: the blueprint's; 3 for a cluster."),
     ] = None
-    engine: Annotated[str | None, Field(pattern=WORD, examples=["mariadb"])] = None
+    engine: Annotated[str | None, Field(pattern=ENGINE, examples=["mariadb:10.11"])] = None
     image: Annotated[str | None, Field(pattern=WORD, description="The key of an image.")] = None
     dataset: Annotated[
         str | None,
@@ -185,6 +186,20 @@ class Node(BaseModel):
             examples=[{"sql": "127.0.0.1:23306", "ssh": "127.0.0.1:23309"}],
         ),
     ]
+    position: Annotated[
+        str,
+        Field(
+            description="What it has executed, as its engine names it, if it said so.",
+            examples=["0-1-42"],
+        ),
+    ]
+    behind: Annotated[
+        int | None,
+        Field(
+            description="Transactions of the nodes that it replicates from which it has not"
+            " executed; null if it replicates from none, or that is not known.",
+        ),
+    ]
 
     @staticmethod
     def of(view: NodeView) -> Node:
@@ -204,7 +219,17 @@ class Node(BaseModel):
             services=dict(view.services),
             ports=dict(view.ports),
             addresses=dict(view.addresses),
+            position=view.position,
+            behind=view.behind,
         )
+
+
+class Link(BaseModel):
+    """``replica`` receives what ``source`` commits."""
+
+    source: Annotated[str, Field(examples=["n1"])]
+    replica: Annotated[str, Field(examples=["n2"])]
+    kind: Annotated[str, Field(description="Such as semi-sync; empty: asynchronous.")]
 
 
 class Lab(BaseModel):
@@ -236,6 +261,7 @@ class Lab(BaseModel):
             examples=[{"rw": ["127.0.0.1:23306", "127.0.0.1:23307", "127.0.0.1:23308"]}],
         ),
     ]
+    links: Annotated[list[Link], Field(description="Who replicates from whom.")]
     image: str
     template: str
     parent: Annotated[
@@ -284,6 +310,9 @@ class Lab(BaseModel):
             requested_nodes=view.requested_nodes,
             endpoints={name: list(nodes) for name, nodes in view.endpoints.items()},
             addresses={name: list(places) for name, places in view.addresses.items()},
+            links=[
+                Link(source=one.source, replica=one.replica, kind=one.kind) for one in view.links
+            ],
             image=view.image,
             template=view.template,
             parent=view.parent,

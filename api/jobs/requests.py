@@ -249,6 +249,8 @@ class CreateDataset(Request, frozen=True, kw_only=True):
     job runs. ``shared``: for all projects.
     """
 
+    LATER = ("engine",)
+
     name: str
     source: str
     blueprint: str = "galera"
@@ -262,6 +264,7 @@ class CreateDataset(Request, frozen=True, kw_only=True):
     warm: str = ""
     upload: str = ""
     lab_created_at: float | None = None
+    engine: str = ""
     shared: bool = False
 
 

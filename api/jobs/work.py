@@ -431,6 +431,7 @@ def create_dataset(ctx: Context, task: Task[CreateDataset]) -> str:
             sql=request.sql,
             upload=upload,
             warm=request.warm,
+            engine=request.engine,
         )
     finally:
         if upload is not None:

@@ -1,4 +1,4 @@
-"""Images and templates: /v1/images, /v1/templates. They belong to the host: admins change them."""
+"""/v1/engines, /v1/images, /v1/templates. They belong to the host: admins change them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from lab.api.core.admission import need_of
 from lab.api.core.core import Core
 from lab.api.http.auth import Admin, Caller, Reader
-from lab.api.http.catalog import Image, ImageRequest, Template, TemplateRequest
+from lab.api.http.catalog import Engine, Image, ImageRequest, Template, TemplateRequest
 from lab.api.http.conditional import IfMatch, check_tag, tag_of
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.models import Job
@@ -23,9 +23,10 @@ from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.requests import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
 from lab.api.jobs.submit import new_job, submit
 from lab.blueprints import planned
+from lab.config.enginefile import image_recipe
 from lab.errors import Conflict, NotFound
 from lab.imagebuild.recipe import load
-from lab.lifecycle import catalog
+from lab.lifecycle import catalog, engines
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.views import ImageView, TemplateView
 from lab.names import Owner
@@ -35,6 +36,13 @@ from lab.state.records import JobRecord
 router = APIRouter(prefix="/v1", tags=["host"])
 
 Which = Annotated[str, Path(max_length=100, pattern=r"^[a-z0-9][a-z0-9.-]*$")]
+
+
+@router.get("/engines", operation_id="listEngines")
+def list_engines(core: CoreOf, caller: Reader) -> list[Engine]:
+    """All engines, each with its series: what labs can run on, and what is built."""
+    with core.contexts.use() as ctx:
+        return [Engine.of(view, with_why=caller.project is None) for view in engines.engines(ctx)]
 
 
 @router.get("/images", operation_id="listImages")
@@ -137,8 +145,8 @@ async def delete_template(
 
 def submit_image(jobs: Jobs, caller: Caller, asked: ImageRequest, key: str | None) -> JobRecord:
     """Submit the job that builds an image; raises NotFound for an unknown recipe."""
-    load(asked.recipe)
-    request = BuildImage(recipe=asked.recipe, rebuild=asked.rebuild)
+    recipe = load(image_recipe(asked.recipe)).name
+    request = BuildImage(recipe=recipe, rebuild=asked.rebuild)
     return submit(jobs, new_job(caller.token, "build-image", request, key=key))
 
 

@@ -226,8 +226,7 @@ def _request(
         tuple(asked.tables), tuple(asked.where), tuple(asked.schema_only), asked.defaults_file
     )
     require_server(selection, source)
-    if "mariadb" not in blueprint(asked.blueprint).engines:
-        raise InvalidSpec(f"the blueprint {asked.blueprint} has no engine that loads datasets")
+    _check_engine(asked)
     if isinstance(source, LabCapture):
         record = caller.lab(core, source.lab)
         if asked.mask or asked.sql:
@@ -250,11 +249,20 @@ def _request(
         schema_only=selection.schema_only,
         defaults_file=selection.defaults_file,
         warm=asked.warm,
+        engine=asked.engine or "",
         upload=sent,
         lab_created_at=created_at,
         shared=asked.shared,
     )
     return request, project
+
+
+def _check_engine(asked: DatasetRequest) -> None:
+    """Raise InvalidSpec unless labs of the blueprint can have the engine of the dataset."""
+    if "mariadb" not in blueprint(asked.blueprint).engines:
+        raise InvalidSpec(f"the blueprint {asked.blueprint} has no engine that loads datasets")
+    if asked.engine:
+        dataset.check_engine(asked.blueprint, asked.engine)
 
 
 def _sent(core: Core, caller: Caller, identity: str, *, repeated: bool) -> tuple[str, str]:

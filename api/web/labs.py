@@ -20,8 +20,10 @@ from lab.api.routes.jobs import list_jobs
 from lab.api.routes.labs import Name
 from lab.api.web import forms, pages
 from lab.api.web.events import shown
+from lab.api.web.picture import HIGH, WIDE, picture
 from lab.api.web.request import Fields, Looking, PageRoute, Using
 from lab.blueprints import BLUEPRINTS
+from lab.config.enginefile import engines
 from lab.errors import LabError
 from lab.state.jobs import OPEN
 from lab.units import format_duration
@@ -127,6 +129,8 @@ def lab_page(
         jobs=recent,
         progress=[(job, shown(core, caller, job.id)) for job in open_jobs],
         addresses=_addresses(lab),
+        box=(WIDE, HIGH),
+        picture=picture(lab) if len(lab.nodes) > 1 else None,
         typed=typed or {},
         **pages.outcome(error),
     )
@@ -153,6 +157,7 @@ def _list(
         jobs=list_jobs(core, caller, limit=_JOBS).items,
         host=host.host(core, caller),
         blueprints=list(BLUEPRINTS),
+        engines=list(engines()),
         datasets=usable(core.store, caller.project),
         profiles=sorted(core.settings.all_profiles()),
         profile=core.settings.profile,

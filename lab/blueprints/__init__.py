@@ -7,7 +7,7 @@ ready, and which nodes users connect to. It reaches guests through ``Cluster`` o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, Literal, Protocol, TypeVar, cast
@@ -24,9 +24,6 @@ from lab.wait import Deadline
 
 __all__ = ["BLUEPRINTS"]
 
-ENGINES = {"percona": "percona-xtradb-cluster", "mariadb": "mariadb", "mysql": "mysql"}
-"""The names of engines in requests, and the recipes of their images."""
-
 T = TypeVar("T")
 
 
@@ -34,9 +31,10 @@ T = TypeVar("T")
 class Service:
     """A TCP port of a node that is reached from outside of the lab. ``port``: the guest's.
 
-    ``sql`` is what readiness is asked through; it is published with the lab. The others, ``ssh``
-    and such as a proxy's ``admin``, are reached from this host alone. A node without ``sql``, such
-    as an arbiter, is ready when its guest agent answers; no statement is sent to it.
+    ``sql`` is what readiness is asked through; it is published with the lab, and so is a proxy's
+    ``ro``. The others, ``ssh`` and such as a proxy's ``admin``, are reached from this host alone. A
+    node without ``sql``, such as an arbiter, is ready when its guest agent answers; no statement is
+    sent to it.
     """
 
     name: str
@@ -60,6 +58,17 @@ class NodePlan:
     size: NodeSize
     recipe: str = ""
     services: tuple[Service, ...] = SERVICES
+
+    @property
+    def has_server(self) -> bool:
+        """Whether it has a database server of its own."""
+        return has_server(service.name for service in self.services)
+
+
+def has_server(services: Iterable[str]) -> bool:
+    """Whether a node with these services has a server of its own: ``ro`` is a proxy's alone."""
+    names = set(services)
+    return "sql" in names and "ro" not in names
 
 
 @dataclass(frozen=True)
@@ -178,12 +187,28 @@ class Promotion:
 class Endpoint:
     """What users connect to: ``name`` is ``rw``, ``nodes`` are the names of nodes, best first.
 
+    Where ``rw`` and ``ro`` are a proxy, ``writers`` and ``readers`` are the servers behind it.
     ``service``: the service of these nodes that answers there.
     """
 
     name: str
     nodes: tuple[str, ...]
     service: str = "sql"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A node, by name, that receives what another commits. ``kind``: such as ``semi-sync``."""
+
+    source: str
+    replica: str
+    kind: str = ""
+
+
+def writers_of(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
+    """The servers that take writes, best first, whether or not a proxy is in front of them."""
+    by_name = {endpoint.name: endpoint.nodes for endpoint in endpoints}
+    return by_name.get("writers", by_name.get("rw", ()))
 
 
 class Cluster(Protocol):
@@ -222,7 +247,11 @@ class Blueprint(Protocol):
 
     @property
     def engines(self) -> Mapping[str, str]:
-        """Names in messages, by the recipes that can be used, the preferred one first."""
+        """Names in messages, by the families of engines, the preferred one first.
+
+        A family is the recipe of its default series; its other series, and families that run in
+        its place, can be required (lab/config/enginefile.py).
+        """
 
     @property
     def transient(self) -> str:
@@ -243,6 +272,10 @@ class Blueprint(Protocol):
     @property
     def writers(self) -> Collection[str]:
         """The roles of nodes that take writes, where nodes elect them."""
+
+    @property
+    def any_source(self) -> bool:
+        """Whether of the ``sources`` of a node only the first that answers matters."""
 
     @property
     def look_every(self) -> float:
@@ -302,8 +335,16 @@ class Blueprint(Protocol):
         they ``reported`` was not all that its ``answer`` depends on. None where it was.
         """
 
+    def through(self, role: str) -> Mapping[str, str]:
+        """The statements that a proxy is asked in the place of ``question``, by its services.
+
+        Servers answer them; what they say is named ``SERVICE.NAME``. An empty statement stands for
+        a page, whose HTTP status is ``SERVICE.page``. Of a proxy that is not reached through its
+        ports yet, the guest's program ``/usr/lib/lab/proxied`` says what ``requirements`` apply to.
+        """
+
     def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:
-        """What a node of ``role`` must meet to be ready in a lab of ``nodes``.
+        """What a node of ``role`` must meet to be ready in a lab of ``nodes``, without proxies.
 
         None for nodes without the service ``sql``: nobody can be asked.
         """
@@ -313,6 +354,12 @@ class Blueprint(Protocol):
 
         An empty answer is that of a node which does not answer, while another one takes writes.
         """
+
+    def links(self, members: Sequence[Member]) -> tuple[Link, ...]:
+        """Who replicates from whom, asynchronously; members of one cluster need no links."""
+
+    def position(self, answer: Mapping[str, str]) -> str:
+        """What a node has executed, as its engine names it, such as GTIDs; empty if not known."""
 
     def personalise_statements(
         self,
@@ -384,6 +431,8 @@ KNOWN = {
     "single": "lab.blueprints.single:SINGLE",
     "replication": "lab.blueprints.replication:REPLICATION",
     "group": "lab.blueprints.group:GROUP",
+    "galera-dr": "lab.blueprints.dr:GALERA_DR",
+    "pxc-dr": "lab.blueprints.dr:PXC_DR",
 }
 """Where each blueprint is: a module, which is imported when it is used, and its constant."""
 
@@ -428,7 +477,7 @@ def foreseen(spec: LabSpec) -> tuple[NodePlan, ...]:
 def planned(spec: LabSpec) -> tuple[NodePlan, ...]:
     """The nodes of a lab; raises InvalidSpec if there can be no such lab."""
     found = blueprint_of(spec).plan(spec)
-    roles = dict.fromkeys(node.role for node in found)
+    roles = dict.fromkeys(node.role for node in found if node.has_server)
     for file in spec.options.my_cnf:
         if file.role and file.role not in roles:
             raise InvalidSpec(

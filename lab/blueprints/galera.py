@@ -23,15 +23,23 @@ from lab.blueprints import (
     NodePlan,
     Remedy,
     Situation,
+    proxy,
     rejoin,
     server,
 )
 from lab.config.profile import EngineProfile
+from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.spec import LabSpec
 
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
+_SYNCED = (
+    proxy.Check("SHOW GLOBAL STATUS LIKE 'wsrep_ready'", "ON"),
+    proxy.Check("SHOW GLOBAL STATUS LIKE 'wsrep_local_state_comment'", "Synced"),
+)
+_TRAFFIC = proxy.Traffic(_SYNCED, _SYNCED, "wsrep_node_name", alike=True)
+_ARBITER_VIEW = "/var/lib/garbd/gvwstate.dat"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +58,18 @@ class Galera(server.Defaults):
     version: int = 1
     transient: str = "WSREP has not yet prepared|Lock wait timeout|Deadlock found"
     flush: tuple[str, ...] = ("FLUSH ENGINE LOGS", "FLUSH LOCAL ENGINE LOGS")
+    takes: frozenset[str] = server.COMMON | {"proxy", "arbiter"}
 
     def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
         """See Blueprint."""
+        if spec.options.arbiter and spec.nodes < 2:
+            raise InvalidSpec(
+                "an arbiter votes in a cluster of two members at least",
+                hint="such as --nodes 2 --arbiter",
+            )
         names = (node_name(number) for number in range(1, spec.nodes + 1))
-        return tuple(NodePlan(name, "member", spec.size) for name in names)
+        members = tuple(NodePlan(name, "member", spec.size) for name in names)
+        return (*members, *proxy.plan(spec.options, spec.nodes))
 
     def files(
         self,
@@ -65,6 +80,13 @@ class Galera(server.Defaults):
         profile: EngineProfile,
     ) -> Mapping[str, SeedFile]:
         """See Blueprint."""
+        if member.role == proxy.PROXY:
+            return proxy.files(members, engine, self.options, _TRAFFIC)
+        members = proxy.voters(members)
+        if member.role == proxy.ARBITER:
+            view = SeedFile(_view(member, members).encode(), 0o660, engine.uid, engine.gid)
+            option_file = proxy.garbd(member, members, engine)
+            return {engine.config_path: option_file, _ARBITER_VIEW: view}
         peers = ",".join(other.address for other in members)
         more = {
             "node_name": member.name,
@@ -75,6 +97,7 @@ class Galera(server.Defaults):
         }
         config = server.options(member, engine, memory, profile, more)
         files = {engine.config_path: SeedFile(config.encode())}
+        files |= proxy.checks(member, self.options, _TRAFFIC)
         if len(members) > 1:
             view = SeedFile(_view(member, members).encode(), 0o660, engine.uid, engine.gid)
             files["/var/lib/mysql/gvwstate.dat"] = view
@@ -85,14 +108,27 @@ class Galera(server.Defaults):
         # LIKE, not WHERE: the server then computes only these of its hundreds of variables.
         return "SHOW GLOBAL STATUS LIKE 'wsrep_%'"
 
-    def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:  # noqa: ARG002
+    def through(self, role: str) -> Mapping[str, str]:
         """See Blueprint."""
+        return proxy.through(self.options, _TRAFFIC) if role == proxy.PROXY else {}
+
+    def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:
+        """See Blueprint; an arbiter is a node of the cluster."""
+        if role == proxy.ARBITER:
+            return ()
+        if role == proxy.PROXY:
+            return proxy.requirements(self.options, _TRAFFIC, self.nodes)
         return (
             Condition("Synced", "wsrep_local_state_comment", "Synced", "not-synced"),
             Condition("Primary", "wsrep_cluster_status", "Primary", "not-primary"),
             Condition(f"size {nodes}", "wsrep_cluster_size", str(nodes), "degraded"),
             Condition("wsrep_ready", "wsrep_ready", "ON", "not-synced"),
         )
+
+    def position(self, answer: Mapping[str, str]) -> str:
+        """See Blueprint; the history's UUID and the seqno, as in ``grastate.dat``."""
+        history, seqno = answer.get("wsrep_cluster_state_uuid"), answer.get("wsrep_last_committed")
+        return f"{history}:{seqno}" if history and seqno else ""
 
     def personalise_statements(
         self,
@@ -111,22 +147,33 @@ class Galera(server.Defaults):
 
     def rest(self, cluster: Cluster, engines: Mapping[str, Engine]) -> None:
         """See Blueprint."""
-        rejoin.rest(cluster, engines)
+        rejoin.rest(proxy.voters_of(cluster), engines)
 
     def identify(self, cluster: Cluster, engines: Mapping[str, Engine], identity: int) -> None:
         """See Blueprint; nodes restore a view of other members, at the position they share."""
-        rejoin.settle(cluster)
+        rejoin.settle(proxy.servers_of(cluster))
+        cluster = proxy.voters_of(cluster)
         last = str(rejoin.stop(cluster, engines))
         namespace = uuid.uuid5(_NAMESPACE, str(identity))
-        history = str(uuid.uuid5(namespace, "lab"))
+        history = (str(uuid.uuid5(namespace, "lab")), last)
 
         def one(member: Member) -> None:
             view = _view(member, cluster.members, namespace) if len(cluster.members) > 1 else ""
-            server.identify(
-                cluster, member, engines[member.name], identity, history, last, view=view
-            )
+            self._restart(cluster, member, engines[member.name], identity, history, view)
 
         cluster.each(one)
+
+    def _restart(
+        self,
+        cluster: Cluster,
+        member: Member,
+        engine: Engine,
+        identity: int,
+        history: tuple[str, str],
+        view: str,
+    ) -> None:
+        """Give ``member`` identities; see ``server.identify``."""
+        server.identify(cluster, member, engine, identity, *history, view=view)
 
     def standing(self, engine: Engine) -> tuple[str, ...]:
         """See Blueprint."""
@@ -146,7 +193,8 @@ class Galera(server.Defaults):
 
     def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
         """See Blueprint; all nodes are writable."""
-        return (Endpoint("rw", tuple(node.name for node in nodes)),)
+        members = tuple(node.name for node in proxy.servers(nodes))
+        return proxy.endpoints((Endpoint("rw", members),), nodes, self.options)
 
 
 def _view(member: Member, members: Sequence[Member], namespace: uuid.UUID = _NAMESPACE) -> str:

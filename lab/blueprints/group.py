@@ -19,7 +19,7 @@ import re
 import secrets
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from lab.blueprints import (
@@ -34,6 +34,7 @@ from lab.blueprints import (
     Remedy,
     Situation,
     gtid,
+    proxy,
     server,
 )
 from lab.config.profile import EngineProfile
@@ -113,6 +114,7 @@ WITH me AS (SELECT * FROM performance_schema.replication_group_members m
  UNION ALL SELECT 'super_read_only', IF(@@GLOBAL.super_read_only =
  IFNULL((SELECT MEMBER_ROLE <> 'PRIMARY' FROM me), 1), 'by role',
  IF(@@GLOBAL.super_read_only, 'ON', 'OFF'))
+ UNION ALL SELECT 'position', REPLACE(@@GLOBAL.gtid_executed, CHAR(10), '')
  UNION ALL SELECT 'view of all', {shared}
 """.replace("\n", "")
 _SHARED = "IF((SELECT VIEW_ID FROM me) = X'{view}', 'shared', 'not that of {name}')"
@@ -120,6 +122,19 @@ _READ_ONLY_BY_ROLE = (
     "SET GLOBAL super_read_only = (SELECT COUNT(*) = 0"
     " FROM performance_schema.replication_group_members"
     " WHERE MEMBER_ID = @@server_uuid AND MEMBER_ROLE = 'PRIMARY')"
+)
+# In a group with a majority: 3 on a primary, 2 on a secondary, else 1. SELECT would count as use.
+_PLACE = (
+    "SET SESSION lock_wait_timeout = (SELECT CAST(1 + IFNULL("
+    "MAX(MEMBER_ID = @@server_uuid AND MEMBER_STATE = 'ONLINE')"
+    " * (1 + MAX(MEMBER_ID = @@server_uuid AND MEMBER_ROLE = 'PRIMARY'))"
+    " * (2 * SUM(MEMBER_STATE IN ('ONLINE', 'RECOVERING')) > COUNT(*)), 0) AS UNSIGNED)"
+    " FROM performance_schema.replication_group_members)"
+)
+_SHOWN = "SHOW SESSION VARIABLES LIKE 'lock_wait_timeout'"
+_TRAFFIC = proxy.Traffic(
+    writes=(proxy.Check(_PLACE), proxy.Check(_SHOWN, "3")),
+    reads=(proxy.Check(_PLACE), proxy.Check(_SHOWN, "2")),
 )
 
 
@@ -135,7 +150,11 @@ class Group(server.Defaults):
     elects: bool = True
     writers: tuple[str, ...] = ("primary",)
     look_every: float = 2.0  # no group starts by itself
-    takes: frozenset[str] = server.COMMON | {"multi_primary"}
+    takes: frozenset[str] = server.COMMON | {"multi_primary", "proxy"}
+
+    @property
+    def _traffic(self) -> proxy.Traffic:
+        return replace(_TRAFFIC, spread=self.options.multi_primary)
 
     def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
         """See Blueprint."""
@@ -144,9 +163,10 @@ class Group(server.Defaults):
                 f"{self.name} has two nodes at least, not {spec.nodes}",
                 hint="one server without a group is the blueprint single",
             )
-        return tuple(
+        members = (
             NodePlan(node_name(number), "member", spec.size) for number in range(1, spec.nodes + 1)
         )
+        return (*members, *proxy.plan(spec.options, spec.nodes))
 
     def files(
         self,
@@ -157,6 +177,9 @@ class Group(server.Defaults):
         profile: EngineProfile,
     ) -> Mapping[str, SeedFile]:
         """See Blueprint; the guest reads from the second file where its peers are."""
+        if member.role == proxy.PROXY:
+            return proxy.files(members, engine, self.options, self._traffic)
+        members = proxy.servers(members)
         text = server.options(member, engine, memory, profile)
         text += _OPTIONS.format(
             logs=engine.log_directory,
@@ -174,11 +197,12 @@ class Group(server.Defaults):
         return {
             engine.config_path: SeedFile(text.encode()),
             "/etc/lab/group": SeedFile(peers.encode()),
+            **proxy.checks(member, self.options, self._traffic),
         }
 
     def form(self, cluster: Cluster, engines: Mapping[str, Engine], deadline: Deadline) -> None:
         """See Blueprint; guests join by themselves what the first one starts."""
-        password = secrets.token_hex(16)
+        password, cluster = secrets.token_hex(16), proxy.servers_of(cluster)
 
         def one(member: Member) -> None:
             statements = [
@@ -200,7 +224,12 @@ class Group(server.Defaults):
 
     def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:
         """See Blueprint; the view of the first member is that of all."""
-        return () if member == members[0] else (members[0].name,)
+        first = not proxy.serves(member.role) or member == members[0]
+        return () if first else (members[0].name,)
+
+    def through(self, role: str) -> Mapping[str, str]:
+        """See Blueprint."""
+        return proxy.through(self.options, self._traffic) if role == proxy.PROXY else {}
 
     def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:  # noqa: ARG002
         """See Blueprint."""
@@ -213,8 +242,10 @@ class Group(server.Defaults):
                 shared = _SHARED.replace("{view}", view).replace("{name}", name)
         return _QUESTION.replace("{shared}", shared)
 
-    def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:  # noqa: ARG002
+    def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:
         """See Blueprint."""
+        if role == proxy.PROXY:
+            return proxy.requirements(self.options, self._traffic, self.nodes)
         primaries = ("one primary", "primaries", "1")
         if self.options.multi_primary:
             primaries = (f"{nodes} primaries", "primaries", str(nodes))
@@ -262,6 +293,7 @@ class Group(server.Defaults):
 
     def identify(self, cluster: Cluster, engines: Mapping[str, Engine], identity: int) -> None:
         """See Blueprint; the group has a name of its own, too, as it is in its GTIDs."""
+        cluster = proxy.servers_of(cluster)
         super().identify(cluster, engines, identity)
         name = uuid.uuid5(_NAMESPACE, f"lab/group/{identity}")
         statement = f"SET PERSIST group_replication_group_name = '{name}'"
@@ -319,6 +351,7 @@ class Group(server.Defaults):
         to = promotion.to
         if self.options.multi_primary:
             raise InvalidSpec(f"{to} cannot be promoted: all members are primaries")
+        cluster = proxy.servers_of(cluster)
         found = _look(cluster, engines)
         own = found.get(to, {})
         if own.get("member") not in _IN:
@@ -339,12 +372,15 @@ class Group(server.Defaults):
 
     def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
         """See Blueprint; before nodes were asked, the first one is the primary."""
+        everyone, nodes = nodes, proxy.servers(nodes)
         primaries = tuple(node.name for node in nodes if node.role == "primary")
         first = len(nodes) if self.options.multi_primary else 1
         primaries = primaries or tuple(node.name for node in nodes[:first])
         others = tuple(node.name for node in nodes if node.name not in primaries)
-        found = (Endpoint("rw", primaries), Endpoint("ro", others))
-        return found if others or not self.options.multi_primary else found[:1]
+        found = [Endpoint("rw", primaries), Endpoint("ro", others)]
+        if self.options.multi_primary and not others:
+            found.pop()
+        return proxy.endpoints(tuple(found), everyone, self.options)
 
 
 def _login(password: str) -> str:

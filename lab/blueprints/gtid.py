@@ -1,6 +1,8 @@
-"""Sets of MySQL's global transaction identifiers: ``UUID[:TAG]:FIRST[-LAST]...``, by commas.
+"""Sets of global transaction identifiers: what servers have executed.
 
-Source: MySQL's manual, "GTID Format and Storage".
+MySQL's are ``UUID[:TAG]:FIRST[-LAST]...``, by commas (its manual, "GTID Format and Storage");
+MariaDB's are positions, the last ``DOMAIN-SERVER-NUMBER`` of each domain, by commas (its
+documentation, "Global Transaction ID").
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ _SHOWN = 60
 """Characters of a text that a message has."""
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
+_MARIADB = re.compile(r"([0-9]{1,10})-[0-9]{1,10}-([0-9]{1,20})")
 _INTERVAL = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?")
 
 
@@ -54,9 +57,36 @@ def contains(whole: GtidSet, part: GtidSet) -> bool:
     return union(whole, part) == dict(whole)
 
 
+def behind(position: str, source: str) -> int | None:
+    """How many transactions of ``source`` are not in ``position``; None if that is not known.
+
+    Both are positions of one engine. They come from guests.
+    """
+    try:
+        ours, theirs = _numbers(position), _numbers(source)
+        if ours is not None and theirs is not None:
+            return sum(max(0, last - ours.get(domain, 0)) for domain, last in theirs.items())
+        here = parse(position)
+        return size(union(here, parse(source))) - size(here)
+    except ValueError:
+        return None
+
+
 def size(one: GtidSet) -> int:
     """The number of transactions."""
     return sum(last - first + 1 for intervals in one.values() for first, last in intervals)
+
+
+def _numbers(position: str) -> dict[int, int] | None:
+    """The last number of each domain of a position of MariaDB; None if it is not one of those."""
+    found: dict[int, int] = {}
+    for one in filter(None, position.split(",")):
+        parts = _MARIADB.fullmatch(one)
+        if parts is None:
+            return None
+        domain, last = int(parts[1]), int(parts[2])
+        found[domain] = max(last, found.get(domain, 0))
+    return found
 
 
 def _invalid(text: str) -> ValueError:

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from lab.blueprints import Cluster, Engine, Member, Remedy, Situation
+from lab.blueprints import Cluster, Engine, Member, Remedy, Situation, proxy
 from lab.errors import CommandFailed, NotReady
 from lab.wait import Deadline, attempts
 
@@ -75,7 +75,8 @@ class _Standing:
     def parse(node: str, text: str) -> _Standing:
         pairs = [line.split("\t", 1) for line in text.splitlines() if "\t" in line]
         values = dict(pairs)
-        history, _, seqno = values.get("position", "").rpartition(":")
+        # With wsrep_gtid_mode the position in the binary log follows, with a comma between.
+        history, _, seqno = values.get("position", "").partition(",")[0].rpartition(":")
         # Since its server started it may have advanced, until it lost the others.
         seqno = max(seqno, values.get("wsrep_last_committed", ""), key=_number)
         return _Standing(
@@ -182,10 +183,14 @@ def _ask(cluster: Cluster, member: Member, *statements: str) -> str:
 
 
 def stop(cluster: Cluster, engines: Mapping[str, Engine]) -> int:
-    """Stop all servers; the highest seqno at which one stopped. Raises NotReady, CommandFailed."""
-    return last_of(
-        cluster.each(lambda node: _rest(cluster, node, "stop", engines[node.name].service))
+    """Stop all servers; the highest seqno at which one stopped. Raises NotReady, CommandFailed.
+
+    An arbiter stops, too; it has no position.
+    """
+    stopped = cluster.each(
+        lambda node: (node.role, _rest(cluster, node, "stop", engines[node.name].service))
     )
+    return last_of([position for role, position in stopped if proxy.serves(role)])
 
 
 def _rest(cluster: Cluster, member: Member, *words: str) -> str:

@@ -30,11 +30,13 @@ from lab.blueprints import (
     Condition,
     Endpoint,
     Engine,
+    Link,
     Member,
     NodePlan,
     Promotion,
     Remedy,
     Situation,
+    proxy,
     server,
     switchover,
 )
@@ -44,6 +46,7 @@ from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.options import Topology
 from lab.spec import LabSpec
+from lab.units import format_duration
 from lab.wait import Deadline
 
 _ACCOUNT = "replication@'%'"
@@ -81,6 +84,8 @@ class _Dialect:
     """Options of a server that may be one or the other: without replicas no commit waits."""
     link: tuple[str, ...]
     """Statements that have a replica follow {address} by the {channel}, {delay} seconds late."""
+    repoint: str
+    """A statement that has a replica, which is stopped, follow {address} from where it is."""
     relink: tuple[str, ...]
     """Statements that give a replica, which runs, another {password}."""
     writable: tuple[str, ...]
@@ -109,9 +114,15 @@ _MARIADB = _Dialect(
         ),
         "START SLAVE '{channel}'",
     ),
+    repoint="CHANGE MASTER TO MASTER_HOST = '{address}', MASTER_USE_GTID = slave_pos",
+    # The password is in a file (master.info) that the server does not sync unless it is asked to:
+    # after a power loss the replica would log in with the one of the template.
     relink=(
         "STOP SLAVE '{channel}'",
+        "SET @lab_sync = @@GLOBAL.sync_master_info",
+        "SET GLOBAL sync_master_info = 1",
         "CHANGE MASTER '{channel}' TO MASTER_PASSWORD = '{password}'",
+        "SET GLOBAL sync_master_info = @lab_sync",
         "START SLAVE '{channel}'",
     ),
     writable=("DO 1", "DO 1"),
@@ -122,10 +133,13 @@ _MARIADB = _Dialect(
             " FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'SLAVES_RUNNING'))"
         ),
         "EXECUTE IMMEDIATE IF(@lab_linked, 'STOP SLAVE', 'DO 1')",
+        "SET @lab_sync = @@GLOBAL.sync_master_info",
+        "SET GLOBAL sync_master_info = 1",
         (
             "EXECUTE IMMEDIATE IF(@lab_linked,"
             " 'CHANGE MASTER TO MASTER_PASSWORD = ''{password}''', 'DO 1')"
         ),
+        "SET GLOBAL sync_master_info = @lab_sync",
         "EXECUTE IMMEDIATE IF(@lab_linked, 'START SLAVE', 'DO 1')",
         "SET @lab_linked = NULL",
     ),
@@ -167,6 +181,7 @@ _MYSQL = _Dialect(
         ),
         "START REPLICA FOR CHANNEL '{channel}'",
     ),
+    repoint="CHANGE REPLICATION SOURCE TO SOURCE_HOST = '{address}', SOURCE_AUTO_POSITION = 1",
     relink=(
         "STOP REPLICA IO_THREAD FOR CHANNEL '{channel}'",
         "CHANGE REPLICATION SOURCE TO SOURCE_PASSWORD = '{password}' FOR CHANNEL '{channel}'",
@@ -204,7 +219,7 @@ _MYSQL = _Dialect(
 )
 
 _READ_ONLY = "SELECT 'read_only', IF(/*M! @@GLOBAL.read_only*/ /*!80000 {variable}*/, 'ON', 'OFF')"
-_POSITION_OF = (
+POSITION = (
     " UNION ALL SELECT 'position',"
     " /*M! @@GLOBAL.gtid_binlog_pos*/ /*!80000 REPLACE(@@GLOBAL.gtid_executed, '\\n', '')*/"
 )
@@ -217,9 +232,9 @@ _RUNNING = (
     " JOIN performance_schema.replication_applier_status a USING (CHANNEL_NAME))*/"
 )
 _LINKED_AT_LEAST = (
-    "COALESCE(/*M!110600 (SELECT IF(COUNT(*) > 0, 'running', 'stopped')"
-    " FROM information_schema.SLAVE_STATUS),*/"
-    " /*!80000 IF({linked}, 'running', 'stopped'),*/ 'running')"
+    "/*M! (SELECT IF(COUNT(*) > 0, 'running', 'stopped')"
+    " FROM information_schema.PROCESSLIST WHERE COMMAND = 'Slave_IO')*/"
+    " /*!80000 IF({linked}, 'running', 'stopped')*/"
 ).replace("{linked}", _LINKED)
 _CAUGHT_UP = (
     "IF(/*M! MASTER_GTID_WAIT*/ /*!80000 WAIT_FOR_EXECUTED_GTID_SET*/('{position}', {seconds})"
@@ -233,6 +248,20 @@ _SEMI_SYNC = (
     " WHERE VARIABLE_NAME = 'Rpl_semi_sync_source_{variable}')*/"
 )
 _ROLES = ("source", "replica", "delayed")
+_TRAFFIC = proxy.Traffic(
+    writes=(proxy.Check("SHOW GLOBAL VARIABLES LIKE 'read_only'", "OFF"),),
+    reads=(
+        proxy.Check("SHOW GLOBAL VARIABLES LIKE 'read_only'", "ON"),
+        # Both engines have these two columns, of the threads, next to each other.
+        proxy.Check("SHOW REPLICA STATUS", "Yes Yes"),
+    ),
+)
+_FOLLOWS = (
+    Condition("replicating", "replication", "running"),
+    Condition("caught up", "caught up", "yes", "not-synced"),
+)
+REPLICA = (Condition("read-only", "read_only", "ON"), *_FOLLOWS)
+"""What is required of a replica; of a delayed one, ``caught up`` is always met."""
 _FIXED = {
     "chain": "in a chain each node follows the one before it",
     "ring": "in a ring every node takes writes",
@@ -251,7 +280,7 @@ class Replication(server.Defaults):
         default_factory=lambda: {"mariadb": "MariaDB", "mysql": "MySQL"}, hash=False
     )
     flush: tuple[str, ...] = ("FLUSH LOCAL BINARY LOGS", "FLUSH LOCAL ENGINE LOGS")
-    takes: frozenset[str] = server.COMMON | {"topology", "semi_sync", "delay", "on"}
+    takes: frozenset[str] = server.COMMON | {"topology", "semi_sync", "delay", "on", "proxy"}
     writers: tuple[str, ...] = ("source",)
 
     def __post_init__(self) -> None:
@@ -274,6 +303,11 @@ class Replication(server.Defaults):
                 f"nodes are named ({', '.join(options.on)}), but no delay for them",
                 hint="such as --delay 1h --on n3",
             )
+        if options.proxy != "none" and options.topology not in ("star", "chain"):
+            raise InvalidSpec(
+                f"no proxy can be in front of a {options.topology}: it has several sources",
+                hint="--topology star or chain, or no --proxy",
+            )
         if options.delay and not replicas:
             raise InvalidSpec(f"no node of the topology {options.topology} is a replica to delay")
         for name in options.on:
@@ -284,7 +318,8 @@ class Replication(server.Defaults):
                 )
         if options.delay:
             roles |= dict.fromkeys(options.on or replicas, "delayed")
-        return tuple(NodePlan(name, role, spec.size) for name, role in roles.items())
+        nodes = tuple(NodePlan(name, role, spec.size) for name, role in roles.items())
+        return (*nodes, *proxy.plan(options, spec.nodes))
 
     def files(
         self,
@@ -295,10 +330,11 @@ class Replication(server.Defaults):
         profile: EngineProfile,
     ) -> Mapping[str, SeedFile]:
         """See Blueprint."""
+        if member.role == proxy.PROXY:
+            return proxy.files(members, engine, self.options, _TRAFFIC)
+        members = proxy.servers(members)
         text = server.options(member, server.alone(engine), memory, profile)
-        text += _OPTIONS.format(
-            logs=engine.log_directory, sync=int(profile.flush_log == 1), name=member.name
-        )
+        text += binary_log(member, engine, profile)
         dialect, several = _dialect(engine), self.options.topology in ("ring", "fan-in")
         text += dialect.options
         if several and server.is_mariadb(engine):
@@ -315,11 +351,12 @@ class Replication(server.Defaults):
             text += dialect.acknowledges if self._links(member) else ""
         if self.elects or member.role != "source":
             text += dialect.read_only
-        return {engine.config_path: SeedFile(text.encode())}
+        files = {engine.config_path: SeedFile(text.encode())}
+        return files | proxy.checks(member, self.options, _TRAFFIC)
 
     def form(self, cluster: Cluster, engines: Mapping[str, Engine], deadline: Deadline) -> None:
         """See Blueprint; what is done here is in no binary log."""
-        password = secrets.token_hex(16)
+        password, cluster = secrets.token_hex(16), proxy.servers_of(cluster)
         addresses = {member.index: member.address for member in cluster.members}
 
         def accounts(member: Member) -> None:
@@ -327,7 +364,8 @@ class Replication(server.Defaults):
             before, after = "DO 1", "DO 1"
             if self.elects or member.role != "source":
                 before, after = _dialect(engine).writable
-            statements = [before, *_account(engine, password), after]
+            own = [*account(engine, password), *read_only(engine)]
+            statements = [before, *unlogged(own), after]
             server.first_statements(cluster, member, statements, deadline)
             if self.elects:  # also of a dataset's node, which may remember another lab's
                 note = (switchover.PROGRAM, "note", "0", node_name(1))
@@ -335,29 +373,39 @@ class Replication(server.Defaults):
                 order = lead if member.role == "source" else note
                 cluster.run(member, order, timeout=max(deadline.left, 1.0))
 
-        def link(member: Member) -> None:
-            dialect, statements = _dialect(engines[member.name]), list[str]()
+        def follow(member: Member) -> None:
+            statements: list[str] = []
             delay = int(self.options.delay) if member.role == "delayed" else 0
             for number, channel in self._links(member).items():
-                statements += [
-                    statement.format(
-                        channel=channel,
-                        address=addresses[number],
-                        password=password,
-                        delay=delay,
-                    )
-                    for statement in dialect.link
-                ]
+                address = addresses[number]
+                statements += link(engines[member.name], address, password, channel, delay)
             if statements:
                 server.first_statements(cluster, member, statements, deadline)
 
         cluster.each(accounts)
-        cluster.each(link)
+        cluster.each(follow)
 
     def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:
         """See Blueprint."""
-        links = self._links(member)
+        links = self._links(member) if proxy.serves(member.role) else {}
         return tuple(other.name for other in members if other.index in links)
+
+    def links(self, members: Sequence[Member]) -> tuple[Link, ...]:
+        """See Blueprint; in a star by the roles that nodes have now."""
+        found = []
+        sources = [member.name for member in members if member.role == "source"][:1]
+        for member in proxy.servers(members):
+            if member.role == "delayed":
+                kind = f"{format_duration(self.options.delay)} late"
+            else:
+                kind = "semi-sync" if self.options.semi_sync else ""
+            followed = sources if self.elects else self.sources(member, members)
+            found += [Link(name, member.name, kind) for name in followed if name != member.name]
+        return tuple(found)
+
+    def through(self, role: str) -> Mapping[str, str]:
+        """See Blueprint."""
+        return proxy.through(self.options, _TRAFFIC) if role == proxy.PROXY else {}
 
     def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
         """See Blueprint."""
@@ -368,31 +416,17 @@ class Replication(server.Defaults):
         """To a node in the role that it was planned for."""
         writes = role == "source"
         variable = "@@GLOBAL.read_only" if writes else "@@GLOBAL.super_read_only"
-        asked = _READ_ONLY.format(variable=variable) + _POSITION_OF
+        asked = _READ_ONLY.format(variable=variable) + POSITION
         if self.options.semi_sync and writes:
             for name in ("status", "clients"):
                 asked += _SEMI_SYNC.replace("{name}", name).replace("{variable}", name)
         if writes and self.options.topology != "ring":
             return asked
-        # Of a node whose source is not to run, nothing is wanted.
-        running, caught_up, positions = "'running'", "'yes'", []
-        if reported:
-            running = _RUNNING.format(links=len(reported))
-        for name, said in reported.items():
-            position = said.get("position")
-            if position is None:
-                caught_up = f"'unknown: {name} does not answer'"
-            elif not _POSITION.fullmatch(position):
-                caught_up = f"'unknown: {name} sent an invalid position'"
-            elif position:
-                positions.append(position)
-        if positions and caught_up == "'yes'" and role != "delayed":
-            caught_up = _CAUGHT_UP.format(position=",".join(positions), seconds=_WAIT)
-        return asked + _FOLLOWING.format(running=running, caught_up=caught_up)
+        return asked + _following(reported, delayed=role == "delayed")
 
     def _question_of_star(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
         """To a node in whatever role; ``reported``: until one says that it takes writes."""
-        asked = _READ_ONLY.format(variable="@@GLOBAL.super_read_only") + _POSITION_OF
+        asked = _READ_ONLY.format(variable="@@GLOBAL.super_read_only") + POSITION
         if self.options.semi_sync:
             for name in ("status", "clients"):
                 asked += _SEMI_SYNC.replace("{name}", name).replace("{variable}", name)
@@ -401,7 +435,7 @@ class Replication(server.Defaults):
         silent = [name for name, said in reported.items() if "read_only" not in said]
         for name, said in sources.items():
             position = said.get("position", "")
-            if not _POSITION.fullmatch(position):
+            if not valid_position(position):
                 caught_up = f"'unknown: {name} sent an invalid position'"
             elif position and role != "delayed":
                 caught_up = _CAUGHT_UP.format(position=position, seconds=_WAIT)
@@ -424,12 +458,12 @@ class Replication(server.Defaults):
         found = any(said.get("read_only") == "OFF" for said in reported.values())
         if not self.elects or found or answer.get("read_only") != "ON":
             return ()
-        names = (other.name for other in members if other != member)
+        names = (other.name for other in proxy.servers(members) if other != member)
         return tuple(name for name in names if name not in reported)
 
     def role(self, planned: str, answer: Mapping[str, str]) -> str:
         """See Blueprint."""
-        if not self.elects:
+        if not self.elects or planned not in _ROLES:
             return planned
         if answer.get("read_only") == "OFF":
             return "source"
@@ -437,20 +471,17 @@ class Replication(server.Defaults):
 
     def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:  # noqa: ARG002
         """See Blueprint; that a delayed replica has caught up is always met."""
+        if role == proxy.PROXY:
+            return proxy.requirements(self.options, _TRAFFIC, self.nodes)
         hint = "`SET GLOBAL read_only = OFF` lets it accept writes again"
-        lead = "`lab start` decides which node takes writes" if self.elects else ""
-        following = (
-            Condition("replicating", "replication", "running", hint=lead),
-            Condition("caught up", "caught up", "yes", "not-synced"),
-        )
         if role != "source":
-            return (Condition("read-only", "read_only", "ON"), *following)
+            return REPLICA
         found = [Condition("writable", "read_only", "OFF", "degraded", hint)]
         if self.options.semi_sync:
             replicas = self.nodes - 1 if self.options.topology == "star" else 1
             found.append(Condition("semi-sync", "semi-sync status", "ON"))
             found.append(Condition("semi-sync replicas", "semi-sync clients", str(replicas)))
-        return (*found, *(following if self.options.topology == "ring" else ()))
+        return (*found, *(_FOLLOWS if self.options.topology == "ring" else ()))
 
     def personalise_statements(
         self,
@@ -467,25 +498,19 @@ class Replication(server.Defaults):
         Each server is given the password by itself, as a replica may be late. What replicas log in
         with follows from it.
         """
-        own, dialect = _login_password(password), _dialect(engine)
-        statements = [
-            "SET SESSION sql_log_bin = 0",
-            server.unlock(engine, user, password, tls=tls),
-            f"ALTER USER {_ACCOUNT} {server.identified(engine, own)}",
-            "SET SESSION sql_log_bin = 1",
-        ]
+        unlock = server.unlock(engine, user, password, tls=tls)
+        statements = unlogged([unlock, login(engine, password)])
         if self.elects:
+            dialect, own = _dialect(engine), _own(password)
             half = len(dialect.by_role) // 2
             before, after = dialect.by_role[:half], dialect.by_role[half:]
-            relink = [one.replace("{password}", own) for one in dialect.relink_if_linked]
-            return [self.renew(engine), *before, *statements, *after, *relink]
+            again = [one.replace("{password}", own) for one in dialect.relink_if_linked]
+            return [self.renew(engine), *before, *statements, *after, *again]
         if member.role != "source":
             first, last = dialect.writable
             statements = [first, *statements, last]
         for channel in self._links(member).values():
-            statements += [
-                statement.format(channel=channel, password=own) for statement in dialect.relink
-            ]
+            statements += relink(engine, password, channel)
         return [self.renew(engine), *statements]
 
     def standing(self, engine: Engine) -> tuple[str, ...]:
@@ -503,7 +528,7 @@ class Replication(server.Defaults):
         ended = server.restarts(situation, engines)
         if ended or not self.elects:
             return ended
-        password = _login_password(situation.password) if situation.password else ""
+        password = _own(situation.password) if situation.password else ""
         return switchover.remedies(
             replace(situation, password=password),
             engines,
@@ -522,13 +547,13 @@ class Replication(server.Defaults):
                 hint="a node of the topology star can be",
             )
         switchover.Star(
-            cluster,
+            proxy.servers_of(cluster),
             engines,
             self._switched,
             node_name(1),
             self._delays(),
-            _login_password(promotion.password),
-            promotion,
+            _own(promotion.password),
+            replace(promotion, nodes=promotion.nodes[: self.nodes]),
         ).promote()
 
     def identify(self, cluster: Cluster, engines: Mapping[str, Engine], identity: int) -> None:
@@ -541,10 +566,11 @@ class Replication(server.Defaults):
     def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
         """See Blueprint; delayed replicas are the last ones to read from."""
         by_role = {role: tuple(node.name for node in nodes if node.role == role) for role in _ROLES}
-        found = [Endpoint("rw", by_role["source"] or tuple(node.name for node in nodes[:1]))]
+        first = proxy.servers(nodes)[:1]
+        found = [Endpoint("rw", by_role["source"] or tuple(node.name for node in first))]
         if readers := by_role["replica"] + by_role["delayed"]:
             found.append(Endpoint("ro", readers))
-        return tuple(found)
+        return proxy.endpoints(tuple(found), nodes, self.options)
 
     def _switched(self, engine: Engine) -> switchover.Role:
         """What a server is given when roles change."""
@@ -586,27 +612,108 @@ def _role(topology: Topology, number: int, nodes: int) -> str:
     return "replica"
 
 
-def _login_password(password: str) -> str:
-    """What replicas log in with, in a lab whose user has this password."""
-    return hashlib.sha256(f"replication {password}".encode()).hexdigest()[:32]
-
-
 def _dialect(engine: Engine) -> _Dialect:
     return _MARIADB if server.is_mariadb(engine) else _MYSQL
 
 
-def _account(engine: Engine, password: str) -> list[str]:
+def binary_log(member: Member, engine: Engine, profile: EngineProfile) -> str:
+    """The options of a server at either end of a link, in a group of their own."""
+    return _OPTIONS.format(
+        logs=engine.log_directory, sync=int(profile.flush_log == 1), name=member.name
+    )
+
+
+def replica_options(engine: Engine) -> str:
+    """The options of a server that follows another and takes no writes."""
+    return _dialect(engine).options + _dialect(engine).read_only
+
+
+def account(engine: Engine, password: str) -> list[str]:
     """The statements that make the account of replicas; a dataset may have had it."""
-    statements = [
-        "SET SESSION sql_log_bin = 0",
+    return [
         f"DROP USER IF EXISTS {_ACCOUNT}",
         f"CREATE USER {_ACCOUNT} {server.identified(engine, password)}",
         f"GRANT REPLICATION SLAVE ON *.* TO {_ACCOUNT}",
     ]
-    if server.is_mariadb(engine):
-        # Else lab could write to replicas, which would then differ from the source.
-        statements.append("REVOKE READ ONLY ADMIN ON *.* FROM lab@'%'")
-    return [*statements, "SET SESSION sql_log_bin = 1"]
+
+
+def read_only(engine: Engine) -> list[str]:
+    """The statements after which the account of a lab's user cannot write to replicas."""
+    # Else replicas would differ from their source.
+    mariadb = server.is_mariadb(engine)
+    return ["REVOKE READ ONLY ADMIN ON *.* FROM lab@'%'"] if mariadb else []
+
+
+def unlogged(statements: Sequence[str]) -> list[str]:
+    """``statements`` that no replica executes."""
+    return ["SET SESSION sql_log_bin = 0", *statements, "SET SESSION sql_log_bin = 1"]
+
+
+def of_replica(engine: Engine, statements: Sequence[str]) -> list[str]:
+    """``statements`` that a replica, which is read-only, executes for itself."""
+    before, after = _dialect(engine).writable
+    return [before, *unlogged(statements), after]
+
+
+def link(
+    engine: Engine, address: str, password: str, channel: str = "", delay: int = 0
+) -> list[str]:
+    """The statements that have a replica follow the server at ``address``."""
+    return [
+        statement.format(channel=channel, address=address, password=password, delay=delay)
+        for statement in _dialect(engine).link
+    ]
+
+
+def repoint(engine: Engine, address: str) -> str:
+    """The statement that has a replica, which is stopped, follow another server of its source's."""
+    return _dialect(engine).repoint.format(address=address)
+
+
+def login(engine: Engine, password: str) -> str:
+    """The statement that gives replicas' account what follows from a lab's ``password``."""
+    return f"ALTER USER {_ACCOUNT} {server.identified(engine, _own(password))}"
+
+
+def relink(engine: Engine, password: str, channel: str = "") -> list[str]:
+    """The statements that have a replica log in with what follows from a lab's ``password``."""
+    return [
+        statement.format(channel=channel, password=_own(password))
+        for statement in _dialect(engine).relink
+    ]
+
+
+def _own(password: str) -> str:
+    return hashlib.sha256(f"replication {password}".encode()).hexdigest()[:32]
+
+
+def question_to_replica(reported: Mapping[str, Mapping[str, str]]) -> str:
+    """What a replica is asked, of which ``REPLICA`` is required; see Blueprint."""
+    read_only = _READ_ONLY.format(variable="@@GLOBAL.super_read_only")
+    return read_only + POSITION + _following(reported)
+
+
+def _following(reported: Mapping[str, Mapping[str, str]], *, delayed: bool = False) -> str:
+    # Of a node whose source is not to run, nothing is wanted.
+    running, caught_up, positions = "'running'", "'yes'", []
+    if reported:
+        running = _RUNNING.format(links=len(reported))
+    for name, said in reported.items():
+        position = said.get("position")
+        if position is None:
+            caught_up = f"'unknown: {name} does not answer'"
+        elif not valid_position(position):
+            caught_up = f"'unknown: {name} sent an invalid position'"
+        elif position:
+            positions.append(position)
+    if positions and caught_up == "'yes'" and not delayed:
+        caught_up = _CAUGHT_UP.format(position=",".join(positions), seconds=_WAIT)
+    return _FOLLOWING.format(running=running, caught_up=caught_up)
+
+
+def valid_position(text: str) -> bool:
+    """Whether ``text``, which a guest sent, can be in a statement."""
+    return _POSITION.fullmatch(text) is not None
 
 
 REPLICATION: Final[Blueprint] = Replication()

@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import Template
 
-from lab.blueprints import Cluster, Engine, Member, Promotion, Remedy, Situation
+from lab.blueprints import (
+    Cluster,
+    Engine,
+    Link,
+    Member,
+    Promotion,
+    Remedy,
+    Situation,
+    proxy,
+)
 from lab.blueprints.passwords import CACHING_SHA2, caching_sha2, native, plugin_of
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, InvalidSpec, NotReady
@@ -69,6 +78,7 @@ class Defaults:
     transient: str = "Lock wait timeout|Deadlock found"
     elects: bool = False
     writers: tuple[str, ...] = ()
+    any_source: bool = False
     look_every: float = 10.0
     options: Options = NONE
     takes: frozenset[str] = COMMON
@@ -92,6 +102,10 @@ class Defaults:
         """See Blueprint."""
         return ()
 
+    def through(self, role: str) -> Mapping[str, str]:  # noqa: ARG002  part of the protocol
+        """See Blueprint."""
+        return {}
+
     def role(self, planned: str, answer: Mapping[str, str]) -> str:  # noqa: ARG002
         """See Blueprint."""
         return planned
@@ -103,10 +117,21 @@ class Defaults:
         promotion: Promotion,
     ) -> None:
         """See Blueprint."""
+        why = "every node of this topology takes writes, or follows one that does"
+        if len(promotion.nodes) == 1:
+            why = "it is the only node"
         raise InvalidSpec(
-            f"{promotion.to} cannot be promoted: every node of this topology takes writes",
+            f"{promotion.to} cannot be promoted: {why}",
             hint="nodes of the blueprints replication and group can be promoted",
         )
+
+    def links(self, members: Sequence[Member]) -> tuple[Link, ...]:  # noqa: ARG002
+        """See Blueprint."""
+        return ()
+
+    def position(self, answer: Mapping[str, str]) -> str:
+        """See Blueprint."""
+        return answer.get("position", "")
 
     def renew(self, engine: Engine) -> str:
         """See Blueprint."""
@@ -138,8 +163,11 @@ class Defaults:
 
 def alone(engine: Engine) -> Engine:
     """``engine`` with the option file of a server that is in no Galera cluster."""
-    # Without these groups it loads no provider and starts as any other MariaDB.
-    return replace(engine, config=without_groups(engine.config, "galera", "sst"))
+    # Without these groups it loads no provider and starts as any other MariaDB. Percona's has
+    # the same options among those of the server.
+    kept = without_groups(engine.config, "galera", "sst").splitlines(keepends=True)
+    config = "".join(line for line in kept if not line.startswith(("wsrep_", "pxc_")))
+    return replace(engine, config=config)
 
 
 def without_groups(config: str, *groups: str) -> str:
@@ -201,6 +229,7 @@ def identify_all(
 ) -> None:
     """Stop all servers and ``identify`` them. Raises NotReady or CommandFailed."""
     # All of them first: a server that starts may join one that is to stop.
+    cluster = proxy.servers_of(cluster)
     cluster.each(
         lambda m: cluster.run(
             m, ("systemctl", "stop", engines[m.name].service), timeout=_STOP_SECONDS

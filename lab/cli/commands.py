@@ -135,6 +135,14 @@ class SnapshotVerbs(Verbs):
     }
 
 
+class EngineVerbs(Verbs):
+    """List the engines that labs can run on."""
+
+    table: ClassVar[Mapping[str, str | type[Verbs]]] = {
+        "ls": "lab.cli.verbs.engine:ls",
+    }
+
+
 class DatasetVerbs(Verbs):
     """Load data into images that labs begin with."""
 
@@ -192,6 +200,7 @@ class RootVerbs(Verbs):
         "console": "lab.cli.verbs.node_access:console",
         "env": "lab.cli.verbs.env:env",
         "ca": "lab.cli.verbs.ca:ca",
+        "engine": EngineVerbs,
         "image": ImageVerbs,
         "template": TemplateVerbs,
         "dataset": DatasetVerbs,

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from lab.cli.app import App
     from lab.cli.backend.session import Recorded
 
-ENGINES = ("percona", "mariadb", "mysql")
 SOURCES = ("engine", "journal", "console")
 
 
@@ -86,8 +85,10 @@ def recipes(incomplete: str) -> list[str]:
 
 
 def engines(incomplete: str) -> list[str]:
-    """The engines that can be required."""
-    return [name for name in ENGINES if name.startswith(incomplete)]
+    """The engines that can be required, and their series."""
+    from lab.config.enginefile import engines as known
+
+    return [name for name in known() if name.startswith(incomplete)]
 
 
 def blueprints(incomplete: str) -> list[str]:
@@ -109,6 +110,13 @@ def topologies(incomplete: str) -> list[str]:
     from lab.options import TOPOLOGIES
 
     return [name for name in TOPOLOGIES if name.startswith(incomplete)]
+
+
+def proxies(incomplete: str) -> list[str]:
+    """The proxies that a node can run."""
+    from lab.options import PROXIES
+
+    return [name for name in PROXIES if name.startswith(incomplete)]
 
 
 def conditions(incomplete: str) -> list[str]:

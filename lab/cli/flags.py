@@ -18,7 +18,7 @@ import typer
 from lab.cli import complete
 from lab.cli.terminal.output import FORMATS
 from lab.errors import InvalidSpec
-from lab.options import TOPOLOGIES
+from lab.options import PROXIES, TOPOLOGIES
 from lab.spec import IDENTITIES, Identity
 from lab.units import parse_duration, parse_size
 
@@ -103,10 +103,10 @@ Engine = Annotated[
     str,
     typer.Option(
         "--engine",
-        metavar="ENGINE",
+        metavar="ENGINE[:SERIES]",
         show_default=False,
         autocompletion=complete.engines,
-        help="Require this engine: percona or mariadb.",
+        help="Require this engine, such as mariadb:10.11; `lab engine ls` lists them.",
     ),
 ]
 Image = Annotated[
@@ -160,6 +160,28 @@ On = Annotated[
 ]
 MultiPrimary = Annotated[
     bool, typer.Option("--multi-primary", help="All members of a group take writes.")
+]
+Proxy = Annotated[
+    str,
+    typer.Option(
+        "--proxy",
+        metavar="PROXY",
+        show_default=False,
+        autocompletion=complete.proxies,
+        help=f"A further node runs a proxy: {', '.join(PROXIES)}; default {PROXIES[0]}.",
+    ),
+]
+Arbiter = Annotated[
+    bool, typer.Option("--arbiter", help="A further node has a vote in the cluster, and no data.")
+]
+Replicas = Annotated[
+    str,
+    typer.Option(
+        "--replicas",
+        metavar="N",
+        show_default=False,
+        help="Nodes of a cluster's remote site; default: 1.",
+    ),
 ]
 Set = Annotated[
     list[str] | None,
@@ -273,6 +295,9 @@ class Cluster:
     delay: Delay = ""
     on: On = ""
     multi_primary: MultiPrimary = False
+    proxy: Proxy = ""
+    arbiter: Arbiter = False
+    replicas: Replicas = ""
     set: Set = None
     my_cnf: MyCnf = None
     init: Init = ""

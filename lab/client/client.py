@@ -18,7 +18,7 @@ from lab.client.tokens import Tokens
 from lab.client.transport import Wire, path_of
 from lab.config.labfile import LabValues
 from lab.errors import NotFound, NotReady
-from lab.lifecycle.core.views import GcReport, ImageView, Preview, TemplateView
+from lab.lifecycle.core.views import EngineView, GcReport, ImageView, Preview, TemplateView
 from lab.lifecycle.nodes.ssh import SshLogin
 from lab.progress import Listener
 from lab.spec import Identity, LabSpec
@@ -344,6 +344,10 @@ class Client:
         from lab.client.datasets import Datasets
 
         return Datasets(self._wire, self.jobs, self.url, self._token)
+
+    def engines(self) -> list[EngineView]:
+        """All engines, each with its series."""
+        return read(self._wire.ask("GET", "/v1/engines").body, list[EngineView])
 
     def images(self) -> list[ImageView]:
         """All images."""

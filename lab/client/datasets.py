@@ -77,6 +77,7 @@ class Datasets:
         schema_only: Sequence[str] = (),
         defaults_file: str = "",
         warm: str = "",
+        engine: str = "",
         shared: bool = False,
         timeout: float | None = None,
         listener: Listener | None = None,
@@ -85,7 +86,8 @@ class Datasets:
 
         ``source``: ``generate:...``, ``lab:NAME``, ``upload:ID``; for administrators also a path of
         the service's host and ``mysql://...``. As texts ``mask``: masking rules, ``sql``: further
-        SQL, ``warm``: queries whose data labs have in memory. ``shared``: for all projects, by
+        SQL, ``warm``: queries whose data labs have in memory. ``engine``: such as mariadb:10.11;
+        empty: the default series of MariaDB. ``shared``: for all projects, by
         administrators. If this raises, the job is cancelled and undone. Raises InvalidSpec,
         Forbidden, NotFound, Conflict, LimitReached, HostUnfit, NotReady after ``timeout`` seconds.
         """
@@ -98,6 +100,7 @@ class Datasets:
             "schema_only": list(schema_only),
             "defaults_file": defaults_file,
             "warm": warm,
+            "engine": engine,
             "shared": shared,
         }
         body = {"name": name, "source": source, "blueprint": blueprint}

@@ -20,7 +20,7 @@ from typing import Any, TypedDict, cast
 from lab.config import tomlfile
 from lab.errors import InvalidSpec
 from lab.keys import Keys, keys
-from lab.options import OptionFile, Options, Topology
+from lab.options import OptionFile, Options, Proxy, Topology
 from lab.schedule import Schedule
 from lab.spec import LabSpec, NodeSize
 
@@ -52,6 +52,9 @@ class LabValues(TypedDict, total=False):
     delay: float
     on: tuple[str, ...]
     multi_primary: bool
+    proxy: Proxy
+    arbiter: bool
+    replicas: int
     set: tuple[str, ...]
     my_cnf: tuple[OptionFile, ...]
     init: str

@@ -49,7 +49,7 @@ class FakeChannel:
             raise NotReady(f"the guest agent of {self._guest} does not answer")
         if argv[0] in _SAID:
             return _SAID[argv[0]]
-        if argv[0] == "/usr/lib/lab/sql":
+        if argv[0] == "/usr/lib/lab/sql" or list(argv) == ["/usr/lib/lab/source", "follow"]:
             return self._statements(argv, stdin.decode().splitlines()).encode()
         if argv[0] in ("mariadb", "mysql"):
             return self._statements(argv, map(str.strip, stdin.decode().split(";"))).encode()
@@ -59,10 +59,10 @@ class FakeChannel:
         """What a program of ours in the guest does, or of its system."""
         said: list[str] = []
         match argv[0]:
-            case "/usr/lib/lab/source" if argv[1] == "follow":
-                return self._statements(argv, stdin.decode().splitlines())
-            case "/usr/bin/journalctl":
+            case "/usr/bin/journalctl" | "journalctl":
                 return self._hypervisor.log(self._guest)
+            case "/usr/lib/lab/proxied":
+                return self._hypervisor.proxied(self._guest)
             case "/usr/lib/lab/load":
                 return self._load(argv[1:], stdin)
             case "/usr/lib/lab/rejoin" | "/usr/lib/lab/regroup" | "/usr/lib/lab/source":

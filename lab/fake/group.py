@@ -60,7 +60,7 @@ def run(record: Record, peers: Sequence[Record], statement: str) -> Result:
     before = list(inside.statements)
     result = execute(inside, statement)
     if inside.statements != before:
-        writes = record.name in _primaries(record, everyone)
+        writes = record.name in primaries(record, everyone)
         if not ACCOUNT.fullmatch(statement) and not writes:
             text = "The MySQL server is running with the --super-read-only option"
             raise CommandFailed(["SQL"], 1290, stderr=text)
@@ -93,18 +93,18 @@ def regroup(record: Record, peers: Sequence[Record], word: str) -> str:
 
 def _answer(record: Record, everyone: Mapping[GuestName, Inside], statement: str) -> Result:
     """The rows of the blueprint's question."""
-    inside, primaries = everyone[record.name], _primaries(record, everyone)
+    inside, elected = everyone[record.name], primaries(record, everyone)
     there = [one for one in everyone.values() if one.joined] if inside.joined else []
     view = f"view:{len(there)}" if there else ""
     ((other, shared),) = _SHARED.findall(statement)
     if not shared:
         shared = "shared" if bytes.fromhex(other).decode() == view else "another"
-    role = ("primary" if record.name in primaries else "secondary") if inside.joined else ""
+    role = ("primary" if record.name in elected else "secondary") if inside.joined else ""
     rows = (
         ("state", "ONLINE" if inside.joined else "OFFLINE"),
         ("role", role),
         ("members ONLINE", str(len(there))),
-        ("primaries", str(len(primaries))),
+        ("primaries", str(len(elected))),
         ("view", view),
         ("transactions in queue", "0"),
         ("super_read_only", "by role"),
@@ -113,7 +113,7 @@ def _answer(record: Record, everyone: Mapping[GuestName, Inside], statement: str
     return Result(("name", "value"), rows, len(rows))
 
 
-def _primaries(record: Record, everyone: Mapping[GuestName, Inside]) -> list[GuestName]:
+def primaries(record: Record, everyone: Mapping[GuestName, Inside]) -> list[GuestName]:
     """The members that take writes, as ``record`` sees them."""
     there = {name: inside.joined for name, inside in everyone.items() if inside.joined}
     first = sorted(there, key=lambda name: there[name])

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from lab.blueprints.proxy import ADMIN_PORT, RO_PORT
 from lab.errors import Conflict, HostUnfit, NotFound, PortTaken
-from lab.fake.inside import own_address, sql_port
+from lab.fake.inside import own_address, proxies, sql_port
 from lab.hypervisor import Disk, GuestShape, GuestSpec, GuestState
 from lab.names import EVERYWHERE, GuestName
 from lab.storage import clone_lock
@@ -51,9 +52,16 @@ class Record:
         ``own``: guests are reached at their own addresses, not through the host's.
         """
         if own:
-            return host == self.own and port == sql_port(self.disks)
+            return host == self.own and self.service(port) in ("sql", "ro")
         there = self.addresses.get(port) in (host, EVERYWHERE)
-        return there and self.ports.get(port) == sql_port(self.disks)
+        return there and self.service(self.ports.get(port, 0)) in ("sql", "ro")
+
+    def service(self, port: int) -> str:
+        """What listens at the guest's own ``port``, empty for nothing."""
+        if port == sql_port(self.disks):
+            return "sql"
+        found = {RO_PORT: "ro", ADMIN_PORT: "admin"}.get(port, "")
+        return found if found and proxies(self.disks) else ""
 
     @property
     def home(self) -> str:

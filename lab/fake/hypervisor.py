@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lab.blueprints.passwords import NATIVE
 from lab.errors import CommandFailed, Conflict, HostUnfit, NotFound, NotReady
-from lab.fake import group, replication
+from lab.fake import group, proxy, replication
 from lab.fake import inside as guest_side
 from lab.fake import load as guest_load
 from lab.fake import rejoin as fake_rejoin
@@ -195,15 +195,35 @@ class FakeHypervisor:
         with self._guests.hold():
             own = not self._capabilities.forwards
             listening = [r for r in self._guests.all() if r.serves(host, port, own=own)]
-            if not listening or not self._answers(listening[0]):
+            reached = listening[0] if listening and self._answers(listening[0]) else None
+            if reached is not None and guest_side.proxies(reached.disks):
+                service = reached.service(port if own else reached.ports[port])
+                reached = proxy.server(self._running_with(reached), service)
+            if reached is None:
                 raise NotReady(f"no SQL at port {port}", details=["Connection refused"])
-            there = self._caught_up(listening[0])
+            there = self._caught_up(reached)
             known = guest_side.fits(password, there.accounts.get(user, ""), plugin)
             if not known or (user in there.tls_only and not tls):
                 denied = f"Access denied for user '{user}'@'%'"
                 raise NotReady(f"no SQL at port {port}", details=[denied])
-            record = self._guests.count(listening[0], guest_side.counter(statement))
+            record = self._guests.count(reached, guest_side.counter(statement))
             return guest_side.processes(user, statement) or self._execute(record, statement)
+
+    def page(self, host: str, port: int, *, timeout: float) -> str:  # noqa: ARG002
+        """The HTTP status of the page at ``port`` of ``host``; raises NotReady."""
+        own = not self._capabilities.forwards
+        with self._guests.hold():
+            for record in self._guests.all():
+                at_port = record.own == host if own else port in record.ports
+                service = record.service(port if own else record.ports.get(port, 0))
+                if at_port and service == "admin" and self._answers(record):
+                    return "200"
+        raise NotReady(f"no page at {host}:{port}", details=["Connection refused"])
+
+    def proxied(self, guest: GuestName) -> str:
+        """What the guest's program of that name prints; raises NotReady."""
+        with self._guests.hold():
+            return proxy.proxied(self._running_with(self._awake(guest)))
 
     def inside(self, guest: GuestName) -> Inside:
         """What a guest has on its disk, for tests to look at; raises NotFound."""
@@ -284,26 +304,27 @@ class FakeHypervisor:
             if argv[0].endswith("source"):
                 return replication.source(record, self._running_with(record), argv[1:])
             program = group.regroup if argv[0].endswith("regroup") else fake_rejoin.rejoin
-            return program(record, self._running_with(record), argv[1])
+            return program(record, self._alike(record), argv[1])
 
     def _execute(self, record: Record, statement: str) -> Result:
         inside = guest_side.read_inside(record.disks)
         if inside.apart not in ("", "inconsistent"):
             raise NotReady(f"no SQL in {record.name}", details=["Connection refused"])
-        shown = guest_side.variables(statement, read_only=record.read_only)
-        if shown is not None:
-            return shown
+        if guest_side.asks_variables(statement):
+            writes = "OFF" if proxy.writes(record, self._running_with(record)) else "ON"
+            values = {"read_only": writes, "wsrep_node_name": record.tags.get("node", "")}
+            return guest_side.variables(statement, values)
         if (value := guest_side.sets_read_only(statement)) is not None:
             self._guests.put(replace(record, read_only=value))
             return Result()
         follows = replication.follows(inside.follows, statement)
-        if follows != inside.follows:
+        if follows != inside.follows and guest_side.alone(record.disks):
             inside = replace(inside, follows=follows)
             guest_side.write_inside(record.disks, inside)
         if inside.follows or guest_side.grouped(record.disks):
             run = replication.run if inside.follows else group.run
             return self._execute_with_peers(record, statement, run)
-        if "information_schema" in statement:
+        if "information_schema" in statement and "wsrep_" not in statement:
             return Result(("",))  # there is none
         if guest_side.alone(record.disks):
             return self._execute_alone(record, inside, statement)
@@ -325,7 +346,13 @@ class FakeHypervisor:
 
     def _running_with(self, record: Record) -> list[Record]:
         """The guests of the owner of ``record`` that answer, with itself."""
-        return [p for p in segment_of(record, self._guests.all()) if self._answers(p)]
+        found = [p for p in segment_of(record, self._guests.all()) if self._answers(p)]
+        return [p for p in found if not proxy.has_no_server(p)]
+
+    def _alike(self, record: Record) -> list[Record]:
+        """As ``_running_with``; without replicas of a cluster, or without the cluster."""
+        alone = guest_side.alone(record.disks)
+        return [p for p in self._running_with(record) if guest_side.alone(p.disks) == alone]
 
     def _execute_alone(self, record: Record, inside: Inside, statement: str) -> Result:
         counted = {name: str(number) for name, number in record.commands.items()}
@@ -339,16 +366,18 @@ class FakeHypervisor:
         return result
 
     def _execute_together(self, record: Record, apart: str, statement: str) -> Result:
-        everyone = self._guests.all()
         peers = [
             peer
-            for peer in segment_of(record, everyone)
-            if self._answers(peer) and not guest_side.read_inside(peer.disks).apart
+            for peer in segment_of(record, self._guests.all())
+            if self._answers(peer)
+            and not guest_side.read_inside(peer.disks).apart
+            and not guest_side.proxies(peer.disks)
+            and not guest_side.alone(peer.disks)
         ]
         known = guest_side.members(record.disks)
         if not known:
             owner = record.tags.get("owner")
-            near = [r for r in everyone if r.segment == record.segment]
+            near = [r for r in self._guests.all() if r.segment == record.segment]
             known = sum(r.tags.get("owner") == owner for r in near)
         variables = guest_side.status(len(peers), known, apart)
         variables |= {name: str(number) for name, number in record.commands.items()}
@@ -357,10 +386,19 @@ class FakeHypervisor:
             return shown
         if statement in guest_side.NO_DATA:
             return Result()
+        answer = replication.of_member(statement, variables, guest_side.read_inside(record.disks))
+        if answer is not None:
+            return answer
         if variables["wsrep_ready"] != "ON":
             text = "WSREP has not yet prepared node for application use"
             raise CommandFailed(["SQL"], 1047, stderr=text)
-        nodes = [(peer, guest_side.read_inside(peer.disks)) for peer in peers]
+        if replication.PASSED_OVER.match(statement):
+            return Result()
+        nodes = [
+            (peer, guest_side.read_inside(peer.disks))
+            for peer in peers
+            if not guest_side.arbitrates(peer.disks)
+        ]
         # A node that was away has caught up by the time that anyone asks.
         newest = max((inside for _, inside in nodes), key=lambda inside: len(inside.statements))
         result = guest_side.execute(newest, statement)
@@ -378,5 +416,5 @@ class FakeHypervisor:
             return group.current(record, peers)
         if guest_side.read_inside(record.disks).follows:
             return replication.current(record, peers)
-        found = [guest_side.read_inside(peer.disks) for peer in peers]
+        found = [guest_side.read_inside(peer.disks) for peer in self._alike(record)]
         return max(found, key=lambda inside: len(inside.statements))

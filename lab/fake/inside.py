@@ -146,9 +146,22 @@ def forget_memory(disks: Sequence[Disk]) -> None:
 
 
 def members(disks: Sequence[Disk]) -> int:
-    """How many nodes a guest's seed tells it about, 0 if it does not."""
+    """How many nodes its cluster has by a guest's seed, 0 if that does not say it."""
+    for line in _seeded(disks, "/99-lab.cnf"):
+        if line.startswith("wsrep_cluster_address"):
+            return len(line.partition("gcomm://")[2].split(","))
     prefix = network.inner_address(1).rsplit(".", 1)[0] + "."
     return sum(line.startswith(prefix) for line in _seeded(disks, "/etc/hosts"))
+
+
+def proxies(disks: Sequence[Disk]) -> bool:
+    """Whether a guest's seed makes it a proxy."""
+    return bool(_seeded(disks, "/etc/lab/proxy") or _seeded(disks, "/etc/haproxy/haproxy.cfg"))
+
+
+def arbitrates(disks: Sequence[Disk]) -> bool:
+    """Whether a guest's seed makes it a member of a cluster that has no data."""
+    return bool(_seeded(disks, "/etc/lab/garbd.cnf"))
 
 
 def alone(disks: Sequence[Disk]) -> bool:
@@ -160,6 +173,11 @@ def alone(disks: Sequence[Disk]) -> bool:
 def grouped(disks: Sequence[Disk]) -> bool:
     """Whether a guest's seed makes its server a member of a group."""
     return bool(_seeded(disks, "/etc/lab/group"))
+
+
+def sources(disks: Sequence[Disk]) -> list[str]:
+    """The addresses of the servers of which a guest's seed lets its replica follow any."""
+    return [line.partition("\t")[0] for line in _seeded(disks, "/etc/lab/sources")]
 
 
 def read_only(disks: Sequence[Disk]) -> bool:
@@ -249,9 +267,14 @@ def show_status(statement: str, variables: dict[str, str]) -> Result | None:
     return _shown("STATUS", statement, variables)
 
 
-def variables(statement: str, *, read_only: bool) -> Result | None:
-    """The answer if ``statement`` is SHOW VARIABLES, of the few that there are."""
-    return _shown("VARIABLES", statement, {"read_only": "ON" if read_only else "OFF"})
+def asks_variables(statement: str) -> bool:
+    """Whether ``statement`` is SHOW VARIABLES."""
+    return bool(re.match(r"SHOW (GLOBAL )?VARIABLES\b", statement, re.IGNORECASE))
+
+
+def variables(statement: str, values: dict[str, str]) -> Result:
+    """The answer to SHOW VARIABLES, of the few that there are."""
+    return _shown("VARIABLES", statement, values) or Result()
 
 
 def sets_read_only(statement: str) -> bool | None:

@@ -2,7 +2,7 @@
 
 ``Inside.follows`` has the addresses of a server's sources, with commas between them, or ``ITSELF``
 for one without. A server has executed what its sources have by the time that anyone asks, while all
-of them run and it is not stopped.
+of them run and it is not stopped. One whose seed names other sources follows the first that runs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from lab.fake.inside import (
     execute,
     read_inside,
     read_only,
+    sources,
     write_inside,
 )
 from lab.guest import network
@@ -29,15 +30,16 @@ ITSELF = "itself"
 
 _LINK = re.compile(r"CHANGE MASTER '(\w*)' TO MASTER_HOST = '([^']*)'")
 _UNLINK = "RESET SLAVE ALL"
-_FIRST = "DROP USER IF EXISTS replication@"
-_PASSED_OVER = re.compile(
+_FIRST = ("DROP USER IF EXISTS replication@", "REVOKE READ ONLY ADMIN")
+PASSED_OVER = re.compile(
     r"(CHANGE MASTER|START SLAVE|STOP SLAVE|RESET SLAVE|(CREATE|DROP) USER|GRANT|REVOKE|DO 1"
-    r"|SET SESSION sql_log_bin|FLUSH LOCAL BINARY LOGS|ALTER USER replication@|SET @lab|KILL"
-    r"|EXECUTE IMMEDIATE IF\(@lab|SET GLOBAL gtid_slave_pos|SELECT trx_mysql_thread_id"
-    r"|SHOW PROCESSLIST)"
+    r"|SET SESSION sql_log_bin|SET GLOBAL gtid_(binlog_state|slave_pos)"
+    r"|SET GLOBAL sync_master_info|SET @lab|FLUSH LOCAL BINARY LOGS|ALTER USER replication@|KILL"
+    r"|EXECUTE IMMEDIATE IF\(@lab|SELECT trx_mysql_thread_id|SHOW PROCESSLIST)"
 )
 _COLUMN = re.compile(r"^SELECT '([^']*)', (.*)$")
 _MYSQL = re.compile(r" ?/\*!80000 .*?\*/")
+_MEMBER = "SELECT LOWER(VARIABLE_NAME), VARIABLE_VALUE FROM "
 _WAITED = re.compile(r"SELECT IF\(/\*M! MASTER_GTID_WAIT\*/ .*?\*/\('([^']*)', [0-9.]+\) = 0")
 _WAIT = re.compile(r"IF\(/\*M! MASTER_GTID_WAIT\*/\('([^']*)', [0-9.]+\) = 0, 'yes', 'no'\)")
 
@@ -64,7 +66,7 @@ def current(record: Record, peers: Sequence[Record]) -> Inside:
 
 def _current(record: Record, peers: Mapping[str, Record], seen: frozenset[str]) -> Inside:
     inside, statements = read_inside(record.disks), None
-    for address in inside.follows.split(","):
+    for address in _sources(record, inside, peers):
         if address in peers and address not in seen:
             here = seen | {address}
             statements = list(inside.statements) if statements is None else statements
@@ -74,6 +76,22 @@ def _current(record: Record, peers: Mapping[str, Record], seen: frozenset[str]) 
                 if there[one] < 0:
                     statements.append(one)
     return inside if statements is None else replace(inside, statements=statements)
+
+
+def _sources(record: Record, inside: Inside, peers: Mapping[str, Record]) -> list[str]:
+    found = inside.follows.split(",")
+    others = [one for one in sources(record.disks) if one in peers]
+    return others[:1] if others and found[0] not in peers else found
+
+
+def of_member(statement: str, status: Mapping[str, str], inside: Inside) -> Result | None:
+    """The answer of a member of a cluster that others follow, None if that was not asked."""
+    if statement == "SELECT @@GLOBAL.gtid_binlog_pos":
+        return Result(("position",), ((_position(inside),),), 1)
+    if not statement.startswith(_MEMBER):
+        return None
+    rows = (*status.items(), ("position", _position(inside)))
+    return Result(("name", "value"), rows, len(rows))
 
 
 def _address(record: Record) -> str:
@@ -87,7 +105,7 @@ def _shared(inside: Inside) -> list[str]:
 def run(record: Record, peers: Sequence[Record], statement: str) -> Result:
     """Execute a statement on a server that replicates; raises CommandFailed."""
     inside = current(record, peers)
-    if _PASSED_OVER.match(statement):
+    if PASSED_OVER.match(statement):
         return Result()
     if statement.startswith("SELECT 'read_only', "):
         return _answer(record, inside, peers, statement)
@@ -107,7 +125,7 @@ def run(record: Record, peers: Sequence[Record], statement: str) -> Result:
 def _answer(record: Record, inside: Inside, peers: Sequence[Record], statement: str) -> Result:
     """The rows of the blueprint's question."""
     there = {_address(peer): read_inside(peer.disks) for peer in peers}
-    own, sources = _address(record), inside.follows.split(",")
+    own, followed = _address(record), _sources(record, inside, dict.fromkeys(there, record))
     values: dict[str, Callable[[], str]] = {
         "/*M! @@GLOBAL.gtid_binlog_pos*/": lambda: _position(inside),
     }
@@ -124,10 +142,10 @@ def _answer(record: Record, inside: Inside, peers: Sequence[Record], statement: 
             value = values[value]()
         elif waited := _WAIT.fullmatch(value):
             value = "yes" if _number(_position(inside)) >= _number(waited[1]) else "no"
-        elif "information_schema.SLAVE_STATUS" in value:
+        elif "information_schema.PROCESSLIST" in value:
             value = "stopped" if inside.follows == ITSELF else "running"
         elif "SLAVES_RUNNING" in value:
-            value = _runs(sources, there)
+            value = _runs(followed, there)
         rows.append((name, value.strip("'")))
     return Result(("name", "value"), tuple(rows), len(rows))
 

@@ -76,10 +76,10 @@ class Recipe:
     """The engine's account."""
     config: _Path
     """The engine's option file."""
-    log_files: Annotated[tuple[str, ...], list_of("a list of names of files", _FILE)]
-    """The files of the data directory that are kept on a log volume, where there is one."""
     directory: Given[Path]
     """Where the recipe is."""
+    log_files: Annotated[tuple[str, ...], list_of("a list of names of files", _FILE)] = ()
+    """The files of the data directory that are kept on a log volume, where there is one."""
     repository: Repository | None = None
     """Where packages come from that Debian does not have."""
     occupied: _Path = ""

@@ -29,7 +29,7 @@ from lab.lifecycle.datasets.masking import columns_of, require_mimesis
 from lab.lifecycle.datasets.warm import try_queries
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images import publish
-from lab.lifecycle.images.engine import choose
+from lab.lifecycle.images.engine import choose, required
 from lab.lifecycle.images.versions import named, versions_of
 from lab.lifecycle.nodes.inspect import record_of
 from lab.names import Owner, check_dataset_name, dataset_key
@@ -38,6 +38,7 @@ from lab.state.records import ImageRecord
 from lab.state.store import Store
 
 _ALL = Selection()
+_ENGINE = "mariadb"
 
 
 def create(
@@ -54,6 +55,7 @@ def create(
     sql: str = "",
     upload: Path | None = None,
     warm: str = "",
+    engine: str = "",
 ) -> DatasetView:
     """Make the first version of a dataset from the source ``text``, and then of SQL ``files``.
 
@@ -61,6 +63,7 @@ def create(
     ``selection``: what of a live server is loaded; its password is in the environment or a file.
     ``mask``, ``sql``: rules and further SQL as texts; ``upload``: the file of an Uploaded source.
     ``warm``: queries, whose data labs have in memory.
+    ``engine``: a series of MariaDB, such as mariadb:10.11; empty: the default one.
     Its engine is MariaDB, which labs of the blueprint ``plan`` must be able to use. Nothing is left
     when it fails. Raises InvalidSpec, Conflict if there is such a dataset, HostUnfit, NotReady.
     """
@@ -71,10 +74,13 @@ def create(
         path = str(Path(selection.defaults_file).absolute())
         selection = replace(selection, defaults_file=path)
     if isinstance(source, LabCapture):
-        plan = _check_lab(ctx, source, files, bool(rules or mask or sql))
+        plan = _check_lab(ctx, source, files, bool(rules or mask or sql), engine)
+    elif engine:
+        check_engine(plan, engine)
     paths = tuple(str(Path(file).absolute()) for file in files)
     text_of_rules = _rules_text(rules) if rules else check_rules(mask)
     made = Made(text, plan, paths, keep, text_of_rules, selection, sql=sql)
+    made = replace(made, engine=engine)
     if warm:
         made = replace(made, warm=queries.check(warm))
     if isinstance(source, LabCapture):
@@ -248,10 +254,27 @@ def _series(ctx: Context, name: str) -> Iterator[None]:
         yield
 
 
-def _check_lab(ctx: Context, source: LabCapture, files: Sequence[Path], changed: bool) -> str:
+def check_engine(plan: str, engine: str) -> None:
+    """Raise InvalidSpec unless datasets for the blueprint ``plan`` can have the ``engine``."""
+    recipe = load_recipe(required(blueprint(plan), engine))
+    if recipe.engine != _ENGINE:
+        raise InvalidSpec(
+            f"{engine} loads no datasets", hint="a dataset's engine is mariadb, or a series of it"
+        )
+
+
+def _check_lab(
+    ctx: Context, source: LabCapture, files: Sequence[Path], changed: bool, engine: str
+) -> str:
     """The blueprint of a lab that becomes a dataset; raises NotFound and InvalidSpec."""
     record = record_of(ctx, source.lab)
-    if record.engine != "mariadb":
+    if engine:
+        raise InvalidSpec(
+            f"{source}: the dataset gets the engine of the lab, {record.engine} "
+            f"{record.engine_version}",
+            hint="leave out the engine",
+        )
+    if record.engine != _ENGINE:
         raise InvalidSpec(f"{source}: its engine is {record.engine}, a dataset's is mariadb")
     if files or changed:
         raise InvalidSpec(
@@ -272,7 +295,7 @@ def _make(
             raise InvalidSpec(f"{source} is not there any more", hint="upload the file again")
         source = DumpFile(upload, source.packing, str(source))
     plan = blueprint(made.blueprint)
-    spec = LabSpec(made.blueprint, engine="mariadb")
+    spec = LabSpec(made.blueprint, engine=made.engine or _ENGINE)
     recipe = load_recipe(choose(ctx, plan, spec).recipe)
     profile = ctx.settings.profile_of("")
     version = _next(ctx, name)

@@ -79,8 +79,9 @@ def wake(ctx: Context, owner: Owner, name: str, capture: Capture, images: Images
     """
     lab = capture.owner.name
     record, (origin, *_) = record_of(ctx, lab), nodes_of(ctx, lab)
-    if record.plan.elects and (entry := view_of_lab(ctx, lab).entry) is not None:
-        origin = node_of(ctx, lab, entry.name)
+    if record.plan.elects:
+        ends = view_of_lab(ctx, lab).endpoints
+        origin = node_of(ctx, lab, (*ends.get("writers", ends.get("rw", ())), origin.name)[0])
     node = replace(origin, owner=owner, name=name, ports={}, redirect=0)
     host.check_memory([node.size.memory], host.memory(), ctx.settings.memory_floor)
     tags = {"owner": str(owner), "node": name}

@@ -20,6 +20,8 @@ from lab.suggest import did_you_mean
 from lab.wait import Deadline
 
 _LOG_SECONDS = 30.0
+_AGENT_SECONDS = 10.0
+"""How long an agent may take to answer: it executes one request at a time."""
 _IDLE = 1.0
 _SOURCES = ("engine", "journal", "console")
 
@@ -29,10 +31,16 @@ def execute(
 ) -> bytes:
     """Run a program in a node, as root, through the guest agent; returns its stdout.
 
-    Raises NotFound, CommandFailed (non-zero exit) or NotReady (after ``timeout`` seconds).
+    Raises NotFound, CommandFailed (non-zero exit) or NotReady (after ``timeout`` seconds, or soon
+    if the agent does not answer).
     """
-    guest = _running(ctx, name, node)
-    return ctx.hypervisor.channel(guest).run(argv, stdin=stdin, timeout=timeout)
+    channel = ctx.hypervisor.channel(_running(ctx, name, node))
+    if not channel.ping(min(timeout, _AGENT_SECONDS)):
+        raise NotReady(
+            f"the guest agent of {node} of {name} does not answer",
+            hint=f"`lab logs {name} --node {node} --source console` shows what the guest does",
+        )
+    return channel.run(argv, stdin=stdin, timeout=timeout)
 
 
 def ssh_argv(ctx: Context, name: str, node: str) -> list[str]:

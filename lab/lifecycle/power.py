@@ -24,7 +24,7 @@ from lab.lifecycle.nodes.personalise import correct_clocks, renew, set_clocks
 from lab.lifecycle.nodes.ports import TRIES, move_taken
 from lab.lifecycle.nodes.preflight import check_aio
 from lab.lifecycle.nodes.quiesce import write_out
-from lab.lifecycle.nodes.readiness import through_agent, through_port, until_ready
+from lab.lifecycle.nodes.readiness import size_of, through_agent, through_port, until_ready
 from lab.lifecycle.nodes.recovery import USUAL, Pace, until_back
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.locks.named import lock
@@ -122,7 +122,8 @@ def bring_back(
     ask = through_agent(plan, ctx.hypervisor, found)
     if account.usable:
         ask = through_port(ctx, plan, account, found)
-    whole = len(found) == len(nodes_of(ctx, record.name))
+    everyone = nodes_of(ctx, record.name)
+    whole = size_of(found) == size_of(everyone)
     started = {node.name for node in wanted}
     images = images_of(ctx, record, found)
     with ctx.progress.step("ready", "waiting until every node can be used"):
@@ -131,7 +132,7 @@ def bring_back(
             booted=booted, password=record.password,
         )  # fmt: skip
         again = [node for node in found if node.name in started]
-        renew(ctx, again, plan, images, timeout=deadline.left)
+        renew(ctx, again, plan, images, timeout=deadline.left, cluster=everyone)
         correct_clocks(ctx, found)
         ask = through_port(ctx, plan, account_of(ctx, record), found)
         until_ready(ctx, found, plan, ask, deadline, pause=_LOOK_EVERY)

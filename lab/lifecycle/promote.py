@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lab.blueprints import Promotion
-from lab.errors import Conflict, NotReady
+from lab.errors import Conflict, InvalidSpec, NotReady
 from lab.lifecycle.captures import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import LabView
@@ -32,7 +32,11 @@ def promote(ctx: Context, name: str, node: str, *, force: bool = False, timeout:
         if record.state not in ("ready", "stopped"):
             raise Conflict(f"the lab {name} is {record.state}")
         interrupted.check(ctx, name)
-        node_of(ctx, name, node)
+        if not node_of(ctx, name, node).has_server:
+            raise InvalidSpec(
+                f"{node} of {name} has no server of its own",
+                hint="a server's node can be promoted",
+            )
         all_, here, plan = nodes_of(ctx, name), running(ctx, name), record.plan
         guests = {one.name: one.guest for one in all_}
         if node not in [one.name for one in here]:

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lab.blueprints import has_server
 from lab.errors import HostUnfit, NotFound, NotReady
 from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
@@ -112,9 +113,10 @@ def _login(ctx: Context, name: str, node: str | None) -> tuple[Account, int]:
     nodes = ctx.store.nodes.of(name)
     if not nodes or not record.user:
         raise NotReady(f"the lab {name} is {record.state}: it has no account yet")
-    if node is None and elects(record):
+    entry = entry_of(record, nodes)
+    if node is None and elects(record) and has_server(entry.services):
         node = _primary(ctx, name, record.plan.writers)
-    chosen = entry_of(record, nodes) if node is None else ctx.store.nodes.get(name, node)
+    chosen = entry if node is None else ctx.store.nodes.get(name, node)
     if not chosen.sql_port:
         raise NotFound(
             f"{chosen.name} of {name} has no service sql",

@@ -204,7 +204,7 @@ def boot_clones(
     # Where some of the nodes go back, the others have the lab's password.
     known = record.password if len(nodes) < len(cluster) else ""
     until_back_inside(ctx, cluster, plan, images, deadline, password=known)
-    prepared = prepare(ctx, Owner("lab", record.name), nodes)
+    prepared = prepare(ctx, Owner("lab", record.name), nodes, cluster)
     make_usable(ctx, record, images, nodes, prepared, deadline, identity=record.identity)
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -27,6 +32,39 @@ def _there(site: Site, lab: str, nodes: tuple[str, ...], rows: int) -> None:
             lambda node=node: site.sql(lab, node, _COUNT) == [[rows]] or None,  # type: ignore[misc]
             Deadline.after(20),
         ), node
+
+
+@contextmanager
+def _busy() -> Iterator[None]:
+    """Two processes for each processor of this host, which do nothing but use it."""
+    argv = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(argv) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_clones_on_a_busy_host(image: Site) -> None:
+    """Clones' clocks leap by the age of the template, and nobody is suspected, however late.
+
+    Suspicions are timed by the wall clock. Members that were expelled would be in a later view.
+    """
+    views = "SELECT DISTINCT VIEW_ID FROM performance_schema.replication_group_member_stats"
+    image.lab("template", "build", "group", timeout=600)
+    for number in range(3):
+        name = image.name(f"busy{number}")
+        with _busy(), image.up("group", "--name", name) as view:
+            assert (view["state"], view["started"]) == ("ready", "warm")
+            (found,) = (image.sql(name, node, views) for node in ("n1",))
+            assert [row[0].rpartition(":")[2] for row in found] == ["3"]
+            log = image.lab("logs", name, "--node", "n1", "-n", "2000").stdout
+            assert "expelled" not in log
+            assert "UNREACHABLE" not in log
+            image.lab("sql", name, "-e", "CREATE DATABASE shop")
+    assert image.settled() == []
 
 
 def test_a_group(image: Site) -> None:

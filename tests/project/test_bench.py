@@ -91,7 +91,7 @@ def test_text_holds_every_figure_and_fact() -> None:
 
 def test_markdown_is_tables_of_even_width() -> None:
     """Protects the page: a row with another number of cells breaks its table."""
-    page = report.markdown(RESULTS, "# Title")
+    page = report.page("# Title", {"Labs": RESULTS}, "")
     assert page.startswith("# Title\n\n## The machine\n\n|")
     tables = [part for part in page.split("\n\n") if part.startswith("|")]
     assert len(tables) == 4
@@ -100,16 +100,34 @@ def test_markdown_is_tables_of_even_width() -> None:
     assert "- warm: after the first." in page
 
 
+def test_a_part_is_measured_without_the_others() -> None:
+    """Protects figures of parts that were not measured now, and their commits, on the page."""
+    first = Results({"commit": "old", "memory": "8G"}, [WARM])
+    second = Results({"commit": "new", "memory": "16G"}, [COLD])
+    page = report.page("# Title", {"Labs": first, "Topologies": first}, "")
+    page = report.page("# Title", {"Captures": second, "Topologies": second}, page)
+    titles = [line[3:] for line in page.splitlines() if line.startswith("## ")]
+    assert titles == ["The machine", "Labs", "Captures", "Topologies"]
+    labs, captures, topologies = page.split("\n## ")[2:]
+    assert "commit old" in labs
+    assert "| warm |" in labs
+    for section in (captures, topologies):
+        assert "commit new" in section
+        assert "| warm |" not in section
+    assert page.count("| memory | 16G |") == 1
+    assert "8G" not in page
+
+
 def test_failures_are_reported() -> None:
     """Protects readers: a page of figures does not hide what went wrong."""
     results = Results({}, [], failures=["warm up 3: it broke"])
     assert "warm up 3: it broke" in report.text(results)
-    assert "- warm up 3: it broke" in report.markdown(results, "x")
+    assert "- warm up 3: it broke" in report.page("x", {"Labs": results}, "")
 
 
 def test_json_holds_all_samples() -> None:
     """Protects comparisons over time."""
-    found = json.loads(report.as_json(RESULTS))
+    found = json.loads(report.as_json({"Labs": RESULTS}))["Labs"]
     assert found["figures"][0]["samples"] == list(WARM.samples)
     assert found["figures"][0]["reached"] == "yes"
     assert found["parts"]["warm"]["clone"] == [0.01, 0.02, 0.03]
@@ -155,7 +173,7 @@ def test_a_busy_machine_is_reported() -> None:
     assert "4.41 on 2 cores" in caution
     results = Results({}, [], caution=caution)
     assert caution in report.text(results)
-    assert caution in report.markdown(results, "x")
+    assert caution in report.page("x", {"Labs": results}, "")
 
 
 def test_equal_failures_of_several_labs_are_one_line() -> None:

@@ -310,9 +310,10 @@ def test_a_home_has_one_service(here: Site) -> None:
 
 def test_what_is_old_is_forgotten(here: Site) -> None:
     """Protects the disk: jobs that ended, their events and the trail go, open jobs stay."""
-    store, now = here.service.core.store, time.time()
+    store = here.service.core.store
     assert store.jobs.latest()
-    assert store.jobs.open() == []
+    here.settled()  # the lab that missed its heartbeats may be being removed
+    now = time.time()
     here.service.sweeper.prune(now + 1)
     assert store.jobs.latest() == []
     assert len(store.events.latest()) == 1  # the last: who listens waits for larger ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from lab.lifecycle.core.views import ImageView, LabView, NodeView, Preview, TemplateView
+from lab.lifecycle.core.views import EngineView, ImageView, LabView, NodeView, Preview, TemplateView
 from lab.units import GIB, MIB
 
 
@@ -36,6 +36,23 @@ def lab_view(name: str = "pxc", *, nodes: int = 3, **fields: Any) -> LabView:
             "dsn": "mysql://lab:s3cret@127.0.0.1:23306/",
             "started": "warm",
             "seconds": 1.94,
+            **fields,
+        }
+    )
+
+
+def engine_view(name: str = "mariadb:11.8", **fields: Any) -> EngineView:
+    """A series of an engine, with an image."""
+    return EngineView(
+        **{
+            "name": name,
+            "server": "MariaDB 11.8",
+            "default": True,
+            "recipe": "mariadb",
+            "blueprints": ("galera", "single"),
+            "packages": ("Debian trixie",),
+            "build": "yes",
+            "images": ("mariadb-0123456789abcdef",),
             **fields,
         }
     )

@@ -138,7 +138,10 @@ class World:
         event.listen(Engine, "commit", committing)
         try:
             with Store(home) as store:
-                yield Context(self.settings, store, storage, fake, Progress(hear), ask, self.build)
+                yield Context(
+                    self.settings, store, storage, fake, Progress(hear), ask, self.build,
+                    page=fake.page,
+                )  # fmt: skip
         finally:
             event.remove(Engine, "commit", committing)
 

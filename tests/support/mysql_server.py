@@ -21,10 +21,11 @@ RECIPE = load("mysql")
 _PLAIN = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "LAB_IMAGE_BUILD": "inside"}
 
 
-def mysql_root(top: Path) -> Path:
-    """A root file system with the recipe's packages, provisioned by it; raises NoServer.
+def mysql_root(top: Path, provisioned_by: str = RECIPE.name) -> Path:
+    """A root file system with MySQL's packages, provisioned by a recipe; raises NoServer.
 
-    ``top``: a directory with a short path, as sockets are below it.
+    ``top``: a directory with a short path, as sockets are below it. ``provisioned_by``: that of a
+    server of MySQL's dialect, whose own package makes the account.
     """
     if os.geteuid() != 0 or not shutil.which("mmdebstrap"):
         raise NoServer("needs root and mmdebstrap")
@@ -43,7 +44,13 @@ def mysql_root(top: Path) -> Path:
         run(argv, timeout=600)
     except LabError as error:
         raise NoServer(f"Debian {RECIPE.suite} cannot be had: {error}") from error
-    shutil.copy(RECIPE.directory / "provision", root / "provision")
+    if provisioned_by != RECIPE.name:
+        account = ["chroot", str(root), "useradd", "--system", "--no-create-home", RECIPE.user]
+        run(account, timeout=30, env=_PLAIN)
+        for name in ("etc/mysql", "var/lib/mysql"):
+            (root / name).mkdir(parents=True, exist_ok=True)
+        (root / "var/lib/mysql/.lab").touch()
+    shutil.copy(load(provisioned_by).directory / "provision", root / "provision")
     run([*isolated(network=False), "chroot", str(root), "/provision"], timeout=300, env=_PLAIN)
     return root
 

@@ -1,5 +1,7 @@
 """Stand-ins for Percona's packages: what the recipe meets in them, and nothing that stores data.
 
+Percona Server's are the same without a cluster: nothing to wait for, no state, RANDOM PASSWORD.
+
 They have the shipped packages' names, files and properties as their sources have them
 (percona-xtradb-cluster, build-ps/debian): a unit that requires remote-fs.target, options that are
 not lab's, a maintainer script that initialises an empty data directory and starts a server with
@@ -15,6 +17,7 @@ from pathlib import Path
 
 from tests.support.apt_repository import package, publish
 
+CLUSTER = "percona-xtradb-cluster"
 VERSION = "8.4.10-10-1.trixie"
 STARTS = "var/log/mysql-starts"
 """A line for each start of the server: its network namespace, and its arguments."""
@@ -165,12 +168,28 @@ def fields(name: str, depends: str = "") -> dict[str, str]:
     return {**found, **({"Depends": depends} if depends else {})}
 
 
-def write(root: Path, scratch: Path, suite: str) -> Path:
+def _without_cluster(program: str) -> str:
+    """The server's program, as Percona Server's."""
+    for part, instead in (
+        ("-e $provider or", "1 or"),
+        ("my $ready = time - $began > 1", "my $ready = 1"),
+        ("$s =~ /RANDOM PASSWORD/", "0"),
+        ("/^SELECT 1/", "/^(SELECT 1|PING)/"),
+        ("sleep($o", "0 && sleep($o"),
+        ('put("$data/grastate.dat"', '0 && put("$data/grastate.dat"'),
+        ('put("$data/galera.cache", "x"); ', ""),
+    ):
+        assert part in program, part
+        program = program.replace(part, instead)
+    return program
+
+
+def write(root: Path, scratch: Path, suite: str, product: str = CLUSTER) -> Path:
     """Build all packages below ``root`` and index them; the Release file to be signed."""
     server = fields(
-        "percona-xtradb-cluster-server",
-        "percona-xtradb-cluster-client, qpress, percona-telemetry-agent, perl-base",
+        f"{product}-server", f"{product}-client, qpress, percona-telemetry-agent, perl-base"
     )
+    mysqld = _MYSQLD if product == CLUSTER else _without_cluster(_MYSQLD)
     server["Pre-Depends"] = "adduser"
     made = {
         "server": (server, {
@@ -182,10 +201,10 @@ def write(root: Path, scratch: Path, suite: str) -> Path:
             "usr/lib/systemd/system/mysql.service": _UNIT,
             "usr/lib/galera4/libgalera_smm.so": "x",
             "usr/lib/mysql/plugin/auth_socket.so": "x",
-            "usr/sbin/mysqld": _MYSQLD,
+            "usr/sbin/mysqld": mysqld,
             "usr/bin/mysql-systemd": "#!/bin/bash\nexit 0\n",
         }),
-        "client": (fields("percona-xtradb-cluster-client"), {
+        "client": (fields(f"{product}-client"), {
             "usr/bin/mysql": _CLIENT, "usr/bin/mysqladmin": _CLIENT,
         }),
         "qpress": (fields("qpress"), {"usr/bin/qpress": "#!/bin/sh\n"}),

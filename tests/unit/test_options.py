@@ -22,6 +22,9 @@ FULL = Options(
     delay=3600.0,
     on=("n3",),
     multi_primary=True,
+    proxy="haproxy",
+    arbiter=True,
+    replicas=2,
     set=("max_connections=50", "skip-name-resolve"),
     my_cnf=(OptionFile("[mysqld]\n"), OptionFile("[mysqld]\nsync_binlog=0\n", "replica")),
     init="SELECT 1;\n",
@@ -88,6 +91,9 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         delay="1h",
         on="3",
         multi_primary=True,
+        proxy="haproxy",
+        arbiter=True,
+        replicas="2",
         set=["max_connections=50", "skip-name-resolve"],
         my_cnf=["all.cnf", "replica=replica.cnf"],
         init="init.sql",
@@ -102,6 +108,9 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         delay = "1h"
         on = ["n3"]
         multi_primary = true
+        proxy = "haproxy"
+        arbiter = true
+        replicas = 2
         set = ["max_connections=50", "skip-name-resolve"]
         my_cnf = ["all.cnf", "replica=replica.cnf"]
         init = "init.sql"
@@ -119,6 +128,7 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         ("my_cnf", "replica=latin", "is not a text in UTF-8"),
         ("on", "x", "is not a node"),
         ("delay", "soon", "is not a duration"),
+        ("proxy", "haprox", "did you mean 'haproxy'|'haprox' is unknown"),
         ("topology", "stra", "did you mean 'star'|'stra' is unknown"),
     ],
 )

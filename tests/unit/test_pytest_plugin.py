@@ -203,3 +203,14 @@ def test_labs_begin_with_a_dataset(here: pytest.Pytester) -> None:
     run(here, "--lab", "galera", "--lab-dataset", "shop@1").assert_outcomes(passed=1)
     refused = run(here, "--lab", "galera", "--lab-dataset", "sohp")
     refused.stdout.fnmatch_lines(["*there is no dataset sohp*", "*did you mean*shop*"])
+
+
+@pytest.mark.rare
+def test_labs_of_a_series(here: pytest.Pytester) -> None:
+    here.makepyfile("""
+        def test_series(lab):
+            assert lab.nodes[0].image.startswith("mariadb-10.11-")
+    """)
+    run(here, "--lab", "single", "--lab-engine", "mariadb:10.11").assert_outcomes(passed=1)
+    refused = run(here, "--lab", "single", "--lab-engine", "mariadb:10.1")
+    refused.stdout.fnmatch_lines(["*there is no series '10.1' of mariadb for single*"])

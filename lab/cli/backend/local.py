@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lab.lifecycle.core.context import Context
     from lab.lifecycle.core.views import (
         DatasetView,
+        EngineView,
         ExportView,
         Finding,
         GcReport,
@@ -279,6 +280,12 @@ class LocalSession:
 
         return client(self._context, name, node)
 
+    def engines(self) -> list[EngineView]:
+        """See Session."""
+        from lab.lifecycle.engines import engines
+
+        return engines(self._context)
+
     def build_image(self, recipe: str, *, rebuild: bool) -> ImageView:
         """See Session."""
         from lab.lifecycle.images import image
@@ -357,6 +364,7 @@ class LocalSession:
         rules: Path | None,
         selection: Selection,
         warm: Path | None,
+        engine: str,
     ) -> DatasetView:
         """See Session."""
         from lab.datasets import queries
@@ -372,6 +380,7 @@ class LocalSession:
             rules=rules,
             selection=selection,
             warm=queries.read(warm) if warm else "",
+            engine=engine,
         )
 
     def refresh_dataset(self, name: str) -> DatasetView:

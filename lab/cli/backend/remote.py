@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lab.exchange.header import ByKey
     from lab.lifecycle.core.views import (
         DatasetView,
+        EngineView,
         ExportView,
         GcReport,
         ImageView,
@@ -324,6 +325,10 @@ class RemoteSession:
                 kind, stream, resume=resume, warm_only=warm_only, listener=self._hear
             )
 
+    def engines(self) -> list[EngineView]:
+        """See Session."""
+        return self._client.engines()
+
     def images(self) -> list[ImageView]:
         """See Session."""
         return self._client.images()
@@ -363,6 +368,7 @@ class RemoteSession:
         rules: Path | None,
         selection: Selection,
         warm: Path | None,
+        engine: str,
     ) -> DatasetView:
         """See Session; a dump is sent from here, a server is reached from the service's host."""
         from lab.cli.backend import remote_data
@@ -380,6 +386,7 @@ class RemoteSession:
             schema_only=selection.schema_only,
             defaults_file=selection.defaults_file,
             warm=queries.read(warm) if warm else "",
+            engine=engine,
             listener=self._hear,
         )
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lab.exchange.header import ByKey
     from lab.lifecycle.core.views import (
         DatasetView,
+        EngineView,
         ExportView,
         GcReport,
         ImageView,
@@ -173,6 +174,9 @@ class Session(Protocol):
     def client(self, name: str, node: str | None) -> SqlClient:
         """The client program for a lab."""
 
+    def engines(self) -> list[EngineView]:
+        """All engines, each with its series."""
+
     def build_image(self, recipe: str, *, rebuild: bool) -> ImageView:
         """Build an image unless it exists."""
 
@@ -227,11 +231,12 @@ class Session(Protocol):
         rules: Path | None,
         selection: Selection,
         warm: Path | None,
+        engine: str,
     ) -> DatasetView:
         """Load data into an image; ``files``: further SQL; ``keep``: versions, 0 for all.
 
         ``rules``: a file of masking rules; ``selection``: what of a live server is loaded;
-        ``warm``: a file of queries.
+        ``warm``: a file of queries; ``engine``: a series of MariaDB, empty: the default one.
         """
 
     def refresh_dataset(self, name: str) -> DatasetView:

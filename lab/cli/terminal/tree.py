@@ -1,4 +1,4 @@
-"""The snapshots of a lab as a tree: what descends from what."""
+"""Trees: what the snapshots of a lab descend from, and who replicates from whom."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TextIO
 
 from lab.cli.terminal.show import left
 from lab.cli.terminal.table import has_unicode
-from lab.lifecycle.core.views import SnapshotView, descent
+from lab.lifecycle.core.views import LabView, NodeView, Place, SnapshotView, descent, topology
 from lab.units import format_size
 
+_POSITION = 80
+"""Characters of a node's position that a line has."""
 _Line = tuple[int, str]
 """Depth and text of a line."""
 
@@ -26,6 +28,38 @@ def tree_text(views: Sequence[SnapshotView], now: float, stream: TextIO) -> str:
         lines.append((below + depth, _text(view, now)))
         lines += [(below + depth + 1, f"-> lab {name}") for name in view.branches]
     return _drawn(lines, unicode=has_unicode(stream))
+
+
+def topology_text(view: LabView, stream: TextIO) -> str:
+    """A line for each node, below what it replicates from, with what it has executed.
+
+    Empty if there is nothing of that: one node, or nodes whose servers cannot be asked.
+    """
+    if len(view.nodes) < 2 or not (view.links or any(node.position for node in view.nodes)):
+        return ""
+    nodes = {node.name: node for node in view.nodes}
+    lines = [(0, view.blueprint)]
+    lines += [
+        (place.depth + 1, _place_text(place, nodes[place.name]))
+        for place in topology(list(nodes), view.links)
+    ]
+    return _drawn(lines, unicode=has_unicode(stream))
+
+
+def _place_text(place: Place, node: NodeView) -> str:
+    kind = place.link.kind if place.link is not None else ""
+    facts = [node.name, ", ".join(filter(None, (node.role, kind)))]
+    if not place.again:
+        position = node.position
+        facts.append(position if len(position) <= _POSITION else f"{position[:_POSITION]}...")
+        facts.append(_behind_text(node.behind))
+    return "  ".join(filter(None, facts))
+
+
+def _behind_text(behind: int | None) -> str:
+    if not behind:
+        return ""
+    return f"{behind} transaction{'' if behind == 1 else 's'} behind"
 
 
 def _source(parent: str) -> str:

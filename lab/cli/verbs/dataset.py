@@ -65,6 +65,16 @@ def create(
             help="What labs of it will be; its engine is MariaDB.",
         ),
     ] = "galera",
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            metavar="ENGINE[:SERIES]",
+            show_default=False,
+            autocompletion=complete.engines,
+            help="A series of MariaDB, such as mariadb:10.11; default: mariadb.",
+        ),
+    ] = "",
     sql: Annotated[
         list[Path] | None,
         typer.Option(
@@ -163,6 +173,7 @@ def create(
             rules=mask,
             selection=selection,
             warm=warm,
+            engine=engine,
         )
     emit(view, how, table=lambda: shown(view, app.now()), names=lambda: [view.at])
 

@@ -29,7 +29,7 @@ def environment(view: LabView, entry: NodeView | None = None) -> dict[str, str]:
     """The variables for a program that uses a lab, with the address of its first endpoint.
 
     ``entry``: the node instead of that endpoint's. ``LAB_DSN_RO`` is there if the lab has an
-    endpoint for reads, ``LAB_DSN_N1`` and so on where it has several nodes with SQL, whose
+    endpoint for reads, ``LAB_DSN_N1`` and so on where it has several servers, whose
     addresses and ports are in ``LAB_HOSTS`` and ``LAB_PORTS``. The MYSQL_ variables are those that
     the mysql and mariadb clients read. ``LAB_SSL_`` ones are there if the lab takes TLS.
     Raises NotFound if the lab has no nodes, or no account yet.
@@ -42,12 +42,12 @@ def environment(view: LabView, entry: NodeView | None = None) -> dict[str, str]:
             f"lab {view.name} is {view.state}: its ports and its password are unknown",
             hint=f"`lab status {view.name}` shows its nodes, `lab down {view.name}` removes it",
         )
-    servers = [node for node in view.nodes if node.sql_port]
+    # A proxy is none of them: it has a port for reads of its own.
+    servers = [node for node in view.nodes if node.sql_port and "ro" not in node.ports]
     tls = {"LAB_SSL_CA": view.ssl_ca, "LAB_SSL_MODE": SSL_MODE} if view.ssl_ca else {}
     more = {f"LAB_DSN_{node.name.upper()}": _dsn(view, node) for node in servers[1:] and servers}
-    reads = [node for node in servers if node.name in view.endpoints.get("ro", ())]
-    if reads:
-        more = {"LAB_DSN_RO": _dsn(view, reads[0]), **more}
+    if reads := view.addresses.get("ro"):
+        more = {"LAB_DSN_RO": _dsn_at(view, reads[0]), **more}
     return {
         "LAB_NAME": view.name,
         "LAB_DSN": _dsn(view, first),
@@ -163,11 +163,13 @@ def _node(view: LabView, name: str) -> NodeView:
 
 def _dsn(view: LabView, node: NodeView) -> str:
     """The lab's DSN, for one of its nodes."""
-    if node == view.entry:
-        return view.dsn
+    return view.dsn if node == view.entry else _dsn_at(view, node.address)
+
+
+def _dsn_at(view: LabView, address: str) -> str:
     head, _, rest = view.dsn.rpartition("@")
     _, slash, query = rest.partition("/")
-    return f"{head}@{node.address}{slash}{query}"
+    return f"{head}@{address}{slash}{query}"
 
 
 def _query(options: Mapping[str, str]) -> str:

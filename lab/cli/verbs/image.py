@@ -37,7 +37,7 @@ def build(
             metavar="RECIPE",
             show_default=False,
             autocompletion=complete.recipes,
-            help="A recipe: a directory of images/.",
+            help="A recipe, a directory of images/, or an engine such as mariadb:10.11.",
         ),
     ],
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Build it even if it exists.")] = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -13,12 +14,13 @@ from lab.cli.app import app_of, pick
 from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.show import lab_text, labs_text, status_text
+from lab.cli.terminal.tree import topology_text
 from lab.errors import NotReady
 from lab.lifecycle.core.views import READY
 from lab.wait import Deadline
 
 if TYPE_CHECKING:
-    from lab.lifecycle.core.views import LabView
+    from lab.lifecycle.core.views import LabStatus, LabView
 
 
 WaitFor = Annotated[
@@ -73,10 +75,15 @@ def status(
     emit(
         found,
         how,
-        table=lambda: status_text(found, app.now()),
+        table=lambda: _text(found, app.now()),
         names=lambda: [found.lab.name],
     )
     return _code([found.lab]) if exit_code else 0
+
+
+def _text(found: LabStatus, now: float) -> str:
+    drawn = topology_text(found.lab, sys.stdout)
+    return "\n".join(filter(None, (status_text(found, now), drawn)))
 
 
 def _code(views: Sequence[LabView]) -> int:

@@ -115,7 +115,8 @@ def _not_primary(name: str, view: LabView) -> str:
         raise InvalidSpec(
             f"the lab {view.name} has no node {name}", hint=f"its nodes: {', '.join(known)}"
         )
-    writers = view.endpoints.get("rw", ())
+    # Behind a proxy, "rw" is the proxy.
+    writers = view.endpoints.get("writers", view.endpoints.get("rw", ()))
     if name not in writers:
         if view.nodes and not blueprint(view.blueprint).elects:
             raise InvalidSpec(

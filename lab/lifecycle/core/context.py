@@ -53,6 +53,13 @@ class SqlAll(Protocol):
         """Rows of each; raises NotReady or CommandFailed."""
 
 
+class Page(Protocol):
+    """The HTTP status of a page at a port; see ``page.status``."""
+
+    def __call__(self, host: str, port: int, *, timeout: float) -> str:
+        """The status; raises NotReady."""
+
+
 class Build(Protocol):
     """Makes an image in an empty directory; see ``lab.imagebuild.build.build``."""
 
@@ -60,6 +67,12 @@ class Build(Protocol):
         self, recipe: Recipe, out: Path, *, layout: Layout, progress: Progress, log: Path
     ) -> BuiltImage:
         """What was built."""
+
+
+def _page(host: str, port: int, *, timeout: float) -> str:
+    from lab.lifecycle.core.page import status
+
+    return status(host, port, timeout=timeout)
 
 
 RunAs = tuple[int, int] | None
@@ -90,7 +103,8 @@ UNKNOWN = Origin()
 class Context:
     """The record, the seams, and the receiver of progress. Built by ``open_context``.
 
-    ``sql_all`` asks a server through a published port, ``build`` makes an image from a recipe.
+    ``sql_all`` asks a server through a published port, ``page`` what serves pages; ``build`` makes
+    an image from a recipe.
     ``templates``: how many there may be that were made for the origin's project; None: no limit.
     ``data``: bytes of SQL that a dataset may have; None: no limit.
     """
@@ -105,6 +119,7 @@ class Context:
     origin: Origin = UNKNOWN
     templates: int | None = None
     data: int | None = None
+    page: Page = _page
 
     def sql(
         self, account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
@@ -210,7 +225,7 @@ def _fake(settings: Settings, store: Store, progress: Progress) -> Iterator[Cont
         found = map(ask_one, statements)
         return [Rows(result.columns, result.rows, result.affected) for result in found]
 
-    yield Context(settings, store, storage, fake, progress, ask, build)
+    yield Context(settings, store, storage, fake, progress, ask, build, page=fake.page)
 
 
 _HYPERVISORS: Mapping[str, Callable[..., AbstractContextManager[Context]]] = {

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from lab.blueprints import Link as Link  # noqa: PLC0414  # it is a view too
 from lab.host.finding import Finding as Finding  # noqa: PLC0414  # it is a view too
 from lab.progress import Step
 from lab.schedule import ORIGIN
@@ -65,7 +66,9 @@ class NodeView:
     ``image``: the key of its image; ``services``: the ports on which it listens in the guest, by
     their names; ``ports``: those at which these are reached. SQL is at ``host``, the others are
     on the host of the lab, or at the guest's own address where it has one. ``addresses``: where
-    each is reached, as ``host:port``.
+    each is reached, as ``host:port``. ``position``: what it has executed, as its engine names it,
+    if it said so; ``behind``: transactions of the nodes that it replicates from which it has not
+    executed, None if it replicates from none, or that is not known.
     """
 
     name: str
@@ -83,6 +86,8 @@ class NodeView:
     services: Mapping[str, int] = field(default_factory=dict)
     ports: Mapping[str, int] = field(default_factory=dict)
     addresses: Mapping[str, str] = field(default_factory=dict)
+    position: str = ""
+    behind: int | None = None
 
     @property
     def address(self) -> str:
@@ -102,7 +107,7 @@ class LabView:
     ``addresses``: where these nodes answer, as ``host:port``. ``parent``: the capture of another
     lab that it is a branch of, as ``lab:NAME@LABEL``; empty for others. ``requested_nodes``: how
     many were requested; the blueprint may have planned others, such as a proxy. 0: there is no
-    record. ``options``: as ``Options.shown``.
+    record. ``options``: as ``Options.shown``. ``links``: who replicates from whom.
     """
 
     name: str
@@ -136,12 +141,50 @@ class LabView:
     parent: str = ""
     requested_nodes: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
+    links: tuple[Link, ...] = ()
 
     @property
     def entry(self) -> NodeView | None:
         """The node to which users connect by default; None if the lab has no nodes."""
         first = next(iter(self.endpoints.values()), ())[:1]
         return next((n for n in self.nodes if n.name in first), next(iter(self.nodes), None))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the node ``name`` is drawn. ``depth``: of what it replicates from, plus one.
+
+    ``link``: to that, None if it replicates from none; ``again``: it has an earlier place, too.
+    """
+
+    depth: int
+    name: str
+    link: Link | None = None
+    again: bool = False
+
+
+def topology(nodes: Sequence[str], links: Sequence[Link]) -> list[Place]:
+    """The nodes of a lab as a tree: each after what it replicates from; each link is there once.
+
+    Nodes that replicate from none come at depth 0, of a ring the first node.
+    """
+    links = [link for link in links if link.source in nodes and link.replica in nodes]
+    replicas = {link.replica for link in links}
+    found: list[Place] = []
+    seen: set[str] = set()
+
+    def add(name: str, depth: int, link: Link | None) -> None:
+        again = name in seen
+        seen.add(name)
+        found.append(Place(depth, name, link, again))
+        for below in links if not again else ():
+            if below.source == name:
+                add(below.replica, depth + 1, below)
+
+    for name in (*(name for name in nodes if name not in replicas), *nodes):
+        if name not in seen:
+            add(name, 0, None)
+    return found
 
 
 @dataclass(frozen=True)
@@ -273,6 +316,38 @@ class ImageView:
     use: Use = "current"
     used_at: float = 0.0
     facts: Mapping[str, str] = field(default_factory=dict)
+
+
+Buildable = Literal["yes", "failed", "unreachable", "unfit"]
+BUILDABLE: Mapping[Buildable, str] = {
+    "yes": "nothing is known that prevents it",
+    "failed": "it could not be built, or its cluster did not form, within the last day",
+    "unreachable": "its repository did not answer",
+    "unfit": "this host lacks a program that a build needs",
+}
+"""Whether a host can build an image now, and the meanings."""
+
+
+@dataclass(frozen=True)
+class EngineView:
+    """A series of an engine, for labs of ``blueprints``; ``name``: as requests name it.
+
+    ``server``: what runs in the guests; ``default``: the engine without a series means it;
+    ``packages``: Debian's release, and the URLs of further repositories; ``build``: whether this
+    host can build its image now, ``why`` it cannot; ``images``: the keys of those that are built,
+    ``templates``: of clusters formed of them.
+    """
+
+    name: str
+    server: str
+    default: bool
+    recipe: str
+    blueprints: tuple[str, ...]
+    packages: tuple[str, ...]
+    build: Buildable
+    why: str = ""
+    images: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,8 @@ class Made:
     """Of the lab that it is made from: another lab may have its name later."""
     warm: str = ""
     """Queries whose data labs have in memory; empty: small tables."""
+    engine: str = ""
+    """The required one, such as mariadb:10.11; empty: the default series of MariaDB."""
     masked: bool = False
     """By rules that stayed on the host that exported it."""
 

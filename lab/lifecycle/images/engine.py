@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from lab.blueprints import ENGINES, Blueprint
+from lab.blueprints import Blueprint, blueprint
+from lab.config import enginefile
 from lab.errors import Interrupted, InvalidSpec, LabError, OutOfReach
 from lab.imagebuild.recipe import Recipe, load
 from lab.lifecycle.core.build_lock import build_lock
@@ -17,7 +18,6 @@ from lab.lifecycle.images import failures
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Image, Images
 from lab.spec import LabSpec
-from lab.suggest import did_you_mean
 from lab.units import format_size
 
 OUT_OF_REACH = "Percona's repository is out of reach"
@@ -33,25 +33,24 @@ class Choice:
     why: str = ""
 
 
-def recipe_of(engine: str) -> str:
-    """The recipe that a user means by ``engine``."""
-    return ENGINES.get(engine, engine)
+def recipe_of(spec: LabSpec) -> str:
+    """The recipe of the engine that ``spec`` requires; as the engine's name if there is none.
+
+    One of another version of lab may be recorded, or requested of a service elsewhere.
+    """
+    try:
+        return required(blueprint(spec.blueprint), spec.engine)
+    except InvalidSpec:
+        return spec.engine
 
 
 def required(plan: Blueprint, engine: str) -> str:
-    """The recipe of an ``engine`` that the user requires; raises InvalidSpec."""
-    recipe = recipe_of(engine)
-    if recipe not in plan.engines:
-        known = [name for name, r in ENGINES.items() if r in plan.engines]
-        raise InvalidSpec(
-            f"{plan.name} cannot run on the engine {engine!r}",
-            hint=did_you_mean(engine, known, otherwise=f"engines: {', '.join(known)}"),
-        )
-    return recipe
+    """The recipe of an ``engine``, ENGINE or ENGINE:SERIES; raises InvalidSpec."""
+    return enginefile.recipe(engine, plan.engines, plan.name)
 
 
 def choose(ctx: Context, plan: Blueprint, spec: LabSpec) -> Choice:
-    """The recipe for ``plan``; the engine of ``spec`` (percona, mariadb) is required if given.
+    """The recipe for ``plan``; the engine of ``spec``, as mariadb:10.11, is required if given.
 
     Without it the first of the blueprint's engines that did not fail within the last day
     (failures.py), and whose image exists or whose repository can be reached; else the last of
@@ -249,7 +248,7 @@ def key_for(ctx: Context, plan: Blueprint, spec: LabSpec) -> str:
         profile = ctx.settings.profile_of(spec.profile)
         return images.key_of(recipe, ctx.settings.layout, profile)
     record = images.named(ctx, spec.image)
-    wanted = [ENGINES.get(spec.engine, spec.engine)] if spec.engine else plan.engines
+    wanted = [required(plan, spec.engine)] if spec.engine else enginefile.recipes_of(plan.engines)
     if record.recipe not in wanted:
         raise InvalidSpec(
             f"{plan.name} cannot use the image {record.key}",

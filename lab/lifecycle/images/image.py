@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab.blueprints import Engine
+from lab.config.enginefile import image_recipe
 from lab.config.profile import VOLUMES, Layout, Profile
 from lab.errors import (
     CommandFailed,
@@ -177,18 +178,19 @@ def snapshots(ctx: Context, image: Image) -> dict[str, VolumeSnapshot]:
 def build(ctx: Context, recipe_name: str, *, rebuild: bool = False) -> ImageView:
     """Build an image now. ``rebuild``: again, with what the mirror offers today.
 
+    ``recipe_name``: a recipe, or the engine that has just one, as ``mariadb:10.11``.
     Removes the recorded failure of its engine, so that it is used again where none is required.
     Raises Conflict when the image to be rebuilt is in use.
     """
-    recipe, profile = load(recipe_name), ctx.settings.profile_of("")
+    recipe, profile = load(image_recipe(recipe_name)), ctx.settings.profile_of("")
     key = key_of(recipe, ctx.settings.layout, profile)
     if rebuild:
         with build_lock(ctx, "image", key):
             discard(ctx, key)
             _build(ctx, recipe, key, profile)
     else:
-        ensure(ctx, recipe_name, profile)
-    failures.withdraw(ctx, recipe_name)
+        ensure(ctx, recipe.name, profile)
+    failures.withdraw(ctx, recipe.name)
     return image(ctx, key)
 
 

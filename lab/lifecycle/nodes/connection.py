@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lab.blueprints import Endpoint, Member
+from lab.blueprints import Endpoint, Link, Member
 from lab.blueprints.passwords import plugin_of
 from lab.errors import InvalidSpec
 from lab.guest.network import inner_address
@@ -39,11 +39,22 @@ def dsn_of(record: LabRecord, node: NodeRecord) -> str:
     return f"mysql://{record.user}:{record.password}@{host}:{port}/{mode}"
 
 
+def links_of(record: LabRecord, nodes: Sequence[NodeRecord]) -> tuple[Link, ...]:
+    """Who replicates from whom, by the lab's blueprint; nothing if it is unknown."""
+    try:
+        return record.plan.links(_members(nodes))
+    except InvalidSpec:  # of another version of lab
+        return ()
+
+
+def _members(nodes: Sequence[NodeRecord]) -> list[Member]:
+    return [Member(n.name, n.idx, inner_address(n.idx), n.role) for n in nodes]
+
+
 def endpoints_of(record: LabRecord, nodes: Sequence[NodeRecord]) -> tuple[Endpoint, ...]:
     """What users of a lab connect to, by its blueprint; all servers if it is unknown."""
-    members = [Member(n.name, n.idx, inner_address(n.idx), n.role) for n in nodes]
     try:
-        return record.plan.endpoints(members)
+        return record.plan.endpoints(_members(nodes))
     except InvalidSpec:  # of another version of lab
         return (Endpoint("rw", tuple(node.name for node in nodes if "sql" in node.services)),)
 
@@ -63,9 +74,13 @@ def entry_of(record: LabRecord, nodes: Sequence[NodeRecord]) -> NodeRecord:
 
 
 def published_at(record: LabRecord, node: NodeRecord, service: str = "sql") -> tuple[str, int]:
-    """The host and the port that are printed for connections to a service, SQL if none is given."""
+    """The host and the port that are printed for connections to a service, SQL if none is given.
+
+    Of a guest with an address of its own, only one port is redirected for other machines: SQL.
+    """
     if service != "sql":
-        return node.guest_address or LOOPBACK, node.all_ports.get(service, 0)
+        host = record.host if service == "ro" and not node.redirect else LOOPBACK
+        return node.guest_address or host, node.all_ports.get(service, 0)
     if node.redirect:
         return record.host, node.redirect
     return node.guest_address or record.host, node.sql_port

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lab import options
-from lab.blueprints import Service
+from lab.blueprints import Link, Service, gtid
 from lab.config.profile import risks
 from lab.errors import InvalidSpec, NotFound
 from lab.hypervisor import Guest
@@ -20,6 +20,7 @@ from lab.lifecycle.nodes.connection import (
     elects,
     endpoints_of,
     entry_of,
+    links_of,
     published_at,
 )
 from lab.lifecycle.nodes.observe import Key, Observed, lab_state, observe
@@ -166,7 +167,8 @@ def _view(
 ) -> LabView:
     record = found.lab
     recorded = _in_roles(found, observed)
-    nodes = tuple(_node(record, node, guests, observed) for node in recorded)
+    links = links_of(record, recorded)
+    nodes = tuple(_node(record, node, guests, observed, links) for node in recorded)
     endpoints = endpoints_of(record, recorded)
     dsn = dsn_of(record, entry_of(record, recorded)) if nodes and record.user else ""
     return LabView(
@@ -181,6 +183,7 @@ def _view(
         user=record.user,
         password=record.password,
         dsn=dsn,
+        links=links,
         endpoints={endpoint.name: endpoint.nodes for endpoint in endpoints},
         addresses={one.name: addresses_of(record, found.nodes, one) for one in endpoints},
         ssl_ca=str(ctx.home.ca) if beyond(record) else "",
@@ -229,6 +232,7 @@ def _node(
     node: NodeRecord,
     guests: Mapping[GuestName, Guest],
     observed: Mapping[Key, Observed],
+    links: Sequence[Link],
 ) -> NodeView:
     guest = guests.get(GuestName(node.guest))
     seen = observed.get((record.name, node.name))
@@ -252,7 +256,23 @@ def _node(
         services=node.services,
         ports={name: place[1] for name, place in places.items()},
         addresses={name: "{}:{}".format(*place) for name, place in places.items()},
+        position=seen.position if seen else "",
+        behind=_behind(record.name, node.name, observed, links),
     )
+
+
+def _behind(
+    lab: str, node: str, observed: Mapping[Key, Observed], links: Sequence[Link]
+) -> int | None:
+    """Transactions of a node's sources that it has not executed; None if that is not known."""
+    sources = [link.source for link in links if link.replica == node]
+    seen = [observed.get((lab, name)) for name in (node, *sources)]
+    positions = [one.position for one in seen if one is not None and one.role]
+    if not sources or len(positions) < len(seen):
+        return None
+    missing = [gtid.behind(positions[0], position) for position in positions[1:]]
+    known = [number for number in missing if number is not None]
+    return sum(known) if len(known) == len(missing) else None
 
 
 def _state(ctx: Context, record: LabRecord, nodes: Sequence[str]) -> LabState:

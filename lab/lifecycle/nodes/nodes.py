@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lab.blueprints import SERVICES, Blueprint, Engine, Member, NodePlan, Service
+from lab.blueprints import (
+    SERVICES,
+    Blueprint,
+    Engine,
+    Member,
+    NodePlan,
+    Service,
+    has_server,
+)
 from lab.config.profile import EngineProfile
 from lab.guest import network, seed
 from lab.hypervisor import Disk, Forward, GuestSpec, Network
@@ -22,6 +30,9 @@ from lab.names import (
 from lab.spec import NodeSize
 from lab.state.records import NodeRecord
 from lab.storage import Volume
+
+PUBLISHED = ("sql", "ro")
+"""The services that others than this host can use, where a lab is published."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +63,18 @@ class Node:
 
     @property
     def has_sql(self) -> bool:
-        """Whether there is a server in it that is sent statements."""
+        """Whether statements can be sent to it: to its server, or through its proxy."""
         return any(service.name == "sql" for service in self.services)
+
+    @property
+    def has_server(self) -> bool:
+        """Whether it has a server of its own."""
+        return has_server(service.name for service in self.services)
+
+    @property
+    def is_proxy(self) -> bool:
+        """Whether statements that are sent to it reach servers of other nodes."""
+        return self.has_sql and not self.has_server
 
     @property
     def sql_port(self) -> int:
@@ -67,7 +88,7 @@ class Node:
 
     def address_of(self, service: str) -> str:
         """The host's address at which the port of a service is."""
-        return self.address if service == "sql" else LOOPBACK
+        return self.address if service in PUBLISHED else LOOPBACK
 
     @property
     def published(self) -> bool:
@@ -214,7 +235,8 @@ def seed_disk(
     own = segment if node.guest_address else None
     files = network.files(node.index, [n.name for n in nodes], own)
     files |= blueprint.files(members[node.index - 1], members, engine, node.size.memory, profile)
-    if more := blueprint.options.option_file(node.role):
+    more = blueprint.options.option_file(node.role) if node.has_server else ""
+    if more:
         ours = files[engine.config_path]
         files[engine.config_path] = replace(ours, content=ours.content + more.encode())
     return seed.pack(files)

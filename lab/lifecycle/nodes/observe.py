@@ -21,7 +21,7 @@ from lab.errors import InvalidSpec, LabError, NotReady
 from lab.hypervisor import Guest
 from lab.lifecycle.core.views import LabState, NodeState, Requirement
 from lab.lifecycle.nodes.connection import account_of
-from lab.lifecycle.nodes.readiness import THROUGH_PORT, ask_node, through_port
+from lab.lifecycle.nodes.readiness import THROUGH_PORT, ask_node, size_of, through_port
 from lab.names import GuestName
 from lab.wait import Deadline
 
@@ -43,12 +43,13 @@ _SERVING = ("ready", "degraded", "not-synced")
 class Observed:
     """A node at the time of the query: its state, and the requirements it was derived from.
 
-    ``role``: empty if it was not asked.
+    ``role``, ``position``: empty if it was not asked.
     """
 
     state: NodeState
     requirements: tuple[Requirement, ...] = ()
     role: str = ""
+    position: str = ""
 
 
 Key = tuple[str, str]
@@ -75,7 +76,7 @@ def observe(
     found: dict[Key, Observed] = {}
     questions: dict[Key, Callable[[], Observed]] = {}
     for record, nodes in labs:
-        plan, count = _plan(record), len(nodes)
+        plan, count = _plan(record), size_of(nodes)
         for node in nodes:
             key = (record.name, node.name)
             guest = guests.get(node.guest)
@@ -132,7 +133,7 @@ def _question(nodes: int, node: Node, plan: Blueprint, ask: Ask) -> Observed:
     except (LabError, OSError) as error:
         return _silent(nodes, node, plan, str(error))
     found = tuple(found for found, _ in asked.requirements)
-    return Observed(node_state(asked.requirements), found, asked.role)
+    return Observed(node_state(asked.requirements), found, asked.role, asked.position)
 
 
 def _silent(

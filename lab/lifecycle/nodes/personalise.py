@@ -57,16 +57,23 @@ _AGAIN = 0.25
 _HOST = re.compile(r"^(\[127\.0\.0\.1\]:)(\d+)", re.MULTILINE)
 
 
-def prepare(ctx: Context, owner: Owner, nodes: Sequence[Node]) -> Prepared:
+def prepare(
+    ctx: Context, owner: Owner, nodes: Sequence[Node], cluster: Sequence[Node] = ()
+) -> Prepared:
     """Fresh identities; the user's key and the hosts' public keys are written for ssh.
 
     The user's key stays if the lab has one that can be read, and so do the keys of other hosts.
+    ``cluster``: all nodes of the lab, if ``nodes`` are only some of them: where guests have
+    addresses of their own, servers are also reached at those of proxies.
     """
     directory = ctx.home.private(owner)
     key, known = directory / "id_ed25519", directory / "known_hosts"
     signer = authority_of(ctx.home)
+    proxies = [one.guest_address for one in cluster or nodes if one.is_proxy]
     own = {
-        node.name: identity.make_node_identity(authority.issue(signer, node.name, _names(node)))
+        node.name: identity.make_node_identity(
+            authority.issue(signer, node.name, _names(node, proxies))
+        )
         for node in nodes
     }
     login = _kept_key(key, f"lab {owner.name}")
@@ -131,7 +138,7 @@ def personalise(
     def one(node: Node, halt: Callable[[], None]) -> int:
         engine = images[node.image].engine
         statements: Sequence[str] = ()
-        if node.has_sql:
+        if node.has_server:
             statements = blueprint.personalise_statements(
                 member_of(node), members, engine, USER, password, tls=node.published
             )
@@ -201,19 +208,21 @@ def renew(
     images: Images,
     *,
     timeout: float,
+    cluster: Sequence[Node] = (),
 ) -> None:
     """Give ``nodes``, which were started again, new keys and certificates.
 
-    ``timeout``: seconds that it may take. Raises NotReady or CommandFailed.
+    ``timeout``: seconds that it may take. ``cluster``: as for ``prepare``. Raises NotReady or
+    CommandFailed.
     """
     if not nodes:
         return
-    login, own = prepare(ctx, nodes[0].owner, nodes)
+    login, own = prepare(ctx, nodes[0].owner, nodes, cluster)
 
     def one(node: Node, halt: Callable[[], None]) -> None:
         engine = images[node.image].engine
         ids = (engine.uid, engine.gid)
-        if node.has_sql:
+        if node.has_server:
             message = identity.renewal(
                 own[node.name],
                 engine=ids,
@@ -235,12 +244,15 @@ def renew(
     each_until(one, nodes, ctx.progress.halt)
 
 
-def _names(node: Node) -> list[str]:
+def _names(node: Node, proxies: Sequence[str] = ()) -> list[str]:
     """All under which the server of a node is reached, by others and by its peers."""
     names = ["localhost", LOOPBACK, "::1", node.name, network.inner_address(node.index)]
     if node.address != EVERYWHERE:
         names.append(node.address)
-    return [*names, *dict.fromkeys(name for name in (node.host, node.guest_address) if name)]
+    return [
+        *names,
+        *dict.fromkeys(name for name in (node.host, node.guest_address, *proxies) if name),
+    ]
 
 
 def set_clocks(ctx: Context, nodes: Sequence[Node], *, timeout: float = _SECONDS) -> None:
@@ -287,7 +299,7 @@ def correct_clocks(ctx: Context, nodes: Sequence[Node]) -> None:
 def rehearse(ctx: Context, nodes: Sequence[Node], *, timeout: float) -> None:
     """Let the program run once without effect, so that it is connected in the template's RAM.
 
-    In nodes without SQL there is nothing that it connects to.
+    In nodes without a server there is nothing that it connects to.
     ``timeout``: seconds that it may take. Raises NotReady or CommandFailed.
     """
 
@@ -295,7 +307,7 @@ def rehearse(ctx: Context, nodes: Sequence[Node], *, timeout: float) -> None:
         line = identity.item("sql", "DO 1").encode() + b"\n"
         ctx.hypervisor.channel(node.guest).personalise(line, timeout=timeout, halt=halt)
 
-    each_until(one, [node for node in nodes if node.has_sql], ctx.progress.halt)
+    each_until(one, [node for node in nodes if node.has_server], ctx.progress.halt)
 
 
 def _write(path: Path, content: bytes) -> None:

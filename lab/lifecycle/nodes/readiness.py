@@ -15,8 +15,9 @@ from lab.hypervisor import GuestChannel, Hypervisor
 from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
-from lab.lifecycle.core.views import NodeState, Requirement
+from lab.lifecycle.core.views import NodeState, Requirement, Rows
 from lab.lifecycle.nodes.nodes import Node, member_of
+from lab.names import LOOPBACK
 from lab.wait import Deadline, attempts
 
 Ask = Callable[[Node], Mapping[str, str]]
@@ -32,6 +33,7 @@ _Put = Callable[[Node, str, float], Mapping[str, str]]
 """Puts a question to a node, which may take a share of the time that there is for an answer."""
 
 _PATIENCE = 5.0
+_SHORTEST = 0.001
 _REST = 0.6
 """The share for a replica after its source, which may not answer."""
 _INSIDE = 3
@@ -64,13 +66,28 @@ def through_port(
         if not node.has_sql:
             _check_agent(ctx.hypervisor, node, min(patience, _AGENT_SECONDS))
             return {}
-        there = account_at(account, node.guest_address)
-        rows = sql(there, node.sql_port, question, timeout=patience * share)
-        if len(rows.columns) != 2:
-            raise NotReady(f"{node.name} sent an invalid answer: {len(rows.columns)} columns")
-        return {str(name): str(value)[:_VALUE] for name, value in rows.rows}
+        there, seconds = account_at(account, node.guest_address), patience * share
+        through = blueprint.through(node.role)
+        if not through:
+            return _pairs(node, sql(there, node.sql_port, question, timeout=seconds))
+        found, deadline = dict[str, str](), Deadline.after(seconds)
+        for service, statement in through.items():
+            port, left = node.ports[service], max(deadline.left, _SHORTEST)
+            if statement:
+                said = _pairs(node, sql(there, port, statement, timeout=left))
+            else:
+                host = node.guest_address or LOOPBACK
+                said = {"page": ctx.page(host, port, timeout=left)}
+            found |= {f"{service}.{name}": value for name, value in said.items()}
+        return found
 
     return _sources_first(blueprint, nodes, put)
+
+
+def _pairs(node: Node, rows: Rows) -> dict[str, str]:
+    if len(rows.columns) != 2:
+        raise NotReady(f"{node.name} sent an invalid answer: {len(rows.columns)} columns")
+    return {str(name): str(value)[:_VALUE] for name, value in rows.rows}
 
 
 def account_at(account: Account, guest_address: str) -> Account:
@@ -85,8 +102,11 @@ def through_agent(blueprint: Blueprint, hypervisor: Hypervisor, nodes: Sequence[
         channel = _check_agent(hypervisor, node, 0.0)
         if not node.has_sql:
             return {}
-        stdin = question.encode() + b"\n"
-        said = channel.run(["/usr/lib/lab/sql", str(_INSIDE)], stdin=stdin, timeout=30.0 * share)
+        if node.has_server:
+            argv, stdin = ["/usr/lib/lab/sql", str(_INSIDE)], question.encode() + b"\n"
+        else:
+            argv, stdin = ["/usr/lib/lab/proxied"], b""
+        said = channel.run(argv, stdin=stdin, timeout=30.0 * share)
         lines = said.decode(errors="replace")
         pairs = (line.split("\t", 1) for line in lines.splitlines() if "\t" in line)
         return {pair[0]: pair[1] for pair in pairs}
@@ -101,8 +121,11 @@ def _sources_first(blueprint: Blueprint, nodes: Sequence[Node], put: _Put) -> As
 
     def answer(node: Node) -> Mapping[str, str]:
         member, others = member_of(node), list(members.values())
-        sources = blueprint.sources(member, others)
-        reported = {name: _reported(blueprint, by_name[name], put) for name in sources}
+        reported: dict[str, Mapping[str, str]] = {}
+        for name in blueprint.sources(member, others):
+            reported[name] = _reported(blueprint, by_name[name], put)
+            if reported[name] and blueprint.any_source:
+                break
         found = put(node, blueprint.question(node.role, reported), _REST if reported else 1.0)
         known = set(reported)
         while more := blueprint.elsewhere(member, others, found, reported):
@@ -119,6 +142,11 @@ def _reported(blueprint: Blueprint, node: Node, put: _Put) -> Mapping[str, str]:
         return put(node, blueprint.question(node.role, {}), 1 - _REST)
     except (CommandFailed, NotReady, NotFound):
         return {}
+
+
+def size_of(nodes: Sequence[Node]) -> int:
+    """How many of ``nodes`` form one system: all but proxies."""
+    return sum(not node.is_proxy for node in nodes)
 
 
 def _check_agent(hypervisor: Hypervisor, node: Node, seconds: float) -> GuestChannel:
@@ -163,7 +191,7 @@ def first_missing(
 
     As ``until_ready`` otherwise.
     """
-    over = threading.Event()
+    over, size = threading.Event(), size_of(nodes)
 
     def one(node: Node) -> Requirement | None:
         missing: Requirement | None = None
@@ -176,7 +204,7 @@ def first_missing(
                     f"{node.name} stopped before it was ready",
                     details=tail(ctx.home.console_log(node.guest)),
                 )
-            missing = ask_node(node, len(nodes), blueprint, answer, way).missing
+            missing = ask_node(node, size, blueprint, answer, way).missing
             if missing is None:
                 return None
         return missing
@@ -189,7 +217,7 @@ def not_ready(
 ) -> NotReady:
     """What to raise when a node of ``nodes`` did not meet ``missing`` in time."""
     (node,) = (node for node in nodes if node.name == missing.node)
-    conditions = blueprint.requirements(node.role, len(nodes))
+    conditions = blueprint.requirements(node.role, size_of(nodes))
     hints = [one.hint for one in conditions if one.name == missing.name and one.hint]
     return NotReady(
         f"{node.name} is not ready: required: {missing.what}; found: {missing.found}",
@@ -224,10 +252,14 @@ def tail(log: Path, lines: int = 5) -> list[str]:
 
 @dataclass(frozen=True)
 class Asked:
-    """The role that a node has now, and its requirements, each with the node's state if unmet."""
+    """The role that a node has now, and its requirements, each with the node's state if unmet.
+
+    ``position``: what it has executed, if it said so.
+    """
 
     role: str
     requirements: Sequence[tuple[Requirement, NodeState]]
+    position: str = ""
 
     @property
     def missing(self) -> Requirement | None:
@@ -236,7 +268,7 @@ class Asked:
 
 
 def ask_node(node: Node, nodes: int, blueprint: Blueprint, answer: Ask, way: str) -> Asked:
-    """What ``node`` is in a lab of ``nodes``.
+    """What ``node`` is in a lab of ``nodes``, without proxies.
 
     ``way``: the text of the requirement that SQL answers; without SQL, the guest agent has to.
     """
@@ -255,7 +287,10 @@ def ask_node(node: Node, nodes: int, blueprint: Blueprint, answer: Ask, way: str
         for c in conditions
     ]
     answered = Requirement(node.name, name, way, met=True)
-    return Asked(role, [(answered, "unreachable"), *met])
+    position = blueprint.position(found)
+    if len(position) >= _VALUE:  # it was cut
+        position = ""
+    return Asked(role, [(answered, "unreachable"), *met], position)
 
 
 def _reason(error: LabError) -> str:

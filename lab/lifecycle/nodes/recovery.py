@@ -56,7 +56,7 @@ def until_back(
     ``all_here``: ``nodes`` are all of the lab's. ``booted`` is called when they have booted,
     ready or not. ``password``: of the lab's user, once it has one. Raises as ``until_ready`` does.
     """
-    servers = [node for node in nodes if node.has_sql]
+    servers = [node for node in nodes if node.has_server]
     rescue = _Rescue(
         ctx, servers, blueprint, engines_of(servers, images), pace, all_here=all_here,
         password=password,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lab.blueprints import Blueprint, Engine, Member, server
+from lab.blueprints import Blueprint, Engine, Member, server, writers_of
 from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes.cluster import GuestCluster
@@ -28,7 +28,7 @@ def until_started(
 
     def one(member: Member) -> None:
         (node,) = (node for node in cluster.nodes if node.name == member.name)
-        if not node.has_sql:
+        if not node.has_server:
             return
         for _ in attempts(deadline):
             try:
@@ -52,7 +52,7 @@ def initialise(
     cluster: GuestCluster, plan: Blueprint, engines: Mapping[str, Engine], deadline: Deadline
 ) -> None:
     """Execute the statements that were given, where clients would; raises InvalidSpec."""
-    name = plan.endpoints(cluster.members)[0].nodes[0]
+    name = writers_of(plan.endpoints(cluster.members))[0]
     (member,) = (one for one in cluster.members if one.name == name)
     try:
         cluster.run(

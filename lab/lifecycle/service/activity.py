@@ -30,10 +30,12 @@ _OURS = frozenset(
         "Com_show_variables",
         "Com_show_processlist",
         "Com_set_option",
+        "Com_show_replica_status",
+        "Com_show_slave_status",
         "Com_admin_commands",
     }
 )
-"""What asking, and logging in to ask, adds to."""
+"""What asking, logging in to ask, and the checkers that proxies ask add to."""
 _SERVER = ("system user", "event_scheduler")
 _SHORTEST = 0.001
 _LONG = 1
@@ -83,7 +85,7 @@ def activity(
                 f"{node.name} of {name} sent an invalid answer", details=[str(error)[:200]]
             ) from None
 
-    found = each(one, [node for node in nodes_of(ctx, name) if node.has_sql])
+    found = each(one, [node for node in nodes_of(ctx, name) if node.has_server])
     if not found:
         raise NotReady(f"the lab {name} has no nodes yet")
     return Activity(" ".join(counted for counted, _ in found), any(busy for _, busy in found))

@@ -191,6 +191,6 @@ def _check(ctx: Context, name: str) -> None:
 def _recipe(spec: LabSpec) -> str:
     """The recipe of the image that a lab has; empty if that depends on what can be had."""
     if spec.engine:
-        return recipe_of(spec.engine)
+        return recipe_of(spec)
     engines = blueprint_of(spec).engines
     return next(iter(engines)) if len(engines) == 1 else ""

@@ -48,3 +48,25 @@ def test_which_contains_which() -> None:
     assert gtid.size(gtid.union(small, gtid.parse(f"{A}:8"))) == 5
     tagged = gtid.parse(f"{A}:tag:1-4")
     assert not gtid.contains(small, tagged)
+
+
+@pytest.mark.parametrize(
+    ("position", "source", "behind"),
+    [
+        ("0-1-42", "0-1-42", 0),
+        ("0-1-40", "0-1-42", 2),
+        ("0-1-44", "0-1-42", 0),
+        ("", "0-1-3,1-2-4", 7),
+        ("0-1-3", "0-3-3,1-2-4", 4),
+        (f"{A}:1-5", f"{A}:1-9:11", 5),
+        (f"{A}:1-9,{B}:1", f"{A}:1-9", 0),
+        ("", f"{A}:1-9", 9),
+        ("x", "0-1-42", None),
+        ("0-1-42", f"{A}:1-9", None),
+        (f"{A}:1-9", "0-1-42", None),
+        ("0-1-" + "9" * 30, "0-1-42", None),
+    ],
+)
+def test_what_a_replica_lacks(position: str, source: str, behind: int | None) -> None:
+    """Protects the lag that `lab status` shows, of both engines, from whatever guests say."""
+    assert gtid.behind(position, source) == behind

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,6 +39,10 @@ MYSQL = Engine(
     "mysql", "9.7", (ROOT / "images/mysql/my.cnf").read_text(), RECIPE.config, "mysql", 100, 101,
     service="mysql.service",
 )  # fmt: skip
+PERCONA = replace(
+    MYSQL, name="percona-server", version="8.4",
+    config=(ROOT / "images/percona-server/my.cnf").read_text(),
+)  # fmt: skip
 ENGINE = Engine("mariadb", "11.8.6", CONFIG, PATH, "mysql", 100, 101, service="mariadb.service")
 MEMBERS = [
     Member(f"n{number}", number, inner_address(number), "source" if number == 1 else "replica")
@@ -48,7 +52,7 @@ N1, N2, N3 = MEMBERS
 REPLICATION = blueprint_of(LabSpec("replication"))
 
 
-@pytest.mark.parametrize("engine", [ENGINE, MYSQL], ids=lambda engine: engine.name)
+@pytest.mark.parametrize("engine", [ENGINE, MYSQL, PERCONA], ids=lambda engine: engine.name)
 @pytest.mark.parametrize("member", [N1, N2])
 def test_config(golden: Callable[[str, str], None], member: Member, engine: Engine) -> None:
     """Protects every setting of the servers: a change must be meant."""
@@ -180,10 +184,16 @@ class RealCluster:
         raise AssertionError({one.name: self.unmet(one) for one in self.members})
 
 
-@pytest.fixture(params=["mariadb", pytest.param("mysql", marks=pytest.mark.rare)])
+@pytest.fixture(
+    params=[
+        "mariadb",
+        pytest.param("mysql", marks=pytest.mark.rare),
+        pytest.param("percona", marks=pytest.mark.rare),
+    ]
+)
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """Of both dialects."""
-    return {"mariadb": ENGINE, "mysql": MYSQL}[request.param]
+    """Of both dialects; Percona's options, statements and image are tried on servers of MySQL."""
+    return {"mariadb": ENGINE, "mysql": MYSQL, "percona": PERCONA}[request.param]
 
 
 @pytest.fixture
@@ -207,7 +217,7 @@ def cluster(engine: Engine, spec: LabSpec) -> Iterator[RealCluster]:
     }
     try:
         with ExitStack() as stack:
-            start = _mysql(stack) if engine is MYSQL else _mariadb
+            start = _mariadb if engine is ENGINE else _mysql(stack, engine)
             servers = {
                 member.name: stack.enter_context(start(member, texts[member.name]))
                 for member in members
@@ -232,10 +242,12 @@ def _mariadb(member: Member, text: str) -> AbstractContextManager[Server]:
     )  # fmt: skip
 
 
-def _mysql(stack: ExitStack) -> Callable[[Member, str], AbstractContextManager[Server]]:
+def _mysql(
+    stack: ExitStack, engine: Engine
+) -> Callable[[Member, str], AbstractContextManager[Server]]:
     # A socket needs a short path.
     top = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lab-my-", dir="/tmp")))
-    root = mysql_root(top)
+    root = mysql_root(top, engine.name)
 
     def start(member: Member, text: str) -> AbstractContextManager[Server]:
         text = text.replace("bind_address = 0.0.0.0", f"bind_address = {member.address}")
@@ -264,7 +276,9 @@ def test_real_servers(cluster: RealCluster) -> None:
         cluster.until_ready()
         assert one.ask("SELECT COUNT(*) FROM mysql.user WHERE user = 'replication'") == [(1,)]
         tls: dict[str, Any] = (
-            {"ssl_verify_cert": False, "ssl": {"fake": True}} if cluster.engine is MYSQL else {}
+            {"ssl_verify_cert": False, "ssl": {"fake": True}}
+            if cluster.engine is not ENGINE
+            else {}
         )
         for member in cluster.members:
             for more in (tls, {}):  # once anybody has logged in with TLS, others need none
@@ -453,3 +467,13 @@ def test_real_servers_with_semi_sync_and_delay(cluster: RealCluster) -> None:
         if cluster.unmet(source):
             break
     assert cluster.unmet(source) == ["semi-sync replicas"]
+
+
+def test_a_new_password_survives_a_power_loss() -> None:
+    """Protects links of MariaDB: the file that holds the password is not synced by default."""
+    statements = REPLICATION.personalise_statements(N2, MEMBERS, ENGINE, "lab", "x")
+    (change,) = (at for at, one in enumerate(statements) if "MASTER_PASSWORD" in one)
+    before, after = statements[:change], statements[change + 1 :]
+    assert before[-2:] == ["SET @lab_sync = @@GLOBAL.sync_master_info",
+                           "SET GLOBAL sync_master_info = 1"]  # fmt: skip
+    assert after[0] == "SET GLOBAL sync_master_info = @lab_sync"

@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from lab.blueprints import BLUEPRINTS, blueprint
-from lab.blueprints import ENGINES as RECIPES
 from lab.cli import main
 from lab.cli.backend.local import Lifecycle
 from lab.cli.backend.session import Recorded
-from lab.cli.complete import ENGINES
 from lab.config.settings import Settings
 from lab.errors import InvalidSpec
 from lab.paths import Home
@@ -45,11 +43,23 @@ def offered(
         ("lab exec shop --node ", ["n1", "n2", "n3"]),
         ("lab logs --source ", ["engine", "journal", "console"]),
         ("lab ls -o y", ["yaml"]),
-        ("lab up ", ["pxc", "galera", "single", "replication", "group"]),
-        ("lab up g", ["galera", "group"]),
-        ("lab up --engine ", ["percona", "mariadb", "mysql"]),
+        ("lab up ", ["pxc", "galera", "single", "replication", "group", "galera-dr", "pxc-dr"]),
+        ("lab up g", ["galera", "group", "galera-dr"]),
+        (
+            "lab up --engine ",
+            [
+                "mariadb",
+                "mariadb:11.8",
+                "mariadb:10.11",
+                "mysql",
+                "mysql:9.7",
+                "percona",
+                "percona:8.4",
+                "percona:8.0",
+            ],
+        ),
         ("lab up --profile d", ["durable", "disposable"]),
-        ("lab image build p", ["percona-xtradb-cluster"]),
+        ("lab image build percona-x", ["percona-xtradb-cluster", "percona-xtradb-cluster-8.0"]),
         ("lab image rm ", ["mariadb", "mariadb-0123456789abcdef"]),
         ("lab template rm f", ["feedfacefeedface"]),
         ("lab up --exist", ["--exist-ok"]),
@@ -76,7 +86,6 @@ def test_names_complete(
 
 def test_only_what_is_there_is_offered() -> None:
     """Protects from offering what is then refused."""
-    assert tuple(RECIPES) == ENGINES
     assert [blueprint(name).name for name in BLUEPRINTS] == list(BLUEPRINTS)
     with pytest.raises(InvalidSpec) as refused:
         blueprint("zzz")

@@ -27,6 +27,7 @@ from lab.errors import CommandFailed, HostUnfit, LabError, NotFound
 from lab.exchange.header import ByKey
 from lab.lifecycle.core.views import (
     DatasetView,
+    EngineView,
     ExportView,
     Finding,
     GcReport,
@@ -47,7 +48,7 @@ from lab.progress import Event, Listener
 from lab.spec import LabSpec
 from lab.state.opening import open_store
 from lab.undo import Undo
-from tests.support.cli_views import image_view, lab_view, preview_view, template_view
+from tests.support.cli_views import engine_view, image_view, lab_view, preview_view, template_view
 
 HERE = Path(__file__)
 
@@ -239,6 +240,15 @@ class FakeSession:
     def client(self, name: str, node: str | None) -> FakeClient:
         self._called("client", name, node)
         return FakeClient(self._world.log)
+
+    def engines(self) -> list[EngineView]:
+        self._called("engines")
+        return [
+            engine_view(),
+            engine_view("percona:8.0", server="Percona Server 8.0", default=False,
+                        packages=("Debian bookworm", "http://percona/ps-80/apt"),
+                        build="unreachable", why="http://percona/ps-80/apt did not answer"),
+        ]  # fmt: skip
 
     def build_image(self, recipe: str, *, rebuild: bool) -> ImageView:
         self._called("build_image", recipe, rebuild=rebuild)

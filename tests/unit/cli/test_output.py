@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +15,8 @@ import yaml
 from lab.cli import main
 from lab.cli.terminal.show import preview_text
 from lab.cli.terminal.table import facts, table
-from lab.cli.terminal.tree import tree_text
-from lab.lifecycle.core.views import Finding, GcReport, HostView, LabView, Rows, SnapshotView
+from lab.cli.terminal.tree import topology_text, tree_text
+from lab.lifecycle.core.views import Finding, GcReport, HostView, LabView, Link, Rows, SnapshotView
 from lab.progress import Step
 from tests.support.cli_views import lab_view, preview_view
 from tests.unit.cli.test_fake_lifecycle import HERE, FakeLifecycle
@@ -184,6 +185,74 @@ def test_status_shows_what_is_met_and_what_is_not(capsys: Capture) -> None:
     assert found[3]["met"] is None
 
 
+def replicating(*links: Link, roles: Sequence[str], positions: Sequence[str] = ()) -> LabView:
+    view = lab_view(nodes=len(roles), blueprint="replication", links=links)
+    nodes = [
+        replace(node, role=role, position=position)
+        for node, role, position in zip(
+            view.nodes, roles, positions or ["0-1-42"] * len(roles), strict=True
+        )
+    ]
+    return replace(view, nodes=tuple(nodes))
+
+
+def test_status_draws_who_replicates_from_whom(capsys: Capture) -> None:
+    """Protects the first look at a topology: roles, links, positions and lag, and their data."""
+    world = FakeLifecycle()
+    view = replicating(
+        Link("n1", "n2", "semi-sync"),
+        Link("n2", "n3", "1h late"),
+        roles=("source", "replica", "delayed"),
+        positions=("0-1-42", "0-1-42", "0-1-40"),
+    )
+    n1, n2, n3 = view.nodes
+    view = replace(view, nodes=(n1, replace(n2, behind=0), replace(n3, behind=2)))
+    world.views["pxc"] = view
+    assert out(capsys, "status", world=world).endswith(
+        """
+replication
+└─ n1  source  0-1-42
+   └─ n2  replica, semi-sync  0-1-42
+      └─ n3  delayed, 1h late  0-1-40  2 transactions behind
+"""
+    )
+    found = json.loads(out(capsys, "status", "-o", "json", world=world))["lab"]
+    assert found["links"][1] == {"source": "n2", "replica": "n3", "kind": "1h late"}
+    assert [(node["position"], node["behind"]) for node in found["nodes"]][2] == ("0-1-40", 2)
+
+
+def test_topologies_that_are_no_trees() -> None:
+    """Protects rings and fan-ins: each link is drawn once, and each node's facts once."""
+    plain = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    ring = [Link("n3", "n1"), Link("n1", "n2"), Link("n2", "n3")]
+    assert (
+        topology_text(replicating(*ring, roles=["source"] * 3), plain)
+        == """\
+replication
+`- n1  source  0-1-42
+   `- n2  source  0-1-42
+      `- n3  source  0-1-42
+         `- n1  source
+"""
+    )
+    fan = replicating(Link("n1", "n3"), Link("n2", "n3"), roles=("source", "source", "replica"))
+    assert (
+        topology_text(fan, plain)
+        == """\
+replication
+|- n1  source  0-1-42
+|  `- n3  replica  0-1-42
+`- n2  source  0-1-42
+   `- n3  replica
+"""
+    )
+    members = replicating(roles=["member"] * 2, positions=["x" * 200] * 2)
+    assert topology_text(members, plain).splitlines()[1] == f"|- n1  member  {'x' * 80}..."
+    assert topology_text(lab_view(), plain) == ""
+    gone = replicating(Link("n1", "n9"), roles=["source"] * 2)
+    assert topology_text(gone, plain).splitlines()[2] == "`- n2  source  0-1-42"
+
+
 def test_status_is_for_any_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects people whose terminal knows Latin-1 only from a traceback."""
     printed = io.BytesIO()
@@ -224,7 +293,8 @@ def test_env_as_urls(capsys: Capture) -> None:
     """Protects programs in other languages: each driver's own form, for any node."""
     world = FakeLifecycle()
     ends = {"rw": ("n1",), "ro": ("n2", "n3")}
-    world.views["pxc"] = lab_view(endpoints=ends)
+    places = {"rw": ("127.0.0.1:23306",), "ro": ("127.0.0.1:23307", "127.0.0.1:23308")}
+    world.views["pxc"] = lab_view(endpoints=ends, addresses=places)
     assert "LAB_DSN_RO=mysql://lab:s3cret@127.0.0.1:23307/\n" in out(capsys, "env", world=world)
     for words, wanted in (
         ("jdbc", "jdbc:mariadb://127.0.0.1:23306/?user=lab&password=s3cret"),
@@ -315,6 +385,23 @@ def test_images_and_templates(capsys: Capture) -> None:
     ]  # fmt: skip
     assert out(capsys, "template", "build", "pxc", "-o", "name") == "feedfacefeedface\n"
     assert out(capsys, "template", "ls").splitlines()[1].endswith("RAM was refused")
+
+
+def test_engines(capsys: Capture) -> None:
+    """Protects what a user reads before the first lab: what can be had here, and why not."""
+    assert out(capsys, "engine", "ls") == (
+        "ENGINE          SERVER              BLUEPRINTS     PACKAGES                  BUILD"
+        "        IMAGES  TEMPLATES\n"
+        "mariadb:11.8 *  MariaDB 11.8        galera,single  Debian trixie             yes"
+        "               1          -\n"
+        "percona:8.0     Percona Server 8.0  galera,single  http://percona/ps-80/apt  unreachable"
+        "       1          -\n"
+        "* the default series of its engine\n"
+        "Percona Server 8.0: http://percona/ps-80/apt did not answer\n"
+    )
+    assert out(capsys, "engine", "ls", "-o", "name") == "mariadb:11.8\npercona:8.0\n"
+    [first, _] = json.loads(out(capsys, "engine", "ls", "-o", "json"))
+    assert first["packages"] == ["Debian trixie"]
 
 
 def test_logs(capsys: Capture) -> None:

@@ -46,6 +46,7 @@ WORKS = {
     "sql": "sql shop -e SELECT+1",
     "env": "env shop",
     "ca": "ca",
+    "engine ls": "engine ls",
     "image build": "image build mariadb",
     "image ls": "image ls",
     "image show": "image show mariadb",

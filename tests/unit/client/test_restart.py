@@ -6,12 +6,15 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from lab.client import Client
 from lab.progress import Event
 from tests.support.serve_process import environment, serving
 from tests.support.serve_world import MEMORY
 
 
+@pytest.mark.rare
 def test_a_service_that_restarts_is_waited_for(tmp_path: Path) -> None:
     """Protects pipelines from an upgrade of the service: one lab, all steps heard, nothing lost."""
     env = environment(tmp_path)

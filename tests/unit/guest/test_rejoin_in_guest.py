@@ -212,3 +212,23 @@ def test_nodes_at_rest_start_as_they_were_formed(guest: Guest) -> None:
     assert guest.data("gvwstate.dat").read_text() == "view of all\n"
     assert not guest.data("galera.cache").exists()
     assert guest.started() == (f"{UUID}:44 no", "")
+
+
+def test_identities_of_a_member_that_others_follow(guest: Guest) -> None:
+    """Protects branches of branches: server id and both GTID domains are the last ones given."""
+    config = guest.root / "etc/mysql/mariadb.conf.d/99-lab.cnf"
+    config.write_text("server_id = 1\n[mysqld]\nwsrep_gtid_domain_id = 0\ngtid_domain_id = 2\n")
+    (guest.root / "etc/lab").mkdir()
+    for number in ("700", "800"):
+        guest.grastate(UUID, 42)
+        words = (str(config), f"{number}1", f"{number}2", NOWHERE, "43", number)
+        guest.run("identity", *words)
+        assert (guest.root / "etc/lab/cluster.sql").read_text() == (
+            f"SET GLOBAL wsrep_gtid_domain_id = {number};\n"
+        )
+        where = f"{guest.root}/etc/lab/cluster.sql"
+        assert config.read_text().replace(where, "/etc/lab/cluster.sql") == (
+            f"server_id = {number}1\ngtid_domain_id = {number}2\n[mysqld]\n"
+            f"wsrep_gtid_domain_id = {number}\ninit_file = /etc/lab/cluster.sql\n"
+        )
+        assert "seqno:   43\n" in guest.data("grastate.dat").read_text()

@@ -138,3 +138,33 @@ def test_files_are_in_order(tmp_path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text("")
     assert [file.path for file in files(tmp_path)] == ["a", "a.d/z", "b"]
+
+
+PINNED = {
+    "mariadb": "446b09d233db9da6",
+    "mysql": "16fd8856e049ef0a",
+    "percona-xtradb-cluster": "63fa3957824b625b",
+}
+"""Keys of recipes with neither a builder nor a guest: of what the recipes themselves have."""
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_a_further_series_changes_no_key(tmp_path: Path, name: str) -> None:
+    """Protects images that users have: their recipes' own files change when that is meant only."""
+    guest, source = tmp_path / "guest", tmp_path / "source"
+    guest.mkdir()
+    source.mkdir()
+    (guest / "guest.toml").write_text('packages = ["systemd"]\ncmdline = "x"\n')
+    key = image_key(load(name), volumes=SINGLE, guest=guest, source=source, machine="x86_64")
+    assert key == PINNED[name]
+
+
+def test_a_link_counts_as_what_it_points_to(inputs: Inputs) -> None:
+    """Protects recipes that share files: a change of one of them changes all of their keys."""
+    before = inputs.key()
+    script = inputs.directory / "mariadb/provision"
+    script.rename(inputs.directory / "shared")
+    script.symlink_to("../shared")
+    assert inputs.key() == before
+    append("shared")(inputs.directory)
+    assert inputs.key() != before

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lab.imagebuild import bootstrap, build
-from lab.imagebuild.recipe import GUEST, load, recipes
+from lab.imagebuild.recipe import GUEST, Recipe, load, recipes
 from lab.imagebuild.tree import OVERLAYS, files
 from lab.units import GIB
 
@@ -37,9 +37,9 @@ def test_the_account_has_a_hash_and_no_random_password() -> None:
     assert re.search(r"AS '\*[0-9A-F]{40}' ACCOUNT LOCK;", created[0])
 
 
-def guest_tree(top: Path, unit: str) -> Path:
+def guest_tree(top: Path, unit: str, recipe: Recipe = RECIPE) -> Path:
     """The units of a guest as they are in an image: lab's, ``unit``, and what is masked."""
-    for source in (GUEST, RECIPE.directory):
+    for source in (GUEST, recipe.directory):
         for file in files(source):
             if file.path.split("/", 1)[0] in OVERLAYS:
                 path = top / file.path
@@ -71,6 +71,15 @@ needs_systemd = pytest.mark.skipif(
 def test_the_unit_starts_in_a_guest(tmp_path: Path) -> None:
     """Protects each boot: a requirement of a masked unit would keep the server from starting."""
     checked = verify(guest_tree(tmp_path, UNIT.read_text(encoding="utf-8")))
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+@needs_systemd
+@pytest.mark.parametrize("name", ["percona-server", "percona-server-8.0"])
+def test_the_unit_of_percona_server_starts_in_a_guest(tmp_path: Path, name: str) -> None:
+    recipe = load(name)
+    unit = recipe.directory / "etc/systemd/system" / recipe.service
+    checked = verify(guest_tree(tmp_path, unit.read_text(encoding="utf-8"), recipe))
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
@@ -115,7 +124,8 @@ def test_packages_find_the_data_directory_occupied(tmp_path: Path) -> None:
 
 def test_only_percona_needs_an_occupied_directory() -> None:
     """Debian's packages initialise without a network, and fail on a directory that is not empty."""
-    assert [name for name in recipes() if load(name).occupied] == [RECIPE.name]
+    occupied = [name for name in recipes() if load(name).occupied]
+    assert occupied == [name for name in recipes() if name.startswith("percona-")]
     assert bootstrap.occupy("") == []
 
 

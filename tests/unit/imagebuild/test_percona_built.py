@@ -1,4 +1,4 @@
-"""The whole recipe of Percona XtraDB Cluster, built against stand-ins for Percona's packages.
+"""Recipes of Percona's servers as a whole, built against stand-ins for Percona's packages.
 
 Debian's packages are the real ones. What that proves is in percona_standin.py.
 """
@@ -36,34 +36,42 @@ pytestmark = [
 ]
 
 RECIPE = load("percona-xtradb-cluster")
+SERVER = load("percona-server-8.0")
+
+
+@pytest.fixture(scope="module", params=[RECIPE, SERVER], ids=lambda recipe: recipe.name)
+def described(request: pytest.FixtureRequest) -> Recipe:
+    """A recipe of Debian 13, and one of Debian 12 whose files are links."""
+    return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
-def top() -> Iterator[Path]:
+def top(described: Recipe) -> Iterator[Path]:
     # gpg-agent's socket needs a short path; apt's own user must be able to enter.
-    with tempfile.TemporaryDirectory(prefix="lab-pxc-", dir="/tmp") as path:
+    with tempfile.TemporaryDirectory(prefix=f"lab-{described.engine[:7]}-", dir="/tmp") as path:
         Path(path).chmod(0o755)
         yield Path(path)
 
 
 @pytest.fixture(scope="module")
-def recipe(top: Path) -> Iterator[Recipe]:
-    """Percona's recipe as it is, but for where the repository is and who signs it."""
+def recipe(described: Recipe, top: Path) -> Iterator[Recipe]:
+    """A recipe as it is, but for where the repository is and who signs it."""
     root = top / "www"
     root.mkdir()
     owner = Signer.make(top / "owner", "owner")
-    assert RECIPE.repository is not None
-    owner.sign(percona_standin.write(root, top / "debs", RECIPE.repository.suite))
+    assert described.repository is not None
+    suite, product = described.repository.suite, described.packages[0].removesuffix("-server")
+    owner.sign(percona_standin.write(root, top / "debs", suite, product))
     (root / "key.asc").write_bytes(owner.public())
     with serving(root) as url:
-        described = Repository(
+        here = Repository(
             urls=(url, url),
-            suite=RECIPE.repository.suite,
-            component=RECIPE.repository.component,
+            suite=suite,
+            component=described.repository.component,
             key_url=f"{url}/key.asc",
             key_fingerprint=owner.fingerprint,
         )
-        yield replace(RECIPE, repository=described)
+        yield replace(described, repository=here)
     owner.end()
 
 
@@ -126,12 +134,10 @@ def built(recipe: Recipe, top: Path) -> Built:
     return found
 
 
-def test_it_is_built_whole(built: Built) -> None:
-    assert (built.image.engine, built.image.engine_version) == ("percona", "8.4.10-10")
+def test_it_is_built_whole(built: Built, recipe: Recipe) -> None:
+    assert (built.image.engine, built.image.engine_version) == (recipe.engine, "8.4.10-10")
     assert set(built.image.disks) == {"os", "data", "log"}
-    assert {"qpress", "percona-telemetry-agent", "percona-xtradb-cluster-client"} <= set(
-        built.image.packages
-    )
+    assert {"qpress", "percona-telemetry-agent", *recipe.packages} <= set(built.image.packages)
 
 
 def test_no_server_ran_in_the_hosts_network(built: Built) -> None:
@@ -150,7 +156,7 @@ def test_the_packages_start_one_in_an_empty_directory(recipe: Recipe, top: Path)
     scratch, root = top / "control", top / "control/root"
     scratch.mkdir()
     argv = bootstrap.command(
-        root, recipe.suite, ["percona-xtradb-cluster-server"], keyrings=keyrings(scratch),
+        root, recipe.suite, [recipe.version_package], keyrings=keyrings(scratch),
         setup=repository.setup_hooks(recipe.repository, scratch),
     )  # fmt: skip
     bootstrap.bootstrap(argv, scratch / "log", Progress(), recipe.repository.urls)
@@ -165,9 +171,10 @@ def test_statements_came_after_the_cluster_was_ready(built: Built) -> None:
     assert kinds == ["INSTALL", "CREATE", "GRANT", "ALTER"]
 
 
-def test_the_data_are_ready_to_be_cloned(built: Built) -> None:
+def test_the_data_are_ready_to_be_cloned(built: Built, recipe: Recipe) -> None:
     """Cleanly closed, owned by the server's account, and without an identity."""
-    assert "safe_to_bootstrap: 1" in built.files["var/lib/mysql/grastate.dat"]
+    state = built.files.get("var/lib/mysql/grastate.dat", "")
+    assert ("safe_to_bootstrap: 1" in state) == (recipe.engine == RECIPE.engine)
     assert "var/lib/mysql/ibdata1" in built.files
     assert "var/lib/mysql/#innodb_redo" in built.files
     gone = {"auto.cnf", "galera.cache", "gvwstate.dat", ".lab"}
@@ -190,10 +197,11 @@ def test_telemetry_never_starts(built: Built) -> None:
     assert built.files[unit] == "-> /dev/null"
 
 
-def test_only_our_options_apply(built: Built) -> None:
+def test_only_our_options_apply(built: Built, recipe: Recipe) -> None:
     options = [name for name in built.files if name.startswith("etc/mysql/mysql.conf.d/")]
     assert options == [], "the node's own comes with its seed"
-    assert "!includedir /etc/mysql/mysql.conf.d/" in built.files["etc/mysql/mysql.cnf"]
+    main = "mysql.cnf" if recipe.engine == RECIPE.engine else "my.cnf"
+    assert "!includedir /etc/mysql/mysql.conf.d/" in built.files[f"etc/mysql/{main}"]
 
 
 def test_the_source_names_the_key_inside(built: Built) -> None:

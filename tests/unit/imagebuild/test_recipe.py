@@ -8,6 +8,7 @@ from string import Template
 
 import pytest
 
+from lab.config.enginefile import families
 from lab.errors import InvalidSpec, NotFound
 from lab.imagebuild.recipe import GUEST, RECIPES, all_packages, load, load_guest, recipes
 from lab.units import GIB
@@ -28,21 +29,27 @@ def spoil(root: Path, old: str, new: str) -> None:
 
 
 def test_all_recipes_load() -> None:
-    assert recipes() == ["mariadb", "mysql", "percona-xtradb-cluster"]
+    servers = [
+        "mariadb", "mariadb-10.11", "mysql", "percona-server", "percona-server-8.0",
+        "percona-xtradb-cluster", "percona-xtradb-cluster-8.0",
+    ]  # fmt: skip
+    others = ["galera-arbitrator", "haproxy", "mysql-router"]
+    assert recipes() == sorted([*servers, *others])
     for name in recipes():
         recipe = load(name)
         assert recipe.version_package in all_packages(recipe, load_guest())
     assert load("mariadb").disk == 8 * GIB
 
 
-def test_percona_key_is_pinned() -> None:
+@pytest.mark.parametrize("name", [name for name in recipes() if "percona" in name])
+def test_percona_key_is_pinned(name: str) -> None:
     """The fingerprint is what Percona publishes; a slip here would trust somebody else."""
-    repository = load("percona-xtradb-cluster").repository
+    repository = load(name).repository
     assert repository is not None
     assert repository.key_fingerprint == "4D1BB29D63D98E422B2113B19334A25F8507EFA5"
 
 
-@pytest.mark.parametrize("name", recipes())
+@pytest.mark.parametrize("name", [name for one in families() for _, name in one.series])
 def test_my_cnf_takes_the_same_variables(name: str) -> None:
     """Blueprints fill in one set of variables, whatever the engine."""
     text = (load(name).directory / "my.cnf").read_text()
@@ -52,6 +59,13 @@ def test_my_cnf_takes_the_same_variables(name: str) -> None:
     variables = [*server, *(galera if "wsrep_provider" in text else [])]
     filled = Template(text).substitute({name: f"<{name}>" for name in variables})
     assert all(f"<{name}>" in filled for name in variables)
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_disks_of_bookworm_can_grow(name: str) -> None:
+    """Protects guests with a larger disk: that kernel hangs when 8G's descriptors grow."""
+    recipe = load(name)
+    assert recipe.disk <= 4 * GIB or recipe.suite != "bookworm"
 
 
 def test_unknown_recipe() -> None:

@@ -39,6 +39,8 @@ from lab.units import MIB
 from lab.wait import Deadline, until
 from tests.support.lifecycle_world import World
 
+pytestmark = pytest.mark.rare
+
 RECIPE = load("mariadb")
 Play = Callable[[Path], None]
 """A builder: writes what it made over the disk at that path."""

@@ -157,6 +157,7 @@ def test_it_is_a_lab_like_any_other(here: Side, there: Side) -> None:
         assert rows(ctx, "shop") == [1, 2]
 
 
+@pytest.mark.rare
 def test_ram_that_is_relative_to_nothing(here: Side, there: Side) -> None:
     """Of nodes that were booted, and of a snapshot after that which is relative to it."""
     with here.open() as ctx:
@@ -172,6 +173,7 @@ def test_ram_that_is_relative_to_nothing(here: Side, there: Side) -> None:
             assert rows(ctx, name) == expected
 
 
+@pytest.mark.rare
 def test_a_lab_that_was_booted(here: Side, there: Side) -> None:
     """It has no template, and seeds of its own."""
     with here.open() as ctx:
@@ -188,6 +190,7 @@ def test_a_lab_that_was_booted(here: Side, there: Side) -> None:
     assert "lab snapshot take shop" in caught.value.hint
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(("one", "other"), STORES)
 def test_disks_arrive_as_they_were(tmp_path: Path, one: str, other: str) -> None:
     """All that the lab wrote, on whatever storage either host has; later writes are not in it."""
@@ -210,6 +213,7 @@ def test_disks_arrive_as_they_were(tmp_path: Path, one: str, other: str) -> None
     assert len(set(wanted.values())) == 2
 
 
+@pytest.mark.rare
 def test_what_was_imported_is_used_again(here: Side, there: Side) -> None:
     taken(here)
     archive = exported(here)
@@ -227,6 +231,7 @@ def test_what_was_imported_is_used_again(here: Side, there: Side) -> None:
     assert imported(here, archive).name == "shop-2"
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("why", ["version", "hypervisor", "option", "disks"])
 def test_it_boots_where_ram_does_not_fit(here: Side, there: Side, why: str) -> None:
     said = {
@@ -256,6 +261,7 @@ def test_it_boots_where_ram_does_not_fit(here: Side, there: Side, why: str) -> N
         assert rows(ctx, "shop") == [1]
 
 
+@pytest.mark.rare
 def test_nodes_recover_as_those_of_a_lab_in_use(here: Side, there: Side) -> None:
     """Protects data: nodes that boot are given the remedies for a crash, at each rollback too."""
     taken(here, disks_only=True)
@@ -268,6 +274,7 @@ def test_nodes_recover_as_those_of_a_lab_in_use(here: Side, there: Side) -> None
     assert begun == ["waiting until the nodes are a cluster again"] * 2
 
 
+@pytest.mark.rare
 def test_another_qemu_later_boots_it(here: Side, there: Side) -> None:
     """After an upgrade; that is no reason to call the template broken: its disks are needed."""
     taken(here)
@@ -284,6 +291,7 @@ def test_another_qemu_later_boots_it(here: Side, there: Side) -> None:
     assert imported(there, archive).started == "warm"
 
 
+@pytest.mark.rare
 def test_ram_that_is_refused_is_given_up(here: Side, there: Side) -> None:
     taken(here)
     refused = raising(RestoreFailed("lab-shop-n1 could not be restored", details=["QEMU quit"]))
@@ -299,6 +307,7 @@ def test_ram_that_is_refused_is_given_up(here: Side, there: Side) -> None:
     assert not any("forms a new template" in note for note in there.notes)
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("keep", [False, True])
 def test_sessions_of_clients_are_ended(here: Side, there: Side, keep: bool) -> None:
     with here.open() as ctx:
@@ -319,6 +328,7 @@ def test_sessions_of_clients_are_ended(here: Side, there: Side, keep: bool) -> N
     assert len(ended) == (1 if keep else 2)
 
 
+@pytest.mark.rare
 def test_each_lab_of_it_is_reseeded(here: Side, there: Side) -> None:
     """The clock of a lab in use is right: that it is set renews nothing."""
     taken(here)
@@ -333,6 +343,7 @@ def test_each_lab_of_it_is_reseeded(here: Side, there: Side) -> None:
     assert len(set(seeds)) == len(seeds)
 
 
+@pytest.mark.rare
 def test_nodes_may_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixed.register(monkeypatch)
     here, there = Side(tmp_path / "here"), Side(tmp_path / "there")
@@ -351,6 +362,7 @@ def mixed_lab() -> Any:
     return named("shop", blueprint="mixed", nodes=1)
 
 
+@pytest.mark.rare
 def test_it_can_go_without_its_image(here: Side, there: Side) -> None:
     taken(here)
     alone = exported(here, image=False)
@@ -360,6 +372,7 @@ def test_it_can_go_without_its_image(here: Side, there: Side) -> None:
     assert imported(there, alone).started == "warm"
 
 
+@pytest.mark.rare
 def test_the_template_stays_as_long_as_its_lab(here: Side, there: Side) -> None:
     taken(here)
     key = imported(there, exported(here)).template or ""
@@ -373,6 +386,7 @@ def test_the_template_stays_as_long_as_its_lab(here: Side, there: Side) -> None:
         assert templates(ctx) == []
 
 
+@pytest.mark.rare
 def test_a_lost_record_is_made_again(here: Side, there: Side) -> None:
     """Protects data after the record was lost: it never becomes a template of fresh clusters."""
     taken(here)
@@ -401,6 +415,7 @@ def test_the_wrong_verb(here: Side, there: Side) -> None:
         there.exported("template", made)
 
 
+@pytest.mark.rare
 def test_earlier_versions_refuse_it(here: Side) -> None:
     """Protects their labs: to them it would be a template of a fresh cluster.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +13,7 @@ from lab import host
 from lab.cli.terminal.show import lab_text
 from lab.errors import HostUnfit, NotFound, NotReady
 from lab.fake.hypervisor import FakeHypervisor
-from lab.hypervisor import Capabilities, memory_of
+from lab.hypervisor import Capabilities, Hypervisor, memory_of
 from lab.lifecycle import node_access, power, snapshot
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.down import down
@@ -138,6 +139,33 @@ def test_a_start_that_failed_and_a_wait_that_succeeds(world: World) -> None:
         start(ctx, "shop", timeout=10)
     with world.open() as ctx:
         assert start(ctx, "shop", timeout=10).state == "ready"
+
+
+class Hung:
+    """A hypervisor whose guests' agents do not answer: a program in them would run without end."""
+
+    def __init__(self, real: Hypervisor) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def channel(self, guest: GuestName) -> Hung:  # noqa: ARG002
+        return self
+
+    def ping(self, timeout: float) -> bool:
+        assert timeout <= 10
+        return False
+
+
+def test_a_guest_that_hangs_is_reported(world: World) -> None:
+    """Protects `lab exec`, which has an hour by default, from waiting for a guest that hangs."""
+    with world.open() as ctx:
+        make(ctx)
+        hung = replace(ctx, hypervisor=cast("Hypervisor", Hung(ctx.hypervisor)))
+        with pytest.raises(NotReady, match="agent of n1 of shop does not answer") as refused:
+            node_access.execute(hung, "shop", "n1", ["/bin/sync"], timeout=3600)
+        assert "lab logs shop --node n1 --source console" in refused.value.hint
 
 
 def test_a_node_that_does_not_run_is_not_entered(world: World) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.blueprints import Link
 from lab.errors import CommandFailed, NotReady
 from lab.hypervisor import Capabilities
 from lab.lifecycle import branch, power, snapshot
@@ -53,7 +54,11 @@ def test_every_verb(world: World, cold: bool) -> None:
             *((node, name, True) for node in ("n2", "n3")
               for name in ("SQL", "read-only", "replicating", "caught up")),
         ]  # fmt: skip
+        assert made.links == (Link("n1", "n2"), Link("n1", "n3"))
         query(ctx, "shop", None, "CREATE TABLE t (a INT)")
+        found = status(ctx, "shop").lab
+        assert all(node.position for node in found.nodes)
+        assert [node.behind for node in found.nodes] == [None, 0, 0]
         query(ctx, "shop", "n1", "INSERT INTO t VALUES (1)")
         assert count(ctx, "n3") == 1
         with pytest.raises(CommandFailed, match="status 1290"):
@@ -113,6 +118,7 @@ def test_a_replica_that_cannot_follow_is_not_handed_out(world: World) -> None:
             wait(ctx, "shop", timeout=0.5)
 
 
+@pytest.mark.rare
 def test_a_source_that_hangs(world: World) -> None:
     """Protects what is known of replicas: they answer, whatever their source does."""
     with world.open() as ctx:

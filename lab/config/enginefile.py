@@ -1,0 +1,160 @@
+"""The engines that requests name, and the recipes of their images: ``images/engines.toml``.
+
+An engine has one or more families, kinds of servers such as Percona Server and Percona XtraDB
+Cluster. A blueprint names the families that it runs on; each series of a family is a recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from lab.config import tomlfile
+from lab.errors import InvalidSpec
+from lab.keys import Given, Key, WrongType, complete, keys, matching, parse_all
+from lab.suggest import did_you_mean
+
+FILE = Path(__file__).parents[1] / "recipes" / "engines.toml"
+"""Where they are declared, beside the recipes."""
+
+_WORD = matching("a word of small letters, digits and hyphens", r"[a-z][a-z0-9-]*")
+_SERIES = matching("a series such as 8.4", r"[0-9]+(\.[0-9]+)*")
+_RECIPE = matching("a recipe such as mariadb-10.11", r"[a-z][a-z0-9.-]*")
+
+
+def _by_series(value: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, dict) or not value:
+        raise WrongType
+    return tuple((_SERIES.parse(series), _RECIPE.parse(recipe)) for series, recipe in value.items())
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of server of an engine, with all of its series."""
+
+    engine: Given[str]
+    """What requests call it."""
+    name: Given[str]
+    """The recipe of the first series."""
+    title: str
+    """Its name in lists."""
+    series: Annotated[tuple[tuple[str, str], ...], Key("a table of recipes by series", _by_series)]
+    """Each series and its recipe, the default first."""
+    runs: Annotated[str, _WORD] = ""
+    """The family in whose place it runs, too; empty: none."""
+
+    def suits(self, families: Collection[str]) -> bool:
+        """Whether a blueprint that names ``families`` runs on it."""
+        return self.name in families or self.runs in families
+
+
+@cache
+def families(file: Path = FILE) -> tuple[Family, ...]:
+    """All families, in the order of the file; raises InvalidSpec for what is wrong in it."""
+    known, found = keys(Family), []
+    for engine, tables in tomlfile.loads(file.read_bytes(), file).items():
+        place = f"{file}: [{engine}]"
+        try:
+            for name, table in tables.items():
+                place = f"{file}: [{_WORD.parse(engine)}.{_WORD.parse(name)}]"
+                said = parse_all(known, table, place)
+                found.append(complete(Family, said, place, engine=engine, name=name))
+        except (WrongType, AttributeError):
+            raise InvalidSpec(f"{place} is no table of an engine's servers") from None
+    for family in found:
+        if family.series[0][1] != family.name:
+            raise InvalidSpec(
+                f"{file}: the recipe of the first series of {family.name} is {family.series[0][1]}",
+                hint="a family has the name of that recipe",
+            )
+    return tuple(found)
+
+
+def engines() -> tuple[str, ...]:
+    """What requests may say: each engine, and each with each of its series."""
+    found: dict[str, None] = {}
+    for family in families():
+        found |= dict.fromkeys((family.engine, *_names(family)))
+    return tuple(found)
+
+
+def recipes_of(wanted: Iterable[str]) -> tuple[str, ...]:
+    """All recipes that a blueprint which names these families runs on, those families' own first.
+
+    A family that is not in the file, such as one of tests, is its only recipe.
+    """
+    names = list(wanted)
+    found = dict.fromkeys(names)
+    found |= {
+        recipe: None for family in families() if family.suits(names) for _, recipe in family.series
+    }
+    return tuple(found)
+
+
+def known(wanted: Collection[str]) -> list[str]:
+    """What ``engine`` takes for a blueprint that names these families."""
+    found: dict[str, None] = {}
+    for family in families():
+        if family.suits(wanted):
+            found |= dict.fromkeys((family.engine, *_names(family)))
+    return list(found)
+
+
+def recipe(text: str, wanted: Collection[str], blueprint: str) -> str:
+    """The recipe that ``text`` means for a blueprint, which names the families ``wanted``.
+
+    ``text``: ``ENGINE``, ``ENGINE:SERIES`` or a recipe. Raises InvalidSpec.
+    """
+    engine, separator, series = text.partition(":")
+    suiting = [family for family in families() if family.suits(wanted)]
+    of_engine = [family for family in suiting if family.engine == engine]
+    for family in of_engine:
+        for one, name in family.series:
+            if one == series or not separator:
+                return name
+    if not separator and text in recipes_of(wanted):
+        return text
+    valid = known(wanted)
+    if of_engine:
+        there = ", ".join(name for family in of_engine for name in _names(family))
+        raise InvalidSpec(
+            f"there is no series {series[:40]!r} of {engine} for {blueprint}",
+            hint=f"there are: {there}; `lab engine ls` lists all",
+        )
+    otherwise = f"engines: {', '.join(valid)}"
+    raise InvalidSpec(
+        f"{blueprint} cannot run on the engine {text[:80]!r}",
+        hint=did_you_mean(text, valid, otherwise=otherwise),
+    )
+
+
+def image_recipe(text: str) -> str:
+    """The recipe of the image that ``text`` means: a recipe, ``ENGINE`` or ``ENGINE:SERIES``.
+
+    A text that is no engine is returned as it is. Raises InvalidSpec where an engine has several.
+    """
+    engine, separator, series = text.partition(":")
+    of_engine = [family for family in families() if family.engine == engine]
+    if not of_engine or (not separator and any(text == family.name for family in of_engine)):
+        return text
+    found = [
+        name
+        for family in of_engine
+        for one, name in (family.series if separator else family.series[:1])
+        if one == series or not separator
+    ]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        there = ", ".join(dict.fromkeys(name for one in of_engine for name in _names(one)))
+        raise InvalidSpec(
+            f"there is no series {series[:40]!r} of {engine}", hint=f"there are: {there}"
+        )
+    raise InvalidSpec(f"{text} has {len(found)} recipes", hint=f"name one: {', '.join(found)}")
+
+
+def _names(family: Family) -> list[str]:
+    return [f"{family.engine}:{series}" for series, _ in family.series]

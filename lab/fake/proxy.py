@@ -1,0 +1,53 @@
+"""Proxies in guests of the fake hypervisor: which of the servers behind one gets a statement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lab.fake import group
+from lab.fake.guests import Record
+from lab.fake.inside import (
+    alone,
+    arbitrates,
+    grouped,
+    multi_primary,
+    proxies,
+    read_inside,
+    read_only,
+)
+
+
+def has_no_server(record: Record) -> bool:
+    """Whether a guest is a proxy or an arbiter."""
+    return proxies(record.disks) or arbitrates(record.disks)
+
+
+def writes(record: Record, peers: Sequence[Record]) -> bool:
+    """Whether the server in a guest takes writes; ``peers``: those that run, with it."""
+    if grouped(record.disks):
+        everyone = {peer.name: group.current(peer, peers) for peer in peers}
+        return record.name in group.primaries(record, everyone)
+    return not record.read_only and not (alone(record.disks) and read_only(record.disks))
+
+
+def server(peers: Sequence[Record], service: str) -> Record | None:
+    """The server that a proxy leads to, of those that run; None if there is none."""
+    names = _lists(peers)[service == "ro"]
+    return next((peer for peer in peers if peer.name == names[0]), None) if names else None
+
+
+def proxied(peers: Sequence[Record]) -> str:
+    """What the guest's program of that name prints."""
+    rw, ro = _lists(peers)
+    return f"rw\t{' '.join(rw)}\nro\t{' '.join(ro)}\nadmin.page\t200\n"
+
+
+def _lists(peers: Sequence[Record]) -> tuple[list[str], list[str]]:
+    """The names of guests to write to and to read from, best first."""
+    there = [peer for peer in peers if not read_inside(peer.disks).apart]
+    takes = [str(peer.name) for peer in there if writes(peer, peers)]
+    alike = not any(alone(peer.disks) or grouped(peer.disks) for peer in there)
+    spread = any(multi_primary(peer.disks) for peer in there)
+    rw = takes if spread else takes[:1]
+    ro = takes[1:] if alike else [str(p.name) for p in there if str(p.name) not in takes]
+    return rw, ro or rw

@@ -1,0 +1,39 @@
+"""Pages of nodes, such as a proxy's statistics: whether one is there.
+
+Whoever is root in a node decides what answers, so an answer has a limit of bytes and one of time.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+
+from lab.errors import NotReady
+from lab.wait import Deadline
+
+_MOST = 512
+"""Bytes that are read: the first line of an answer is shorter."""
+_STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3})\b")
+
+
+def status(host: str, port: int, *, timeout: float) -> str:
+    """The HTTP status of the page ``/`` at a port, such as 200; raises NotReady.
+
+    ``timeout``: seconds for all of it.
+    """
+    deadline, said = Deadline.after(timeout), b""
+    try:
+        with socket.create_connection((host, port), max(deadline.left, 0.001)) as connected:
+            connected.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            while len(said) < _MOST and b"\n" not in said:
+                connected.settimeout(max(deadline.left, 0.001))
+                part = connected.recv(_MOST - len(said))
+                if not part:
+                    break
+                said += part
+    except OSError as error:
+        raise NotReady(f"no page at {host}:{port}", details=[str(error)]) from None
+    found = _STATUS.match(said)
+    if found is None:
+        raise NotReady(f"no page at {host}:{port}", details=["it does not speak HTTP"])
+    return found[1].decode()
