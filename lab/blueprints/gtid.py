@@ -15,6 +15,7 @@ GtidSet = Mapping[str, tuple[tuple[int, int], ...]]
 
 _SHOWN = 60
 """Characters of a text that a message has."""
+_TOO_MANY = 1 << 63
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
 _MARIADB = re.compile(r"([0-9]{1,10})-[0-9]{1,10}-([0-9]{1,20})")
@@ -60,16 +61,19 @@ def contains(whole: GtidSet, part: GtidSet) -> bool:
 def behind(position: str, source: str) -> int | None:
     """How many transactions of ``source`` are not in ``position``; None if that is not known.
 
-    Both are positions of one engine. They come from guests.
+    Both are positions of one engine. They come from guests, so the number may be any; one that has
+    more than 63 bits, which clients may not be able to read, is not known.
     """
     try:
         ours, theirs = _numbers(position), _numbers(source)
         if ours is not None and theirs is not None:
-            return sum(max(0, last - ours.get(domain, 0)) for domain, last in theirs.items())
-        here = parse(position)
-        return size(union(here, parse(source))) - size(here)
+            found = sum(max(0, last - ours.get(domain, 0)) for domain, last in theirs.items())
+        else:
+            here = parse(position)
+            found = size(union(here, parse(source))) - size(here)
     except ValueError:
         return None
+    return found if found < _TOO_MANY else None
 
 
 def size(one: GtidSet) -> int:

@@ -247,7 +247,7 @@ def _node(
         services=node.services,
         ports={name: place[1] for name, place in places.items()},
         addresses={name: "{}:{}".format(*place) for name, place in places.items()},
-        position=seen.position if seen else "",
+        position=(seen and seen.position) or "",
         behind=_behind(record.name, node.name, observed, links),
     )
 
@@ -258,7 +258,7 @@ def _behind(
     """Transactions of a node's sources that it has not executed; None if that is not known."""
     sources = [link.source for link in links if link.replica == node]
     seen = [observed.get((lab, name)) for name in (node, *sources)]
-    positions = [one.position for one in seen if one is not None and one.role]
+    positions = [one.position for one in seen if one is not None and one.position is not None]
     if not sources or len(positions) < len(seen):
         return None
     missing = [gtid.behind(positions[0], position) for position in positions[1:]]

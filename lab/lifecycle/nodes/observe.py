@@ -43,13 +43,13 @@ _SERVING = ("ready", "degraded", "not-synced")
 class Observed:
     """A node at the time of the query: its state, and the requirements it was derived from.
 
-    ``role``, ``position``: empty if it was not asked.
+    ``role``: empty if it was not asked; ``position``: see ``Asked``.
     """
 
     state: NodeState
     requirements: tuple[Requirement, ...] = ()
     role: str = ""
-    position: str = ""
+    position: str | None = None
 
 
 Key = tuple[str, str]

@@ -43,6 +43,8 @@ _AGENT_SECONDS = 1.0
 """How long a guest agent may take to answer."""
 _VALUE = 1024
 """Characters that are kept of a status variable: what it is goes into messages."""
+_POSITION = re.compile(r"[0-9A-Za-z_:,-]*")
+"""GTIDs and seqnos. What a guest says in their place is not shown."""
 _LOG = ("/usr/bin/journalctl", "--no-pager", "-b", "-o", "cat", "-n", "500")
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])")
 """What terminals interpret: control sequences (ECMA-48) and titles."""
@@ -248,12 +250,12 @@ def tail(log: Path, lines: int = 5) -> list[str]:
 class Asked:
     """The role that a node has now, and its requirements, each with the node's state if unmet.
 
-    ``position``: what it has executed, if it said so.
+    ``position``: what it has executed, which may be nothing; None if that is not known.
     """
 
     role: str
     requirements: Sequence[tuple[Requirement, NodeState]]
-    position: str = ""
+    position: str | None = None
 
     @property
     def missing(self) -> Requirement | None:
@@ -279,9 +281,9 @@ def ask_node(node: Node, nodes: int, blueprint: Blueprint, answer: Ask, way: str
         for c in conditions
     ]
     answered = Requirement(node.name, name, way, met=True)
-    position = blueprint.position(found)
-    if len(position) >= _VALUE:  # it was cut
-        position = ""
+    position: str | None = blueprint.position(found)
+    if position and (len(position) >= _VALUE or not _POSITION.fullmatch(position)):
+        position = None  # it was cut, or is none
     return Asked(blueprint.role(node.role, found), [(answered, "unreachable"), *met], position)
 
 

@@ -65,6 +65,7 @@ def test_which_contains_which() -> None:
         ("0-1-42", f"{A}:1-9", None),
         (f"{A}:1-9", "0-1-42", None),
         ("0-1-" + "9" * 30, "0-1-42", None),
+        ("", "0-1-" + "9" * 20, None),
     ],
 )
 def test_what_a_replica_lacks(position: str, source: str, behind: int | None) -> None:

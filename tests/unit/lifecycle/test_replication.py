@@ -140,3 +140,28 @@ def test_a_source_that_hangs(world: World) -> None:
 
         found = lab(replace(ctx, sql_all=slow), "shop")
         assert [node.state for node in found.nodes] == ["unreachable", "not-synced", "not-synced"]
+
+
+@pytest.mark.parametrize("said", ["0-1-1\nn9  source", "\x1b[2J", "<script>", "0-1-1," * 300])
+def test_what_a_node_says_of_its_position(world: World, said: str) -> None:
+    """Protects terminals and pages from the root of a node: what is no position is left out."""
+    with world.open() as ctx:
+        up(ctx, SPEC)
+        real = ctx.sql_all
+
+        def lying(
+            account: Account,
+            port: int,
+            statements: Sequence[str],
+            *,
+            timeout: float,
+            whole: bool = False,
+        ) -> list[Rows]:
+            found = real(account, port, statements, timeout=timeout, whole=whole)
+            return [
+                replace(rows, rows=tuple((n, said if n == "position" else v) for n, v in rows.rows))
+                for rows in found
+            ]
+
+        nodes = status(replace(ctx, sql_all=lying), "shop").lab.nodes
+        assert {(node.position, node.behind) for node in nodes} == {("", None)}
