@@ -104,9 +104,12 @@ def image(home: Home, runs: int, log: Log) -> Figure:
 
 
 def engine(home: Home) -> str:
-    """The engine in the image that was built, and its version."""
-    built = home.run("image", "ls", "-o", "json").value[0]
-    return f"{built['engine']} {built['engine_version'].removeprefix(built['engine'])}".strip()
+    """What is in the images that were built, each with its version."""
+    found = {
+        f"{built['engine']} {built['engine_version'].removeprefix(built['engine'])}".strip()
+        for built in home.run("image", "ls", "-o", "json").value
+    }
+    return ", ".join(sorted(found))
 
 
 def cold(home: Home, runs: int, log: Log) -> Figure:
