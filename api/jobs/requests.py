@@ -162,6 +162,13 @@ class Power(LabRequest, frozen=True, kw_only=True):
     force: bool = False
 
 
+class Promote(LabRequest, frozen=True, kw_only=True):
+    """``promote`` the node ``node``; ``force``: also without the one that takes writes now."""
+
+    node: str
+    force: bool = False
+
+
 class TakeSnapshot(LabRequest, frozen=True, kw_only=True, omit_defaults=True):
     """``snapshot`` called ``name``; ``scheduled``: take and remove by the lab's schedule instead.
 

@@ -27,7 +27,9 @@ _ONCE: tuple[JobKind, ...] = (
 """Kinds of which a new request returns an equal job that has not ended."""
 
 
-_ALONE: tuple[JobKind, ...] = ("start", "stop", "restart", "snapshot", "rollback", "branch")
+_ALONE: tuple[JobKind, ...] = (
+    "start", "stop", "restart", "snapshot", "rollback", "branch", "promote",
+)  # fmt: skip
 """Kinds that run one at a time on a lab, jobs of its schedule included."""
 
 

@@ -25,6 +25,7 @@ from lab.api.jobs.requests import (
     FillPool,
     LabRequest,
     Power,
+    Promote,
     PruneSnapshots,
     RefreshDataset,
     Request,
@@ -48,6 +49,7 @@ from lab.lifecycle.down import down
 from lab.lifecycle.images import image
 from lab.lifecycle.images.versions import versions_of
 from lab.lifecycle.nodes import inspect
+from lab.lifecycle.promote import promote
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
 from lab.locks.named import held, lock
@@ -346,6 +348,15 @@ def roll_back(ctx: Context, task: Task[RollBack]) -> str:
     return name
 
 
+def promote_node(ctx: Context, task: Task[Promote]) -> str:
+    """Have another node of a lab take writes, and wait until it is ready."""
+    _same(ctx, task)
+    name, request = task.job.lab, task.request
+    timeout = ctx.settings.ready_timeout
+    promote(ctx, name, request.node, force=request.force, timeout=timeout)
+    return name
+
+
 def branch(ctx: Context, task: Task[BranchLab]) -> str:
     """Create branches of a lab, all of them or none; returns their names.
 
@@ -493,6 +504,7 @@ WORK: Mapping[JobKind, Work[Any]] = {
     "delete-snapshot": Work(DeleteSnapshot, delete_snapshot),
     "prune-snapshots": Work(PruneSnapshots, prune_snapshots),
     "rollback": Work(RollBack, roll_back),
+    "promote": Work(Promote, promote_node),
     "branch": Work(BranchLab, branch),
     "create-dataset": Work(CreateDataset, create_dataset),
     "refresh-dataset": Work(RefreshDataset, refresh_dataset),

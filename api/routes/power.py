@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse, Response
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from lab.api.core.core import Core
@@ -14,10 +15,10 @@ from lab.api.core.problem import problem
 from lab.api.http import problems
 from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.dependencies import CoreOf, JobsOf
-from lab.api.http.models import NODE, Command, Job, Node, Output
+from lab.api.http.models import NODE, Asked, Command, Job, Node, Output
 from lab.api.http.outcome import Wait, Waiter, outcome
 from lab.api.jobs.jobs import Jobs
-from lab.api.jobs.requests import Power
+from lab.api.jobs.requests import Power, Promote
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name
 from lab.errors import CommandFailed, Forbidden, NotFound
@@ -32,6 +33,31 @@ _DONE: dict[int | str, dict[str, Any]] = {
     200: {"model": Job, "description": "The job has succeeded."}
 }
 Action = Literal["start", "stop", "restart", "kill"]
+
+
+class PromoteRequest(Asked):
+    """The node that is to take writes."""
+
+    node: Annotated[str, Field(pattern=NODE, examples=["n2"])]
+    force: Annotated[
+        bool,
+        Field(description="Also if the node that takes writes is lost; it is powered off."),
+    ] = False
+
+
+# Before the actions, one of which it would be taken for.
+@router.post(
+    "/promote", operation_id="promoteNode", status_code=202, response_model=Job, responses=_DONE
+)
+async def promote_node(
+    jobs: JobsOf, caller: User, name: Name, asked: PromoteRequest, wait: Wait
+) -> Response:
+    """Let another node take the writes of a lab: the source, or the primary of a group.
+
+    `force`: also if the node that takes them now does not answer; it is powered off.
+    """
+    job = await run_in_threadpool(submit_promote, jobs, caller, name, asked)
+    return await outcome(jobs.core, job, wait, _done)
 
 
 @router.post(
@@ -122,6 +148,17 @@ def submit_power(jobs: Jobs, caller: Caller, name: str, node: str, action: Actio
     request = Power(created_at=record.created_at, node=node, force=action == "kill")
     kind = "stop" if action == "kill" else action
     job = new_job(caller.token, kind, request, lab=name, project=record.project)
+    return submit(jobs, job)
+
+
+def submit_promote(jobs: Jobs, caller: Caller, name: str, asked: PromoteRequest) -> JobRecord:
+    """Submit the promotion of a node; raises NotFound."""
+    core = jobs.core
+    record = caller.lab(core, name)
+    with core.contexts.use() as ctx:
+        inspect.node_of(ctx, name, asked.node)
+    request = Promote(created_at=record.created_at, node=asked.node, force=asked.force)
+    job = new_job(caller.token, "promote", request, lab=name, project=record.project)
     return submit(jobs, job)
 
 

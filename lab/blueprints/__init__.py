@@ -8,7 +8,7 @@ ready, and which nodes users connect to. It reaches guests through ``Cluster`` o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, Literal, Protocol, TypeVar, cast
 
@@ -136,8 +136,8 @@ class Remedy:
     """What helps a node that booted and does not get ready.
 
     ``order``: its name; the same order is counted for each node. ``argv``: the program that does
-    it, run in the node as root. ``why``: the reason; ``effect``: what happens to the node, empty if
-    ``why`` says it. ``replaces``: the node's data are replaced by those of another node.
+    it, run in the node as root with ``stdin``. ``why``: the reason; ``effect``: what happens to the
+    node, empty if ``why`` says it. ``replaces``: the node's data are replaced by those of another.
     """
 
     node: str
@@ -146,6 +146,7 @@ class Remedy:
     why: str
     effect: str = ""
     replaces: bool = False
+    stdin: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -154,13 +155,32 @@ class Situation:
 
     ``standings``: the output of the blueprint's ``standing`` program, by node. ``all_here``: those
     are all nodes of the lab. ``waited``: nothing changed for as long as a node could need.
-    ``given``: how often each order was given to a node.
+    ``given``: how often each order was given to a node. ``password``: of the lab's user, empty
+    while it is not known.
     """
 
     standings: Mapping[str, str]
     all_here: bool
     waited: bool
     given: Mapping[tuple[str, str], int]
+    password: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """A node that is to take the writes of a lab: ``to``, of all its ``nodes``, by name.
+
+    ``force``: also without the node that takes them now, which does not answer. ``fence``: powers
+    a node off, by name. ``note``: reports a step. ``password``: of the lab's user.
+    """
+
+    to: str
+    nodes: tuple[str, ...]
+    deadline: Deadline
+    force: bool = False
+    password: str = field(default="", repr=False)
+    fence: Callable[[str], None] = field(default=lambda _: None, repr=False)
+    note: Callable[[str], None] = field(default=lambda _: None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -250,6 +270,10 @@ class Blueprint(Protocol):
         """Whether nodes elect who takes writes, so that roles change while a lab runs."""
 
     @property
+    def writers(self) -> Collection[str]:
+        """The roles of nodes that take writes, where nodes elect them."""
+
+    @property
     def any_source(self) -> bool:
         """Whether of the ``sources`` of a node only the first that answers matters."""
 
@@ -298,6 +322,19 @@ class Blueprint(Protocol):
         does not answer. It comes from guests, whose root may say anything.
         """
 
+    def elsewhere(
+        self,
+        member: Member,
+        members: Sequence[Member],
+        answer: Mapping[str, str],
+        reported: Mapping[str, Mapping[str, str]],
+    ) -> tuple[str, ...]:
+        """The nodes one of which is to be asked, before ``member`` is asked again.
+
+        As it is not in the role that it was planned for: its sources are not ``sources``, so what
+        they ``reported`` was not all that its ``answer`` depends on. None where it was.
+        """
+
     def through(self, role: str) -> Mapping[str, str]:
         """The statements that a proxy is asked in the place of ``question``, by its services.
 
@@ -313,7 +350,10 @@ class Blueprint(Protocol):
         """
 
     def role(self, planned: str, answer: Mapping[str, str]) -> str:
-        """The role that a node has by its ``answer``; ``planned`` unless nodes elect."""
+        """The role that a node has by its ``answer``; ``planned`` unless nodes elect.
+
+        An empty answer is that of a node which does not answer, while another one takes writes.
+        """
 
     def links(self, members: Sequence[Member]) -> tuple[Link, ...]:
         """Who replicates from whom, asynchronously; members of one cluster need no links."""
@@ -370,6 +410,15 @@ class Blueprint(Protocol):
 
         ``engines``: by the names of nodes.
         Raises NotReady if only nodes that do not run could help.
+        """
+
+    def promote(
+        self, cluster: Cluster, engines: Mapping[str, Engine], promotion: Promotion
+    ) -> None:
+        """Have another node take writes, in steps that complete what was interrupted.
+
+        At any moment one node takes writes, or none. ``cluster``: the nodes that run; ``engines``:
+        by their names. Raises InvalidSpec where no node can be promoted, Conflict, NotReady.
         """
 
     def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:

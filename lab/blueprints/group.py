@@ -15,6 +15,7 @@ Variables".
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 import uuid
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ from lab.blueprints import (
     Engine,
     Member,
     NodePlan,
+    Promotion,
     Remedy,
     Situation,
     gtid,
@@ -36,7 +38,7 @@ from lab.blueprints import (
     server,
 )
 from lab.config.profile import EngineProfile
-from lab.errors import InvalidSpec, NotReady
+from lab.errors import CommandFailed, Conflict, InvalidSpec, NotFound, NotReady
 from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.spec import LabSpec
@@ -57,6 +59,10 @@ _WEIGHT = 110
 """Of members in elections, ten less for each: of those that are left, the first is elected."""
 _VIEW = 100
 """Characters of a view's name that are compared: it has about 20."""
+_LOOK_SECONDS = 30.0
+_RUNNING_SECONDS = 10
+"""Seconds that running transactions may take while the primary changes."""
+_UUID = re.compile(r"[0-9a-fA-F-]{36}")
 _IN = ("ONLINE", "RECOVERING")
 _ROLES = ("primary", "secondary")
 
@@ -142,6 +148,7 @@ class Group(server.Defaults):
     transient: str = "Lock wait timeout|Deadlock found|super-read-only"
     flush: tuple[str, ...] = ("FLUSH LOCAL BINARY LOGS", "FLUSH LOCAL ENGINE LOGS")
     elects: bool = True
+    writers: tuple[str, ...] = ("primary",)
     look_every: float = 2.0  # no group starts by itself
     takes: frozenset[str] = server.COMMON | {"multi_primary", "proxy"}
 
@@ -302,7 +309,7 @@ class Group(server.Defaults):
     def unchanging(self, standing: str) -> str:
         """See Blueprint."""
         found = _values(standing)
-        return " ".join(found.get(name, "") for name in ("server", "member", "reachable"))
+        return " ".join(found.get(name, "") for name in ("server", "member", "reachable", "leaves"))
 
     def remedies(self, situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy]:
         """See Blueprint."""
@@ -311,7 +318,8 @@ class Group(server.Defaults):
         if ended or any(map(_serves, standings.values())):
             return ended  # the others join by themselves
         if any(
-            one.get("server") != "active" or "executed" not in one for one in standings.values()
+            one.get("server") != "active" or "executed" not in one or "leaves" in one
+            for one in standings.values()
         ):
             return []
         if not situation.all_here:
@@ -335,6 +343,32 @@ class Group(server.Defaults):
         if not _may(situation, best, "bootstrap"):
             return []
         return [_remedy(engines, best, "bootstrap", why)]
+
+    def promote(
+        self, cluster: Cluster, engines: Mapping[str, Engine], promotion: Promotion
+    ) -> None:
+        """See Blueprint; a member is made the primary by the group itself."""
+        to = promotion.to
+        if self.options.multi_primary:
+            raise InvalidSpec(f"{to} cannot be promoted: all members are primaries")
+        cluster = proxy.servers_of(cluster)
+        found = _look(cluster, engines)
+        own = found.get(to, {})
+        if own.get("member") not in _IN:
+            raise NotReady(
+                f"{to} is not in the group", hint="`lab start` has its nodes join the group"
+            )
+        (member,) = (one for one in cluster.members if one.name == to)
+        if not _serves(own):
+            _force(cluster, found, member, promotion)
+            own = _look(cluster, engines).get(to, {})
+        if own.get("role") == "primary":
+            promotion.note(f"{to} is the primary")
+            return
+        if not _UUID.fullmatch(own.get("uuid", "")) or own["member"] != "ONLINE":
+            raise NotReady(f"{to} is {own.get('member', 'silent')}, not ONLINE")
+        statement = f"SELECT group_replication_set_as_primary('{own['uuid']}', {_RUNNING_SECONDS})"
+        _sql(cluster, member, statement, max(promotion.deadline.left, 1.0))
 
     def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
         """See Blueprint; before nodes were asked, the first one is the primary."""
@@ -367,6 +401,64 @@ def _remedy(engines: Mapping[str, Engine], node: str, order: str, why: str) -> R
 
 def _may(situation: Situation, node: str, order: str) -> bool:
     return situation.given.get((node, order), 0) < _MOST
+
+
+def _look(cluster: Cluster, engines: Mapping[str, Engine]) -> dict[str, Mapping[str, str]]:
+    """How the nodes that answer stand."""
+
+    def one(member: Member) -> tuple[str, Mapping[str, str]] | None:
+        argv = _regroup("state", engines[member.name])
+        try:
+            return member.name, _values(cluster.run(member, argv, timeout=_LOOK_SECONDS))
+        except (NotReady, NotFound, CommandFailed):
+            return None
+
+    return dict(found for found in cluster.each(one) if found is not None)
+
+
+def _force(
+    cluster: Cluster,
+    found: Mapping[str, Mapping[str, str]],
+    member: Member,
+    promotion: Promotion,
+) -> None:
+    """Have the members that ``member`` reaches be the group, as most of it is lost.
+
+    Two groups would be the result if the others were one: so they must not run.
+    """
+    if any(map(_serves, found.values())):
+        raise Conflict(
+            f"{member.name} has lost its group, which others are in",
+            hint="promote one of them; `lab start` has it join again",
+        )
+    if not promotion.force:
+        raise Conflict(
+            f"the group of {member.name} has lost its majority",
+            hint="`lab start` brings the others back; `--force` makes a group of those that"
+            f" {member.name} reaches",
+        )
+    addresses = {one.address for one in cluster.members}
+    reached = [one for one in found[member.name].get("reaches", "").split(",") if one in addresses]
+    for other in cluster.members:
+        if other.address in reached:
+            continue
+        if found.get(other.name, {}).get("member") in _IN:
+            raise Conflict(
+                f"{other.name} runs, and {member.name} does not reach it: they could be two groups",
+                hint=f"`lab stop --force --node {other.name}` first",
+            )
+        if other.name not in found:
+            promotion.fence(other.name)
+    members = ",".join(f"{address}:{_PORT}" for address in reached)
+    try:
+        statement = f"SET GLOBAL group_replication_force_members = '{members}'"
+        _sql(cluster, member, statement, _START_SECONDS)
+    finally:  # else it could not start again
+        _sql(cluster, member, "SET GLOBAL group_replication_force_members = ''", _LOOK_SECONDS)
+
+
+def _sql(cluster: Cluster, member: Member, statement: str, timeout: float) -> None:
+    cluster.run(member, ("/usr/lib/lab/sql",), stdin=f"{statement}\n".encode(), timeout=timeout)
 
 
 def _values(standing: str) -> dict[str, str]:

@@ -7,6 +7,9 @@ and there is nothing to transfer.
 A replica has caught up when it has executed all that its source had executed when that was asked,
 shortly before: ``MASTER_GTID_WAIT`` in MariaDB, ``WAIT_FOR_EXECUTED_GTID_SET`` in MySQL.
 
+In a star another node can become the source (``switchover``): so its servers start read-only, and
+their roles are asked.
+
 One statement asks servers of both: MariaDB alone executes what is in ``/*M! */``, and MySQL alone
 what is in ``/*!80000 */``, as MariaDB ignores those from 50700 to 99999 (its documentation,
 "Comment Syntax").
@@ -18,7 +21,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from lab.blueprints import (
@@ -30,8 +33,12 @@ from lab.blueprints import (
     Link,
     Member,
     NodePlan,
+    Promotion,
+    Remedy,
+    Situation,
     proxy,
     server,
+    switchover,
 )
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
@@ -73,14 +80,23 @@ class _Dialect:
     """Options of a server whose commits wait for a replica."""
     acknowledges: str
     """Options of such a replica."""
+    either: str
+    """Options of a server that may be one or the other: without replicas no commit waits."""
     link: tuple[str, ...]
     """Statements that have a replica follow {address} by the {channel}, {delay} seconds late."""
     repoint: str
     """A statement that has a replica, which is stopped, follow {address} from where it is."""
     relink: tuple[str, ...]
     """Statements that give a replica, which runs, another {password}."""
-    writable: tuple[str, str]
+    writable: tuple[str, ...]
     """Statements before and after changes of a replica's own accounts."""
+    by_role: tuple[str, ...]
+    """The same of a server that may be the source: it is as before, and then relinked."""
+    relink_if_linked: tuple[str, ...]
+    """As ``relink``, if it has a link."""
+    role: switchover.Role
+    waits: tuple[str, str]
+    """Variables of a server whose commits wait, and of one whose commits do not."""
 
 
 _MARIADB = _Dialect(
@@ -89,6 +105,7 @@ _MARIADB = _Dialect(
     semi_sync="rpl_semi_sync_master_wait_point = AFTER_SYNC\n",
     acknowledged="rpl_semi_sync_master_enabled = ON\n",
     acknowledges="rpl_semi_sync_slave_enabled = ON\n",
+    either="rpl_semi_sync_master_wait_no_slave = OFF\n",
     link=(
         (
             "CHANGE MASTER '{channel}' TO MASTER_HOST = '{address}', MASTER_USER = 'replication',"
@@ -109,6 +126,42 @@ _MARIADB = _Dialect(
         "START SLAVE '{channel}'",
     ),
     writable=("DO 1", "DO 1"),
+    by_role=("DO 1", "DO 1"),
+    relink_if_linked=(
+        (
+            "SET @lab_linked = IF(@lab_linked, 1, (SELECT VARIABLE_VALUE > 0"
+            " FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'SLAVES_RUNNING'))"
+        ),
+        "EXECUTE IMMEDIATE IF(@lab_linked, 'STOP SLAVE', 'DO 1')",
+        "SET @lab_sync = @@GLOBAL.sync_master_info",
+        "SET GLOBAL sync_master_info = 1",
+        (
+            "EXECUTE IMMEDIATE IF(@lab_linked,"
+            " 'CHANGE MASTER TO MASTER_PASSWORD = ''{password}''', 'DO 1')"
+        ),
+        "SET GLOBAL sync_master_info = @lab_sync",
+        "EXECUTE IMMEDIATE IF(@lab_linked, 'START SLAVE', 'DO 1')",
+        "SET @lab_linked = NULL",
+    ),
+    role=switchover.Role(
+        lead=("read_only=OFF",),
+        follow=("read_only=ON",),
+        unlink=("STOP SLAVE", "RESET SLAVE ALL"),
+        link=(),
+        # The files that say whom it followed may be incomplete, after a power loss.
+        relink=("STOP SLAVE", "RESET SLAVE ALL"),
+        # What it has executed itself, as the source, is what it begins after.
+        begin=(
+            "STOP SLAVE",
+            "RESET SLAVE ALL",
+            "SET GLOBAL gtid_slave_pos = @@GLOBAL.gtid_binlog_pos",
+        ),
+    ),
+    waits=("rpl_semi_sync_master_wait_no_slave=ON", "rpl_semi_sync_master_wait_no_slave=OFF"),
+)
+_LINKED = (
+    "EXISTS (SELECT 1 FROM performance_schema.replication_connection_configuration"
+    " WHERE CHANNEL_NAME = '' AND HOST <> '')"
 )
 _MYSQL = _Dialect(
     options="gtid_mode = ON\nenforce_gtid_consistency = ON\nreplica_net_timeout = 10\n",
@@ -116,6 +169,7 @@ _MYSQL = _Dialect(
     semi_sync=("plugin_load_add = semisync_source.so\nplugin_load_add = semisync_replica.so\n"),
     acknowledged="loose_rpl_semi_sync_source_enabled = ON\n",
     acknowledges="loose_rpl_semi_sync_replica_enabled = ON\n",
+    either="loose_rpl_semi_sync_source_wait_no_replica = OFF\n",
     # By default it gives its source up after ten tries. Its plugin for passwords wants TLS. No
     # certificate is checked: a clone of the RAM has its own, while those of its peers are new.
     link=(
@@ -134,6 +188,34 @@ _MYSQL = _Dialect(
         "START REPLICA IO_THREAD FOR CHANNEL '{channel}'",
     ),
     writable=("SET GLOBAL super_read_only = OFF", "SET GLOBAL super_read_only = ON"),
+    by_role=(
+        f"SET @lab_read_only = COALESCE(@lab_read_only, @@GLOBAL.super_read_only OR {_LINKED})",
+        "SET GLOBAL super_read_only = OFF",
+        "SET GLOBAL super_read_only = @lab_read_only",
+        "SET @lab_read_only = NULL",
+    ),
+    relink_if_linked=tuple(
+        line
+        for statement in (
+            "STOP REPLICA IO_THREAD FOR CHANNEL ''''",
+            "CHANGE REPLICATION SOURCE TO SOURCE_PASSWORD = ''{password}'' FOR CHANNEL ''''",
+            "START REPLICA IO_THREAD FOR CHANNEL ''''",
+        )
+        for line in (
+            f"SET @lab_statement = IF({_LINKED}, '{statement}', 'DO 1')",
+            "PREPARE lab FROM @lab_statement",
+            "EXECUTE lab",
+        )
+    ),
+    role=switchover.Role(
+        lead=("super_read_only=OFF", "read_only=OFF"),
+        follow=("super_read_only=ON",),
+        unlink=("STOP REPLICA FOR CHANNEL ''", "RESET REPLICA ALL FOR CHANNEL ''"),
+        link=(),
+        relink=("STOP REPLICA FOR CHANNEL ''",),
+        begin=(),
+    ),
+    waits=("rpl_semi_sync_source_wait_no_replica=ON", "rpl_semi_sync_source_wait_no_replica=OFF"),
 )
 
 _READ_ONLY = "SELECT 'read_only', IF(/*M! @@GLOBAL.read_only*/ /*!80000 {variable}*/, 'ON', 'OFF')"
@@ -151,6 +233,11 @@ _RUNNING = (
     " 'running', 'stopped') FROM performance_schema.replication_connection_status c"
     " JOIN performance_schema.replication_applier_status a USING (CHANNEL_NAME))*/"
 )
+_LINKED_AT_LEAST = (
+    "/*M! (SELECT IF(COUNT(*) > 0, 'running', 'stopped')"
+    " FROM information_schema.PROCESSLIST WHERE COMMAND = 'Slave_IO')*/"
+    " /*!80000 IF({linked}, 'running', 'stopped')*/"
+).replace("{linked}", _LINKED)
 _CAUGHT_UP = (
     "IF(/*M! MASTER_GTID_WAIT*/ /*!80000 WAIT_FOR_EXECUTED_GTID_SET*/('{position}', {seconds})"
     " = 0, 'yes', 'no')"
@@ -177,6 +264,12 @@ _FOLLOWS = (
 )
 REPLICA = (Condition("read-only", "read_only", "ON"), *_FOLLOWS)
 """What is required of a replica; of a delayed one, ``caught up`` is always met."""
+_FIXED = {
+    "chain": "in a chain each node follows the one before it",
+    "ring": "in a ring every node takes writes",
+    "fan-in": "in a fan-in every node but the last one takes writes",
+}
+"""Why no node can be promoted in other topologies than a star."""
 
 
 @dataclass(frozen=True)
@@ -184,12 +277,18 @@ class Replication(server.Defaults):
     """See Blueprint."""
 
     name: str = "replication"
-    version: int = 2
+    version: int = 3
     engines: Mapping[str, str] = field(
         default_factory=lambda: {"mariadb": "MariaDB", "mysql": "MySQL"}, hash=False
     )
     flush: tuple[str, ...] = ("FLUSH LOCAL BINARY LOGS", "FLUSH LOCAL ENGINE LOGS")
     takes: frozenset[str] = server.COMMON | {"topology", "semi_sync", "delay", "on", "proxy"}
+    writers: tuple[str, ...] = ("source",)
+
+    def __post_init__(self) -> None:
+        star = self.options.topology == "star"
+        object.__setattr__(self, "elects", star)
+        object.__setattr__(self, "look_every", 2.0 if star else 10.0)
 
     def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
         """See Blueprint."""
@@ -245,11 +344,14 @@ class Replication(server.Defaults):
         if self.options.topology == "ring":
             text += f"auto_increment_increment = {len(members)}\n"
             text += f"auto_increment_offset = {member.index}\n"
-        if self.options.semi_sync:
+        if self.options.semi_sync and self.elects:
+            text += dialect.semi_sync + dialect.acknowledged + dialect.acknowledges
+            text += dialect.either
+        elif self.options.semi_sync:
             text += dialect.semi_sync
             text += dialect.acknowledged if self._followers(member, members) else ""
             text += dialect.acknowledges if self._links(member) else ""
-        if member.role != "source":
+        if self.elects or member.role != "source":
             text += dialect.read_only
         files = {engine.config_path: SeedFile(text.encode())}
         return files | proxy.checks(member, self.options, _TRAFFIC)
@@ -259,18 +361,31 @@ class Replication(server.Defaults):
         password, cluster = secrets.token_hex(16), proxy.servers_of(cluster)
         addresses = {member.index: member.address for member in cluster.members}
 
-        def one(member: Member) -> None:
+        def accounts(member: Member) -> None:
             engine = engines[member.name]
-            dialect = _dialect(engine)
-            before, after = dialect.writable if member.role != "source" else ("DO 1", "DO 1")
+            before, after = "DO 1", "DO 1"
+            if self.elects or member.role != "source":
+                before, after = _dialect(engine).writable
             own = [*account(engine, password), *read_only(engine)]
             statements = [before, *unlogged(own), after]
+            server.first_statements(cluster, member, statements, deadline)
+            if self.elects:  # also of a dataset's node, which may remember another lab's
+                note = (switchover.PROGRAM, "note", "0", node_name(1))
+                lead = switchover.lead(member, 0, self._switched(engine))
+                order = lead if member.role == "source" else note
+                cluster.run(member, order, timeout=max(deadline.left, 1.0))
+
+        def follow(member: Member) -> None:
+            statements: list[str] = []
             delay = int(self.options.delay) if member.role == "delayed" else 0
             for number, channel in self._links(member).items():
-                statements += link(engine, addresses[number], password, channel, delay)
-            server.first_statements(cluster, member, statements, deadline)
+                address = addresses[number]
+                statements += link(engines[member.name], address, password, channel, delay)
+            if statements:
+                server.first_statements(cluster, member, statements, deadline)
 
-        cluster.each(one)
+        cluster.each(accounts)
+        cluster.each(follow)
 
     def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:
         """See Blueprint."""
@@ -278,14 +393,16 @@ class Replication(server.Defaults):
         return tuple(other.name for other in members if other.index in links)
 
     def links(self, members: Sequence[Member]) -> tuple[Link, ...]:
-        """See Blueprint."""
+        """See Blueprint; in a star by the roles that nodes have now."""
         found = []
-        for member in members:
+        sources = [member.name for member in members if member.role == "source"][:1]
+        for member in proxy.servers(members):
             if member.role == "delayed":
                 kind = f"{format_duration(self.options.delay)} late"
             else:
                 kind = "semi-sync" if self.options.semi_sync else ""
-            found += [Link(name, member.name, kind) for name in self.sources(member, members)]
+            followed = sources if self.elects else self.sources(member, members)
+            found += [Link(name, member.name, kind) for name in followed if name != member.name]
         return tuple(found)
 
     def through(self, role: str) -> Mapping[str, str]:
@@ -294,6 +411,11 @@ class Replication(server.Defaults):
 
     def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
         """See Blueprint."""
+        asked = self._question_of_star if self.elects else self._question_of_links
+        return asked(role, reported)
+
+    def _question_of_links(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
+        """To a node in the role that it was planned for."""
         writes = role == "source"
         variable = "@@GLOBAL.read_only" if writes else "@@GLOBAL.super_read_only"
         asked = _READ_ONLY.format(variable=variable) + POSITION
@@ -303,6 +425,52 @@ class Replication(server.Defaults):
         if writes and self.options.topology != "ring":
             return asked
         return asked + _following(reported, delayed=role == "delayed")
+
+    def _question_of_star(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
+        """To a node in whatever role; ``reported``: until one says that it takes writes."""
+        asked = _READ_ONLY.format(variable="@@GLOBAL.super_read_only") + POSITION
+        if self.options.semi_sync:
+            for name in ("status", "clients"):
+                asked += _SEMI_SYNC.replace("{name}", name).replace("{variable}", name)
+        running = _RUNNING.format(counter="SLAVE_RUNNING", as_wanted="= 'ON'")
+        caught_up = "'yes'"
+        sources = {name: said for name, said in reported.items() if said.get("read_only") == "OFF"}
+        silent = [name for name, said in reported.items() if "read_only" not in said]
+        for name, said in sources.items():
+            position = said.get("position", "")
+            if not valid_position(position):
+                caught_up = f"'unknown: {name} sent an invalid position'"
+            elif position and role != "delayed":
+                caught_up = _CAUGHT_UP.format(position=position, seconds=_WAIT)
+        if not sources and silent:
+            caught_up = f"'unknown: {silent[0]} does not answer'"
+        elif not sources and len(reported) >= self.nodes - 1:
+            caught_up = "'unknown: no node takes writes'"
+        elif not sources:  # of a node whose source is not to run, no more is wanted
+            running = _LINKED_AT_LEAST
+        return asked + _FOLLOWING.format(running=running, caught_up=caught_up)
+
+    def elsewhere(
+        self,
+        member: Member,
+        members: Sequence[Member],
+        answer: Mapping[str, str],
+        reported: Mapping[str, Mapping[str, str]],
+    ) -> tuple[str, ...]:
+        """See Blueprint; a node that is read-only has a source, which takes writes."""
+        found = any(said.get("read_only") == "OFF" for said in reported.values())
+        if not self.elects or found or answer.get("read_only") != "ON":
+            return ()
+        names = (other.name for other in proxy.servers(members) if other != member)
+        return tuple(name for name in names if name not in reported)
+
+    def role(self, planned: str, answer: Mapping[str, str]) -> str:
+        """See Blueprint."""
+        if not self.elects or planned not in _ROLES:
+            return planned
+        if answer.get("read_only") == "OFF":
+            return "source"
+        return "replica" if planned == "source" else planned
 
     def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:  # noqa: ARG002
         """See Blueprint; that a delayed replica has caught up is always met."""
@@ -335,12 +503,61 @@ class Replication(server.Defaults):
         """
         unlock = server.unlock(engine, user, password, tls=tls)
         statements = unlogged([unlock, login(engine, password)])
+        if self.elects:
+            dialect, own = _dialect(engine), _own(password)
+            half = len(dialect.by_role) // 2
+            before, after = dialect.by_role[:half], dialect.by_role[half:]
+            again = [one.replace("{password}", own) for one in dialect.relink_if_linked]
+            return [self.renew(engine), *before, *statements, *after, *again]
         if member.role != "source":
-            before, after = _dialect(engine).writable
-            statements = [before, *statements, after]
+            first, last = _dialect(engine).writable
+            statements = [first, *statements, last]
         for channel in self._links(member).values():
             statements += relink(engine, password, channel)
         return [self.renew(engine), *statements]
+
+    def standing(self, engine: Engine) -> tuple[str, ...]:
+        """See Blueprint."""
+        if not self.elects:
+            return super().standing(engine)
+        return (switchover.PROGRAM, "state", engine.service)
+
+    def unchanging(self, standing: str) -> str:
+        """See Blueprint."""
+        return switchover.unchanging(standing) if self.elects else super().unchanging(standing)
+
+    def remedies(self, situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy]:
+        """See Blueprint."""
+        ended = server.restarts(situation, engines)
+        if ended or not self.elects:
+            return ended
+        password = _own(situation.password) if situation.password else ""
+        return switchover.remedies(
+            replace(situation, password=password),
+            engines,
+            self._switched,
+            node_name(1),
+            self._delays(),
+        )
+
+    def promote(
+        self, cluster: Cluster, engines: Mapping[str, Engine], promotion: Promotion
+    ) -> None:
+        """See Blueprint."""
+        if why := _FIXED.get(self.options.topology):
+            raise InvalidSpec(
+                f"{promotion.to} cannot be promoted: {why}",
+                hint="a node of the topology star can be",
+            )
+        switchover.Star(
+            proxy.servers_of(cluster),
+            engines,
+            self._switched,
+            node_name(1),
+            self._delays(),
+            _own(promotion.password),
+            replace(promotion, nodes=promotion.nodes[: self.nodes]),
+        ).promote()
 
     def identify(self, cluster: Cluster, engines: Mapping[str, Engine], identity: int) -> None:
         """See Blueprint; where several nodes write, each has a GTID domain of its own."""
@@ -352,10 +569,25 @@ class Replication(server.Defaults):
     def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
         """See Blueprint; delayed replicas are the last ones to read from."""
         by_role = {role: tuple(node.name for node in nodes if node.role == role) for role in _ROLES}
-        found = [Endpoint("rw", by_role["source"])]
+        first = proxy.servers(nodes)[:1]
+        found = [Endpoint("rw", by_role["source"] or tuple(node.name for node in first))]
         if readers := by_role["replica"] + by_role["delayed"]:
             found.append(Endpoint("ro", readers))
         return proxy.endpoints(tuple(found), nodes, self.options)
+
+    def _switched(self, engine: Engine) -> switchover.Role:
+        """What a server is given when roles change."""
+        dialect = _dialect(engine)
+        role = replace(dialect.role, link=dialect.link)
+        if not self.options.semi_sync:
+            return role
+        waits, lets = dialect.waits
+        return replace(role, lead=(waits, *role.lead), follow=(*role.follow, lets))
+
+    def _delays(self) -> dict[str, int]:
+        """Seconds that replicas are late, by their names."""
+        names = self.options.on or [node_name(number) for number in range(2, self.nodes + 1)]
+        return dict.fromkeys(names, int(self.options.delay)) if self.options.delay else {}
 
     def _links(self, member: Member) -> dict[int, str]:
         """The numbers of the nodes that ``member`` follows, and the channel of each."""

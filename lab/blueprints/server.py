@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import Template
 
-from lab.blueprints import Cluster, Engine, Link, Member, Remedy, Situation, proxy
+from lab.blueprints import (
+    Cluster,
+    Engine,
+    Link,
+    Member,
+    Promotion,
+    Remedy,
+    Situation,
+    proxy,
+)
 from lab.blueprints.passwords import CACHING_SHA2, caching_sha2, native, plugin_of
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, InvalidSpec, NotReady
@@ -68,6 +77,7 @@ class Defaults:
 
     transient: str = "Lock wait timeout|Deadlock found"
     elects: bool = False
+    writers: tuple[str, ...] = ()
     any_source: bool = False
     look_every: float = 10.0
     options: Options = NONE
@@ -82,6 +92,16 @@ class Defaults:
         """See Blueprint."""
         return ()
 
+    def elsewhere(
+        self,
+        member: Member,  # noqa: ARG002  part of the protocol
+        members: Sequence[Member],  # noqa: ARG002  part of the protocol
+        answer: Mapping[str, str],  # noqa: ARG002  part of the protocol
+        reported: Mapping[str, Mapping[str, str]],  # noqa: ARG002  part of the protocol
+    ) -> tuple[str, ...]:
+        """See Blueprint."""
+        return ()
+
     def through(self, role: str) -> Mapping[str, str]:  # noqa: ARG002  part of the protocol
         """See Blueprint."""
         return {}
@@ -89,6 +109,21 @@ class Defaults:
     def role(self, planned: str, answer: Mapping[str, str]) -> str:  # noqa: ARG002
         """See Blueprint."""
         return planned
+
+    def promote(
+        self,
+        cluster: Cluster,  # noqa: ARG002  part of the protocol
+        engines: Mapping[str, Engine],  # noqa: ARG002  part of the protocol
+        promotion: Promotion,
+    ) -> None:
+        """See Blueprint."""
+        why = "every node of this topology takes writes, or follows one that does"
+        if len(promotion.nodes) == 1:
+            why = "it is the only node"
+        raise InvalidSpec(
+            f"{promotion.to} cannot be promoted: {why}",
+            hint="nodes of the blueprints replication and group can be promoted",
+        )
 
     def links(self, members: Sequence[Member]) -> tuple[Link, ...]:  # noqa: ARG002
         """See Blueprint."""

@@ -188,6 +188,7 @@ class RootVerbs(Verbs):
         "wait": "lab.cli.verbs.status:wait",
         "start": "lab.cli.verbs.power:start",
         "stop": "lab.cli.verbs.power:stop",
+        "promote": "lab.cli.verbs.power:promote",
         "extend": "lab.cli.verbs.power:extend",
         "snapshot": SnapshotVerbs,
         "rollback": "lab.cli.verbs.snapshot:rollback",

@@ -38,6 +38,17 @@ def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     return [node for node in known if node.startswith(incomplete)]
 
 
+def labs_and_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Recorded labs and, after one or if there is only one, its nodes."""
+    recorded = _recorded(ctx).labs
+    words = [*(ctx.params.get("words") or ()), *ctx.args]
+    known = next((word for word in words if word in recorded), "")
+    if known:
+        return [node for node in recorded[known] if node.startswith(incomplete)]
+    only = next(iter(recorded.values())) if len(recorded) == 1 else ()
+    return [name for name in (*recorded, *only) if name.startswith(incomplete)]
+
+
 def snapshots(ctx: typer.Context, incomplete: str) -> list[str]:
     """The snapshots of the lab on the command line, or of the only one."""
     recorded = _recorded(ctx).snapshots

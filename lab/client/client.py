@@ -215,6 +215,24 @@ class Client:
         self.jobs.done("POST", path_of(*where, action), {}, timeout, listener)
         return self.get(name)
 
+    def promote(
+        self,
+        name: str,
+        node: str,
+        *,
+        force: bool = False,
+        timeout: float | None = None,
+        listener: Listener | None = None,
+    ) -> Lab:
+        """Have ``node`` take the writes of a lab, and return the lab.
+
+        ``force``: also without the node that takes them now, if that does not answer. Raises
+        NotFound, InvalidSpec, Conflict, NotReady.
+        """
+        body: dict[str, Any] = {"node": node, **({"force": True} if force else {})}
+        self.jobs.done("POST", path_of("labs", name, "promote"), {}, timeout, listener, body)
+        return self.get(name)
+
     def rollback(
         self,
         name: str,

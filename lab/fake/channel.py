@@ -49,7 +49,7 @@ class FakeChannel:
             raise NotReady(f"the guest agent of {self._guest} does not answer")
         if argv[0] in _SAID:
             return _SAID[argv[0]]
-        if argv[0] == "/usr/lib/lab/sql":
+        if argv[0] == "/usr/lib/lab/sql" or list(argv) == ["/usr/lib/lab/source", "follow"]:
             return self._statements(argv, stdin.decode().splitlines()).encode()
         if argv[0] in ("mariadb", "mysql"):
             return self._statements(argv, map(str.strip, stdin.decode().split(";"))).encode()
@@ -65,7 +65,7 @@ class FakeChannel:
                 return self._hypervisor.proxied(self._guest)
             case "/usr/lib/lab/load":
                 return self._load(argv[1:], stdin)
-            case "/usr/lib/lab/rejoin" | "/usr/lib/lab/regroup":
+            case "/usr/lib/lab/rejoin" | "/usr/lib/lab/regroup" | "/usr/lib/lab/source":
                 return self._hypervisor.recover(self._guest, argv)
             case "/usr/lib/lab/rest":
                 self._hypervisor.alter(self._guest, lambda on: said.append(rest(on, argv[1:])))

@@ -295,9 +295,14 @@ class FakeHypervisor:
             return f"[ERROR] unknown variable '{option}'\n" if option else "-- No entries --\n"
 
     def recover(self, guest: GuestName, argv: Sequence[str]) -> str:
-        """What the guest's program rejoin or regroup does; raises NotReady and CommandFailed."""
+        """What the guest's program rejoin, regroup or source does.
+
+        Raises NotReady and CommandFailed.
+        """
         with self._guests.hold():
             record = self._awake(guest)
+            if argv[0].endswith("source"):
+                return replication.source(record, self._running_with(record), argv[1:])
             program = group.regroup if argv[0].endswith("regroup") else fake_rejoin.rejoin
             return program(record, self._alike(record), argv[1])
 

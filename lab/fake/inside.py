@@ -59,7 +59,8 @@ class Inside:
     ``reseed`` had its random generators seeded, empty if it never has.
 
     ``identity``: what the guest's program of that name was last given. ``follows``: what a server
-    replicates from (``lab.fake.replication``); ``joined``, of its memory: see ``lab.fake.group``.
+    replicates from, ``noted``: its note of who is the source (``lab.fake.replication``);
+    ``leads``, of its memory: it takes writes; ``joined``, as well: see ``lab.fake.group``.
     """
 
     statements: list[str] = field(default_factory=list)
@@ -73,6 +74,8 @@ class Inside:
     seeds: str = ""
     identity: list[str] = field(default_factory=list)
     follows: str = ""
+    noted: str = ""
+    leads: bool = False
     joined: int = 0
 
     @property
@@ -99,7 +102,9 @@ class Inside:
 
     def digest(self) -> str:
         """A hash of all of it; a field that homes of tests did not have counts if it is set."""
-        later = ("sessions", "ended", "seeds", "identity", "follows", "joined")
+        later = (
+            "sessions", "ended", "seeds", "identity", "follows", "noted", "leads", "joined",
+        )  # fmt: skip
         found = {key: value for key, value in asdict(self).items() if value or key not in later}
         return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
@@ -135,7 +140,7 @@ def write_inside(disks: Sequence[Disk], inside: Inside) -> None:
 def forget_memory(disks: Sequence[Disk]) -> None:
     """Lose what was not on a guest's disks but in its memory, as a boot does."""
     inside = read_inside(disks)
-    fresh = replace(inside, sessions=[], ended=0, seeds="", joined=0)
+    fresh = replace(inside, sessions=[], ended=0, seeds="", joined=0, leads=False)
     if fresh != inside:
         write_inside(disks, fresh)
 

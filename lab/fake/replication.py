@@ -28,16 +28,19 @@ from lab.guest import network
 
 ITSELF = "itself"
 
-_LINK = re.compile(r"CHANGE MASTER '\w*' TO MASTER_HOST = '([^']*)'")
+_LINK = re.compile(r"CHANGE MASTER '(\w*)' TO MASTER_HOST = '([^']*)'")
+_UNLINK = "RESET SLAVE ALL"
 _FIRST = ("DROP USER IF EXISTS replication@", "REVOKE READ ONLY ADMIN")
 PASSED_OVER = re.compile(
-    r"(CHANGE MASTER|START SLAVE|STOP SLAVE|(CREATE|DROP) USER|GRANT|REVOKE|DO 1"
+    r"(CHANGE MASTER|START SLAVE|STOP SLAVE|RESET SLAVE|(CREATE|DROP) USER|GRANT|REVOKE|DO 1"
     r"|SET SESSION sql_log_bin|SET GLOBAL gtid_(binlog_state|slave_pos)"
-    r"|SET GLOBAL sync_master_info|SET @lab_sync|FLUSH LOCAL BINARY LOGS|ALTER USER replication@)"
+    r"|SET GLOBAL sync_master_info|SET @lab|FLUSH LOCAL BINARY LOGS|ALTER USER replication@|KILL"
+    r"|EXECUTE IMMEDIATE IF\(@lab|SELECT trx_mysql_thread_id|SHOW PROCESSLIST)"
 )
 _COLUMN = re.compile(r"^SELECT '([^']*)', (.*)$")
 _MYSQL = re.compile(r" ?/\*!80000 .*?\*/")
 _MEMBER = "SELECT LOWER(VARIABLE_NAME), VARIABLE_VALUE FROM "
+_WAITED = re.compile(r"SELECT IF\(/\*M! MASTER_GTID_WAIT\*/ .*?\*/\('([^']*)', [0-9.]+\) = 0")
 _WAIT = re.compile(r"IF\(/\*M! MASTER_GTID_WAIT\*/\('([^']*)', [0-9.]+\) = 0, 'yes', 'no'\)")
 
 
@@ -45,10 +48,12 @@ def follows(before: str, statement: str) -> str:
     """What a server follows once it has executed ``statement``; ``before``: until then."""
     if not before and statement.startswith(_FIRST):
         return ITSELF
+    if before and statement == _UNLINK:
+        return ITSELF
     found = _LINK.match(statement)
-    if found is None or found[1] in before.split(","):
+    if found is None or found[2] in before.split(","):
         return before
-    return found[1] if before == ITSELF else f"{before},{found[1]}"
+    return found[2] if before == ITSELF or not found[1] else f"{before},{found[2]}"
 
 
 def current(record: Record, peers: Sequence[Record]) -> Inside:
@@ -104,10 +109,13 @@ def run(record: Record, peers: Sequence[Record], statement: str) -> Result:
         return Result()
     if statement.startswith("SELECT 'read_only', "):
         return _answer(record, inside, peers, statement)
+    if waited := _WAITED.match(statement):
+        done = "yes" if _number(_position(inside)) >= _number(waited[1]) else "no"
+        return Result(("",), ((done,),), 1)
     before = list(inside.statements)
     result = execute(inside, statement)
     if inside.statements != before:
-        if read_only(record.disks) and not ACCOUNT.fullmatch(statement):
+        if _refuses(record, inside) and not ACCOUNT.fullmatch(statement):
             text = "The MariaDB server is running with the --read-only option"
             raise CommandFailed(["SQL"], 1290, stderr=text)
         write_inside(record.disks, inside)
@@ -125,7 +133,7 @@ def _answer(record: Record, inside: Inside, peers: Sequence[Record], statement: 
     for part in _MYSQL.sub("", statement).split(" UNION ALL "):
         ((name, value),) = _COLUMN.findall(part)
         if name == "read_only":
-            value = "ON" if read_only(record.disks) else "OFF"
+            value = "ON" if _refuses(record, inside) else "OFF"
         elif name == "semi-sync status":
             value = "ON"
         elif name == "semi-sync clients":
@@ -134,10 +142,57 @@ def _answer(record: Record, inside: Inside, peers: Sequence[Record], statement: 
             value = values[value]()
         elif waited := _WAIT.fullmatch(value):
             value = "yes" if _number(_position(inside)) >= _number(waited[1]) else "no"
+        elif "information_schema.PROCESSLIST" in value:
+            value = "stopped" if inside.follows == ITSELF else "running"
         elif "_RUNNING'" in value:
-            value = "running" if all(one in there for one in followed) else "stopped"
+            value = _runs(followed, there)
         rows.append((name, value.strip("'")))
     return Result(("name", "value"), tuple(rows), len(rows))
+
+
+def source(record: Record, peers: Sequence[Record], words: Sequence[str]) -> str:
+    """What the guest's program of that name does; raises CommandFailed."""
+    inside = current(record, peers)
+    match list(words):
+        case ["state", _]:
+            return _state(record, inside, peers)
+        case ["note", epoch, node]:
+            inside = replace(inside, noted=f"{epoch} {node}")
+        case ["lead", epoch, node, *_]:
+            inside = replace(inside, noted=f"{epoch} {node}", leads=True)
+        case ["yield", *_]:
+            inside = replace(inside, leads=False)
+        case _:
+            raise CommandFailed(["/usr/lib/lab/source"], 2, stderr=f"what is {' '.join(words)}?")
+    write_inside(record.disks, inside)
+    return ""
+
+
+def _state(record: Record, inside: Inside, peers: Sequence[Record]) -> str:
+    there = {_address(peer): read_inside(peer.disks) for peer in peers}
+    epoch, _, node = inside.noted.partition(" ")
+    sources = [one for one in inside.follows.split(",") if one not in ("", ITSELF)]
+    rows = {"server": "failed" if inside.apart else "active"}
+    rows |= {"epoch": epoch, "source": node} if node else {}
+    if not inside.apart:
+        rows |= {
+            "read_only": "ON" if _refuses(record, inside) else "OFF",
+            "executed": _position(inside),
+            "position": _position(inside),
+            "follows": ",".join(sources),
+            "received": "",
+            "running": "yes" if sources and _runs(sources, there) == "running" else "no",
+        }
+    return "".join(f"{name}\t{value}\n" for name, value in rows.items())
+
+
+def _runs(sources: Sequence[str], there: Mapping[str, Inside]) -> str:
+    return "running" if all(one in there for one in sources) else "stopped"
+
+
+def _refuses(record: Record, inside: Inside) -> bool:
+    """Whether a server refuses statements that write."""
+    return read_only(record.disks) and not inside.leads
 
 
 def _position(inside: Inside) -> str:

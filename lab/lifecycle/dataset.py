@@ -18,7 +18,7 @@ from lab.datasets.rules import scan as scan_columns
 from lab.datasets.source import DumpFile, LabCapture, StandardInput, Uploaded
 from lab.errors import Conflict, InvalidSpec, LabError, NotFound
 from lab.imagebuild.recipe import load as load_recipe
-from lab.lifecycle import promotion
+from lab.lifecycle import dataset_of_lab
 from lab.lifecycle.captures import retire
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
@@ -74,7 +74,7 @@ def create(
         path = str(Path(selection.defaults_file).absolute())
         selection = replace(selection, defaults_file=path)
     if isinstance(source, LabCapture):
-        plan = _check_promotion(ctx, source, files, bool(rules or mask or sql), engine)
+        plan = _check_lab(ctx, source, files, bool(rules or mask or sql), engine)
     elif engine:
         check_engine(plan, engine)
     paths = tuple(str(Path(file).absolute()) for file in files)
@@ -263,7 +263,7 @@ def check_engine(plan: str, engine: str) -> None:
         )
 
 
-def _check_promotion(
+def _check_lab(
     ctx: Context, source: LabCapture, files: Sequence[Path], changed: bool, engine: str
 ) -> str:
     """The blueprint of a lab that becomes a dataset; raises NotFound and InvalidSpec."""
@@ -289,7 +289,7 @@ def _make(
 ) -> DatasetView:
     source = sources.parse(made.source)
     if isinstance(source, LabCapture):
-        return _promote(ctx, name, made, source, project)
+        return _of_lab(ctx, name, made, source, project)
     if isinstance(source, Uploaded):
         if upload is None or not upload.is_file():
             raise InvalidSpec(f"{source} is not there any more", hint="upload the file again")
@@ -318,9 +318,9 @@ def _make(
     return replace(_view(ctx, ctx.store.images.get(key)), steps=tuple(ctx.progress.steps))
 
 
-def _promote(ctx: Context, name: str, made: Made, source: LabCapture, project: str) -> DatasetView:
+def _of_lab(ctx: Context, name: str, made: Made, source: LabCapture, project: str) -> DatasetView:
     began = time.time()
-    with promotion.captured(ctx, source) as (capture, nodes_images):
+    with dataset_of_lab.captured(ctx, source) as (capture, nodes_images):
         base = record_of(ctx, source.lab).image
         of = ctx.store.images.get(base)
         version = _next(ctx, name)
@@ -332,7 +332,7 @@ def _promote(ctx: Context, name: str, made: Made, source: LabCapture, project: s
             )  # fmt: skip
             with images.making(ctx, record):
                 owner = Owner("image", key)
-                server = promotion.wake(ctx, owner, STAGE, capture, nodes_images)
+                server = dataset_of_lab.wake(ctx, owner, STAGE, capture, nodes_images)
                 with ctx.progress.step("rest", "stopping the server"):
                     server.forget()
                     if made.warm:
@@ -340,7 +340,7 @@ def _promote(ctx: Context, name: str, made: Made, source: LabCapture, project: s
                     tables, columns = server.analyse(), columns_of(server)
                     server.rest(nodes_images[server.node.image])
                 with ctx.progress.step("copy", "copying the disks"):
-                    copies = promotion.copy_disks(ctx, server.node, nodes_images)
+                    copies = dataset_of_lab.copy_disks(ctx, server.node, nodes_images)
                     server.discard()
                     facts = publish.derive(ctx, key, images.built(ctx, base), copies)
                 write_made(ctx, key, replace(made, tables=tuple(tables), columns=columns))

@@ -129,7 +129,7 @@ def bring_back(
     with ctx.progress.step("ready", "waiting until every node can be used"):
         until_back(
             ctx, found, plan, images, ask, deadline, all_here=whole, pause=_LOOK_EVERY, pace=pace,
-            booted=booted,
+            booted=booted, password=record.password,
         )  # fmt: skip
         again = [node for node in found if node.name in started]
         renew(ctx, again, plan, images, timeout=deadline.left, cluster=everyone)

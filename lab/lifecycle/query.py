@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from lab.lifecycle.nodes.inspect import lab, record_of
 from lab.lifecycle.nodes.readiness import account_at
 from lab.names import GuestName, Owner
 from lab.paths import writing
-from lab.state.records import NodeRecord
 
 _QUERY_SECONDS = 600.0
 _CHECKS = {"mariadb": "ssl-verify-server-cert", "mysql": f"ssl-mode={SSL_MODE}"}
@@ -94,11 +93,14 @@ def program(account: Account, port: int, options: Path) -> Client:
     return Client([found, f"--defaults-extra-file={options}"], options, content)
 
 
-def _primary(ctx: Context, name: str, nodes: Sequence[NodeRecord]) -> str:
-    """The node that takes writes, in a lab whose nodes elect it; raises NotReady."""
+_SILENT = ("stopped", "paused", "unreachable")
+"""States of nodes that did not answer, so that their roles are not known."""
+
+
+def _primary(ctx: Context, name: str, writers: Collection[str]) -> str:
+    """The node that takes writes, by its role, in a lab whose nodes elect it; raises NotReady."""
     entry = lab(ctx, name).entry
-    planned = {node.name: node.role for node in nodes}
-    if entry is None or entry.role == planned[entry.name]:
+    if entry is None or entry.role not in writers or entry.state in _SILENT:
         raise NotReady(
             f"no node of {name} answers as its primary",
             hint=f"`lab status {name}` shows the nodes, `--node` chooses one of them",
@@ -113,7 +115,7 @@ def _login(ctx: Context, name: str, node: str | None) -> tuple[Account, int]:
         raise NotReady(f"the lab {name} is {record.state}: it has no account yet")
     entry = entry_of(record, nodes)
     if node is None and elects(record) and has_server(entry.services):
-        node = _primary(ctx, name, nodes)
+        node = _primary(ctx, name, record.plan.writers)
     chosen = entry if node is None else ctx.store.nodes.get(name, node)
     if not chosen.sql_port:
         raise NotFound(

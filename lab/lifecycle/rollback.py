@@ -201,7 +201,9 @@ def boot_clones(
     power.boot(ctx, record, nodes)
     deadline, plan = Deadline.after(timeout), record.plan
     cluster = power.running(ctx, record.name)
-    until_back_inside(ctx, cluster, plan, images, deadline)
+    # Where some of the nodes go back, the others have the lab's password.
+    known = record.password if len(nodes) < len(cluster) else ""
+    until_back_inside(ctx, cluster, plan, images, deadline, password=known)
     prepared = prepare(ctx, Owner("lab", record.name), nodes, cluster)
     make_usable(ctx, record, images, nodes, prepared, deadline, identity=record.identity)
 

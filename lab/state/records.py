@@ -39,6 +39,7 @@ JobKind = Literal[
     "delete-snapshot",
     "prune-snapshots",
     "rollback",
+    "promote",
     "branch",
     "create-dataset",
     "refresh-dataset",

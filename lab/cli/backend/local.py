@@ -127,6 +127,12 @@ class LocalSession:
 
         return stop(self._context, name, node=node, force=force)
 
+    def promote(self, name: str, node: str, *, force: bool, timeout: float) -> LabView:
+        """See Session."""
+        from lab.lifecycle.promote import promote
+
+        return promote(self._context, name, node, force=force, timeout=timeout)
+
     def extend(self, name: str, ttl: float | None) -> LabView:
         """See Session."""
         from lab.lifecycle.lease import extend

@@ -134,6 +134,11 @@ class RemoteSession:
         """See Session."""
         return self._power("kill" if force else "stop", name, node, None)
 
+    def promote(self, name: str, node: str, *, force: bool, timeout: float) -> LabView:
+        """See Session; ``timeout`` is for all of it."""
+        found = self._client.promote(name, node, force=force, timeout=timeout, listener=self._hear)
+        return self._here(found)
+
     def extend(self, name: str, ttl: float) -> LabView:
         """See Session."""
         return self._here(self._client.extend(name, ttl))

@@ -97,6 +97,9 @@ class Session(Protocol):
     def stop(self, name: str, *, node: str | None, force: bool) -> LabView:
         """Stop a lab, or one node of it; ``force``: without a shutdown."""
 
+    def promote(self, name: str, node: str, *, force: bool, timeout: float) -> LabView:
+        """Have another node take writes; ``force``: also without the one that takes them now."""
+
     def extend(self, name: str, ttl: float) -> LabView:
         """Give a lab a new lease of ``ttl`` seconds from now on."""
 

@@ -1,4 +1,4 @@
-"""``lab start``, ``lab stop``, ``lab extend``."""
+"""``lab start``, ``lab stop``, ``lab promote``, ``lab extend``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from lab.cli import flags
 from lab.cli.app import app_of, pick
-from lab.cli.complete import labs
+from lab.cli.complete import labs, labs_and_nodes
 from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.show import expiry, lab_text
@@ -51,6 +51,43 @@ def stop(
     one = flags.maybe_node(node)
     with app.open() as session:
         view = session.stop(pick(session, name), node=one, force=force)
+    emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
+
+
+@manual("lab promote shop n2", "lab promote n2", "lab promote shop n2 --force    # n1 is lost")
+def promote(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME] NODE",
+            show_default=False,
+            autocompletion=labs_and_nodes,
+            help="The lab (optional, as for other commands), and the node, as n2 or 2.",
+        ),
+    ],
+    *,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Also if the node that takes writes is lost; it is powered off."
+        ),
+    ] = False,
+    timeout: flags.ReadyTimeout = "",
+    output: flags.Output = "table",
+) -> None:
+    """Let another node take the writes of a lab."""
+    app = app_of(ctx)
+    how = parse_format(output)
+    if len(words) > 2:
+        raise InvalidSpec(
+            f"expected a lab and a node, not {len(words)} words", hint="lab promote shop n2"
+        )
+    node = flags.node(words[-1])
+    limit = flags.timeout(timeout, app.settings().ready_timeout)
+    with app.open() as session:
+        name = pick(session, words[0] if len(words) == 2 else "")
+        view = session.promote(name, node, force=force, timeout=limit)
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
 
 

@@ -124,8 +124,10 @@ def _not_primary(name: str, view: LabView) -> str:
                 hint=f"writes go to {', '.join(writers)}",
             )
         return f"the primary is {', '.join(writers)}" if writers else "there is no primary"
-    state = known[name].state
-    return "" if state in _SYNCED else f"{name} is {state}"
+    plan, state, role = blueprint(view.blueprint), known[name].state, known[name].role
+    if state not in _SYNCED:
+        return f"{name} is {state}"
+    return f"{name} is a {role}" if plan.elects and role and role not in plan.writers else ""
 
 
 def _not_true(statement: str, ask: Ask, seconds: float) -> str:

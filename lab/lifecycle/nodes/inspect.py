@@ -166,7 +166,7 @@ def _view(
     steps: Sequence[Step] = (),
 ) -> LabView:
     record = found.lab
-    recorded = [_in_role(node, observed.get((record.name, node.name))) for node in found.nodes]
+    recorded = _in_roles(found, observed)
     links = links_of(record, recorded)
     nodes = tuple(_node(record, node, guests, observed, links) for node in recorded)
     endpoints = endpoints_of(record, recorded)
@@ -207,8 +207,17 @@ def _view(
     )
 
 
-def _in_role(node: NodeRecord, seen: Observed | None) -> NodeRecord:
-    return replace(node, role=seen.role) if seen is not None and seen.role else node
+def _in_roles(found: LabWithNodes, observed: Mapping[Key, Observed]) -> list[NodeRecord]:
+    """The nodes in the roles of this moment; one that does not answer is not the one that writes.
+
+    Not while another one does; else it is in the role that it was planned for.
+    """
+    answers = {node.name: observed.get((found.lab.name, node.name)) for node in found.nodes}
+    roles = {name: seen.role for name, seen in answers.items() if seen is not None and seen.role}
+    if roles and elects(found.lab) and set(found.lab.plan.writers) & set(roles.values()):
+        plan = found.lab.plan
+        roles = {node.name: plan.role(node.role, {}) for node in found.nodes} | roles
+    return [replace(node, role=roles.get(node.name, node.role)) for node in found.nodes]
 
 
 def _risks(ctx: Context, profile: str) -> tuple[str, ...]:

@@ -122,13 +122,19 @@ def _sources_first(blueprint: Blueprint, nodes: Sequence[Node], put: _Put) -> As
     by_name = {node.name: node for node in nodes}
 
     def answer(node: Node) -> Mapping[str, str]:
-        sources = blueprint.sources(member_of(node), list(members.values()))
+        member, others = member_of(node), list(members.values())
         reported: dict[str, Mapping[str, str]] = {}
-        for name in sources:
+        for name in blueprint.sources(member, others):
             reported[name] = _reported(blueprint, by_name[name], put)
             if reported[name] and blueprint.any_source:
                 break
-        return put(node, blueprint.question(node.role, reported), _REST if reported else 1.0)
+        found = put(node, blueprint.question(node.role, reported), _REST if reported else 1.0)
+        known = set(reported)
+        while more := blueprint.elsewhere(member, others, found, reported):
+            reported[more[0]] = _reported(blueprint, by_name[more[0]], put)
+        if known != set(reported):
+            found = put(node, blueprint.question(node.role, reported), _REST)
+        return found
 
     return answer
 
@@ -269,13 +275,15 @@ def ask_node(node: Node, nodes: int, blueprint: Blueprint, answer: Ask, way: str
     ``way``: the text of the requirement that SQL answers; without SQL, the guest agent has to.
     """
     name, way = ("SQL", way) if node.has_sql else ("agent", AGENT)
-    conditions = blueprint.requirements(node.role, nodes)
     try:
         found = answer(node)
     except (CommandFailed, NotReady, NotFound) as error:
+        conditions = blueprint.requirements(node.role, nodes)
         first = Requirement(node.name, name, way, met=False, found=_reason(error))
         rest = [(Requirement(node.name, c.name, c.what, met=None), c.unmet) for c in conditions]
         return Asked(node.role, [(first, "unreachable"), *rest])
+    role = blueprint.role(node.role, found)
+    conditions = blueprint.requirements(role, nodes)
     met: list[tuple[Requirement, NodeState]] = [
         (Requirement(node.name, c.name, c.what, c.found(found) == c.value, c.found(found)), c.unmet)
         for c in conditions
@@ -284,7 +292,7 @@ def ask_node(node: Node, nodes: int, blueprint: Blueprint, answer: Ask, way: str
     position: str | None = blueprint.position(found)
     if position and (len(position) >= _VALUE or not _POSITION.fullmatch(position)):
         position = None  # it was cut, or is none
-    return Asked(blueprint.role(node.role, found), [(answered, "unreachable"), *met], position)
+    return Asked(role, [(answered, "unreachable"), *met], position)
 
 
 def _reason(error: LabError) -> str:

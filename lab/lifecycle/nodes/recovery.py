@@ -49,14 +49,18 @@ def until_back(
     pause: float,
     pace: Pace,
     booted: Callable[[], None],
+    password: str = "",
 ) -> None:
     """``until_ready`` for nodes that booted; the blueprint's remedies are applied to them.
 
     ``all_here``: ``nodes`` are all of the lab's. ``booted`` is called when they have booted,
-    ready or not. Raises as ``until_ready`` does.
+    ready or not. ``password``: of the lab's user, once it has one. Raises as ``until_ready`` does.
     """
     servers = [node for node in nodes if node.has_server]
-    rescue = _Rescue(ctx, servers, blueprint, engines_of(servers, images), pace, all_here=all_here)
+    rescue = _Rescue(
+        ctx, servers, blueprint, engines_of(servers, images), pace, all_here=all_here,
+        password=password,
+    )  # fmt: skip
     while True:
         slice_ = Deadline.after(min(pace.interval, blueprint.look_every, deadline.left))
         missing = first_missing(ctx, nodes, blueprint, answer, slice_, pause=pause)
@@ -70,14 +74,23 @@ def until_back(
 
 
 def until_back_inside(
-    ctx: Context, nodes: Sequence[Node], blueprint: Blueprint, images: Images, deadline: Deadline
+    ctx: Context,
+    nodes: Sequence[Node],
+    blueprint: Blueprint,
+    images: Images,
+    deadline: Deadline,
+    *,
+    password: str = "",
 ) -> None:
-    """``until_back`` for all nodes of a lab, seen from inside: they have no account of ours yet."""
+    """``until_back`` for all nodes of a lab, seen from inside: they have no account of ours yet.
+
+    ``password``: of nodes that had one before.
+    """
     with ctx.progress.step("form", "waiting until the nodes are a cluster again"):
         ask = through_agent(blueprint, ctx.hypervisor, nodes)
         until_back(
             ctx, nodes, blueprint, images, ask, deadline, all_here=True, pause=_LOOK_EVERY,
-            pace=USUAL, booted=lambda: None,
+            pace=USUAL, booted=lambda: None, password=password,
         )  # fmt: skip
 
 
@@ -94,6 +107,7 @@ class _Rescue:
     engines: Mapping[str, Engine]
     pace: Pace
     all_here: bool = field(kw_only=True)
+    password: str = field(kw_only=True, repr=False)
     seen: Mapping[str, str] = field(default_factory=dict)
     since: float = field(default_factory=time.monotonic)
     answering: float = math.inf
@@ -117,7 +131,7 @@ class _Rescue:
         if not all(standings.values()):
             return
         waited = time.monotonic() - self.since >= self.pace.patience
-        situation = Situation(standings, self.all_here, waited, self.given)
+        situation = Situation(standings, self.all_here, waited, self.given, self.password)
         for remedy in self.blueprint.remedies(situation, self.engines):
             self._give(remedy)
 
@@ -145,6 +159,7 @@ class _Rescue:
         self.ctx.progress.note("recover", f"{remedy.node}: {remedy.why}{remedy.effect}")
         node = next(node for node in self.nodes if node.name == remedy.node)
         try:
-            self.ctx.hypervisor.channel(node.guest).run(remedy.argv, timeout=_SECONDS)
+            channel = self.ctx.hypervisor.channel(node.guest)
+            channel.run(remedy.argv, stdin=remedy.stdin, timeout=_SECONDS)
         except LabError as error:
             self.ctx.progress.note("recover", f"{remedy.node}: {error}")

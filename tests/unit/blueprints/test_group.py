@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
-from lab.blueprints import Engine, Member, Situation, planned
+from lab.blueprints import Engine, Member, Promotion, Situation, planned
 from lab.blueprints.group import GROUP
 from lab.config.profile import EngineProfile
-from lab.errors import InvalidSpec, NotReady
+from lab.errors import Conflict, InvalidSpec, NotReady
 from lab.guest.network import inner_address
 from lab.imagebuild.recipe import load
 from lab.spec import LabSpec
 from lab.units import MIB
+from lab.wait import Deadline
 from tests import ROOT
 
 RECIPE = load("mysql")
@@ -104,3 +106,80 @@ def test_nobody_starts_a_group_while_it_is_not_known_who_is_ahead() -> None:
     with pytest.raises(NotReady, match="n2 has transactions that n1 has not"):
         orders(standing(f"{UUID}:1-9"), standing(f"{UUID}:5-11"), standing(""))
     assert orders("server\tfailed\n", standing(""), standing("")) == [("n1", "restart")]
+
+
+def test_a_group_is_not_started_while_a_member_leaves() -> None:
+    """Protects the start of the group: it is refused while STOP GROUP_REPLICATION runs."""
+    leaves = standing(f"{UUID}:1-9", member="ONLINE", reachable=1) + "leaves\tyes\n"
+    assert orders(leaves, standing(f"{UUID}:1-9"), standing("")) == []
+    assert GROUP.unchanging(leaves) != GROUP.unchanging(leaves.replace("leaves\tyes\n", ""))
+
+
+class Answers:
+    """A cluster of which each node says what it was given; what else is run is kept."""
+
+    def __init__(self, **standings: str) -> None:
+        self.standings, self.ran = standings, list[tuple[str, str]]()
+        self.members = [one for one in MEMBERS if one.name in standings]
+
+    def run(
+        self, member: Member, argv: Sequence[str], *, stdin: bytes = b"", timeout: float
+    ) -> str:
+        assert timeout > 0
+        if argv[0] == "/usr/lib/lab/regroup":
+            if not self.standings[member.name]:
+                raise NotReady("silent")
+            return self.standings[member.name]
+        self.ran.append((member.name, stdin.decode().strip()))
+        return ""
+
+    def each(self, step: Callable[[Member], Any]) -> list[Any]:
+        return [step(member) for member in self.members]
+
+
+def promote(cluster: Answers, to: str, *, force: bool = False) -> list[str]:
+    """Which nodes were powered off."""
+    fenced: list[str] = []
+    asked = Promotion(to, ("n1", "n2", "n3"), Deadline.after(9), force=force, fence=fenced.append)
+    GROUP.promote(cluster, ENGINES, asked)
+    return fenced
+
+
+def member(number: int, role: str, reaches: str, *, state: str = "ONLINE") -> str:
+    rows = {
+        "server": "active", "member": state, "members": "3", "role": role,
+        "reachable": str(reaches.count(",") + 1), "reaches": reaches,
+        "uuid": f"9a6b1f2e-0000-4000-8000-00000000000{number}",
+    }  # fmt: skip
+    return "".join(f"{name}\t{value}\n" for name, value in rows.items())
+
+
+def test_a_member_is_made_the_primary() -> None:
+    everyone = "10.77.0.1,10.77.0.2,10.77.0.3"
+    group = Answers(n1=member(1, "primary", everyone), n2=member(2, "secondary", everyone))
+    promote(group, "n2")
+    uuid = "9a6b1f2e-0000-4000-8000-000000000002"
+    assert group.ran == [("n2", f"SELECT group_replication_set_as_primary('{uuid}', 10)")]
+    promote(group, "n1")
+    assert len(group.ran) == 1, "it is already"
+    with pytest.raises(NotReady, match="n3 is not in the group"):
+        promote(group, "n3")
+
+
+def test_a_part_of_a_group_is_not_made_one_beside_the_other() -> None:
+    """Protects groups from a second one of the same name."""
+    alone = member(1, "primary", "10.77.0.1")
+    with pytest.raises(Conflict, match="has lost its majority"):
+        promote(Answers(n1=alone), "n1")
+    majority = member(2, "primary", "10.77.0.2,10.77.0.3")
+    with pytest.raises(Conflict, match="n1 has lost its group, which others are in"):
+        promote(Answers(n1=alone, n2=majority), "n1", force=True)
+    other = member(2, "secondary", "10.77.0.2")
+    with pytest.raises(Conflict, match="n2 runs, and n1 does not reach it"):
+        promote(Answers(n1=alone, n2=other), "n1", force=True)
+    group = Answers(n1=alone, n2=member(2, "", "", state="OFFLINE"), n3="")
+    assert promote(group, "n1", force=True) == ["n3"]
+    assert group.ran == [
+        ("n1", "SET GLOBAL group_replication_force_members = '10.77.0.1:33061'"),
+        ("n1", "SET GLOBAL group_replication_force_members = ''"),
+    ]

@@ -154,6 +154,10 @@ class FakeSession:
         self._called("stop", name, node=node, force=force)
         return self._find(name)
 
+    def promote(self, name: str, node: str, *, force: bool, timeout: float) -> LabView:
+        self._called("promote", name, node, force=force, timeout=timeout)
+        return self._find(name)
+
     def extend(self, name: str, ttl: float | None) -> LabView:
         self._called("extend", name, ttl)
         return lab_view(name, expires_at=None if ttl is None else time.time() + ttl + 0.9)

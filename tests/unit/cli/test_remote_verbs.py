@@ -28,6 +28,7 @@ WORKS = {
     "status": "status shop",
     "wait": "wait shop --timeout 30s",
     "start": "start shop",
+    "promote": "promote shop n1",
     "stop": "stop shop --node n1",
     "extend": "extend shop 2h",
     "snapshot take": "snapshot take shop --label mine",
@@ -72,6 +73,7 @@ WORKS = {
 """A call of each verb that is to work; `+` stands for a blank."""
 
 OTHERWISE = {
+    "promote": (2, "every node of this topology takes writes"),
     "exec": (127, "no-such-program: not found"),  # the fakes have no programs
     "sql": (7, "no SQL at 127.0.0.1:"),  # nor servers
     "image rm": (4, "used by"),

@@ -31,8 +31,9 @@ sub sql_connect {
 }
 
 # Runs one statement; returns its rows as array references, empty for a statement without.
+# The names of their columns are added to the array that $names refers to, if there is one.
 sub sql_query {
-    my ($server, $statement) = @_;
+    my ($server, $statement, $names) = @_;
     write_packet($server, 0, "\x03" . $statement);
     my (undef, $answer) = read_packet($server);
     die substr($answer, 9) . "\n" if ord($answer) == 0xff;
@@ -46,6 +47,8 @@ sub sql_query {
             return @rows if ++$ends == 2;
         } elsif ($ends == 1) {
             push @rows, [fields($packet)];
+        } elsif ($names) {    # catalog, database, table, its own name, the column's
+            push @$names, (fields($packet))[4];
         }
     }
 }

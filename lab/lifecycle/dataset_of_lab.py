@@ -10,13 +10,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
 from lab import host
+from lab.blueprints import Blueprint
 from lab.datasets.source import LabCapture
-from lab.errors import InvalidSpec
+from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.exchange.pipes import reading
 from lab.hypervisor import MemoryImage, memory_of
 from lab.lifecycle import snapshot
@@ -28,9 +29,11 @@ from lab.lifecycle.datasets.loader import Server
 from lab.lifecycle.images.publish import BASE, Disk, digest_of
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.form import intend, seed_of
-from lab.lifecycle.nodes.inspect import nodes_of, record_of
+from lab.lifecycle.nodes.inspect import lab as view_of_lab
+from lab.lifecycle.nodes.inspect import node_of, nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, volumes_of
 from lab.lifecycle.nodes.ports import reserve_segment
+from lab.lifecycle.nodes.readiness import through_agent
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.lifecycle.power import images_of
 from lab.lifecycle.rollback import sound
@@ -38,6 +41,9 @@ from lab.names import Owner, VolumeName
 from lab.paths import writing
 from lab.storage import VolumeSnapshot
 from lab.undo import Undo
+from lab.wait import Deadline, attempts
+
+_ANSWER_SECONDS = 30.0
 
 
 @contextmanager
@@ -65,13 +71,17 @@ def captured(ctx: Context, source: LabCapture) -> Iterator[tuple[Capture, Images
 
 
 def wake(ctx: Context, owner: Owner, name: str, capture: Capture, images: Images) -> Server:
-    """Wake the first node of ``capture`` as the node ``name`` of ``owner``, whose lock is held.
+    """Wake a node of ``capture`` as the node ``name`` of ``owner``, whose lock is held.
 
-    Nobody is sent a new identity: the guest has a segment of its own. Raises as storage and
-    hypervisor do; what was made stays if it fails.
+    It is the first, or the one that takes writes now. Nobody is sent a new identity: the guest has
+    a segment of its own. Raises InvalidSpec if it did not take writes at that time, and as storage
+    and hypervisor do; what was made stays if it fails.
     """
     lab = capture.owner.name
     record, (origin, *_) = record_of(ctx, lab), nodes_of(ctx, lab)
+    if record.plan.elects:
+        ends = view_of_lab(ctx, lab).endpoints
+        origin = node_of(ctx, lab, (*ends.get("writers", ends.get("rw", ())), origin.name)[0])
     node = replace(origin, owner=owner, name=name, ports={}, redirect=0)
     host.check_memory([node.size.memory], host.memory(), ctx.settings.memory_floor)
     tags = {"owner": str(owner), "node": name}
@@ -103,7 +113,24 @@ def wake(ctx: Context, owner: Owner, name: str, capture: Capture, images: Images
         memory.restore(guest, MemoryImage(ram, state, guest.memory))
         memory.resume([node.guest])
     ctx.store.resources.made(*intent)
+    if record.plan.elects:
+        _check_role(ctx, record.plan, node, origin.name, capture)
     return Server(ctx, node, images, segment, ())
+
+
+def _check_role(ctx: Context, plan: Blueprint, node: Node, original: str, capture: Capture) -> None:
+    """Raise InvalidSpec if a node, which woke alone, takes no writes: it follows another one."""
+    ask = through_agent(plan, ctx.hypervisor, [node])
+    for _ in attempts(Deadline.after(_ANSWER_SECONDS)):
+        with suppress(NotReady, CommandFailed):
+            if plan.role(node.role, ask(node)) in plan.writers:
+                return
+            raise InvalidSpec(
+                f"{original} did not take writes when {capture.label} was taken: another node did",
+                hint=f"`lab rollback {capture.owner.name} --to {capture.label}`, then make the"
+                " dataset from the running lab",
+            )
+    raise NotReady(f"the server of {original} does not answer")
 
 
 def copy_disks(ctx: Context, node: Node, images: Images) -> list[Disk]:
