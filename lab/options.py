@@ -6,17 +6,20 @@ added later changes no key and no digest of before.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+from lab import users
 from lab.errors import InvalidSpec
 from lab.keys import Key, WrongType, number, text
 from lab.names import parse_node
 from lab.suggest import did_you_mean
 from lab.units import parse_duration
+from lab.users import User
 
 Topology = Literal["star", "chain", "ring", "fan-in"]
 TOPOLOGIES: tuple[Topology, ...] = get_args(Topology)
@@ -86,6 +89,25 @@ def _script(value: object) -> str:
     return _file(text(value))
 
 
+def _users(value: object) -> tuple[User, ...]:
+    found: list[User] = []
+    for given in _several(value):
+        variable = given.removeprefix("env:")
+        if variable != given:
+            if not os.environ.get(variable):
+                raise InvalidSpec(f"the environment variable {variable[:80]!r} is not set")
+            found += users.parse(os.environ[variable], f"the environment variable {variable}")
+        elif "@" in given and not Path(given).expanduser().exists():
+            # Not repeated: it may be a password.
+            raise InvalidSpec(
+                "an account is not given as an argument, which every user of this host can read",
+                hint="--user FILE, or --user env:VARIABLE; both have lines NAME:PASSWORD@SCOPE",
+            )
+        else:
+            found += users.parse(_file(given), given)
+    return tuple(found)
+
+
 @dataclass(frozen=True)
 class Options:
     """What differs from the defaults of a blueprint; each option is one of some blueprints."""
@@ -112,6 +134,8 @@ class Options:
     """Option files of servers."""
     init: Annotated[str, Key("a file of SQL", _script)] = ""
     """Statements that are executed once, when the nodes have become one system."""
+    user: Annotated[tuple[User, ...], Key("files, or env:VARIABLE", _users)] = ()
+    """Accounts of servers, further to the lab's own: of each lab, and not of its template."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.delay <= _DELAY_LIMIT:
@@ -131,6 +155,7 @@ class Options:
                     hint="such as innodb_flush_log_at_trx_commit=2",
                 )
         self._check_files()
+        users.check(self.user)
 
     def _check_files(self) -> None:
         if len(self.my_cnf) > _FILES_LIMIT:
@@ -153,13 +178,20 @@ class Options:
         return {name: msgspec.to_builtins(getattr(self, name)) for name in given}
 
     @property
+    def of_template(self) -> Options:
+        """Without what labs are given one by one."""
+        return replace(self, user=()) if self.user else self
+
+    @property
     def shown(self) -> dict[str, Any]:
-        """As ``said``, with digests in the place of files."""
+        """As ``said``, with digests in the place of files, and accounts without passwords."""
         found = self.said
         if self.my_cnf:
             found["my_cnf"] = [{"role": one.role, "text": _digest(one.text)} for one in self.my_cnf]
         if self.init:
             found["init"] = _digest(self.init)
+        if self.user:
+            found["user"] = [f"{user.name}@{user.scope}" for user in self.user]
         return found
 
     def option_file(self, role: str) -> str:

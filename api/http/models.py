@@ -73,7 +73,8 @@ class Cluster(Asked):
         Field(
             max_length=32,
             description="What differs from the defaults of the blueprint, as in lab.toml; files"
-            " as their content: `my_cnf` is a list of `{text, role}`, `init` a text.",
+            " as their content: `my_cnf` is a list of `{text, role}`, `init` a text; `user` a"
+            " list of `{name, scope, native, caching_sha2}`, with what servers keep of a password.",
             examples=[{"topology": "chain", "semi_sync": True}],
         ),
     ] = None

@@ -229,7 +229,7 @@ class Remote(galera.Galera):
             login = [replication.login(engine, password)] if member == cluster[0] else []
             return [*found, *login]
         own = [
-            server.unlock(engine, user, password, tls=tls),
+            *server.accounts(engine, user, password, self.options, tls=tls),
             replication.login(engine, password),
         ]
         return [

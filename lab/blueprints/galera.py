@@ -143,7 +143,8 @@ class Galera(server.Defaults):
         """See Blueprint."""
         if member != members[0]:  # accounts are replicated: one node changes them for all
             return [self.renew(engine)]
-        return [self.renew(engine), server.unlock(engine, user, password, tls=tls)]
+        accounts = server.accounts(engine, user, password, self.options, tls=tls)
+        return [self.renew(engine), *accounts]
 
     def rest(self, cluster: Cluster, engines: Mapping[str, Engine]) -> None:
         """See Blueprint."""

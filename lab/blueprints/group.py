@@ -284,7 +284,7 @@ class Group(server.Defaults):
             self.renew(engine),
             "SET SESSION sql_log_bin = 0",
             "SET GLOBAL super_read_only = OFF",
-            server.unlock(engine, user, password, tls=tls),
+            *server.accounts(engine, user, password, self.options, tls=tls),
             f"ALTER USER {_ACCOUNT} {server.identified(engine, own)}",
             "SET SESSION sql_log_bin = 1",
             _READ_ONLY_BY_ROLE,

@@ -501,8 +501,8 @@ class Replication(server.Defaults):
         Each server is given the password by itself, as a replica may be late. What replicas log in
         with follows from it.
         """
-        unlock = server.unlock(engine, user, password, tls=tls)
-        statements = unlogged([unlock, login(engine, password)])
+        accounts = server.accounts(engine, user, password, self.options, tls=tls)
+        statements = unlogged([*accounts, login(engine, password)])
         if self.elects:
             dialect, own = _dialect(engine), _own(password)
             half = len(dialect.by_role) // 2

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import Template
 
+from lab import users
 from lab.blueprints import (
     Cluster,
     Engine,
@@ -16,10 +17,10 @@ from lab.blueprints import (
     Situation,
     proxy,
 )
-from lab.blueprints.passwords import CACHING_SHA2, caching_sha2, native, plugin_of
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.options import NONE, Options
+from lab.passwords import CACHING_SHA2, caching_sha2, native, plugin_of
 from lab.units import MIB
 from lab.wait import Deadline, attempts
 
@@ -67,7 +68,13 @@ def options(
         ) from None
 
 
-COMMON = frozenset({"set", "my_cnf", "init"})
+_ALL_DATA = (
+    "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, REFERENCES, INDEX, ALTER,"
+    " CREATE TEMPORARY TABLES, LOCK TABLES, EXECUTE, CREATE VIEW, SHOW VIEW, CREATE ROUTINE,"
+    " ALTER ROUTINE, EVENT, TRIGGER"
+)
+"""What can be granted in a database. Granted in all of them, it writes to no replica."""
+COMMON = frozenset({"set", "my_cnf", "init", "user"})
 """The options of all blueprints."""
 
 
@@ -190,14 +197,45 @@ def unlock(engine: Engine, user: str, password: str, *, tls: bool) -> str:
     return f"ALTER USER '{user}'@'%' {identified(engine, password)}{require} ACCOUNT UNLOCK"
 
 
+def accounts(engine: Engine, user: str, password: str, options: Options, *, tls: bool) -> list[str]:
+    """The statements after which ``user`` and the accounts of ``options`` can log in.
+
+    Of the latter, each is as it was given, also where the server has one of that name.
+    """
+    require = " REQUIRE SSL" if tls else ""
+    found = [unlock(engine, user, password, tls=tls)]
+    for one in options.user:
+        account = f"'{one.name}'@'%'"
+        kept = _kept(engine, one.native, one.caching_sha2)
+        what = _ALL_DATA if one.scope == users.ALL else "ALL PRIVILEGES"
+        found += [
+            f"CREATE USER IF NOT EXISTS {account} ACCOUNT LOCK",
+            f"ALTER USER {account} {kept}{require} ACCOUNT UNLOCK",
+            f"GRANT {what} ON {_databases(one.scope)}.* TO {account}",
+        ]
+    return found
+
+
+def _databases(scope: str) -> str:
+    """A database in a GRANT, where ``_`` stands for any character unless it is escaped."""
+    escaped = scope.replace("_", "\\_")
+    return scope if scope == users.ALL else f"`{escaped}`"
+
+
 def identified(engine: Engine, password: str) -> str:
     """What follows an account's name in a statement that sets its password, by its hash."""
     if plugin_of(engine.name) == CACHING_SHA2:
-        return f"IDENTIFIED WITH caching_sha2_password AS 0x{caching_sha2(password).encode().hex()}"
+        return _kept(engine, "", caching_sha2(password))
+    return _kept(engine, native(password), "")
+
+
+def _kept(engine: Engine, native_hash: str, caching_sha2_hash: str) -> str:
+    if plugin_of(engine.name) == CACHING_SHA2:
+        return f"IDENTIFIED WITH caching_sha2_password AS 0x{caching_sha2_hash.encode().hex()}"
     how = (
         "VIA mysql_native_password USING" if is_mariadb(engine) else "WITH mysql_native_password AS"
     )
-    return f"IDENTIFIED {how} '{native(password)}'"
+    return f"IDENTIFIED {how} '{native_hash}'"
 
 
 def renew(engine: Engine) -> str:

@@ -75,7 +75,8 @@ class Single(server.Defaults):
         tls: bool = False,
     ) -> Sequence[str]:
         """See Blueprint."""
-        return [self.renew(engine), server.unlock(engine, user, password, tls=tls)]
+        accounts = server.accounts(engine, user, password, self.options, tls=tls)
+        return [self.renew(engine), *accounts]
 
     def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
         """See Blueprint."""

@@ -210,6 +210,15 @@ Init = Annotated[
         help="SQL that is executed once, when the cluster is formed.",
     ),
 ]
+User = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--user",
+        metavar="FILE|env:VARIABLE",
+        show_default=False,
+        help="Accounts, a line NAME:PASSWORD@SCOPE each; SCOPE: a database, or * for all.",
+    ),
+]
 LabName = Annotated[
     str,
     typer.Option(
@@ -301,6 +310,7 @@ class Cluster:
     set: Set = None
     my_cnf: MyCnf = None
     init: Init = ""
+    user: User = None
 
 
 @dataclass(frozen=True)

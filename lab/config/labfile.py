@@ -23,6 +23,7 @@ from lab.keys import Keys, keys
 from lab.options import OptionFile, Options, Proxy, Topology
 from lab.schedule import Schedule
 from lab.spec import LabSpec, NodeSize
+from lab.users import User
 
 FILE_NAME = "lab.toml"
 
@@ -58,6 +59,7 @@ class LabValues(TypedDict, total=False):
     set: tuple[str, ...]
     my_cnf: tuple[OptionFile, ...]
     init: str
+    user: tuple[User, ...]
 
 
 def read(directory: Path) -> LabValues:

@@ -15,7 +15,6 @@ from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
 
-from lab.blueprints.passwords import NATIVE
 from lab.errors import CommandFailed, Conflict, HostUnfit, NotFound, NotReady
 from lab.fake import group, proxy, replication
 from lab.fake import inside as guest_side
@@ -34,6 +33,7 @@ from lab.hypervisor import (  # fmt: skip
     GuestSpec,
 )
 from lab.names import LOOPBACK, GuestName
+from lab.passwords import NATIVE
 
 
 class FakeHypervisor:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lab.blueprints.passwords import CACHING_SHA2
 from lab.errors import CommandFailed, LabError, NotReady
 from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.sql import ask
+from lab.passwords import CACHING_SHA2
 from tests.security.guest import SQL, THIEVES, behaving, over_tls, signed
 
 ACCOUNT = Account("lab", "the-password-of-a-lab")

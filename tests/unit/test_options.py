@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lab import options
+from lab import options, users
 from lab.cli.flags import Cluster, wanted
 from lab.config.labfile import KEYS, read, spec_of
 from lab.config.settings import Settings
@@ -28,7 +29,17 @@ FULL = Options(
     set=("max_connections=50", "skip-name-resolve"),
     my_cnf=(OptionFile("[mysqld]\n"), OptionFile("[mysqld]\nsync_binlog=0\n", "replica")),
     init="SELECT 1;\n",
+    user=users.parse("app:s3cret@shop", "here"),
 )
+
+
+def unsalted(found: Options) -> Options:
+    """``found`` without the hashes that have a salt."""
+    same = FULL.user[0].caching_sha2
+    return replace(found, user=tuple(replace(user, caching_sha2=same) for user in found.user))
+
+
+_KEPT = FULL.said["user"][0]
 
 
 def test_json_says_what_differs() -> None:
@@ -46,6 +57,10 @@ def test_what_is_shown_has_no_files() -> None:
     assert "sync_binlog" not in shown
     assert FULL.shown["init"].startswith("10 bytes, SHA-256 ")
     assert FULL.shown["topology"] == "chain"
+    assert FULL.shown["user"] == ["app@shop"]
+    assert "native" not in shown
+    assert "s3cret" not in json.dumps(FULL.said) + repr(FULL)
+    assert FULL.user[0].native not in repr(FULL)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +79,12 @@ def test_what_is_shown_has_no_files() -> None:
         ({"my_cnf": [{"text": "x" * (options.FILE_LIMIT + 1)}]}, "256 KiB"),
         ({"my_cnf": [{"text": "", "role": "A;B"}]}, "is not a role"),
         ({"my_cnf": [{"text": ""}] * 17}, "17 option files"),
+        ({"user": [_KEPT] * 2}, "app was given twice"),
+        ({"user": [_KEPT | {"name": f"u{number}"} for number in range(17)]}, "17 accounts"),
+        ({"user": [_KEPT | {"native": "' OR 1"}]}, "not as servers keep it"),
+        ({"user": [_KEPT | {"caching_sha2": "$A$005$'"}]}, "not as servers keep it"),
+        ({"user": [_KEPT | {"scope": "a`b"}]}, "its scope is not a database"),
+        ({"user": [_KEPT | {"name": "a'b"}]}, "its name is invalid"),
         ({"init": "\0"}, "256 KiB"),
     ],
 )
@@ -84,6 +105,7 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
     Path("all.cnf").write_text("[mysqld]\n")
     Path("replica.cnf").write_text("[mysqld]\nsync_binlog=0\n")
     Path("init.sql").write_text("SELECT 1;\n")
+    Path("users.txt").write_text("# ours\n\napp:s3cret@shop\n")
     flags = Cluster(
         blueprint="replication",
         topology="chain",
@@ -97,9 +119,10 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         set=["max_connections=50", "skip-name-resolve"],
         my_cnf=["all.cnf", "replica=replica.cnf"],
         init="init.sql",
+        user=["users.txt"],
     )
     settings = Settings(home=Home(tmp_path), owner="me")
-    assert wanted(settings, flags).options == FULL
+    assert unsalted(wanted(settings, flags).options) == unsalted(FULL)
     Path("lab.toml").write_text(
         """
         blueprint = "replication"
@@ -114,9 +137,10 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         set = ["max_connections=50", "skip-name-resolve"]
         my_cnf = ["all.cnf", "replica=replica.cnf"]
         init = "init.sql"
+        user = ["users.txt"]
         """
     )
-    assert spec_of(read(tmp_path)).options == FULL
+    assert unsalted(spec_of(read(tmp_path)).options) == unsalted(FULL)
     assert wanted(settings, Cluster(topology="star")).options.semi_sync
 
 
@@ -129,6 +153,10 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         ("on", "x", "is not a node"),
         ("delay", "soon", "is not a duration"),
         ("proxy", "haprox", "did you mean 'haproxy'|'haprox' is unknown"),
+        ("user", "nowhere.txt", "nowhere.txt cannot be read: No such file"),
+        ("user", "env:NOWHERE", "environment variable 'NOWHERE' is not set"),
+        ("user", "app:s3cret@shop", "not given as an argument"),
+        ("user", "big", "more than 256 KiB"),
         ("topology", "stra", "did you mean 'star'|'stra' is unknown"),
     ],
 )
@@ -140,3 +168,33 @@ def test_what_flags_refuse(
     Path("latin").write_bytes("# \u00e9".encode("latin-1"))
     with pytest.raises(InvalidSpec, match=message):
         KEYS[key].parse(value)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("app", "has no name, password or scope"),
+        ("app:@shop", "has no name, password or scope"),
+        ("app:s3cret", "has no name, password or scope"),
+        ("s3cret@shop", "has no name, password or scope"),
+        ("app:s3cret@", "scope is not a database"),
+        ("app:x@s3cret/", "scope is not a database"),
+        ("s3 cret:x@shop", "name is invalid"),
+        ("root:s3cret@*", "the account root is reserved"),
+        ("app:s3cret\x01@shop", "printable"),
+        ("app:" + "s3cret" * 50 + "@shop", "200 printable"),
+    ],
+)
+def test_what_is_no_account(line: str, message: str) -> None:
+    """Protects what may be a password from terminals and logs."""
+    with pytest.raises(InvalidSpec, match=f"users.txt, line 2: .*{message}") as raised:
+        users.parse(f"ok:x@*\n{line}\n", "users.txt")
+    assert "s3cret" not in f"{raised.value.what}{raised.value.hint}"
+    with pytest.raises(InvalidSpec, match="describes no account"):
+        users.parse("# nobody\n", "users.txt")
+
+
+def test_an_argument_with_a_password_is_not_repeated() -> None:
+    with pytest.raises(InvalidSpec) as raised:
+        spec_of({"blueprint": "single", "user": KEYS["user"].parse(["app:s3cret@shop"])})
+    assert "s3cret" not in f"{raised.value.what}{raised.value.hint}"

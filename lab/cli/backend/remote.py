@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from lab.blueprints.passwords import plugin_of
 from lab.cli.backend.remote_up import Making
 from lab.client import Client
 from lab.errors import InvalidSpec, NotFound, NotReady
 from lab.lifecycle.core.account import Account
+from lab.passwords import plugin_of
 from lab.progress import Event
 
 if TYPE_CHECKING:

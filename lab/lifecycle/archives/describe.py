@@ -205,7 +205,7 @@ def _facts(
         form_seconds=form_seconds,
         requested_nodes=spec.nodes,
         source=source,
-        options=spec.options.said,
+        options=spec.options.of_template.said,
     )
 
 

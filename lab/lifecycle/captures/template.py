@@ -135,7 +135,7 @@ def key_of(ctx: Context, images: Images, plan: Blueprint, spec: LabSpec) -> str:
         for image, node in nodes:
             fingerprint = ctx.hypervisor.fingerprint(shape_of(image, node.size))
             parts.append([node.role, image.key, *astuple(node.size), fingerprint])
-    if said := spec.options.said:
+    if said := spec.options.of_template.said:
         parts.append(said)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:14]
 

@@ -180,7 +180,7 @@ def record_for(
         project=ctx.origin.project,
         nodes={node.name: {"image": images.planned(node).key, **vars(node.size)} for node in plans},
         source=source,
-        options=spec.options.said,
+        options=spec.options.of_template.said,
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lab.blueprints.passwords import NATIVE
 from lab.names import LOOPBACK
+from lab.passwords import NATIVE
 
 
 @dataclass(frozen=True)

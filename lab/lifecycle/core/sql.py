@@ -25,10 +25,10 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 
-from lab.blueprints.passwords import NATIVE
 from lab.errors import CommandFailed, NotReady
 from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.views import Rows
+from lab.passwords import NATIVE
 from lab.wait import Deadline
 
 _MOST = 1 << 20

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lab.blueprints import Endpoint, Link, Member
-from lab.blueprints.passwords import plugin_of
 from lab.errors import InvalidSpec
 from lab.guest.network import inner_address
 from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import SSL_MODE
 from lab.names import EVERYWHERE, LOOPBACK, is_loopback
+from lab.passwords import plugin_of
 from lab.state.records import LabRecord, NodeRecord
 
 

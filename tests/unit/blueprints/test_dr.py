@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from lab.blueprints import Engine, Member, Situation, blueprint_of, planned
-from lab.blueprints.passwords import native
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, InvalidSpec
 from lab.guest.network import inner_address
 from lab.imagebuild.recipe import load
 from lab.options import Options
+from lab.passwords import native
 from lab.run import run
 from lab.spec import LabSpec
 from lab.units import MIB

@@ -11,10 +11,10 @@ import pytest
 
 from lab.blueprints import Engine, Member, blueprint, planned
 from lab.blueprints.galera import GALERA, PXC
-from lab.blueprints.passwords import native
 from lab.config.profile import PROFILES, EngineProfile
 from lab.errors import CommandFailed, InvalidSpec
 from lab.guest.network import inner_address
+from lab.passwords import native
 from lab.spec import LabSpec
 from lab.units import MIB
 from tests import ROOT

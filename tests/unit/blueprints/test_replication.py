@@ -16,13 +16,13 @@ import pymysql
 import pytest
 
 from lab.blueprints import Blueprint, Engine, Member, Situation, blueprint_of, planned
-from lab.blueprints.passwords import native
 from lab.blueprints.replication import links
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, InvalidSpec
 from lab.guest.network import inner_address
 from lab.imagebuild.recipe import load
 from lab.options import OptionFile, Options, Topology
+from lab.passwords import native
 from lab.spec import LabSpec
 from lab.units import MIB
 from lab.wait import Deadline, attempts

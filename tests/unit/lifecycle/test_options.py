@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lab.errors import Conflict, InvalidSpec
+from lab import users
+from lab.errors import Conflict, InvalidSpec, NotReady
 from lab.lifecycle import branch, power, snapshot
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import lab, status
 from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
@@ -90,6 +92,34 @@ def test_first_statements_that_are_refused(world: World) -> None:
         assert "syntax error" in raised.value.details[0]
         assert not ctx.hypervisor.guests()
         assert not template.templates(ctx)
+
+
+def as_user(ctx: Context, name: str, node: str, user: str, password: str) -> None:
+    """Log in to a node; raises NotReady."""
+    own = account_of(ctx, ctx.store.labs.get(name))
+    found = replace(own, user=user, password=password)
+    ctx.sql(found, ctx.store.nodes.get(name, node).sql_port, "DO 1", timeout=9.0, whole=True)
+
+
+@pytest.mark.parametrize("blueprint", ["single", "galera", "replication", "group", "galera-dr"])
+def test_accounts(world: World, blueprint: str) -> None:
+    """Protects who connects as an application: in each lab, from a template without accounts."""
+    given = users.parse("app:s3cret@shop", "here")
+    with world.open() as ctx:
+        made = up(ctx, spec(blueprint, user=given))
+        assert made.options == {"user": ["app@shop"]}
+        other = up(ctx, replace(spec(blueprint, user=users.parse("app:x@*", "")), name="other"))
+        up(ctx, replace(spec(blueprint), name="plain"))
+        assert len(template.templates(ctx)) == 1
+        snapshot.take(ctx, "shop", "one")
+        rollback(ctx, "shop", "one", timeout=9.0)
+        branch.branch(ctx, "shop", "twin", timeout=9.0)
+        for view, password in ((made, "s3cret"), (lab(ctx, "twin"), "s3cret"), (other, "x")):
+            for node in view.nodes:
+                as_user(ctx, view.name, node.name, "app", password)
+        with pytest.raises(NotReady, match="no SQL"):
+            as_user(ctx, "plain", "n1", "app", "s3cret")
+        assert b"s3cret" not in b"".join(p.read_bytes() for p in ctx.home.root.glob("state.db*"))
 
 
 def test_a_lab_with_other_options_is_another(world: World) -> None:

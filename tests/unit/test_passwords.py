@@ -7,7 +7,7 @@ import ctypes.util
 
 import pytest
 
-from lab.blueprints.passwords import caching_sha2, native, sha256_crypt
+from lab.passwords import caching_sha2, native, sha256_crypt
 
 
 def test_native_is_the_server_s() -> None:
