@@ -19,7 +19,17 @@ from typing import BinaryIO
 from lab.config.profile import VolumeProfile
 from lab.errors import InvalidSpec
 from lab.names import VolumeName
-from lab.storage import PLAIN, Space, Tags, Volume, VolumeSnapshot, clone_lock, rules, sparse
+from lab.storage import (
+    PLAIN,
+    Source,
+    Space,
+    Tags,
+    Volume,
+    VolumeSnapshot,
+    clone_lock,
+    rules,
+    sparse,
+)
 from lab.storage.stream import CHUNK, StreamHeader, StreamReader, write_stream
 
 _STATE = "state.json"
@@ -245,7 +255,7 @@ class FakeStorage:
             header = StreamHeader(snapshot.label, size, sum(length for _, length in parts))
             write_stream(to, header, sparse.read(file.fileno(), parts, CHUNK))
 
-    def receive(self, volume: VolumeName, source: BinaryIO, tags: Tags) -> VolumeSnapshot:
+    def receive(self, volume: VolumeName, source: Source, tags: Tags) -> VolumeSnapshot:
         """See ``Storage.receive``."""
         self._before("receive")
         tags = rules.check_tags(tags)

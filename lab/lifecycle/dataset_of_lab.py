@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import BinaryIO
 
 from lab import host
 from lab.blueprints import Blueprint
@@ -20,13 +20,14 @@ from lab.datasets.source import LabCapture
 from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.exchange.pipes import reading
 from lab.hypervisor import MemoryImage, memory_of
+from lab.imagebuild.manifest import digest_extents
 from lab.lifecycle import snapshot
 from lab.lifecycle.branch import KEPT, remove_unused
 from lab.lifecycle.captures.capture import Capture, disk_snapshots, parent_of
 from lab.lifecycle.captures.clone import MEMORY
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.datasets.loader import Server
-from lab.lifecycle.images.publish import BASE, Disk, digest_of
+from lab.lifecycle.images.publish import BASE, Disk
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.form import intend, seed_of
 from lab.lifecycle.nodes.inspect import lab as view_of_lab
@@ -40,6 +41,7 @@ from lab.lifecycle.rollback import sound
 from lab.names import Owner, VolumeName
 from lab.paths import writing
 from lab.storage import VolumeSnapshot
+from lab.storage.stream import Copied, StreamReader
 from lab.undo import Undo
 from lab.wait import Deadline, attempts
 
@@ -136,18 +138,21 @@ def _check_role(ctx: Context, plan: Blueprint, node: Node, original: str, captur
 def copy_disks(ctx: Context, node: Node, images: Images) -> list[Disk]:
     """Copies of the disks of ``node``, which does not run, as those of its owner's image."""
     origins = ctx.storage.snapshot(volumes_of(node, images), BASE)
-    # What is read for the digests is in the page cache then, or was just read for them.
-    with ThreadPoolExecutor(1) as beside:
-        digests = [beside.submit(digest_of, ctx, origin) for origin in origins]
-        copies = [_copy(ctx, node.owner, origin) for origin in origins]
-        return [Disk(copy, digest.result()) for copy, digest in zip(copies, digests, strict=True)]
+    return [_copy(ctx, node.owner, origin) for origin in origins]
 
 
-def _copy(ctx: Context, owner: Owner, origin: VolumeSnapshot) -> VolumeSnapshot:
-    volume = VolumeName(owner, BASE, origin.volume.volume)
+def _copy(ctx: Context, owner: Owner, origin: VolumeSnapshot) -> Disk:
+    """A copy and its digest, of which the disk is read once: hashes are most of the work."""
+    volume, made = VolumeName(owner, BASE, origin.volume.volume), list[VolumeSnapshot]()
     intent = ctx.store.resources.intend_all(owner, [("volume", str(volume))])
     tags = {"owner": str(owner), "node": BASE}
-    with reading(partial(ctx.storage.send, origin, plain=True)) as stream:
-        made = ctx.storage.receive(volume, stream, tags)
+    with reading(partial(ctx.storage.send, origin, plain=True)) as source:
+
+        def copy(seen: BinaryIO) -> None:
+            made.append(ctx.storage.receive(volume, Copied(source, seen), tags))
+
+        with reading(copy) as seen:
+            stream = StreamReader(seen, verified=False)  # the storage does that
+            digest = digest_extents(stream.header.size, stream.extents())
     ctx.store.resources.made(*intent)
-    return made
+    return Disk(made[0], digest)

@@ -55,6 +55,16 @@ class Space:
     total: int
 
 
+class Source(Protocol):
+    """What a stream is read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """Up to ``size`` bytes; none at the end."""
+
+    def readline(self, size: int, /) -> bytes:
+        """The bytes up to a line's end, or ``size`` of them."""
+
+
 class Storage(Protocol):
     """Creates, snapshots, clones and destroys volumes.
 
@@ -175,7 +185,7 @@ class Storage(Protocol):
         ``plain``: in the format that all drivers read. Raises NotFound.
         """
 
-    def receive(self, volume: VolumeName, source: BinaryIO, tags: Tags) -> VolumeSnapshot:
+    def receive(self, volume: VolumeName, source: Source, tags: Tags) -> VolumeSnapshot:
         """A new volume with one snapshot, from a stream that ``send`` wrote.
 
         Raises InvalidSpec if the stream is truncated or damaged, and leaves nothing; otherwise as

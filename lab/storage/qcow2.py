@@ -23,7 +23,18 @@ from lab import host
 from lab.config.profile import VolumeProfile
 from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.names import VolumeName
-from lab.storage import PLAIN, Space, Tags, Volume, VolumeSnapshot, batch, clone_lock, rules, sparse
+from lab.storage import (
+    PLAIN,
+    Source,
+    Space,
+    Tags,
+    Volume,
+    VolumeSnapshot,
+    batch,
+    clone_lock,
+    rules,
+    sparse,
+)
 from lab.storage.qcow2_format import Backing, read_header, write_empty
 from lab.storage.shelf import (
     BASE,
@@ -265,7 +276,7 @@ class Qcow2Storage:
             header = StreamHeader(snapshot.label, record.size, data)
             write_stream(to, header, read_parts(parts, CHUNK))
 
-    def receive(self, volume: VolumeName, source: BinaryIO, tags: Tags) -> VolumeSnapshot:
+    def receive(self, volume: VolumeName, source: Source, tags: Tags) -> VolumeSnapshot:
         """A raw base, and two overlays on it: the snapshot and the disk."""
         from lab.storage.stream import StreamReader
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lab.errors import InvalidSpec
-from lab.storage import sparse
+from lab.storage import Source, sparse
 from lab.storage.rules import check_label, check_size
 
 CHUNK = 1 << 20
@@ -74,7 +74,7 @@ def header_bytes(header: StreamHeader, stream_format: str) -> bytes:
     return line + hashlib.sha256(line).digest()
 
 
-def read_header(source: BinaryIO) -> Opening:
+def read_header(source: Source) -> Opening:
     """The start of a stream of any format; raises InvalidSpec if it is none."""
     line = source.readline(_LINE_LIMIT)
     if not line.startswith(b"{") or not line.endswith(b"\n"):
@@ -96,7 +96,7 @@ def read_header(source: BinaryIO) -> Opening:
         raise damaged("its header is invalid") from error
 
 
-def read_exactly(source: BinaryIO, length: int) -> bytes:
+def read_exactly(source: Source, length: int) -> bytes:
     """Read exactly ``length`` bytes; raises InvalidSpec if the stream ends early."""
     parts = []
     left = length
@@ -109,10 +109,36 @@ def read_exactly(source: BinaryIO, length: int) -> bytes:
     return b"".join(parts)
 
 
-class StreamReader:
-    """Reads a stream; raises InvalidSpec if it does not conform to the format."""
+@dataclass(frozen=True)
+class Copied:
+    """``source``, whose bytes are also written to ``to``."""
 
-    def __init__(self, source: BinaryIO, opening: Opening | None = None) -> None:
+    source: Source
+    to: BinaryIO
+
+    def read(self, size: int, /) -> bytes:
+        """See Source."""
+        return self._copied(self.source.read(size))
+
+    def readline(self, size: int, /) -> bytes:
+        """See Source."""
+        return self._copied(self.source.readline(size))
+
+    def _copied(self, data: bytes) -> bytes:
+        self.to.write(data)
+        return data
+
+
+class StreamReader:
+    """Reads a stream; raises InvalidSpec if it does not conform to the format.
+
+    ``verified``: its bytes are checked against its checksum, unless another reader of the same
+    bytes does that.
+    """
+
+    def __init__(
+        self, source: Source, opening: Opening | None = None, *, verified: bool = True
+    ) -> None:
         opening = opening or read_header(source)
         if opening.format != PLAIN:
             raise InvalidSpec(
@@ -120,6 +146,7 @@ class StreamReader:
                 hint="export it again without --native",
             )
         self._source = source
+        self._verified = verified
         self._digest = hashlib.sha256(opening.raw)
         self.header = opening.header
 
@@ -127,7 +154,7 @@ class StreamReader:
         """Each extent; they are verified only once the iteration ends without an error."""
         last, data = 0, 0
         while (kind := self._read(1, hashed=False)) == b"D":
-            self._digest.update(kind)
+            self._hash(kind)
             offset, length = _EXTENT.unpack(self._read(_EXTENT.size))
             if not 0 < length <= CHUNK or offset < last or offset + length > self.header.size:
                 raise damaged("an extent is out of place")
@@ -135,7 +162,7 @@ class StreamReader:
             yield offset, self._read(length)
         if kind != b"E" or data != self.header.data:
             raise damaged("its structure is invalid")
-        if self._read(_DIGEST, hashed=False) != self._digest.digest():
+        if self._read(_DIGEST, hashed=False) != self._digest.digest() and self._verified:
             raise damaged("checksum mismatch")
         if self._source.read(1):
             raise damaged("data after its end")
@@ -150,8 +177,12 @@ class StreamReader:
     def _read(self, length: int, *, hashed: bool = True) -> bytes:
         data = read_exactly(self._source, length)
         if hashed:
-            self._digest.update(data)
+            self._hash(data)
         return data
+
+    def _hash(self, data: bytes) -> None:
+        if self._verified:
+            self._digest.update(data)
 
 
 def _pieces(start: bytes, extents: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:

@@ -35,6 +35,10 @@ _SQL = "/usr/lib/lab/sql"
 _CALL_SECONDS = 60.0
 _LONG_SECONDS = 900.0
 _LOOK_EVERY = 1.0
+_SHARE = 20
+"""A look takes a twentieth of the guest's time at most: emulated, it starts programs slowly."""
+_LONGEST = 10.0
+"""Seconds between two looks, at most."""
 _SILENT = 300.0
 """Seconds after which a guest that does not answer is given up: the server may keep it busy."""
 _PIECE = MIB
@@ -96,7 +100,7 @@ class Server:
         ``loaded`` is called with the bytes that were read.
         """
         self.run(_LOAD, "disk", f"lab-{disk}", str(size))
-        self._until_ended(lambda done: loaded(min(done, size)))
+        self._until_ended(lambda done: loaded(min(done, size)), size)
         loaded(size)
 
     def unpack(self, disk: str, size: int, unpacked: Callable[[int], None]) -> None:
@@ -106,7 +110,7 @@ class Server:
         NotReady.
         """
         self.run(_LOAD, "unpack", f"lab-{disk}", str(size), self._engine.service)
-        self._until_ended(lambda done: unpacked(min(done, size)))
+        self._until_ended(lambda done: unpacked(min(done, size)), size)
         unpacked(size)
 
     def prepare(self, options: Sequence[str], *, prepared: bool) -> None:
@@ -203,11 +207,15 @@ class Server:
             part.encode() + b"\n", timeout=_CALL_SECONDS, halt=self.ctx.progress.halt
         )
 
-    def _until_ended(self, heard: Callable[[int], None]) -> str:
-        """What the program in the background printed; raises Refused and NotReady."""
-        last = time.monotonic()
+    def _until_ended(self, heard: Callable[[int], None], size: int = 0) -> str:
+        """What the program in the background printed; raises Refused and NotReady.
+
+        ``size``: of what it reads, in bytes; 0: not known.
+        """
+        began = last = time.monotonic()
         while True:
             self.ctx.progress.halt()
+            asked = time.monotonic()
             try:
                 said = self.run(_LOAD, "look")
                 last = time.monotonic()
@@ -224,7 +232,21 @@ class Server:
                     raise Refused(rest)
                 return rest
             heard(int(value))
-            time.sleep(_LOOK_EVERY)
+            until = last + pause(last - asked, int(value), size, last - began)
+            while (left := until - time.monotonic()) > 0:
+                self.ctx.progress.halt()
+                time.sleep(min(left, _LOOK_EVERY))
+
+
+def pause(took: float, done: int, size: int, elapsed: float) -> float:
+    """Seconds until the guest is asked again how far it is, whose last answer ``took`` seconds.
+
+    ``done`` bytes of ``size`` were read in ``elapsed`` seconds: the end is to be seen soon.
+    """
+    seconds = min(_SHARE * took, _LONGEST)
+    if size and done:
+        seconds = min(seconds, elapsed * max(size - done, 0) / done / 2)
+    return max(seconds, _LOOK_EVERY)
 
 
 def boot(

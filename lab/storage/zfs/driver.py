@@ -10,7 +10,7 @@ from lab.config.profile import VolumeProfile
 from lab.errors import CommandFailed, InvalidSpec
 from lab.names import VolumeName
 from lab.run import run
-from lab.storage import PLAIN, Space, Tags, Volume, VolumeSnapshot, rules, sparse
+from lab.storage import PLAIN, Source, Space, Tags, Volume, VolumeSnapshot, rules, sparse
 from lab.storage.zfs import device, links
 from lab.storage.zfs.births import Births, rounded
 from lab.storage.zfs.commands import Commands, Runner, telling
@@ -228,7 +228,7 @@ class ZfsStorage:
         _, found = self._visible(snapshot)
         (self._streams.send_plain if plain else self._streams.send)(snapshot, found, to)
 
-    def receive(self, volume: VolumeName, source: BinaryIO, tags: Tags) -> VolumeSnapshot:
+    def receive(self, volume: VolumeName, source: Source, tags: Tags) -> VolumeSnapshot:
         """Both formats; received below ``.work``, checked, then renamed."""
         return self._streams.receive(volume, source, rules.check_tags(tags))
 

@@ -19,6 +19,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
+from lab.storage import Source
 from lab.storage.stream import StreamHeader, damaged, header_bytes, read_exactly
 
 FORMAT = "lab-volume-zfs"
@@ -38,7 +39,7 @@ def wrap(to: BinaryIO, header: StreamHeader, pieces: Iterable[bytes]) -> None:
     _write(to, digest, b"")
 
 
-def unwrap(source: BinaryIO, line: bytes) -> Iterator[bytes]:
+def unwrap(source: Source, line: bytes) -> Iterator[bytes]:
     """The pieces behind the header ``line``; raises InvalidSpec for the first that is damaged."""
     digest = hashlib.sha256(line)
     while True:

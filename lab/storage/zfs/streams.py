@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 from lab.errors import InvalidSpec
 from lab.names import VolumeName
-from lab.storage import PLAIN, Tags, VolumeSnapshot
+from lab.storage import PLAIN, Source, Tags, VolumeSnapshot
 from lab.storage.stream import (
     Opening,
     StreamHeader,
@@ -59,7 +59,7 @@ class Streams:
             finally:
                 self._removal.raze(work, aside)
 
-    def receive(self, volume: VolumeName, source: BinaryIO, tags: Tags) -> VolumeSnapshot:
+    def receive(self, volume: VolumeName, source: Source, tags: Tags) -> VolumeSnapshot:
         """See ``Storage.receive``; both formats."""
         opening = read_header(source)
         head = opening.header
@@ -77,7 +77,7 @@ class Streams:
         return VolumeSnapshot(volume, head.label, made.size)
 
     def _receive(
-        self, work: Work, name: str, birth: list[str], opening: Opening, source: BinaryIO
+        self, work: Work, name: str, birth: list[str], opening: Opening, source: Source
     ) -> int:
         head = opening.header
         frozen = f"{name}@{head.label}"
