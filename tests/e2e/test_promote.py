@@ -103,6 +103,20 @@ def test_a_source(image: Site, engine: str) -> None:
     assert image.settled() == []
 
 
+def test_a_source_behind_a_proxy(image: Site) -> None:
+    """What users connect to stays, and leads to the new source."""
+    name = image.name("pprom")
+    with image.up("replication", "--nodes", "2", "--proxy", "haproxy", "--name", name) as view:
+        for statement in ("CREATE DATABASE shop", _TABLE, "INSERT INTO shop.orders VALUES (1)"):
+            query(view["dsn"], statement)
+        image.lab("promote", name, "n2", "--timeout", "200")
+        assert _in_roles(image, name, "replica", "source", "proxy")
+        query(view["dsn"], "INSERT INTO shop.orders VALUES (2)")
+        assert image.sql(name, "n2", _COUNT) == [[2]]
+        assert _shown(image, name)["addresses"]["rw"] == view["addresses"]["rw"]
+    assert image.settled() == []
+
+
 def test_a_primary(image: Site) -> None:
     """By the group's own choice; and by force, where most of the group is lost."""
     name = image.name("gprom")
