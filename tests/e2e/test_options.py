@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pymysql
 import pytest
 
 from lab.wait import Deadline, until
@@ -91,6 +93,29 @@ def test_a_server_that_does_not_start(image: Site, engine: str) -> None:
     failed = image.lab("up", "single", *words, code=2, timeout=300)
     assert "unknown variable 'no_such_option=1'" in failed.stderr
     assert image.settled() == []
+
+
+@pytest.mark.parametrize("what", [("galera",), ("replication", "--engine", "mysql")])
+def test_accounts(image: Site, what: tuple[str, ...], tmp_path: Path) -> None:
+    """They log in at each node, in clones of a template without them, also after a rollback."""
+    name, file = image.name("user"), tmp_path / "users"
+    file.write_text("app:s3cret@shop\n")
+    with image.up(*what, "--nodes", "2", "--user", str(file), "--name", name) as view:
+        assert view["options"] == {"user": ["app@shop"]}
+        for _ in range(2):
+            for node in view["nodes"]:
+                assert until(lambda node=node: _as_app(node) or None, Deadline.after(20))  # type: ignore[misc]
+            image.lab("rollback", name, "--timeout", "200")
+    assert image.settled() == []
+
+
+def _as_app(node: dict[str, Any]) -> bool:
+    """Log in, with TLS, which MySQL wants of the first one."""
+    with pymysql.connect(
+        host=node["host"], port=node["sql_port"], user="app", password="s3cret",
+        ssl_verify_cert=False, ssl_verify_identity=False,
+    ) as db:  # fmt: skip
+        return bool(db.open)
 
 
 def test_a_group_in_which_all_write(image: Site) -> None:
