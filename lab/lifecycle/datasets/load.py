@@ -165,7 +165,9 @@ def _loaded(
     and masks, and its dump is loaded by a second one on fresh disks.
     """
     profile = ctx.settings.profile_of("")
-    size = NodeSize(memory=MEMORY, disk=_disk(ctx, image, _GROWTH * data.size))
+    # The client reads and splits the SQL beside the server, which executes it in one session.
+    cpus = min(2, host.processors())
+    size = NodeSize(memory=MEMORY, cpus=cpus, disk=_disk(ctx, image, _GROWTH * data.size))
     disks = _disks(ctx, owner, BASE if rules is None else STAGE, data)
     if rules is None:
         server = boot(ctx, owner, BASE, image, size, profile, disks)
