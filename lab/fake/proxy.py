@@ -27,7 +27,8 @@ def writes(record: Record, peers: Sequence[Record]) -> bool:
     if grouped(record.disks):
         everyone = {peer.name: group.current(peer, peers) for peer in peers}
         return record.name in group.primaries(record, everyone)
-    return not record.read_only and not (alone(record.disks) and read_only(record.disks))
+    leads = read_inside(record.disks).leads or not read_only(record.disks)
+    return not record.read_only and (leads or not alone(record.disks))
 
 
 def server(peers: Sequence[Record], service: str) -> Record | None:

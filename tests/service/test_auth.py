@@ -27,6 +27,7 @@ BODIES = {
     "changeSnapshot": {"protected": True},
     "rollBack": {},
     "branchLab": {},
+    "promoteNode": {"node": "n2"},
     "buildImage": {"recipe": "mariadb"},
     "buildTemplate": {"blueprint": "galera"},
 }

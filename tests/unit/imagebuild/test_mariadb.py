@@ -41,8 +41,8 @@ def settings(*units: str) -> dict[str, list[str]]:
 def test_the_server_starts_from_the_position_of_recover(packaged: str) -> None:
     """Protects from a cluster that is never bootstrapped, and from a second start of the server."""
     found = settings(packaged, DROP_IN)
-    assert found["EnvironmentFile"] == ["-/run/mysqld/wsrep-start-position"]
-    assert found["ExecStart"] == ["/usr/sbin/mariadbd $_WSREP_START_POSITION"]
+    assert found["EnvironmentFile"] == ["-/run/mysqld/wsrep-start-position", "-/run/lab-source"]
+    assert found["ExecStart"] == ["/usr/sbin/mariadbd $_WSREP_START_POSITION $LAB_SOURCE"]
     assert found["ExecStartPre"] == ["+/usr/lib/lab/recover"]
     recover = (ROOT / "images/guest/usr/lib/lab/recover").read_text(encoding="utf-8")
     assert '"_WSREP_START_POSITION=' in recover
