@@ -50,10 +50,12 @@ def parse(text: str, place: str) -> tuple[User, ...]:
     """
     from lab.passwords import caching_sha2, native
 
-    found = []
+    found: list[User] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
+        if len(found) == LIMIT:  # each takes milliseconds
+            raise InvalidSpec(f"{place} has more than {LIMIT} accounts")
         name, first, rest = line.strip().partition(":")
         password, last, scope = rest.rpartition("@")
         try:

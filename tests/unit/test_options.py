@@ -194,6 +194,12 @@ def test_what_is_no_account(line: str, message: str) -> None:
         users.parse("# nobody\n", "users.txt")
 
 
+def test_many_accounts_are_refused_before_they_are_hashed() -> None:
+    """Protects from minutes of hashing for a file of some other kind."""
+    with pytest.raises(InvalidSpec, match="big has more than 16 accounts"):
+        users.parse("".join(f"u{number}:x@*\n" for number in range(20_000)), "big")
+
+
 def test_an_argument_with_a_password_is_not_repeated() -> None:
     with pytest.raises(InvalidSpec) as raised:
         spec_of({"blueprint": "single", "user": KEYS["user"].parse(["app:s3cret@shop"])})
