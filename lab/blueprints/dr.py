@@ -34,6 +34,7 @@ from lab.blueprints import (
     Remedy,
     Situation,
     galera,
+    gtid,
     replication,
     server,
 )
@@ -307,7 +308,7 @@ def _of_cluster(reported: Mapping[str, Mapping[str, str]]) -> Mapping[str, Mappi
     for name, said in reported.items():
         if "position" in said:
             position, own = said["position"], said.get("own", "")
-            if replication.valid_position(position):
+            if gtid.valid_position(position):
                 kept = [part for part in position.split(",") if _origin(part) != own]
                 position = ",".join(kept)
             return {name: {"position": position}}
@@ -347,7 +348,7 @@ def _begin(site: Cluster, source: Member, engine: Engine) -> list[str]:
     if not server.is_mariadb(engine):
         return []
     position = _execute(site, source, ["SELECT @@GLOBAL.gtid_binlog_pos"]).strip()
-    if not replication.valid_position(position):
+    if not gtid.valid_position(position):
         raise NotReady(f"{source.name} sent an invalid position")
     return [f"SET GLOBAL gtid_{what} = '{position}'" for what in ("binlog_state", "slave_pos")]
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 GtidSet = Mapping[str, tuple[tuple[int, int], ...]]
 """Intervals of numbers, both ends included, sorted and apart; by UUID, with its tag if any."""
 
+_POSITION = re.compile(r"[0-9A-Za-z_:,-]{0,16384}")
 _SHOWN = 60
 """Characters of a text that a message has."""
 _TOO_MANY = 1 << 63
@@ -20,6 +21,11 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
 _MARIADB = re.compile(r"([0-9]{1,10})-[0-9]{1,10}-([0-9]{1,20})")
 _INTERVAL = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?")
+
+
+def valid_position(text: str) -> bool:
+    """Whether ``text``, which a guest sent, can be in a statement: GTIDs of either engine."""
+    return _POSITION.fullmatch(text) is not None
 
 
 def parse(text: str) -> GtidSet:

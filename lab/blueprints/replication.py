@@ -18,7 +18,6 @@ what is in ``/*!80000 */``, as MariaDB ignores those from 50700 to 99999 (its do
 from __future__ import annotations
 
 import hashlib
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +35,7 @@ from lab.blueprints import (
     Promotion,
     Remedy,
     Situation,
+    gtid,
     proxy,
     server,
     switchover,
@@ -52,8 +52,6 @@ from lab.wait import Deadline
 _ACCOUNT = "replication@'%'"
 _WAIT = 0.2
 """Seconds that a replica may take to execute what its source just had."""
-_POSITION = re.compile(r"[0-9A-Za-z_:,-]{0,16384}")
-"""GTIDs of both engines, and nothing that ends a text in SQL."""
 _OPTIONS = """
 [mysqld]
 log_bin = {logs}/binlog
@@ -438,7 +436,7 @@ class Replication(server.Defaults):
         silent = [name for name, said in reported.items() if "read_only" not in said]
         for name, said in sources.items():
             position = said.get("position", "")
-            if not valid_position(position):
+            if not gtid.valid_position(position):
                 caught_up = f"'unknown: {name} sent an invalid position'"
             elif position and role != "delayed":
                 caught_up = _CAUGHT_UP.format(position=position, seconds=_WAIT)
@@ -709,18 +707,13 @@ def _following(reported: Mapping[str, Mapping[str, str]], *, delayed: bool = Fal
         position = said.get("position")
         if position is None:
             caught_up = f"'unknown: {name} does not answer'"
-        elif not valid_position(position):
+        elif not gtid.valid_position(position):
             caught_up = f"'unknown: {name} sent an invalid position'"
         elif position:
             positions.append(position)
     if positions and caught_up == "'yes'" and not delayed:
         caught_up = _CAUGHT_UP.format(position=",".join(positions), seconds=_WAIT)
     return _FOLLOWING.format(running=running, caught_up=caught_up)
-
-
-def valid_position(text: str) -> bool:
-    """Whether ``text``, which a guest sent, can be in a statement."""
-    return _POSITION.fullmatch(text) is not None
 
 
 REPLICATION: Final[Blueprint] = Replication()

@@ -40,7 +40,6 @@ _MOST = 2
 _GTID = re.compile(r"([0-9]{1,10}-[0-9]{1,10})-([0-9]{1,19})")
 _NODE, _EPOCH = re.compile(r"n[1-9]"), re.compile(r"[0-9]{1,9}")
 _ADDRESS = re.compile(r"[0-9.]{7,15}")
-_POSITION = re.compile(r"[0-9A-Za-z_:,-]{0,16384}")
 _SESSIONS = "SHOW PROCESSLIST"
 _TRANSACTIONS = (
     "SELECT trx_mysql_thread_id FROM information_schema.INNODB_TRX WHERE trx_mysql_thread_id > 0"
@@ -96,7 +95,7 @@ class Standing:
         position, epoch = found.get("position", ""), found.get("epoch", "")
         noted = _NODE.fullmatch(found.get("source", "")) and _EPOCH.fullmatch(epoch)
         follows = found.get("follows", "")
-        if not _POSITION.fullmatch(position):
+        if not gtid.valid_position(position):
             raise ValueError(f"{node} sent an invalid position")
         answers = found.get("server") == "active" and "read_only" in found
         return Standing(
