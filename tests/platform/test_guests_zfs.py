@@ -37,7 +37,7 @@ from testvm.overlay import cpio
 
 GIVEN = os.environ.get("LAB_TEST_GIVEN", "")
 """Path and size of the archive, with a colon between: on a disk, zeros follow."""
-SLOW = 900.0
+SLOW = 2400.0
 """Seconds: guests in a guest without KVM are emulated twice."""
 
 pytestmark = pytest.mark.skipif(
@@ -112,7 +112,9 @@ def test_a_lab_lives_on_zvols(site: Site, big_pool: str) -> None:
     name, size = site.name("zvols"), ["--nodes", str(template["nodes"])]
     size += ["--memory", str(template["memory"])]
     size += ["--image", image]  # here another one might be built
-    view = site.lab("up", "galera", *size, "--name", name, "-o", "json", timeout=SLOW).json
+    view = site.lab(
+        "up", template["blueprint"], *size, "--name", name, "-o", "json", timeout=SLOW
+    ).json
     nodes = [node["name"] for node in view["nodes"]]
     assert view["template"] == template["key"]
     assert view["started"] == "warm", view["why_cold"]
