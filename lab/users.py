@@ -21,7 +21,7 @@ _RESERVED = ("lab", "root", "replication", "mysql", "mariadb", "PUBLIC")
 _SCOPE = re.compile(r"\*|[A-Za-z0-9_$-]{1,64}")
 _NATIVE = re.compile(r"\*[0-9A-F]{40}")
 _CACHING_SHA2 = re.compile(r"\$A\$005\$[./0-9A-Za-z]{63}")
-_PASSWORD_LIMIT = 200  # characters; MySQL takes 256 bytes
+_PASSWORD_LIMIT = 200  # bytes; MySQL takes 256
 _FORM = "a line is NAME:PASSWORD@SCOPE, and SCOPE a database or * for all"
 
 
@@ -62,8 +62,8 @@ def parse(text: str, place: str) -> tuple[User, ...]:
             if not first or not last or not password:
                 raise InvalidSpec("it has no name, password or scope", hint=_FORM)
             _check(name, scope)
-            if len(password) > _PASSWORD_LIMIT or not password.isprintable():
-                raise InvalidSpec(f"a password has {_PASSWORD_LIMIT} printable characters at most")
+            if not password.isprintable() or len(password.encode()) > _PASSWORD_LIMIT:
+                raise InvalidSpec(f"a password has {_PASSWORD_LIMIT} printable bytes at most")
         except InvalidSpec as error:
             raise InvalidSpec(f"{place}, line {number}: {error.what}", hint=error.hint) from None
         found.append(User(name, scope, native(password), caching_sha2(password)))

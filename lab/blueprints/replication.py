@@ -470,7 +470,7 @@ class Replication(server.Defaults):
             return "source"
         return "replica" if planned == "source" else planned
 
-    def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:  # noqa: ARG002
+    def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:
         """See Blueprint; that a delayed replica has caught up is always met."""
         if role == proxy.PROXY:
             return proxy.requirements(self.options, _TRAFFIC, self.nodes)
@@ -479,8 +479,9 @@ class Replication(server.Defaults):
             return REPLICA
         found = [Condition("writable", "read_only", "OFF", "degraded", hint)]
         if self.options.semi_sync:
-            replicas = self.nodes - 1 if self.options.topology == "star" else 1
-            found.append(Condition("semi-sync", "semi-sync status", "ON"))
+            replicas = nodes - 1 if self.options.topology == "star" else 1
+            if replicas:
+                found.append(Condition("semi-sync", "semi-sync status", "ON"))
             found.append(Condition("semi-sync replicas", "semi-sync clients", str(replicas)))
         return (*found, *(_FOLLOWS if self.options.topology == "ring" else ()))
 

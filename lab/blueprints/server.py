@@ -202,7 +202,7 @@ def accounts(engine: Engine, user: str, password: str, options: Options, *, tls:
 
     Of the latter, each is as it was given, also where the server has one of that name.
     """
-    require = " REQUIRE SSL" if tls else ""
+    require = "REQUIRE SSL" if tls else "REQUIRE NONE"
     found = [unlock(engine, user, password, tls=tls)]
     for one in options.user:
         account = f"'{one.name}'@'%'"
@@ -210,7 +210,8 @@ def accounts(engine: Engine, user: str, password: str, options: Options, *, tls:
         what = _ALL_DATA if one.scope == users.ALL else "ALL PRIVILEGES"
         found += [
             f"CREATE USER IF NOT EXISTS {account} ACCOUNT LOCK",
-            f"ALTER USER {account} {kept}{require} ACCOUNT UNLOCK",
+            f"REVOKE ALL PRIVILEGES, GRANT OPTION FROM {account}",
+            f"ALTER USER {account} {kept} {require} ACCOUNT UNLOCK",
             f"GRANT {what} ON {_databases(one.scope)}.* TO {account}",
         ]
     return found

@@ -35,6 +35,8 @@ _CATCH_UP = 60.0
 """Seconds for which no server takes writes, while the new source receives what it lacks."""
 _SLICE = 2
 """Seconds that a server waits for transactions before it is asked again."""
+_LEAP = 1000
+"""By what the number of a promotion grows that may be later than some which no node remembers."""
 _MOST = 2
 """How often a node gets the same order."""
 _GTID = re.compile(r"([0-9]{1,10}-[0-9]{1,10})-([0-9]{1,19})")
@@ -111,6 +113,15 @@ class Standing:
         )
 
     @property
+    def note(self) -> tuple[str, str]:
+        """What others are to remember while this one is the source."""
+        return str(self.epoch), self.node
+
+    def remembers(self, source: Standing) -> bool:
+        """Whether it would decide that ``source`` is the source."""
+        return (self.epoch, self.source) == (source.epoch, source.node)
+
+    @property
     def has(self) -> gtid.GtidSet:
         """All transactions that it has."""
         return gtid.union(self.executed or {}, self.received)
@@ -148,7 +159,8 @@ def remedies(
         return []
     leading = [one for one in found if one.writable]
     if leading:
-        return _followers(situation, engines, role, found, leading[0], delays)
+        source = max(leading, key=lambda one: one.epoch)
+        return _followers(situation, engines, role, found, source, delays)
     newest = max(found, key=lambda one: one.epoch)
     new = next((one for one in found if one.node == newest.source), None)
     if new is None:
@@ -160,7 +172,8 @@ def remedies(
             hint="`lab start` without --node starts all nodes",
         )
     for one in found:
-        if not gtid.contains(new.executed or {}, one.executed or {}):
+        # One that follows nobody was a source until another was promoted without it.
+        if one.follows and not gtid.contains(new.executed or {}, one.executed or {}):
             raise NotReady(
                 f"{one.node} has transactions that {new.node}, the source, lacks",
                 hint=f"`lab promote NAME {one.node}` has {one.node} take writes",
@@ -184,11 +197,22 @@ def _followers(
     source: Standing,
     delays: Mapping[str, int],
 ) -> list[Remedy]:
-    given = []
+    given: list[Remedy] = []
+    refused: NotReady | None = None
     for one in found:
-        if one is source or (one.follows == _address(source.node) and one.running):
+        if one is source:
             continue
-        _check_contained(one, source)
+        if not one.remembers(source):
+            given.append(_order(one, "note", source, source.note))
+        if one.writable:
+            given.append(_order(one, "yield", source, role(engines[one.node]).follow))
+        if one.follows == _address(source.node) and one.running:
+            continue
+        try:
+            _check_contained(one, source)
+        except NotReady as error:
+            refused = refused or error
+            continue
         if not situation.password:
             raise NotReady(
                 f"{one.node} did not follow {source.node}, the source, when the capture was taken",
@@ -198,10 +222,18 @@ def _followers(
         statements = follow(
             role(engines[one.node]), one, _address(source.node), situation.password, delay
         )
-        why = f"it follows {source.node}, which is the source"
-        if situation.given.get((one.node, "follow"), 0) < _MOST:
-            given.append(Remedy(one.node, "follow", _FOLLOW, why, stdin=_lines(statements)))
+        given.append(_order(one, "follow", source, stdin=_lines(statements)))
+    given = [one for one in given if situation.given.get((one.node, one.order), 0) < _MOST]
+    if refused is not None and not given:
+        raise refused
     return given
+
+
+def _order(
+    one: Standing, order: str, source: Standing, words: Sequence[str] = (), stdin: bytes = b""
+) -> Remedy:
+    why = f"it follows {source.node}, which is the source"
+    return Remedy(one.node, order, (PROGRAM, order, *words), why, stdin=stdin)
 
 
 def _check_contained(one: Standing, source: Standing) -> None:
@@ -254,9 +286,7 @@ class Star:
         source = writable[0].node if writable else newest.source
         epoch = newest.epoch + 1
         if source == to:
-            epoch -= 1
-            if not writable:
-                self.asked.note(f"{to} is the source already: it takes writes")
+            epoch = self._again(found, epoch) if not writable else epoch - 1
         elif source in found:
             self._hand_over(found, source, epoch)
         else:
@@ -264,6 +294,23 @@ class Star:
         if source != to or not writable:
             self._lead(found[to], epoch)
         self._follow()
+
+    def _again(self, found: Mapping[str, Standing], epoch: int) -> int:
+        """``to`` is the source already, and takes no writes; the number of its promotion."""
+        to, missing = self.asked.to, [n for n in self.asked.nodes if n not in found]
+        if missing:
+            if not self.asked.force:
+                raise Conflict(
+                    f"{', '.join(missing)} does not answer, and may have been promoted since {to}"
+                    " was the source",
+                    hint=f"`lab start` brings it back; `--force` has {to} take writes without it",
+                )
+            for lost in missing:
+                self.asked.fence(lost)
+            self._execute_received(found[to])
+            epoch += _LEAP
+        self.asked.note(f"{to} is the source already: it takes writes")
+        return epoch - 1
 
     def _look(self) -> dict[str, Standing]:
         """The nodes whose servers answer."""
@@ -283,15 +330,37 @@ class Star:
 
     def _hand_over(self, found: Mapping[str, Standing], source: str, epoch: int) -> None:
         """Switchover: ``source`` becomes read-only, and all are noted once the new one has all."""
-        to, handed = self.asked.to, False
+        to, handed, old = self.asked.to, False, found[source]
+        executed = old.executed or {}
+        if not old.writable:  # it lost transactions, or a promotion was interrupted
+            self._check_others(found, to, gtid.union(executed, found[to].has), but=source)
         try:
             self._yield(source)
             self._catch_up(to, self._look_at(source).position, source)
+            self._run(source, PROGRAM, "note", str(epoch), to)  # from here on it is completed
             handed = True
         finally:
-            if not handed:
+            if not handed and (old.writable or gtid.contains(executed, found[to].has)):
                 self._run(source, *lead(self._member(source), epoch - 1, self._role(source)))
-        self._note(found, epoch)
+        self._note(found, epoch, but=source)
+
+    def _check_others(
+        self, found: Mapping[str, Standing], to: str, has: gtid.GtidSet, *, but: str
+    ) -> None:
+        """Raise Conflict if a node that follows another one has what ``to`` will lack.
+
+        One that follows nobody was a source until another was promoted without it.
+        """
+        for other in found.values():
+            if other.node in (to, but) or not other.follows or gtid.contains(has, other.has):
+                continue
+            raise Conflict(
+                f"{other.node} has transactions that {to} lacks",
+                hint=f"`lab promote {other.node}` promotes it"
+                " (with `--force`, where the source does not answer)"
+                if not self.delays.get(other.node)
+                else "they were received by a delayed replica, which executes them later",
+            )
 
     def _fail_over(self, found: Mapping[str, Standing], source: str, epoch: int) -> None:
         """Failover: the source does not answer, and is powered off."""
@@ -313,15 +382,15 @@ class Star:
         self.asked.fence(source)
         self._execute_received(found[to])
         now = self._look()
-        for other in now.values():
-            if other.node != to and not gtid.contains(now[to].executed or {}, other.has):
-                raise Conflict(
-                    f"{other.node} has transactions that {to} lacks",
-                    hint=f"`lab promote --force {other.node}` promotes it"
-                    if not self.delays.get(other.node)
-                    else "they were received by a delayed replica, which executes them later",
-                )
-        self._note(found, epoch)
+        gone = [n for n in found if n not in now and n != source]
+        if gone:
+            raise NotReady(
+                f"{', '.join(gone)} does not answer any more: it may have transactions that {to}"
+                " lacks",
+                hint="the same command again, once it answers",
+            )
+        self._check_others(now, to, now[to].executed or {}, but=source)
+        self._note(found, epoch, but=source)
 
     def _yield(self, node: str) -> None:
         """Have the server of ``node`` refuse writes; whoever still writes is ended."""
@@ -380,13 +449,15 @@ class Star:
         )
         return any(self._ask(node, question) == "yes\n" for _ in attempts(deadline))
 
-    def _note(self, found: Mapping[str, Standing], epoch: int) -> None:
-        """Have all nodes remember the new source, itself last."""
-        others = [member for member in self.cluster.members if member.name in found]
-        argv = (PROGRAM, "note", str(epoch), self.asked.to)
-        for member in others:
-            if member.name != self.asked.to:
-                self._run(member.name, *argv)
+    def _note(self, found: Mapping[str, Standing], epoch: int, *, but: str) -> None:
+        """Have the other nodes remember the new source, which does so last, as it takes writes.
+
+        A node that cannot now is told again when it follows.
+        """
+        for node in found:
+            if node not in (self.asked.to, but):
+                with suppress(CommandFailed, NotReady, NotFound):
+                    self._run(node, PROGRAM, "note", str(epoch), self.asked.to)
 
     def _lead(self, one: Standing, epoch: int) -> None:
         role = self._role(one.node)
@@ -397,18 +468,26 @@ class Star:
     def _follow(self) -> None:
         """Have all others follow the source; raises NotReady for one that cannot."""
         found, source = self._look(), self._look_at(self.asked.to)
-        address = self._member(source.node).address
+        address, refused = self._member(source.node).address, list[NotReady]()
         for one in found.values():
             if one.node == source.node:
                 continue
-            if one.follows == address and one.running:
-                continue
+            if not one.remembers(source):
+                self._run(one.node, PROGRAM, "note", *source.note)
             if one.writable:  # whoever is root in it did that
                 self._yield(one.node)
-            _check_contained(one, source)
+            if one.follows == address and one.running:
+                continue
+            try:
+                _check_contained(one, source)
+            except NotReady as error:
+                refused.append(error)
+                continue
             role, delay = self._role(one.node), self.delays.get(one.node, 0)
             statements = follow(role, one, address, self.link_password, delay)
             self._run(one.node, *_FOLLOW, stdin=_lines(statements))
+        if refused:
+            raise refused[0]
 
     def _look_at(self, node: str) -> Standing:
         argv = (PROGRAM, "state", self.engines[node].service)

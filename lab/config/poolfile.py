@@ -18,7 +18,7 @@ from lab.spec import LabSpec
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
-NOT_OF_POOLS = frozenset({"name", "ttl", "snapshots", "image"})
+NOT_OF_POOLS = frozenset({"name", "ttl", "snapshots", "image", "user"})
 """Keys of a lab that its claim decides, or that keep a request from being served by a pool."""
 
 

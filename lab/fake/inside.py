@@ -26,10 +26,11 @@ MAGIC = b"lab-fake-guest 1\n"
 
 ACCOUNT = re.compile(
     r"ALTER USER '(\w+)'@'%' IDENTIFIED (?:(?:VIA|WITH) mysql_native_password (?:USING|AS)"
-    r" |WITH caching_sha2_password AS )('\*[0-9A-F]{40}'|0x[0-9a-f]+)( REQUIRE SSL)? ACCOUNT UNLOCK"
+    r" |WITH caching_sha2_password AS )('\*[0-9A-F]{40}'|0x[0-9a-f]+)( REQUIRE (?:SSL|NONE))?"
+    r" ACCOUNT UNLOCK"
 )
 """The statement that gives the account of a lab's user its password."""
-_OF_ACCOUNTS = ("CREATE USER IF NOT EXISTS ", "GRANT ")
+_OF_ACCOUNTS = ("CREATE USER IF NOT EXISTS ", "REVOKE ALL PRIVILEGES", "GRANT ")
 """Statements of accounts that change nothing here: nobody asks what an account may do."""
 _DATABASE = re.compile(r"(CREATE|DROP) DATABASE (?:IF (?:NOT )?EXISTS )?`?(\w+)`?", re.IGNORECASE)
 NO_DATA = (

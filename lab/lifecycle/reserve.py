@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
+from lab import options
 from lab.errors import Busy, Conflict, NotFound, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import branches, forget
@@ -95,6 +96,7 @@ def existing(ctx: Context, spec: LabSpec, timeout: float) -> LabView | None:
         record = ctx.store.labs.find(name)
         if record is not None and record.state in _MADE:
             configuration.check(name, configuration.of_record(record), _requested(ctx, spec))
+            _check_accounts(record, spec)
             try:
                 found = inspect.lab(ctx, name)
                 return found if found.state == "ready" else start(ctx, name, timeout=timeout)
@@ -103,6 +105,19 @@ def existing(ctx: Context, spec: LabSpec, timeout: float) -> LabView | None:
         elif not held(ctx.home, "lab", name):
             return None
         _until_free(ctx, name, deadline)
+
+
+def _check_accounts(record: LabRecord, spec: LabSpec) -> None:
+    """Raise Conflict if the passwords of further accounts are others than those requested."""
+    have, wanted = (
+        {user.name: user.native for user in of.user}
+        for of in (options.of(record.options), spec.options)
+    )
+    if other := sorted(name for name in wanted if wanted[name] != have.get(name)):
+        raise Conflict(
+            f"lab {record.name} exists, and has another password for {', '.join(other)}",
+            hint=f"`lab down {record.name}` removes it",
+        )
 
 
 def _requested(ctx: Context, spec: LabSpec) -> configuration.Configuration:

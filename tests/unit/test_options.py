@@ -183,6 +183,7 @@ def test_what_flags_refuse(
         ("root:s3cret@*", "the account root is reserved"),
         ("app:s3cret\x01@shop", "printable"),
         ("app:" + "s3cret" * 50 + "@shop", "200 printable"),
+        ("app:" + "é" * 150 + "@shop", "200 printable bytes"),
     ],
 )
 def test_what_is_no_account(line: str, message: str) -> None:

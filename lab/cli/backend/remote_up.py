@@ -103,6 +103,12 @@ class Making:
         if found.state == "creating":
             found = self.client.wait(found.name, timeout=timeout)
         configuration.check(found.name, configuration.of_view(found), self._asked(spec))
+        if spec.options.user:
+            raise Conflict(
+                f"lab {found.name} exists, and a service does not tell whether its accounts have"
+                " these passwords",
+                hint=f"`lab down {found.name}` removes it; without --user it is used as it is",
+            )
         halted = any(node.state in ("stopped", "paused") for node in found.nodes)
         if found.state in ("stopped", "failed") or (halted and found.state != "starting"):
             return self.client.power("start", found.name, timeout=timeout, listener=self.hear)

@@ -61,9 +61,10 @@ def check(settings: Settings, spec: LabSpec) -> None:
 def serves(settings: Settings, kept: LabSpec, asked: LabSpec) -> bool:
     """Whether a lab as ``kept`` is what ``asked`` asks for; raises InvalidSpec.
 
-    A lab with a name of its choice, or of an image of its choice, is not in a pool.
+    A lab with a name of its choice, of an image of its choice, or with further accounts, is not in
+    a pool.
     """
-    chosen = asked.name and not asked.accept_pooled_name
+    chosen = (asked.name and not asked.accept_pooled_name) or asked.options.user
     if chosen or asked.image or kept.blueprint != asked.blueprint or kept.dataset != asked.dataset:
         return False
     one, other = (

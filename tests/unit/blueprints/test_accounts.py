@@ -50,7 +50,8 @@ def test_accounts_of_real_servers(cluster: RealCluster) -> None:
         "CREATE DATABASE my_shop", "CREATE DATABASE myXshop", "CREATE TABLE myXshop.t (a INT)"
     )
     clone(cluster)
-    clone(cluster, "other")  # as a rollback does it: with all of it there already
+    writer.ask("GRANT SELECT ON *.* TO app", "ALTER USER app REQUIRE X509")
+    clone(cluster, "other")  # as a rollback does it: with all of it there already, and more
     cluster.until_ready()
     with (
         login(cluster, "n1", "app", "s3:cr@t") as app,

@@ -79,6 +79,7 @@ NOT_IN: dict[str, dict[str, str]] = {
         "ttl": "the claim brings it",
         "snapshots": "the claim brings it",
         "image": "a pool has the current image",
+        "user": "who claims a lab brings passwords of its own",
     },
     "POST /v1/labs": {},
     "POST /v1/templates": {

@@ -16,6 +16,7 @@ from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import lab, status
 from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
+from lab.lifecycle.service import pool
 from lab.lifecycle.start import start, start_node
 from lab.lifecycle.up import up
 from lab.options import OptionFile, Options
@@ -120,6 +121,20 @@ def test_accounts(world: World, blueprint: str) -> None:
         with pytest.raises(NotReady, match="no SQL"):
             as_user(ctx, "plain", "n1", "app", "s3cret")
         assert b"s3cret" not in b"".join(p.read_bytes() for p in ctx.home.root.glob("state.db*"))
+
+
+def test_a_lab_with_other_passwords_is_another(world: World) -> None:
+    """Protects who connects: a lab that is there, or in a pool, has the passwords of its own."""
+    one, other = (spec(user=users.parse(f"app:{word}@shop", "")) for word in ("one", "two"))
+    with world.open() as ctx:
+        up(ctx, one)
+        again = spec(user=users.parse("app:one@shop", ""))  # with other salts
+        assert up(ctx, again, exist_ok=True).state == "ready"
+        with pytest.raises(Conflict, match="has another password for app"):
+            up(ctx, other, exist_ok=True)
+    asked = replace(other, name="")
+    assert not pool.serves(world.settings, replace(one, name=""), asked)
+    assert pool.serves(world.settings, replace(spec(), name=""), replace(spec(), name=""))
 
 
 def test_a_lab_with_other_options_is_another(world: World) -> None:

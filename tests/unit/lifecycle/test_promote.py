@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -238,3 +239,62 @@ def test_kills_of_a_failover(world: World) -> None:
             break
         step += 3
     assert step > 10
+
+
+def _lost(ctx: Context, spec: LabSpec) -> None:
+    """n1, the source, has a row more than the others, and n2 was promoted without it."""
+    up(ctx, spec)
+    query(ctx, "shop", None, "CREATE TABLE t (a INT)")
+    others = [f"n{number}" for number in range(2, spec.nodes + 1)]
+    for node in others:
+        assert count(ctx, node) == 0
+        power.stop(ctx, "shop", node=node)
+    query(ctx, "shop", None, "INSERT INTO t VALUES (1)")
+    power.stop(ctx, "shop", node="n1")
+    for node in others:
+        start_node(ctx, "shop", node, timeout=10, pace=FAST)
+    promote(ctx, "shop", "n2", force=True, timeout=10)
+    with pytest.raises(NotReady, match="n1 has transactions that n2"):
+        start_node(ctx, "shop", "n1", timeout=10, pace=FAST)
+
+
+def test_one_that_came_back_knows_the_source(world: World) -> None:
+    """Protects against a second source: an old one takes no writes because another is silent."""
+    with world.open() as ctx:
+        with_table(ctx)
+        assert (count(ctx, "n2"), count(ctx, "n3")) == (0, 0)
+        power.stop(ctx, "shop", node="n1", force=True)
+        promote(ctx, "shop", "n2", force=True, timeout=10)
+        start_node(ctx, "shop", "n1", timeout=10, pace=FAST)
+        power.stop(ctx, "shop", node="n2", force=True)
+        with pytest.raises(Conflict, match="n2, the source, does not answer"):
+            promote(ctx, "shop", "n1", timeout=10)
+        promote(ctx, "shop", "n1", force=True, timeout=10)
+        start_node(ctx, "shop", "n2", timeout=10, pace=FAST)
+        power.stop(ctx, "shop")
+        assert roles(start(ctx, "shop", timeout=10, pace=FAST)) == ["source", "replica", "replica"]
+
+
+def test_one_that_has_more_stops_no_other(world: World) -> None:
+    """Protects the others: they follow a new source, and a start has one that takes writes."""
+    with world.open() as ctx:
+        _lost(ctx, replace(SPEC, nodes=4))
+        with pytest.raises(NotReady, match="n1 has transactions that n3"):
+            promote(ctx, "shop", "n3", timeout=10)
+        view = lab(ctx, "shop")
+        assert view.endpoints["rw"] == ("n3",)
+        assert [node.name for node in view.nodes if node.state == "ready"] == ["n2", "n3", "n4"]
+        power.stop(ctx, "shop")
+        with pytest.raises(NotReady, match="n1 has transactions that n3"):
+            start(ctx, "shop", timeout=10, pace=FAST)
+        assert writes(ctx) == ["n3"]
+
+
+def test_semi_sync_without_the_old_source(world: World) -> None:
+    """Protects scripts: a failover that succeeded does not wait for a node that is off."""
+    with world.open() as ctx:
+        with_table(ctx, replace(SPEC, options=Options(semi_sync=True)))
+        assert (count(ctx, "n2"), count(ctx, "n3")) == (0, 0)
+        power.stop(ctx, "shop", node="n1", force=True)
+        made = promote(ctx, "shop", "n2", force=True, timeout=10)
+        assert made.endpoints["rw"] == ("n2",)
