@@ -452,7 +452,7 @@ class Star:
     def _note(self, found: Mapping[str, Standing], epoch: int, *, but: str) -> None:
         """Have the other nodes remember the new source, which does so last, as it takes writes.
 
-        A node that cannot now is told again when it follows.
+        A node that cannot now does so when it follows.
         """
         for node in found:
             if node not in (self.asked.to, but):

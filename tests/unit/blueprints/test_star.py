@@ -142,7 +142,7 @@ def test_a_source_that_lost_transactions_is_not_the_measure() -> None:
 
 
 def test_a_node_that_cannot_remember() -> None:
-    """Protects labs from having no source: the old one decides, others are told again."""
+    """Protects labs from having no source: the old one decides, others may be noted later."""
     nodes = star("0-1-40", "0-1-40", "0-1-40")
     nodes.servers["n1"].refuses = "note"
     with pytest.raises(CommandFailed, match="status 1"):
