@@ -222,12 +222,15 @@ POSITION = (
     " /*M! @@GLOBAL.gtid_binlog_pos*/ /*!80000 REPLACE(@@GLOBAL.gtid_executed, '\\n', '')*/"
 )
 _FOLLOWING = " UNION ALL SELECT 'replication', {running} UNION ALL SELECT 'caught up', {caught_up}"
-# SLAVE_RUNNING is of the link without a name, with both of its threads; SLAVES_RUNNING counts all
-# links whose applying thread runs (MariaDB's server, show_slave_running and show_slaves_running).
+# In MariaDB SLAVES_RUNNING counts the links whose applying thread runs (its server,
+# show_slaves_running). A thread that receives is connected unless its state is one of "Connecting",
+# "Reconnecting" and "Waiting to reconnect" (its documentation, "Replica I/O Thread States").
 _RUNNING = (
-    "/*M! (SELECT IF(VARIABLE_VALUE {as_wanted}, 'running', 'stopped')"
-    " FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = '{counter}')*/"
-    " /*!80000 (SELECT IF(COUNT(*) > 0 AND MIN(c.SERVICE_STATE = 'ON' AND a.SERVICE_STATE = 'ON'),"
+    "/*M! (SELECT IF(VARIABLE_VALUE >= {links} AND {links} <= (SELECT COUNT(*)"
+    " FROM information_schema.PROCESSLIST"
+    " WHERE COMMAND = 'Slave_IO' AND STATE NOT LIKE '%onnect%'), 'running', 'stopped')"
+    " FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'SLAVES_RUNNING')*/"
+    " /*!80000 (SELECT IF(SUM(c.SERVICE_STATE = 'ON' AND a.SERVICE_STATE = 'ON') >= {links},"
     " 'running', 'stopped') FROM performance_schema.replication_connection_status c"
     " JOIN performance_schema.replication_applier_status a USING (CHANNEL_NAME))*/"
 )
@@ -430,7 +433,7 @@ class Replication(server.Defaults):
         if self.options.semi_sync:
             for name in ("status", "clients"):
                 asked += _SEMI_SYNC.replace("{name}", name).replace("{variable}", name)
-        running = _RUNNING.format(counter="SLAVE_RUNNING", as_wanted="= 'ON'")
+        running = _RUNNING.format(links=1)
         caught_up = "'yes'"
         sources = {name: said for name, said in reported.items() if said.get("read_only") == "OFF"}
         silent = [name for name, said in reported.items() if "read_only" not in said]
@@ -699,11 +702,7 @@ def _following(reported: Mapping[str, Mapping[str, str]], *, delayed: bool = Fal
     # Of a node whose source is not to run, nothing is wanted.
     running, caught_up, positions = "'running'", "'yes'", []
     if reported:
-        several = len(reported) > 1
-        running = _RUNNING.format(
-            counter="SLAVES_RUNNING" if several else "SLAVE_RUNNING",
-            as_wanted=f">= {len(reported)}" if several else "= 'ON'",
-        )
+        running = _RUNNING.format(links=len(reported))
     for name, said in reported.items():
         position = said.get("position")
         if position is None:

@@ -430,6 +430,16 @@ def maybe_node(text: str) -> str | None:
     return node(text) if text else None
 
 
+def lab_and(what: str, words: list[str], example: str) -> tuple[str, str]:
+    """``words`` of ``[NAME] WORD``: the lab, empty if it is not named, and the word.
+
+    Raises InvalidSpec.
+    """
+    if len(words) > 2:
+        raise InvalidSpec(f"expected a lab and {what}, not {len(words)} words", hint=example)
+    return (words[0] if len(words) == 2 else ""), words[-1]
+
+
 def identity(text: str) -> Identity:
     """Whose identity; raises InvalidSpec."""
     for known in IDENTITIES:

@@ -12,7 +12,6 @@ from lab.cli.complete import labs, labs_and_nodes
 from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.show import expiry, lab_text
-from lab.errors import InvalidSpec
 
 
 @manual("lab start shop", "lab start shop --node n2")
@@ -79,15 +78,11 @@ def promote(
     """Let another node take the writes of a lab."""
     app = app_of(ctx)
     how = parse_format(output)
-    if len(words) > 2:
-        raise InvalidSpec(
-            f"expected a lab and a node, not {len(words)} words", hint="lab promote shop n2"
-        )
-    node = flags.node(words[-1])
+    lab, word = flags.lab_and("a node", words, "lab promote shop n2")
+    node = flags.node(word)
     limit = flags.timeout(timeout, app.settings().ready_timeout)
     with app.open() as session:
-        name = pick(session, words[0] if len(words) == 2 else "")
-        view = session.promote(name, node, force=force, timeout=limit)
+        view = session.promote(pick(session, lab), node, force=force, timeout=limit)
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
 
 
@@ -108,12 +103,8 @@ def extend(
     """Set a new lease, counted from now."""
     app = app_of(ctx)
     how = parse_format(output)
-    if len(words) > 2:
-        raise InvalidSpec(
-            f"expected a lab and a time, not {len(words)} words", hint="lab extend shop 2h"
-        )
-    ttl = flags.lease("TTL", words[-1])
-    name = words[0] if len(words) == 2 else ""
+    name, word = flags.lab_and("a time", words, "lab extend shop 2h")
+    ttl = flags.lease("TTL", word)
     if ttl is None:
         with app.open_here(
             "every lab of a service has a lease with an end", "give a time, such as 8h"

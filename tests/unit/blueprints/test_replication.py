@@ -449,11 +449,22 @@ def test_a_real_fan_in(cluster: RealCluster) -> None:
     last = cluster.members[2]
     for name in ("n1", "n2"):
         assert cluster.servers["n3"].ask(f"SELECT COUNT(*) FROM {name}.t") == [(0,)]
-    stop = "STOP SLAVE 'n2'" if cluster.engine is ENGINE else "STOP REPLICA FOR CHANNEL 'n2'"
-    cluster.servers["n3"].ask(stop)
-    assert "replicating" in cluster.unmet(last)
-    cluster.servers["n3"].ask(stop.replace("STOP", "START"))
-    cluster.until_ready()
+    mariadb = cluster.engine is ENGINE
+    whole = "{} SLAVE 'n2'" if mariadb else "{} REPLICA FOR CHANNEL 'n2'"
+    receiving = "{} SLAVE 'n2' IO_THREAD" if mariadb else "{} REPLICA IO_THREAD FOR CHANNEL 'n2'"
+    for threads in (whole, receiving):
+        cluster.servers["n3"].ask(threads.format("STOP"))
+        assert "replicating" in cluster.unmet(last)
+        cluster.servers["n3"].ask(threads.format("START"))
+        cluster.until_ready()
+    both = {source.name: cluster.ask(source, {}) for source in cluster.members[:2]}
+    cluster.servers["n2"].ask("SHUTDOWN")
+    for _ in attempts(Deadline.after(30)):
+        if cluster.ask(last, both)["replication"] == "stopped":
+            break
+    assert cluster.ask(last, both)["replication"] == "stopped", "it is not connected to n2"
+    rest = {"n1": both["n1"]}
+    assert cluster.ask(last, rest)["replication"] == "running", "n2 is not to run"
 
 
 @pytest.mark.parametrize("spec", [_spec(3, semi_sync=True, delay=3600.0, on=("n3",))])
