@@ -76,7 +76,7 @@ def observe(
     found: dict[Key, Observed] = {}
     questions: dict[Key, Callable[[], Observed]] = {}
     for record, nodes in labs:
-        plan, count = _plan(record), size_of(nodes)
+        plan, count, ask = _plan(record), size_of(nodes), None
         for node in nodes:
             key = (record.name, node.name)
             guest = guests.get(node.guest)
@@ -89,7 +89,9 @@ def observe(
             else:
                 found[key] = _silent(count, node, plan, f"no answer within {within:g} s")
                 # Not earlier: this imports the SQL client, which labs that do not run do not need.
-                ask = through_port(ctx, plan, account_of(ctx, record), nodes, patience=within)
+                ask = ask or through_port(
+                    ctx, plan, account_of(ctx, record), nodes, patience=within
+                )
                 questions[key] = partial(_question, count, node, plan, ask)
     return found | _answers(questions, Deadline.after(within))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,12 +31,16 @@ AGENT = "the guest agent answers"
 """What is required of a node without SQL."""
 
 _Put = Callable[[Node, str, float], Mapping[str, str]]
-"""Puts a question to a node, which may take a share of the time that there is for an answer."""
+"""Puts a question to a node, which may take so many seconds to answer."""
+
+_Answer = Future[Mapping[str, str]]
 
 _PATIENCE = 5.0
 _SHORTEST = 0.001
 _REST = 0.6
-"""The share for a replica after its source, which may not answer."""
+"""The share of its time for a replica after its source, which may not answer."""
+_INSIDE_SECONDS = 30.0
+"""How long a node may take to answer its guest agent's program."""
 _INSIDE = 3
 """Seconds that a question waits in a guest for a server that is starting: less work for a guest
 that is busy with just that than to be asked again and again."""
@@ -64,11 +69,11 @@ def through_port(
     """
     sql = ctx.sql
 
-    def put(node: Node, question: str, share: float) -> Mapping[str, str]:
+    def put(node: Node, question: str, seconds: float) -> Mapping[str, str]:
         if not node.has_sql:
             _check_agent(ctx.hypervisor, node, min(patience, _AGENT_SECONDS))
             return {}
-        there, seconds = account_at(account, node.guest_address), patience * share
+        there = account_at(account, node.guest_address)
         through = blueprint.through(node.role)
         if not through:
             return _pairs(node, sql(there, node.sql_port, question, timeout=seconds))
@@ -83,7 +88,44 @@ def through_port(
             found |= {f"{service}.{name}": value for name, value in said.items()}
         return found
 
-    return _sources_first(blueprint, nodes, put)
+    return _sources_first(blueprint, nodes, _together(put), patience)
+
+
+def _together(put: _Put) -> _Put:
+    """``put``, once for all who want the same answer at the same time: all replicas of a source.
+
+    QEMU keeps one connection to a port waiting while it is busy (libslirp's ``tcpx_listen``); a
+    further one that comes meanwhile is tried again by Linux after a second.
+    """
+    asking: dict[tuple[str, str], _Answer] = {}
+    guard = threading.Lock()
+
+    def one(node: Node, question: str, seconds: float) -> Mapping[str, str]:
+        key, ours, deadline = (node.name, question), _Answer(), Deadline.after(seconds)
+        while True:
+            with guard:
+                first = asking.setdefault(key, ours)
+            if first is ours:
+                break
+            try:
+                return first.result(deadline.left)
+            except TimeoutError:
+                raise NotReady(f"{node.name} does not answer within {seconds:g} s") from None
+            except (CommandFailed, NotReady, NotFound):
+                if deadline.passed:  # else the other one had less time
+                    raise
+        try:
+            answer = put(node, question, max(deadline.left, _SHORTEST))
+            ours.set_result(answer)
+        except BaseException as error:
+            ours.set_exception(error)
+            raise
+        finally:
+            with guard:
+                del asking[key]
+        return answer
+
+    return one
 
 
 def _pairs(node: Node, rows: Rows) -> dict[str, str]:
@@ -100,7 +142,7 @@ def account_at(account: Account, guest_address: str) -> Account:
 def through_agent(blueprint: Blueprint, hypervisor: Hypervisor, nodes: Sequence[Node]) -> Ask:
     """Ask ``nodes`` from inside, where nothing is published yet."""
 
-    def put(node: Node, question: str, share: float) -> Mapping[str, str]:
+    def put(node: Node, question: str, seconds: float) -> Mapping[str, str]:
         channel = _check_agent(hypervisor, node, 0.0)
         if not node.has_sql:
             return {}
@@ -108,42 +150,46 @@ def through_agent(blueprint: Blueprint, hypervisor: Hypervisor, nodes: Sequence[
             argv, stdin = ["/usr/lib/lab/sql", str(_INSIDE)], question.encode() + b"\n"
         else:
             argv, stdin = ["/usr/lib/lab/proxied"], b""
-        said = channel.run(argv, stdin=stdin, timeout=30.0 * share)
+        said = channel.run(argv, stdin=stdin, timeout=seconds)
         lines = said.decode(errors="replace")
         pairs = (line.split("\t", 1) for line in lines.splitlines() if "\t" in line)
         return {pair[0]: pair[1] for pair in pairs}
 
-    return _sources_first(blueprint, nodes, put)
+    return _sources_first(blueprint, nodes, put, _INSIDE_SECONDS)
 
 
-def _sources_first(blueprint: Blueprint, nodes: Sequence[Node], put: _Put) -> Ask:
-    """Puts a node's question, with what the nodes that it replicates from said just before."""
+def _sources_first(blueprint: Blueprint, nodes: Sequence[Node], put: _Put, patience: float) -> Ask:
+    """Puts a node's question, with what the nodes that it replicates from said just before.
+
+    ``patience``: seconds for all of that.
+    """
     members = {node.name: member_of(node) for node in nodes}
     by_name = {node.name: node for node in nodes}
+
+    def reported_by(name: str) -> Mapping[str, str]:
+        node = by_name[name]
+        try:
+            return put(node, blueprint.question(node.role, {}), patience * (1 - _REST))
+        except (CommandFailed, NotReady, NotFound):
+            return {}
 
     def answer(node: Node) -> Mapping[str, str]:
         member, others = member_of(node), list(members.values())
         reported: dict[str, Mapping[str, str]] = {}
         for name in blueprint.sources(member, others):
-            reported[name] = _reported(blueprint, by_name[name], put)
+            reported[name] = reported_by(name)
             if reported[name] and blueprint.any_source:
                 break
-        found = put(node, blueprint.question(node.role, reported), _REST if reported else 1.0)
+        share = _REST if reported else 1.0
+        found = put(node, blueprint.question(node.role, reported), patience * share)
         known = set(reported)
         while more := blueprint.elsewhere(member, others, found, reported):
-            reported[more[0]] = _reported(blueprint, by_name[more[0]], put)
+            reported[more[0]] = reported_by(more[0])
         if known != set(reported):
-            found = put(node, blueprint.question(node.role, reported), _REST)
+            found = put(node, blueprint.question(node.role, reported), patience * _REST)
         return found
 
     return answer
-
-
-def _reported(blueprint: Blueprint, node: Node, put: _Put) -> Mapping[str, str]:
-    try:
-        return put(node, blueprint.question(node.role, {}), 1 - _REST)
-    except (CommandFailed, NotReady, NotFound):
-        return {}
 
 
 def size_of(nodes: Sequence[Node]) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +39,37 @@ def world(tmp_path: Path) -> World:
 
 def count(ctx: Context, node: str | None = None, name: str = "shop") -> object:
     return query(ctx, name, node, "SELECT COUNT(*) FROM t").rows[0][0]
+
+
+def test_replicas_ask_their_source_together(world: World) -> None:
+    """Protects looks at many replicas: of more than two connections at once one may wait 1 s."""
+    guard, at_once, most = threading.Lock(), Counter[int](), Counter[int]()
+
+    with world.open() as ctx:
+
+        def sql(
+            account: Account,
+            port: int,
+            statements: Sequence[str],
+            *,
+            timeout: float,
+            whole: bool = False,
+        ) -> list[Rows]:
+            with guard:
+                at_once[port] += 1
+                most[port] = max(most[port], at_once[port])
+            time.sleep(0.05)
+            try:
+                return ctx.sql_all(account, port, statements, timeout=timeout, whole=whole)
+            finally:
+                with guard:
+                    at_once[port] -= 1
+
+        slow = replace(ctx, sql_all=sql)
+        made = up(slow, replace(SPEC, nodes=6))
+        assert made.state == "ready"
+        assert status(slow, "shop").lab.state == "ready"
+        assert dict(most) == {node.sql_port: 1 for node in made.nodes}
 
 
 @pytest.mark.parametrize("cold", [False, True])
