@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as Late  # until Python 3.10 not the built-in one
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -109,7 +110,7 @@ def _together(put: _Put) -> _Put:
                 break
             try:
                 return first.result(deadline.left)
-            except TimeoutError:
+            except Late:
                 raise NotReady(f"{node.name} does not answer within {seconds:g} s") from None
             except (CommandFailed, NotReady, NotFound):
                 if deadline.passed:  # else the other one had less time
