@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,20 +48,13 @@ def test_replicas_ask_their_source_together(world: World) -> None:
 
     with world.open() as ctx:
 
-        def sql(
-            account: Account,
-            port: int,
-            statements: Sequence[str],
-            *,
-            timeout: float,
-            whole: bool = False,
-        ) -> list[Rows]:
+        def sql(account: Account, port: int, statements: Sequence[str], **how: Any) -> list[Rows]:
             with guard:
                 at_once[port] += 1
                 most[port] = max(most[port], at_once[port])
             time.sleep(0.05)
             try:
-                return ctx.sql_all(account, port, statements, timeout=timeout, whole=whole)
+                return ctx.sql_all(account, port, statements, **how)
             finally:
                 with guard:
                     at_once[port] -= 1
