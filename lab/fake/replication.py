@@ -41,6 +41,7 @@ _COLUMN = re.compile(r"^SELECT '([^']*)', (.*)$")
 _MYSQL = re.compile(r" ?/\*!80000 .*?\*/")
 _MEMBER = "SELECT LOWER(VARIABLE_NAME), VARIABLE_VALUE FROM "
 _WAITED = re.compile(r"SELECT IF\(/\*M! MASTER_GTID_WAIT\*/ .*?\*/\('([^']*)', [0-9.]+\) = 0")
+_LINKS = re.compile(r"VARIABLE_VALUE >= ([0-9]+)")
 _WAIT = re.compile(r"IF\(/\*M! MASTER_GTID_WAIT\*/\('([^']*)', [0-9.]+\) = 0, 'yes', 'no'\)")
 
 
@@ -142,10 +143,11 @@ def _answer(record: Record, inside: Inside, peers: Sequence[Record], statement: 
             value = values[value]()
         elif waited := _WAIT.fullmatch(value):
             value = "yes" if _number(_position(inside)) >= _number(waited[1]) else "no"
+        elif wanted := _LINKS.search(value):
+            connected = sum(one in there for one in followed)
+            value = "running" if connected >= int(wanted[1]) else "stopped"
         elif "information_schema.PROCESSLIST" in value:
             value = "stopped" if inside.follows == ITSELF else "running"
-        elif "_RUNNING'" in value:
-            value = _runs(followed, there)
         rows.append((name, value.strip("'")))
     return Result(("name", "value"), tuple(rows), len(rows))
 
@@ -181,13 +183,9 @@ def _state(record: Record, inside: Inside, peers: Sequence[Record]) -> str:
             "position": _position(inside),
             "follows": ",".join(sources),
             "received": "",
-            "running": "yes" if sources and _runs(sources, there) == "running" else "no",
+            "running": "yes" if sources and all(one in there for one in sources) else "no",
         }
     return "".join(f"{name}\t{value}\n" for name, value in rows.items())
-
-
-def _runs(sources: Sequence[str], there: Mapping[str, Inside]) -> str:
-    return "running" if all(one in there for one in sources) else "stopped"
 
 
 def _refuses(record: Record, inside: Inside) -> bool:
