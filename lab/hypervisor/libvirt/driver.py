@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import libvirt
 import libvirt_qemu
@@ -46,10 +48,17 @@ from lab.hypervisor.libvirt.probe import depended_on, host_cpu, probe
 from lab.names import GuestName
 from lab.wait import Deadline, attempts
 
+T = TypeVar("T")
+
 _PARALLEL = 9
 _PORT_TAKEN = "Could not set up host forwarding rule"
 """QEMU's error (net/slirp.c) if a port to be forwarded cannot be bound."""
-
+_INTERRUPTED = f"failed to load cgroup BPF prog: {os.strerror(errno.EAGAIN)}"
+"""libvirt's error (src/util/vircgroupv2devices.c) if a signal came while Linux verified its program
+for a guest's devices. Linux (c3494801cd17) wants to be called again; libbpf does so, libvirt 9 not.
+"""
+_STARTS = 5
+"""As often as libbpf (PROG_LOAD_ATTEMPTS)."""
 
 _HALTED = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_IOERROR)
 
@@ -270,7 +279,7 @@ class LibvirtHypervisor:
                     access.let_open(disk.path, self.machine.run_as[0])
         try:
             with translated(f"starting {guest.name}"):
-                return self._connection.createXML(xml, flags)
+                return uninterrupted(lambda: self._connection.createXML(xml, flags))
         except HostUnfit as error:
             error.details += tuple(logs.last_words(guest.name))
             if self.machine.accelerator == "kvm" and not error.hint:
@@ -318,6 +327,17 @@ class LibvirtHypervisor:
             return result
 
         return ask
+
+
+def uninterrupted(start: Callable[[], T]) -> T:
+    """What ``start`` returns, called again when a signal interrupted libvirt at it."""
+    for _ in range(_STARTS - 1):
+        try:
+            return start()
+        except libvirt.libvirtError as error:
+            if _INTERRUPTED not in str(error):
+                raise
+    return start()
 
 
 def way_out(details: Sequence[str]) -> str:

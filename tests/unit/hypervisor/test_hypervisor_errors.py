@@ -13,6 +13,7 @@ pytest.importorskip("libvirt", reason="no libvirt-python")
 import libvirt
 
 from lab.hypervisor.libvirt.connection import connect, translated
+from lab.hypervisor.libvirt.driver import uninterrupted
 from lab.hypervisor.libvirt.logs import last_lines, remove
 
 
@@ -42,6 +43,38 @@ def test_codes(code: str, text: str, expected: type[LabError]) -> None:
     with pytest.raises(expected, match="starting x") as error, translated("starting x"):
         raise Refusal(getattr(libvirt, code), text)
     assert error.value.details == (text,)
+
+
+@pytest.mark.parametrize(("failures", "calls"), [(0, 1), (1, 2), (4, 5), (5, 5)])
+def test_a_start_that_a_signal_interrupted(failures: int, calls: int) -> None:
+    """Protects a lab from a signal that comes while Linux verifies libvirt's program."""
+    text = "failed to load cgroup BPF prog: Resource temporarily unavailable"
+    errors = [Refusal(libvirt.VIR_ERR_SYSTEM_ERROR, text) for _ in range(failures)]
+    called = []
+
+    def start() -> str:
+        called.append(len(errors))
+        if errors:
+            raise errors.pop()
+        return "started"
+
+    if failures < calls:
+        assert uninterrupted(start) == "started"
+    else:
+        with pytest.raises(libvirt.libvirtError, match=text):
+            uninterrupted(start)
+    assert len(called) == calls
+
+
+def test_a_start_that_failed_is_not_repeated() -> None:
+    def start() -> str:
+        called.append("start")
+        raise Refusal(libvirt.VIR_ERR_INTERNAL_ERROR, "process exited")
+
+    called: list[str] = []
+    with pytest.raises(libvirt.libvirtError, match="process exited"):
+        uninterrupted(start)
+    assert len(called) == 1
 
 
 def test_a_libvirt_that_is_not_there() -> None:
