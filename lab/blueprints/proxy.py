@@ -17,11 +17,12 @@ from string import Template
 from typing import TypeVar
 
 from lab.blueprints import Cluster, Condition, Endpoint, Engine, Member, NodePlan, Service
+from lab.errors import InvalidSpec
 from lab.guest import network
 from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.options import Options
-from lab.spec import NodeSize
+from lab.spec import NODES_LIMIT, NodeSize
 from lab.units import MIB
 
 PROXY, ARBITER = "proxy", "arbiter"
@@ -113,7 +114,7 @@ def serves(role: str) -> bool:
 
 
 def plan(options: Options, servers: int) -> tuple[NodePlan, ...]:
-    """The nodes after ``servers`` servers."""
+    """The nodes after ``servers`` servers; raises InvalidSpec if they are too many together."""
     found: list[NodePlan] = []
     if options.arbiter:
         found.append(NodePlan(node_name(servers + 1), ARBITER, _SIZE, "galera-arbitrator", (_SSH,)))
@@ -123,6 +124,13 @@ def plan(options: Options, servers: int) -> tuple[NodePlan, ...]:
             services.append(Service("admin", ADMIN_PORT))
         name, recipe = node_name(servers + len(found) + 1), _RECIPES[options.proxy]
         found.append(NodePlan(name, PROXY, _SIZE, recipe, tuple(services)))
+    if servers + len(found) > NODES_LIMIT:
+        more = " and ".join(f"a node for the {node.role}" for node in found)
+        raise InvalidSpec(
+            f"{servers} servers and {more} are {servers + len(found)} nodes:"
+            f" a lab has at most {NODES_LIMIT} nodes",
+            hint=f"`--nodes {NODES_LIMIT - len(found)}` leaves room for it",
+        )
     return tuple(found)
 
 

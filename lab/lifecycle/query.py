@@ -113,7 +113,8 @@ def _login(ctx: Context, name: str, node: str | None) -> tuple[Account, int]:
     nodes = ctx.store.nodes.of(name)
     if not nodes or not record.user:
         raise NotReady(f"the lab {name} is {record.state}: it has no account yet")
-    entry = entry_of(record, nodes)
+    running = ctx.hypervisor.guests()
+    entry = entry_of(record, nodes, running)
     if node is None and elects(record) and has_server(entry.services):
         node = _primary(ctx, name, record.plan.writers)
     chosen = entry if node is None else ctx.store.nodes.get(name, node)
@@ -122,7 +123,7 @@ def _login(ctx: Context, name: str, node: str | None) -> tuple[Account, int]:
             f"{chosen.name} of {name} has no service sql",
             hint=f"`lab status {name}` shows which have",
         )
-    if GuestName(chosen.guest) not in ctx.hypervisor.guests():  # another may listen at its port
+    if GuestName(chosen.guest) not in running:  # another may listen at its port
         raise NotReady(
             f"{chosen.name} of {name} does not run",
             hint=f"`lab start {name} --node {chosen.name}` starts it",

@@ -28,6 +28,7 @@ _BARE = re.compile(r"[A-Za-z0-9_@%+=:,./?&-]*")
 def environment(view: LabView, entry: NodeView | None = None) -> dict[str, str]:
     """The variables for a program that uses a lab, with the address of its first endpoint.
 
+    Of an endpoint the first node that is not stopped: others may listen at a stopped one's port.
     ``entry``: the node instead of that endpoint's. ``LAB_DSN_RO`` is there if the lab has an
     endpoint for reads, ``LAB_DSN_N1`` and so on where it has several servers, whose
     addresses and ports are in ``LAB_HOSTS`` and ``LAB_PORTS``. The MYSQL_ variables are those that
@@ -46,8 +47,8 @@ def environment(view: LabView, entry: NodeView | None = None) -> dict[str, str]:
     servers = [node for node in view.nodes if node.sql_port and "ro" not in node.ports]
     tls = {"LAB_SSL_CA": view.ssl_ca, "LAB_SSL_MODE": SSL_MODE} if view.ssl_ca else {}
     more = {f"LAB_DSN_{node.name.upper()}": _dsn(view, node) for node in servers[1:] and servers}
-    if reads := view.addresses.get("ro"):
-        more = {"LAB_DSN_RO": _dsn_at(view, reads[0]), **more}
+    if reads := view.address("ro"):
+        more = {"LAB_DSN_RO": _dsn_at(view, reads), **more}
     return {
         "LAB_NAME": view.name,
         "LAB_DSN": _dsn(view, first),
@@ -95,11 +96,11 @@ def go(view: LabView, node: NodeView) -> str:
 def sqlalchemy(view: LabView, node: NodeView) -> str:
     """The URL for SQLAlchemy with PyMySQL."""
     dialect = "mariadb" if view.engine == "mariadb" else "mysql"
-    tls = (
-        f"?{_query({'ssl_ca': view.ssl_ca, 'ssl_verify_identity': 'true'})}" if view.ssl_ca else ""
-    )
+    # Those that its dialects know (dialects/mysql/mysqldb.py); others make PyMySQL forget ssl_ca.
+    tls = {"ssl_ca": view.ssl_ca, "ssl_check_hostname": "true"} if view.ssl_ca else {}
+    query = f"?{_query(tls)}" if tls else ""
     login = f"{quote(view.user, safe='')}:{quote(view.password, safe='')}"
-    return f"{dialect}+pymysql://{login}@{node.address}/{tls}"
+    return f"{dialect}+pymysql://{login}@{node.address}/{query}"
 
 
 _VARIABLES: Mapping[str, Callable[[Mapping[str, str]], str]] = {

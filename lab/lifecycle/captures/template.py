@@ -344,10 +344,12 @@ def _engines_failure(
 ) -> AbstractContextManager[None]:
     """Record what fails in the block as the engine's failure (failures.py).
 
-    Not if the user chose the image, and not if it has formed a cluster before: the same image
-    works here then.
+    Not if the user chose the image or what its servers start with, and not if it has formed a
+    cluster before: the same image works here then.
     """
-    if spec.image or any(
+    options = spec.options
+    chosen = spec.image or options.set or options.my_cnf or options.init
+    if chosen or any(
         r.image == image.key and r.state != "building" for r in ctx.store.templates.all()
     ):
         return nullcontext()

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lab.blueprints import blueprint
+from lab.blueprints import Blueprint, proxy, with_options
 from lab.errors import CommandFailed, InvalidSpec, LabError, NotReady
 from lab.lifecycle.core.views import LabView, Rows
 from lab.names import parse_node
+from lab.options import NONE, of
 from lab.suggest import did_you_mean
 from lab.wait import Deadline, attempts
 
@@ -30,7 +31,7 @@ _SQL = re.compile(r"\s*(SELECT|WITH|VALUES|SHOW|\()\b", re.IGNORECASE)
 _NOT_YET = frozenset({1047, 1049, 1146, 1205, 1213, 1290, 2003, 2006, 2013})
 """Errors of servers that pass: no cluster, no such database or table yet, locked, read-only, and
 connections that break."""
-_FALSE = ("", "0", "0.0", "None")
+_ZERO = re.compile(r"[+-]?0+(\.0*)?|[+-]?\.0+")
 _LEAST = 0.1
 """Seconds that the last statement has."""
 _SHOWN = 100
@@ -115,19 +116,31 @@ def _not_primary(name: str, view: LabView) -> str:
         raise InvalidSpec(
             f"the lab {view.name} has no node {name}", hint=f"its nodes: {', '.join(known)}"
         )
+    if view.nodes and not proxy.serves(known[name].role):
+        raise InvalidSpec(
+            f"{name} never becomes a primary: it is a node for the {known[name].role}"
+        )
+    plan = _plan(view)
     # Behind a proxy, "rw" is the proxy.
     writers = view.endpoints.get("writers", view.endpoints.get("rw", ()))
     if name not in writers:
-        if view.nodes and not blueprint(view.blueprint).elects:
+        if view.nodes and not plan.elects:
             raise InvalidSpec(
                 f"{name} never becomes a primary: nodes of a {view.blueprint} have fixed roles",
                 hint=f"writes go to {', '.join(writers)}",
             )
         return f"the primary is {', '.join(writers)}" if writers else "there is no primary"
-    plan, state, role = blueprint(view.blueprint), known[name].state, known[name].role
+    state, role = known[name].state, known[name].role
     if state not in _SYNCED:
         return f"{name} is {state}"
     return f"{name} is a {role}" if plan.elects and role and role not in plan.writers else ""
+
+
+def _plan(view: LabView) -> Blueprint:
+    """The blueprint with the option that says whether roles are fixed."""
+    topology = view.options.get("topology")
+    options = of({"topology": topology}) if topology else NONE
+    return with_options(view.blueprint, options, view.requested_nodes)
 
 
 def _not_true(statement: str, ask: Ask, seconds: float) -> str:
@@ -142,7 +155,15 @@ def _not_true(statement: str, ask: Ask, seconds: float) -> str:
     if len(rows) != 1 or len(rows[0]) != 1:
         return f"{len(rows)} rows; one row of one column is required"
     (value,) = rows[0]
-    return f"it is {_cut(str(value))}" if str(value) in _FALSE else ""
+    return f"it is {_cut(str(value))}" if _is_false(value) else ""
+
+
+def _is_false(value: object) -> bool:
+    """Whether a value is NULL, empty or a zero, as which a column's type it may have come."""
+    text = value.strip(b"\0").decode(errors="replace") if isinstance(value, bytes) else value
+    if isinstance(text, str):
+        return text.strip() == "" or _ZERO.fullmatch(text.strip()) is not None
+    return not text  # None, False, and zeros of numbers, decimals and times
 
 
 def _reason(error: LabError) -> str:

@@ -146,8 +146,18 @@ class LabView:
     @property
     def entry(self) -> NodeView | None:
         """The node to which users connect by default; None if the lab has no nodes."""
-        first = next(iter(self.endpoints.values()), ())[:1]
-        return next((n for n in self.nodes if n.name in first), next(iter(self.nodes), None))
+        names = next(iter(self.endpoints.values()), ())
+        first = names[self._first(names)] if names else ""
+        return next((n for n in self.nodes if n.name == first), next(iter(self.nodes), None))
+
+    def address(self, endpoint: str) -> str:
+        """Where an endpoint answers: its first node that is not stopped; empty without nodes."""
+        found = self.addresses.get(endpoint, ())
+        return found[self._first(self.endpoints[endpoint])] if found else ""
+
+    def _first(self, names: Sequence[str]) -> int:
+        stopped = {node.name for node in self.nodes if node.state == "stopped"}
+        return next((at for at, name in enumerate(names) if name not in stopped), 0)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from lab.blueprints import Endpoint, Link, Member
 from lab.errors import InvalidSpec
@@ -67,10 +67,16 @@ def elects(record: LabRecord) -> bool:
         return False
 
 
-def entry_of(record: LabRecord, nodes: Sequence[NodeRecord]) -> NodeRecord:
-    """The node to which users of a lab connect who name none; there is one at least."""
-    first = endpoints_of(record, nodes)[0].nodes[0]
-    return next(node for node in nodes if node.name == first)
+def entry_of(
+    record: LabRecord, nodes: Sequence[NodeRecord], running: Collection[str]
+) -> NodeRecord:
+    """The node to which users of a lab connect who name none; there is one at least.
+
+    The first whose guest is ``running``, if there is one.
+    """
+    names = endpoints_of(record, nodes)[0].nodes
+    found = [node for name in names for node in nodes if node.name == name]
+    return next((node for node in found if node.guest in running), found[0])
 
 
 def published_at(record: LabRecord, node: NodeRecord, service: str = "sql") -> tuple[str, int]:

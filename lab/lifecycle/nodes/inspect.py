@@ -170,7 +170,7 @@ def _view(
     links = links_of(record, recorded)
     nodes = tuple(_node(record, node, guests, observed, links) for node in recorded)
     endpoints = endpoints_of(record, recorded)
-    dsn = dsn_of(record, entry_of(record, recorded)) if nodes and record.user else ""
+    dsn = dsn_of(record, entry_of(record, recorded, guests)) if nodes and record.user else ""
     return LabView(
         name=record.name,
         blueprint=record.blueprint,

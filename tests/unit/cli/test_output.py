@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import ssl
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 import yaml
 
@@ -16,6 +19,7 @@ from lab.cli import main
 from lab.cli.terminal.show import preview_text
 from lab.cli.terminal.table import facts, table
 from lab.cli.terminal.tree import topology_text, tree_text
+from lab.guest.authority import make
 from lab.lifecycle.core.views import Finding, GcReport, HostView, LabView, Link, Rows, SnapshotView
 from lab.progress import Step
 from tests.support.cli_views import lab_view, preview_view
@@ -319,6 +323,44 @@ def test_env_as_urls(capsys: Capture) -> None:
         ("sqlalchemy", "mysql+pymysql://lab:it%27s@127.0.0.1:23306/?ssl_ca=/srv/ca.pem"),
     ):
         assert wanted in out(capsys, "env", "--format", how, world=world)
+
+
+@pytest.mark.parametrize("engine", ["mariadb", "mysql"])
+def test_sqlalchemy_checks_servers(capsys: Capture, tmp_path: Path, engine: str) -> None:
+    """Protects accounts of published labs from servers with another's certificate, or name."""
+    from sqlalchemy import create_engine
+
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(make("test").certificate)
+    world = FakeLifecycle()
+    world.views["pxc"] = lab_view(engine=engine, ssl_ca=str(ca))
+    url = create_engine(out(capsys, "env", "--format", "sqlalchemy", world=world).strip())
+    _, words = url.dialect.create_connect_args(url.url)
+    connection: Any = pymysql.connect(**words, defer_connect=True)
+    context = connection.ctx
+    assert context.verify_mode == ssl.CERT_REQUIRED
+    assert context.check_hostname
+    (one,) = context.get_ca_certs()
+    assert one["subject"] == ((("commonName", "test"),),)
+
+
+def test_env_passes_over_a_node_that_is_stopped(capsys: Capture) -> None:
+    """Protects logins: another program may listen at the port of a node that is stopped."""
+    world = FakeLifecycle()
+    found = lab_view(
+        endpoints={"rw": ("n1", "n2"), "ro": ("n1", "n2", "n3")},
+        addresses={"rw": ("h:1", "h:2"), "ro": ("h:1", "h:2", "h:3")},
+    )
+    stopped = [replace(node, state="stopped") for node in found.nodes]
+    for states, rw, ro in (
+        ([stopped[0], *found.nodes[1:]], 23307, "h:2"),
+        ([*stopped[:2], found.nodes[2]], 23306, "h:3"),
+        (stopped, 23306, "h:1"),
+    ):
+        world.views["pxc"] = replace(found, nodes=tuple(states))
+        text = out(capsys, "env", "--format", "dotenv", world=world)
+        assert f"LAB_PORT={rw}\n" in text
+        assert f"LAB_DSN_RO=mysql://lab:s3cret@{ro}/\n" in text
 
 
 def test_sql(capsys: Capture) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -55,6 +57,13 @@ def test_what_can_never_be_is_refused() -> None:
     assert unmet(parse("primary=n2"), single, never, 9.0) == ""
     with pytest.raises(InvalidSpec, match="n2 never becomes a primary"):
         unmet(parse("primary=n2"), replace(single, endpoints={"rw": ("n1",)}), never, 9.0)
+    star = view("ready", "ready", blueprint="replication")
+    assert unmet(parse("primary=n2"), star, never, 9.0) == "the primary is n1"
+    with pytest.raises(InvalidSpec, match="fixed roles"):
+        unmet(parse("primary=n2"), replace(star, options={"topology": "chain"}), never, 9.0)
+    behind = replace(star, nodes=(star.nodes[0], replace(star.nodes[1], role="proxy")))
+    with pytest.raises(InvalidSpec, match="n2 never becomes a primary: it is a node for the proxy"):
+        unmet(parse("primary=n2"), behind, never, 9.0)
 
 
 @pytest.mark.parametrize("text", ["syncde", "primary", "primary=x", "DROP TABLE t", "", "=n1"])
@@ -74,6 +83,10 @@ def test_corrections() -> None:
     [
         ([(1,)], True), ([("yes",)], True), ([(0,)], False), ([("",)], False), ([(None,)], False),
         ([], False), ([(1,), (1,)], False), ([(1, 1)], False), ([("0",)], False),
+        ([(Decimal("0.00"),)], False), ([(Decimal("0.01"),)], True), ([(-0.0,)], False),
+        ([(b"\0",)], False), ([(b"\1",)], True), ([(b"",)], False), ([(b"0",)], False),
+        ([(timedelta(0),)], False), ([("0.00",)], False), ([("0.50",)], True), ([(b"\xff",)], True),
+        ([(date(2026, 1, 1),)], True), ([("-0",)], False), ([(".",)], True),
     ],
 )  # fmt: skip
 def test_statements(rows: list[tuple[Any, ...]], met: bool) -> None:

@@ -30,6 +30,7 @@ from lab.lifecycle.images import failures, image
 from lab.lifecycle.preview import preview
 from lab.lifecycle.service import pool
 from lab.lifecycle.up import up
+from lab.options import OptionFile, Options
 from lab.spec import LabSpec
 from tests.support.lifecycle_world import SIZE, World, at, codes, in_process, raising, remove_new
 
@@ -309,6 +310,25 @@ def test_a_short_timeout_is_not_the_engines_fault(world: World, builder: Builder
     with world.open(at("form.begin", raising(NOT_READY))) as ctx:
         with pytest.raises(NotReady):
             up(ctx, SPEC, timeout=ctx.settings.ready_timeout / 2)
+        assert failures.recent(ctx.home) == {}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(set=("wsrep_on=OFF",)),
+        Options(my_cnf=(OptionFile("[mysqld]\nwsrep_on=OFF\n"),)),
+        Options(init="SELECT SLEEP(9999)"),
+    ],
+)
+def test_what_the_user_chose_is_not_the_engines_fault(
+    world: World, builder: Builder, options: Options
+) -> None:
+    """An option that keeps nodes from being ready is not tried on every engine."""
+    builder.failing.clear()
+    with world.open(at("form.begin", raising(NOT_READY))) as ctx:
+        with pytest.raises(NotReady):
+            up(ctx, replace(SPEC, options=options))
         assert failures.recent(ctx.home) == {}
 
 

@@ -24,7 +24,8 @@ from lab.lifecycle.start import start, start_node
 from lab.lifecycle.up import up
 from lab.lifecycle.wait import wait
 from lab.names import GuestName
-from tests.support.lifecycle_world import World, make_template, named
+from lab.spec import LabSpec
+from tests.support.lifecycle_world import SIZE, World, make_template, named
 
 N1, N2 = GuestName("lab-shop-n1"), GuestName("lab-shop-n2")
 
@@ -179,6 +180,21 @@ def test_a_node_that_does_not_run_is_not_entered(world: World) -> None:
         with pytest.raises(NotFound, match="n2 of shop does not run"):
             node_access.console_argv(ctx, "shop", "n2")
         assert start_node(ctx, "shop", "n2", timeout=10).state == "ready"
+
+
+def test_users_are_led_to_a_node_that_runs(world: World) -> None:
+    """Protects who names no node: another program may listen at a stopped node's port."""
+    with world.open() as ctx:
+        up(ctx, LabSpec("galera", "shop", nodes=3, size=SIZE))
+        power.stop(ctx, "shop", node="n1")
+        found = lab(ctx, "shop")
+        second = found.nodes[1]
+        assert found.entry == second
+        assert found.dsn.endswith(f"@{second.address}/")
+        assert query(ctx, "shop", None, "SELECT 1").rows
+        power.stop(ctx, "shop")
+        with pytest.raises(NotReady, match="n1 of shop does not run"):
+            query(ctx, "shop", None, "SELECT 1")
 
 
 def test_start_needs_memory(world: World) -> None:

@@ -309,6 +309,8 @@ def _names(certificate: bytes) -> list[str]:
         (spec("single", 1, proxy="haproxy"), "single does not have the option proxy"),
         (spec("group", arbiter=True), "group does not have the option arbiter"),
         (spec("galera", 1, arbiter=True), "two members at least"),
+        (spec("galera", 9, proxy="haproxy"), "9 servers and a node for the proxy are 10 nodes"),
+        (spec("galera", 8, proxy="haproxy", arbiter=True), "and a node for the proxy are 10 nodes"),
         (spec("replication", topology="ring", proxy="haproxy"), "several sources"),
         (spec("replication", topology="fan-in", proxy="router"), "several sources"),
     ],
