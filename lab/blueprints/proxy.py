@@ -32,7 +32,7 @@ RO_PORT, ADMIN_PORT, CHECK_PORT = 3307, 8404, 9200
 CHECKS = "/etc/lab/check"
 """What a server's checker reads: where it listens, and what it asks."""
 SERVERS = "/etc/lab/proxy"
-"""What the program beside MySQL Router reads: the servers, in order."""
+"""What the program beside MySQL Router reads: how writes are spread, and the servers, in order."""
 
 _SIZE = NodeSize(memory=384 * MIB)
 _RECIPES = {"haproxy": "haproxy", "router": "mysql-router"}
@@ -47,9 +47,9 @@ T = TypeVar("T")
 class Check:
     """A question of the checker: ``statement`` holds when its first row has ``text`` in it.
 
-    ``text``: values of columns that are next to each other, with spaces between. Empty: the
-    statement has no rows and only has to succeed. Statements are of kinds that are not counted as
-    use of a lab (``lab.lifecycle.service.activity``), so no SELECT.
+    ``text``: values of columns that are next to each other, with spaces between; one of several,
+    with ``|`` between. Empty: the statement has no rows and only has to succeed. Statements are of
+    kinds that are not counted as use of a lab (``lab.lifecycle.service.activity``), so no SELECT.
     """
 
     statement: str
@@ -192,7 +192,8 @@ def files(
     if options.proxy == "haproxy":
         text = engine.config + _haproxy(behind, traffic)
         return {engine.config_path: SeedFile(text.encode())}
-    lines = [f"{m.name}\t{m.address}\t{'last' if m.role == 'delayed' else ''}" for m in behind]
+    lines = [f"rw\t{'round-robin' if traffic.spread else 'first-available'}"]
+    lines += [f"{m.name}\t{m.address}\t{'last' if m.role == 'delayed' else ''}" for m in behind]
     return {
         engine.config_path: SeedFile(engine.config.encode()),
         SERVERS: SeedFile("".join(f"{line}\n" for line in lines).encode()),
@@ -231,7 +232,9 @@ def requirements(options: Options, traffic: Traffic, count: int) -> tuple[Condit
         found.append(Leads(*reads, key=ro, unlike=rw, least=count - 1))
     elif not (traffic.alike or traffic.spread):
         reads = ("ro", "ro leads to", "a server that is read-only")
-        found.append(Leads(*reads, key=ro, expected="ON", least=count - 1))
+        late = len(options.on) if options.delay and options.proxy == "router" else 0
+        # HAProxy has those that are late as backup, Router only where there are no others.
+        found.append(Leads(*reads, key=ro, expected="ON", least=count - 1 - late or count - 1))
     if options.proxy == "haproxy":
         found.append(Condition("admin", "admin.page", "200"))
     return tuple(found)

@@ -255,8 +255,9 @@ _TRAFFIC = proxy.Traffic(
     writes=(proxy.Check("SHOW GLOBAL VARIABLES LIKE 'read_only'", "OFF"),),
     reads=(
         proxy.Check("SHOW GLOBAL VARIABLES LIKE 'read_only'", "ON"),
-        # Both engines have these two columns, of the threads, next to each other.
-        proxy.Check("SHOW REPLICA STATUS", "Yes Yes"),
+        # Both engines have these two columns, of the threads, next to each other. Where the source
+        # is lost there are still data to read.
+        proxy.Check("SHOW REPLICA STATUS", "Yes Yes|Connecting Yes"),
     ),
 )
 _FOLLOWS = (

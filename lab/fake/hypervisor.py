@@ -223,7 +223,8 @@ class FakeHypervisor:
     def proxied(self, guest: GuestName) -> str:
         """What the guest's program of that name prints; raises NotReady."""
         with self._guests.hold():
-            return proxy.proxied(self._running_with(self._awake(guest)))
+            record = self._awake(guest)
+            return proxy.proxied(record, self._running_with(record))
 
     def inside(self, guest: GuestName) -> Inside:
         """What a guest has on its disk, for tests to look at; raises NotFound."""

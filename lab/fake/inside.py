@@ -162,6 +162,12 @@ def proxies(disks: Sequence[Disk]) -> bool:
     return bool(_seeded(disks, "/etc/lab/proxy") or _seeded(disks, "/etc/haproxy/haproxy.cfg"))
 
 
+def last(disks: Sequence[Disk]) -> list[str]:
+    """The servers that a guest's MySQL Router reads from only where no other can be."""
+    lines = _seeded(disks, "/etc/lab/proxy")
+    return [line.split("\t")[0] for line in lines if line.endswith("\tlast")]
+
+
 def arbitrates(disks: Sequence[Disk]) -> bool:
     """Whether a guest's seed makes it a member of a cluster that has no data."""
     return bool(_seeded(disks, "/etc/lab/garbd.cnf"))

@@ -10,6 +10,7 @@ from lab.fake.inside import (
     alone,
     arbitrates,
     grouped,
+    last,
     multi_primary,
     proxies,
     read_inside,
@@ -37,9 +38,12 @@ def server(peers: Sequence[Record], service: str) -> Record | None:
     return next((peer for peer in peers if peer.name == names[0]), None) if names else None
 
 
-def proxied(peers: Sequence[Record]) -> str:
-    """What the guest's program of that name prints."""
+def proxied(record: Record, peers: Sequence[Record]) -> str:
+    """What the program of that name prints in the guest of a proxy; ``peers``: with it."""
     rw, ro = _lists(peers)
+    late = last(record.disks)
+    late_ones = [str(peer.name) for peer in peers if peer.tags["node"] in late]
+    ro = [name for name in ro if name not in late_ones] or ro
     return f"rw\t{' '.join(rw)}\nro\t{' '.join(ro)}\nadmin.page\t200\n"
 
 

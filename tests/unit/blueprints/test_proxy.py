@@ -96,7 +96,10 @@ def test_what_servers_are_checked_for(golden: Callable[[str, str], None], bluepr
 
 def test_what_the_router_boots_with() -> None:
     found = files(spec("replication", delay=60.0, on=("n3",), proxy="router"), "n4")
-    assert found[SERVERS] == "n1\t10.77.0.1\t\nn2\t10.77.0.2\t\nn3\t10.77.0.3\tlast\n"
+    servers = "n1\t10.77.0.1\t\nn2\t10.77.0.2\t\nn3\t10.77.0.3\tlast\n"
+    assert found[SERVERS] == f"rw\tfirst-available\n{servers}"
+    spread = files(spec("group", multi_primary=True, proxy="router"), "n4")
+    assert spread[SERVERS].startswith("rw\tround-robin\nn1\t")
     assert "[DEFAULT]" in found["/etc/lab/router.cnf"]
 
 
@@ -283,6 +286,16 @@ def test_real_servers_behind_haproxy(front: Front) -> None:
     front.until("n1", "n1")
     second.ask("START SLAVE")
     front.until("n1", "n2")
+    # The source does not take connections: what its replica has can be read.
+    second.ask("STOP SLAVE", "CHANGE MASTER TO MASTER_PORT = 1", "START SLAVE")
+
+    def waits() -> bool | None:
+        (row,) = second.ask("SHOW REPLICA STATUS")
+        return " Connecting Yes " in " ".join(map(str, row)) or None
+
+    assert until(waits, Deadline.after(10))
+    assert status(replica.address, "/ro") == 200
+    second.ask("STOP SLAVE", "CHANGE MASTER TO MASTER_PORT = 3306", "START SLAVE")
     # Roles change.
     second.ask("STOP SLAVE", "SET GLOBAL read_only = OFF")
     first.ask("SET GLOBAL read_only = ON")

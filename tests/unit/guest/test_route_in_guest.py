@@ -102,17 +102,20 @@ def free_ports() -> tuple[int, int]:
 
 
 @pytest.fixture
-def routed(tmp_path: Path) -> Iterator[Routed]:
-    """Three servers, the last one to be read from only if no other can be."""
+def routed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Routed]:
+    """Three servers, the last one to be read from only if no other can be.
+
+    Its parameter: the strategy for writes.
+    """
     checkers = Checkers(f"127.78.{secrets.randbelow(256)}")
     (tmp_path / "router").write_text(
         ROUTER.format(python=sys.executable, started=tmp_path / "started")
     )
     (tmp_path / "router").chmod(0o755)
     (tmp_path / "base").write_text("[DEFAULT]\n")
-    (tmp_path / "servers").write_text(
-        "".join(f"n{n}\t{checkers.net}.{n}\t{'last' if n == 3 else ''}\n" for n in (1, 2, 3))
-    )
+    strategy = getattr(request, "param", "first-available")
+    servers = [f"n{n}\t{checkers.net}.{n}\t{'last' if n == 3 else ''}\n" for n in (1, 2, 3)]
+    (tmp_path / "servers").write_text("".join([f"rw\t{strategy}\n", *servers]))
     text, (rw, ro) = PROGRAM.read_text(), free_ports()
     for there, here in (
         ("/usr/bin/mysqlrouter", str(tmp_path / "router")),
@@ -157,6 +160,39 @@ def test_destinations_follow_roles(routed: Routed) -> None:
     routed.says("/rw /ro", "/rw /ro", "")
     assert until(lambda: routed.looks(6) or None, Deadline.after(20))
     assert len(routed.started) == 4
+
+
+def test_reads_continue_without_a_writer(routed: Routed) -> None:
+    """Protects reads where the source is lost: its replicas have data."""
+    routed.until("n1", "n2")
+    routed.says("", "/ro", "")
+    routed.until("", "n2")
+    assert "routing:rw" not in routed.started[1]
+    routed.says("", "/rw", "/ro")
+    routed.until("n2", "n3")
+
+
+def test_connections_stay_where_a_writer_is_missed_for_a_moment(routed: Routed) -> None:
+    routed.until("n1", "n2")
+    routed.says("", "/ro", "")
+    assert until(lambda: routed.looks(4) or None, Deadline.after(20))
+    routed.says("/rw", "/ro", "")
+    assert until(lambda: routed.looks(8) or None, Deadline.after(20))
+    assert len(routed.started) == 1
+
+
+@pytest.mark.parametrize("routed", ["round-robin"], indirect=True)
+def test_writes_go_to_all_who_take_them(routed: Routed) -> None:
+    """Protects a group of several primaries: none of them gets all writes."""
+    routed.says("/rw", "/rw", "")
+    routed.until("n1 n2", "n1 n2")
+    net = routed.checkers.net
+    places = f"destinations = {net}.1:3306,{net}.2:3306\nrouting_strategy = round-robin"
+    assert places in routed.started[-1]
+    routed.says("/rw", "/rw", "/rw")
+    routed.until("n1 n2 n3", "n1 n2 n3")
+    routed.says("", "/rw", "/rw")
+    routed.until("n2 n3", "n2 n3")
 
 
 def test_without_servers_nothing_is_routed(routed: Routed) -> None:

@@ -244,6 +244,15 @@ def test_options_of_servers_are_not_for_proxies(world: World) -> None:
         assert b"max_connections" not in seed
 
 
+@pytest.mark.parametrize("proxy", ["haproxy", "router"])
+@pytest.mark.parametrize("on", [("n3",), ()])
+def test_replicas_that_are_late(world: World, proxy: str, on: tuple[str, ...]) -> None:
+    """Protects a lab from waiting for a reader that its proxy reads from only as the last one."""
+    with world.open() as ctx:
+        made = up(ctx, spec("replication", 3, delay=3600.0, on=on, proxy=proxy))
+        assert made.state == "ready"
+
+
 def test_a_proxy_is_part_of_the_key(world: World) -> None:
     """Protects from a lab that is a clone of another topology."""
     with world.open() as ctx:
