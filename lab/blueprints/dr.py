@@ -195,7 +195,8 @@ class Remote(galera.Galera):
 
     def position(self, answer: Mapping[str, str]) -> str:
         """See Blueprint; of members, too, the one that replicas compare theirs with."""
-        return answer.get("position", "")
+        (said,) = _of_cluster({"": answer}).values()
+        return said.get("position", "")
 
     def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
         """See Blueprint."""
@@ -257,7 +258,10 @@ class Remote(galera.Galera):
         members = {name: text for name, text in standings.items() if name in self._members}
         replicas = {name: text for name, text in standings.items() if name not in members}
         complete = len(members) == self.nodes
-        found = server.restarts(replace(situation, standings=replicas), engines)
+        of_replicas = replace(situation, standings=replicas)
+        found = server.restarts(of_replicas, engines) or replication.relinks(
+            of_replicas, engines, dict.fromkeys(replicas, ("",))
+        )
         if not members:
             return found
         of_members = replace(situation, standings=members, all_here=complete)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -50,6 +50,8 @@ from lab.units import format_duration
 from lab.wait import Deadline
 
 _ACCOUNT = "replication@'%'"
+_RELINKS = 6
+"""How often a link that is down is made again, at one look in two."""
 _WAIT = 0.2
 """Seconds that a replica may take to execute what its source just had."""
 _OPTIONS = """
@@ -482,8 +484,9 @@ class Replication(server.Defaults):
         if role != "source":
             return REPLICA
         found = [Condition("writable", "read_only", "OFF", "degraded", hint)]
-        if self.options.semi_sync:
-            replicas = nodes - 1 if self.options.topology == "star" else 1
+        replicas = nodes - 1 if self.options.topology == "star" else 1
+        # Which node does not run is not known here: it may be the one that acknowledges.
+        if self.options.semi_sync and (self.elects or nodes >= self.nodes):
             if replicas:
                 found.append(Condition("semi-sync", "semi-sync status", "ON"))
             found.append(Condition("semi-sync replicas", "semi-sync clients", str(replicas)))
@@ -521,19 +524,23 @@ class Replication(server.Defaults):
 
     def standing(self, engine: Engine) -> tuple[str, ...]:
         """See Blueprint."""
-        if not self.elects:
-            return super().standing(engine)
         return (switchover.PROGRAM, "state", engine.service)
 
     def unchanging(self, standing: str) -> str:
         """See Blueprint."""
-        return switchover.unchanging(standing) if self.elects else super().unchanging(standing)
+        return switchover.unchanging(standing)
 
     def remedies(self, situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy]:
         """See Blueprint."""
         ended = server.restarts(situation, engines)
-        if ended or not self.elects:
+        if ended:
             return ended
+        if not self.elects:
+            names = {node_name(n): n for n in range(1, self.nodes + 1)}
+            members = (Member(name, n, "", "") for name, n in names.items())
+            channels = {one.name: tuple(self._links(one).values()) for one in members}
+            writes = [name for name, n in names.items() if self._writes(n)]
+            return relinks(situation, engines, channels, writes)
         password = _own(situation.password) if situation.password else ""
         return switchover.remedies(
             replace(situation, password=password),
@@ -596,6 +603,9 @@ class Replication(server.Defaults):
         """The numbers of the nodes that ``member`` follows, and the channel of each."""
         numbers = links(self.options.topology, member.index, self.nodes)
         return {n: node_name(n) if len(numbers) > 1 else "" for n in numbers}
+
+    def _writes(self, number: int) -> bool:
+        return _role(self.options.topology, number, self.nodes) == "source"
 
     def _followers(self, member: Member, members: Sequence[Member]) -> int:
         return sum(member.index in self._links(other) for other in members)
@@ -687,6 +697,35 @@ def relink(engine: Engine, password: str, channel: str = "") -> list[str]:
         statement.format(channel=channel, password=_own(password))
         for statement in _dialect(engine).relink
     ]
+
+
+def relinks(
+    situation: Situation,
+    engines: Mapping[str, Engine],
+    channels: Mapping[str, Sequence[str]],
+    writers: Collection[str] = (),
+) -> list[Remedy]:
+    """What nodes whose links are fixed need while one of them is down.
+
+    ``channels``: of each node that follows others, by name; ``writers``: those that take writes.
+    A node that went back logs in, and is logged in to, with the password of that time. And MariaDB
+    ends the thread of a replica that asks its source for what that one is only about to have
+    again (error 1236).
+    """
+    found = []
+    for node, standing in situation.standings.items():
+        down = "running\tno" in standing.splitlines() and server.state(standing) == "active"
+        given = situation.given.get((node, "follow"), 0)
+        if not (situation.password and channels.get(node) and down and given < _RELINKS):
+            continue
+        engine, own = engines[node], [login(engines[node], situation.password)]
+        statements = unlogged(own) if node in writers else of_replica(engine, own)
+        for channel in channels[node]:
+            statements += relink(engine, situation.password, channel)
+        stdin = "".join(f"{statement}\n" for statement in statements).encode()
+        why = "the link to its source is down; it connects again"
+        found.append(Remedy(node, "follow", (switchover.PROGRAM, "follow"), why, stdin=stdin))
+    return found
 
 
 def _own(password: str) -> str:

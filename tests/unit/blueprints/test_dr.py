@@ -109,6 +109,13 @@ def test_what_the_cluster_has(position: str, own: str, wanted: str) -> None:
         assert "unknown" not in question
 
 
+def test_lag_is_in_what_is_replicated() -> None:
+    """Protects `lab status`: a replica never has what only the member has that is compared."""
+    assert DR.position({"position": "0-1-50,1-1-3", "own": "1"}) == "0-1-50"
+    assert DR.position({"position": "0-1-50,4-4-3"}) == "0-1-50,4-4-3", "of a replica"
+    assert DR.position({}) == ""
+
+
 def test_what_members_say_is_no_sql() -> None:
     """Protects replicas from the root of a member; and users, from silence that seems good."""
     said = "0-1-1'); DROP TABLE a; --"
@@ -150,6 +157,14 @@ def test_remedies_of_both_sites() -> None:
     assert "(3)" in found[0].why, "the seqno is before the comma"
     only = DR.remedies(Situation({"n4": "server\tfailed\n"}, False, True, {}), engines)
     assert [(one.node, one.order) for one in only] == [("n4", "restart")]
+    # A replica that went back logs in as it did before.
+    down = {"n4": "server\tactive\nrunning\tno\n", "n5": "server\tactive\nrunning\tyes\n"}
+    (relink,) = DR.remedies(Situation(down, False, False, {}, "s3cret"), engines)
+    assert (relink.node, relink.argv) == ("n4", ("/usr/lib/lab/source", "follow"))
+    assert b"CHANGE MASTER '' TO MASTER_PASSWORD" in relink.stdin
+    assert b"s3cret" not in relink.stdin
+    given = {("n4", "follow"): 99}
+    assert not DR.remedies(Situation(down, False, False, given, "s3cret"), engines)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import secrets
+import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +28,7 @@ class Guest:
     def __post_init__(self) -> None:
         for name in ("var/lib/mysql", "run/mysqld", "usr/bin", "usr/lib/lab", "bin"):
             (self.root / name).mkdir(parents=True)
-        self.config("gcomm://10.77.0.1,10.77.0.2")
+        self.config("gcomm://127.82.255.1,127.82.255.2")
         self.program("usr/bin/galera_recovery", "exit 1")
         for name in ("systemctl", "pgrep"):
             self.program(f"bin/{name}", f'echo "{name} $*" >>{self.root}/called; exit 1')
@@ -105,6 +107,16 @@ def test_who_left_last_starts_the_cluster(guest: Guest) -> None:
     assert guest.started() == (f"{UUID}:42 no", NEW)
     guest.data("gvwstate.dat").touch()
     assert guest.started() == (f"{UUID}:42 no", "")
+
+
+def test_no_cluster_is_started_beside_another(guest: Guest) -> None:
+    """Protects from two clusters: a node that went back may have been the last one then."""
+    net = f"127.82.{secrets.randbelow(255)}"
+    guest.config(f"gcomm://{net}.1,{net}.2,{net}.3")
+    guest.grastate(UUID, 42, safe=1)
+    with socket.create_server((f"{net}.2", 3306)):
+        assert guest.started() == (f"{UUID}:42 no", "")
+    assert guest.started() == (f"{UUID}:42 no", NEW)
 
 
 def test_after_a_crash_the_position_is_recovered(guest: Guest) -> None:

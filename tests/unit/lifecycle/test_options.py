@@ -171,6 +171,19 @@ def test_topologies(world: World, topology: str, writers: list[str]) -> None:
         assert start(ctx, "shop", timeout=9.0).state == "ready"
 
 
+@pytest.mark.parametrize("topology", ["chain", "ring", "fan-in"])
+def test_a_source_without_the_replica_that_acknowledges(world: World, topology: str) -> None:
+    """Protects `lab start --node`: what would acknowledge is not to run."""
+    with world.open() as ctx:
+        up(ctx, spec(topology=topology, semi_sync=True))
+        power.stop(ctx, "shop")
+        assert start_node(ctx, "shop", "n1", timeout=9.0).state == "degraded", "not all of it runs"
+        assert start(ctx, "shop", timeout=9.0).state == "ready"
+        counted = [one for one in status(ctx, "shop").requirements if "clients" in one.what]
+        assert counted
+        assert all(one.met for one in counted)
+
+
 def test_a_ring_without_a_node(world: World) -> None:
     """Protects a ring that is cut: the next node says so, and follows nobody else."""
     with world.open() as ctx:
