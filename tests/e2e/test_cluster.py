@@ -305,6 +305,34 @@ def _why(site: Site, name: str, done: Done) -> str:
     return "\n".join([done.stderr, *logs])
 
 
+@pytest.mark.rare
+def test_a_node_that_was_the_last_one_goes_back(site: Site) -> None:
+    """Its disk says that it may start the cluster; the others are one."""
+    with site.up(*PXC, "--nodes", "3", "--name", site.name("last")) as view:
+        name = view["name"]
+        site.lab("sql", name, "-e", "CREATE TABLE mysql.t (a INT PRIMARY KEY)")
+        for node in NODES:
+            site.lab("stop", name, "--node", node)
+        site.lab("snapshot", "take", name, "--label", "stopped")
+        site.lab("start", name, "--timeout", "200")
+        site.lab("sql", name, "-e", "INSERT INTO mysql.t VALUES (1)")
+        site.lab("rollback", name, "--node", "n3", "--to", "stopped", "--timeout", "200")
+        assert sizes(site, name, NODES) == ["3"] * 3
+        assert [site.sql(name, node, "SELECT a FROM mysql.t") for node in NODES] == [[[1]]] * 3
+
+
+@pytest.mark.rare
+def test_a_lab_that_was_formed_for_itself_goes_back(site: Site) -> None:
+    """Its origin is from before it was formed, which is repeated."""
+    with site.up("replication", "--cold", "--nodes", "2", "--name", site.name("own")) as view:
+        query(view["dsn"], "CREATE DATABASE shop")
+        refused = site.lab("rollback", view["name"], "--node", "n2", code=4)
+        assert f"lab rollback {view['name']}" in refused.stderr
+        site.lab("rollback", view["name"], "--timeout", "200")
+        assert query(view["dsn"], "SHOW DATABASES LIKE 'shop'") == []
+        query(view["dsn"], "CREATE DATABASE other")
+
+
 def test_cold_boots_and_forms(site: Site) -> None:
     """Where RAM cannot be restored, the same lab is had by booting."""
     with site.up(*PXC, "--nodes", "1", "--cold", "--name", site.name("cold")) as view:

@@ -107,6 +107,13 @@ def test_a_group(image: Site) -> None:
         _there(image, name, everyone, 2)
         image.lab("sql", name, "-e", "INSERT INTO shop.orders VALUES (3)")
         _there(image, name, everyone, 3)
+        # One goes back to before it had the lab's password, and gets the rest from the others.
+        image.lab("rollback", name, "--node", "n3", "--timeout", "200")
+        _there(image, name, everyone, 3)
+        # One leaves, and its server runs on.
+        image.lab("exec", name, "--node", "n3", "--", "mysql", "-e", "STOP GROUP_REPLICATION")
+        assert image.lab("start", name, "--timeout", "200").stderr.count("n3: ") == 1
+        _there(image, name, everyone, 3)
         image.lab("rollback", name, "--to", "one", "--timeout", "200")
         _there(image, name, everyone, 1)
         image.lab("sql", name, "-e", "INSERT INTO shop.orders VALUES (4)")

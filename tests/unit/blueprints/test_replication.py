@@ -482,7 +482,8 @@ def test_a_replica_of_a_node_that_went_back(cluster: RealCluster) -> None:
         start = "START SLAVE"
     else:
         back = (
-            "STOP REPLICA", "RESET BINARY LOGS AND GTIDS", f"SET GLOBAL gtid_purged = '{at}'",
+            "STOP REPLICA", "RESET REPLICA", "RESET BINARY LOGS AND GTIDS",
+            f"SET GLOBAL gtid_purged = '{at}'",
             "SET GLOBAL super_read_only = OFF", "SET SESSION sql_log_bin = 0",
             "DELETE FROM shop.t WHERE was > 1", "SET GLOBAL super_read_only = ON",
         )  # fmt: skip
@@ -497,7 +498,8 @@ def test_a_replica_of_a_node_that_went_back(cluster: RealCluster) -> None:
             break
     time.sleep(2)  # it has tried again, and was refused
     middle.ask(start)
-    assert "n3" in _helped(cluster, "s3cret")
+    # A server of MySQL answers who has transactions of another one that it lacks itself.
+    assert _helped(cluster, "s3cret") == (["n3"] if cluster.engine is ENGINE else [])
     assert set(_rows(cluster).values()) == {5}
 
 
