@@ -278,6 +278,13 @@ class Blueprint(Protocol):
         """Whether of the ``sources`` of a node only the first that answers matters."""
 
     @property
+    def transfers(self) -> bool:
+        """Whether the others send their state to any node that boots from disks of its image.
+
+        Such a node can begin again without them.
+        """
+
+    @property
     def look_every(self) -> float:
         """Seconds after which nodes that boot are looked at again for whom ``remedies`` help."""
 
@@ -306,7 +313,8 @@ class Blueprint(Protocol):
 
         Nodes may still boot; they must be formed by ``deadline``. ``engines``: by the names of
         nodes. Labs are clones of the result, so it runs once for each template, and for a lab that
-        is made without one. Raises NotReady or CommandFailed.
+        is made without one, again when that goes back to its origin. Raises NotReady or
+        CommandFailed.
         """
 
     def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:

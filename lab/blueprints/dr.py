@@ -109,6 +109,7 @@ class Remote(galera.Galera):
     transient: str = f"{galera.Galera.transient}|running (slave|replica)"
     takes: frozenset[str] = server.COMMON | {"replicas"}
     any_source: bool = True
+    transfers: bool = False  # the cluster sends its state to members, not to replicas
     flush: tuple[str, ...] = (
         "SET SESSION sql_log_bin = NOT @@GLOBAL.read_only",
         "FLUSH ENGINE LOGS",

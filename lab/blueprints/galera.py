@@ -56,6 +56,7 @@ class Galera(server.Defaults):
     name: str
     engines: Mapping[str, str] = field(hash=False)
     version: int = 1
+    transfers: bool = True
     transient: str = "WSREP has not yet prepared|Lock wait timeout|Deadlock found"
     flush: tuple[str, ...] = ("FLUSH ENGINE LOGS", "FLUSH LOCAL ENGINE LOGS")
     takes: frozenset[str] = server.COMMON | {"proxy", "arbiter"}

@@ -86,6 +86,7 @@ class Defaults:
     elects: bool = False
     writers: tuple[str, ...] = ()
     any_source: bool = False
+    transfers: bool = False
     look_every: float = 10.0
     options: Options = NONE
     takes: frozenset[str] = COMMON

@@ -2,7 +2,7 @@
 
 ``Inside.joined`` numbers members in the order in which they joined; the first of those that run is
 the primary. 0: the server is not in its group. It joins, as the guest's program has it do, once
-another member is in it.
+another member is in it, if it has what it logs in with there: ``Inside.follows`` is then ``GROUP``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from lab.fake.inside import (
 from lab.names import GuestName
 
 _UUID = "00000000-0000-0000-0000-000000000001"
+GROUP = "group"
+_LOGIN = "CHANGE REPLICATION SOURCE"
 _PASSED_OVER = re.compile(
-    r"(CHANGE REPLICATION SOURCE|(CREATE|DROP) USER|GRANT|SET (SESSION|GLOBAL|PERSIST) "
+    r"((CREATE|DROP) USER|GRANT|SET (SESSION|GLOBAL|PERSIST) "
     r"|FLUSH LOCAL BINARY LOGS|ALTER USER replication@)"
 )
 _QUESTION = "WITH me AS "
@@ -38,7 +40,7 @@ def current(record: Record, peers: Sequence[Record]) -> Inside:
     inside = read_inside(record.disks)
     everyone = {peer.name: read_inside(peer.disks) for peer in peers}
     there = [one for one in everyone.values() if one.joined]
-    if inside.apart or not there:
+    if inside.apart or not there or inside.follows != GROUP:
         return inside
     joined = inside.joined or max(one.joined for one in there) + 1
     own = [one for one in inside.statements if ACCOUNT.fullmatch(one)]
@@ -53,6 +55,9 @@ def run(record: Record, peers: Sequence[Record], statement: str) -> Result:
     """Execute a statement on a member; raises CommandFailed."""
     everyone = {peer.name: current(peer, peers) for peer in peers}
     inside = everyone[record.name]
+    if statement.startswith(_LOGIN):
+        write_inside(record.disks, replace(inside, follows=GROUP))
+        return Result()
     if _PASSED_OVER.match(statement):
         return Result()
     if statement.startswith(_QUESTION):

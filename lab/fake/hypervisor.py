@@ -322,8 +322,9 @@ class FakeHypervisor:
         if follows != inside.follows and guest_side.alone(record.disks):
             inside = replace(inside, follows=follows)
             guest_side.write_inside(record.disks, inside)
-        if inside.follows or guest_side.grouped(record.disks):
-            run = replication.run if inside.follows else group.run
+        grouped = guest_side.grouped(record.disks)
+        if inside.follows or grouped:
+            run = group.run if grouped else replication.run
             return self._execute_with_peers(record, statement, run)
         if "information_schema" in statement and "wsrep_" not in statement:
             return Result(("",))  # there is none

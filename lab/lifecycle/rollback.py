@@ -11,7 +11,7 @@ from lab import host
 from lab.errors import Conflict, LabError, RestoreFailed
 from lab.lifecycle import power
 from lab.lifecycle.captures import interrupted, manifests, template
-from lab.lifecycle.captures.capture import Capture, parent_of
+from lab.lifecycle.captures.capture import Capture, parent_of, unformed
 from lab.lifecycle.captures.clone import unrestored, wake
 from lab.lifecycle.captures.manifests import Damaged
 from lab.lifecycle.core.context import Context
@@ -19,6 +19,7 @@ from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import LabView
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.connection import account_of
+from lab.lifecycle.nodes.form import until_formed
 from lab.lifecycle.nodes.hand_over import Started, personalise, wait_ready
 from lab.lifecycle.nodes.inspect import lab, node_of, nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
@@ -64,12 +65,8 @@ def rollback(
         whole = len(nodes) == len(all_)
         capture = find(ctx, name, to)
         label, never_ran = capture.label, capture.label == ORIGIN
-        if record.identity and never_ran and not whole:
-            raise Conflict(
-                f"{node} cannot go back to the origin of {name} alone: {name} was given an"
-                " identity of its own after that",
-                hint=f"`lab rollback {name}` puts all nodes back",
-            )
+        if never_ran and not whole:
+            _check_alone(ctx, record, nodes[0])
         volumes = volumes_of(ctx, name, node)
         if not interrupted.exists(ctx, name):  # an interrupted one must be completed
             if not never_ran:  # a rollback to the origin frees space
@@ -113,6 +110,21 @@ def rollback(
             at = {"at": "" if never_ran else label} if whole else {}
             ctx.store.labs.update(name, state="ready", **how, **at)
     return lab(ctx, name, proved=True)
+
+
+def _check_alone(ctx: Context, record: LabRecord, node: Node) -> None:
+    """Raise Conflict if a node cannot go back to the origin of its lab without the others."""
+    if record.identity:
+        why = f"{record.name} was given an identity of its own after that"
+    elif unformed(ctx, parent_of(record)) and node.has_server and not record.plan.transfers:
+        why = f"{record.name} was made without a template: its nodes were formed together later"
+    else:
+        return
+    raise Conflict(
+        f"{node.name} cannot go back to the origin of {record.name} alone: {why}",
+        hint=f"`lab rollback {record.name}` puts all nodes back; with --to a snapshot, {node.name}"
+        " can go back alone",
+    )
 
 
 @contextmanager
@@ -201,9 +213,13 @@ def boot_clones(
     power.boot(ctx, record, nodes)
     deadline, plan = Deadline.after(timeout), record.plan
     cluster = power.running(ctx, record.name)
-    # Where some of the nodes go back, the others have the lab's password.
-    known = record.password if len(nodes) < len(cluster) else ""
-    until_back_inside(ctx, cluster, plan, images, deadline, password=known)
+    whole = len(nodes) == len(nodes_of(ctx, record.name))
+    if whole and unformed(ctx, parent_of(record)):
+        until_formed(ctx, cluster, plan, images, deadline)
+    else:
+        # Where some of the nodes go back, the others have the lab's password.
+        known = record.password if len(nodes) < len(cluster) else ""
+        until_back_inside(ctx, cluster, plan, images, deadline, password=known)
     prepared = prepare(ctx, Owner("lab", record.name), nodes, cluster)
     make_usable(ctx, record, images, nodes, prepared, deadline, identity=record.identity)
 

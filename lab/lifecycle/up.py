@@ -10,7 +10,7 @@ from dataclasses import replace
 from lab.blueprints import Blueprint, blueprint_of
 from lab.errors import HostUnfit, LabError, NotReady, PortTaken, RestoreFailed
 from lab.lifecycle.captures import template
-from lab.lifecycle.captures.capture import Capture
+from lab.lifecycle.captures.capture import Capture, unformed
 from lab.lifecycle.captures.clone import clone, unrestored
 from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
@@ -20,7 +20,7 @@ from lab.lifecycle.images.ready import Images
 from lab.lifecycle.images.versions import with_image
 from lab.lifecycle.nodes import inspect, ports
 from lab.lifecycle.nodes.connection import account_of, warning
-from lab.lifecycle.nodes.form import Formation, form
+from lab.lifecycle.nodes.form import Formation, form, until_formed
 from lab.lifecycle.nodes.hand_over import Started, personalise, wait_ready
 from lab.lifecycle.nodes.personalise import USER, make_password, prepare
 from lab.lifecycle.nodes.preflight import preflight
@@ -138,7 +138,9 @@ def start_nodes(
             else:
                 prepared = clone(ctx, capture, formation)
                 deadline = Deadline.after(timeout)
-                if not capture.warm:
+                if unformed(ctx, capture.ref):
+                    until_formed(ctx, nodes, plan, images, deadline)
+                elif not capture.warm:
                     until_back_inside(ctx, nodes, plan, images, deadline)
             return Started(nodes, plan, images, account, prepared, deadline)
         except PortTaken as error:

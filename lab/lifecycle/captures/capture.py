@@ -132,6 +132,17 @@ def from_use(ctx: Context, record: LabRecord) -> bool:
     return bool(record.parent or (template and template.source))
 
 
+def unformed(ctx: Context, ref: CaptureRef | None) -> bool:
+    """Whether clones of ``ref`` are no cluster yet; None stands for the disks of images.
+
+    So it is for the origin of a lab that was made without a template, which is marked before its
+    nodes boot, and for that of a branch of it.
+    """
+    while ref is not None and ref.owner.kind == "lab" and ref.label == ORIGIN:
+        ref = parent_of(ctx.store.labs.get(ref.owner.name))
+    return ref is None
+
+
 def position(record: LabRecord) -> CaptureRef | None:
     """The capture that a lab's disks were like when it last was one: taken, or gone back to."""
     return CaptureRef(Owner("lab", record.name), record.at) if record.at else parent_of(record)

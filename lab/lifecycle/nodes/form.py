@@ -65,10 +65,19 @@ def form(ctx: Context, formation: Formation, timeout: float) -> Deadline:
         specs = [_prepare(ctx, formation, node, volumes[node.name]) for node in formation.nodes]
         each(ctx.hypervisor.start, specs)
     deadline = Deadline.after(timeout)
-    engines = engines_of(formation.nodes, formation.images)
+    until_formed(ctx, formation.nodes, formation.blueprint, formation.images, deadline)
+    return deadline
+
+
+def until_formed(
+    ctx: Context, nodes: Sequence[Node], plan: Blueprint, images: Images, deadline: Deadline
+) -> None:
+    """Have all nodes of a lab, which boot from disks of images, become what was asked for.
+
+    Raises NotReady, and InvalidSpec where servers refuse what was given to them.
+    """
+    engines, cluster = engines_of(nodes, images), GuestCluster(ctx, nodes)
     with ctx.progress.step("form", "forming the cluster"):
-        plan, nodes = formation.blueprint, formation.nodes
-        cluster = GuestCluster(ctx, nodes)
         if plan.options.set or plan.options.my_cnf:
             until_started(ctx, cluster, plan, engines, deadline)
         plan.form(cluster, engines, deadline)
@@ -77,7 +86,6 @@ def form(ctx: Context, formation: Formation, timeout: float) -> Deadline:
         if plan.options.init:
             initialise(cluster, plan, engines, deadline)
             until_ready(ctx, nodes, plan, ask, deadline, pause=_LOOK_EVERY, way=FROM_INSIDE)
-    return deadline
 
 
 def intend(ctx: Context, nodes: Sequence[Node], images: Images) -> list[int]:
