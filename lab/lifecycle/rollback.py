@@ -51,10 +51,11 @@ def rollback(
     ``to``: a label, a name (its newest), or what the lab was when it was made. Password, ports
     and addresses stay. Where the snapshot has RAM all nodes resume from it, unless ``cold``, and
     the sessions of clients that it has are ended, unless ``keep_sessions``. A single node boots,
-    and takes what it then lacks from its cluster. What was written since is lost, the snapshots
-    stay. Raises NotFound, Conflict while another command works on the lab, HostUnfit and, after
-    ``timeout`` seconds, NotReady. If all nodes were to resume, or to boot as at their origin, they
-    are stopped then; nodes that boot from a snapshot keep running, as for ``start``.
+    and takes what it then lacks from its cluster, whose nodes boot with it if none of them runs.
+    What was written since is lost, the snapshots stay. Raises NotFound, Conflict while another
+    command works on the lab, HostUnfit and, after ``timeout`` seconds, NotReady. If all nodes were
+    to resume, or to boot as at their origin, they are stopped then; nodes that boot from a snapshot
+    keep running, as for ``start``.
     """
     with lock(ctx.home, "lab", name, wait=False):
         record = record_of(ctx, name)
@@ -202,15 +203,22 @@ def boot(
         if never_ran:
             boot_clones(ctx, record, images, nodes, timeout)
         else:
-            power.bring_back(ctx, record, nodes, timeout, booted=give_back)
+            wanted = _with_others(ctx, record, nodes)
+            power.bring_back(ctx, record, wanted, timeout, booted=give_back)
     return began
+
+
+def _with_others(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> Sequence[Node]:
+    """``nodes``, and all others of a lab that is stopped: one takes from them what it lacks."""
+    others = [node for node in power.running(ctx, record.name) if node not in nodes]
+    return nodes if others else nodes_of(ctx, record.name)
 
 
 def boot_clones(
     ctx: Context, record: LabRecord, images: Images, nodes: Sequence[Node], timeout: float
 ) -> None:
     """Boot ``nodes``, clones that never ran, and make them usable."""
-    power.boot(ctx, record, nodes)
+    power.boot(ctx, record, _with_others(ctx, record, nodes))
     deadline, plan = Deadline.after(timeout), record.plan
     cluster = power.running(ctx, record.name)
     whole = len(nodes) == len(nodes_of(ctx, record.name))

@@ -182,6 +182,20 @@ def test_a_node_that_does_not_run_is_not_entered(world: World) -> None:
         assert start_node(ctx, "shop", "n2", timeout=10).state == "ready"
 
 
+@pytest.mark.parametrize("blueprint", ["galera", "replication", "group"])
+@pytest.mark.parametrize("to", ["origin", "taken"])
+def test_a_node_of_a_lab_that_is_stopped_goes_back(world: World, blueprint: str, to: str) -> None:
+    """Protects from a wait for others that do not run, and from a rollback that never ends."""
+    with world.open() as ctx:
+        up(ctx, LabSpec(blueprint, "shop", nodes=3, size=SIZE))
+        query(ctx, "shop", None, "CREATE TABLE t (a INT)")
+        snapshot.take(ctx, "shop", "taken")
+        power.stop(ctx, "shop")
+        found = rollback(ctx, "shop", to, node="n2", timeout=20.0)
+        assert found.state == "ready"
+        assert query(ctx, "shop", "n2", "SELECT COUNT(*) FROM t").rows == ((0,),)
+
+
 def test_users_are_led_to_a_node_that_runs(world: World) -> None:
     """Protects who names no node: another program may listen at a stopped node's port."""
     with world.open() as ctx:
