@@ -472,6 +472,7 @@ def test_a_replica_of_a_node_that_went_back(cluster: RealCluster) -> None:
     for number in range(2, 6):
         _told(cluster, "n1", number)
     middle = cluster.servers["n2"]
+    back: tuple[str, ...]
     if cluster.engine is ENGINE:
         back = (
             "STOP SLAVE", "RESET MASTER", "SET GLOBAL gtid_slave_pos = ''",
