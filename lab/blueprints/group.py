@@ -4,9 +4,10 @@ All servers start from one data directory without a history. The first starts th
 others join it, at once and with nothing to transfer. What a member needs after that, its guest does
 by itself: each time its server has started, it joins the group once another member is in it.
 
-Only the start of a group that no member is in any more is decided here, where all nodes are seen:
+The start of a group that no member is in any more is decided here, where all nodes are seen:
 the member that has received the most transactions starts it, as it has all that were acknowledged.
-Members receive them in one order, so its set contains those of the others.
+Members receive them in one order, so its set contains those of the others. And a member that has
+left the group while its server ran is ordered to join again.
 
 Source: the MySQL manual, "Group Replication", "Restarting a Group" and "Group Replication System
 Variables".
@@ -64,6 +65,9 @@ _RUNNING_SECONDS = 10
 """Seconds that running transactions may take while the primary changes."""
 _UUID = re.compile(r"[0-9a-fA-F-]{36}")
 _IN = ("ONLINE", "RECOVERING")
+_OUT = ("OFFLINE", "ERROR")
+_DENIED = "1045"
+"""ER_ACCESS_DENIED_ERROR, of a member whose recovery logs in with a password that is not theirs."""
 _ROLES = ("primary", "secondary")
 
 # Members may talk in clear text: nobody else is on their segment, and their certificates change
@@ -279,7 +283,7 @@ class Group(server.Defaults):
         given it before its members are in the group. What members log in with to recover follows
         from it.
         """
-        own = hashlib.sha256(f"replication {password}".encode()).hexdigest()[:32]
+        own = _own(password)
         return [
             self.renew(engine),
             "SET SESSION sql_log_bin = 0",
@@ -315,8 +319,11 @@ class Group(server.Defaults):
         """See Blueprint."""
         ended = server.restarts(situation, engines)
         standings = {node: _values(text) for node, text in situation.standings.items()}
-        if ended or any(map(_serves, standings.values())):
-            return ended  # the others join by themselves
+        if any(map(_serves, standings.values())):
+            # A node whose server has started since joins by itself.
+            return ended + _returns(situation, standings, engines)
+        if ended:
+            return ended
         if any(
             one.get("server") != "active" or "executed" not in one or "leaves" in one
             for one in standings.values()
@@ -383,6 +390,39 @@ class Group(server.Defaults):
         return proxy.endpoints(tuple(found), everyone, self.options)
 
 
+def _returns(
+    situation: Situation, standings: Mapping[str, Mapping[str, str]], engines: Mapping[str, Engine]
+) -> list[Remedy]:
+    """The remedies for members that are out of their group, which others are in, and stay so.
+
+    A node that has just booted is OFFLINE, too, and must not have its START interrupted: its
+    guest's program joins, and has not noted yet that it has ``joined``. That program may be gone:
+    so after as long as a node could need, ``waited``, it is started again. A member in ERROR has
+    left. One that RECOVERS and is refused would become ERROR, minutes later.
+    """
+    found = []
+    for node, one in standings.items():
+        if one.get("server") != "active" or "leaves" in one or not _may(situation, node, "return"):
+            continue
+        member, login = one.get("member"), b""
+        if situation.password:  # the others have it; this node may be older than it is
+            login = f"{_login(_own(situation.password))}\n".encode()
+        if member in _OUT and ("joined" in one or situation.waited):
+            why = f"it is {member}: it has left the group; it joins again"
+        elif member == "RECOVERING" and login and one.get("recovery error") == _DENIED:
+            why = "the group refuses the password of its recovery; it joins with the lab's"
+        else:
+            continue
+        argv = _regroup("leave", engines[node])
+        found.append(Remedy(node, "return", argv, why, stdin=login))
+    return found
+
+
+def _own(password: str) -> str:
+    """What members of a lab with this password log in with to recover."""
+    return hashlib.sha256(f"replication {password}".encode()).hexdigest()[:32]
+
+
 def _login(password: str) -> str:
     return (
         "CHANGE REPLICATION SOURCE TO SOURCE_USER = 'replication',"
@@ -407,13 +447,17 @@ def _look(cluster: Cluster, engines: Mapping[str, Engine]) -> dict[str, Mapping[
     """How the nodes that answer stand."""
 
     def one(member: Member) -> tuple[str, Mapping[str, str]] | None:
-        argv = _regroup("state", engines[member.name])
         try:
-            return member.name, _values(cluster.run(member, argv, timeout=_LOOK_SECONDS))
+            return member.name, _standing(cluster, engines, member)
         except (NotReady, NotFound, CommandFailed):
             return None
 
     return dict(found for found in cluster.each(one) if found is not None)
+
+
+def _standing(cluster: Cluster, engines: Mapping[str, Engine], member: Member) -> Mapping[str, str]:
+    argv = _regroup("state", engines[member.name])
+    return _values(cluster.run(member, argv, timeout=_LOOK_SECONDS))
 
 
 def _force(

@@ -66,7 +66,7 @@ class FakeChannel:
             case "/usr/lib/lab/load":
                 return self._load(argv[1:], stdin)
             case "/usr/lib/lab/rejoin" | "/usr/lib/lab/regroup" | "/usr/lib/lab/source":
-                return self._hypervisor.recover(self._guest, argv)
+                return self._hypervisor.recover(self._guest, argv, stdin)
             case "/usr/lib/lab/rest":
                 self._hypervisor.alter(self._guest, lambda on: said.append(rest(on, argv[1:])))
                 return said[0]

@@ -295,7 +295,7 @@ class FakeHypervisor:
             option = guest_side.refused(self._awake(guest).disks)
             return f"[ERROR] unknown variable '{option}'\n" if option else "-- No entries --\n"
 
-    def recover(self, guest: GuestName, argv: Sequence[str]) -> str:
+    def recover(self, guest: GuestName, argv: Sequence[str], stdin: bytes) -> str:
         """What the guest's program rejoin, regroup or source does.
 
         Raises NotReady and CommandFailed.
@@ -304,8 +304,10 @@ class FakeHypervisor:
             record = self._awake(guest)
             if argv[0].endswith("source"):
                 return replication.source(record, self._running_with(record), argv[1:])
-            program = group.regroup if argv[0].endswith("regroup") else fake_rejoin.rejoin
-            return program(record, self._alike(record), argv[1])
+            if argv[0].endswith("regroup"):
+                statements = stdin.decode().splitlines()
+                return group.regroup(record, self._alike(record), argv[1], statements)
+            return fake_rejoin.rejoin(record, self._alike(record), argv[1])
 
     def _execute(self, record: Record, statement: str) -> Result:
         inside = guest_side.read_inside(record.disks)

@@ -63,7 +63,8 @@ class Inside:
 
     ``identity``: what the guest's program of that name was last given. ``follows``: what a server
     replicates from, ``noted``: its note of who is the source (``lab.fake.replication``);
-    ``leads``, of its memory: it takes writes; ``joined``, as well: see ``lab.fake.group``.
+    ``leads``, of its memory: it takes writes; ``joined`` and ``left``, as well, and ``login`` and
+    ``lets_in`` of its disk: see ``lab.fake.group``.
     """
 
     statements: list[str] = field(default_factory=list)
@@ -80,6 +81,9 @@ class Inside:
     noted: str = ""
     leads: bool = False
     joined: int = 0
+    left: bool = False
+    login: str = ""
+    lets_in: str = ""
 
     @property
     def accounts(self) -> dict[str, str]:
@@ -107,6 +111,7 @@ class Inside:
         """A hash of all of it; a field that homes of tests did not have counts if it is set."""
         later = (
             "sessions", "ended", "seeds", "identity", "follows", "noted", "leads", "joined",
+            "left", "login", "lets_in",
         )  # fmt: skip
         found = {key: value for key, value in asdict(self).items() if value or key not in later}
         return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
@@ -143,7 +148,7 @@ def write_inside(disks: Sequence[Disk], inside: Inside) -> None:
 def forget_memory(disks: Sequence[Disk]) -> None:
     """Lose what was not on a guest's disks but in its memory, as a boot does."""
     inside = read_inside(disks)
-    fresh = replace(inside, sessions=[], ended=0, seeds="", joined=0, leads=False)
+    fresh = replace(inside, sessions=[], ended=0, seeds="", joined=0, left=False, leads=False)
     if fresh != inside:
         write_inside(disks, fresh)
 

@@ -54,7 +54,8 @@ def rest(inside: Inside, words: Sequence[str]) -> str:
 
 def service(inside: Inside, words: Sequence[str]) -> None:
     """Start or stop the server, as ``systemctl`` with these words does."""
-    inside.apart, inside.joined = "failed" if words[0] == "stop" else "", 0
+    inside.apart = "failed" if words[0] == "stop" else ""
+    inside.joined, inside.left = 0, False
 
 
 def identify(inside: Inside, words: Sequence[str]) -> None:

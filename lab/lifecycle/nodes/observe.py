@@ -21,7 +21,7 @@ from lab.errors import InvalidSpec, LabError, NotReady
 from lab.hypervisor import Guest
 from lab.lifecycle.core.views import LabState, NodeState, Requirement
 from lab.lifecycle.nodes.connection import account_of
-from lab.lifecycle.nodes.readiness import THROUGH_PORT, ask_node, size_of, through_port
+from lab.lifecycle.nodes.readiness import THROUGH_PORT, WORST, ask_node, size_of, through_port
 from lab.names import GuestName
 from lab.wait import Deadline
 
@@ -118,8 +118,7 @@ def lab_state(record: LabRecord, nodes: Sequence[str], *, working: bool) -> LabS
 def node_state(requirements: Sequence[tuple[Requirement, NodeState]]) -> NodeState:
     """The state that follows from a node's requirements, each with the state while it is unmet."""
     unmet = {state for found, state in requirements if not found.met}
-    worst: tuple[NodeState, ...] = ("unreachable", "not-primary", "not-synced", "degraded")
-    return next((state for state in worst if state in unmet), "ready")
+    return next((state for state in WORST if state in unmet), "ready")
 
 
 def _plan(record: LabRecord) -> Blueprint | None:

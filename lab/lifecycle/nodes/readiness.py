@@ -28,6 +28,8 @@ Ask = Callable[[Node], Mapping[str, str]]
 THROUGH_PORT = "SQL answers through its port"
 WAIT_LONGER = "`--timeout` waits longer"
 FROM_INSIDE = "SQL answers inside"
+WORST: Sequence[NodeState] = ("unreachable", "not-primary", "not-synced", "degraded")
+"""States of nodes that do not meet a requirement, the worst first."""
 AGENT = "the guest agent answers"
 """What is required of a node without SQL."""
 
@@ -236,14 +238,15 @@ def first_missing(
     pause: float,
     way: str = THROUGH_PORT,
 ) -> Requirement | None:
-    """The first requirement that is not met when ``deadline`` passes; None once all are.
+    """A requirement that is not met when ``deadline`` passes; None once all are.
 
-    As ``until_ready`` otherwise.
+    It is of the node that is in the worst state: the others may only lack this one. A proxy has no
+    state of its own. As ``until_ready`` otherwise.
     """
     over, size = threading.Event(), size_of(nodes)
 
-    def one(node: Node) -> Requirement | None:
-        missing: Requirement | None = None
+    def one(node: Node) -> tuple[bool, int, Requirement] | None:
+        missing: tuple[Requirement, NodeState] | None = None
         for number in attempts(deadline, first=pause, most=max(0.25, pause)):
             if over.is_set():
                 break
@@ -256,9 +259,10 @@ def first_missing(
             missing = ask_node(node, size, blueprint, answer, way).missing
             if missing is None:
                 return None
-        return missing
+        return missing and (node.is_proxy, WORST.index(missing[1]), missing[0])
 
-    return next((found for found in each(one, nodes, over=over.set) if found is not None), None)
+    unmet = [found for found in each(one, nodes, over=over.set) if found is not None]
+    return min(unmet, key=lambda found: found[:2])[2] if unmet else None
 
 
 def not_ready(
@@ -311,9 +315,9 @@ class Asked:
     position: str | None = None
 
     @property
-    def missing(self) -> Requirement | None:
+    def missing(self) -> tuple[Requirement, NodeState] | None:
         """The first requirement that is not met."""
-        return next((found for found, _ in self.requirements if not found.met), None)
+        return next((found for found in self.requirements if not found[0].met), None)
 
 
 def ask_node(node: Node, nodes: int, blueprint: Blueprint, answer: Ask, way: str) -> Asked:

@@ -115,6 +115,57 @@ def test_a_group_is_not_started_while_a_member_leaves() -> None:
     assert GROUP.unchanging(leaves) != GROUP.unchanging(leaves.replace("leaves\tyes\n", ""))
 
 
+def returns(
+    *standings: str, waited: bool = False, given: int = 0, password: str = ""
+) -> list[tuple[str, tuple[str, ...], bytes]]:
+    """Who is ordered to join again: the program and what it reads."""
+    by_node = {f"n{number}": text for number, text in enumerate(standings, 1)}
+    before = {("n2", "return"): given}
+    found = GROUP.remedies(Situation(by_node, True, waited, before, password), ENGINES)
+    return [(one.node, one.argv, one.stdin) for one in found]
+
+
+LEAVE = ("/usr/lib/lab/regroup", "leave", "mysql.service")
+SERVING = standing(f"{UUID}:1-9", member="ONLINE", reachable=2)
+JOINED = "joined\tyes\n"
+DENIED = "recovery error\t1045\n"
+
+
+@pytest.mark.parametrize("state", ["OFFLINE", "ERROR"])
+def test_a_member_that_has_left_joins_again(state: str) -> None:
+    """Protects `lab start` from members that nothing on their node has join again."""
+    out = standing(f"{UUID}:1-8", member=state, reachable=1)
+    assert returns(SERVING, out + JOINED) == [("n2", LEAVE, b"")]
+    assert returns(SERVING, out) == [], "it has booted, and may be in START GROUP_REPLICATION"
+    assert returns(SERVING, out, waited=True) == [("n2", LEAVE, b"")]
+    assert returns(SERVING, out + JOINED + "leaves\tyes\n") == []
+    assert returns(SERVING, "server\tactivating\n" + JOINED) == []
+    assert returns(SERVING, out + JOINED, given=2) == [], "it cannot, and its log says why"
+    assert returns(SERVING, out + JOINED, "server\tfailed\n")[1:] == [("n2", LEAVE, b"")]
+
+
+def test_a_member_of_another_password_is_given_the_one_of_the_lab() -> None:
+    """Protects a node that was rolled back: its recovery has the password of the template."""
+    refused = standing("", member="RECOVERING", reachable=2) + JOINED + DENIED
+    ((node, argv, login),) = returns(SERVING, refused, password="secret")
+    assert (node, argv) == ("n2", LEAVE)
+    statements = GROUP.personalise_statements(MEMBERS[0], MEMBERS, ENGINE, "lab", "secret")
+    assert login.decode() == f"{statements[-1]}\n"
+    assert b"FOR CHANNEL 'group_replication_recovery'" in login
+    left = standing("", member="ERROR") + JOINED
+    assert returns(SERVING, left, password="secret") == [("n2", LEAVE, login)]
+    assert returns(SERVING, refused) == [], "the password is not known yet"
+    assert returns(SERVING, refused.replace("1045", "2003"), password="secret") == []
+    assert returns(SERVING, refused.replace(DENIED, ""), password="secret") == []
+    assert returns(SERVING, refused, password="secret", given=2) == []
+
+
+def test_what_a_recovery_fails_with_is_no_change() -> None:
+    """Protects the patience with a group: each attempt of a recovery has its own error."""
+    refused = standing("", member="RECOVERING", reachable=2)
+    assert GROUP.unchanging(refused + DENIED) == GROUP.unchanging(refused)
+
+
 class Answers:
     """A cluster of which each node says what it was given; what else is run is kept."""
 

@@ -74,7 +74,7 @@ class Guest:
         systemctl.chmod(0o755)
         paths = {
             "/usr/lib/lab/mysql.pl": "mysql.pl", "/etc/lab/group": "peers",
-            "/run/lab-leaves": "leaves",
+            "/run/lab-leaves": "leaves", "/run/lab-joined": "joined",
         }  # fmt: skip
         for program in ("mysql.pl", "regroup"):
             script = (ROOT / "images/guest/usr/lib/lab" / program).read_text()
@@ -114,17 +114,39 @@ class Guest:
             self.process.wait()
             self.process = None
 
+    def stop(self) -> None:
+        """As its unit is stopped: the server leaves its group."""
+        self.end_joining()
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(60)
+            self.process = None
+
+    def leave(self) -> None:
+        """As a user would; it is refused while the START still runs that has just joined."""
+        for _ in attempts(Deadline.after(30), first=0.5):
+            with suppress(pymysql.Error):
+                self.ask("STOP GROUP_REPLICATION")
+                return
+        raise AssertionError(self.member.name)
+
+    def until(self, state: str) -> None:
+        for _ in attempts(Deadline.after(60), first=0.5):
+            if f"member\t{state}\n" in self.regroup("state", "mysql.service"):
+                return
+        raise AssertionError(self.regroup("state", "mysql.service"))
+
     def tear(self) -> None:
         """As a power loss leaves its relay log: what was not synced is zeros."""
         relay = self.root / f"var/lib/{self.member.name}"
         last = max(relay.glob("relay-group_replication_applier.0*"))
         os.truncate(last, last.stat().st_size + 400)
 
-    def regroup(self, *words: str, timeout: float = 60) -> str:
+    def regroup(self, *words: str, stdin: bytes = b"", timeout: float = 60) -> str:
         argv = self.inside("perl", self.top / "regroup", *words)
         env = {"PATH": f"{self.top}:{os.environ['PATH']}"}
         done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, env=env,
-                              check=False)  # fmt: skip
+                              input=stdin.decode(), check=False)  # fmt: skip
         if done.returncode:
             raise CommandFailed(argv, done.returncode, stderr=done.stderr)
         return done.stdout
@@ -163,7 +185,7 @@ class Group:
         if guest.process is None:
             raise NotReady(f"{member.name} does not run")
         if argv[0] == "/usr/lib/lab/regroup":
-            return guest.regroup(*argv[1:], timeout=timeout)
+            return guest.regroup(*argv[1:], stdin=stdin, timeout=timeout)
         try:
             rows = guest.ask(*stdin.decode().splitlines())
         except (OSError, pymysql.Error) as error:
@@ -183,7 +205,7 @@ class Group:
         return {name: one.regroup("state", "mysql.service") for name, one in self.guests.items()
                 if one.process}  # fmt: skip
 
-    def until_whole(self, seconds: float = 150) -> None:
+    def until_whole(self, seconds: float = 150, password: str = "") -> None:
         """What `lab start` does: look, and give the orders of the blueprint."""
         given: Counter[tuple[str, str]] = Counter()
         before: dict[str, str] = {}
@@ -193,12 +215,14 @@ class Group:
                 return
             now = {name: self.plan.unchanging(text) for name, text in here.items()}
             if now == before:
-                situation = Situation(here, len(here) == len(self.guests), False, given)
+                whole = len(here) == len(self.guests)
+                situation = Situation(here, whole, False, given, password)
                 for remedy in self.plan.remedies(situation, self.engines):
                     given[remedy.node, remedy.order] += 1
                     self.orders.append((remedy.node, remedy.order))
                     with suppress(CommandFailed):
-                        self.guests[remedy.node].regroup(*remedy.argv[1:])
+                        guest = self.guests[remedy.node]
+                        guest.regroup(*remedy.argv[1:], stdin=remedy.stdin)
             before = now
         raise AssertionError(here)
 
@@ -320,3 +344,47 @@ def test_its_primary(group: Group) -> None:
     group.until_whole()
     assert group.primaries() == ["n2"]
     assert group.guests["n1"].ask("SELECT COUNT(*) FROM shop.t") == [(4,)]
+
+
+_LOGIN = (
+    "CHANGE REPLICATION SOURCE TO SOURCE_USER = 'replication', SOURCE_PASSWORD = 'the template''s'"
+    " FOR CHANNEL 'group_replication_recovery'"
+)
+_ROWS = "SELECT COUNT(*) FROM shop.t"
+
+
+def test_members_that_left_while_their_servers_ran(group: Group) -> None:
+    """Protects `lab start` and `lab rollback --node`: their guests do not have them join again."""
+    n1, n2, n3 = (group.guests[name] for name in NAMES)
+    for guest in group.guests.values():
+        own = group.plan.personalise_statements(
+            guest.member, group.members, ENGINE, "lab", "secret"
+        )
+        guest.ask(*own)
+    n2.leave()
+    n3.leave()
+    n1.ask("INSERT INTO shop.t VALUES (2)")
+    n3.ask(_LOGIN, "SET GLOBAL group_replication_recovery_retry_count = 1")
+    n3.ask("START GROUP_REPLICATION")
+    n3.until("ERROR")
+    group.until_whole(password="secret")
+    assert sorted(group.orders[-2:]) == [("n2", "return"), ("n3", "return")]
+    # As a node is that was rolled back: it lacks something, and its recovery is refused.
+    n2.ask(_LOGIN)
+    n2.stop()
+    n1.ask("INSERT INTO shop.t VALUES (3)")
+    n2.start()
+    n2.until("RECOVERING")
+    group.until_whole(password="secret")
+    assert group.orders[-1] == ("n2", "return")
+    assert [guest.ask(_ROWS) for guest in group.guests.values()] == [[(3,)]] * 3
+    # One in ERROR, which has the most, starts the group that the others have left.
+    n1.ask("SET GLOBAL group_replication_unreachable_majority_timeout = 3")
+    n2.leave()
+    n1.ask("INSERT INTO shop.t VALUES (4)")
+    n3.kill()
+    n1.until("ERROR")
+    n3.start()
+    group.until_whole(password="secret")
+    assert group.orders[-2:] == [("n1", "bootstrap"), ("n2", "return")]
+    assert [guest.ask(_ROWS) for guest in group.guests.values()] == [[(4,)]] * 3

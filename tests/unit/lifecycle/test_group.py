@@ -149,6 +149,52 @@ def test_no_node_starts_a_group_without_the_others(world: World) -> None:
         assert start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
 
 
+def leave(ctx: Context, *nodes: str) -> None:
+    for node in nodes:
+        query(ctx, "shop", node, "STOP GROUP_REPLICATION")
+
+
+def test_members_that_left_while_their_servers_ran(world: World) -> None:
+    """Protects `lab start`: nothing in a guest has a member join that was in the group before."""
+    with world.open() as ctx:
+        up(ctx, SPEC)
+        query(ctx, "shop", None, "CREATE TABLE t (a INT)")
+        leave(ctx, "n2")
+        query(ctx, "shop", None, "INSERT INTO t VALUES (1)")
+        assert (count(ctx, "n1"), count(ctx, "n2")) == (1, 0)
+        assert start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
+        assert count(ctx, "n2") == 1
+        assert any("n2: it is OFFLINE" in note for note in world.notes)
+        leave(ctx, "n2", "n3", "n1")
+        assert start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
+        assert count(ctx, "n3") == 1
+
+
+def test_one_node_goes_back(world: World) -> None:
+    """Protects its recovery, which the group refuses with the password of a template."""
+    with world.open() as ctx:
+        up(ctx, SPEC)
+        query(ctx, "shop", None, "CREATE TABLE t (a INT)")
+        query(ctx, "shop", None, "INSERT INTO t VALUES (1)")
+        assert rollback(ctx, "shop", node="n2", timeout=20).state == "ready"
+        assert count(ctx, "n2") == 1
+        assert any("n2: the group refuses the password" in note for note in world.notes)
+        leave(ctx, "n2")
+        query(ctx, "shop", None, "INSERT INTO t VALUES (2)")
+        assert start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
+        assert count(ctx, "n2") == 2
+
+
+def test_the_error_is_of_the_member_that_is_not_there(world: World) -> None:
+    """Protects users from the log of a member that only lacks the other."""
+    with world.open() as ctx:
+        up(ctx, SPEC)
+        leave(ctx, "n2")
+        patient = replace(FAST, interval=60.0)
+        with pytest.raises(NotReady, match="n2 is not ready: required: state is ONLINE"):
+            start(ctx, "shop", timeout=1, pace=patient)
+
+
 def test_where_ram_is_not_captured(tmp_path: Path) -> None:
     """Protects hosts without RAM restore: clones of the disks become a group."""
     world = World(tmp_path, Capabilities("fake", "bhyve", why_cold="no RAM here"))
