@@ -43,7 +43,7 @@ from lab.errors import CommandFailed, Conflict, InvalidSpec, NotFound, NotReady
 from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.spec import LabSpec
-from lab.wait import Deadline
+from lab.wait import Deadline, attempts
 
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
 _NAME = str(uuid.uuid5(_NAMESPACE, "lab/group"))
@@ -303,7 +303,11 @@ class Group(server.Defaults):
         statement = f"SET PERSIST group_replication_group_name = '{name}'"
         deadline = Deadline.after(_START_SECONDS)
         cluster.each(lambda m: server.first_statements(cluster, m, [statement], deadline))
-        first = cluster.members[0]
+        # Servers stop one after the other: who stopped last may have what an event committed last.
+        best = _most_advanced(
+            dict(cluster.each(lambda m: _position(cluster, engines, m, deadline)))
+        )
+        (first,) = (member for member in cluster.members if member.name == best)
         cluster.run(first, _regroup("bootstrap", engines[first.name]), timeout=_START_SECONDS)
 
     def standing(self, engine: Engine) -> tuple[str, ...]:
@@ -458,6 +462,17 @@ def _look(cluster: Cluster, engines: Mapping[str, Engine]) -> dict[str, Mapping[
 def _standing(cluster: Cluster, engines: Mapping[str, Engine], member: Member) -> Mapping[str, str]:
     argv = _regroup("state", engines[member.name])
     return _values(cluster.run(member, argv, timeout=_LOOK_SECONDS))
+
+
+def _position(
+    cluster: Cluster, engines: Mapping[str, Engine], member: Member, deadline: Deadline
+) -> tuple[str, Mapping[str, str]]:
+    """How a member stands whose server has just started; raises NotReady."""
+    for _ in attempts(deadline):
+        found = _standing(cluster, engines, member)
+        if "executed" in found:
+            return member.name, found
+    raise NotReady(f"the position of {member.name} is not known")
 
 
 def _force(

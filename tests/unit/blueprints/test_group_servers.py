@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -122,6 +123,13 @@ class Guest:
             self.process.wait(60)
             self.process = None
 
+    def identify(self, server_id: str) -> None:
+        """As the guest's program of that name."""
+        file = self.root / f"etc/{self.member.name}.cnf"
+        text = re.sub(r"(?m)^server_id = .*", f"server_id = {server_id}", file.read_text())
+        file.write_text(text)
+        (self.root / f"var/lib/{self.member.name}/auto.cnf").unlink()
+
     def leave(self) -> None:
         """As a user would; it is refused while the START still runs that has just joined."""
         for _ in attempts(Deadline.after(30), first=0.5):
@@ -182,6 +190,12 @@ class Group:
         self, member: Member, argv: Sequence[str], *, stdin: bytes = b"", timeout: float
     ) -> str:
         guest = self.guests[member.name]
+        if argv[0] == "systemctl":
+            guest.stop() if argv[1] == "stop" else guest.start()
+            return ""
+        if argv[0] == "/usr/lib/lab/identity":
+            guest.identify(argv[2])
+            return ""
         if guest.process is None:
             raise NotReady(f"{member.name} does not run")
         if argv[0] == "/usr/lib/lab/regroup":
@@ -388,3 +402,18 @@ def test_members_that_left_while_their_servers_ran(group: Group) -> None:
     group.until_whole(password="secret")
     assert group.orders[-2:] == [("n1", "bootstrap"), ("n2", "return")]
     assert [guest.ask(_ROWS) for guest in group.guests.values()] == [[(4,)]] * 3
+
+
+def test_a_branch_with_an_identity_of_its_own(group: Group) -> None:
+    """Protects what an event commits while servers stop one after the other."""
+    group.promote("n2")
+    group.guests["n2"].ask(
+        "CREATE TABLE shop.e (id INT PRIMARY KEY AUTO_INCREMENT)",
+        "CREATE EVENT shop.often ON SCHEDULE EVERY 1 SECOND DO INSERT INTO shop.e VALUES ()",
+    )
+    group.plan.identify(group, group.engines, 1 << 21)
+    group.until_whole()
+    assert group.primaries() == ["n2"]
+    group.guests["n2"].ask("DROP EVENT shop.often")
+    ((name,),) = group.guests["n1"].ask("SELECT @@group_replication_group_name")
+    assert name not in (group.guests["n1"].root / "etc/n1.cnf").read_text()
