@@ -40,6 +40,7 @@ from lab.blueprints import (
 )
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, InvalidSpec, NotReady
+from lab.guest.network import inner_address
 from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.spec import NODES_LIMIT, LabSpec
@@ -260,8 +261,11 @@ class Remote(galera.Galera):
         replicas = {name: text for name, text in standings.items() if name not in members}
         complete = len(members) == self.nodes
         of_replicas = replace(situation, standings=replicas)
+        first = node_name(self.nodes + 1)
+        followed = {name: {"": inner_address(1 if name == first else self.nodes + 1)}
+                    for name in replicas}  # fmt: skip
         found = server.restarts(of_replicas, engines) or replication.relinks(
-            of_replicas, engines, dict.fromkeys(replicas, ("",))
+            of_replicas, engines, followed
         )
         if not members:
             return found

@@ -21,6 +21,7 @@ import hashlib
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
 from lab.blueprints import (
@@ -42,6 +43,7 @@ from lab.blueprints import (
 )
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
+from lab.guest.network import inner_address
 from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.options import Topology
@@ -536,11 +538,16 @@ class Replication(server.Defaults):
         if ended:
             return ended
         if not self.elects:
-            names = {node_name(n): n for n in range(1, self.nodes + 1)}
-            members = (Member(name, n, "", "") for name, n in names.items())
-            channels = {one.name: tuple(self._links(one).values()) for one in members}
-            writes = [name for name, n in names.items() if self._writes(n)]
-            return relinks(situation, engines, channels, writes)
+            numbers = range(1, self.nodes + 1)
+            followed = {
+                node_name(n): {
+                    channel: inner_address(source)
+                    for source, channel in self._links(Member(node_name(n), n, "", "")).items()
+                }
+                for n in numbers
+            }
+            writers = [node_name(n) for n in numbers if self._writes(n)]
+            return relinks(situation, engines, followed, self._delays(), writers)
         password = _own(situation.password) if situation.password else ""
         return switchover.remedies(
             replace(situation, password=password),
@@ -702,26 +709,34 @@ def relink(engine: Engine, password: str, channel: str = "") -> list[str]:
 def relinks(
     situation: Situation,
     engines: Mapping[str, Engine],
-    channels: Mapping[str, Sequence[str]],
+    followed: Mapping[str, Mapping[str, str]],
+    delays: Mapping[str, int] = MappingProxyType({}),
     writers: Collection[str] = (),
 ) -> list[Remedy]:
     """What nodes whose links are fixed need while one of them is down.
 
-    ``channels``: of each node that follows others, by name; ``writers``: those that take writes.
+    ``followed``: the addresses of the sources of each node, by their channels; ``delays``: see
+    ``switchover.remedies``; ``writers``: the nodes that take writes, by name.
     A node that went back logs in, and is logged in to, with the password of that time. And MariaDB
     ends the thread of a replica that asks its source for what that one is only about to have
-    again (error 1236).
+    again (error 1236). Its file about a link may be incomplete, where a guest boots from a disk that
+    was captured with its RAM, or lost its power.
     """
     found = []
     for node, standing in situation.standings.items():
         down = "running\tno" in standing.splitlines() and server.state(standing) == "active"
         given = situation.given.get((node, "follow"), 0)
-        if not (situation.password and channels.get(node) and down and given < _RELINKS):
+        if not (situation.password and followed.get(node) and down and given < _RELINKS):
             continue
         engine, own = engines[node], [login(engines[node], situation.password)]
         statements = unlogged(own) if node in writers else of_replica(engine, own)
-        for channel in channels[node]:
-            statements += relink(engine, situation.password, channel)
+        for channel, address in followed[node].items():
+            if server.is_mariadb(engine):
+                words = (address, _own(situation.password), channel, delays.get(node, 0))
+                statements += [f"STOP SLAVE '{channel}'", f"RESET SLAVE '{channel}' ALL"]
+                statements += link(engine, *words)
+            else:
+                statements += relink(engine, situation.password, channel)
         stdin = "".join(f"{statement}\n" for statement in statements).encode()
         why = "the link to its source is down; it connects again"
         found.append(Remedy(node, "follow", (switchover.PROGRAM, "follow"), why, stdin=stdin))

@@ -161,7 +161,7 @@ def test_remedies_of_both_sites() -> None:
     down = {"n4": "server\tactive\nrunning\tno\n", "n5": "server\tactive\nrunning\tyes\n"}
     (relink,) = DR.remedies(Situation(down, False, False, {}, "s3cret"), engines)
     assert (relink.node, relink.argv) == ("n4", ("/usr/lib/lab/source", "follow"))
-    assert b"CHANGE MASTER '' TO MASTER_PASSWORD" in relink.stdin
+    assert b"RESET SLAVE '' ALL\nCHANGE MASTER '' TO MASTER_HOST = '10.77.0.1'," in relink.stdin
     assert b"s3cret" not in relink.stdin
     given = {("n4", "follow"): 99}
     assert not DR.remedies(Situation(down, False, False, given, "s3cret"), engines)
