@@ -719,8 +719,7 @@ def relinks(
     ``switchover.remedies``; ``writers``: the nodes that take writes, by name.
     A node that went back logs in, and is logged in to, with the password of that time. And MariaDB
     ends the thread of a replica that asks its source for what that one is only about to have
-    again (error 1236). Its file about a link may be incomplete, where a guest boots from a disk that
-    was captured with its RAM, or lost its power.
+    again (error 1236). Its file about a link may be incomplete, where a guest lost its power.
     """
     found = []
     for node, standing in situation.standings.items():

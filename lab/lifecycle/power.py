@@ -64,7 +64,7 @@ def _stop_all(ctx: Context, record: LabRecord, nodes: Sequence[Node], *, force: 
     if not force:
         # A stop that was killed may have paused some: they were written out before that.
         awake = [guest for guest in guests if running_guests[guest].state == "running"]
-        write_out(ctx, record.plan, awake)
+        write_out(ctx, awake, record.plan.flush)
         if (memory := ctx.hypervisor.memory) is not None:
             memory.pause(guests)
     each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)

@@ -66,6 +66,8 @@ def test_topologies(image: Site, engine: str, topology: str, tmp_path: Path) -> 
         image.lab("rollback", name, "--to", "one", "--timeout", "200")
         if topology != "fan-in":
             _everywhere(image, name, len(writers))
+        # As where the RAM is refused: all of its links are on the disks of the template.
+        image.lab("rollback", name, "--cold", "--timeout", "200")
     assert image.settled() == []
 
 

@@ -15,7 +15,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.nodes import Node, volumes_of
-from lab.lifecycle.nodes.quiesce import bring_to_rest
+from lab.lifecycle.nodes.quiesce import bring_to_rest, write_out
 from lab.names import CaptureRef, template_ref
 from lab.paths import writing
 from lab.storage import VolumeSnapshot, sparse
@@ -40,6 +40,9 @@ def freeze(
         bring_to_rest(ctx, blueprint, images, nodes)
         each(lambda guest: ctx.hypervisor.stop(guest, force=False), guests)
     else:
+        # Clones may have to boot: a node that goes back alone, or where the RAM is refused. Whom it
+        # follows, MariaDB has in files that it does not sync.
+        write_out(ctx, guests)
         memory = memory_of(ctx.hypervisor)
         memory.pause(guests)
         each(

@@ -1,4 +1,4 @@
-"""Before guests are captured without their RAM: what is in it must be on their disks."""
+"""Before guests are captured: what is in their RAM must be on their disks."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from lab.names import GuestName
 _SECONDS = 30.0
 
 
-def write_out(ctx: Context, blueprint: Blueprint, guests: Sequence[GuestName]) -> None:
+def write_out(ctx: Context, guests: Sequence[GuestName], flush: Sequence[str] = ()) -> None:
     """Have servers and file systems of ``guests`` write everything to their disks.
 
-    First the statements of the blueprint (``flush``), then the files. A guest that does not answer
+    First the statements ``flush`` of the blueprint, then the files. A guest that does not answer
     is skipped: it is as if its power failed.
     """
-    flush = "".join(f"{statement}\n" for statement in blueprint.flush).encode()
+    orders: list[tuple[list[str], bytes]] = [(["/bin/sync"], b"")]
+    if flush:
+        stdin = "".join(f"{statement}\n" for statement in flush).encode()
+        orders.insert(0, (["/usr/lib/lab/sql"], stdin))
 
     def one(guest: GuestName, halt: Callable[[], None]) -> None:
-        for argv, stdin in ((["/usr/lib/lab/sql"], flush), (["/bin/sync"], b"")):
+        for argv, stdin in orders:
             try:
                 channel = ctx.hypervisor.channel(guest)
                 channel.run(argv, stdin=stdin, timeout=_SECONDS, halt=halt)
