@@ -35,6 +35,7 @@ _OF_ACCOUNTS = ("CREATE USER IF NOT EXISTS ", "REVOKE ALL PRIVILEGES", "GRANT ")
 _DATABASE = re.compile(r"(CREATE|DROP) DATABASE (?:IF (?:NOT )?EXISTS )?`?(\w+)`?", re.IGNORECASE)
 NO_DATA = (
     "DO 1",
+    "SHOW ERRORS",
     "FLUSH LOCAL SSL",
     "ALTER INSTANCE RELOAD TLS",
     "FLUSH ENGINE LOGS",
@@ -259,10 +260,13 @@ def status(running: int, nodes: int, apart: str = "") -> dict[str, str]:
 def counter(statement: str) -> str:
     """The status variable that counts statements like this one."""
     words = re.findall(r"[A-Z]+", statement.upper())
+    if words[:1] == ["WITH"]:
+        return "Com_select"
     shown = {
         "STATUS": "show_status",
         "PROCESSLIST": "show_processlist",
         "VARIABLES": "show_variables",
+        "ERRORS": "show_errors",
     }
     kinds = [shown[word] for word in words if words[0] == "SHOW" and word in shown]
     return f"Com_{kinds[0] if kinds else words[0].lower() if words else 'empty_query'}"

@@ -14,15 +14,20 @@ from typing import Any
 
 import pytest
 
+from lab.blueprints.replication import REPLICATION, question_to_replica
 from lab.config.settings import Settings
 from lab.errors import NotReady
+from lab.lifecycle import snapshot
 from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context, open_context
 from lab.lifecycle.core.views import Rows
+from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import status
-from lab.lifecycle.service.activity import _busy, activity
+from lab.lifecycle.nodes.readiness import LOOK
+from lab.lifecycle.service.activity import _busy, _count, activity
 from lab.state.records import LabRecord
 from lab.units import parse_time
+from tests.support.mariadb_server import NoServer, server
 from tests.support.serve_world import BODY, Site, site
 
 
@@ -41,8 +46,7 @@ def ask(here: Site, name: str, statement: str, node: int = 0) -> None:
     """What a user of the lab does."""
     with here.service.core.contexts.use() as ctx:
         found = ctx.store.lab_with_nodes(name)
-        account = Account(found.lab.user, found.lab.password)
-        ctx.sql(account, found.nodes[node].sql_port, statement, timeout=5.0)
+        ctx.sql(account_of(ctx, found.lab), found.nodes[node].sql_port, statement, timeout=5.0)
 
 
 def age(here: Site, name: str, seconds: float) -> None:
@@ -169,18 +173,48 @@ def test_each_node_is_asked_on_one_connection(here: Site) -> None:
     assert sorted(connected) == ports
 
 
-def test_our_own_questions_are_no_use(here: Site) -> None:
+@pytest.mark.parametrize("blueprint", ["pxc", "single", "replication", "group", "galera-dr"])
+def test_our_own_questions_are_no_use(here: Site, blueprint: str) -> None:
     """Protects from labs that live forever because they are asked whether they live."""
-    here.make("asked", idle=60)
+    name = f"asked-{blueprint}"
+    here.make(name, blueprint=blueprint, nodes=1 if blueprint == "single" else 2)
+    with here.service.core.contexts.use() as ctx:
+        before = activity(ctx, name, patience=5.0)
+        status(ctx, name)
+        assert activity(ctx, name, patience=5.0) == before
+        snapshot.take(ctx, name, "kept")
+        assert activity(ctx, name, patience=5.0) == before
+        ask(here, name, "SELECT 1")
+        assert activity(ctx, name, patience=5.0) != before
+
+
+def test_a_real_server_tells_our_questions_from_those_of_users() -> None:
+    try:
+        with server(["--log-bin", "--server-id=1"]) as real:
+
+            def counted() -> int:
+                rows = real.ask("SHOW GLOBAL STATUS LIKE 'Com%'")
+                return _count(Rows(("name", "value"), tuple(rows), len(rows)))
+
+            before = counted()
+            real.ask(LOOK, question_to_replica({}))
+            real.ask(*REPLICATION.flush)
+            assert counted() == before
+            real.ask("SELECT 1")
+            assert counted() == before + 1
+    except NoServer as error:
+        pytest.skip(str(error))
+
+
+def test_a_look_at_an_idle_lab_is_no_use(here: Site) -> None:
+    here.make("looked", idle=60)
     watch = here.service.idle
     watch.check()
     with here.service.core.contexts.use() as ctx:
-        before = activity(ctx, "asked", patience=5.0)
-        status(ctx, "asked")
-        assert activity(ctx, "asked", patience=5.0) == before
-    seen = record(here, "asked").active_at
+        status(ctx, "looked")
+    seen = record(here, "looked").active_at
     watch.check()
-    assert record(here, "asked").active_at == seen
+    assert record(here, "looked").active_at == seen
 
 
 def test_changes_and_signs_of_life_are_use(here: Site) -> None:

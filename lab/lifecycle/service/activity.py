@@ -1,8 +1,9 @@
 """Whether a lab's databases are used, by the counters of its servers.
 
-The statements that only look (ours, and those of `lab status`) are not counted as use: a server's
-``Com_*`` counters tell statements apart by kind. What runs for long is counted once, when it
-begins; so the list of processes is looked at as well.
+The statements that only look (ours, and those of `lab status`) are not counted as use, nor those of
+snapshots: a server's ``Com_*`` counters tell statements apart by kind, and a SELECT that only looks
+comes after a statement of a rare kind (``readiness.LOOK``). What runs for long is counted once,
+when it begins; so the list of processes is looked at as well.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ _OURS = frozenset(
         "Com_show_replica_status",
         "Com_show_slave_status",
         "Com_admin_commands",
+        "Com_flush",
     }
 )
-"""What asking, logging in to ask, and the checkers that proxies ask add to."""
+"""What asking, logging in to ask, the checkers that proxies ask, and snapshots add to."""
+_SELECTS, _LOOKS = "Com_select", "Com_show_errors"
 _SERVER = ("system user", "event_scheduler")
 _SHORTEST = 0.001
 _LONG = 1
@@ -93,11 +96,10 @@ def activity(
 
 def _count(rows: Rows) -> int:
     """How many statements were counted; raises ValueError for what is no count."""
-    return sum(
-        int(str(value))
-        for name, value in rows.rows
-        if str(name).startswith("Com_") and str(name) not in _OURS
-    )
+    found = {str(name): int(str(value)) for name, value in rows.rows if str(name)[:4] == "Com_"}
+    looks = found.pop(_LOOKS, 0)
+    used = sum(number for name, number in found.items() if name not in _OURS)
+    return used - min(looks, found.get(_SELECTS, 0))
 
 
 def _busy(rows: Rows) -> bool:
