@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -63,30 +63,42 @@ def _nodes(value: object) -> tuple[str, ...]:
     return tuple(parse_node(name) for part in _several(value) for name in part.split(","))
 
 
-def _file(path: str) -> str:
+def read_file(path: str, base: Path = Path()) -> str:
+    """The text of a file; a relative path is below ``base``. Raises InvalidSpec."""
+    found = base / Path(path).expanduser()
     try:
-        with Path(path).expanduser().open("rb") as file:
+        with found.open("rb") as file:
             content = file.read(FILE_LIMIT + 1)
     except OSError as error:
-        raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from None
+        raise InvalidSpec(f"{found} cannot be read: {error.strerror}") from None
     if len(content) > FILE_LIMIT:
-        raise InvalidSpec(f"{path} has more than {FILE_LIMIT // 1024} KiB")
+        raise InvalidSpec(f"{found} has more than {FILE_LIMIT // 1024} KiB")
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise InvalidSpec(f"{path} is not a text in UTF-8") from None
+        raise InvalidSpec(f"{found} is not a text in UTF-8") from None
 
 
-def _option_files(value: object) -> tuple[OptionFile, ...]:
+def named_files(value: object) -> tuple[tuple[str, str], ...]:
+    """The role and the path of each of some option files, which are not read."""
     found = []
     for given in _several(value):
         role, separator, path = given.partition("=")
-        found.append(OptionFile(_file(path), role) if separator else OptionFile(_file(given)))
+        found.append((role, path) if separator else ("", given))
     return tuple(found)
 
 
+def read_files(named: Sequence[tuple[str, str]], base: Path = Path()) -> tuple[OptionFile, ...]:
+    """The option files of ``named_files``; raises as ``read_file``."""
+    return tuple(OptionFile(read_file(path, base), role) for role, path in named)
+
+
+def _option_files(value: object) -> tuple[OptionFile, ...]:
+    return read_files(named_files(value))
+
+
 def _script(value: object) -> str:
-    return _file(text(value))
+    return read_file(text(value))
 
 
 def _users(value: object) -> tuple[User, ...]:
@@ -104,7 +116,7 @@ def _users(value: object) -> tuple[User, ...]:
                 hint="--user FILE, or --user env:VARIABLE; both have lines NAME:PASSWORD@SCOPE",
             )
         else:
-            found += users.parse(_file(given), given)
+            found += users.parse(read_file(given), given)
     return tuple(found)
 
 

@@ -69,14 +69,14 @@ class Core:
 def open_core(settings: Settings, opener: Opener, trace: Trace | None = None) -> Core:
     """The core of a service; ``opener`` opens contexts, ``trace`` replaces that of the settings.
 
-    Raises HostUnfit.
+    Raises HostUnfit, and InvalidSpec if a file of a pool cannot be used.
     """
+    pool = Pool(settings.warm_pools())
     settings.home.create()
     trace = trace or open_trace(settings.serve)
     store = open_store(settings.home)
     store.labs.suggests = False  # as in contexts
     notifier, contexts = Notifier(), Contexts(settings, opener)
-    pool = Pool(settings.serve.pool)
     return Core(
         settings=settings,
         store=store,

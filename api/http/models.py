@@ -72,10 +72,20 @@ class Cluster(Asked):
         dict[str, Any] | None,
         Field(
             max_length=32,
-            description="What differs from the defaults of the blueprint, as in lab.toml; files"
-            " as their content: `my_cnf` is a list of `{text, role}`, `init` a text; `user` a"
-            " list of `{name, scope, native, caching_sha2}`, with what servers keep of a password.",
-            examples=[{"topology": "chain", "semi_sync": True}],
+            description="What differs from the defaults of the blueprint. The names are those of"
+            " lab.toml, each with one form: `delay` is a number of seconds; `on` and `set` are"
+            " lists of texts; files are their content: `my_cnf` is a list of `{text, role}`,"
+            " `init` a text; `user` is a list of `{name, scope, native, caching_sha2}`, with what"
+            " servers keep of a password.",
+            examples=[
+                {
+                    "topology": "chain",
+                    "semi_sync": True,
+                    "delay": 3600,
+                    "on": ["n3"],
+                    "set": ["max_connections=50"],
+                }
+            ],
         ),
     ] = None
     memory: Annotated[

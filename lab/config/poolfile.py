@@ -6,20 +6,33 @@ Example::
     blueprint = "pxc"
     nodes = 3
     count = 2
+
+Every command reads settings, and only the service has pools: so their files are named here, and
+read when it starts.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated
 
+from lab import options
 from lab.errors import InvalidSpec
-from lab.keys import Given, Keys, WrongType, keys, parse_all, within
+from lab.keys import Given, Key, Keys, WrongType, keys, matching, parse_all, within
+from lab.options import OptionFile, Options
 from lab.spec import LabSpec
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 NOT_OF_POOLS = frozenset({"name", "ttl", "snapshots", "image", "user"})
 """Keys of a lab that its claim decides, or that keep a request from being served by a pool."""
+
+
+def _named_files(value: object) -> tuple[tuple[str, str], ...]:
+    found = options.named_files(value)
+    Options(my_cnf=tuple(OptionFile("", role) for role, _ in found))  # raises if it cannot be
+    return found
 
 
 @dataclass(frozen=True)
@@ -32,6 +45,10 @@ class WarmPool:
     """The labs; what can be written down of them are keys of the pool's table."""
     count: Annotated[int, within(1, 100)] = 1
     """How many labs are kept ready."""
+    my_cnf: Annotated[tuple[tuple[str, str], ...], Key("files, as [ROLE=]PATH", _named_files)] = ()
+    """The roles and paths of option files that ``spec`` lacks; see ``with_files``."""
+    init: Annotated[str, matching("a file of SQL", r"(?s).+")] = ""
+    """The path of the file of SQL that ``spec`` lacks."""
 
 
 def all_keys() -> Keys:
@@ -68,3 +85,25 @@ def _pool(table: object) -> WarmPool:
             f"{own['name']!r} is not a name for a pool", hint="small letters, digits and hyphens"
         )
     return WarmPool(spec=labfile.spec_of(said), **own)
+
+
+def with_files(pools: Sequence[WarmPool], config: Path) -> tuple[WarmPool, ...]:
+    """``pools`` of the file ``config``, with their files, whose paths are relative to it.
+
+    Raises InvalidSpec, naming ``config`` and the pool, if a file cannot be used.
+    """
+    return tuple(_with_files(pool, config) for pool in pools)
+
+
+def _with_files(pool: WarmPool, config: Path) -> WarmPool:
+    found, key = pool.spec.options, "my_cnf"
+    try:
+        if pool.my_cnf:
+            found = replace(found, my_cnf=options.read_files(pool.my_cnf, config.parent))
+        key = "init"
+        if pool.init:
+            found = replace(found, init=options.read_file(pool.init, config.parent))
+    except InvalidSpec as error:
+        place = f"{config}: [[serve.pool]]: {pool.name}: {key}"
+        raise InvalidSpec(f"{place}: {error.what}", hint=error.hint) from None
+    return replace(pool, spec=replace(pool.spec, options=found), my_cnf=(), init="")

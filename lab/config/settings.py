@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from lab.config import servefile, tomlfile
+from lab.config import poolfile, servefile, tomlfile
+from lab.config.poolfile import WarmPool
 from lab.config.profile import DEFAULT, PROFILES, Layout, Profile, parse_profiles
 from lab.config.servefile import Serve
 from lab.errors import InvalidSpec
@@ -134,12 +135,16 @@ class Settings:
     url: Annotated[str, Key("a URL such as https://labs.example:8443", text)] = ""
     """The service that commands use; empty: this host."""
     sources: Given[Mapping[str, str]] = field(default_factory=dict, repr=False, compare=False)
-    """Key -> the place that its value came from, for ``lab doctor``."""
+    """Key -> the place that its value came from: the path of a config file, or what to call it."""
 
     @property
     def published_as(self) -> str:
         """The name or address under which SQL ports are reached."""
         return self.publish_name or self.publish
+
+    def warm_pools(self) -> tuple[WarmPool, ...]:
+        """The pools of the service, with their files; raises as ``poolfile.with_files``."""
+        return poolfile.with_files(self.serve.pool, Path(self.sources.get("serve", "")))
 
     def all_profiles(self) -> dict[str, Profile]:
         """Ours and those of users, by name."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+from lab import options
+from lab.api.http.models import LabRequest
 from tests.support.serve_world import site
 
 
@@ -20,3 +24,13 @@ def test_limits_have_the_words_of_json_schema(short: Path) -> None:
     assert not _words(schemas) & {"ge", "le", "gt", "lt", "multiple_of"}
     timeout = schemas["Command"]["properties"]["timeout"]
     assert any("exclusiveMinimum" in one for one in timeout["anyOf"])
+
+
+def test_options_are_sent_as_the_document_shows_them() -> None:
+    """Protects who writes a client: lab.toml has more forms, such as `delay = "1h"`."""
+    field = LabRequest.model_fields["options"]
+    example: Any = next(iter(field.examples or ()))
+    assert {"delay", "on", "set"} <= set(example)
+    assert json.loads(json.dumps(options.of(example).said)) == example
+    for form in ("`delay` is a number of seconds", "`on` and `set` are lists"):
+        assert form in (field.description or "")

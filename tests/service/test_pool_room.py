@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from lab.api.background.poolkeeper import PoolKeeper
+from lab.api.service import Service
 from lab.config.poolfile import WarmPool, parse
 from lab.config.settings import Settings
 from lab.errors import InvalidSpec
@@ -24,7 +25,7 @@ from lab.spec import LabSpec, NodeSize
 from lab.state.records import LabRecord
 from tests.support.lifecycle_world import World
 from tests.support.pool_world import members, pool, until, until_full
-from tests.support.serve_world import BODY, MEMORY, Site, site
+from tests.support.serve_world import BODY, MEMORY, Site, settings_of, site
 
 
 def staying(here: Site) -> list[str]:
@@ -171,6 +172,13 @@ def test_a_pool_that_can_never_be_is_told_at_the_start(tmp_path: Path) -> None:
             site(tmp_path, pool=(pool(1, **changes),)),
         ):
             pass
+
+
+def test_a_file_of_a_pool_is_read_at_the_start(tmp_path: Path) -> None:
+    """Protects labs of pools from being created without the statements that they are to have."""
+    kept = replace(pool(1), init=str(tmp_path / "absent.sql"))
+    with pytest.raises(InvalidSpec, match=r"small: init: .*absent.sql cannot be read"):
+        Service(settings_of(tmp_path, pool=(kept,)))
 
 
 def test_published_labs_are_claimed_too(tmp_path: Path) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lab.errors import Conflict, LabError
+from lab.errors import Busy, Conflict, LabError
 from lab.lifecycle.core.views import FIRST_USE
 from lab.lifecycle.nodes import configuration
 from lab.progress import Event, Step
+from lab.wait import Deadline
 
 if TYPE_CHECKING:
     from lab.client import Client
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from lab.spec import LabSpec
 
 _READY_SECONDS = 600.0
+_PAUSE = 0.5
+"""Seconds between two requests while another job works on a lab."""
+_WITHOUT_US = ("ready", "creating", "starting", "removing")
+"""States of a lab that is ready, or on which another command works."""
 
 
 class Heard:
@@ -109,10 +115,21 @@ class Making:
                 " these passwords",
                 hint=f"`lab down {found.name}` removes it; without --user it is used as it is",
             )
-        halted = any(node.state in ("stopped", "paused") for node in found.nodes)
-        if found.state in ("stopped", "failed") or (halted and found.state != "starting"):
-            return self.client.power("start", found.name, timeout=timeout, listener=self.hear)
-        return self.client.wait(found.name, timeout=timeout)
+        if found.state in _WITHOUT_US:
+            return self.client.wait(found.name, timeout=timeout)
+        return self._started(found.name, timeout)
+
+    def _started(self, name: str, timeout: float) -> LabView:
+        """A lab that does not become ready by itself; another job on it is waited for."""
+        deadline = Deadline.after(timeout)
+        while True:
+            try:
+                self.client.power("start", name, timeout=deadline.left, listener=self.hear)
+                return self.client.wait(name, timeout=deadline.left)
+            except Busy:
+                if deadline.passed:
+                    raise
+            time.sleep(min(_PAUSE, deadline.left))
 
     def _asked(self, spec: LabSpec) -> configuration.Configuration:
         """What ``spec`` requests; default profile and full keys are those of the service."""

@@ -18,8 +18,10 @@ from lab.api.core.admission import Need
 from lab.cli import main
 from lab.cli.backend.remote import RemoteSession
 from lab.cli.backend.remote_up import Heard
-from lab.client import Client
-from lab.errors import NotFound
+from lab.client import Client, Lab
+from lab.errors import Busy, NotFound
+from lab.lifecycle.nodes.inspect import nodes_of
+from lab.names import GuestName
 from lab.options import Options
 from lab.progress import Event, Step, ignore
 from lab.spec import LabSpec, NodeSize
@@ -177,6 +179,30 @@ def test_a_lab_that_may_exist_is_one(capsys: Capsys, here: Site) -> None:
     assert out(capsys, "ls", "-o", "name") == first
     out(capsys, "down", first.strip())
     here.ask("DELETE", "/v1/labs/galera?wait=30", token=other)
+
+
+def test_a_degraded_lab_that_may_exist_is_healed(
+    capsys: Capsys, here: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects CI pipelines from waiting for a lab that does not become ready by itself."""
+    asked = ("up", "replication", "--memory", "384M", "--name", "healed", "--timeout", "20s")
+    out(capsys, *asked)
+    with here.service.core.contexts.use() as ctx:
+        source = nodes_of(ctx, "healed")[0].guest
+        argv = ["/usr/lib/lab/source", "yield", "read_only=ON"]
+        ctx.hypervisor.channel(GuestName(source)).run(argv, stdin=b"", timeout=5)
+    assert data(capsys, "status", "healed")["lab"]["state"] == "degraded"
+    power, busy = Client.power, [Busy("another job has not ended")]
+
+    def once_busy(*args: Any, **options: Any) -> Lab:
+        if busy:
+            raise busy.pop()
+        return power(*args, **options)
+
+    monkeypatch.setattr(Client, "power", once_busy)
+    assert data(capsys, *asked, "--exist-ok")["state"] == "ready"
+    assert not busy
+    out(capsys, "down", "healed")
 
 
 def test_nodes_that_were_not_counted_do_not_differ(

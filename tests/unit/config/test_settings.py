@@ -11,6 +11,7 @@ import pytest
 from lab.config import servefile
 from lab.config.settings import Settings, config_files, load
 from lab.errors import InvalidSpec
+from lab.options import OptionFile
 from lab.units import GIB, MIB
 
 
@@ -206,3 +207,73 @@ def test_schedules_of_datasets_are_checked(tmp_path: Path, text: str, said: str)
     file.write_text(text)
     with pytest.raises(InvalidSpec, match=said):
         load(env={}, files=[file])
+
+
+POOL = """
+    [[serve.pool]]
+    name = "shop"
+    blueprint = "replication"
+    set = ["max_connections=50"]
+"""
+
+
+def test_files_of_pools_are_beside_the_config_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects all commands, which read settings: only the service needs files of its pools."""
+    there = tmp_path / "all.cnf"
+    settings = load_text(
+        tmp_path,
+        f"""{POOL}
+        init = "sql/schema.sql"
+        my_cnf = ["{there}", "replica=replica.cnf"]
+        """,
+    )
+    (tmp_path / "sql").mkdir()
+    (tmp_path / "sql/schema.sql").write_text("SELECT 1;\n")
+    there.write_text("[mysqld]\n")
+    (tmp_path / "replica.cnf").write_text("[mysqld]\nsync_binlog=0\n")
+    monkeypatch.chdir(tmp_path / "sql")
+    (pool,) = settings.warm_pools()
+    assert pool.spec.options.init == "SELECT 1;\n"
+    assert pool.spec.options.set == ("max_connections=50",)
+    assert pool.spec.options.my_cnf == (
+        OptionFile("[mysqld]\n"),
+        OptionFile("[mysqld]\nsync_binlog=0\n", "replica"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('init = "absent.sql"', "init: {}/absent.sql cannot be read: No such file"),
+        ('init = "nul.sql"', "init: .*256 KiB"),
+        ('my_cnf = "replica=absent.cnf"', "my_cnf: {}/absent.cnf cannot be read: No such file"),
+    ],
+)
+def test_a_file_of_a_pool_that_the_service_cannot_use(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    """Protects operators with several pools: the message names the file and the pool."""
+    (tmp_path / "nul.sql").write_text("\0")
+    settings = load_text(tmp_path, f"{POOL}{line}")
+    place = rf"{tmp_path}/config.toml: \[\[serve.pool\]\]: shop: "
+    with pytest.raises(InvalidSpec, match=place + message.format(tmp_path)):
+        settings.warm_pools()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("init = 3", "init is 3, expected a file of SQL"),
+        ('init = ""', "init is '', expected a file of SQL"),
+        ("my_cnf = [3]", r"my_cnf is \[3\], expected files"),
+        ('my_cnf = "Replica=a.cnf"', "my_cnf: 'Replica' is not a role"),
+        (f"my_cnf = {['a.cnf'] * 17}", "my_cnf: 17 option files"),
+    ],
+)
+def test_what_is_wrong_with_a_pool_without_its_files(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    with pytest.raises(InvalidSpec, match=rf"\[\[serve.pool\]\]: {message}"):
+        load_text(tmp_path, f"{POOL}{line}")
