@@ -284,9 +284,15 @@ class FakeHypervisor:
                 self._loads[guest] = guest_load.adopt(self._tablespaces[guest], execute)
             elif argv[0] == "look":
                 return self._loads[guest]
-            elif argv[0] != "forget":  # what it forgets the fake does not have
+            elif argv[0] == "forget":
                 inside = guest_side.read_inside(record.disks)
-                guest_side.write_inside(record.disks, replace(inside, files={}, modes={}))
+                if inside.follows:
+                    inside = replace(inside, follows=replication.ITSELF)
+                    guest_side.write_inside(record.disks, inside)
+            else:
+                inside = guest_side.read_inside(record.disks)
+                inside = replace(inside, files={}, modes={}, noted="")
+                guest_side.write_inside(record.disks, inside)
             return ""
 
     def log(self, guest: GuestName) -> str:

@@ -222,8 +222,17 @@ def sql_port(disks: Sequence[Disk]) -> int:
 
 def own_address(disks: Sequence[Disk]) -> str:
     """The address towards the host that a guest's seed gives it, empty if it does not."""
+    return _address(disks, "OUTER_ADDRESS")
+
+
+def inner_address(disks: Sequence[Disk]) -> str:
+    """The same of the address on its segment."""
+    return _address(disks, "INNER_ADDRESS")
+
+
+def _address(disks: Sequence[Disk], name: str) -> str:
     lines = [line.partition("=") for line in _seeded(disks, "/etc/lab/network")]
-    return {key: value for key, _, value in lines}.get("OUTER_ADDRESS", "").partition("/")[0]
+    return {key: value for key, _, value in lines}.get(name, "").partition("/")[0]
 
 
 def _seeded(disks: Sequence[Disk], path: str) -> list[str]:

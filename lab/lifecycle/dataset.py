@@ -32,9 +32,9 @@ from lab.lifecycle.images import publish
 from lab.lifecycle.images.engine import choose, required
 from lab.lifecycle.images.versions import named, versions_of
 from lab.lifecycle.nodes.inspect import record_of
-from lab.names import Owner, check_dataset_name, dataset_key
+from lab.names import Owner, check_dataset_name, dataset_key, node_name
 from lab.spec import LabSpec
-from lab.state.records import ImageRecord
+from lab.state.records import ImageRecord, LabRecord
 from lab.state.store import Store
 
 _ALL = Selection()
@@ -117,14 +117,14 @@ def refresh(ctx: Context, name: str, *, keep: int | None = None) -> DatasetView:
         made = read_made(ctx, record)
         check_refreshable(name, made)
         source = sources.parse(made.source)
-        if (
-            isinstance(source, LabCapture)
-            and record_of(ctx, source.lab).project != made.lab_project
-        ):
-            raise NotFound(
-                f"the lab {source.lab} that dataset {name} was made from is gone",
-                hint="another project has a lab of that name now",
-            )
+        if isinstance(source, LabCapture):
+            of = record_of(ctx, source.lab)
+            if of.project != made.lab_project:
+                raise NotFound(
+                    f"the lab {source.lab} that dataset {name} was made from is gone",
+                    hint="another project has a lab of that name now",
+                )
+            _check_whole(of)
         view = _make(ctx, name, replace(made, keep=made.keep if keep is None else keep),
                      record.project)  # fmt: skip
         there = [one for one in versions_of(ctx, name) if not one.removing]
@@ -281,7 +281,19 @@ def _check_lab(
             f"{source}: a lab becomes a dataset as it is: neither masked nor with further SQL",
             hint="execute the statements in a branch of the lab, and make the dataset from that",
         )
+    _check_whole(record)
     return record.blueprint
+
+
+def _check_whole(lab: LabRecord) -> None:
+    """Raise InvalidSpec if the node of a lab that would wake does not have all data."""
+    if lab.plan.options.topology == "fan-in":
+        last = node_name(lab.node_count)
+        raise InvalidSpec(
+            f"lab {lab.name} is a fan-in: n1, of which a dataset would be made, has only its own"
+            " data",
+            hint=f"{last}, the last node, has everything: make the dataset of a dump of it",
+        )
 
 
 def _make(

@@ -1,13 +1,16 @@
-"""What the guest's program for loading says of its work, at each moment of it."""
+"""What the guest's program for loading says of its work, and what it leaves of a lab's node."""
 
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lab.run import run
+from tests.support.mariadb_server import NoServer, Server, server
 from tests.unit.guest.test_identity_in_guest import program
 
 
@@ -50,3 +53,75 @@ def test_the_end(load: Path) -> None:
     (load.parent / "run/status").write_text("3\n")
     (load.parent / "run/output").write_text("no such table\n")
     assert look(load) == "done 3\nno such table\n"
+
+
+PLACES = ("/etc/", "/proc/", "/root/", "/var/lib/")
+OWN = ("check", "cluster.sql", "group", "network", "seed-id", "source", "sources")
+"""What a node of a lab has in /etc/lab, by its seed or programs."""
+
+as_root = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("perl"), reason="a guest's programs run as root, in perl"
+)
+
+
+@pytest.fixture(scope="module")
+def replica() -> Iterator[Server]:
+    """Where it is in a ring, and has a further link of its user's."""
+    options = ["--log-bin=binlog", "--relay-log=relay", "--log-slave-updates", "--server-id=1",
+               "--gtid-domain-id=1", "--gtid-strict-mode=ON"]  # fmt: skip
+    try:
+        with server(options) as found:
+            found.ask("CREATE USER lab@'%' IDENTIFIED BY 'secret'")
+            yield found
+    except NoServer as why:
+        pytest.skip(str(why))
+
+
+def in_guest(directory: Path, socket: Path, *words: str) -> None:
+    """Run ``load`` as in a guest whose files are in ``directory``."""
+    # Beyond those it would change this machine's.
+    changes = [(place, f"{directory}/root-fs{place}") for place in PLACES]
+    path = program("load", directory, socket, ("/run/lab-load", f"{directory}/run"), *changes)
+    path.chmod(0o755)
+    for name in ("sql", "mysql.pl"):
+        program(name, directory, socket).chmod(0o755)
+    for place in ("etc/lab", "etc/ssh", "etc/mysql/tls", "proc", "root/.ssh", "var/lib/mysql"):
+        (directory / "root-fs" / place).mkdir(parents=True, exist_ok=True)
+    (directory / "root-fs/proc/mounts").touch()
+    tools = directory / "tools"
+    tools.mkdir(exist_ok=True)
+    for name in ("systemctl", "chown", "sync"):
+        (tools / name).write_text("#!/bin/sh\n")
+        (tools / name).chmod(0o755)
+    run([path, *words], timeout=60, env=os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"})
+
+
+@as_root
+def test_links_are_forgotten(tmp_path: Path, replica: Server) -> None:
+    """A node that wakes alone may follow others; new labs are clones of its disks."""
+    for port, name in enumerate(("", "n2", "o\\'ne"), 1):
+        at = f"MASTER_HOST = '127.0.0.1', MASTER_PORT = {port}, MASTER_USE_GTID = slave_pos"
+        replica.ask(f"CHANGE MASTER '{name}' TO {at}", f"START SLAVE '{name}'")
+    replica.ask("CREATE DATABASE shop")
+    assert len(replica.ask("SHOW ALL SLAVES STATUS")) == 3
+    in_guest(tmp_path, replica.socket, "forget")
+    assert replica.ask("SHOW ALL SLAVES STATUS") == []
+    assert replica.ask("SELECT @@GLOBAL.gtid_slave_pos, @@GLOBAL.gtid_binlog_pos") == [("", "")]
+    left = [path.name for path in (replica.directory / "data").iterdir()]
+    assert [name for name in left if name.endswith(".info")] in ([], ["multi-master.info"])
+    assert not any(name.startswith("relay") and name[-1].isdigit() for name in left), left
+    in_guest(tmp_path, replica.socket, "forget")  # most nodes have no links
+
+
+@as_root
+def test_what_is_left_at_rest(tmp_path: Path, replica: Server) -> None:
+    """Protects services that run where their file exists: the new lab has its own, or none."""
+    lab = tmp_path / "root-fs/etc/lab"
+    lab.mkdir(parents=True)
+    for name in ("data-sectors", *OWN):
+        (lab / name).touch()
+    config = lab.parent / "99-lab.cnf"
+    config.touch()
+    in_guest(tmp_path, replica.socket, "rest", "mariadb.service", str(config))
+    assert not config.exists()
+    assert [path.name for path in lab.iterdir()] == ["data-sectors"], "the image's"

@@ -17,8 +17,10 @@ from lab.lifecycle.images import image
 from lab.lifecycle.power import stop
 from lab.lifecycle.query import query
 from lab.lifecycle.up import up
+from lab.options import Options, Topology
 from lab.schedule import ORIGIN
-from tests.support.lifecycle_world import SPEC, World, named
+from lab.spec import LabSpec
+from tests.support.lifecycle_world import SIZE, SPEC, World, named
 from tests.unit.lifecycle.test_killed import sweep
 
 
@@ -114,6 +116,42 @@ def test_what_cannot_become_one(ctx: Context, tmp_path: Path) -> None:
         dataset.create(ctx, "crm", "lab:shop")
     assert dataset.datasets(ctx) == []
     assert [label.partition(".")[0] for label in taken(ctx)] == ["cold"]
+
+
+@pytest.mark.parametrize("topology", ["star", "chain", "ring"])
+def test_a_lab_that_replicates_becomes_one(world: World, topology: Topology) -> None:
+    spec = LabSpec("replication", nodes=3, size=SIZE, options=Options(topology=topology))
+    with world.open() as ctx:
+        up(ctx, replace(spec, name="shop"))
+        query(ctx, "shop", "n1", "CREATE TABLE people (id INT PRIMARY KEY)")
+        add(ctx, 1)
+        made = dataset.create(ctx, "crm", "lab:shop")
+        assert (made.state, made.blueprint) == ("ready", "replication")
+        assert taken(ctx) == []
+        down(ctx, "shop")
+        assert up(ctx, replace(spec, dataset="crm", name="a")).state == "ready"
+        query(ctx, "a", "n1", "INSERT INTO people VALUES (2)")
+        assert people(ctx, "a") == [[1, 2]] * spec.nodes
+
+
+def test_a_fan_in_becomes_none(world: World) -> None:
+    """No node that wakes alone has all data and takes writes."""
+    spec = LabSpec("replication", nodes=3, size=SIZE, options=Options(topology="fan-in"))
+    with world.open() as ctx:
+        up(ctx, replace(spec, name="shop"))
+        with pytest.raises(InvalidSpec, match="shop is a fan-in") as caught:
+            dataset.create(ctx, "crm", "lab:shop")
+        assert "n3" in caught.value.hint
+        assert (dataset.datasets(ctx), taken(ctx)) == ([], [])
+
+
+def test_a_refresh_from_another_lab_of_that_name(ctx: Context) -> None:
+    dataset.create(ctx, "crm", "lab:shop")
+    down(ctx, "shop")
+    up(ctx, LabSpec("replication", name="shop", size=SIZE, options=Options(topology="fan-in")))
+    with pytest.raises(InvalidSpec, match="shop is a fan-in"):
+        dataset.refresh(ctx, "crm")
+    assert [one.version for one in dataset.datasets(ctx)] == [1]
 
 
 @pytest.mark.rare
