@@ -20,7 +20,7 @@ from typing import Any
 
 import pymysql
 
-from lab.errors import LabError
+from lab.errors import CommandFailed, LabError
 from lab.run import run
 from lab.wait import Deadline, attempts
 
@@ -171,9 +171,15 @@ def server(options: Sequence[str] = (), created: Sequence[str] = ()) -> Iterator
             str(program), "--no-defaults", f"--user={pwd.getpwuid(os.geteuid()).pw_name}",
             f"--datadir={top}/data", f"--lc-messages-dir={share}", "--innodb-log-file-size=8M",
             "--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve", *created,
+            # Each server that starts removes the temporary tables of all from a directory.
+            f"--tmpdir={top}/tmp",
         ]  # fmt: skip
         (top / "data").mkdir()
-        run([*common, "--bootstrap"], timeout=SECONDS, stdin=_system_tables(share))
+        (top / "tmp").mkdir()
+        try:
+            run([*common, "--bootstrap"], timeout=SECONDS, stdin=_system_tables(share))
+        except CommandFailed as failed:
+            raise AssertionError(failed.stderr[-4000:]) from failed
         socket = top / "s"
         argv = [*common, "--skip-networking", f"--socket={socket}", f"--pid-file={top}/pid"]
         with (
