@@ -50,6 +50,7 @@ def image(top: Path) -> Path:
         str(program), "--no-defaults", f"--user={pwd.getpwuid(os.geteuid()).pw_name}",
         f"--datadir={data}", f"--lc-messages-dir={share}", "--innodb-log-file-size=48M",
         "--skip-name-resolve", "--innodb-autoinc-lock-mode=2", "--binlog-format=ROW",
+        f"--tmpdir={data}",  # see mariadb_server
     ]  # fmt: skip
     run([*common, "--bootstrap"], timeout=SECONDS, stdin=_system_tables(share))
     argv = [
@@ -118,6 +119,7 @@ def node(
         str(program), f"--defaults-file={config}", f"--socket={socket}", "--port=3306",
         f"--user={pwd.getpwuid(os.geteuid()).pw_name}", f"--pid-file={top}/{name}.pid",
         f"--lc-messages-dir={program.parents[1]}/share/mysql", "--innodb-buffer-pool-size=32M",
+        f"--tmpdir={data}",
     ]  # fmt: skip
     with (
         log.open("wb") as out,

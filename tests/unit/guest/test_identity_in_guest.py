@@ -247,7 +247,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (directory / "cert.pem").write_bytes(tls.certificate)
     common = [
         daemon, "--no-defaults", f"--user={ME}", f"--datadir={data}",
-        f"--lc-messages-dir={share}", "--innodb-log-file-size=8M",
+        f"--lc-messages-dir={share}", "--innodb-log-file-size=8M", f"--tmpdir={data}",
     ]  # fmt: skip
     tables = "".join(
         (share / f"mysql_system_tables{part}.sql").read_text() for part in ("", "_data")
