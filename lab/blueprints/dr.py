@@ -261,9 +261,13 @@ class Remote(galera.Galera):
         replicas = {name: text for name, text in standings.items() if name not in members}
         complete = len(members) == self.nodes
         of_replicas = replace(situation, standings=replicas)
-        first = node_name(self.nodes + 1)
-        followed = {name: {"": inner_address(1 if name == first else self.nodes + 1)}
-                    for name in replicas}  # fmt: skip
+        relay = self.nodes + 1
+        running = (number for number in range(1, relay) if node_name(number) in members)
+        source = next(running, 1)
+        followed = {
+            name: {"": inner_address(source if name == node_name(relay) else relay)}
+            for name in replicas
+        }
         found = server.restarts(of_replicas, engines) or replication.relinks(
             of_replicas, engines, followed
         )

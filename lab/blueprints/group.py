@@ -15,7 +15,6 @@ Variables".
 
 from __future__ import annotations
 
-import hashlib
 import re
 import secrets
 import uuid
@@ -283,7 +282,7 @@ class Group(server.Defaults):
         given it before its members are in the group. What members log in with to recover follows
         from it.
         """
-        own = _own(password)
+        own = server.peer_password(password)
         return [
             self.renew(engine),
             "SET SESSION sql_log_bin = 0",
@@ -410,7 +409,7 @@ def _returns(
             continue
         member, login = one.get("member"), b""
         if situation.password:  # the others have it; this node may be older than it is
-            login = f"{_login(_own(situation.password))}\n".encode()
+            login = f"{_login(server.peer_password(situation.password))}\n".encode()
         if member in _OUT and ("joined" in one or situation.waited):
             why = f"it is {member}: it has left the group; it joins again"
         elif member == "RECOVERING" and login and one.get("recovery error") == _DENIED:
@@ -420,11 +419,6 @@ def _returns(
         argv = _regroup("leave", engines[node])
         found.append(Remedy(node, "return", argv, why, stdin=login))
     return found
-
-
-def _own(password: str) -> str:
-    """What members of a lab with this password log in with to recover."""
-    return hashlib.sha256(f"replication {password}".encode()).hexdigest()[:32]
 
 
 def _login(password: str) -> str:

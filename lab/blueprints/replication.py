@@ -17,7 +17,6 @@ what is in ``/*!80000 */``, as MariaDB ignores those from 50700 to 99999 (its do
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -512,7 +511,7 @@ class Replication(server.Defaults):
         accounts = server.accounts(engine, user, password, self.options, tls=tls)
         statements = unlogged([*accounts, login(engine, password)])
         if self.elects:
-            dialect, own = _dialect(engine), _own(password)
+            dialect, own = _dialect(engine), server.peer_password(password)
             half = len(dialect.by_role) // 2
             before, after = dialect.by_role[:half], dialect.by_role[half:]
             again = [one.replace("{password}", own) for one in dialect.relink_if_linked]
@@ -548,7 +547,7 @@ class Replication(server.Defaults):
             }
             writers = [node_name(n) for n in numbers if self._writes(n)]
             return relinks(situation, engines, followed, self._delays(), writers)
-        password = _own(situation.password) if situation.password else ""
+        password = server.peer_password(situation.password) if situation.password else ""
         return switchover.remedies(
             replace(situation, password=password),
             engines,
@@ -572,7 +571,7 @@ class Replication(server.Defaults):
             self._switched,
             node_name(1),
             self._delays(),
-            _own(promotion.password),
+            server.peer_password(promotion.password),
             replace(promotion, nodes=promotion.nodes[: self.nodes]),
         ).promote()
 
@@ -695,13 +694,13 @@ def repoint(engine: Engine, address: str) -> str:
 
 def login(engine: Engine, password: str) -> str:
     """The statement that gives replicas' account what follows from a lab's ``password``."""
-    return f"ALTER USER {_ACCOUNT} {server.identified(engine, _own(password))}"
+    return f"ALTER USER {_ACCOUNT} {server.identified(engine, server.peer_password(password))}"
 
 
 def relink(engine: Engine, password: str, channel: str = "") -> list[str]:
     """The statements that have a replica log in with what follows from a lab's ``password``."""
     return [
-        statement.format(channel=channel, password=_own(password))
+        statement.format(channel=channel, password=server.peer_password(password))
         for statement in _dialect(engine).relink
     ]
 
@@ -727,23 +726,19 @@ def relinks(
         given = situation.given.get((node, "follow"), 0)
         if not (situation.password and followed.get(node) and down and given < _RELINKS):
             continue
-        engine, own = engines[node], [login(engines[node], situation.password)]
+        engine, password = engines[node], server.peer_password(situation.password)
+        own = [login(engine, situation.password)]
         statements = unlogged(own) if node in writers else of_replica(engine, own)
         for channel, address in followed[node].items():
             if server.is_mariadb(engine):
-                words = (address, _own(situation.password), channel, delays.get(node, 0))
                 statements += [f"STOP SLAVE '{channel}'", f"RESET SLAVE '{channel}' ALL"]
-                statements += link(engine, *words)
+                statements += link(engine, address, password, channel, delays.get(node, 0))
             else:
                 statements += relink(engine, situation.password, channel)
         stdin = "".join(f"{statement}\n" for statement in statements).encode()
         why = "the link to its source is down; it connects again"
         found.append(Remedy(node, "follow", (switchover.PROGRAM, "follow"), why, stdin=stdin))
     return found
-
-
-def _own(password: str) -> str:
-    return hashlib.sha256(f"replication {password}".encode()).hexdigest()[:32]
 
 
 def question_to_replica(reported: Mapping[str, Mapping[str, str]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import Template
@@ -300,6 +301,11 @@ def identify(
     )
     start = ("systemctl", "start", "--no-block", engine.service)
     cluster.run(member, start, timeout=_IDENTIFY_SECONDS)
+
+
+def peer_password(password: str) -> str:
+    """What the servers of a lab with this ``password`` log in with at each other."""
+    return hashlib.sha256(f"replication {password}".encode()).hexdigest()[:32]
 
 
 def state(standing: str) -> str:

@@ -210,7 +210,8 @@ def boot(
 
 def _with_others(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> Sequence[Node]:
     """``nodes``, and all others of a lab that is stopped: one takes from them what it lacks."""
-    others = [node for node in power.running(ctx, record.name) if node not in nodes]
+    running = power.running(ctx, record.name)
+    others = any(node.has_server and node not in nodes for node in running)
     return nodes if others else nodes_of(ctx, record.name)
 
 

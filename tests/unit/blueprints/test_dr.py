@@ -163,6 +163,9 @@ def test_remedies_of_both_sites() -> None:
     assert (relink.node, relink.argv) == ("n4", ("/usr/lib/lab/source", "follow"))
     assert b"RESET SLAVE '' ALL\nCHANGE MASTER '' TO MASTER_HOST = '10.77.0.1'," in relink.stdin
     assert b"s3cret" not in relink.stdin
+    two = {"n2": "server\tactive\nwsrep_cluster_status\tPrimary\n", **down}
+    (relink,) = DR.remedies(Situation(two, False, False, {}, "s3cret"), engines)
+    assert b"MASTER_HOST = '10.77.0.2'," in relink.stdin, "n1 does not run"
     given = {("n4", "follow"): 99}
     assert not DR.remedies(Situation(down, False, False, given, "s3cret"), engines)
 
