@@ -33,6 +33,9 @@ from tests.support.mysql_server import mysql_root, mysql_server
 
 T = TypeVar("T")
 
+NET = f"127.23.{os.getpid() % 256}"
+"""Of the servers: another process of the tests has its own at the same time."""
+
 CONFIG = (ROOT / "images/mariadb/my.cnf").read_text()
 PATH = "/etc/mysql/mariadb.conf.d/99-lab.cnf"
 RECIPE = load("mysql")
@@ -208,7 +211,7 @@ def cluster(engine: Engine, spec: LabSpec) -> Iterator[RealCluster]:
     """Servers with the options of the blueprint, formed."""
     plan = blueprint_of(spec)
     members = [
-        Member(node.name, n, f"127.0.23.{n}", node.role) for n, node in enumerate(planned(spec), 1)
+        Member(node.name, n, f"{NET}.{n}", node.role) for n, node in enumerate(planned(spec), 1)
     ]
     texts = {
         member.name: plan.files(member, members, engine, 768 * MIB, EngineProfile())[
@@ -440,7 +443,7 @@ def _helped(cluster: RealCluster, password: str) -> list[str]:
         for one in cluster.plan.remedies(found, engines):
             given[one.node, one.order] += 1
             assert not any(password in word for word in one.argv)
-            stdin = one.stdin.replace(b"'10.77.0.", b"'127.0.23.")
+            stdin = one.stdin.replace(b"'10.77.0.", f"'{NET}.".encode())
             cluster.run(by_name[one.node], one.argv, stdin=stdin, timeout=30)
     raise AssertionError({one.name: cluster.unmet(one) for one in cluster.members})
 

@@ -18,6 +18,7 @@ from lab.spec import LabSpec
 from lab.wait import Deadline, attempts, until
 from tests.unit.blueprints.test_replication import (
     ENGINE,
+    NET,
     RealCluster,
     _spec,
     cluster,
@@ -70,7 +71,7 @@ class Partly:
         up = [member for member in self.members if member.name not in self.down]
         argv = ("/usr/lib/lab/source", "state", "mysql.service")
         return {
-            member.name: self.run(member, argv, timeout=9).replace("127.0.23.", "10.77.0.")
+            member.name: self.run(member, argv, timeout=9).replace(f"{NET}.", "10.77.0.")
             for member in up
         }
 
@@ -82,7 +83,7 @@ class Partly:
         found = self.whole.plan.remedies(situation, engines)
         by_name = {member.name: member for member in self.members}
         for one in found:
-            stdin = one.stdin.replace(b"10.77.0.", b"127.0.23.")
+            stdin = one.stdin.replace(b"10.77.0.", f"{NET}.".encode())
             self.run(by_name[one.node], one.argv, stdin=stdin, timeout=9)
         return [(one.node, one.order) for one in found]
 
