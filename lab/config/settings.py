@@ -107,7 +107,7 @@ class Settings:
     """Ports that labs may use, both ends included."""
     ready_timeout: Seconds = 600.0
     """How long nodes may take to get ready once their guests were started; see ``--timeout``."""
-    answer_timeout: Seconds = 0.6
+    answer_timeout: Seconds = 2.0
     """Seconds within which all nodes must answer ``lab ls``, ``lab status`` and the service; a
     node that does not is ``unreachable``. Raise it on hosts that are often overloaded."""
     memory_floor: Size = 512 * MIB

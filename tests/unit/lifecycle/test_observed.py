@@ -12,6 +12,7 @@ from typing import get_args
 
 import pytest
 
+from lab.config.settings import Settings
 from lab.errors import NotReady
 from lab.fake.hypervisor import FakeHypervisor
 from lab.fake.inside import Inside
@@ -27,6 +28,7 @@ from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.locks.named import lock
 from lab.names import GuestName
+from lab.options import Options
 from lab.wait import Deadline, until
 from tests import ROOT
 from tests.support.lifecycle_world import World, make_template, named
@@ -124,6 +126,32 @@ def test_nodes_that_stand_still_are_unreachable_within_a_second(world: World) ->
                 assert unmet[0].found == "no answer within 0.7 s"
         finally:
             over.set()
+
+
+def test_nodes_of_a_busy_host_are_ready_if_they_answer_late(world: World) -> None:
+    """Of the limit a replica's source has a share: a whole chain is to answer within it.
+
+    Guests of a busy host take a third of a second for a question; they are ready all the same.
+    """
+    world.answer_timeout = Settings.answer_timeout
+    with world.open() as ctx:
+        up(ctx, named("shop", blueprint="replication", nodes=3, options=Options(topology="chain")))
+
+        def late(
+            account: Account,
+            port: int,
+            statements: Sequence[str],
+            *,
+            timeout: float,
+            whole: bool = False,
+        ) -> list[Rows]:
+            time.sleep(min(0.3, timeout))
+            if timeout < 0.3:
+                raise NotReady("no answer in time")
+            return ctx.sql_all(account, port, statements, timeout=timeout, whole=whole)
+
+        view = lab(replace(ctx, sql_all=late), "shop")
+        assert [node.state for node in view.nodes] == ["ready"] * 3
 
 
 def test_many_labs_share_one_limit(world: World) -> None:
