@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,8 @@ PXC_SPEC = LabSpec("pxc", nodes=3, engine="mariadb")
 CRASH_NAME = "E2E_CRASH_NAME"
 
 _UNUSED = 14 * 86400.0
+_INTERRUPTED = 60.0
+"""Seconds that a command has to end if it is interrupted."""
 
 _KEPT = ("images", "templates", "storage/images", "storage/templates", "logs/images", "locks")
 _DATABASES = ("state.db", "jobs.db")
@@ -159,17 +162,26 @@ class Site:
     ) -> Done:
         """Run ``lab ARGS`` to its end, which is with exit code ``code`` (None: any)."""
         began = time.monotonic()
-        process = subprocess.run(
+        command = subprocess.Popen(
             [*self.prefix, sys.executable, "-m", "lab", *args],
             cwd=self.root,
             env={**self.env, **(env or {})},
-            input=stdin,
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=timeout,
-            check=False,
         )
-        done = Done(process.returncode, process.stdout, process.stderr, time.monotonic() - began)
+        with command:
+            try:
+                stdout, stderr = command.communicate(stdin, timeout)
+            except KeyboardInterrupt:
+                command.send_signal(signal.SIGINT)  # as in a terminal: it removes what it made
+                with suppress(subprocess.TimeoutExpired):
+                    command.communicate(timeout=_INTERRUPTED)
+                raise
+            finally:
+                command.kill()
+        done = Done(command.returncode, stdout, stderr, time.monotonic() - began)
         # pytest shows this where a test fails: what took how long is half of the answer.
         sys.stderr.write(f"lab {' '.join(args)}: exit code {done.code}, {done.seconds:.1f} s\n")
         assert code is None or done.code == code, f"lab {' '.join(args)}: {done}"
