@@ -188,7 +188,7 @@ def run_parts(parts: Iterable[str], options: Options, *, timeout: float) -> list
             if stopped:
                 break
     if behind:
-        results.append(_end(*behind, interrupted=stopped))
+        results.append(end_behind(*behind, interrupted=stopped))
     return results
 
 
@@ -217,10 +217,12 @@ def _alone() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _end(behind: Beside, began: float, *, interrupted: bool) -> Result:
+def end_behind(behind: Beside, began: float, *, interrupted: bool) -> Result:
+    """What ran in the background, ended; ``interrupted``: it is not waited for."""
     out = io.BytesIO()
     try:
-        status = INTERRUPTED if interrupted else behind.end(out)  # it ends with us
+        waits = not interrupted or behind.ended
+        status = behind.end(out) if waits else INTERRUPTED  # it ends with us
     except KeyboardInterrupt:
         status = INTERRUPTED
     text = out.getvalue().decode(errors="replace")

@@ -26,6 +26,11 @@ class Beside:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, so that ``end`` does not wait."""
+        return not self._thread.is_alive()
+
     def end(self, out: BinaryIO) -> int:
         """Wait for it and write to ``out`` what it printed; its exit status."""
         self._thread.join()

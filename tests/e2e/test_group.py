@@ -50,7 +50,8 @@ def _busy() -> Iterator[None]:
 def test_clones_on_a_busy_host(image: Site) -> None:
     """Clones' clocks leap by the age of the template, and nobody is suspected, however late.
 
-    Suspicions are timed by the wall clock. Members that were expelled would be in a later view.
+    Suspicions are timed by the wall clock. A group is formed in three views, or in two if members
+    join at the same time; where one was expelled and has joined again there are two more.
     """
     views = "SELECT DISTINCT VIEW_ID FROM performance_schema.replication_group_member_stats"
     image.lab("template", "build", "group", timeout=600)
@@ -58,8 +59,8 @@ def test_clones_on_a_busy_host(image: Site) -> None:
         name = image.name(f"busy{number}")
         with _busy(), image.up("group", "--name", name) as view:
             assert (view["state"], view["started"]) == ("ready", "warm")
-            (found,) = (image.sql(name, node, views) for node in ("n1",))
-            assert [row[0].rpartition(":")[2] for row in found] == ["3"]
+            ((found,),) = image.sql(name, "n1", views)
+            assert found.rpartition(":")[2] in ("2", "3")
             log = image.lab("logs", name, "--node", "n1", "-n", "2000").stdout
             assert "expelled" not in log
             assert "UNREACHABLE" not in log

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.wait import Deadline, until
 from tests import suite
 from tests.suite import ROOT, Options, Result
 from testvm.beside import Beside
@@ -195,6 +196,19 @@ def test_what_cannot_be_started_in_the_background_is_an_error() -> None:
     assert b"too long" in out.getvalue()
     assert Beside(["true"], timeout=60).end(out) == 0
     assert Beside(["sh", "-c", "exit 7"], timeout=60).end(out) == 7
+
+
+def test_what_has_ended_in_the_background_is_read_after_an_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects an hour of results from the interrupt of the tests beside them."""
+    monkeypatch.setattr(suite, "RESULTS", tmp_path)
+    behind = Beside(["printf", GUEST], timeout=60)
+    assert until(lambda: behind.ended or None, Deadline.after(20))
+    found = suite.end_behind(behind, time.monotonic(), interrupted=True)
+    assert (found.status, found.counts["passed"]) == (0, 50)
+    lasting = suite.end_behind(Beside(["sleep", "600"], timeout=1), 0.0, interrupted=True)
+    assert lasting.status == suite.INTERRUPTED
 
 
 SLOW = """

@@ -47,12 +47,6 @@ def test_a_create_that_was_killed_is_done_by_the_next_service(tmp_path: Path) ->
     sweep(tmp_path, create_nameless, token, most=6)
 
 
-@pytest.mark.rare
-def test_a_delete_that_was_killed_is_done_by_the_next_service(tmp_path: Path) -> None:
-    """Protects the host from labs that nobody removes any more."""
-    sweep(tmp_path, delete, token_and_lab, most=4, after=after_delete)
-
-
 def test_a_job_that_is_cancelled_undoes_what_it_made(tmp_path: Path) -> None:
     """Protects those who changed their mind: at the job's next step it turns back."""
 
@@ -86,5 +80,5 @@ def test_each_phase_of_create(tmp_path: Path, ask: Ask) -> None:
 
 @pytest.mark.rare
 def test_each_phase_of_delete(tmp_path: Path) -> None:
-    """Protects as the test above, at each of the steps."""
+    """Protects the host from labs that nobody removes any more, at each of the steps."""
     sweep(tmp_path, delete, token_and_lab, most=ALL, after=after_delete)

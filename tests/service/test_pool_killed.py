@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from lab.api.service import Service
 from lab.config.poolfile import WarmPool
 from lab.spec import LabSpec, NodeSize
 from tests.support.killed_service import (
-    ALL,
     NAMELESS,
     Steps,
     in_child,
@@ -45,11 +43,6 @@ def until_full(service: Service) -> None:
         time.sleep(0.01)
 
 
-def fill(service: Service) -> None:
-    """A pool that has what it is to have."""
-    until_full(service)
-
-
 def fill_and_claim(service: Service) -> None:
     """A pool, and somebody who claims from it; it is full again."""
     until_full(service)
@@ -59,14 +52,14 @@ def fill_and_claim(service: Service) -> None:
     until_full(service)
 
 
-def sweep_pool(tmp_path: Path, act: Callable[[Service], None], *, most: int) -> None:
-    """Kill a service that keeps a pool at ``most`` of its steps; the next one continues with it."""
+def sweep_pool(tmp_path: Path) -> None:
+    """Kill a service that keeps a pool at each of its steps; the next one continues with it."""
 
     def run(root: Path, steps: Steps) -> None:
         with serving(root, steps, pool=POOL, sweep=0.05) as service:
             token(service)
             steps.on = True
-            act(service)
+            fill_and_claim(service)
             steps.on = False
 
     def whole_run() -> None:
@@ -79,8 +72,8 @@ def sweep_pool(tmp_path: Path, act: Callable[[Service], None], *, most: int) -> 
     # Guests are looked at again and again: how often is chance.
     seen = (tmp_path / "steps").read_text().splitlines()
     steps = [step for step in seen if not step.startswith("hypervisor.guests")]
-    chosen, killed = steps[:: -(-len(steps) // most)], 0
-    for number, step in enumerate(chosen):
+    killed = 0
+    for number, step in enumerate(steps):
         root = tmp_path / str(number)
         root.mkdir()
 
@@ -107,17 +100,10 @@ def sweep_pool(tmp_path: Path, act: Callable[[Service], None], *, most: int) -> 
             whole(root)
 
         assert in_child(recover) == 0, f"after a kill at {step}"
-    assert killed >= len(chosen) * 0.6
+    assert killed >= len(steps) * 0.6
 
 
 @pytest.mark.rare
-def test_a_service_that_is_killed_leaves_a_pool_to_the_next(tmp_path: Path) -> None:
+def test_each_phase_of_a_pool(tmp_path: Path) -> None:
     """Protects the host: whatever step of filling or claiming is the last, nothing leaks."""
-    sweep_pool(tmp_path, fill_and_claim, most=6)
-
-
-@pytest.mark.rare
-@pytest.mark.parametrize("act", [fill, fill_and_claim])
-def test_each_phase_of_a_pool(tmp_path: Path, act: Callable[[Service], None]) -> None:
-    """Protects as the test above, at each of the steps."""
-    sweep_pool(tmp_path, act, most=ALL)
+    sweep_pool(tmp_path)
