@@ -60,7 +60,7 @@ def serve(
         if created is not None:
             first(created)
         warn(settings)
-        server = _loaded(service, listening.connections)
+        server = uvicorn.Server(config(service.core, service.jobs, listening.connections))
         with _signals(service, server), ThreadPoolExecutor(1, "lab-http") as thread:
             gc.freeze()  # what exists now stays: collecting then takes milliseconds
             started(_url(settings.serve, listening))
@@ -89,9 +89,12 @@ def _signals(service: Service, server: uvicorn.Server) -> Iterator[None]:
 
 
 def config(core: Core, jobs: Jobs, connections: Connections) -> uvicorn.Config:
-    """The configuration of uvicorn for a service that is open; ``connections``: of its socket."""
+    """The configuration of uvicorn for a service that is open; ``connections``: of its socket.
+
+    Raises HostUnfit if its certificate or key cannot be used.
+    """
     serve = core.settings.serve
-    return uvicorn.Config(
+    found = uvicorn.Config(
         create_app(core, jobs),
         loop="asyncio",  # another might not accept connections by our socket's method
         http=protocol(serve.request_timeout, connections),
@@ -110,17 +113,18 @@ def config(core: Core, jobs: Jobs, connections: Connections) -> uvicorn.Config:
         ssl_certfile=serve.tls_cert or None,
         ssl_keyfile=serve.tls_key or None,
     )
-
-
-def _loaded(service: Service, connections: Connections) -> uvicorn.Server:
-    found = config(service.core, service.jobs, connections)
     try:
         found.load()
     except OSError as error:
         raise HostUnfit(
             f"TLS cannot be set up: {error}", hint="check tls_cert and tls_key in [serve]"
         ) from error
-    return uvicorn.Server(found)
+    if found.ssl is not None:
+        # Tickets come after the handshake. Where one thread of a client reads them while another
+        # sends its request, as in `websockets.sync`, that may be lost: OpenSSL allows one thread
+        # at a time (openssl-threads(7)). `lab` then waited for an answer until its time was over.
+        found.ssl.num_tickets = 0
+    return found
 
 
 def listen(serve: Serve) -> Listening:
