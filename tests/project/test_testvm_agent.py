@@ -101,9 +101,8 @@ def test_a_program_that_does_not_exist_is_an_error(guest: Guest) -> None:
     assert run(guest, "echo on")[1] == b"on\n"
 
 
-def test_a_daemon_does_not_hold_up_the_end(guest: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_does_not_hold_up_the_end(guest: Guest) -> None:
     """Protects from waiting for what a test left running with its output open."""
-    monkeypatch.setattr(agent, "DRAIN", 0.1)
     status, out = run(guest, "sleep 20 & echo $!")
     assert status == 0
     os.kill(int(out), 9)
