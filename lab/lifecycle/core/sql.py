@@ -67,7 +67,7 @@ def ask_all(
         if connected and (code := _code(error)):
             raise CommandFailed(["SQL"], code, stderr=_text(error)) from None
         what = "no answer to a statement" if connected else "no SQL"
-        text = f"no answer within {timeout:.2g} s" if deadline.passed else _text(error)
+        text = f"no answer within {round(timeout, 3):g} s" if deadline.passed else _text(error)
         raise NotReady(f"{what} at {account.host}:{port}", details=[text]) from None
 
 

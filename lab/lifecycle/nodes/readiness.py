@@ -120,7 +120,9 @@ def _together(put: _Put) -> _Put:
             try:
                 return first.result(deadline.left)
             except Late:
-                raise NotReady(f"{node.name} does not answer within {seconds:.2g} s") from None
+                raise NotReady(
+                    f"{node.name} does not answer within {round(seconds, 3):g} s"
+                ) from None
             except (CommandFailed, NotReady, NotFound):
                 if deadline.passed:  # else the other one had less time
                     raise
