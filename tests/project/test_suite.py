@@ -207,8 +207,9 @@ def test_what_has_ended_in_the_background_is_read_after_an_interrupt(
     assert until(lambda: behind.ended or None, Deadline.after(20))
     found = suite.end_behind(behind, time.monotonic(), interrupted=True)
     assert (found.status, found.counts["passed"]) == (0, 50)
-    lasting = suite.end_behind(Beside(["sleep", "600"], timeout=1), 0.0, interrupted=True)
-    assert lasting.status == suite.INTERRUPTED
+    lasting = Beside(["sleep", "600"], timeout=1)
+    assert suite.end_behind(lasting, 0.0, interrupted=True).status == suite.INTERRUPTED
+    lasting.end(io.BytesIO())
 
 
 SLOW = """

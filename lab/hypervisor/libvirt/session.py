@@ -143,8 +143,11 @@ def cautions(login: Login | None = None) -> Iterator[Caution]:
 
 
 def reaps(within: float) -> bool:
-    """Whether process 1 reaps an orphan of this process ``within`` seconds."""
-    script = "sleep 0 >/dev/null 2>&1 & echo $!"
+    """Whether process 1 reaps an orphan of this process ``within`` seconds.
+
+    ``exec``, as dash itself reaps, after a command of its own (waitforjob), what ended until then.
+    """
+    script = "sleep 0 >/dev/null 2>&1 & exec echo $!"
     orphan = Path("/proc") / run(["sh", "-c", script], timeout=NEVER).stdout.strip()
     deadline = Deadline.after(within)
     return any(not orphan.exists() for _ in attempts(deadline, first=0.002, most=0.1))

@@ -159,6 +159,27 @@ def test_whether_process_1_reaps_is_tried() -> None:
     assert isinstance(reaps(0.0), bool)
 
 
+SLOW = """\
+#!/bin/dash
+PS4='${!:+${TEXT##*a*a*b}}' TEXT=$(printf %0300d 0 | tr 0 a) exec /bin/dash -x "$@"
+"""
+"""A shell that is busy for 0.1 s, without a process, before what follows a background command."""
+
+
+@needs_root
+@pytest.mark.skipif(not Path("/bin/dash").exists(), reason="no dash to slow down")
+def test_what_a_slow_shell_reaped_is_no_orphan(tmp_path: Path) -> None:
+    """Protects busy hosts: dash reaps, after a command, what ended in its background until then."""
+    (tmp_path / "sh").write_text(SLOW)
+    (tmp_path / "sh").chmod(0o755)
+    script = (
+        f"import os; os.environ['PATH'] = {str(tmp_path)!r} + ':' + os.environ['PATH']\n"
+        "from lab.hypervisor.libvirt.session import reaps; print(reaps(0.3))"
+    )
+    never = below_process_1(sys.executable, "-c", IN_NAMESPACE, script=script)
+    assert never.stdout == "False\n", never
+
+
 REFUSED = """
 import os, subprocess, socket, sys, time
 os.environ["XDG_RUNTIME_DIR"] = sys.argv[1]
@@ -184,7 +205,7 @@ def test_without_a_reaper_it_is_refused_at_once(short: Path, *, running: bool) -
     """Protects from the hang where tini is missing, and where a libvirtd runs without it."""
     (short / "bin").mkdir()
     os.chown(short, 12345, -1)
-    for tool in ("sh", "sleep"):
+    for tool in ("sh", "sleep", "echo"):
         (short / "bin" / tool).symlink_to(shutil.which(tool) or tool)
     script = REFUSED.replace("sys.argv[1]", repr(str(short)))
     script = script.replace("sys.argv[2]", repr(str(short / "bin")))
