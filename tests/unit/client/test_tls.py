@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
 
 from lab.client import Client
-from lab.client.tunnel import open_tunnel
+from lab.client.tunnel import open_socket, open_tunnel
 from lab.errors import HostUnfit, InvalidSpec
 from lab.run import run
 from tests.support.answering import answering
@@ -81,3 +86,49 @@ def test_a_service_sends_nothing_after_the_handshake(
             assert there.recv(1024).startswith(b"HTTP/1.1 ")
             assert there.version() == "TLSv1.3"
             assert there.session is None or not there.session.has_ticket
+
+
+@contextmanager
+def echoing(tls: ssl.SSLContext) -> Iterator[str]:
+    """The URL of a service that sends each message of a WebSocket back."""
+    ready, urls, loop = threading.Event(), [], asyncio.new_event_loop()
+    over = asyncio.Event()
+
+    async def echo(connection: ServerConnection) -> None:
+        async for message in connection:
+            await connection.send(message)
+
+    async def run_it() -> None:
+        async with serve(echo, "127.0.0.1", 0, ssl=tls, compression=None) as server:
+            urls.append(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            ready.set()
+            await over.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(run_it()))
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield urls[0]
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join(10)
+        loop.close()
+
+
+def test_a_ticket_does_not_meet_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects tunnels through a proxy with TLS, which sends tickets whatever the service does.
+
+    Requests were lost, or the connection broke: one thread read the tickets, another wrote.
+    """
+    cert, key = certified(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(cert, key)
+    tls.num_tickets = 400
+    data = bytes(range(256)) * 16
+    with echoing(tls) as url:
+        for _ in range(100):
+            with open_socket(url, "token", "any") as connection:
+                for _ in range(50):
+                    connection.send(data)
+                assert all(connection.recv(timeout=10) == data for _ in range(50))
