@@ -122,7 +122,7 @@ def config(core: Core, jobs: Jobs, connections: Connections) -> uvicorn.Config:
     if found.ssl is not None:
         # Tickets come after the handshake. Where one thread of a client reads them while another
         # sends its request, as in `websockets.sync`, that may be lost: OpenSSL allows one thread
-        # at a time (openssl-threads(7)). `lab` takes turns (TurnsSocket); other clients may not.
+        # at a time (openssl-threads(7)). `lab` has SerializedSocket, others may not.
         found.ssl.num_tickets = 0
     return found
 

@@ -10,10 +10,12 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from lab.wait import Deadline
+
 T = TypeVar("T")
 
 
-class TurnsSocket(ssl.SSLSocket):
+class SerializedSocket(ssl.SSLSocket):
     """A TLS socket whose threads call OpenSSL in turns.
 
     OpenSSL allows one thread at a time for a connection (openssl-threads(7)), and Python does not
@@ -25,9 +27,9 @@ class TurnsSocket(ssl.SSLSocket):
     _turn: threading.Lock
     _limit: float | None = None
 
-    def __new__(cls, *args: Any, **named: Any) -> TurnsSocket:
+    def __new__(cls, *args: Any, **named: Any) -> SerializedSocket:
         """As its base's; ``ssl`` makes the objects itself."""
-        made: TurnsSocket = super().__new__(cls, *args, **named)
+        made: SerializedSocket = super().__new__(cls, *args, **named)
         made._turn = threading.Lock()
         return made
 
@@ -39,11 +41,13 @@ class TurnsSocket(ssl.SSLSocket):
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         """As its base's; raises TimeoutError."""
-        return self._in_turns(lambda: super(TurnsSocket, self).recv(buflen, flags), select.POLLIN)
+        step = super().recv
+        return self._in_turns(lambda: step(buflen, flags), select.POLLIN)
 
     def send(self, data: Any, flags: int = 0) -> int:
         """As its base's, of which ``sendall`` makes use; raises TimeoutError."""
-        return self._in_turns(lambda: super(TurnsSocket, self).send(data, flags), select.POLLOUT)
+        step = super().send
+        return self._in_turns(lambda: step(data, flags), select.POLLOUT)
 
     def shutdown(self, how: int) -> None:
         """As its base's: it also ends TLS, which no other thread may be using then."""
@@ -52,6 +56,7 @@ class TurnsSocket(ssl.SSLSocket):
 
     def _in_turns(self, step: Callable[[], T], event: int) -> T:
         limit = self._limit
+        deadline = None if limit is None else Deadline.after(limit)
         while True:
             try:
                 with self._turn:
@@ -62,13 +67,14 @@ class TurnsSocket(ssl.SSLSocket):
                 wanted = select.POLLOUT
             except BlockingIOError:  # after ``shutdown``, without TLS
                 wanted = event
-            self._wait(wanted, limit)
+            if not self._wait(wanted, deadline):
+                raise TimeoutError(f"the service did not answer within {limit:g} s")
 
-    def _wait(self, event: int, limit: float | None) -> None:
+    def _wait(self, event: int, deadline: Deadline | None) -> bool:
+        """Wait for ``event``; False once ``deadline`` has passed, whatever came until then."""
         handle = self.fileno()
         if handle < 0:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         poll = select.poll()
         poll.register(handle, event)
-        if not poll.poll(None if limit is None else limit * 1000):
-            raise TimeoutError(f"the service did not answer within {limit:g} s")
+        return bool(poll.poll(None if deadline is None else deadline.left * 1000))

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import select
-import ssl
 import threading
 
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
@@ -15,7 +14,7 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.sync.connection import Connection
 
 from lab.client.problem import error_of
-from lab.client.tls import TurnsSocket
+from lab.client.tls import SerializedSocket
 from lab.client.transport import path_of, trusted
 from lab.errors import HostUnfit, LabError, NotReady
 
@@ -37,13 +36,16 @@ def open_socket(url: str, token: str, *path: str, query: str = "") -> ClientConn
     Raises the error that the service reports, and HostUnfit if it cannot be reached.
     """
     secure = url.startswith("https:")
+    tls = trusted(url) if secure else None
+    if tls is not None:  # two threads use the connection
+        tls.sslsocket_class = SerializedSocket
     where = f"{path_of(*path)}{'?' if query else ''}{query}"
     try:
         return connect(
             f"{'wss' if secure else 'ws'}:{url.partition(':')[2]}{where}",
             additional_headers={"Authorization": f"Bearer {token}"},
             user_agent_header="lab",
-            ssl=_trusted(url) if secure else None,
+            ssl=tls,
             compression=None,
             open_timeout=_OPEN,
             close_timeout=_CLOSE,
@@ -57,13 +59,6 @@ def open_socket(url: str, token: str, *path: str, query: str = "") -> ClientConn
             hint="check LAB_URL, and that proxies pass WebSockets on",
             details=[str(error) or type(error).__name__],
         ) from None
-
-
-def _trusted(url: str) -> ssl.SSLContext:
-    """As ``trusted``, for a connection that two threads use."""
-    tls = trusted(url)
-    tls.sslsocket_class = TurnsSocket
-    return tls
 
 
 def relay(connection: Connection, source: int, sink: int, *, leave: bytes = b"") -> None:

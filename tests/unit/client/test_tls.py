@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from lab.client import Client
+from lab.client.tls import SerializedSocket
 from lab.client.tunnel import open_socket, open_tunnel
 from lab.errors import HostUnfit, InvalidSpec
 from lab.run import run
@@ -132,3 +134,35 @@ def test_a_ticket_does_not_meet_a_request(tmp_path: Path, monkeypatch: pytest.Mo
                 for _ in range(50):
                     connection.send(data)
                 assert all(connection.recv(timeout=10) == data for _ in range(50))
+
+
+def test_the_limit_of_a_read_is_kept(tmp_path: Path) -> None:
+    """Protects who closes a tunnel: what arrives without data, a byte at a time, is no answer."""
+    cert, key = certified(tmp_path)
+    tls, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    tls.load_cert_chain(cert, key)
+    client.load_verify_locations(cert)
+    client.sslsocket_class = SerializedSocket
+    over = threading.Event()
+
+    def trickle(raw: socket.socket) -> None:
+        with tls.wrap_socket(raw, server_side=True, suppress_ragged_eofs=True) as there:
+            ours = socket.socket(fileno=os.dup(there.fileno()))
+            with ours, suppress(OSError):
+                ours.sendall(b"\x17\x03\x03\x40\x00")  # the head of a record of 16 KiB
+                while not over.wait(0.05):
+                    ours.sendall(b"x")
+
+    ours, theirs = socket.socketpair()
+    thread = threading.Thread(target=trickle, args=(theirs,))
+    thread.start()
+    try:
+        with client.wrap_socket(ours, server_hostname="127.0.0.1") as there:
+            there.settimeout(0.5)
+            began = time.monotonic()
+            with pytest.raises(TimeoutError, match=r"within 0\.5 s"):
+                there.recv(1024)
+            assert time.monotonic() - began < 3
+    finally:
+        over.set()
+        thread.join(10)
