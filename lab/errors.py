@@ -144,6 +144,10 @@ class NotReady(LabError):
     http_status = 504
 
 
+class TooSlow(NotReady):
+    """Something began to answer and did not complete it in time: with more of it, it may."""
+
+
 class Unauthorized(LabError):
     """No valid credentials."""
 

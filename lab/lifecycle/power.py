@@ -121,7 +121,7 @@ def bring_back(
     account = account_of(ctx, record, verify=False)
     ask = through_agent(plan, ctx.hypervisor, found)
     if account.usable:
-        ask = through_port(ctx, plan, account, found)
+        ask = through_port(ctx, plan, account, found, deadline=deadline)
     everyone = nodes_of(ctx, record.name)
     whole = size_of(found) == size_of(everyone)
     started = {node.name for node in wanted}
@@ -134,7 +134,7 @@ def bring_back(
         again = [node for node in found if node.name in started]
         renew(ctx, again, plan, images, timeout=deadline.left, cluster=everyone)
         correct_clocks(ctx, found)
-        ask = through_port(ctx, plan, account_of(ctx, record), found)
+        ask = through_port(ctx, plan, account_of(ctx, record), found, deadline=deadline)
         until_ready(ctx, found, plan, ask, deadline, pause=_LOOK_EVERY)
 
 

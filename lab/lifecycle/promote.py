@@ -59,6 +59,6 @@ def promote(ctx: Context, name: str, node: str, *, force: bool = False, timeout:
             plan.promote(GuestCluster(ctx, here), engines, asked)
         left = running(ctx, name)
         with ctx.progress.step("ready", "waiting until every node can be used"):
-            ask = through_port(ctx, plan, account_of(ctx, record), left)
+            ask = through_port(ctx, plan, account_of(ctx, record), left, deadline=deadline)
             until_ready(ctx, left, plan, ask, deadline, pause=_LOOK_EVERY)
     return lab(ctx, name, proved=True)

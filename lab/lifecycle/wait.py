@@ -60,7 +60,8 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
         )
     plan = record_of(ctx, name).plan
     nodes = nodes_of(ctx, name)
-    ask = through_port(ctx, plan, account_of(ctx, record_of(ctx, name)), nodes)
+    account = account_of(ctx, record_of(ctx, name))
+    ask = through_port(ctx, plan, account, nodes, deadline=deadline)
     until_ready(ctx, nodes, plan, ask, deadline, pause=_LOOK_EVERY)
     _note(ctx, name)
     return lab(ctx, name, proved=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.errors import CommandFailed, LabError, NotReady
+from lab.errors import CommandFailed, LabError, NotReady, TooSlow
 from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.sql import ask
 from lab.passwords import CACHING_SHA2
@@ -35,6 +35,14 @@ def test_no_answer_takes_the_service_s_time_or_memory(behaviour: str) -> None:
             assert tracemalloc.get_traced_memory()[1] < 40_000_000
         finally:
             tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("behaviour", "begun"), [("sql-drip", True), ("silent", False)])
+def test_a_slow_answer_is_not_taken_for_none(behaviour: str, begun: bool) -> None:
+    """Protects waits on busy hosts: a server gets more time once it began to answer."""
+    with behaving(behaviour, "tcp:0") as port, pytest.raises(NotReady) as failed:
+        ask(ACCOUNT, port, "SELECT 1", timeout=LIMIT)
+    assert isinstance(failed.value, TooSlow) == begun
 
 
 def test_what_the_user_asks_for_has_any_size_but_an_end() -> None:

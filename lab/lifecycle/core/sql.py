@@ -25,7 +25,7 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 
-from lab.errors import CommandFailed, NotReady
+from lab.errors import CommandFailed, NotReady, TooSlow
 from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.views import Rows
 from lab.passwords import NATIVE
@@ -54,21 +54,27 @@ def ask_all(
     """Run statements on one connection, one after the other; the answers in order.
 
     ``timeout``: seconds for all of it, from connecting to the last row. ``whole``: the answers may
-    have any size. Raises NotReady if no server answers, or not as one, CommandFailed if it refuses
-    a statement.
+    have any size. Raises NotReady if no server answers, or not as one, TooSlow if one began to and
+    needs longer, CommandFailed if it refuses a statement.
     """
     deadline = Deadline.after(timeout)
-    connected = False
+    connected = heard = False
     try:
-        with _connected(account, port, deadline, math.inf if whole else _MOST) as connection:
-            connected = True
-            return [_run(connection, statement) for statement in statements]
+        connection = _connection(account, math.inf if whole else _MOST)
+        try:
+            with _connected(connection, account, port, deadline):
+                connected = True
+                return [_run(connection, statement) for statement in statements]
+        finally:
+            heard = connection.heard
     except Exception as error:  # noqa: BLE001  what comes need not be what a server sends
         if connected and (code := _code(error)):
             raise CommandFailed(["SQL"], code, stderr=_text(error)) from None
         what = "no answer to a statement" if connected else "no SQL"
-        text = f"no answer within {round(timeout, 3):g} s" if deadline.passed else _text(error)
-        raise NotReady(f"{what} at {account.host}:{port}", details=[text]) from None
+        late = deadline.passed
+        text = f"no answer within {round(timeout, 3):g} s" if late else _text(error)
+        kind = TooSlow if late and heard else NotReady
+        raise kind(f"{what} at {account.host}:{port}", details=[text]) from None
 
 
 def _run(connection: Connection[Any], statement: str) -> Rows:
@@ -87,12 +93,15 @@ class _Bounded(Connection):
 
     left: float = _MOST
     plugin: str = NATIVE
+    heard: bool = False
+    """Whether the server has sent anything."""
 
     def _read_bytes(self, num_bytes: int) -> bytes:
         self.left -= num_bytes + _READ
         if self.left < 0:
             raise _Refused(f"the answer is longer than {_MOST} bytes")
         data: bytes = super()._read_bytes(num_bytes)  # type: ignore[misc]  # not in its types
+        self.heard = True
         return data
 
     def _request_authentication(self) -> None:
@@ -110,22 +119,28 @@ class _Bounded(Connection):
         return super()._process_auth(plugin_name, auth_packet, *more)  # type: ignore[misc]
 
 
-@contextmanager
-def _connected(account: Account, port: int, deadline: Deadline, most: float) -> Iterator[_Bounded]:
-    """A connection for the block, which ends at ``deadline`` whatever is being read then."""
+def _connection(account: Account, most: float) -> _Bounded:
+    """One that is not connected yet, for answers of ``most`` bytes."""
     if not account.usable:
         raise _Refused(f"{account.plugin} takes TLS with a certificate that is checked")
     connection = _Bounded(
         user=account.user,
         password=account.password,
         host=account.host,
-        port=port,
         autocommit=True,
         ssl=_tls(account) if account.ca else None,
         ssl_disabled=not account.ca,
         defer_connect=True,
     )
     connection.left, connection.plugin = most, account.plugin
+    return connection
+
+
+@contextmanager
+def _connected(
+    connection: _Bounded, account: Account, port: int, deadline: Deadline
+) -> Iterator[None]:
+    """Connected for the block, which ends at ``deadline`` whatever is being read then."""
     with socket.create_connection((account.host, port), max(deadline.left, 0.001)) as plain:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with plain.dup() as same:  # TLS takes the first
@@ -135,7 +150,7 @@ def _connected(account: Account, port: int, deadline: Deadline, most: float) -> 
             end.start()
             try:
                 connection.connect(plain)
-                yield connection
+                yield
             finally:
                 with suppress(pymysql.err.MySQLError, OSError):
                     connection.close()

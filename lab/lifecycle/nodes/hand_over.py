@@ -73,7 +73,7 @@ def wait_ready(ctx: Context, started: Started) -> None:
     """Wait until the lab's account can use all nodes; raises NotReady."""
     with ctx.progress.step("ready", "waiting until every node can be used"):
         blueprint, nodes = started.blueprint, started.cluster or started.nodes
-        ask = through_port(ctx, blueprint, started.account, nodes)
+        ask = through_port(ctx, blueprint, started.account, nodes, deadline=started.deadline)
         until_ready(ctx, nodes, blueprint, ask, started.deadline, pause=_POLL)
         # Again: the first message reached a guest that had only just resumed.
         identities.set_clocks(ctx, started.nodes, timeout=started.deadline.left)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab.blueprints import Blueprint
-from lab.errors import CommandFailed, LabError, NotFound, NotReady
+from lab.errors import CommandFailed, LabError, NotFound, NotReady, TooSlow
 from lab.hypervisor import GuestChannel, Hypervisor
 from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
@@ -44,6 +44,8 @@ _Answer = Future[Mapping[str, str]]
 
 _PATIENCE = 5.0
 _SHORTEST = 0.001
+_LONGEST = 8.0
+"""How many times as long as usual a node may take that has shown to be slow."""
 _REST = 0.6
 """The share of its time for a replica after its source, which may not answer."""
 _INSIDE_SECONDS = 30.0
@@ -69,10 +71,12 @@ def through_port(
     nodes: Sequence[Node],
     *,
     patience: float = _PATIENCE,
+    deadline: Deadline | None = None,
 ) -> Ask:
     """Ask ``nodes`` as a user would: with the lab's account, through the published port.
 
-    ``patience``: seconds that a node has to answer. One without SQL is asked for its guest agent.
+    ``patience``: seconds that a node has to answer; ``deadline``: they are asked again and again
+    until then, and one that is slow gets more time. One without SQL is asked for its guest agent.
     """
     sql, sql_all = ctx.sql, ctx.sql_all
 
@@ -87,9 +91,9 @@ def through_port(
             announced = [] if question.startswith("SHOW ") else [LOOK]
             statements = [*announced, question]
             return _pairs(node, sql_all(there, node.sql_port, statements, timeout=seconds)[-1])
-        found, deadline = dict[str, str](), Deadline.after(seconds)
+        found, end = dict[str, str](), Deadline.after(seconds)
         for service, statement in through.items():
-            port, left = node.ports[service], max(deadline.left, _SHORTEST)
+            port, left = node.ports[service], max(end.left, _SHORTEST)
             if statement:
                 said = _pairs(node, sql(there, port, statement, timeout=left))
             else:
@@ -98,7 +102,30 @@ def through_port(
             found |= {f"{service}.{name}": value for name, value in said.items()}
         return found
 
-    return _sources_first(blueprint, nodes, _together(put), patience)
+    asked = _together(put)
+    if deadline is not None:
+        asked = _patient(asked, deadline)
+    return _sources_first(blueprint, nodes, asked, patience)
+
+
+def _patient(put: _Put, deadline: Deadline) -> _Put:
+    """``put``, with twice the time for a node that began to answer and was too slow.
+
+    A server works for clients that are gone as well: it reads what they sent, and does the
+    cryptography of TLS. On a host where this takes longer than a node has, one that is asked again
+    and again would do nothing else, and never answer.
+    """
+    factors: dict[str, float] = {}
+
+    def one(node: Node, question: str, seconds: float) -> Mapping[str, str]:
+        factor = factors.get(node.name, 1.0)
+        try:
+            return put(node, question, max(seconds, min(seconds * factor, deadline.left)))
+        except TooSlow:
+            factors[node.name] = min(factor * 2, _LONGEST)
+            raise
+
+    return one
 
 
 def _together(put: _Put) -> _Put:
@@ -123,6 +150,8 @@ def _together(put: _Put) -> _Put:
                 raise NotReady(
                     f"{node.name} does not answer within {round(seconds, 3):g} s"
                 ) from None
+            except TooSlow:
+                raise  # it is at work; another connection would be more of it
             except (CommandFailed, NotReady, NotFound):
                 if deadline.passed:  # else the other one had less time
                     raise
