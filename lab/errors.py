@@ -138,14 +138,25 @@ class CommandFailed(LabError):
 
 
 class NotReady(LabError):
-    """Something did not come up in time: the node, the unmet requirement, the log line."""
+    """Something did not come up in time: the node, the unmet requirement, the log line.
+
+    ``begun``: it had begun to answer when its time was over; with more it may complete that.
+    """
 
     exit_code = 7
     http_status = 504
 
-
-class TooSlow(NotReady):
-    """Something began to answer and did not complete it in time: with more of it, it may."""
+    def __init__(
+        self,
+        what: str,
+        *,
+        hint: str = "",
+        details: Sequence[str] = (),
+        retry_after: float | None = None,
+        begun: bool = False,
+    ) -> None:
+        super().__init__(what, hint=hint, details=details, retry_after=retry_after)
+        self.begun = begun
 
 
 class Unauthorized(LabError):

@@ -25,7 +25,7 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 
-from lab.errors import CommandFailed, NotReady, TooSlow
+from lab.errors import CommandFailed, NotReady
 from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.views import Rows
 from lab.passwords import NATIVE
@@ -54,8 +54,8 @@ def ask_all(
     """Run statements on one connection, one after the other; the answers in order.
 
     ``timeout``: seconds for all of it, from connecting to the last row. ``whole``: the answers may
-    have any size. Raises NotReady if no server answers, or not as one, TooSlow if one began to and
-    needs longer, CommandFailed if it refuses a statement.
+    have any size. Raises NotReady if no server answers in time, or not as one, CommandFailed if it
+    refuses a statement.
     """
     deadline = Deadline.after(timeout)
     connected = heard = False
@@ -73,8 +73,8 @@ def ask_all(
         what = "no answer to a statement" if connected else "no SQL"
         late = deadline.passed
         text = f"no answer within {round(timeout, 3):g} s" if late else _text(error)
-        kind = TooSlow if late and heard else NotReady
-        raise kind(f"{what} at {account.host}:{port}", details=[text]) from None
+        where = f"{account.host}:{port}"
+        raise NotReady(f"{what} at {where}", details=[text], begun=late and heard) from None
 
 
 def _run(connection: Connection[Any], statement: str) -> Rows:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab.blueprints import Blueprint
-from lab.errors import CommandFailed, LabError, NotFound, NotReady, TooSlow
+from lab.errors import CommandFailed, LabError, NotFound, NotReady
 from lab.hypervisor import GuestChannel, Hypervisor
 from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
@@ -44,8 +44,8 @@ _Answer = Future[Mapping[str, str]]
 
 _PATIENCE = 5.0
 _SHORTEST = 0.001
-_LONGEST = 8.0
-"""How many times as long as usual a node may take that has shown to be slow."""
+_MOST_TIMES = 8.0
+"""How many times the usual time a node gets that has shown to be slow."""
 _REST = 0.6
 """The share of its time for a replica after its source, which may not answer."""
 _INSIDE_SECONDS = 30.0
@@ -121,8 +121,9 @@ def _patient(put: _Put, deadline: Deadline) -> _Put:
         factor = factors.get(node.name, 1.0)
         try:
             return put(node, question, max(seconds, min(seconds * factor, deadline.left)))
-        except TooSlow:
-            factors[node.name] = min(factor * 2, _LONGEST)
+        except NotReady as error:
+            if error.begun:
+                factors[node.name] = min(factor * 2, _MOST_TIMES)
             raise
 
     return one
@@ -150,9 +151,9 @@ def _together(put: _Put) -> _Put:
                 raise NotReady(
                     f"{node.name} does not answer within {round(seconds, 3):g} s"
                 ) from None
-            except TooSlow:
-                raise  # it is at work; another connection would be more of it
-            except (CommandFailed, NotReady, NotFound):
+            except (CommandFailed, NotReady, NotFound) as error:
+                if isinstance(error, NotReady) and error.begun:
+                    raise  # it is at work; another connection would be more of it
                 if deadline.passed:  # else the other one had less time
                     raise
         try:

@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lab.errors import NotReady, TooSlow
+from lab.errors import NotReady
 from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import Rows
@@ -37,13 +38,7 @@ class Busy:
         self._guard = threading.Lock()
 
     def __call__(
-        self,
-        account: Account,
-        port: int,
-        statements: Sequence[str],
-        *,
-        timeout: float,
-        whole: bool = False,
+        self, account: Account, port: int, statements: Sequence[str], *, timeout: float, **how: Any
     ) -> list[Rows]:
         """What the server says, if that is within ``timeout``."""
         now = time.monotonic()
@@ -52,9 +47,9 @@ class Busy:
             done = self._until[port] = max(self._until.get(port, now), now) + WORK
         if done > now + timeout:
             time.sleep(timeout)
-            raise TooSlow("no SQL")
+            raise NotReady("no SQL", begun=True)
         time.sleep(done - now)
-        return self._sql_all(account, port, statements, timeout=timeout, whole=whole)
+        return self._sql_all(account, port, statements, timeout=timeout, **how)
 
 
 @pytest.fixture
@@ -92,9 +87,6 @@ def test_a_wait_ends_in_time_however_slow_a_server_is(ctx: Context) -> None:
     assert time.monotonic() - began < 1.0 + 4 * PATIENCE
 
 
-def _never(
-    account: Account, port: int, statements: Sequence[str], *, timeout: float, whole: bool = False
-) -> list[Rows]:
-    del account, port, statements, whole
+def _never(*_: object, timeout: float, **__: object) -> list[Rows]:
     time.sleep(timeout)
-    raise TooSlow("no SQL")
+    raise NotReady("no SQL", begun=True)
