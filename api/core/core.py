@@ -17,7 +17,6 @@ from lab.api.telemetry.metrics import Metrics
 from lab.api.telemetry.trace import open_trace
 from lab.config.settings import Settings
 from lab.progress import Event
-from lab.state.opening import open_store
 from lab.state.records import JobRecord
 from lab.state.store import Store
 
@@ -74,7 +73,7 @@ def open_core(settings: Settings, opener: Opener, trace: Trace | None = None) ->
     pool = Pool(settings.warm_pools())
     settings.home.create()
     trace = trace or open_trace(settings.serve)
-    store = open_store(settings.home)
+    store = Store(settings.home)
     store.labs.suggests = False  # as in contexts
     notifier, contexts = Notifier(), Contexts(settings, opener)
     return Core(

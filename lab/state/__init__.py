@@ -2,5 +2,5 @@
 
 It records intent and ownership; what exists is asked of storage and hypervisor. ``records``
 are the rows as frozen dataclasses (cheap to import), ``store`` is the way to them (costs
-the import of SQLAlchemy, which ``opening`` makes a lighter one).
+the import of SQLAlchemy).
 """

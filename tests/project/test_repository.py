@@ -75,6 +75,16 @@ def test_forbidden_in_code(before: str, sign: str, after: str, instead: str) -> 
     assert not found, f"{what} in {', '.join(found)}: {instead}"
 
 
+def test_the_program_puts_nothing_in_the_place_of_modules() -> None:
+    """Protects from new releases of packages: a stand-in answers only what it was written for."""
+    found = [
+        str(path)
+        for path, text in texts()
+        if path.suffix == ".py" and path.parts[0] != "tests" and "sys.modules" in text
+    ]
+    assert not found
+
+
 def test_workflows_run_targets_that_exist() -> None:
     """Protects runners that we do not have: a target that was renamed fails here, not there."""
     rules = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.M))

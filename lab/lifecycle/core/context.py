@@ -19,7 +19,6 @@ from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.views import Rows
 from lab.paths import Home
 from lab.progress import Listener, Progress, ignore
-from lab.state.opening import open_store
 from lab.storage import Storage
 
 if TYPE_CHECKING:
@@ -143,9 +142,11 @@ def hypervisor_of(settings: Settings) -> str:
 @contextmanager
 def open_context(settings: Settings, listener: Listener = ignore) -> Iterator[Context]:
     """The context that ``settings`` ask for; raises HostUnfit if the host cannot do it."""
+    from lab.state.store import Store
+
     settings.home.create()
     opened = _HYPERVISORS[hypervisor_of(settings)]
-    with open_store(settings.home) as store, opened(settings, store, Progress(listener)) as context:
+    with Store(settings.home) as store, opened(settings, store, Progress(listener)) as context:
         yield context
 
 

@@ -46,7 +46,7 @@ from lab.lifecycle.core.views import (
 from lab.paths import Home
 from lab.progress import Event, Listener
 from lab.spec import LabSpec
-from lab.state.opening import open_store
+from lab.state.store import Store
 from lab.undo import Undo
 from tests.support.cli_views import engine_view, image_view, lab_view, preview_view, template_view
 
@@ -398,7 +398,7 @@ class FakeLifecycle(Lifecycle):
     def tokens(self, settings: Settings) -> Iterator[Tokens]:
         """Those of an empty record."""
         self.log("tokens", home=settings.home.root)
-        with TemporaryDirectory() as root, open_store(Home(Path(root))) as store:
+        with TemporaryDirectory() as root, Store(Home(Path(root))) as store:
             yield Kept(store)
 
     def recorded(self, settings: Settings) -> Recorded:
