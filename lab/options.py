@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from lab import users
+from lab import texts, users
 from lab.errors import InvalidSpec
 from lab.keys import Key, WrongType, number, text
 from lab.names import parse_node
@@ -65,18 +65,7 @@ def _nodes(value: object) -> tuple[str, ...]:
 
 def read_file(path: str, base: Path = Path()) -> str:
     """The text of a file; a relative path is below ``base``. Raises InvalidSpec."""
-    found = base / Path(path).expanduser()
-    try:
-        with found.open("rb") as file:
-            content = file.read(FILE_LIMIT + 1)
-    except OSError as error:
-        raise InvalidSpec(f"{found} cannot be read: {error.strerror}") from None
-    if len(content) > FILE_LIMIT:
-        raise InvalidSpec(f"{found} has more than {FILE_LIMIT // 1024} KiB")
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        raise InvalidSpec(f"{found} is not a text in UTF-8") from None
+    return texts.read(base / Path(path).expanduser(), FILE_LIMIT)
 
 
 def named_files(value: object) -> tuple[tuple[str, str], ...]:

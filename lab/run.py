@@ -135,14 +135,21 @@ def _pieces(data: bytes, *, last: bool) -> tuple[list[bytes], bytes]:
 
 
 def output(
-    argv: Sequence[str], *, stall: float, chunk: int, env: Mapping[str, str] | None = None
+    argv: Sequence[str],
+    *,
+    stall: float,
+    chunk: int,
+    env: Mapping[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+    fenced: bool = False,
 ) -> Iterator[bytes]:
     """What ``argv`` writes to stdout, in pieces of ``chunk`` bytes (the last may be shorter).
 
     It is killed when the iterator is closed, or when no output for ``stall`` seconds.
+    ``stdin``: an open file. ``fenced``: as the user of ``fence``.
     Raises HostUnfit if the program is not installed, CommandFailed as ``run`` does.
     """
-    with _piped(argv, env, stdout=subprocess.PIPE) as process:
+    with _piped(argv, env, stdin=stdin, stdout=subprocess.PIPE, fenced=fenced) as process:
         if process.stdout is None:
             raise AssertionError
         source = process.stdout.fileno()
@@ -318,22 +325,32 @@ def _piped(
     stdin: int = subprocess.DEVNULL,
     stdout: int = subprocess.DEVNULL,
     keep: Sequence[int] = (),
+    fenced: bool = False,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A running command whose end is awaited, and checked if the block ends well."""
     import tempfile
 
     require(argv[0])
+    user = fence() if fenced else None
     # a file: nobody has time to empty a pipe
     with tempfile.TemporaryFile() as talk:
-        process = subprocess.Popen(
-            list(argv),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=talk,
-            env=environment(env),
-            pass_fds=keep,
-            start_new_session=True,
-        )
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=talk,
+                env=environment(env),
+                pass_fds=keep,
+                start_new_session=True,
+                cwd=None if user is None else "/",
+                user=None if user is None else user[0],
+                group=None if user is None else user[1],
+                extra_groups=None if user is None else (),
+            )
+        except PermissionError as error:
+            who = "" if user is None else " by the user nobody"
+            raise HostUnfit(f"{argv[0]} cannot be run{who}: {error.strerror}") from error
         try:
             yield process
             status = process.wait()
@@ -346,6 +363,19 @@ def _piped(
         if status != 0:
             talk.seek(0)
             raise CommandFailed(argv, status, stderr=talk.read().decode(errors="replace"))
+
+
+def fence() -> tuple[int, int] | None:
+    """User and group that own nothing, for programs that read what others wrote.
+
+    None: we are not root, and such programs run as we do.
+    """
+    import pwd
+
+    if os.geteuid() != 0:
+        return None
+    found = pwd.getpwnam("nobody")
+    return found.pw_uid, found.pw_gid
 
 
 def search_path(path: str | None = None) -> str:

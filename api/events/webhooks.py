@@ -20,6 +20,7 @@ from dbos import DBOS, SetWorkflowID
 
 from lab.api.telemetry.logs import log
 from lab.errors import HostUnfit
+from lab.texts import without_mark
 from lab.units import format_time
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def open_webhook(serve: Serve) -> None:
     if not serve.webhook:
         return
     try:
-        secret = Path(serve.webhook_secret).read_bytes().strip()
+        secret = without_mark(Path(serve.webhook_secret).read_bytes()).strip()
     except OSError as error:
         raise HostUnfit(
             f"webhook_secret {serve.webhook_secret} cannot be read: {error.strerror}",

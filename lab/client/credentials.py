@@ -52,7 +52,7 @@ def find_token(env: Mapping[str, str] = os.environ) -> str:
         return check_token(env["LAB_TOKEN"])
     path = token_file(env)
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(1000)
     except OSError as error:

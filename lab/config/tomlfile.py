@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from lab import texts
 from lab.errors import HostUnfit, InvalidSpec
 from lab.keys import Keys, parse_all
 
@@ -38,7 +39,7 @@ def put(path: Path, keys: Keys, key: str, value: str) -> None:
     fresh = path.with_name(f"{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        text = texts.decoded(path.read_bytes()) if path.exists() else ""
         fresh.write_text(_with_line(text, key, line), encoding="utf-8")
         if read(fresh, keys).get(key) != keys[key].parse(value):
             raise InvalidSpec(f"{path} cannot be changed by a program", hint=f"write: {line}")
@@ -70,7 +71,7 @@ def loads(content: bytes, path: object) -> dict[str, Any]:
     # Costs milliseconds: only when there is a file.
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
-        found: dict[str, Any] = toml.loads(content.decode())
+        found: dict[str, Any] = toml.loads(texts.decoded(content))
         return found
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1

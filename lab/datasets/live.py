@@ -5,17 +5,22 @@ each by a run of its own, because the program takes one condition for all tables
 of its own moment.
 
 The password comes from the environment or a defaults file. It is given to the programs in an option
-file that only we can read, and is part of no command, message or log.
+file without a name, as their standard input, and is part of no command, message or log.
+
+What the server says is hostile: its names are behind ``--`` in a command, and the programs, which
+read all that it sends, run as a user that can write nothing if we are root.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 from urllib.parse import unquote
 
 from lab import run
@@ -23,7 +28,9 @@ from lab.datasets.pieces import Piece
 from lab.datasets.source import PASSWORD_HINT, PASSWORD_VARIABLE, Server, check_defaults_file
 from lab.errors import CommandFailed, HostUnfit, InvalidSpec
 from lab.paths import writing
+from lab.texts import without_mark
 from lab.units import MIB
+from lab.wait import Deadline
 
 OWN = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
 """The server's own databases."""
@@ -31,6 +38,9 @@ PACKAGE = "mariadb-client"
 _STALL = 1800.0
 """Seconds without a byte after which a server is given up: a condition may read long."""
 _ASK = 120.0
+_LIST_LIMIT = 32 * MIB
+"""Bytes of the list of a server's tables, at most: a hundred thousand of the longest names."""
+_OPTIONS_LIMIT = MIB
 _PROGRAM = "mariadb-dump"
 _OPTIONS = (
     "--single-transaction", "--quick", "--triggers", "--hex-blob", "--skip-lock-tables",
@@ -38,7 +48,7 @@ _OPTIONS = (
 )  # fmt: skip
 _QUESTION = (
     "SELECT HEX(table_schema), HEX(table_name) FROM information_schema.tables UNION"
-    " SELECT HEX(schema_name), '' FROM information_schema.schemata;\n"
+    " SELECT HEX(schema_name), '' FROM information_schema.schemata"
 )
 _ERROR = re.compile(r"(?:ERROR |[Ee]rror:? )\(?(\d{4})\b|\((\d{4})\)")
 _ABSENT = frozenset({2002, 2003, 2005, 2013, 2026})
@@ -110,13 +120,18 @@ def condition(text: str) -> tuple[Name, str]:
     return table(name, "--where"), found.strip()
 
 
+def dumping(more: Sequence[str], databases: Sequence[str]) -> list[str]:
+    """Arguments that dump ``databases``, whose names are no options whatever they are."""
+    return [*_OPTIONS, *more, "--databases", "--", *databases]
+
+
 @dataclass(frozen=True)
 class Live:
-    """A server that is dumped; ``options`` is the file with the password, there while it is."""
+    """A server that is dumped; ``options`` is the file with the password, which has no name."""
 
     source: Server
     selection: Selection
-    options: Path
+    options: IO[bytes]
     env: dict[str, str] = field(repr=False)
 
     def pieces(self) -> Iterator[Piece]:
@@ -133,7 +148,7 @@ class Live:
             others = [one for one in there if one[0] == database and one != limited]
             where = [f"--where={text}", *_ignored(others)]
             label = f"{self.source}: {'.'.join(limited)}"
-            yield Piece(label, self._dump([*where, "--databases", database]))
+            yield Piece(label, self._dump(where, [database]))
         left = {one for one in there if one[0] in databases and one[1]}
         wanted = (chosen or left) - conditions.keys()
         if conditions and not wanted and chosen:
@@ -141,18 +156,23 @@ class Live:
         more = [] if chosen else ["--routines", "--events"]
         more += _ignored(sorted(left - wanted))
         more += [f"--ignore-table-data={'.'.join(one)}" for one in sorted(bare)]
-        yield Piece(str(self.source), self._dump([*more, "--databases", *databases]))
+        yield Piece(str(self.source), self._dump(more, databases))
 
     def _there(self) -> list[Name]:
         """Databases, with an empty name, and tables of the server."""
-        argv = [run.require("mariadb", package=PACKAGE), f"--defaults-file={self.options}"]
-        argv += ["--batch", "--skip-column-names"]
+        asked = ["--batch", "--skip-column-names", f"--execute={_QUESTION}"]
+        said, deadline = bytearray(), Deadline.after(_ASK)
+        for chunk in self._output("mariadb", asked, _ASK):
+            said += chunk
+            if len(said) > _LIST_LIMIT or deadline.passed:
+                raise InvalidSpec(
+                    f"{self.source}: the list of its tables has more than {_LIST_LIMIT // MIB} MiB,"
+                    f" or took longer than {_ASK:g} s",
+                    hint="dump with mariadb-dump, and create the dataset from the dump",
+                )
         try:
-            said = run.run(argv, timeout=_ASK, stdin=_QUESTION.encode(), env=self.env).stdout
-            rows = [line.split("\t") for line in said.splitlines()]
+            rows = [line.split("\t") for line in said.decode().splitlines()]
             names = [tuple(bytes.fromhex(text).decode() for text in row) for row in rows]
-        except CommandFailed as error:
-            raise self._failed(error) from None
         except ValueError:
             raise InvalidSpec(f"{self.source}: the server's answer is invalid") from None
         return [(one[0], one[1]) for one in names if len(one) == 2]
@@ -174,6 +194,11 @@ class Live:
             found = [name for name in found if name in chosen] or found
         if not found:
             raise InvalidSpec(f"{self.source}: {self.source.user} can see no database")
+        if wrong := next((name for name in found if name.startswith("-")), ""):
+            raise InvalidSpec(
+                f"{self.source}: the database {wrong[:64]!r} has the name of an option",
+                hint="name the databases to dump: mysql://user@host/shop,crm",
+            )
         return found
 
     def _check(
@@ -188,11 +213,17 @@ class Live:
         if name[0] not in databases or (chosen and name not in chosen):
             raise InvalidSpec(f"{shown} is not among what is dumped", hint="name it in --tables")
 
-    def _dump(self, more: Sequence[str]) -> Iterator[bytes]:
-        program = run.require(_PROGRAM, package=PACKAGE)
-        argv = [program, f"--defaults-file={self.options}", *_OPTIONS, *more]
+    def _dump(self, more: Sequence[str], databases: Sequence[str]) -> Iterator[bytes]:
+        yield from self._output(_PROGRAM, dumping(more, databases), _STALL)
+
+    def _output(self, name: str, more: Sequence[str], stall: float) -> Iterator[bytes]:
+        program, options = run.require(name, package=PACKAGE), self.options.fileno()
+        os.lseek(options, 0, os.SEEK_SET)
+        argv = [program, "--defaults-file=/dev/stdin", *more]
         try:
-            yield from run.output(argv, stall=_STALL, chunk=MIB, env=self.env)
+            yield from run.output(
+                argv, stall=stall, chunk=MIB, env=self.env, stdin=options, fenced=True
+            )
         except CommandFailed as error:
             raise self._failed(error) from None
 
@@ -218,24 +249,41 @@ def opened(
     """
     for program in (_PROGRAM, "mariadb"):
         run.require(program, package=PACKAGE)
-    options = work / "source.cnf"
     lines = []
     if selection.defaults_file:
-        path = check_defaults_file(Path(selection.defaults_file)).absolute()
-        lines.append(f"!include {path}")
+        lines.append(_options(check_defaults_file(Path(selection.defaults_file)).absolute()))
     lines += ["[client]", f"user={_value(source.user)}", f"host={_value(source.host)}"]
     lines += [f"port={source.port}", "protocol=tcp"]
     if (password := env.get(PASSWORD_VARIABLE, "")) and not selection.defaults_file:
         lines.append(f"password={_value(password)}")
     rest = {name: value for name, value in env.items() if name != PASSWORD_VARIABLE}
-    try:
-        with writing(options):
-            opened_ = os.open(options, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(opened_, "w", encoding="utf-8") as file:
-                file.write("\n".join(lines) + "\n")
+    with ExitStack() as stack:
+        with writing(work):
+            options = stack.enter_context(tempfile.TemporaryFile(dir=work))
+            options.write(("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
+            options.flush()
+            os.fchmod(options.fileno(), 0o400)
+            if (user := run.fence()) is not None:
+                os.fchown(options.fileno(), *user)
         yield Live(source, selection, options, rest)
-    finally:
-        options.unlink(missing_ok=True)
+
+
+def _options(path: Path) -> str:
+    """The content of a defaults file; raises InvalidSpec."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_OPTIONS_LIMIT + 1)
+    except OSError as error:
+        raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from None
+    if len(content) > _OPTIONS_LIMIT:
+        raise InvalidSpec(f"{path} has more than {_OPTIONS_LIMIT // MIB} MiB")
+    text = without_mark(content).decode("utf-8", "surrogateescape")
+    if any(line.lstrip().startswith("!") for line in text.splitlines()):
+        raise InvalidSpec(
+            f"{path} includes other files, which the programs that dump cannot read",
+            hint="write user and password into the file itself",
+        )
+    return text
 
 
 def _ignored(names: Sequence[Name]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from lab import texts
 from lab.datasets.dump import Statement, statements
 from lab.errors import InvalidSpec
 
@@ -18,14 +19,7 @@ _ERROR = re.compile(r"^ERROR (\d+ \(\w+\)) at line (\d{1,9})(.*)", re.MULTILINE)
 
 def read(path: Path) -> str:
     """The content of a file of queries; raises InvalidSpec unless all of it reads."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(SIZE_LIMIT + 1).decode("utf-8")
-    except OSError as error:
-        raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise InvalidSpec(f"{path} is not text in UTF-8") from None
-    return check(content, str(path))
+    return check(texts.read(path, SIZE_LIMIT), str(path))
 
 
 def check(content: str, name: str = NAME) -> str:

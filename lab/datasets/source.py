@@ -392,7 +392,8 @@ def _decoded(text: str, what: str, limit: int) -> str:
         name = unquote_to_bytes(text).decode()
     except UnicodeDecodeError:
         name = ""
-    if not 1 <= len(name) <= limit or not name.isprintable() or "/" in name or name != name.strip():
+    plain = name.isprintable() and "/" not in name and name == name.strip()
+    if not 1 <= len(name) <= limit or not plain or name.startswith("-"):
         raise InvalidSpec(
             f"{text!r} cannot be the name of {what}", hint="write other characters as %2C"
         )

@@ -113,7 +113,7 @@ def _check_image(image: ImageFacts) -> None:
         _text("a name", what, _WORD)
     _text("the engine's version", image.engine_version, r"[A-Za-z0-9.+~:-]{1,64}")
     _text("the kernel's command line", image.cmdline, _PLAIN)
-    _text("the service", image.service, r"[\w@.-]{1,100}\.service")
+    _text("the service", image.service, r"\w[\w@.-]{0,99}\.service")
     _text("the option file's path", image.config, r"(/\w[\w.-]{0,63}){1,16}")
     if not 0 < len(image.option_file) <= 1 << 16 or "\0" in image.option_file:
         raise _nonsense("its option file")

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from lab import texts
 from lab.blueprints import blueprint
 from lab.datasets import queries
 from lab.datasets import source as sources
 from lab.datasets.live import Selection, require_server
+from lab.datasets.rules import FILE_LIMIT as RULES_LIMIT
 from lab.datasets.rules import parse as parse_rules
 from lab.datasets.rules import read as read_rules
 from lab.datasets.rules import scan as scan_columns
@@ -236,7 +238,7 @@ def _rules_text(path: Path) -> str:
     """The content of a file of rules; raises InvalidSpec."""
     read_rules(path)
     require_mimesis()
-    return path.read_text(encoding="utf-8")
+    return texts.read(path, RULES_LIMIT)
 
 
 def check_rules(text: str) -> str:

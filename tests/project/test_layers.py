@@ -26,8 +26,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
         {
             "config", "keys", "locks", "remembered", "paths", "spec", "options", "names",
-            "schedule", "units", "errors", "run", "wait", "undo", "progress", "suggest", "users",
-            "passwords",
+            "schedule", "texts", "units", "errors", "run", "wait", "undo", "progress", "suggest",
+            "users", "passwords",
         }
     ),
 )  # fmt: skip

@@ -148,7 +148,7 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
     ("key", "value", "message"),
     [
         ("init", "nowhere.sql", "nowhere.sql cannot be read: No such file"),
-        ("my_cnf", "big", "more than 256 KiB"),
+        ("my_cnf", "big", "more than 256K"),
         ("my_cnf", "replica=latin", "is not a text in UTF-8"),
         ("on", "x", "is not a node"),
         ("delay", "soon", "is not a duration"),
@@ -156,7 +156,7 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         ("user", "nowhere.txt", "nowhere.txt cannot be read: No such file"),
         ("user", "env:NOWHERE", "environment variable 'NOWHERE' is not set"),
         ("user", "app:s3cret@shop", "not given as an argument"),
-        ("user", "big", "more than 256 KiB"),
+        ("user", "big", "more than 256K"),
         ("topology", "stra", "did you mean 'star'|'stra' is unknown"),
     ],
 )

@@ -13,6 +13,7 @@ from lab.datasets import source as sources
 from lab.datasets.source import DumpFile, StandardInput
 from lab.errors import InvalidSpec
 from lab.progress import Event, Listener
+from lab.texts import decoded
 from lab.units import MIB, format_size
 
 _TEXTS = MIB // 2
@@ -57,7 +58,7 @@ def text(path: Path) -> str:
     """The text of a file that goes into a request; raises InvalidSpec."""
     try:
         content = path.read_bytes()
-        found = content.decode()
+        found = decoded(content)
     except OSError as error:
         raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -149,7 +149,7 @@ class Server:
 
     def write(self, disk: str, databases: Sequence[str]) -> int:
         """Dump databases to a disk; the size in bytes. Raises Refused, NotReady."""
-        self.run(_LOAD, "dump", f"lab-{disk}", *databases)
+        self.run(_LOAD, "dump", f"lab-{disk}", *_plain(databases))
         said = self._until_ended(lambda _: None)
         found = re.search(r"^(\d{1,18}) bytes", said, re.MULTILINE)
         if found is None:
@@ -158,7 +158,7 @@ class Server:
 
     def set_triggers_aside(self, databases: Sequence[str]) -> None:
         """Drop the triggers of databases; ``write`` dumps them nevertheless, after all rows."""
-        self.run(_LOAD, "triggers", *databases, timeout=_LONG_SECONDS)
+        self.run(_LOAD, "triggers", *_plain(databases), timeout=_LONG_SECONDS)
 
     def analyse(self) -> list[TableFacts]:
         """Have the server count its tables' rows and keys; what there is."""
@@ -295,6 +295,16 @@ def refused(error: Refused, where: str) -> InvalidSpec:
 def failed(error: CommandFailed, where: str) -> InvalidSpec:
     """The same for a statement that was asked directly."""
     return InvalidSpec(f"{where}: the server refused it", details=error.stderr.splitlines()[-5:])
+
+
+def _plain(databases: Sequence[str]) -> Sequence[str]:
+    """``databases``; raises InvalidSpec for one with the name of an option."""
+    if wrong := next((name for name in databases if name.startswith("-")), ""):
+        raise InvalidSpec(
+            f"the database {wrong[:64]!r} has the name of an option, and cannot be masked",
+            hint="leave it out of the dump",
+        )
+    return databases
 
 
 def _invalid() -> NotReady:

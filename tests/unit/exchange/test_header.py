@@ -136,6 +136,7 @@ HOSTILE: dict[str, Callable[[Fields], None]] = {
     "a digest that is none": _set("image", "disks", "os", "digest", to="x" * 64),
     "a kernel of a terabyte": _set("image", "kernel", "size", to=1 << 40),
     "a service with a blank": _set("image", "service", to="a b.service"),
+    "a service with the name of an option": _set("image", "service", to="--force.service"),
     "time that ran backwards": _set("image", "build_seconds", to=-1.0),
     "a template's key that is a path": _set("template", "key", to="../../../x"),
     "a blueprint that is a path": _set("template", "blueprint", to="../x"),

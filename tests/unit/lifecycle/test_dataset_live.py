@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lab.datasets.live import Selection, condition, require_server, table
+from lab.datasets.live import Selection, condition, dumping, require_server, table
 from lab.datasets.source import parse
 from lab.errors import HostUnfit, InvalidSpec
 from lab.lifecycle import dataset
@@ -113,8 +114,7 @@ def test_the_password_is_in_no_command_and_in_no_file_that_stays(
                 seen.append(path.read_text(errors="replace"))
             except OSError:
                 continue
-        (options,) = tmp_path.glob("*.cnf")
-        assert options.stat().st_mode & 0o777 == 0o600
+        assert {path.name for path in tmp_path.iterdir()} <= {"spool"}
 
     spools.write(parse(dsn(port)), [], tmp_path / "spool", "shop", look)
     assert any("--single-transaction" in one for one in seen)
@@ -175,7 +175,62 @@ def test_the_servers_words_are_shown(
     text = "\n".join([failure.value.what, failure.value.hint, *failure.value.details])
     assert said in text
     assert "ter'2" not in text
-    assert list(tmp_path.glob("*.cnf")) == []
+    assert {path.name for path in tmp_path.iterdir()} <= {"spool"}
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Programs in the place of MariaDB's, in a directory that everybody can read."""
+    with tempfile.TemporaryDirectory() as work:
+        Path(work).chmod(0o755)
+        yield _recorded(Path(work), monkeypatch)
+
+
+def _recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "programs"
+    place.mkdir()
+    said = "\\t".join(one.encode().hex() for one in ("--result-file=/x", "t"))
+    for name, answer in (("mariadb", said), ("mariadb-dump", "")):
+        path = place / name
+        path.write_text(
+            f"#!/bin/sh\nprintf '%s\\n' {name} $(id -u) \"$@\" >&2\nprintf '{answer}\\n'\n"
+            f"cat /dev/stdin >&2; head -c 1 {tmp_path}/secret >&2; touch {tmp_path}/written\n"
+            "[ $(basename $0) = mariadb ]\n"
+        )
+        path.chmod(0o755)
+    (tmp_path / "secret").touch(0o600)
+    (tmp_path / "secret").write_text("!")
+    monkeypatch.setenv("PATH", f"{place}:/usr/bin:/bin")
+    return tmp_path
+
+
+def test_a_name_that_the_server_says_is_no_option(recorded: Path) -> None:
+    """Protects the host's files: ``--result-file=/root/.ssh/authorized_keys`` is a valid name."""
+    with pytest.raises(InvalidSpec, match="has the name of an option") as failure:
+        of(dsn(1), recorded)
+    assert "shop,crm" in failure.value.hint
+    for wrong in ("-x", "--result-file=%2Fx", "shop,-B"):
+        with pytest.raises(InvalidSpec, match="cannot be the name of a database"):
+            parse(dsn(1, wrong))
+
+
+def test_the_programs_that_dump_can_write_nothing(recorded: Path) -> None:
+    """Protects the host: what reads a hostile server's answers has no rights of root."""
+    (recorded / "programs/mariadb").write_text("#!/bin/sh\nprintf '73686f70\\t\\n'\n")
+    with pytest.raises(InvalidSpec, match="the dump failed") as failure:
+        of(dsn(1), recorded)
+    said = "\n".join(failure.value.details)
+    if os.geteuid() == 0:
+        assert not (recorded / "written").exists()
+        assert "ermission denied" in said
+    assert dumping(["--where=-x"], ["shop", "crm"])[-3:] == ["--", "shop", "crm"]
+
+
+def test_the_list_of_a_servers_tables_has_an_end(recorded: Path) -> None:
+    """Protects the service's memory: a hostile server lists tables without end."""
+    (recorded / "programs/mariadb").write_text("#!/bin/sh\nexec yes 73686f70\n")
+    with pytest.raises(InvalidSpec, match="more than 32 MiB"):
+        of(dsn(1), recorded)
 
 
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:
@@ -263,4 +318,3 @@ def test_a_refresh_repeats_what_was_selected(
         with pytest.raises(InvalidSpec, match=r"my\.cnf cannot be read"):
             dataset.refresh(ctx, "shop")
         assert [one.at for one in dataset.datasets(ctx)] == ["shop@1", "shop@2"]
-        assert list((tmp_path / "home").rglob("source.cnf")) == []
