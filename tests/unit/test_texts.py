@@ -47,11 +47,10 @@ def test_a_mark_says_nothing(name: str, codec: str, tmp_path: Path) -> None:
 
 
 def test_a_token_after_a_mark(tmp_path: Path) -> None:
-    path = credentials.token_file(env := {"HOME": str(tmp_path)})
-    path.parent.mkdir(parents=True)
+    path = tmp_path / "token"
     path.touch(0o600)
     path.write_bytes(b"\xef\xbb\xbfsecret\n")
-    assert credentials.find_token(env) == "secret"
+    assert credentials.find_token({"LAB_TOKEN_FILE": str(path)}) == "secret"
 
 
 def test_a_file_with_a_mark_can_be_changed(tmp_path: Path) -> None:
