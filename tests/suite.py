@@ -36,7 +36,7 @@ RESULTS = ROOT / "build" / "test"
 """Where the parts' reports stay: ``unit.xml`` and ``e2e.xml`` (JUnit), ``zfs.log``."""
 PARTS = ("unit", "zfs", "e2e")
 PLATFORM = "tests/platform"
-_UNIT = ("unit", "contract", "service", "browser", "project", "security")
+_UNIT = ("unit", "contract", "service", "browser", "project", "security", "fuzz")
 UNIT = [f"tests/{name}" for name in _UNIT]
 """The tests that need no guest."""
 NO_TESTS = 5

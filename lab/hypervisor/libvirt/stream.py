@@ -8,6 +8,13 @@ QEMU loads pages of a stream over that. So the RAM of such a guest can be saved 
 the template's head, the pages that differ from the template's file, and the devices' sections.
 QEMU loads this stream like any other.
 
+From machine type pc-i440fx-10.0 on a command stands between RAM's parts and its end (the property
+``send-switchover-start``). It is for devices that load while the source runs on, of which guests
+have none, so it is left out of the streams that are written: every QEMU loads them without it.
+
+A stream may come from elsewhere, in an archive: whatever it has, reading it takes time and memory
+in proportion to its length, and ends or raises UnknownStream.
+
 Source: migration/savevm.c, migration/ram.c (RAM_SAVE_FLAG_*) and migration/qemu-file-types.h of
 QEMU 7.2 to 10.0; numbers are big-endian.
 """
@@ -20,6 +27,7 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,11 +37,17 @@ PAGE = 4096
 """Bytes of a page of RAM in a stream: the target's page size (x86)."""
 
 _MAGIC = struct.pack(">II", 0x5145564D, 3)
-_START, _PART, _END, _FOOTER = 0x01, 0x02, 0x03, 0x7E
+_START, _PART, _END, _FULL, _COMMAND, _FOOTER = 0x01, 0x02, 0x03, 0x04, 0x08, 0x7E
+_SWITCHOVER_START = 11
+"""A command (MIG_CMD_SWITCHOVER_START): what follows is sent while the guest is paused."""
 _RAM = re.compile(rb"\x01(.{4})\x03ram\x00\x00\x00\x00\x00\x00\x00\x04", re.DOTALL)
 _HEAD_LIMIT = 1 << 16
 _ZERO, _BLOCKS, _PAGE, _EOS, _CONTINUE, _FLUSH = 0x02, 0x04, 0x08, 0x10, 0x20, 0x200
 _FLAGS = PAGE - 1
+_BLOCKS_LIMIT = 256
+"""A guest of ours has six to eight blocks of RAM."""
+_FIRMWARE_LIMIT = 64 << 20
+"""The most bytes of RAM besides the guest's own: display memory takes 16 MiB."""
 _NO_MORE = b"\x00\x06" + struct.pack(">I", 2) + b"{}"
 """The end of a stream, and an empty description of its devices, which QEMU requires."""
 _ZEROS = bytes(PAGE)
@@ -85,7 +99,6 @@ class Reader:
         self._data = data
         self._block = ""
         self._at = found.end()
-        self._footers = True
         head = bytes(data[: found.start()])
         blocks = self._read_blocks()
         self.opening = Opening(head, found[1], blocks)
@@ -96,9 +109,7 @@ class Reader:
         try:
             yield from self._pages(_START)
             while True:
-                kind, *section = self._take(5)
-                if kind not in (_PART, _END) or bytes(section) != self.opening.section:
-                    raise UnknownStream("the sections of the stream are not those of RAM alone")
+                kind = self._next()
                 yield from self._pages(kind)
                 if kind == _END:
                     return
@@ -109,6 +120,28 @@ class Reader:
     def rest(self) -> bytes:
         """The data after RAM, once all ``pages`` were read: devices, and the end of the stream."""
         return self._data[self._at :]
+
+    def _next(self) -> int:
+        """The kind of RAM's next section, behind whose header the stream is then."""
+        while True:
+            at = self._at
+            kind = self._take(1)[0]
+            if kind == _COMMAND:
+                command, length = struct.unpack(">HH", self._take(4))
+                if command != _SWITCHOVER_START or length:
+                    what = f"the command {command} with {length} bytes"
+                    raise UnknownStream(f"the stream has {what} at offset {at}, within RAM")
+                continue
+            if kind not in (_START, _PART, _END, _FULL):
+                what = f"a part of the unknown kind {kind:#04x}"
+                raise UnknownStream(f"the stream has {what} at offset {at}, within RAM")
+            section = self._take(4)
+            if kind in (_PART, _END) and section == self.opening.section:
+                return kind
+            what = f"section {int.from_bytes(section, 'big')}"
+            if kind in (_START, _FULL):
+                what += f", {self._name()!r},"
+            raise UnknownStream(f"the stream has {what} at offset {at}, within RAM")
 
     def _take(self, count: int) -> bytes:
         taken = self._data[self._at : self._at + count]
@@ -124,22 +157,24 @@ class Reader:
         try:
             return self._take(self._take(1)[0]).decode("ascii")
         except UnicodeDecodeError:
-            raise UnknownStream("the name of a block of RAM is not ASCII") from None
+            raise UnknownStream(f"a name before offset {self._at} is not ASCII") from None
 
     def _read_blocks(self) -> tuple[Block, ...]:
         try:
-            word, blocks = self._number(), []
+            word, blocks = self._number(), list[Block]()
             if word & _FLAGS != _BLOCKS:
                 raise UnknownStream("the stream does not begin with the blocks of RAM")
             left = word & ~_FLAGS
-            while left > 0:
+            while left > 0 and len(blocks) < _BLOCKS_LIMIT:
                 block = Block(self._name(), self._number(), self._number())
                 left -= block.size
                 blocks.append(block)
         except IndexError:
             raise UnknownStream("the stream ends within the blocks of RAM") from None
-        if left:
-            raise UnknownStream("the sizes of the blocks of RAM are inconsistent")
+        names = {block.name for block in blocks}
+        whole = all(block.size and not block.size & _FLAGS for block in blocks)
+        if left or not blocks or not whole or len(names) < len(blocks):
+            raise UnknownStream("the blocks of RAM are inconsistent")
         return tuple(blocks)
 
     def _pages(self, kind: int) -> Iterator[Page]:
@@ -152,7 +187,8 @@ class Reader:
             if flags == _FLUSH:
                 continue
             if flags & ~_CONTINUE not in (_ZERO, _PAGE) or kind == _START:
-                raise UnknownStream(f"RAM has an unknown record: {flags:#x}")
+                at = self._at - 8
+                raise UnknownStream(f"RAM has the unknown record {flags:#x} at offset {at}")
             if not flags & _CONTINUE:  # it may continue the last of another section
                 self._block = self._name()
             name = self._block
@@ -162,9 +198,10 @@ class Reader:
                 yield Page(name, offset, self._take(PAGE))
             else:
                 filled = self._take(1)[0]
-                yield Page(name, offset, bytes([filled]) * PAGE if filled else None)
+                yield Page(name, offset, _filled(filled) if filled else None)
         if self._take(5) != bytes([_FOOTER]) + self.opening.section:
-            raise UnknownStream("a section of RAM has no footer")
+            at = self._at - 5
+            raise UnknownStream(f"the section of RAM that ends at offset {at} has no footer")
 
 
 class Writer:
@@ -220,8 +257,14 @@ def read_opening(stream: Path) -> tuple[Opening, list[Page]]:
     with stream.open("rb") as file, mapped(file) as data:
         reader = Reader(data)
         own = own_block(reader.opening).name
-        kept = [page for page in reader.pages() if page.block != own]
-        return reader.opening, kept
+        if (
+            sum(block.size for block in reader.opening.blocks if block.name != own)
+            > _FIRMWARE_LIMIT
+        ):
+            raise UnknownStream(f"firmware has more than {_FIRMWARE_LIMIT} bytes of RAM")
+        # The last of a page counts: that is how QEMU loads it.
+        kept = {(page.block, page.offset): page for page in reader.pages() if page.block != own}
+        return reader.opening, list(kept.values())
 
 
 def mapped(file: BinaryIO) -> mmap.mmap:
@@ -242,6 +285,12 @@ def devices(saved: bytes) -> tuple[memoryview, bytes]:
     if saved[:8] != _MAGIC or saved[-1:] != b"\0":
         raise UnknownStream("no device state of a known version")
     return memoryview(saved)[8:-1], _NO_MORE
+
+
+@cache
+def _filled(byte: int) -> bytes:
+    """A page of one byte: few bytes of a stream, so that all such pages share it."""
+    return bytes([byte]) * PAGE
 
 
 def _word(offset: int, flags: int) -> bytes:

@@ -102,6 +102,73 @@ def test_what_is_not_known_is_refused(stream: Path, find: bytes, put: bytes) -> 
         list(Reader(content.replace(find, put, 1)).pages())
 
 
+_COMMAND = b"\x08\x00\x0b\x00\x00"
+"""MIG_CMD_SWITCHOVER_START, as of machine types of QEMU 10.0 and later."""
+
+
+def _before_the_end(content: bytes, part: bytes) -> tuple[bytes, int]:
+    """``content`` with ``part`` before the last section of RAM, and the offset of that."""
+    at = content.index(b"\x03" + OPENING.section, len(HEAD) + 20)
+    return content[:at] + part + content[at:], at
+
+
+def test_the_command_before_the_end_of_ram_is_skipped(stream: Path) -> None:
+    content, _ = _before_the_end(stream.read_bytes(), _COMMAND)
+    reader = Reader(content)
+    assert list(reader.pages()) == PAGES
+    assert reader.rest == REST
+    stream.write_bytes(content)
+    assert read_opening(stream) == (OPENING, PAGES[:3])
+
+
+@pytest.mark.parametrize(
+    ("part", "named"),
+    [
+        (b"\x08\x00\x0c\x00\x02ab", "the command 12 with 2 bytes"),
+        (b"\x08\x00\x0b\x00\x01a", "the command 11 with 1 bytes"),
+        (b"\x07\x00\x00\x00\x02pc", "a part of the unknown kind 0x07"),
+        (b"\x04\x00\x00\x00\x09\x05timer", "section 9, 'timer',"),
+        (b"\x02\x00\x00\x01\x00", "section 256"),
+    ],
+    ids=["command", "longer", "kind", "device", "section"],
+)
+def test_an_unknown_part_is_refused_with_its_name_and_offset(
+    stream: Path, part: bytes, named: str
+) -> None:
+    content, at = _before_the_end(stream.read_bytes(), part)
+    reader = Reader(content)
+    with pytest.raises(UnknownStream) as refused:
+        list(reader.pages())
+    assert str(refused.value) == f"the stream has {named} at offset {at}, within RAM"
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        (),
+        (Block("a", 0, 0), Block("b", PAGE, 0)),
+        (Block("a", 3 * PAGE // 2, 0), Block("b", PAGE // 2, 0)),
+        (Block("a", PAGE, 0), Block("a", PAGE, PAGE)),
+        tuple(Block(f"block-{number}", PAGE, 0) for number in range(300)),
+    ],
+    ids=["none", "empty", "part of a page", "twice", "many"],
+)
+def test_blocks_that_no_guest_has_are_refused(tmp_path: Path, blocks: tuple[Block, ...]) -> None:
+    with (tmp_path / "stream").open("wb", buffering=0) as file:
+        Writer(file, Opening(HEAD, OPENING.section, blocks)).rest(REST)
+    with pytest.raises(UnknownStream, match="blocks of RAM"):
+        Reader((tmp_path / "stream").read_bytes())
+
+
+def test_firmware_as_large_as_ram_is_refused(tmp_path: Path) -> None:
+    """Protects memory: a few bytes of a stream are a page, and firmware's pages are kept."""
+    blocks = (Block("labram", 1 << 30, 0), Block("pc.bios", 1 << 29, 1 << 30))
+    with (tmp_path / "stream").open("wb", buffering=0) as file:
+        Writer(file, Opening(HEAD, OPENING.section, blocks)).rest(REST)
+    with pytest.raises(UnknownStream, match="firmware has more than"):
+        read_opening(tmp_path / "stream")
+
+
 def test_a_file_without_content_is_no_stream(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     with pytest.raises(UnknownStream):
