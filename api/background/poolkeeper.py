@@ -8,7 +8,7 @@ from lab.api.background.periodic import Periodic
 from lab.api.core.admission import TAKE_ROOM, Need, need_of, need_of_lab
 from lab.api.core.core import Core
 from lab.api.jobs.jobs import Jobs
-from lab.api.jobs.requests import FillPool, read
+from lab.api.jobs.requests import FillPool, read_facts
 from lab.api.jobs.submit import service_job, submit
 from lab.api.telemetry.logs import log
 from lab.config.poolfile import WarmPool
@@ -111,7 +111,7 @@ class PoolKeeper:
         coming = Need()
         if filling is not None:
             self._jobs.cancel(filling)
-            coming = need_of(read(filling, FillPool).spec)
+            coming = need_of(read_facts(filling, FillPool).spec)
         left = list(ready)
         while left and self._would_help(ctx, coming):
             self._drop(ctx, left.pop().name, "a request needs the room")

@@ -42,7 +42,7 @@ class Core:
     pool: Pool
     admission: Admission
     space: CachedSpace
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits
     ready: threading.Event = field(default_factory=threading.Event)
     stopping: threading.Event = field(default_factory=threading.Event)
 
@@ -87,4 +87,5 @@ def open_core(settings: Settings, opener: Opener, trace: Trace | None = None) ->
         pool=pool,
         admission=Admission(settings, store, pressed=pool.wake.set),
         space=CachedSpace(contexts),
+        limits=Limits(settings.serve.token_rate),
     )

@@ -7,7 +7,8 @@ all others.
 from __future__ import annotations
 
 import threading
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -19,6 +20,7 @@ from lab.errors import LimitReached
 T = TypeVar("T")
 
 _RETRY = 10.0
+_WINDOW = 60.0
 
 
 class Limit:
@@ -78,10 +80,41 @@ class Limit:
             )
 
 
-class Limits:
-    """The limits of a service."""
+class Rate:
+    """At most ``most`` uses for each token within ``_WINDOW`` seconds; safe for any thread.
 
-    def __init__(self) -> None:
+    ``clock``: seconds that only grow.
+    """
+
+    def __init__(
+        self, most: int, what: str, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most = most
+        self._what = what
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._uses: dict[str, deque[float]] = {}
+
+    def use(self, token: str) -> None:
+        """Count a use by ``token``; raises LimitReached if there are enough already."""
+        now = self._clock()
+        with self._lock:
+            self._uses = {one: uses for one, uses in self._uses.items() if uses[-1] + _WINDOW > now}
+            uses = self._uses.setdefault(token, deque(maxlen=self._most))
+            if len(uses) == self._most and uses[0] + _WINDOW > now:
+                raise LimitReached(
+                    f"this token {self._what} {self._most} times within a minute, its limit",
+                    hint="send fewer requests",
+                    retry_after=uses[0] + _WINDOW - now,
+                )
+            uses.append(now)
+
+
+class Limits:
+    """The limits of a service. ``rate``: jobs that a token may submit within a minute."""
+
+    def __init__(self, rate: int) -> None:
+        self.submissions = Rate(rate, "submitted jobs")
         self.requests = Limit(192, "requests are being answered", 2000)
         self.programs = Limit(16, "programs run in nodes", 64)
         self.followers = Limit(16, "logs are followed", 64)

@@ -7,6 +7,10 @@ from typing import Any
 
 from lab.errors import CommandFailed, LabError
 
+_MOST = 4096
+"""Characters of the detail, which may repeat what was sent: it is kept with its job."""
+_LINES = 100
+
 
 def problem(error: LabError) -> dict[str, Any]:
     """The members of the problem that ``error`` is reported as."""
@@ -18,9 +22,9 @@ def problem(error: LabError) -> dict[str, Any]:
         "type": f"urn:lab:error:{words.replace(' ', '-')}",
         "title": words.capitalize(),
         "status": error.http_status,
-        "detail": error.what,
+        "detail": error.what[:_MOST],
         "hint": error.hint,
-        "details": list(error.details),
+        "details": list(error.details[:_LINES]),
         **ran,
     }
 

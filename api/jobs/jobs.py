@@ -249,7 +249,8 @@ class Jobs:
         found: dict[str, Any] | None = None
         lab, about = job.lab, job.about
         try:
-            made = self._do(job, requests.read(job, WORK[job.kind].request))
+            said = self._store.jobs.request(job.id)
+            made = self._do(job, requests.read(job, said, WORK[job.kind].request))
             lab, about = (lab, made) if job.kind in ABOUT_OTHERS else (made, about)
         except Interrupted as error:
             state, found = "cancelled", problem(error)
@@ -363,6 +364,7 @@ class Jobs:
                     self._store.jobs.update(
                         job.id, state=state, lab=lab, about=about, ended_at=now, error=found
                     )
+                    self._store.jobs.drop_request(job.id)
                     self._store.events.add(topic(job.id), "job", how, state, now - job.created_at)
                 break
             except Conflict:  # other writers hold the database

@@ -12,7 +12,7 @@ from functools import cache
 
 from lab import schedule
 from lab.api.core.core import Core
-from lab.api.jobs.requests import BranchLab, CreateDataset, CreateLab, read
+from lab.api.jobs.requests import BranchLab, CreateDataset, CreateLab, read_facts
 from lab.blueprints import NodePlan, foreseen
 from lab.errors import LabError, LimitReached
 from lab.imagebuild.recipe import load, recipes
@@ -84,7 +84,7 @@ def data_of(core: Core, project: str, *, but: str = "") -> int:
     for job in core.store.jobs.open(project):
         if job.kind == "create-dataset" and job.id != but:
             with suppress(LabError):  # its lab is gone: it will fail
-                total += _foreseen(core, read(job, CreateDataset))
+                total += _foreseen(core, read_facts(job, CreateDataset))
         elif job.kind == "refresh-dataset" and job.id != but:
             total += sizes.get(job.about.partition(":")[2], 0)
     return total
@@ -241,7 +241,7 @@ def _all(core: Core, project: str, taken: Snapshots) -> dict[str, _Taken]:
     store, found = core.store, dict[str, _Taken]()
     made = Counter[str]()
     jobs = store.jobs.open(project)
-    branching = [(job, read(job, BranchLab)) for job in jobs if job.kind == "branch"]
+    branching = [(job, read_facts(job, BranchLab)) for job in jobs if job.kind == "branch"]
     there = store.labs_with_nodes()
     parents = {
         one.lab.job: CaptureRef.parse(one.lab.parent).label for one in there if one.lab.parent
@@ -262,7 +262,7 @@ def _all(core: Core, project: str, taken: Snapshots) -> dict[str, _Taken]:
             made[lab.job] += 1
     for job in jobs:
         if job.kind == "create" and not made[job.id]:
-            found[job.id] = _wanted(read(job, CreateLab).spec)
+            found[job.id] = _wanted(read_facts(job, CreateLab).spec)
     for job, asked in branching:
         if job.lab in found:
             branch = _Taken(found[job.lab].plans)
@@ -274,7 +274,7 @@ def _all(core: Core, project: str, taken: Snapshots) -> dict[str, _Taken]:
 def _takes_snapshot(job: JobRecord) -> bool:
     """Whether a job takes a snapshot that counts: a schedule's (no token) is in its number."""
     if job.kind == "branch":
-        return not read(job, BranchLab).at
+        return not read_facts(job, BranchLab).at
     return job.kind == "snapshot" and bool(job.token)
 
 

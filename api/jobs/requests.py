@@ -1,8 +1,9 @@
 """The requests of jobs: one type for each kind of job.
 
-A request is kept as JSON in the row of its job, and later versions read it too. So every field that
-is added has a default, and none changes its meaning; unknown fields are ignored, and a null means
-the default. The JSON also identifies a repeated request (see ``submit.digest_of``): all fields are
+A request is kept as JSON until its job has ended, in a table that only the job reads. What others
+need of it is in the row of the job: ``facts``. Later versions read both, so every field that is
+added has a default, and none changes its meaning; unknown fields are ignored, and a null means the
+default. The JSON also identifies a repeated request (see ``submit.digest_of``): all fields are
 written, except those of ``TakeSnapshot`` that have their defaults. A field that is added to another
 type would change the digests of its requests: ``LATER`` names it, and it is left out while it is
 false.
@@ -10,6 +11,7 @@ false.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
@@ -26,13 +28,21 @@ _USUAL = LabSpec("")
 """A specification with the defaults of all fields."""
 
 TRACEPARENT_KEY = "traceparent"
-"""The key in a job's row that holds the traceparent of the HTTP request."""
+"""The key of a job's facts that holds the traceparent of the HTTP request."""
+
+_LARGE_OPTIONS = ("set", "my_cnf", "init", "user", "on")
+"""Options that say nothing about the number and the sizes of nodes, and may be large."""
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The base of all requests. ``LATER``: fields added after rows were written (see above)."""
+    """The base of all requests. ``LATER``: fields added after rows were written (see above).
+
+    ``LARGE``: fields that only the job reads, and that end with it: texts, which may hold secrets,
+    and lists.
+    """
 
     LATER: ClassVar[tuple[str, ...]] = ()
+    LARGE: ClassVar[tuple[str, ...]] = ()
 
 
 class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
@@ -250,6 +260,7 @@ class CreateDataset(Request, frozen=True, kw_only=True):
     """
 
     LATER = ("engine",)
+    LARGE = ("mask", "sql", "warm", "tables", "where", "schema_only", "defaults_file")
 
     name: str
     source: str
@@ -283,34 +294,48 @@ class DeleteDataset(Request, frozen=True, kw_only=True):
 R = TypeVar("R", bound=Request)
 
 
-def read(job: JobRecord, kind: type[R]) -> R:
-    """The request of a job whose kind has requests of type ``kind``; raises InvalidSpec."""
-    given = {key: value for key, value in job.request.items() if value is not None}
+def read(job: JobRecord, given: Mapping[str, Any], kind: type[R]) -> R:
+    """The request ``given`` of a job, or the facts of it, as a ``kind``; raises InvalidSpec."""
+    said = {key: value for key, value in given.items() if value is not None}
     try:
-        return msgspec.convert(given, kind)
+        return msgspec.convert(said, kind)
     except msgspec.ValidationError as error:
         raise InvalidSpec(f"the request of job {job.id} ({job.kind}) is invalid: {error}") from None
 
 
 def plain(request: Request) -> dict[str, Any]:
-    """``request`` as JSON for the row of a job."""
+    """``request`` as JSON."""
     found: dict[str, Any] = msgspec.to_builtins(request)
     return {key: value for key, value in found.items() if value or key not in request.LATER}
 
 
+def read_facts(job: JobRecord, kind: type[R]) -> R:
+    """The request of a job without what is ``LARGE`` in it; raises InvalidSpec."""
+    return read(job, job.facts, kind)
+
+
+def facts(request: Request) -> dict[str, Any]:
+    """What others than its job need of a request, as JSON for the row of the job."""
+    found = {name: value for name, value in plain(request).items() if name not in request.LARGE}
+    if isinstance(request, ClusterRequest) and request.options:
+        own = request.options.items()
+        found["options"] = {name: value for name, value in own if name not in _LARGE_OPTIONS}
+    return found
+
+
 def traceparent_of(job: JobRecord) -> str:
     """The traceparent of the HTTP request that submitted a job; empty if there is none."""
-    return str(job.request.get(TRACEPARENT_KEY, ""))
+    return str(job.facts.get(TRACEPARENT_KEY, ""))
 
 
 def concerns(job: JobRecord, lab: LabRecord) -> bool:
     """Whether a job about an existing lab is about ``lab``, not another of the same name."""
-    return job.request.get("created_at") in (None, lab.created_at)
+    return job.facts.get("created_at") in (None, lab.created_at)
 
 
 def pool_of(job: JobRecord) -> str:
     """The warm pool that a job creates a member of; empty for other jobs."""
-    return str(job.request.get("pool", ""))
+    return str(job.facts.get("pool", ""))
 
 
 def origin_of(job: JobRecord, request: Request) -> Origin:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
+from lab import host
+from lab.api.core.core import Core
 from lab.api.jobs.jobs import Jobs
-from lab.api.jobs.requests import TRACEPARENT_KEY, Request, plain
+from lab.api.jobs.requests import TRACEPARENT_KEY, Request, facts, plain
 from lab.api.telemetry.current import TRACEPARENT
 from lab.errors import Busy, InvalidSpec, LimitReached
-from lab.state.records import JobKind, JobRecord, TokenRecord
+from lab.state.records import JobKind, JobRecord, NewJob, TokenRecord
+from lab.units import format_size
 
 _RETRY = 10.0
 _ONCE: tuple[JobKind, ...] = (
@@ -26,6 +31,12 @@ _ONCE: tuple[JobKind, ...] = (
 )
 """Kinds of which a new request returns an equal job that has not ended."""
 
+
+_FILL: tuple[JobKind, ...] = (
+    "create", "branch", "snapshot", "build-image", "build-template", "create-dataset",
+    "refresh-dataset",
+)  # fmt: skip
+"""Kinds that need space; others are accepted also where there is none."""
 
 _ALONE: tuple[JobKind, ...] = (
     "start", "stop", "restart", "snapshot", "rollback", "branch", "promote",
@@ -46,16 +57,16 @@ def new_job(
     about: str = "",
     project: str | None = None,
     key: str | None = None,
-) -> JobRecord:
+) -> NewJob:
     """A job requested with ``token``; it is not recorded yet. ``project``: the token's if None."""
-    return JobRecord(
+    return NewJob(
         id=str(uuid.uuid4()),
         kind=kind,
         lab=lab,
         project=token.project if project is None else project,
         token=token.id,
         state="queued",
-        request=plain(request),
+        **_asked(request),
         digest=digest_of(kind, request, lab=lab, about=about),
         created_at=time.time(),
         key=key,
@@ -69,27 +80,33 @@ def digest_of(kind: JobKind, request: Request, *, lab: str = "", about: str = ""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def service_job(kind: JobKind, request: Request, *, lab: str, project: str = "") -> JobRecord:
+def service_job(kind: JobKind, request: Request, *, lab: str, project: str = "") -> NewJob:
     """A job of the service itself; it is not recorded yet."""
-    return JobRecord(
+    return NewJob(
         id=str(uuid.uuid4()),
         kind=kind,
         lab=lab,
         project=project,
         token="",
         state="queued",
-        request=plain(request),
+        **_asked(request),
         digest="",
         created_at=time.time(),
     )
 
 
-def submit(jobs: Jobs, job: JobRecord, check: Callable[[], None] = lambda: None) -> JobRecord:
+def _asked(request: Request) -> dict[str, Any]:
+    """The fields of a new job that say what is asked for."""
+    said = plain(request)
+    return {"request": said, "facts": facts(request), "size": len(json.dumps(said))}
+
+
+def submit(jobs: Jobs, job: NewJob, check: Callable[[], None] = lambda: None) -> JobRecord:
     """Record a job and start it; if its Idempotency-Key was used before, return that job.
 
     ``check`` raises to refuse a new job; it runs in the transaction that records it. Raises
     KeyReused, Busy while another job runs on the same lab, LimitReached if the token has too many
-    jobs.
+    jobs or sends them too fast, HostUnfit if there is no space for what it would make.
     """
     store = jobs.core.store
     with store.transaction():
@@ -107,10 +124,10 @@ def submit(jobs: Jobs, job: JobRecord, check: Callable[[], None] = lambda: None)
                 return other  # an equal request: one job serves both
         _check_alone(job, unfinished)
         if job.token:
-            _check_number(job, unfinished, jobs.core.settings.serve.token_jobs)
+            _check_token(jobs.core, job, unfinished)
         check()
         if parent := TRACEPARENT.get():  # not in the digest: a retry has another
-            job = replace(job, request={**job.request, TRACEPARENT_KEY: parent})
+            job = replace(job, facts={**job.facts, TRACEPARENT_KEY: parent})
         store.jobs.add(job)
     jobs.start(job.id)
     return job
@@ -128,6 +145,26 @@ def _check_alone(job: JobRecord, unfinished: Sequence[JobRecord]) -> None:
                 f"the lab {job.lab} is busy: the job {other.id} ({other.kind}) has not ended",
                 hint=f"GET /v1/jobs/{other.id}?wait=60 waits for it, POST .../cancel ends it",
             )
+
+
+def _check_token(core: Core, job: NewJob, unfinished: Sequence[JobRecord]) -> None:
+    """Raise LimitReached or HostUnfit if the token of ``job`` may not submit it now."""
+    serve, settings = core.settings.serve, core.settings
+    _check_number(job, unfinished, serve.token_jobs)
+    token = core.store.tokens.find(job.token)
+    if token is None or token.scope != "admin":
+        kept = job.size + sum(other.size for other in unfinished if other.token == job.token)
+        if serve.token_requests and kept > serve.token_requests:
+            raise LimitReached(
+                f"the requests of this token's open jobs would have {format_size(kept)},"
+                f" {format_size(serve.token_requests)} is the limit",
+                hint="wait for the jobs, or send less with a request",
+                retry_after=_RETRY,
+            )
+        core.limits.submissions.use(job.token)
+    if job.kind in _FILL:
+        home = settings.home.root
+        host.check_space(shutil.disk_usage(home).free, settings.space_floor, home)
 
 
 def _check_number(job: JobRecord, unfinished: Sequence[JobRecord], most: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lab import host
 from lab.api.core.core import Core
-from lab.api.jobs.requests import CreateDataset, read
+from lab.api.jobs.requests import CreateDataset, read_facts
 from lab.errors import LimitReached, NotFound
 from lab.lifecycle.core.views import UploadView
 from lab.paths import PRIVATE, make_directory, writing
@@ -86,7 +86,7 @@ def prune(core: Core, now: float) -> None:
     if not there:
         return
     jobs = [job for job in core.store.jobs.open() if job.kind == "create-dataset"]
-    used = {(home.uploads / read(job, CreateDataset).upload).parent for job in jobs}
+    used = {(home.uploads / read_facts(job, CreateDataset).upload).parent for job in jobs}
     for directory in there:
         with suppress(OSError):
             last = max(one.stat().st_mtime for one in (directory, *directory.iterdir()))

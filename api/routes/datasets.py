@@ -176,7 +176,7 @@ def submit_create(jobs: Jobs, caller: Caller, asked: DatasetRequest, key: str | 
     """
     core = jobs.core
     before = core.store.jobs.by_key(caller.token.id, key) if key else None
-    request, project = _request(core, caller, asked, repeated=before is not None)
+    request, project = _request(core, caller, asked, before=before)
     owner = "" if asked.shared else project
     job = new_job(
         caller.token, "create-dataset", request, about=f"dataset:{asked.name}", project=project,
@@ -199,11 +199,11 @@ def submit_create(jobs: Jobs, caller: Caller, asked: DatasetRequest, key: str | 
 
 
 def _request(
-    core: Core, caller: Caller, asked: DatasetRequest, *, repeated: bool
+    core: Core, caller: Caller, asked: DatasetRequest, *, before: JobRecord | None
 ) -> tuple[CreateDataset, str]:
     """The job's request, and the project whose data it will have.
 
-    ``repeated``: it was sent before, so its upload may be loaded already.
+    ``before``: the job of the same Idempotency-Key, whose upload may be loaded already.
     """
     if not asked.source.startswith(_OPEN):
         _check_admin(caller, "sources on the host and servers that it reaches")
@@ -220,7 +220,7 @@ def _request(
         queries.check(asked.warm)
     text, sent, created_at, project = asked.source, "", None, caller.token.project
     if text.startswith(UPLOAD):
-        sent, text = _sent(core, caller, text.removeprefix(UPLOAD), repeated=repeated)
+        sent, text = _sent(core, caller, text.removeprefix(UPLOAD), before)
     source = sources.parse(text)
     selection = Selection(
         tuple(asked.tables), tuple(asked.where), tuple(asked.schema_only), asked.defaults_file
@@ -265,13 +265,11 @@ def _check_engine(asked: DatasetRequest) -> None:
         dataset.check_engine(asked.blueprint, asked.engine)
 
 
-def _sent(core: Core, caller: Caller, identity: str, *, repeated: bool) -> tuple[str, str]:
+def _sent(core: Core, caller: Caller, identity: str, before: JobRecord | None) -> tuple[str, str]:
     """The path of an upload below the home's, and the text of its source; raises NotFound."""
-    if repeated:
-        for job in core.store.jobs.latest(kinds=["create-dataset"], limit=1000):
-            sent = str(job.request.get("upload", ""))
-            if job.token == caller.token.id and sent.split("/")[1:2] == [identity]:
-                return sent, str(job.request["source"])
+    sent = str(before.facts.get("upload", "")) if before else ""
+    if before and sent.split("/")[1:2] == [identity]:
+        return sent, str(before.facts.get("source", ""))
     path = uploads.find(core, caller.token, identity)
     return str(path.relative_to(core.settings.home.uploads)), str(Uploaded(path.name))
 

@@ -72,6 +72,10 @@ class Serve:
     """How long a job may wait for room."""
     token_jobs: Annotated[int, within(1)] = 100
     """How many jobs of a token may be open."""
+    token_rate: Annotated[int, within(1)] = 120
+    """How many jobs a token that is no administrator's may submit within a minute."""
+    token_requests: Size = 16 * MIB
+    """The requests of the open jobs of such a token, together."""
     project_snapshots: int = 200
     """Snapshots of a project whose token has no quota; 0: no limit."""
     dataset_size: Size = 20 * GIB

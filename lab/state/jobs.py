@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
-from sqlalchemy import Select, delete, func, insert, or_, select
+from sqlalchemy import Select, delete, func, insert, or_, select, update
 
-from lab.errors import InvalidSpec
+from lab.errors import InvalidSpec, NotFound
 from lab.state.database import Database
 from lab.state.keyed import Keyed, as_records
-from lab.state.records import AuditRecord, JobKind, JobRecord, JobState
+from lab.state.records import AuditRecord, JobKind, JobRecord, JobState, NewJob
 from lab.state.schema import audit as _audit
 from lab.state.schema import jobs as _jobs
+from lab.state.schema import requests as _requests
 
 OPEN: tuple[JobState, ...] = ("queued", "running")
 """The states of jobs that have not ended."""
@@ -25,6 +28,30 @@ class Jobs(Keyed[JobRecord]):
 
     def __init__(self, database: Database) -> None:
         super().__init__(database, _jobs, JobRecord, "job")
+
+    def add(self, record: JobRecord) -> None:
+        """Add a job, and the request of a new one; raises Conflict if there is one of that id."""
+        values = {one.name: getattr(record, one.name) for one in fields(JobRecord)}
+        with self._database.write() as connection:
+            super().add(JobRecord(**values))
+            if isinstance(record, NewJob):
+                row = {"job": record.id, "request": record.request}
+                connection.execute(insert(_requests).values(row))
+
+    def request(self, job: str) -> Mapping[str, Any]:
+        """What a job was asked for; raises NotFound once the job has ended."""
+        query = select(_requests.c.request).where(_requests.c.job == job)
+        with self._database.read() as connection:
+            found: Mapping[str, Any] | None = connection.execute(query).scalar()
+        if found is None:
+            raise NotFound(f"the request of job {job} is not kept")
+        return found
+
+    def drop_request(self, job: str) -> None:
+        """Remove the request of a job that has ended."""
+        with self._database.write() as connection:
+            connection.execute(delete(_requests).where(_requests.c.job == job))
+            connection.execute(update(_jobs).where(_c.id == job).values(size=0))
 
     def by_key(self, token: str, key: str) -> JobRecord | None:
         """The job that a token asked for with this Idempotency-Key."""

@@ -17,7 +17,7 @@ from lab.errors import HostUnfit
 if TYPE_CHECKING:
     from alembic.config import Config
 
-REVISION = "0018"
+REVISION = "0019"
 """The schema that this program works with: the head of ``migrations/versions``."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"

@@ -341,9 +341,10 @@ class TokenRecord:
 class JobRecord:
     """Something that the service does.
 
-    ``request``: what was asked for; ``lab``: its name, once known. ``about``: what it is about
-    besides or instead of that, such as ``image:KEY``, once known. ``key``,
-    ``digest``: the Idempotency-Key and a hash of the request that came with it.
+    ``facts``: of what was asked for, those that others than the job need, without its large texts;
+    ``size``: of the whole request, in bytes, while it is kept. ``lab``: its name, once known.
+    ``about``: what it is about besides or instead of that, such as ``image:KEY``, once known.
+    ``key``, ``digest``: the Idempotency-Key and a hash of the request that came with it.
     ``error``: a problem (RFC 9457) if it failed. ``cancel``: somebody asked for that.
     """
 
@@ -353,15 +354,23 @@ class JobRecord:
     project: str
     token: str
     state: JobState
-    request: Mapping[str, Any] = field(hash=False)
     digest: str
     created_at: float
+    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    size: int = 0
     key: str | None = None
     started_at: float | None = None
     ended_at: float | None = None
     error: Mapping[str, Any] | None = field(default=None, hash=False)
     cancel: bool = False
     about: str = ""
+
+
+@dataclass(frozen=True)
+class NewJob(JobRecord):
+    """A job that is not recorded yet, with what is asked for, as JSON."""
+
+    request: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

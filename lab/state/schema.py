@@ -216,7 +216,6 @@ jobs = Table(
     _text("project"),
     _text("token"),
     _text("state"),
-    Column("request", JSON, nullable=False),
     _text("digest"),
     Column("key", String),
     _seconds("created_at"),
@@ -225,11 +224,21 @@ jobs = Table(
     Column("error", JSON(none_as_null=True)),
     Column("cancel", Boolean, nullable=False),
     Column("about", String, nullable=False, server_default=text("''")),
+    Column("facts", JSON, nullable=False, server_default=text("'{}'")),
+    Column("size", BigInteger, nullable=False, server_default=text("0")),
     CheckConstraint("state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled')", "state"),
     UniqueConstraint("token", "key"),
 )
 Index(None, jobs.c.state)
 Index(None, jobs.c.created_at)
+
+# What was asked for, up to a MiB each: no list of jobs reads it. It goes when its job ends.
+requests = Table(
+    "requests",
+    metadata,
+    Column("job", String, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("request", JSON, nullable=False),
+)
 
 audit = Table(
     "audit",

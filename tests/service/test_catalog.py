@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lab.api.jobs.requests import BuildImage, BuildTemplate, DeleteTemplate, read
+from lab.api.jobs.requests import BuildImage, BuildTemplate, DeleteTemplate, read_facts
 from lab.api.jobs.submit import new_job, submit
 from lab.api.service import Service
 from lab.cli import main
@@ -208,7 +208,7 @@ def test_a_rebuild_is_not_done_twice(tmp_path: Path) -> None:
         [record] = here.service.core.store.jobs.latest()
         with here.service.core.contexts.use() as ctx:
             assert (
-                build_image(ctx, Task(record, read(record, BuildImage), again=True))
+                build_image(ctx, Task(record, read_facts(record, BuildImage), again=True))
                 == f"image:{first['key']}"
             )
             assert ctx.store.images.get(first["key"]).created_at == pytest.approx(

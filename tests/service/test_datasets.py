@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lab.api.jobs.requests import CreateDataset, read
+from lab.api.jobs.requests import CreateDataset, read_facts
 from lab.api.jobs.submit import new_job, submit
 from lab.api.jobs.work import Task, create_dataset
 from lab.api.service import Service
@@ -307,7 +307,7 @@ def test_a_creation_is_not_done_twice(here: Site) -> None:
     here.make("origin")
     image = load(here, "bench", "lab:origin")["versions"][0]["image"]
     [record] = here.service.core.store.jobs.latest(kinds=["create-dataset"])
-    task = Task(record, read(record, CreateDataset), again=True)
+    task = Task(record, read_facts(record, CreateDataset), again=True)
     with here.service.core.contexts.use(origin=Origin("admin", record.id)) as ctx:
         assert create_dataset(ctx, task) == "dataset:bench@1"
         assert versions(here, "bench") == [(1, "ready")]

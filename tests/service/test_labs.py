@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from lab.api.jobs.requests import Power
+from lab.api.jobs.submit import service_job
 from lab.api.service import Service
 from lab.errors import Busy
 from lab.units import parse_time
@@ -286,11 +288,10 @@ def test_requests_wait_for_room_in_order(here: Site) -> None:
 def test_a_job_that_was_not_begun_is_begun(here: Site) -> None:
     """Protects the promise of 202 from a moment in which jobs could not be begun."""
     store = here.service.core.store
-    made = here.make("begun")
+    here.make("begun")
     job = replace(
-        store.jobs.get(made["job"]),
-        id="0b9a", kind="stop", state="queued", key=None, created_at=time.time() - 60,
-        started_at=None, ended_at=None, request={"node": "", "force": False},
+        service_job("stop", Power(), lab="begun", project="admin"),
+        id="0b9a", created_at=time.time() - 60,
     )  # fmt: skip
     store.jobs.add(job)
     assert here.ask("GET", "/v1/jobs/0b9a?wait=20").json()["state"] == "succeeded"

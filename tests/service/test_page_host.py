@@ -120,7 +120,7 @@ def test_the_way_of_a_snapshot(here: Site) -> None:
         done(here, client, f"/labs/shop/snapshots/{label}/rollback")
         done(here, client, f"/labs/shop/snapshots/{label}/rollback", node="n2")
         asked = [
-            one.request for one in here.service.core.store.jobs.latest() if one.kind == "rollback"
+            one.facts for one in here.service.core.store.jobs.latest() if one.kind == "rollback"
         ]
         assert sorted((one["to"], one["node"]) for one in asked) == [(label, ""), (label, "n2")]
         done(here, client, f"/labs/shop/snapshots/{label}/rollback", cold="yes")

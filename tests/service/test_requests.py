@@ -33,7 +33,7 @@ from lab.api.jobs.requests import (
     origin_of,
     plain,
     pool_of,
-    read,
+    read_facts,
     traceparent_of,
 )
 from lab.api.jobs.submit import digest_of
@@ -151,7 +151,7 @@ dictionaries; and what they mean. A digest is empty where it was not compared.""
 def job_of(kind: JobKind, request: Mapping[str, Any], about: str = "") -> JobRecord:
     return JobRecord(
         id="j1", kind=kind, lab="shop", project="web", token="", state="queued",
-        request=request, digest="", created_at=CREATED, about=about,
+        facts=request, digest="", created_at=CREATED, about=about,
     )  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def test_rows_of_an_older_version_are_read(
 
     An equal request has the digest that the older version computed: it is the same job.
     """
-    found = read(job_of(kind, row), WORK[kind].request)
+    found = read_facts(job_of(kind, row), WORK[kind].request)
     assert found == meant
     assert type(found) is type(meant)
     if digest:
@@ -179,21 +179,21 @@ def test_rows_of_all_kinds_are_tested() -> None:
 def test_what_is_written_is_read(request_: Request) -> None:
     """Protects jobs from a restart: nothing is lost between two processes of the service."""
     text = json.dumps(plain(request_))
-    assert read(job_of("create", json.loads(text)), type(request_)) == request_
+    assert read_facts(job_of("create", json.loads(text)), type(request_)) == request_
 
 
 def test_missing_fields_have_defaults() -> None:
     """Protects jobs of versions whose requests had fewer fields."""
-    found = read(job_of("create", {"blueprint": "pxc"}), CreateLab)
+    found = read_facts(job_of("create", {"blueprint": "pxc"}), CreateLab)
     assert found.spec == LabSpec("pxc")
     assert not found.cold
-    assert read(job_of("start", {}), Power) == Power()
+    assert read_facts(job_of("start", {}), Power) == Power()
 
 
 def test_unknown_fields_are_ignored() -> None:
     """Protects a return to an older version."""
     job = job_of("start", {"node": "n1", "colour": "red", "traceparent": "00-1-2-01"})
-    assert read(job, Power) == Power(node="n1")
+    assert read_facts(job, Power) == Power(node="n1")
     assert traceparent_of(job) == "00-1-2-01"
     assert traceparent_of(job_of("start", {})) == ""
 
@@ -202,7 +202,7 @@ def test_unknown_fields_are_ignored() -> None:
 def test_an_invalid_row_is_reported(row: Mapping[str, Any]) -> None:
     """Protects the operator from a traceback: the error names the job and the field."""
     with pytest.raises(InvalidSpec, match=r"the request of job j1 \(create\) is invalid: .+"):
-        read(job_of("create", row), CreateLab)
+        read_facts(job_of("create", row), CreateLab)
 
 
 def test_a_request_says_all_of_a_lab() -> None:
@@ -218,12 +218,12 @@ def test_a_request_says_all_of_a_lab() -> None:
     assert origin_of(job, found) == Origin("web", "j1", pool="small")
     assert CreateLab(blueprint="pxc", accept_pooled_name=True).spec.accept_pooled_name
     row = job_of("create", {"blueprint": "pxc", "any_name": True})
-    assert read(row, CreateLab).spec.accept_pooled_name
+    assert read_facts(row, CreateLab).spec.accept_pooled_name
 
 
 def test_a_specification_is_parsed_once() -> None:
     """Protects the time of a request: quota, admission and job use one specification."""
-    request: ClusterRequest = read(job_of("create", PLAIN), CreateLab)
+    request: ClusterRequest = read_facts(job_of("create", PLAIN), CreateLab)
     assert request.spec is request.spec
     assert plain(request) == PLAIN  # what is cached is not written
 

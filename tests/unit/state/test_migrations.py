@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from sqlalchemy.schema import CreateTable
 from lab.state import migrate
 from lab.state.keyed import as_records
 from lab.state.records import NodeRecord, TemplateRecord
-from lab.state.schema import metadata, nodes, templates
+from lab.state.schema import jobs, metadata, nodes, requests, templates
 
 
 @pytest.fixture
@@ -141,3 +142,31 @@ def test_nothing_but_database_py_is_about_one_database() -> None:
                 if isinstance(n, ast.Constant) and isinstance(n.value, str)
             ]
             assert not [text for text in texts if re.search(r"PRAGMA|BEGIN|pg_", text)]
+
+
+def test_requests_of_jobs_move(tmp_path: Path) -> None:
+    """Protects jobs that were accepted before an upgrade; what ended jobs were asked for goes."""
+    engine = create_engine(f"sqlite:///{tmp_path}/state.db")
+    asked = {"blueprint": "pxc", "any_name": True, "options": {"init": "x" * 9, "proxy": "haproxy"}}
+    with engine.begin() as connection:
+        migrate.upgrade(connection, "0018")
+        for job, state in (("open", "queued"), ("over", "failed")):
+            connection.execute(
+                text(
+                    "INSERT INTO jobs (id, kind, lab, project, token, state, request, digest,"
+                    " created_at, cancel) VALUES (:job, 'create', '', '', '', :state, :request,"
+                    " '', 0, 0)"
+                ),
+                {"job": job, "state": state, "request": json.dumps(asked)},
+            )
+        migrate.upgrade(connection)
+        kept = connection.execute(select(requests)).all()
+        assert [tuple(row) for row in kept] == [("open", asked)]
+        for row in connection.execute(select(jobs.c.id, jobs.c.facts, jobs.c.size)):
+            options = {"proxy": "haproxy"}
+            assert row.facts == {"blueprint": "pxc", "any_name": True, "options": options}
+            assert (row.size > 0) == (row.id == "open")
+        assert "request" not in {
+            column["name"] for column in inspect(connection).get_columns("jobs")
+        }
+    engine.dispose()
